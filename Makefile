@@ -1,0 +1,58 @@
+# Each target is complete on a fresh machine: it makes the virtual environment it needs.
+# Overridable: PYTHON (the interpreter to build on), VENV (where), PYTEST_ARGS (e.g. "-k routers").
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+DEMO := build/demo
+
+# pip's isolated build of this package obeys the pins too (first name: pip < 25.3, second: later).
+export PIP_CONSTRAINT := constraints.txt
+export PIP_BUILD_CONSTRAINT := constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help venv lint format types test demo clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(INSTALLED) ## make .venv with everything pinned; repeated only when the requirements change
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 15))' || { \
+		echo "error: $(PYTHON) must be Python 3.10 to 3.14; try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
+		exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "error: $(PYTHON) cannot make virtual environments (no ensurepip);" \
+			"on Debian or Ubuntu: apt-get install python3-venv" >&2; \
+		exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	@touch $@
+
+lint: venv ## check style and formatting (ruff)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: venv ## rewrite the code in the project's format (ruff)
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+types: venv ## check the types of both packages (mypy)
+	$(BIN)/mypy
+
+test: lint types ## lint, types, then all tests; real-data tests need RECSYS_MOE_DATA
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+demo: venv ## synthetic data, fit MOESART, print AUC and MSE and a user's top 10
+	$(BIN)/recsys-moe prepare synthetic --out $(DEMO)/data --overwrite
+	$(BIN)/recsys-moe fit --data $(DEMO)/data --config quickstart --out $(DEMO)/run --overwrite
+	$(BIN)/recsys-moe evaluate $(DEMO)/run
+	$(BIN)/recsys-moe recommend $(DEMO)/run --user 1 --k 10 --exclude-seen
+
+clean: ## remove what these targets made: the environment, build outputs, caches
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	find recsys_moe data_prep tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,155 @@
+"""Strict reading of delimited text: every line has its columns and types, or is named."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from data_prep.options import did_you_mean
+from recsys_moe.schema import DataError
+
+_ONE_BYTE = "\x1f"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How a file is laid out; `columns` gives names and types in the order of the file."""
+
+    separator: str
+    columns: dict[str, pa.DataType]
+    header: bool = False
+    quoted: bool = False
+    """Whether a field may be "quoted", with quotes inside it doubled."""
+
+    @property
+    def delimiter(self) -> str:
+        """One byte: readers in C want no more, so `::` is replaced before reading."""
+        return self.separator if len(self.separator) == 1 else _ONE_BYTE
+
+
+def read(data: bytes, layout: Layout, label: str) -> pa.Table:
+    """The columns of `data`; `label` is the file's name in messages.
+
+    Text is UTF-8, or else Latin-1. Raises DataError naming the first line that has another number
+    of fields or a field of another type.
+    """
+    data = _one_byte_delimiter(utf8(data), layout)
+    if layout.header:
+        _check_header(data, layout, label)
+    try:
+        return pa_csv.read_csv(
+            pa.BufferReader(data),
+            read_options=_read_options(layout),
+            parse_options=_parse_options(layout),
+            convert_options=pa_csv.ConvertOptions(
+                column_types=layout.columns,
+                include_columns=list(layout.columns),
+                null_values=[],
+                strings_can_be_null=False,
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise _first_wrong_line(data, layout, label, error) from None
+
+
+def header(data: bytes, delimiter: str) -> list[str]:
+    """The column names in the first line of UTF-8 text."""
+    first = data.split(b"\n", 1)[0].decode("utf-8-sig").rstrip("\r")
+    return next(csv.reader([first], delimiter=delimiter), [])
+
+
+def line_of_row(data: bytes, layout: Layout, row: int) -> int:
+    """Line number (from 1) of the `row`-th row (from 0) that read() gives. Slow: for errors."""
+    records = _records(_one_byte_delimiter(utf8(data), layout), layout)
+    return next(line for number, (line, _) in enumerate(records) if number == row)
+
+
+def missing_column(label: str, wanted: str, names: list[str]) -> DataError:
+    """The error for a file that has the columns `names` but not `wanted`."""
+    return DataError(
+        f"{label}: column {wanted!r} is missing; it has {', '.join(names) or 'none'}"
+        f"{did_you_mean(wanted, names)}"
+    )
+
+
+def utf8(data: bytes) -> bytes:
+    """`data` as UTF-8: bytes that are not valid UTF-8 are taken to be Latin-1."""
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("latin-1").encode("utf-8")
+    return data
+
+
+def _one_byte_delimiter(data: bytes, layout: Layout) -> bytes:
+    if layout.delimiter == layout.separator:
+        return data
+    return data.replace(layout.separator.encode(), layout.delimiter.encode())
+
+
+def _read_options(layout: Layout) -> pa_csv.ReadOptions:
+    names = None if layout.header else list(layout.columns)
+    return pa_csv.ReadOptions(column_names=names)
+
+
+def _parse_options(layout: Layout) -> pa_csv.ParseOptions:
+    return pa_csv.ParseOptions(
+        delimiter=layout.delimiter,
+        quote_char='"' if layout.quoted else False,
+        newlines_in_values=layout.quoted,
+    )
+
+
+def _check_header(data: bytes, layout: Layout, label: str) -> None:
+    names = header(data, layout.delimiter)
+    for wanted in layout.columns:
+        if wanted not in names:
+            raise missing_column(label, wanted, names)
+
+
+def _first_wrong_line(data: bytes, layout: Layout, label: str, error: Exception) -> DataError:
+    if not data.strip():
+        return DataError(f"{label}: the file is empty; fetch it again")
+    width = None if layout.header else len(layout.columns)
+    for line, fields in _records(data, layout):
+        width = width or len(fields)
+        if len(fields) != width:
+            return DataError(
+                f"{label}, line {line}: must have {width} fields separated by "
+                f"{layout.separator!r}, got {len(fields)}"
+            )
+        for (name, kind), field in zip(layout.columns.items(), fields, strict=False):
+            if not _fits(field, kind):
+                wanted = "a number" if pa.types.is_floating(kind) else "an integer"
+                return DataError(f"{label}, line {line}: {name} must be {wanted}, got {field!r}")
+    return DataError(f"{label}: {str(error).splitlines()[0]}")
+
+
+def _records(data: bytes, layout: Layout) -> Iterator[tuple[int, list[str]]]:
+    """Line number and fields of every row, without the header and blank lines."""
+    text = io.StringIO(data.decode("utf-8-sig"), newline="")
+    reader = csv.reader(
+        text,
+        delimiter=layout.delimiter,
+        quoting=csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE,
+    )
+    if layout.header:
+        next(reader, None)
+    for fields in reader:
+        if fields:
+            yield reader.line_num, fields
+
+
+def _fits(field: str, kind: pa.DataType) -> bool:
+    if pa.types.is_string(kind):
+        return True
+    try:
+        pa.scalar(field).cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True

@@ -1,0 +1,89 @@
+"""Raw ids and the dense indices that stand for them; indices follow ascending raw id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from recsys_moe.schema import DataError, IdType
+
+Ints = NDArray[np.int64]
+
+
+def encode(raw: pa.Array | pa.ChunkedArray) -> tuple[Ints, pa.Array]:
+    """Index of every entry of `raw`, and the distinct raw ids in ascending order."""
+    encoded = _one_chunk(raw).dictionary_encode()
+    order = pc.sort_indices(encoded.dictionary)
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order.to_numpy()] = np.arange(len(order))
+    codes = rank[encoded.indices.to_numpy()]
+    return codes, encoded.dictionary.take(order)
+
+
+def sorted_distinct(values: Ints) -> Ints:
+    """np.unique by sorting: the hash table that NumPy 2.3 and later use is several times slower."""
+    ordered = np.sort(values)
+    new = np.ones(len(ordered), dtype=bool)
+    new[1:] = ordered[1:] != ordered[:-1]
+    return ordered[new]
+
+
+def one_per_value(values: Ints, *, last: bool = False) -> Ints:
+    """Positions, ascending, of the first (or last) entry of every distinct value."""
+    order = np.argsort(values, kind="stable")
+    change = values[order[1:]] != values[order[:-1]]
+    edge = np.append(change, True) if last else np.insert(change, 0, True)
+    return np.sort(order[edge])
+
+
+def known_only(train: Ints, size: int) -> tuple[Ints, Ints]:
+    """Vocabulary of the training rows: the ids kept, and for every old index the new one.
+
+    `train` are the indices (0..size-1) that training has; all others map to len(kept).
+    """
+    kept = sorted_distinct(train)
+    lookup = np.full(size, len(kept), dtype=np.int64)
+    lookup[kept] = np.arange(len(kept))
+    return kept, lookup
+
+
+def align(features: pa.Table, key: str, vocabulary: pa.Array) -> pa.Table:
+    """One row per id of `vocabulary`, in its order; null where `features` has no such id."""
+    keys = _one_chunk(features[key]).cast(pa.string())
+    rows = pc.index_in(vocabulary.cast(pa.string()), value_set=keys)
+    return features.drop_columns([key]).take(rows).add_column(0, key, vocabulary)
+
+
+def id_type(ids: pa.Array) -> IdType:
+    """The name under which the schema knows the type of these ids."""
+    return "int64" if pa.types.is_integer(ids.type) else "string"
+
+
+def integers_if_canonical(text: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """int64 when every id is the plain spelling of one; else the strings, so "007" stays."""
+    column = _one_chunk(text).cast(pa.string())
+    if not pc.all(pc.match_substring_regex(column, "^(0|-?[1-9][0-9]{0,18})$")).as_py():
+        return column
+    try:
+        return column.cast(pa.int64())
+    except pa.ArrowInvalid:  # 19 digits can still be beyond int64
+        return column
+
+
+def refuse_repeated(features: pa.Table, key: str, label: str) -> None:
+    """Raises DataError when an id has two rows in `features`; `label` names the file."""
+    counts = pc.value_counts(_one_chunk(features[key]))
+    repeated = counts.filter(pc.greater(counts.field(1), 1))
+    if len(repeated):
+        raise DataError(
+            f"{label}: {key} {repeated[0].as_py()['values']!r} has more than one row; "
+            "leave one row per id"
+        )
+
+
+def _one_chunk(column: pa.Array | pa.ChunkedArray) -> Any:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -1,0 +1,76 @@
+"""Items a user has not interacted with, drawn uniformly without replacement.
+
+The rule of the paper's MovieLens data: min(n_u, num_items - n_u) negatives for a user with n_u
+positives. A pair is handled as one number, its key: user * num_items + item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from data_prep.ids import Ints, sorted_distinct
+
+GRID_CELLS = 4_000_000
+"""Most (user, item) cells weighed at once for heavy users: bounds the memory at 32 MB."""
+
+
+def draw(wanted: Ints, taken: Ints, num_items: int, rng: np.random.Generator) -> Ints:
+    """Keys of new pairs: for user u, min(wanted[u], free items of u) of them, in no set order.
+
+    `taken`: sorted distinct keys that must not be drawn. Every set of free items of the right
+    size is equally likely for each user.
+    """
+    if num_items == 0:
+        return np.empty(0, dtype=np.int64)
+    used = np.bincount(taken // num_items, minlength=len(wanted))
+    need = np.minimum(wanted, num_items - used)
+    # Rejection is fast only while a third of the items stay free; the grid is then no larger
+    # than one and a half times the pairs of these users.
+    heavy = 3 * (used + need) > 2 * num_items
+    parts = [_by_rejection(np.where(heavy, 0, need), taken, num_items, rng)]
+    parts += _by_grid(np.flatnonzero(heavy & (need > 0)), need, taken, num_items, rng)
+    return np.concatenate(parts)
+
+
+def _by_rejection(need: Ints, taken: Ints, num_items: int, rng: np.random.Generator) -> Ints:
+    """The first need[u] distinct free items of a uniform sequence, drawn in rounds."""
+    left = need.copy()
+    drawn: list[Ints] = []
+    while left.any():
+        users = np.repeat(np.arange(len(left)), left)
+        keys = sorted_distinct(users * num_items + rng.integers(0, num_items, len(users)))
+        for known in (taken, *drawn):
+            keys = keys[~_contained(keys, known)]
+        drawn.append(keys)
+        left -= np.bincount(keys // num_items, minlength=len(left))
+    return np.concatenate([*drawn, np.empty(0, dtype=np.int64)])
+
+
+def _by_grid(
+    users: Ints, need: Ints, taken: Ints, num_items: int, rng: np.random.Generator
+) -> Iterator[Ints]:
+    """The need[u] items of least random weight among the free ones, for blocks of users."""
+    place = np.full(len(need), -1)
+    place[users] = np.arange(len(users))
+    taken = taken[place[taken // num_items] >= 0]
+    row = place[taken // num_items]
+    block = max(1, GRID_CELLS // num_items)
+    for start in range(0, len(users), block):
+        some = users[start : start + block]
+        weight = rng.random((len(some), num_items))
+        here = slice(*np.searchsorted(row, [start, start + block]))
+        weight[row[here] - start, taken[here] % num_items] = 2.0  # after every free item
+        order = np.argsort(weight, axis=1)
+        chosen = np.arange(num_items) < need[some][:, None]
+        yield (some[:, None] * num_items + order)[chosen]
+
+
+def _contained(keys: Ints, pool: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which of `keys` are in `pool`; both sorted and distinct."""
+    if len(pool) == 0:
+        return np.zeros(len(keys), dtype=bool)
+    place = np.searchsorted(pool, keys)
+    place[place == len(pool)] = 0
+    return np.asarray(pool[place] == keys)

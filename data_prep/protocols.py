@@ -1,0 +1,194 @@
+"""From what a source read to what the writer writes: index, draw negatives, split.
+
+`paper`       a random split of all rows, negatives included; every id is known (vocabulary all).
+`time`        one cut in time for everybody; `leave-last`: each user's last two rows held out.
+`given`       the split that the files came in.
+Under the last three the vocabulary is the training rows' only, and negatives are drawn per split:
+for a user with n rows in the split, n items (or as many as there are) that the user has not
+touched in any split, among the items seen up to and including that split. Test draws first, then
+val, then train, so that no pair is drawn twice and the evaluation gets its full share.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from data_prep import ids, negatives, splits
+from data_prep.ids import Ints, sorted_distinct
+from data_prep.options import one_of
+from data_prep.rows import UNKNOWN_TIME, Examples, Prepared, Raw
+from data_prep.streams import stream
+from recsys_moe.schema import SPLITS, DataError, Task
+
+log = logging.getLogger("recsys_moe.prepare")
+PROTOCOLS = ("paper", "time", "leave-last")
+
+
+def prepare_rows(
+    raw: Raw,
+    *,
+    protocol: str,
+    seed: int,
+    command: str,
+    negative_task: str | None = None,
+    holdout: splits.Holdout = splits.MOVIELENS,
+    given: splits.Splits | None = None,
+    repeats: bool = False,
+) -> Prepared:
+    """Apply `protocol` (or the split `given`) to `raw`.
+
+    `negative_task`: the binary task whose negatives are drawn per user; None draws none.
+    Raises DataError when a protocol needs timestamps that are not there.
+    """
+    user, user_ids = ids.encode(raw.user)
+    item, item_ids = ids.encode(raw.item)
+    rows = Examples(user=user, item=item, labels=raw.labels, timestamp=raw.timestamp)
+    log.info("%d rows of %d users and %d items", len(rows), len(user_ids), len(item_ids))
+    sizes = (len(user_ids), len(item_ids))
+    if given is None and protocol == "paper":
+        parts = _random_parts(rows, raw.tasks, sizes, negative_task, holdout, seed)
+    else:
+        split = _ordered_split(raw, rows, protocol) if given is None else given
+        parts = _parts(rows, split)
+        if negative_task:
+            parts = dict(_with_negatives(parts, sizes, negative_task, seed))
+    prepared = Prepared(
+        name=raw.name,
+        protocol=protocol if given is None else "given",
+        vocabulary="all",
+        tasks=raw.tasks,
+        splits={name: _shuffled(parts[name], seed, name) for name in SPLITS},
+        users=_features(raw.users, "user", user_ids),
+        items=_features(raw.items, "item", item_ids),
+        seeds={"negatives": seed, "split": seed},
+        sources=raw.sources,
+        command=command,
+        report=raw.report,
+        repeats=repeats,
+    )
+    return prepared if prepared.protocol == "paper" else _train_vocabulary(prepared)
+
+
+def check_protocol(protocol: str) -> None:
+    """Raises ConfigError for a name that is no protocol."""
+    one_of("--protocol", protocol, PROTOCOLS)
+
+
+def _random_parts(
+    rows: Examples,
+    tasks: tuple[Task, ...],
+    sizes: tuple[int, int],
+    negative_task: str | None,
+    holdout: splits.Holdout,
+    seed: int,
+) -> dict[str, Examples]:
+    if negative_task:
+        taken = sorted_distinct(rows.user * sizes[1] + rows.item)
+        wanted = _positives_per_user(rows, negative_task, sizes[0])
+        keys = negatives.draw(wanted, taken, sizes[1], stream(seed, "negatives"))
+        rows = _concatenated(rows, _unlabelled(keys, sizes[1], rows, negative_task))
+    binary = next((task.name for task in tasks if task.kind == "binary"), None)
+    classes = np.zeros(len(rows), dtype=np.int64) if binary is None else rows.labels[binary]
+    # A missing label is a class of its own, so that its share is kept as well.
+    classes = np.nan_to_num(classes, nan=2).astype(np.int64)
+    return _parts(rows, splits.stratified(classes, holdout, stream(seed, "split")))
+
+
+def _ordered_split(raw: Raw, rows: Examples, protocol: str) -> splits.Splits:
+    unknown = int((raw.timestamp == UNKNOWN_TIME).sum())
+    if unknown:
+        raise DataError(
+            f"--protocol {protocol} needs the time of every row, but {unknown} of {len(rows)} "
+            f"rows of {raw.file} have no timestamp; use --protocol paper"
+        )
+    if protocol == "time":
+        return splits.by_time(rows.timestamp)
+    return splits.leave_last(rows.user, rows.item, rows.timestamp)
+
+
+def _parts(rows: Examples, split: splits.Splits) -> dict[str, Examples]:
+    return {name: rows.take(np.flatnonzero(split == code)) for code, name in enumerate(SPLITS)}
+
+
+def _with_negatives(
+    parts: dict[str, Examples], sizes: tuple[int, int], task: str, seed: int
+) -> Iterator[tuple[str, Examples]]:
+    """Every split with its negatives."""
+    num_users, num_items = sizes
+    taken = [part.user * num_items + part.item for part in parts.values()]
+    drawn: dict[str, Ints] = {}
+    for code, name in reversed(list(enumerate(SPLITS))):
+        seen = sorted_distinct(np.concatenate([parts[known].item for known in SPLITS[: code + 1]]))
+        drawn[name] = _draw_among(
+            seen,
+            num_items,
+            _positives_per_user(parts[name], task, num_users),
+            sorted_distinct(np.concatenate([*taken, *drawn.values()])),
+            stream(seed, f"negatives {name}"),
+        )
+    for name, part in parts.items():
+        yield name, _concatenated(part, _unlabelled(drawn[name], num_items, part, task))
+
+
+def _draw_among(
+    items: Ints, num_items: int, wanted: Ints, taken: Ints, rng: np.random.Generator
+) -> Ints:
+    """negatives.draw with only `items` (sorted) to draw from; keys over all items."""
+    place = np.full(num_items, -1)
+    place[items] = np.arange(len(items))
+    inside = taken[place[taken % num_items] >= 0]
+    known = inside // num_items * len(items) + place[inside % num_items]
+    keys = negatives.draw(wanted, known, len(items), rng)
+    return keys // max(1, len(items)) * num_items + items[keys % max(1, len(items))]
+
+
+def _positives_per_user(rows: Examples, task: str, num_users: int) -> Ints:
+    return np.bincount(rows.user[rows.labels[task] != 0], minlength=num_users)
+
+
+def _unlabelled(keys: Ints, num_items: int, like: Examples, task: str) -> Examples:
+    """Sampled negatives as rows: 0 for `task`, every other label missing."""
+    labels = {name: np.full(len(keys), np.nan, dtype=np.float32) for name in like.labels}
+    labels[task] = np.zeros(len(keys), dtype=np.float32)
+    time = np.full(len(keys), UNKNOWN_TIME, dtype=np.int64)
+    return Examples(user=keys // num_items, item=keys % num_items, labels=labels, timestamp=time)
+
+
+def _concatenated(first: Examples, second: Examples) -> Examples:
+    return Examples(
+        user=np.concatenate([first.user, second.user]),
+        item=np.concatenate([first.item, second.item]),
+        labels={n: np.concatenate([first.labels[n], second.labels[n]]) for n in first.labels},
+        timestamp=np.concatenate([first.timestamp, second.timestamp]),
+    )
+
+
+def _shuffled(part: Examples, seed: int, name: str) -> Examples:
+    return part.take(stream(seed, f"order {name}").permutation(len(part)))
+
+
+def _features(table: pa.Table | None, key: str, vocabulary: pa.Array) -> pa.Table:
+    plain = pa.table({key: vocabulary})
+    return plain if table is None else ids.align(table, key, vocabulary)
+
+
+def _train_vocabulary(prepared: Prepared) -> Prepared:
+    """Forget the ids that training does not have: their rows get the index `size`."""
+    train = prepared.splits["train"]
+    users, user_lookup = ids.known_only(train.user, len(prepared.users))
+    items, item_lookup = ids.known_only(train.item, len(prepared.items))
+    return replace(
+        prepared,
+        vocabulary="train",
+        splits={
+            name: replace(part, user=user_lookup[part.user], item=item_lookup[part.item])
+            for name, part in prepared.splits.items()
+        },
+        users=prepared.users.take(pa.array(users)),
+        items=prepared.items.take(pa.array(items)),
+    )

@@ -1,0 +1,100 @@
+"""Book-Crossing's files: one record per line, read line by line so that one cannot spoil another.
+
+Fields are separated by `;` (or `,`), usually quoted; a quote inside a quoted field is doubled or
+has a backslash before it. A general CSV reader would run over the end of a broken line.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from data_prep import delimited
+from data_prep.ids import Ints
+from data_prep.raw_files import RawFiles
+from recsys_moe.schema import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """The whole lines of a file: text columns named by its header."""
+
+    table: pa.Table
+    number: Ints
+    """Line number of every row, from 1."""
+    broken: int
+    """How many lines do not have the fields of the header."""
+
+
+def read(files: RawFiles, name: str, columns: dict[str, tuple[str, ...]]) -> Lines:
+    """`columns`: our name -> its names in the header. Raises DataError when half is broken."""
+    label = files.label(name)
+    lines = _lines(files.read(name))
+    if len(lines) == 0:
+        raise DataError(f"{label}: the file is empty; fetch it again")
+    separator, header = _header(lines[0].as_py())
+    chosen = {ours: _column(header, names, label) for ours, names in columns.items()}
+    return _whole_lines(lines[1:], label, _pattern(header, separator), chosen)
+
+
+def keep(lines: Lines, good: pa.Array, label: str) -> Lines:
+    """The rows for which `good` is true; the others are broken lines too."""
+    rows = np.flatnonzero(pc.fill_null(good, False).to_numpy(zero_copy_only=False))
+    dropped = len(lines.table) - len(rows)
+    kept = Lines(
+        table=lines.table.take(pa.array(rows)),
+        number=lines.number[rows],
+        broken=lines.broken + dropped,
+    )
+    total = len(rows) + kept.broken
+    if 2 * kept.broken > total:
+        raise DataError(
+            f"{label}: {kept.broken} of {total} lines are broken; is it a file of Book-Crossing?"
+        )
+    return kept
+
+
+def _lines(data: bytes) -> pa.Array:
+    """Every line without its end, the empty ones included."""
+    text = delimited.utf8(data).removeprefix(b"\xef\xbb\xbf").rstrip(b"\r\n")
+    if not text:
+        return pa.array([], type=pa.large_string())
+    whole = pa.array([text.decode("utf-8")], type=pa.large_string())
+    return pc.utf8_rtrim(pc.split_pattern(whole, "\n").values, "\r")
+
+
+def _header(line: str) -> tuple[str, list[str]]:
+    separator = ";" if ";" in line else ","
+    return separator, [name.strip().strip('"') for name in line.split(separator)]
+
+
+def _pattern(header: list[str], separator: str) -> str:
+    """RE2 with one group per field, f0, f1, ...; a quoted field keeps its quotes."""
+    field = rf'"(?:[^"\\]|""|\\.)*"|[^"{re.escape(separator)}]*'
+    groups = (rf"\s*(?P<f{n}>{field})\s*" for n in range(len(header)))
+    return "^" + re.escape(separator).join(groups) + "$"
+
+
+def _column(header: list[str], names: tuple[str, ...], label: str) -> int:
+    for name in names:
+        if name in header:
+            return header.index(name)
+    raise delimited.missing_column(label, names[0], header)
+
+
+def _whole_lines(lines: pa.Array, label: str, pattern: str, columns: dict[str, int]) -> Lines:
+    matches = pc.extract_regex(lines, pattern)
+    fields = {name: pc.struct_field(matches, f"f{place}") for name, place in columns.items()}
+    table = pa.table({name: _unquoted(field) for name, field in fields.items()})
+    everything = Lines(table=table, number=np.arange(len(lines)) + 2, broken=0)
+    return keep(everything, matches.is_valid(), label)
+
+
+def _unquoted(field: pa.Array) -> pa.Array:
+    inner = pc.replace_substring_regex(field, r'^"(.*)"$', r"\1")
+    plain = pc.replace_substring_regex(pc.replace_substring(inner, '""', '"'), r"\\(.)", r"\1")
+    return plain.cast(pa.string())

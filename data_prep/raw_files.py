@@ -1,0 +1,88 @@
+"""The raw files of a data set, whether they lie in a folder or in a zip."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+import zlib
+from pathlib import Path
+
+from recsys_moe.schema import DataError, Source
+
+
+class RawFiles:
+    """Reads files by name from a folder or a zip, and remembers what was read.
+
+    The files may lie at the top or in the data set's usual `subfolder`. A zip is read in memory;
+    nothing is unpacked.
+    """
+
+    def __init__(self, place: Path, subfolder: str = "") -> None:
+        """Raises DataError when `place` is neither a folder nor a whole zip file."""
+        self._place = place
+        self._subfolder = subfolder
+        self._members = _members(place)
+        self._sources: dict[str, Source] = {}
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """What was read so far, by name."""
+        return tuple(self._sources[name] for name in sorted(self._sources))
+
+    def find(self, *names: str) -> str | None:
+        """The first of `names` that is there."""
+        return next((name for name in names if self._member(name) is not None), None)
+
+    def label(self, name: str) -> str:
+        """How messages call the file: its full path, inside the zip if it is in one."""
+        member = self._member(name)
+        return f"{self._place}/{member or name}"
+
+    def read(self, name: str) -> bytes:
+        """The content of a file. Raises DataError when it is missing or damaged."""
+        member = self._member(name)
+        if member is None:
+            raise DataError(
+                f"{self._place}: {name} is missing; --source must name the folder or zip with it"
+            )
+        data = self._content(member)
+        self._sources[name] = Source(
+            name=name, sha256=hashlib.sha256(data).hexdigest(), bytes=len(data)
+        )
+        return data
+
+    def _member(self, name: str) -> str | None:
+        exact = [f"{self._subfolder}/{name}", name]
+        nested = sorted(m for m in self._members if m.endswith("/" + name))
+        return next((m for m in exact + nested if m in self._members), None)
+
+    def _content(self, member: str) -> bytes:
+        try:
+            if self._place.is_dir():
+                return (self._place / member).read_bytes()
+            with zipfile.ZipFile(self._place) as archive:
+                return archive.read(member)
+        except OSError as error:
+            raise DataError(
+                f"{self._place}/{member}: cannot be read: {error.strerror or error}"
+            ) from None
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as e:
+            raise _damaged(self._place, e) from None
+
+
+def _members(place: Path) -> frozenset[str]:
+    """Paths of the files, for a folder down to one level below it."""
+    if place.is_dir():
+        found = [p for pattern in ("*", "*/*") for p in place.glob(pattern) if p.is_file()]
+        return frozenset(p.relative_to(place).as_posix() for p in found)
+    if not place.is_file():
+        raise DataError(f"{place} does not exist; --source must name a folder, a zip or a URL")
+    try:
+        with zipfile.ZipFile(place) as archive:
+            return frozenset(n for n in archive.namelist() if not n.startswith("__MACOSX"))
+    except (zipfile.BadZipFile, OSError) as error:
+        raise _damaged(place, error) from None
+
+
+def _damaged(place: Path, error: Exception) -> DataError:
+    return DataError(f"{place} is not a whole zip file ({error}); fetch it again")

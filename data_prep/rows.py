@@ -1,0 +1,87 @@
+"""The rows on their way from a source to the writer: read, indexed, and ready to write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from data_prep.ids import Ints
+from recsys_moe.schema import Source, Task, Vocabulary
+
+UNKNOWN_TIME = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examples:
+    """Rows as columns: dense indices, one label column per task, seconds since 1970."""
+
+    user: Ints
+    item: Ints
+    labels: dict[str, NDArray[np.float32]]
+    """Per task; NaN where the label is missing."""
+    timestamp: Ints
+    """UNKNOWN_TIME (0) where there is none."""
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+    def take(self, rows: NDArray[np.generic]) -> Examples:
+        return Examples(
+            user=self.user[rows],
+            item=self.item[rows],
+            labels={name: label[rows] for name, label in self.labels.items()},
+            timestamp=self.timestamp[rows],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raw:
+    """What a source read, before any decision: one row per recorded interaction."""
+
+    name: str
+    user: pa.Array
+    item: pa.Array
+    labels: dict[str, NDArray[np.float32]]
+    timestamp: Ints
+    tasks: tuple[Task, ...]
+    file: str
+    """Name of the file with the rows, for messages."""
+    users: pa.Table | None = None
+    """Features by column `user`; `items` by column `item`."""
+    items: pa.Table | None = None
+    sources: tuple[Source, ...] = ()
+    report: dict[str, int] = field(default_factory=dict)
+
+    def take(self, rows: Ints, **report: int) -> Raw:
+        """Some of the rows; `report` adds to what is reported."""
+        return replace(
+            self,
+            user=self.user.take(pa.array(rows)),
+            item=self.item.take(pa.array(rows)),
+            labels={name: label[rows] for name, label in self.labels.items()},
+            timestamp=self.timestamp[rows],
+            report={**self.report, **report},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """Everything that goes to disk, in memory."""
+
+    name: str
+    protocol: str
+    vocabulary: Vocabulary
+    tasks: tuple[Task, ...]
+    splits: dict[str, Examples]
+    users: pa.Table
+    """One row per known user, by index: `user` and its features; so `items`."""
+    items: pa.Table
+    seeds: dict[str, int]
+    sources: tuple[Source, ...]
+    command: str
+    report: dict[str, int]
+    repeats: bool = False
+    """Whether a (user, item) pair may have several rows."""

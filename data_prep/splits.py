@@ -1,0 +1,89 @@
+"""Which split every example belongs to: 0 train, 1 val, 2 test (the order of schema.SPLITS)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.ids import Ints
+
+TRAIN, VAL, TEST = 0, 1, 2
+Splits = NDArray[np.int8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holdout:
+    """Two steps: `test` of all rows, then `val` of the rows that are left."""
+
+    test: float
+    val: float
+
+
+MOVIELENS = Holdout(test=0.1, val=0.125)
+BOOKS = Holdout(test=0.15, val=0.15 / 0.85)
+
+
+def stratified(classes: Ints, holdout: Holdout, rng: np.random.Generator) -> Splits:
+    """A random split in which every class (0, 1, ...) has its share of each part.
+
+    Sizes follow scikit-learn's train_test_split(stratify=...): the held-out part is rounded up,
+    and a class's share of the rest by largest remainder.
+    """
+    shuffled = rng.permutation(len(classes))
+    counts = np.bincount(classes)
+    rest = allocate(counts, len(classes) - _rounded_up(holdout.test, len(classes)))
+    size = int(rest.sum())
+    train = allocate(rest, size - _rounded_up(holdout.val, size))
+    split = np.full(len(classes), TEST, dtype=np.int8)
+    for one in range(len(counts)):
+        members = shuffled[classes[shuffled] == one]
+        split[members[: rest[one]]] = VAL
+        split[members[: train[one]]] = TRAIN
+    return split
+
+
+def allocate(counts: Ints, total: int) -> Ints:
+    """`total` shared out in proportion to `counts`: floors, then the largest remainders.
+
+    Of equal remainders the first class is served first, where scikit-learn draws lots.
+    """
+    if total == 0:
+        return np.zeros_like(counts)
+    exact = counts / counts.sum() * total
+    share: Ints = np.floor(exact).astype(np.int64)
+    by_remainder = np.argsort(share - exact, kind="stable")
+    share[by_remainder[: total - int(share.sum())]] += 1
+    return share
+
+
+def by_time(timestamp: Ints) -> Splits:
+    """The oldest 78.75% train, the newest 10% test; equal timestamps stay in one split.
+
+    The cuts are the timestamps at those two ranks; rows at a cut belong to the later split.
+    """
+    ordered = np.sort(timestamp)
+    first_val, first_test = (ordered[math.floor(share * len(ordered))] for share in (0.7875, 0.9))
+    after = (timestamp >= first_val).astype(np.int8)
+    split: Splits = after + (timestamp >= first_test)
+    return split
+
+
+def leave_last(user: Ints, item: Ints, timestamp: Ints) -> Splits:
+    """Each user's last row is test, the one before val; users with fewer than 3 rows train.
+
+    Equal timestamps are ordered by item.
+    """
+    order = np.lexsort((item, timestamp, user))
+    counts = np.bincount(user)
+    ends = np.cumsum(counts)[counts >= 3]
+    split = np.full(len(user), TRAIN, dtype=np.int8)
+    split[order[ends - 1]] = TEST
+    split[order[ends - 2]] = VAL
+    return split
+
+
+def _rounded_up(share: float, size: int) -> int:
+    return math.ceil(share * size)

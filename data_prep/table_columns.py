@@ -1,0 +1,109 @@
+"""Columns of a user's table as ids, labels and times; a wrong cell is named with its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from data_prep.ids import Ints
+from data_prep.rows import UNKNOWN_TIME
+from data_prep.table_files import TableFile
+from recsys_moe.schema import DataError, TaskKind
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+def ids(file: TableFile, column: str) -> pa.Array:
+    """The ids as text. Raises DataError for a missing id or a type that cannot be an id."""
+    raw = _flat(file, column)
+    if pa.types.is_floating(raw.type):
+        number = raw.to_numpy(zero_copy_only=False)
+        _refuse(number != np.floor(number), raw, file, column, "a whole number or text")
+        raw = raw.cast(pa.int64())
+    if not (pa.types.is_integer(raw.type) or pa.types.is_string(raw.type)):
+        raise DataError(f"{file.label}: {column} must hold text or whole numbers, not {raw.type}")
+    text = raw.cast(pa.string())
+    blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(text), ""), True)
+    _refuse(_mask(blank), text, file, column, "there in every row")
+    return text
+
+
+def labels(file: TableFile, column: str, kind: TaskKind) -> NDArray[np.float32]:
+    """float32, NaN where the cell is empty. Raises DataError for a label that `kind` excludes."""
+    raw = _flat(file, column)
+    number, wrong = _numbers(raw, file, column)
+    if kind == "binary":
+        rule, outside = "0 or 1", ~np.isnan(number) & (number != 0) & (number != 1)
+    else:
+        rule, outside = "a finite number", np.abs(number) > np.finfo(np.float32).max
+    _refuse(wrong | outside, raw, file, column, f"{rule} (or empty where it is missing)")
+    return number.astype(np.float32)
+
+
+def timestamps(file: TableFile, column: str) -> Ints:
+    """Seconds since 1970, UNKNOWN_TIME where the cell is empty; ISO dates count as UTC."""
+    raw = _flat(file, column)
+    if pa.types.is_temporal(raw.type):
+        whole = raw.cast(pa.timestamp("us"), safe=False).cast(pa.timestamp("s"), safe=False)
+        return np.asarray(pc.fill_null(whole.cast(pa.int64()), UNKNOWN_TIME).to_numpy())
+    seconds, wrong = _numbers(raw, file, column)
+    if wrong.any():
+        seconds[wrong] = _iso_dates(raw.filter(pa.array(wrong)))
+        wrong &= np.isnan(seconds)
+    wrong |= np.abs(seconds) >= 2.0**62
+    _refuse(wrong, raw, file, column, "seconds since 1970 or an ISO date")
+    return np.floor(np.nan_to_num(seconds, nan=UNKNOWN_TIME)).astype(np.int64)
+
+
+def _flat(file: TableFile, column: str) -> Any:
+    """The column as one array, with dictionaries and long strings unfolded."""
+    array = file.columns[column].combine_chunks()
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    return array.cast(pa.string()) if pa.types.is_large_string(array.type) else array
+
+
+def _numbers(raw: Any, file: TableFile, column: str) -> tuple[Floats, Mask]:
+    """float64, NaN for an empty cell; and which cells hold something that is no number."""
+    if not pa.types.is_string(raw.type):
+        try:
+            number = raw.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            kind = raw.type
+            raise DataError(f"{file.label}: {column} must hold numbers, not {kind}") from None
+        return number.copy(), np.zeros(len(raw), dtype=bool)
+    text = pc.utf8_lower(pc.utf8_trim_whitespace(raw))
+    digits = pc.if_else(pc.equal(text, "true"), "1", pc.if_else(pc.equal(text, "false"), "0", text))
+    cells = pd.Series(digits.to_numpy(zero_copy_only=False), dtype=object)
+    values = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=np.float64, copy=True)
+    empty = _mask(pc.fill_null(pc.equal(text, ""), True))
+    return values, np.isnan(values) & ~empty
+
+
+def _iso_dates(text: Any) -> Floats:
+    """Seconds since 1970; NaN for what is no ISO 8601 date."""
+    cells = pd.Series(text.to_numpy(zero_copy_only=False), dtype=object).str.strip()
+    dates = pd.to_datetime(cells, errors="coerce", utc=True, format="ISO8601")
+    since = (dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)
+    return np.asarray(since, dtype=np.float64)
+
+
+def _refuse(wrong: Mask, raw: Any, file: TableFile, column: str, rule: str) -> None:
+    """Raises DataError for the first wrong cell."""
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        cell = raw[row].as_py()
+        raise DataError(
+            f"{file.place(row)}: {column} must be {rule}, "
+            f"got {'nothing' if cell is None else repr(cell)}"
+        )
+
+
+def _mask(array: Any) -> Mask:
+    return np.asarray(array.to_numpy(zero_copy_only=False), dtype=bool)

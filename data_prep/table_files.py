@@ -1,0 +1,114 @@
+"""Files of a user's own: CSV, TSV or Parquet, one or a folder of them, read without guessing.
+
+Cells of text files stay text, so that an id like 007 keeps its zeros.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data_prep import delimited
+from data_prep.delimited import Layout
+from recsys_moe.schema import DataError, Source
+
+TEXT = {".csv": ",;\t|", ".txt": ",;\t|", ".tsv": "\t", ".tab": "\t"}
+"""Suffix -> separators that the file may have; the one most frequent in its header is taken."""
+PARQUET = (".parquet", ".pq")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFile:
+    """Columns of one file, and the way back from a row to its place in the file."""
+
+    label: str
+    columns: pa.Table
+    source: Source
+    text: bytes = b""
+    layout: Layout | None = None
+    """How `text` is laid out; None for Parquet."""
+
+    def place(self, row: int) -> str:
+        """Where row `row` (from 0) is, for messages."""
+        if self.layout is None:
+            return f"{self.label}, row {row + 1}"
+        return f"{self.label}, line {delimited.line_of_row(self.text, self.layout, row)}"
+
+
+def read(path: Path, columns: list[str] | None) -> list[TableFile]:
+    """The file, or the files of the folder by name, with `columns` (None: all).
+
+    Raises DataError naming the file (and line) that is missing, damaged or without a column.
+    """
+    return [_read_file(file, columns) for file in _files(path)]
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.exists():
+        raise DataError(f"{path} does not exist")
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in path.iterdir() if _suffix(file) in (*TEXT, *PARQUET))
+    if not found:
+        raise DataError(f"{path}: has no {', '.join((*TEXT, *PARQUET))} file")
+    return found
+
+
+def _suffix(path: Path) -> str:
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def _read_file(path: Path, columns: list[str] | None) -> TableFile:
+    data = _content(path)
+    source = Source(name=path.name, sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
+    if _suffix(path) in PARQUET:
+        return TableFile(label=str(path), columns=_parquet(data, path, columns), source=source)
+    if _suffix(path) not in TEXT:
+        raise DataError(f"{path}: must be one of {', '.join((*TEXT, *PARQUET))} (or .gz of it)")
+    text = delimited.utf8(_unpacked(data, path))
+    layout = _layout(text, path, columns)
+    table = delimited.read(text, layout, str(path))
+    return TableFile(label=str(path), columns=table, source=source, text=text, layout=layout)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _unpacked(data: bytes, path: Path) -> bytes:
+    if not path.name.endswith(".gz"):
+        return data
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: is not a whole gzip file ({error})") from None
+
+
+def _parquet(data: bytes, path: Path, columns: list[str] | None) -> pa.Table:
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        names = file.schema_arrow.names
+        for wanted in columns or []:
+            if wanted not in names:
+                raise delimited.missing_column(str(path), wanted, names)
+        return file.read(columns=columns)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path}: is not a whole Parquet file ({reason})") from None
+
+
+def _layout(text: bytes, path: Path, columns: list[str] | None) -> Layout:
+    header = text.split(b"\n", 1)[0].decode("utf-8-sig")
+    separator = max(TEXT[_suffix(path)], key=header.count)
+    names = delimited.header(text, separator) if columns is None else columns
+    kinds = dict.fromkeys(names, pa.string())
+    return Layout(separator=separator, columns=kinds, header=True, quoted=True)

@@ -1,0 +1,169 @@
+"""The self-contained model folder: weights, vocabularies, schema, configuration, metric card.
+
+Loads without pickle, without Lightning and without the training data. What it cannot read it
+refuses by name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+import recsys_moe
+from recsys_moe.config import Config, parse_config, read_config_file
+from recsys_moe.model import MultiTaskMoE
+from recsys_moe.schema import DataError, Schema, sha256_file
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+FILES = (
+    "weights.safetensors",
+    "seen.safetensors",
+    "users.parquet",
+    "items.parquet",
+    "schema.json",
+    "config.yaml",
+    "card.json",
+)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """Everything needed to score raw ids."""
+
+    model: MultiTaskMoE
+    schema: Schema
+    config: Config
+    users: pa.Table
+    items: pa.Table
+    seen: dict[str, torch.Tensor]
+    """Watched training items as `offsets` (users + 1) and `items`: user u has
+    items[offsets[u]:offsets[u + 1]]."""
+    card: dict[str, Any]
+
+
+def build_model(config: Config, schema: Schema) -> MultiTaskMoE:
+    """The untrained model that a configuration describes for the data of `schema`."""
+    settings = config.model
+    return MultiTaskMoE(
+        schema.user.size,
+        schema.item.size,
+        len(schema.tasks),
+        router=settings.router,
+        embedding_dim=settings.embedding_dim,
+        num_experts=settings.num_experts,
+        expert_dim=settings.expert_dim,
+        tower_dims=settings.tower_dims,
+        dropout=settings.dropout,
+        dispatch=settings.dispatch,
+    )
+
+
+def save_artifact(
+    out: Path,
+    weights: dict[str, torch.Tensor],
+    config: Config,
+    data: Path,
+    seen: dict[str, torch.Tensor],
+    card: dict[str, Any],
+) -> None:
+    """Write the artifact completely or not at all; an older one at `out` is replaced at the end.
+
+    `weights` is the model's state_dict, `data` the prepared folder it was trained on.
+    """
+    out = Path(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
+        folder = Path(name) / "model"
+        folder.mkdir()
+        save_file({k: v.contiguous().cpu() for k, v in weights.items()}, folder / FILES[0])
+        save_file(seen, folder / FILES[1])
+        for file in ("users.parquet", "items.parquet", "schema.json"):
+            shutil.copyfile(data / file, folder / file)
+        (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+        (folder / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+        (folder / MANIFEST).write_text(_manifest(folder), encoding="utf-8")
+        if out.exists():
+            os.replace(out, Path(name) / "previous")
+        os.replace(folder, out)
+
+
+def _manifest(folder: Path) -> str:
+    content = {
+        "format": "recsys-moe-artifact",
+        "format_version": FORMAT_VERSION,
+        "recsys_moe": recsys_moe.__version__,
+        "files": {file: sha256_file(folder / file) for file in FILES},
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
+def find_artifact(path: Path) -> Path:
+    """`path` itself when it is an artifact, or `path`/model of a run folder.
+
+    Raises DataError when it is neither.
+    """
+    path = Path(path)
+    for folder in (path, path / "model"):
+        if (folder / MANIFEST).is_file():
+            return folder
+    raise DataError(
+        f"{path} is neither a model folder nor a run folder with one (no {MANIFEST}); "
+        "train with `recsys-moe fit` first"
+    )
+
+
+def load_artifact(path: Path) -> Artifact:
+    """Load a model folder or run folder. Raises DataError naming the file that is wrong."""
+    folder = find_artifact(path)
+    _check(folder)
+    schema = Schema.load(folder)
+    config = parse_config(read_config_file(str(folder / "config.yaml")))
+    model = build_model(config, schema)
+    try:
+        model.load_state_dict(load_file(folder / "weights.safetensors"))
+    except (RuntimeError, SafetensorError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"{folder}/weights.safetensors does not fit config.yaml: {reason}"
+        ) from None
+    return Artifact(
+        model=model.eval(),
+        schema=schema,
+        config=config,
+        users=pq.read_table(folder / "users.parquet"),
+        items=pq.read_table(folder / "items.parquet"),
+        seen=load_file(folder / "seen.safetensors"),
+        card=json.loads((folder / "card.json").read_text(encoding="utf-8")),
+    )
+
+
+def _check(folder: Path) -> None:
+    """Refuse a newer format and any file that is missing or not the one that was written."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        version, files = manifest["format_version"], manifest["files"]
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{folder}/{MANIFEST} is damaged; export the model again") from None
+    if version != FORMAT_VERSION:
+        raise DataError(
+            f"{folder}: format_version must be {FORMAT_VERSION}, got {version!r}; "
+            "use the version of recsys-moe that wrote it, or export the model again"
+        )
+    for file in FILES:
+        path = folder / file
+        if not path.is_file():
+            raise DataError(f"{path} is missing; export the model again")
+        if sha256_file(path) != files.get(file):
+            raise DataError(f"{path} was truncated or edited; export the model again")

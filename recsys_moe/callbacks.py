@@ -1,0 +1,95 @@
+"""What the training loop tells people: one line of CSV per epoch, a bar or plain lines."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning
+from lightning.pytorch.callbacks import Callback, RichProgressBar
+
+logger = logging.getLogger("recsys_moe.fit")
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class EpochCsv(Callback):
+    """metrics.csv with one complete row per epoch.
+
+    Lightning's CSVLogger spreads an epoch over several rows with holes and deletes the file when a
+    run is resumed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_epoch_end(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
+    ) -> None:
+        if not trainer.is_global_zero:
+            return
+        values = {k: float(v) for k, v in sorted(trainer.logged_metrics.items()) if "/" in k}
+        row = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, **values}
+        new = not self.path.exists()
+        with self.path.open("a", newline="", encoding="utf-8") as stream:
+            writer = csv.DictWriter(stream, list(row))
+            if new:
+                writer.writeheader()
+            writer.writerow(row)
+
+
+class PlainProgress(Callback):
+    """A line every few seconds and one per epoch, for logs and pipes."""
+
+    def on_train_epoch_start(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
+    ) -> None:
+        self.start = self.last = time.monotonic()
+
+    def on_train_batch_end(
+        self,
+        trainer: lightning.Trainer,
+        pl_module: lightning.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        now = time.monotonic()
+        if batch_idx and now - self.last < SECONDS_BETWEEN_LINES:
+            return
+        self.last = now
+        loss = trainer.progress_bar_metrics.get("loss", float("nan"))
+        logger.info(
+            "epoch %d/%s step %d/%d loss %.4f, %.0f steps/s",
+            trainer.current_epoch + 1,
+            trainer.max_epochs,
+            batch_idx + 1,
+            trainer.num_training_batches,
+            loss,
+            (batch_idx + 1) / max(now - self.start, 1e-9),
+        )
+
+    def on_train_epoch_end(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
+    ) -> None:
+        logger.info(
+            "epoch %d/%s done in %.1f s: %s",
+            trainer.current_epoch + 1,
+            trainer.max_epochs,
+            time.monotonic() - self.start,
+            headline(trainer.logged_metrics),
+        )
+
+
+def headline(metrics: dict[str, Any]) -> str:
+    """The numbers one looks at first: losses, AUC and MSE."""
+    wanted = ("loss", "auc", "mse")
+    shown = [(k, v) for k, v in sorted(metrics.items()) if k.split("/")[-1] in wanted]
+    return ", ".join(f"{key} {float(value):.4f}" for key, value in shown)
+
+
+def progress_callback(bar: bool) -> Callback:
+    """A bar (for terminals) or plain lines."""
+    return RichProgressBar(refresh_rate=20) if bar else PlainProgress()

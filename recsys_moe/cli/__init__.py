@@ -1,0 +1,61 @@
+"""The command line: parses, never computes. Heavy imports stay inside the commands.
+
+Results go to stdout, logs and progress to stderr. Exit codes: 0 done, 1 the run failed, 2 usage or
+configuration, 3 the data are invalid, 4 a quality gate was missed, 130/143 interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+
+import typer
+
+import recsys_moe
+from recsys_moe.cli import inference, prepare, settings, training
+from recsys_moe.errors import UserError
+
+app = typer.Typer(
+    name="recsys-moe",
+    help="Multi-task recommenders with a sparse mixture of experts.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    epilog="Start with: recsys-moe prepare synthetic --out data/demo",
+)
+app.add_typer(prepare.app, name="prepare")
+app.command()(training.fit)
+app.command()(inference.evaluate)
+app.command()(inference.predict)
+app.command()(inference.recommend)
+app.command()(settings.routers)
+app.add_typer(settings.app, name="config")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(recsys_moe.__version__)
+
+
+def main() -> None:
+    """Entry point of the `recsys-moe` script."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        app()
+    except UserError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted", 128 + signal.SIGINT)
+    except BrokenPipeError:
+        # The reader of our output went away, as `head` does; nothing is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        _fail(f"{error.filename or 'file system'}: {error.strerror or error}", 1)
+
+
+def _fail(message: str, exit_code: int) -> None:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(exit_code)

@@ -1,0 +1,183 @@
+"""`recsys-moe prepare ...`: raw files -> prepared folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from recsys_moe.schema import Schema
+
+app = typer.Typer(help="Turn raw data into a prepared folder.", no_args_is_help=True)
+
+Out = Annotated[Path, typer.Option(help="Folder to create.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the folder at --out.")]
+Json = Annotated[bool, typer.Option("--json", help="Print schema.json.")]
+Seed = Annotated[int, typer.Option(min=0, help="Drives the split and the sampled negatives.")]
+Protocol = Annotated[str, typer.Option(help="paper, time or leave-last.")]
+
+
+@app.command()
+def movielens(
+    out: Out,
+    variant: Annotated[str, typer.Option(help="100k, 1m, latest-small, 10m, 20m, 25m or 32m.")],
+    source: Annotated[
+        str | None, typer.Option(help="Folder, zip or URL; without it, downloads from GroupLens.")
+    ] = None,
+    protocol: Protocol = "paper",
+    seed: Seed = 0,
+    checksum: Annotated[
+        str | None, typer.Option(help="SHA-256 or MD5 that the download must have.")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """MovieLens: watch (rated, against sampled negatives) and rating."""
+    from data_prep.movielens import prepare
+
+    schema = prepare(
+        variant,
+        source,
+        out,
+        protocol=protocol,
+        seed=seed,
+        force=overwrite,
+        checksum=checksum,
+    )
+    _print(schema, out, as_json)
+
+
+@app.command()
+def books(
+    source: Annotated[Path, typer.Option(help="Folder or zip with BX-Book-Ratings.csv.")],
+    out: Out,
+    min_user: Annotated[int, typer.Option(min=0, help="Records a user must have.")] = 5,
+    min_item: Annotated[int, typer.Option(min=0, help="Records a book must have.")] = 5,
+    strict: Annotated[bool, typer.Option(help="Strictly more than the minimum.")] = True,
+    order: Annotated[
+        Literal["user-item", "item-user"], typer.Option(help="Which filter comes first.")
+    ] = "user-item",
+    passes: Annotated[int, typer.Option(min=0, help="Filter passes; 0 repeats until stable.")] = 1,
+    rows: Annotated[
+        Literal["all", "explicit"], typer.Option(help="Records that count for the filter.")
+    ] = "all",
+    repair_isbn: Annotated[bool, typer.Option("--repair-isbn", help="Unify ISBNs.")] = False,
+    seed: Seed = 0,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Book-Crossing: watch (explicit against implicit record) and rating."""
+    from data_prep.books import prepare
+
+    schema = prepare(
+        source,
+        out,
+        min_user=min_user,
+        min_item=min_item,
+        strict=strict,
+        order=order,
+        passes=passes,
+        rows=rows,
+        repair_isbn=repair_isbn,
+        seed=seed,
+        force=overwrite,
+    )
+    _print(schema, out, as_json)
+
+
+@app.command()
+def table(
+    out: Out,
+    user: Annotated[str, typer.Option(help="Column with user ids.")],
+    item: Annotated[str, typer.Option(help="Column with item ids.")],
+    task: Annotated[list[str], typer.Option(help="NAME:KIND=COLUMN, kind binary or regression.")],
+    input_: Annotated[
+        Path | None, typer.Option("--input", help="CSV, TSV or Parquet file or folder to split.")
+    ] = None,
+    train: Annotated[Path | None, typer.Option(help="Training rows, already split.")] = None,
+    val: Annotated[Path | None, typer.Option(help="Validation rows, already split.")] = None,
+    test: Annotated[Path | None, typer.Option(help="Test rows, already split.")] = None,
+    timestamp: Annotated[str | None, typer.Option(help="Column with the time of a row.")] = None,
+    items: Annotated[
+        Path | None, typer.Option(help="File of item titles and features, keyed by --item.")
+    ] = None,
+    negatives: Annotated[
+        Literal["none", "per-user"], typer.Option(help="Rows to draw for the first binary task.")
+    ] = "none",
+    duplicates: Annotated[
+        Literal["error", "first", "last", "keep"],
+        typer.Option(help="What to do with repeated pairs."),
+    ] = "error",
+    protocol: Protocol = "paper",
+    seed: Seed = 0,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Any table of interactions with label columns of your own."""
+    from data_prep.table import prepare
+
+    schema = prepare(
+        out,
+        input=input_,
+        train=train,
+        val=val,
+        test=test,
+        user=user,
+        item=item,
+        tasks=task,
+        timestamp=timestamp,
+        items=items,
+        negatives=negatives,
+        duplicates=duplicates,
+        protocol=protocol,
+        seed=seed,
+        force=overwrite,
+    )
+    _print(schema, out, as_json)
+
+
+@app.command()
+def synthetic(
+    out: Out,
+    users: Annotated[int, typer.Option(min=2)] = 1000,
+    items: Annotated[int, typer.Option(min=2)] = 800,
+    interactions: Annotated[int, typer.Option(min=10)] = 60_000,
+    experts: Annotated[int, typer.Option(min=1, help="Planted groups.")] = 4,
+    seed: Seed = 0,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Made-up data with planted expert structure, shaped like MovieLens."""
+    from data_prep.synthetic import prepare
+
+    schema = prepare(
+        out,
+        users=users,
+        items=items,
+        interactions=interactions,
+        experts=experts,
+        seed=seed,
+        force=overwrite,
+    )
+    _print(schema, out, as_json)
+
+
+def _print(schema: Schema, out: Path, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(json.loads(schema.to_json())))
+        return
+    print(f"{out}: {schema.user.size} users, {schema.item.size} items ({schema.name})")
+    for split, rows in schema.rows.items():
+        counts = [_labels(task.name, schema.labels[split][task.name]) for task in schema.tasks]
+        print(f"  {split:5} {rows:>10,} rows: {', '.join(counts)}")
+    for name, count in schema.report.items():
+        print(f"  {name.replace('_', ' ')}: {count:,}")
+
+
+def _labels(task: str, counts: dict[str, float]) -> str:
+    if "positive" in counts:
+        return f"{task} {counts['positive']:,.0f} positive of {counts['labelled']:,.0f}"
+    return f"{task} {counts['labelled']:,.0f} labelled, mean {counts['mean']:.4f}"

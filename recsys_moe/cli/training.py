@@ -1,0 +1,95 @@
+"""`recsys-moe fit`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from recsys_moe.config import Config
+
+logger = logging.getLogger("recsys_moe.fit")
+
+ConfigFile = Annotated[
+    str | None, typer.Option("--config", help="YAML file, or the name of a shipped config.")
+]
+RouterName = Annotated[
+    str | None, typer.Option("--router", help="A name of `recsys-moe routers`, or module:Class.")
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any key, e.g. optim.eps=1e-8. Repeatable."),
+]
+
+
+def fit(
+    data: Annotated[Path, typer.Option(help="Prepared folder.")],
+    out: Annotated[Path, typer.Option(help="Run folder to create.")],
+    config: ConfigFile = None,
+    router: RouterName = None,
+    k: Annotated[int | None, typer.Option(help="Experts per example.")] = None,
+    experts: Annotated[int | None, typer.Option(help="Number of experts.")] = None,
+    max_epochs: Annotated[int | None, typer.Option(help="Most epochs to train.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per training step.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of Adam.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Drives every random stream.")] = None,
+    devices: Annotated[int | None, typer.Option(help="Number of devices.")] = None,
+    set_: Sets = None,
+    resume: Annotated[
+        str | None, typer.Option(help="`auto` (last checkpoint of --out) or a checkpoint file.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run at --out.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="One step on one batch; write nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Train a model on prepared data and keep its best checkpoint and artifact."""
+    flags = {
+        "model.router.k": k,
+        "model.num_experts": experts,
+        "trainer.max_epochs": max_epochs,
+        "trainer.batch_size": batch_size,
+        "trainer.seed": seed,
+        "trainer.devices": devices,
+        "optim.lr": lr,
+    }
+    resolved = resolve(config, router, flags, set_ or [])
+    logger.info("loading torch and lightning ...")
+    from recsys_moe import train
+
+    if dry_run:
+        print(json.dumps(train.dry_run(resolved, data), indent=2))
+        return
+    result = train.fit(resolved, data, out, overwrite=overwrite, resume=resume)
+    print(json.dumps(result) if as_json else _summary(result, out))
+
+
+def resolve(file: str | None, router: str | None, flags: dict[str, Any], sets: list[str]) -> Config:
+    """Defaults < file < command line. Raises ConfigError."""
+    from recsys_moe import config as configuration
+
+    raw = configuration.read_config_file(file) if file else {}
+    typed = configuration.merge_all(configuration.parse_set(text) for text in sets)
+    if name := router or configuration.router_name(typed):
+        raw, dropped = configuration.select_router(raw, name)
+        if dropped:
+            logger.info("router %s: not used from %s: %s", name, file, ", ".join(dropped))
+    raw = configuration.merge(raw, typed)
+    for key, value in flags.items():
+        if value is not None:
+            raw = configuration.merge(raw, configuration.nested(key, value))
+    return configuration.parse_config(raw)
+
+
+def _summary(result: dict[str, Any], out: Path) -> str:
+    from recsys_moe.cli.inference import table
+
+    title = f"best epoch {result['epoch']} on val"
+    return f"{table(result, title)}\nrun: {out}   artifact: {out / 'model'}"

@@ -1,0 +1,267 @@
+"""Validated configuration: defaults < file < command line. Unknown keys are errors."""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    model_validator,
+)
+
+from recsys_moe.errors import ConfigError
+from recsys_moe.routers import RouterConfig, find_router
+from recsys_moe.routers.moesart import MoesartRouter
+
+DEFAULT_ROUTER = "moesart"
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class DataConfig(Section):
+    eval_batch_size: int = Field(default=8192, ge=1)
+    """Rows per batch in validation and evaluation; changes speed and memory, not results."""
+    batchwise_rows: int = Field(default=128, ge=1)
+    """Rows per batch of `loss_batchwise`, the paper's mean of per-batch losses."""
+    unseen_rate: float = Field(default=0.002, ge=0, lt=1)
+    """Share of training rows whose user (and, independently, item) is hidden, which trains the
+    row that stands for ids never seen."""
+    max_memory_mb: int = Field(default=4096, ge=1)
+    """Splits larger than this are memory-mapped from a cache instead of held in memory."""
+
+
+def _router(value: Any) -> Any:
+    if isinstance(value, RouterConfig):
+        return value
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, dict):
+        raise ValueError(f"model.router must be a mapping with a name, got {value!r}")
+    name = value.get("name", DEFAULT_ROUTER)
+    return find_router(str(name)).Config.model_validate({**value, "name": name})
+
+
+class ModelConfig(Section):
+    embedding_dim: int = Field(default=128, ge=1)
+    """Width of the user embedding and of the item embedding."""
+    num_experts: int = Field(default=16, ge=1)
+    expert_dim: int = Field(default=256, ge=1)
+    """Units of each expert (one Dense + ReLU layer)."""
+    tower_dims: tuple[Annotated[int, Field(ge=1)], ...] = (256,)
+    """Widths of the Dense + ReLU layers between mixture and head, per task."""
+    dropout: float = Field(default=0.5, ge=0, lt=1)
+    """Rate inside each expert, after the ReLU."""
+    dispatch: Literal["auto", "sparse", "dense"] = "auto"
+    """How experts are computed: chosen pairs only, all of them, or what the router allows."""
+    router: Annotated[SerializeAsAny[RouterConfig], BeforeValidator(_router)] = Field(
+        default_factory=MoesartRouter.Config
+    )
+    """One section per router: `recsys-moe config show --router NAME` prints its keys."""
+
+    @model_validator(mode="after")
+    def _router_fits(self) -> ModelConfig:
+        self.router.check(self.num_experts)
+        return self
+
+
+class TaskConfig(Section):
+    weight: float = Field(ge=0, allow_inf_nan=False)
+    """Weight of the task in the loss; overrides the one in schema.json."""
+
+
+class PenaltyConfig(Section):
+    trimmed_lasso: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of the probability mass off the k largest experts, summed over tasks."""
+
+
+class OptimConfig(Section):
+    lr: float = Field(default=4e-4, gt=0, allow_inf_nan=False)
+    """Learning rate of Adam; the paper searched 5e-5..5e-4."""
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (
+        0.9,
+        0.999,
+    )
+    eps: float = Field(default=1e-7, gt=0, allow_inf_nan=False)
+    """Adam's epsilon; 1e-7 is Keras' default, PyTorch's is 1e-8."""
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    schedule: Literal["constant", "cosine"] = "constant"
+    """`cosine` decays the learning rate to 0 over trainer.max_epochs."""
+
+
+class TrainerConfig(Section):
+    max_epochs: int = Field(default=100, ge=1)
+    batch_size: int = Field(default=512, ge=1)
+    patience: int = Field(default=25, ge=1)
+    """Epochs without a better validation loss before training stops."""
+    min_delta: float = Field(default=0.0, ge=0)
+    seed: int = Field(default=0, ge=0)
+    """Drives every random stream: initialisation, shuffling, dropout, each task's router."""
+    precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true"
+    accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
+    devices: int = Field(default=1, ge=1)
+    log_every_n_steps: int = Field(default=100, ge=1)
+
+
+class Config(Section):
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    tasks: dict[str, TaskConfig] = {}
+    """Per task name of schema.json."""
+    penalties: PenaltyConfig = PenaltyConfig()
+    optim: OptimConfig = OptimConfig()
+    trainer: TrainerConfig = TrainerConfig()
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def parse_config(raw: dict[str, Any]) -> Config:
+    """Validate a nested mapping. Raises ConfigError."""
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(_message(error, raw)) from None
+
+
+def read_config_file(file: str) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises ConfigError when there is none."""
+    path = find_config(file)
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(raw, dict | None):
+        raise ConfigError(f"{path} must hold a mapping of sections, got {type(raw).__name__}")
+    return raw or {}
+
+
+def find_config(file: str) -> Path:
+    """`file` itself, or the shipped config of that name (with or without .yaml)."""
+    path = Path(file)
+    if path.is_file():
+        return path
+    shipped = configs_folder() / path.with_suffix(".yaml").name
+    if len(path.parts) == 1 and shipped.is_file():
+        return shipped
+    names = ", ".join(sorted(p.stem for p in configs_folder().glob("*.yaml")))
+    raise ConfigError(
+        f"--config {file}: no such file, and no shipped config of that name ({names})"
+    )
+
+
+def configs_folder() -> Path:
+    """Shipped configs: inside the package in a wheel, beside it in an editable install."""
+    inside = Path(__file__).parent / "configs"
+    return inside if inside.is_dir() else Path(__file__).parents[1] / "configs"
+
+
+def parse_set(assignment: str) -> dict[str, Any]:
+    """`a.b=value` -> {"a": {"b": value}}; the value is read as YAML."""
+    key, separator, text = assignment.partition("=")
+    if not separator or not all(key.split(".")):
+        raise ConfigError(f"--set must look like section.key=value, got {assignment!r}")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"--set {key}: {text!r} is not a YAML value") from None
+    return nested(key, value)
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """`("a.b", 1)` -> {"a": {"b": 1}}."""
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return typing.cast(dict[str, Any], value)
+
+
+def merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    """`top` over `base`, section by section; neither is changed."""
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        both = isinstance(below, dict) and isinstance(value, dict)
+        merged[key] = merge(below, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def merge_all(mappings: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Later mappings over earlier ones."""
+    merged: dict[str, Any] = {}
+    for mapping in mappings:
+        merged = merge(merged, mapping)
+    return merged
+
+
+def router_section(raw: dict[str, Any]) -> dict[str, Any]:
+    """`model.router` of an unvalidated mapping; a bare name stands for a section with that name."""
+    section = (raw.get("model") or {}).get("router") or {}
+    return {"name": section} if isinstance(section, str) else dict(section)
+
+
+def router_name(raw: dict[str, Any]) -> str | None:
+    return router_section(raw).get("name")
+
+
+def select_router(raw: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:
+    """`raw`, a config file, with router `name`.
+
+    Of another router's section only the keys that `name` also has are kept. Returns the new
+    mapping and the dropped keys, so that the caller can say so.
+    """
+    try:
+        known = find_router(name).Config.model_fields
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    section = router_section(raw)
+    same = section.get("name", DEFAULT_ROUTER) == name
+    dropped = [] if same else sorted(set(section) - set(known))
+    kept = {key: value for key, value in section.items() if key not in dropped}
+    model = {**(raw.get("model") or {}), "router": {**kept, "name": name}}
+    return {**raw, "model": model}, dropped
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` or the list of what is known."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+
+
+def _message(error: ValidationError, raw: dict[str, Any]) -> str:
+    """The first problem in one line and in dotted spelling."""
+    first = error.errors()[0]
+    location = [str(part) for part in first["loc"]]
+    if first["type"] == "extra_forbidden":
+        *section, key = location
+        where = ".".join(section) or "the configuration"
+        return f"{where}: unknown key {key!r}; {suggestion(key, _keys(section, raw))}"
+    text = first["msg"].removeprefix("Value error, ")
+    if text.startswith("model."):
+        return text
+    given = first.get("input")
+    shown = "" if isinstance(given, dict | BaseModel) else f", got {given!r}"
+    return f"{'.'.join(location)}: {text[0].lower()}{text[1:]}{shown}"
+
+
+def _keys(section: list[str], raw: dict[str, Any]) -> Iterable[str]:
+    """Names of the keys that the section at this dotted path accepts."""
+    if section[:2] == ["model", "router"]:
+        return find_router(router_name(raw) or DEFAULT_ROUTER).Config.model_fields
+    model: type[BaseModel] = Config
+    for name in section:
+        annotation = model.model_fields[name].annotation if name in model.model_fields else None
+        is_section = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        model = typing.cast(type[BaseModel], annotation) if is_section else TaskConfig
+    return model.model_fields

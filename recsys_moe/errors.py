@@ -1,0 +1,35 @@
+"""Errors that tell a user what to do; each kind has its exit code. Standard library only."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class UserError(Exception):
+    """A message for the user: rule, value, remedy, in one line."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigError(UserError, ValueError):
+    """A setting or a path on the command line that cannot be used."""
+
+    exit_code = 2
+
+
+class DataError(UserError, ValueError):
+    """Input data, prepared data or a model folder that cannot be used."""
+
+    exit_code = 3
+
+
+class RunError(UserError, RuntimeError):
+    """The run itself failed, e.g. because the loss is not finite any more."""
+
+    exit_code = 1
+
+
+class GateError(UserError):
+    """An evaluation misses a bound that the user set."""
+
+    exit_code = 4

@@ -1,0 +1,191 @@
+"""Exact evaluation of a model on a split: task metrics, loss, routing load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recsys_moe.artifact import find_artifact, load_artifact
+from recsys_moe.columns import Batch, EvalBatches, load_columns
+from recsys_moe.config import Config, suggestion
+from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.metrics import LOSS_KEY, METRICS, RoutingMetrics
+from recsys_moe.model import MultiTaskMoE, Output
+from recsys_moe.run_folder import write_json
+from recsys_moe.schema import SPLITS, Schema, Task, sha256_file
+from recsys_moe.tasks import row_losses
+
+VOCABULARIES = ("users.parquet", "items.parquet")
+
+
+def task_weights(config: Config, tasks: Iterable[Task]) -> list[float]:
+    """Loss weight per task: the configuration's, else the schema's."""
+    return [config.tasks[t.name].weight if t.name in config.tasks else t.weight for t in tasks]
+
+
+class Evaluation:
+    """Accumulates batches of a split; `result()` is the object of `evaluate --json`."""
+
+    def __init__(self, schema: Schema, config: Config) -> None:
+        self.tasks = schema.tasks
+        self.weights = task_weights(config, schema.tasks)
+        self.batchwise_rows = config.data.batchwise_rows
+        self.metrics = [METRICS[task.kind]() for task in self.tasks]
+        self.routing = [RoutingMetrics() for _ in self.tasks]
+        self.rows = 0
+        self.batchwise_sum = 0.0
+
+    def update(self, output: Output, labels_BT: Tensor) -> None:
+        """Add a batch. Row order matters for `loss_batchwise` alone."""
+        for t, metrics in enumerate(self.metrics):
+            metrics.update(output.logits_BT[:, t], labels_BT[:, t])
+            self.routing[t].update(output.routings[t].selected_BE)
+        self.rows += len(labels_BT)
+        self.batchwise_sum += self._batchwise(output.logits_BT, labels_BT)
+
+    def _batchwise(self, logits_BT: Tensor, labels_BT: Tensor) -> float:
+        """Sum over groups of `batchwise_rows` rows of size x weighted mean loss of the group.
+
+        The papers' code averages each evaluation batch over its own labelled rows and the batches
+        by their size, which differs slightly from the exact mean over all labelled rows.
+        """
+        total = logits_BT.new_zeros((), dtype=torch.float64)
+        group_rows = self.batchwise_rows
+        sizes = torch.tensor([len(part) for part in labels_BT[:, 0].split(group_rows)])
+        group_B = torch.arange(len(labels_BT), device=labels_BT.device) // group_rows
+        for t, task in enumerate(self.tasks):
+            losses_B, mask_B = row_losses(task.kind, logits_BT[:, t], labels_BT[:, t])
+            sums = total.new_zeros(len(sizes)).index_add_(0, group_B, losses_B.double())
+            counts = total.new_zeros(len(sizes)).index_add_(0, group_B, mask_B.double())
+            total += self.weights[t] * (sizes.to(sums) * sums / counts.clamp(min=1)).sum()
+        return float(total)
+
+    def result(self, split: str) -> dict[str, Any]:
+        """Plain numbers; a metric that is undefined on these rows is None."""
+        tasks = {t.name: m.compute() for t, m in zip(self.tasks, self.metrics, strict=True)}
+        losses = [tasks[task.name][LOSS_KEY[task.kind]] or 0.0 for task in self.tasks]
+        return {
+            "split": split,
+            "rows": self.rows,
+            "loss": sum(w * loss for w, loss in zip(self.weights, losses, strict=True)),
+            "loss_batchwise": self.batchwise_sum / max(self.rows, 1),
+            "tasks": tasks,
+            "routing": {
+                task.name: routing.compute()
+                for task, routing in zip(self.tasks, self.routing, strict=True)
+            },
+        }
+
+
+@torch.inference_mode()
+def evaluate_model(
+    model: MultiTaskMoE,
+    batches: Iterable[Batch],
+    schema: Schema,
+    config: Config,
+    split: str,
+    progress: Callable[[int], None] = lambda rows: None,
+) -> dict[str, Any]:
+    """Evaluate `model` in evaluation mode on its own device; `progress` is told rows done."""
+    model.eval()
+    model.reseed(config.trainer.seed)  # only routers that sample at inference draw
+    device = model.user_embedding.weight.device
+    evaluation = Evaluation(schema, config)
+    for batch in batches:
+        user, item, labels = (tensor.to(device) for tensor in batch)
+        evaluation.update(model(user, item), labels)
+        progress(len(labels))
+    return evaluation.result(split)
+
+
+def evaluate_artifact(
+    path: Path,
+    split: str,
+    data: Path | None,
+    progress: Callable[[int], None] = lambda rows: None,
+) -> dict[str, Any]:
+    """Evaluate a run or model folder on a split of its data. Raises DataError.
+
+    A run folder knows its data; a model folder alone needs `data`.
+    """
+    if split not in SPLITS:
+        raise ConfigError(f"--split must be one of {', '.join(SPLITS)}, got {split!r}")
+    artifact = load_artifact(path)
+    folder = Path(data) if data else _recorded_data(path)
+    schema = Schema.load(folder)
+    _check_same_ids(find_artifact(path), folder)
+    settings = artifact.config.data
+    columns = load_columns(folder, schema, split, settings.max_memory_mb)
+    rows = settings.eval_batch_size
+    # Whole groups of `batchwise_rows`, so that batch borders do not cut a group.
+    rows = -(-rows // settings.batchwise_rows) * settings.batchwise_rows
+    batches = EvalBatches(columns, rows)
+    return evaluate_model(artifact.model, batches, schema, artifact.config, split, progress)
+
+
+def _recorded_data(path: Path) -> Path:
+    lock = Path(path) / "data.lock.json"
+    if not lock.is_file():
+        raise DataError(f"{path} does not say which data it was trained on; pass --data DIR")
+    folder = Path(json.loads(lock.read_text(encoding="utf-8"))["folder"])
+    if not folder.is_dir():
+        raise DataError(f"the data of {path} are no longer at {folder}; pass --data DIR")
+    return folder
+
+
+def _check_same_ids(model: Path, data: Path) -> None:
+    for name in VOCABULARIES:
+        if not (data / name).is_file() or sha256_file(data / name) != sha256_file(model / name):
+            raise DataError(
+                f"{data}/{name} differs from the ids the model was trained with; evaluate on the "
+                "data it was trained on, or score raw ids with `recsys-moe predict`"
+            )
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A bound on one metric, e.g. `watch.auc` at least 0.8."""
+
+    metric: str
+    bound: float
+    at_least: bool
+
+    def missed(self, result: dict[str, Any]) -> str | None:
+        """What is missed, in words, or None. An undefined metric misses every gate."""
+        task, _, name = self.metric.partition(".")
+        value = result["tasks"][task][name]
+        met = value is not None and (value >= self.bound if self.at_least else value <= self.bound)
+        side = "least" if self.at_least else "most"
+        return None if met else f"{self.metric} must be at {side} {self.bound}, got {value}"
+
+
+def parse_gates(path: Path, minimums: Iterable[str], maximums: Iterable[str]) -> list[Gate]:
+    """`watch.auc=0.8` for --min and --max. Raises ConfigError for a metric the model lacks."""
+    tasks = Schema.load(find_artifact(path)).tasks
+    known = [f"{task.name}.{name}" for task in tasks for name in METRICS[task.kind].names]
+    gates = [_gate("--min", text, known) for text in minimums]
+    return gates + [_gate("--max", text, known) for text in maximums]
+
+
+def _gate(option: str, text: str, known: list[str]) -> Gate:
+    metric, _, bound = text.partition("=")
+    if metric not in known:
+        raise ConfigError(
+            f"{option} {text}: unknown metric {metric!r}; {suggestion(metric, known)}"
+        )
+    try:
+        return Gate(metric, float(bound), option == "--min")
+    except ValueError:
+        raise ConfigError(f"{option} {text}: the bound must be a number, got {bound!r}") from None
+
+
+def save_evaluation(path: Path, result: dict[str, Any]) -> None:
+    """Keep the result in evaluation/<split>.json when `path` is a run folder."""
+    if (Path(path) / "model").is_dir():
+        write_json(Path(path) / "evaluation" / f"{result['split']}.json", result)

@@ -1,0 +1,97 @@
+"""MultiTaskMoE: embeddings -> mixture of experts -> one tower and head per task -> logits.
+
+A plain nn.Module on plain tensors. Axes: B batch, T tasks, D = user + item embedding width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from recsys_moe.moe import Dispatch, Experts, MoE
+from recsys_moe.routers import Router, RouterConfig, Routing, find_router
+from recsys_moe.seeds import stream_seed
+
+
+class Output(NamedTuple):
+    """Logits before the link, one column per task, and the routing of each task."""
+
+    logits_BT: Tensor
+    routings: list[Routing]
+
+
+class MultiTaskMoE(nn.Module):
+    """Logits of every task for (user, item) pairs.
+
+    Each table has one row more than there are ids: the last one stands for ids that training has
+    not seen. Initialised like the experiments of the MOESART paper (Keras' defaults): embeddings
+    U(-0.05, 0.05), kernels Glorot-uniform, biases zero. PyTorch's N(0, 1) embeddings would start
+    the routers at about 35 times larger logits.
+    """
+
+    def __init__(
+        self,
+        num_users: int,
+        num_items: int,
+        num_tasks: int,
+        *,
+        router: RouterConfig,
+        embedding_dim: int = 128,
+        num_experts: int = 16,
+        expert_dim: int = 256,
+        tower_dims: Sequence[int] = (256,),
+        dropout: float = 0.5,
+        dispatch: Dispatch = "auto",
+    ) -> None:
+        super().__init__()
+        self.user_embedding = _embedding(num_users + 1, embedding_dim)
+        self.item_embedding = _embedding(num_items + 1, embedding_dim)
+        input_dim = 2 * embedding_dim
+        router_class = find_router(router.name)
+        routers = [router_class(router, input_dim, num_experts) for _ in range(num_tasks)]
+        experts = Experts(num_experts, input_dim, expert_dim, dropout)
+        self.moe = MoE(experts, routers, dispatch)
+        self.towers = nn.ModuleList(_tower(expert_dim, tower_dims) for _ in range(num_tasks))
+
+    def forward(self, user_B: Tensor, item_B: Tensor) -> Output:
+        """Indices (B,) of users and items, each in 0..count with count meaning unseen."""
+        x_BD = torch.cat([self.user_embedding(user_B), self.item_embedding(item_B)], dim=-1)
+        mixed_BTH, routings = self.moe(x_BD)
+        logits = [tower(mixed_BTH[:, t]) for t, tower in enumerate(self.towers)]
+        return Output(torch.cat(logits, dim=-1).float(), routings)
+
+    @property
+    def routers(self) -> list[Router]:
+        """One router per task, in the order of the tasks."""
+        return list(self.moe.routers)  # type: ignore[arg-type]
+
+    def reseed(self, seed: int) -> None:
+        """Give dropout and each task's router its own stream derived from `seed`."""
+        self.moe.experts.dropout.stream.reseed(stream_seed(seed, "dropout"))
+        for task, router in enumerate(self.routers):
+            router.stream.reseed(stream_seed(seed, "router", task))
+
+
+def _embedding(rows: int, dim: int) -> nn.Embedding:
+    table = nn.Embedding(rows, dim)
+    nn.init.uniform_(table.weight, -0.05, 0.05)
+    return table
+
+
+def _tower(input_dim: int, dims: Sequence[int]) -> nn.Sequential:
+    """Dense + ReLU per width in `dims`, then the head: one logit."""
+    layers: list[nn.Module] = []
+    for width in dims:
+        layers += [_linear(input_dim, width), nn.ReLU()]
+        input_dim = width
+    return nn.Sequential(*layers, _linear(input_dim, 1))
+
+
+def _linear(input_dim: int, output_dim: int) -> nn.Linear:
+    layer = nn.Linear(input_dim, output_dim)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer

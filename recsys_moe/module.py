@@ -1,0 +1,115 @@
+"""The LightningModule: loss, validation metrics, optimizer. No architecture here."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import lightning
+import torch
+from torch import Tensor
+
+from recsys_moe.artifact import build_model
+from recsys_moe.columns import Batch
+from recsys_moe.config import Config, parse_config
+from recsys_moe.errors import RunError
+from recsys_moe.evaluate import Evaluation, task_weights
+from recsys_moe.model import Output
+from recsys_moe.penalties import trimmed_lasso
+from recsys_moe.schema import Schema
+from recsys_moe.seeds import stream_seed
+from recsys_moe.tasks import mean_loss
+
+
+class RecModule(lightning.LightningModule):
+    """Trains a MultiTaskMoE on masked, weighted losses of mixed kinds.
+
+    `config` and `schema_json` are plain values, so that a checkpoint never holds a pickled class.
+    Logged: `train/loss` (tasks only, without penalties), `val/loss`, `val/<task>/<metric>`.
+    """
+
+    def __init__(self, config: dict[str, Any], schema_json: str) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.config: Config = parse_config(config)
+        self.schema = Schema.from_json(schema_json)
+        self.weights = task_weights(self.config, self.schema.tasks)
+        torch.manual_seed(stream_seed(self.config.trainer.seed, "init"))
+        self.model = build_model(self.config, self.schema)
+        self._loss_sum, self._rows = torch.zeros((), dtype=torch.float64), 0
+
+    def losses(self, output: Output, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Weighted sum of the tasks' mean losses, and the weighted penalties."""
+        logits_BT = output.logits_BT
+        per_task = [
+            weight * mean_loss(task.kind, logits_BT[:, t], labels_BT[:, t])
+            for t, (task, weight) in enumerate(zip(self.schema.tasks, self.weights, strict=True))
+        ]
+        return torch.stack(per_task).sum(), self._penalties(output)
+
+    def _penalties(self, output: Output) -> Tensor:
+        total = output.logits_BT.new_zeros(())
+        lasso = self.config.penalties.trimmed_lasso
+        for router, routing in zip(self.model.routers, output.routings, strict=True):
+            if lasso and routing.probs_BE is not None:
+                total = total + lasso * trimmed_lasso(routing.probs_BE, router.kept)
+        return total
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        settings = self.config.trainer
+        # From (seed, step, rank) and not from a running generator: a resumed run draws the same.
+        self.model.reseed(stream_seed(settings.seed, "step", self.global_step, self.global_rank))
+        loss, penalties = self.losses(self.model(batch.user, batch.item), batch.labels)
+        self._loss_sum = self._loss_sum.to(loss.device) + loss.detach() * len(batch.user)
+        self._rows += len(batch.user)
+        if batch_idx % settings.log_every_n_steps == 0:
+            self._report(loss.detach())
+        return loss + penalties
+
+    def _report(self, loss: Tensor) -> None:
+        if not math.isfinite(loss.item()):
+            raise RunError(
+                f"the training loss became {loss.item()} at step {self.global_step}; "
+                "lower optim.lr or check the labels"
+            )
+        self.log("loss", loss, prog_bar=True, logger=False)
+
+    def on_validation_epoch_start(self) -> None:
+        self.model.reseed(self.config.trainer.seed)
+        self._evaluation = Evaluation(self.schema, self.config)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self._evaluation.update(self.model(batch.user, batch.item), batch.labels)
+
+    def on_validation_epoch_end(self) -> None:
+        result = self._evaluation.result("val")
+        self._log_train_loss()
+        self.log("val/loss", result["loss"], prog_bar=True)
+        for task, metrics in result["tasks"].items():
+            for name, value in metrics.items():
+                if isinstance(value, float):
+                    self.log(f"val/{task}/{name}", value)
+        for task, routing in result["routing"].items():
+            self.log(f"val/{task}/max_load", max(routing["load"]))
+            self.log(f"val/{task}/experts_per_example", routing["experts_per_example"])
+
+    def _log_train_loss(self) -> None:
+        """Mean over the epoch so far. Here, because callbacks run before on_train_epoch_end."""
+        self.log("train/loss", (self._loss_sum / max(self._rows, 1)).float())
+        self._loss_sum, self._rows = torch.zeros_like(self._loss_sum), 0
+
+    def configure_optimizers(self) -> Any:
+        settings = self.config.optim
+        optimizer = torch.optim.Adam(
+            self.parameters(),
+            lr=settings.lr,
+            betas=settings.betas,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+        if settings.schedule == "constant":
+            return optimizer
+        epochs = self.config.trainer.max_epochs
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
+        return {"optimizer": optimizer, "lr_scheduler": schedule}

@@ -1,0 +1,88 @@
+"""The mixture-of-experts layer: one router per task over a shared pool of experts.
+
+Axes: B batch, T tasks, E experts, D input width, H expert width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from recsys_moe.dispatch import Dropout, dense_experts, sparse_experts
+from recsys_moe.routers import Router, Routing
+
+Dispatch = Literal["auto", "sparse", "dense"]
+
+
+class Experts(nn.Module):
+    """E one-layer experts, relu(x W_e + b_e) with dropout, in two stacked parameters.
+
+    Stacked, an expert that nobody visits has a zero gradient and not a missing one. Kernels are
+    Glorot-uniform per expert and biases zero (Keras' defaults, which the experiments used).
+    """
+
+    def __init__(self, num_experts: int, input_dim: int, expert_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.kernel_EDH = nn.Parameter(torch.empty(num_experts, input_dim, expert_dim))
+        self.bias_EH = nn.Parameter(torch.zeros(num_experts, expert_dim))
+        for kernel_DH in self.kernel_EDH.unbind():
+            nn.init.xavier_uniform_(kernel_DH.data)
+        self.dropout = Dropout(dropout)
+
+    def train(self, mode: bool = True) -> Experts:
+        self.dropout.active = mode
+        return super().train(mode)
+
+
+class MoE(nn.Module):
+    """x -> one mixture of expert outputs per task.
+
+    An expert is evaluated once per example even when several tasks chose it, so its dropout mask
+    is shared by the tasks. `dispatch`: `sparse` evaluates the chosen pairs only; `dense` evaluates
+    all experts and has static shapes (for export); `auto` is sparse when the routers are.
+    """
+
+    def __init__(
+        self, experts: Experts, routers: Sequence[Router], dispatch: Dispatch = "auto"
+    ) -> None:
+        super().__init__()
+        self.experts = experts
+        self.routers = nn.ModuleList(routers)
+        self.dispatch = dispatch
+
+    def forward(self, x_BD: Tensor) -> tuple[Tensor, list[Routing]]:
+        """(B, D) -> mixtures (B, T, H) and the routing of each task."""
+        routings = [router(x_BD) for router in self.routers]
+        weights_BTE = torch.stack([routing.weights_BE for routing in routings], dim=1)
+        experts = self.experts
+        if self._is_sparse():
+            selected_BE = torch.stack([routing.selected_BE for routing in routings]).any(0)
+            mixed_BTH = sparse_experts(
+                x_BD, weights_BTE, selected_BE, experts.kernel_EDH, experts.bias_EH, experts.dropout
+            )
+        else:
+            mixed_BTH = dense_experts(
+                x_BD, weights_BTE, experts.kernel_EDH, experts.bias_EH, experts.dropout
+            )
+        return mixed_BTH, routings
+
+    def _is_sparse(self) -> bool:
+        if self.dispatch != "auto":
+            return self.dispatch == "sparse"
+        visited = sum(cast(Router, router).max_selected for router in self.routers)
+        return visited < len(self.experts.kernel_EDH) and not torch.compiler.is_exporting()
+
+
+def naive_moe(x_BD: Tensor, weights_BTE: Tensor, kernel_EDH: Tensor, bias_EH: Tensor) -> Tensor:
+    """The definition, without dropout: y_bt = sum_e w_bte relu(x_b W_e + b_e). (B, T, H).
+
+    Slow and obvious; the fast paths are compared with it in values and gradients.
+    """
+    hidden = [
+        torch.relu(x_BD @ kernel + bias) for kernel, bias in zip(kernel_EDH, bias_EH, strict=True)
+    ]
+    terms = [weights_BTE[:, :, e, None] * h_BH[:, None] for e, h_BH in enumerate(hidden)]
+    return torch.stack(terms).sum(0)

@@ -1,0 +1,22 @@
+"""A progress bar on a terminal, nothing elsewhere; always on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def row_progress(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """A callback to tell how many rows were just done. `total`: rows in all, where known."""
+    if not sys.stderr.isatty():
+        yield lambda rows: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (title, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda rows: progress.advance(task, rows)

@@ -1,0 +1,122 @@
+"""What a router is: it decides which experts an example visits and with what weight.
+
+Axes: B batch, E experts, D input width, K experts kept.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+
+from recsys_moe.seeds import RandomStream
+
+
+class RouterConfig(BaseModel):
+    """Settings of a router; each router nests its own `Config` with a default for every key."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    name: str
+    """Name in the table of routers, or `package.module:Class`."""
+
+    def check(self, num_experts: int) -> None:
+        """Raise ValueError when these settings cannot work with `num_experts` experts."""
+
+
+@dataclass
+class Routing:
+    """The decision for a batch. The layer computes it, penalties and reports read it."""
+
+    weights_BE: Tensor
+    """float32, >= 0, exactly 0 where an expert is not selected."""
+    selected_BE: Tensor
+    """bool. A selected expert may have weight 0, so this is not `weights_BE > 0`."""
+    probs_BE: Tensor | None = None
+    """Dense probabilities behind the decision, rows sum to 1; None where a router has none."""
+    losses: dict[str, Tensor] = field(default_factory=dict)
+    """Named unweighted losses of the router itself; the training module weighs them."""
+
+
+class Router(nn.Module, ABC):
+    """Interface of all routers. Subclasses are final: nobody derives from a concrete router.
+
+    Promises, all tested: weights are non-negative and exactly 0 off the selection; at most
+    `max_selected` experts are selected; evaluation is deterministic; rows do not influence each
+    other unless `batch_dependent`; all arithmetic is float32 even under autocast.
+    """
+
+    Config: ClassVar[type[RouterConfig]]
+    summary: ClassVar[str]
+    """One line for `recsys-moe routers`."""
+    batch_dependent: ClassVar[bool] = False
+    """True when a row's routing at inference depends on the other rows of its batch."""
+
+    def __init__(self, config: Any, input_dim: int, num_experts: int) -> None:
+        super().__init__()
+        config.check(num_experts)
+        self.config = config
+        self.input_dim = input_dim
+        self.num_experts = num_experts
+        self.stream = RandomStream()
+
+    @abstractmethod
+    def forward(self, x_BD: Tensor) -> Routing:
+        """Route a batch. `x_BD`: (B, input_dim) of any float type."""
+
+    @property
+    def max_selected(self) -> int:
+        """Most experts an example visits in the current mode (training or evaluation)."""
+        return self.num_experts
+
+    @property
+    def kept(self) -> int:
+        """The k of penalties on everything but the k largest probabilities."""
+        return int(getattr(self.config, "k", self.num_experts))
+
+
+def check_k(k: int, num_experts: int) -> None:
+    """Raise ValueError unless 1 <= k <= num_experts."""
+    if not 1 <= k <= num_experts:
+        raise ValueError(
+            f"model.router.k must be in 1..model.num_experts={num_experts}, got {k}; "
+            "lower k or raise model.num_experts"
+        )
+
+
+def linear_gate(input_dim: int, num_experts: int) -> nn.Linear:
+    """Gate with Glorot-uniform kernel and zero bias, as Keras initialises it.
+
+    PyTorch's default (Kaiming-uniform kernel, random bias) starts from other routers than the
+    experiments of the papers did.
+    """
+    gate = nn.Linear(input_dim, num_experts)
+    nn.init.xavier_uniform_(gate.weight)
+    nn.init.zeros_(gate.bias)
+    return gate
+
+
+def gate_logits(gate: nn.Linear, x_BD: Tensor) -> Tensor:
+    """float32 logits (B, E), also under autocast: a softmax of bf16 logits drifts."""
+    with torch.autocast(x_BD.device.type, enabled=False):
+        return gate(x_BD.float() if x_BD.dtype in (torch.float16, torch.bfloat16) else x_BD)
+
+
+def largest_k(values_BE: Tensor, k: int) -> Tensor:
+    """bool (B, E): True at the k largest entries per row; among equals the lower index wins.
+
+    By index and not by value: an entry that equals the k-th one but lost the tie is False, and
+    an entry whose value is 0 may be True.
+    """
+    order_BE = values_BE.sort(dim=-1, descending=True, stable=True).indices
+    mask_BE = torch.zeros_like(values_BE, dtype=torch.bool)
+    return mask_BE.scatter_(-1, order_BE[:, :k], True)
+
+
+def softmax_over(logits_BE: Tensor, selected_BE: Tensor) -> Tensor:
+    """Softmax over the selected entries of each row, exactly 0 elsewhere. Each row needs one."""
+    return logits_BE.masked_fill(~selected_BE, -torch.inf).softmax(-1)

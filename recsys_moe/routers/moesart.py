@@ -1,0 +1,174 @@
+"""MOESART: sample k experts per example, adjust their logits, train exactly k-sparse.
+
+Ibrahim, Chen and Mazumder, "MOESART: An Effective Sampling-based Router for Sparse Mixture of
+Experts". Equation and algorithm numbers are those of the paper and of its supplement S2.
+Axes: B batch, E experts, D input width. `counts_BE` is the paper's r, `adjusted` its z.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from recsys_moe.routers.base import (
+    Router,
+    RouterConfig,
+    Routing,
+    check_k,
+    gate_logits,
+    largest_k,
+    linear_gate,
+    softmax_over,
+)
+
+Strategy = Literal["i", "ii", "iii", "3"]
+
+
+class MoesartRouter(Router):
+    """Sampling router: the dense softmax decides how often an expert is drawn.
+
+    Training draws k experts per example from g = softmax((Ax + b) / temperature), picks one
+    adjusted expert uniformly among them and weighs the drawn set by eq. (3). Evaluation is
+    deterministic: the k most probable experts, each with weight 1/k (section 3.1.3).
+    """
+
+    class Config(RouterConfig):
+        name: str = "moesart"
+        k: int = 2
+        """Experts drawn per example, 2..num_experts. With k = 1 the router has no gradient."""
+        strategy: Strategy = "3"
+        """How the drawn logits are adjusted: eq. (3), or the strategies (i), (ii), (iii)."""
+        replacement: bool = False
+        """Draw with replacement; an expert drawn twice is visited once, with a larger weight."""
+        temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+        """Divides the logits, so it changes the draws as well as the weights; > 0."""
+        inference: Literal["sparse", "dense", "sampled"] = "sparse"
+        """At evaluation: top-k with weights 1/k, all experts with weights g, or a seeded draw."""
+        sampler: Literal["gumbel", "sequential"] = "gumbel"
+        """`gumbel` is fast, `sequential` is Algorithm 1 to the letter; both have the same law."""
+
+        def check(self, num_experts: int) -> None:
+            check_k(self.k, num_experts)
+            if self.k < 2:
+                raise ValueError(
+                    "model.router.k must be at least 2 for moesart, got 1: a single sampled "
+                    "expert gives its router no gradient; use k=2 or the topk router"
+                )
+
+    summary = "samples k experts per example, learns like the dense softmax (MOESART)"
+
+    def __init__(self, config: Config, input_dim: int, num_experts: int) -> None:
+        super().__init__(config, input_dim, num_experts)
+        self.gate = linear_gate(input_dim, num_experts)
+
+    @property
+    def max_selected(self) -> int:
+        dense = not self.training and self.config.inference == "dense"
+        return self.num_experts if dense else self.config.k
+
+    def forward(self, x_BD: Tensor) -> Routing:
+        log_probs_BE = (gate_logits(self.gate, x_BD) / self.config.temperature).log_softmax(-1)
+        if self.training or self.config.inference == "sampled":
+            return self._sampled(log_probs_BE)
+        if self.config.inference == "dense":
+            probs_BE = log_probs_BE.exp()
+            return Routing(probs_BE, torch.ones_like(probs_BE, dtype=torch.bool), probs_BE)
+        selected_BE = largest_k(log_probs_BE, self.config.k)
+        weights_BE = selected_BE.to(log_probs_BE.dtype) / self.config.k
+        return Routing(weights_BE, selected_BE, log_probs_BE.exp())
+
+    def _sampled(self, log_probs_BE: Tensor) -> Routing:
+        probs_BE = log_probs_BE.exp()
+        with torch.no_grad():
+            counts_BE = self._draw(log_probs_BE, probs_BE)
+            noise_BE = self._uniform(probs_BE.shape, probs_BE)
+            adjusted_B = noise_BE.masked_fill(counts_BE == 0, -1.0).argmax(-1)
+        weights_BE = sampled_weights(
+            log_probs_BE, counts_BE, adjusted_B, self.config.k, self.config.strategy
+        )
+        return Routing(weights_BE, counts_BE > 0, probs_BE)
+
+    def _draw(self, log_probs_BE: Tensor, probs_BE: Tensor) -> Tensor:
+        config = self.config
+        if config.sampler == "gumbel" and not config.replacement:
+            noise_BE = self._uniform(probs_BE.shape, probs_BE)
+            return sample_gumbel(log_probs_BE, noise_BE, config.k)
+        uniforms_KB = self._uniform((config.k, len(probs_BE)), probs_BE)
+        return sample_sequential(probs_BE, uniforms_KB, config.replacement)
+
+    def _uniform(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        generator = self.stream.generator(like.device)
+        return torch.rand(shape, generator=generator, dtype=like.dtype, device=like.device)
+
+
+def sampled_weights(
+    log_probs_BE: Tensor, counts_BE: Tensor, adjusted_B: Tensor, k: int, strategy: Strategy
+) -> Tensor:
+    """Weights over the drawn experts, (B, E), rows sum to 1, exactly 0 where not drawn.
+
+    `counts_BE`: how often each expert was drawn; `adjusted_B`: index of the one expert whose
+    logit eq. (3) leaves uncorrected (the others are corrected by their sampling probability).
+
+    The logits o and log g differ by a constant per row, so the correction o_i - log((k-1) g_i)
+    is -log(k-1) up to that constant: no log of a tiny g_i is ever taken, and its gradient
+    is exactly what differentiating g_i in eq. (3) gives.
+    """
+    selected_BE = counts_BE > 0
+    log_counts_BE = counts_BE.clamp(min=1).to(log_probs_BE.dtype).log()
+    if strategy == "i":
+        return softmax_over(log_probs_BE, selected_BE)
+    if strategy == "ii":
+        return softmax_over(log_probs_BE + log_counts_BE, selected_BE)
+    if strategy == "iii":  # o_i + log r_i - log(k g_i): the router drops out
+        return softmax_over(log_counts_BE, selected_BE)
+    is_adjusted_BE = torch.zeros_like(selected_BE).scatter_(-1, adjusted_B[:, None], True)
+    corrected_BE = torch.where(is_adjusted_BE, log_probs_BE, -math.log(k - 1))
+    return softmax_over(corrected_BE + log_counts_BE, selected_BE)
+
+
+def sample_gumbel(log_probs_BE: Tensor, noise_BE: Tensor, k: int) -> Tensor:
+    """Draw k distinct experts per row by the Gumbel-top-k trick; counts (B, E) of 0 and 1.
+
+    Same law as `sample_sequential` without replacement. `noise_BE` is uniform on [0, 1). Experts
+    whose probability underflows to 0 are never drawn; such a row then has fewer than k.
+    """
+    tiny = torch.finfo(noise_BE.dtype).tiny  # u = 0 would make every key of the row equal
+    gumbel_BE = -torch.log(-torch.log(noise_BE.clamp(min=tiny)))
+    possible_BE = log_probs_BE.exp() > 0
+    keys_BE = (log_probs_BE + gumbel_BE).masked_fill(~possible_BE, -torch.inf)
+    drawn_BE = torch.zeros_like(possible_BE).scatter_(-1, keys_BE.topk(k, -1).indices, True)
+    return (drawn_BE & possible_BE).long()
+
+
+def sample_sequential(probs_BE: Tensor, uniforms_KB: Tensor, replacement: bool) -> Tensor:
+    """Algorithm 1 of the supplement: k draws by inverse CDF; counts (B, E).
+
+    `uniforms_KB`: one uniform number on [0, 1) per draw and row. The first index with
+    u < cumulative sum is taken. Unlike the algorithm as printed, an exhausted row is not divided
+    by its zero sum, and a u above the rounded last cumulative value takes the last possible expert.
+    """
+    remaining_BE = probs_BE.clone()
+    counts_BE = torch.zeros_like(probs_BE, dtype=torch.long)
+    for uniform_B in uniforms_KB:
+        alive_B = remaining_BE.sum(-1) > 0
+        index_B1 = _first_above(remaining_BE, uniform_B)
+        counts_BE.scatter_add_(-1, index_B1, alive_B.long()[:, None])
+        if not replacement:
+            remaining_BE.scatter_(-1, index_B1, 0.0)
+            total_B1 = remaining_BE.sum(-1, keepdim=True)
+            remaining_BE = remaining_BE / torch.where(total_B1 > 0, total_B1, 1.0)
+    return counts_BE
+
+
+def _first_above(mass_BE: Tensor, uniform_B: Tensor) -> Tensor:
+    """Index (B, 1) of the first expert whose cumulative mass exceeds u, among those with mass."""
+    positions_E = torch.arange(mass_BE.shape[-1], device=mass_BE.device)
+    last_B1 = (positions_E * (mass_BE > 0)).amax(-1, keepdim=True)
+    above_BE = uniform_B[:, None] < mass_BE.cumsum(-1)
+    first_B1 = above_BE.int().argmax(-1, keepdim=True)
+    found_B1 = above_BE.any(-1, keepdim=True)
+    return torch.where(found_B1, first_B1, last_B1)

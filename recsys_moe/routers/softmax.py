@@ -1,0 +1,58 @@
+"""The dense softmax gate of MMoE (Ma et al. 2018, https://doi.org/10.1145/3219819.3220007)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from recsys_moe.routers.base import (
+    Router,
+    RouterConfig,
+    Routing,
+    check_k,
+    gate_logits,
+    largest_k,
+    linear_gate,
+    softmax_over,
+)
+
+
+class SoftmaxRouter(Router):
+    """Every example visits every expert: w = softmax(Ax + b).
+
+    `inference: topk` keeps only the k largest probabilities at evaluation and renormalises them,
+    the sparse inference on a densely trained model of the MOESART paper's Fig. 2e (which does not
+    say whether it renormalises; we do).
+    """
+
+    class Config(RouterConfig):
+        name: str = "softmax"
+        inference: Literal["dense", "topk"] = "dense"
+        """Experts used at evaluation: all of them, or the `inference_k` most probable."""
+        inference_k: int = 2
+        """Experts kept per example at evaluation when `inference` is `topk`."""
+
+        def check(self, num_experts: int) -> None:
+            if self.inference == "topk":
+                check_k(self.inference_k, num_experts)
+
+    summary = "dense softmax over all experts (MMoE)"
+
+    def __init__(self, config: Config, input_dim: int, num_experts: int) -> None:
+        super().__init__(config, input_dim, num_experts)
+        self.gate = linear_gate(input_dim, num_experts)
+
+    @property
+    def max_selected(self) -> int:
+        sparse = not self.training and self.config.inference == "topk"
+        return self.config.inference_k if sparse else self.num_experts
+
+    def forward(self, x_BD: Tensor) -> Routing:
+        logits_BE = gate_logits(self.gate, x_BD)
+        probs_BE = logits_BE.softmax(-1)
+        if self.max_selected < self.num_experts:
+            selected_BE = largest_k(logits_BE, self.max_selected)
+            return Routing(softmax_over(logits_BE, selected_BE), selected_BE, probs_BE)
+        return Routing(probs_BE, torch.ones_like(probs_BE, dtype=torch.bool), probs_BE)

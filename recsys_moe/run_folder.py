@@ -1,0 +1,76 @@
+"""The run folder: what a training run leaves behind so that it can be traced and repeated."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from recsys_moe.config import Config
+from recsys_moe.errors import ConfigError
+from recsys_moe.schema import SCHEMA_FILE, sha256_file
+
+PACKAGES = ("recsys-moe", "torch", "lightning", "torchmetrics", "numpy", "pandas", "pyarrow")
+
+
+def create_run_folder(out: Path, overwrite: bool) -> None:
+    """Make an empty folder. Raises ConfigError when something is there and must stay."""
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if not overwrite:
+            raise ConfigError(
+                f"--out {out} exists; choose another folder, continue it with --resume auto, "
+                "or replace it with --overwrite"
+            )
+        if out.is_dir() and not (out / "config.yaml").is_file():
+            raise ConfigError(f"--out {out} is not a run folder; --overwrite will not delete it")
+        shutil.rmtree(out)
+    (out / "checkpoints").mkdir(parents=True)
+
+
+def record_run(out: Path, config: Config, data: Path) -> None:
+    """Write config.yaml, command.txt, env.json and data.lock.json."""
+    write_text(out / "config.yaml", config.to_yaml())
+    write_text(out / "command.txt", " ".join(["recsys-moe", *sys.argv[1:]]) + "\n")
+    write_json(out / "env.json", environment())
+    write_json(out / "data.lock.json", {"folder": str(data.resolve()), "files": data_hashes(data)})
+
+
+def data_hashes(data: Path) -> dict[str, str]:
+    """SHA-256 of every file of a prepared folder, by relative path."""
+    files = [data / SCHEMA_FILE, *sorted(data.glob("*.parquet")), *sorted(data.glob("*/*.parquet"))]
+    return {file.relative_to(data).as_posix(): sha256_file(file) for file in files}
+
+
+def environment() -> dict[str, Any]:
+    """Versions and hardware, without names of users or machines."""
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+        "packages": {name: _version(name) for name in PACKAGES},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace `path` in one step, so that a reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)

@@ -1,0 +1,152 @@
+"""The contract on disk between data_prep and recsys_moe: a prepared folder and its schema.json.
+
+A prepared folder holds `train/`, `val/`, `test/` (Parquet parts), `users.parquet`,
+`items.parquet` and `schema.json`. Standard library only, so that every part may import it;
+the errors are offered here because data_prep imports nothing else of ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from recsys_moe.errors import ConfigError, DataError
+
+__all__ = ["ConfigError", "DataError", "Feature", "Schema", "Source", "Task", "sha256_file"]
+
+FORMAT_VERSION = 1
+SCHEMA_FILE = "schema.json"
+SPLITS = ("train", "val", "test")
+
+TaskKind = Literal["binary", "regression"]
+IdType = Literal["int64", "string"]
+Vocabulary = Literal["all", "train"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One label to learn. Rows whose label is null do not take part in this task."""
+
+    name: str
+    kind: TaskKind
+    column: str
+    """Column of the split files holding the label: float32, null where it is missing."""
+    weight: float = 1.0
+    """Weight of this task in the training loss unless the configuration says otherwise."""
+    low: float | None = None
+    high: float | None = None
+    """Range of valid labels, both ends included; None where there is no bound."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """One id column: raw ids are mapped once to 0..size-1; `size` stands for an unseen id."""
+
+    name: str
+    column: str
+    """Column of the split files holding the dense index (int32)."""
+    size: int
+    id_type: IdType
+    """Type of the raw ids in users.parquet and items.parquet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A raw file that the data were made from."""
+
+    name: str
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """What a prepared folder holds and where it came from."""
+
+    name: str
+    protocol: str
+    vocabulary: Vocabulary
+    """`all`: ids of every split are known; `train`: only those of the training rows are."""
+    user: Feature
+    item: Feature
+    tasks: tuple[Task, ...]
+    rows: dict[str, int]
+    """Rows per split."""
+    labels: dict[str, dict[str, dict[str, float]]]
+    """Per split and task: `labelled`, `mean` and, for binary tasks, `positive`."""
+    seeds: dict[str, int] = field(default_factory=dict)
+    sources: tuple[Source, ...] = ()
+    command: str = ""
+    """The command without the input and output folders, so that equal input gives equal bytes."""
+    report: dict[str, int] = field(default_factory=dict)
+    """Counts a reader should know: broken lines, dropped duplicates, capped users, ..."""
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, origin: str = SCHEMA_FILE) -> Schema:
+        """Parse and check `text`. Raises DataError naming `origin` and the offending key."""
+        try:
+            raw = json.loads(text)
+            _check_version(raw, origin)
+            return cls(
+                **{
+                    **raw,
+                    "user": Feature(**raw["user"]),
+                    "item": Feature(**raw["item"]),
+                    "tasks": tuple(_task(t, origin) for t in raw["tasks"]),
+                    "sources": tuple(Source(**s) for s in raw["sources"]),
+                }
+            )
+        except json.JSONDecodeError as error:
+            raise DataError(f"{origin}: not valid JSON ({error}); prepare the data again") from None
+        except KeyError as error:
+            raise DataError(f"{origin}: key {error} is missing; prepare the data again") from None
+        except TypeError as error:
+            raise DataError(f"{origin}: {error}; prepare the data again") from None
+
+    @classmethod
+    def load(cls, folder: Path) -> Schema:
+        """Read `folder`/schema.json. Raises DataError when `folder` is not prepared data."""
+        path = Path(folder) / SCHEMA_FILE
+        if not path.is_file():
+            raise DataError(
+                f"{folder} is not prepared data: it has no {SCHEMA_FILE}; "
+                "make one with `recsys-moe prepare`"
+            )
+        return cls.from_json(path.read_text(encoding="utf-8"), str(path))
+
+
+def sha256_file(path: Path) -> str:
+    """Hex SHA-256 of a file, read in pieces."""
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as stream:
+        while piece := stream.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _check_version(raw: Any, origin: str) -> None:
+    if not isinstance(raw, dict):
+        raise DataError(f"{origin}: must hold a JSON object, got {type(raw).__name__}")
+    version = raw.get("format_version")
+    if version != FORMAT_VERSION:
+        raise DataError(
+            f"{origin}: format_version must be {FORMAT_VERSION}, got {version!r}; "
+            "prepare the data again with this version of recsys-moe"
+        )
+
+
+def _task(raw: dict[str, Any], origin: str) -> Task:
+    task = Task(**raw)
+    if task.kind not in get_args(TaskKind):
+        raise DataError(
+            f"{origin}: task {task.name!r}: kind must be one of "
+            f"{', '.join(get_args(TaskKind))}, got {task.kind!r}"
+        )
+    return task

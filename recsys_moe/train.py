@@ -1,0 +1,179 @@
+"""fit: from a prepared folder and a configuration to a run folder with an artifact."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from recsys_moe.artifact import save_artifact
+from recsys_moe.callbacks import EpochCsv, progress_callback
+from recsys_moe.columns import Columns
+from recsys_moe.config import Config, suggestion
+from recsys_moe.data import RecDataModule
+from recsys_moe.errors import ConfigError
+from recsys_moe.evaluate import evaluate_model
+from recsys_moe.module import RecModule
+from recsys_moe.run_folder import create_run_folder, record_run, write_json
+from recsys_moe.schema import Schema
+
+logger = logging.getLogger("recsys_moe.fit")
+
+
+def fit(
+    config: Config,
+    data: Path,
+    out: Path,
+    *,
+    overwrite: bool = False,
+    resume: str | None = None,
+) -> dict[str, Any]:
+    """Train, keep the best checkpoint by validation loss, save its artifact and its evaluation.
+
+    `resume`: None, `auto` (the last checkpoint of `out`) or the path of a checkpoint.
+    Returns the evaluation of the best model on the validation split.
+    """
+    data, out = Path(data), Path(out)
+    datamodule = RecDataModule(data, config.data, config.trainer)
+    check_tasks(config, datamodule.schema)
+    module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
+    for split in ("train", "val"):
+        datamodule.columns(split)
+    checkpoint = _checkpoint(out, resume)
+    if checkpoint is None:
+        create_run_folder(out, overwrite)
+        record_run(out, config, data)
+    trainer = _trainer(config, out)
+    torch.set_flush_denormal(True)  # rare rows drive Adam's moments into denormals, 10x slower
+    trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
+    return _finish(trainer, module, datamodule, data, out)
+
+
+def dry_run(config: Config, data: Path) -> dict[str, Any]:
+    """Open the data, build the model, run one step on one batch; write nothing."""
+    datamodule = RecDataModule(Path(data), config.data, config.trainer)
+    check_tasks(config, datamodule.schema)
+    module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
+    batches = datamodule.train_dataloader()
+    batch = next(iter(batches))
+    start = time.perf_counter()
+    loss, penalties = module.losses(module.model(batch.user, batch.item), batch.labels)
+    (loss + penalties).backward()
+    seconds = time.perf_counter() - start
+    return {
+        "parameters": sum(p.numel() for p in module.parameters()),
+        "rows": len(datamodule.columns("train")),
+        "steps_per_epoch": len(batches),
+        "loss_of_first_batch": float(loss),
+        "seconds_of_first_step": round(seconds, 3),
+    }
+
+
+def check_tasks(config: Config, schema: Schema) -> None:
+    """Raise ConfigError when the configuration weighs a task that the data do not have."""
+    names = [task.name for task in schema.tasks]
+    for name in config.tasks:
+        if name not in names:
+            raise ConfigError(f"tasks: unknown task {name!r}; {suggestion(name, names)}")
+
+
+def _checkpoint(out: Path, resume: str | None) -> str | None:
+    if resume is None:
+        return None
+    path = out / "checkpoints" / "last.ckpt" if resume == "auto" else Path(resume)
+    if not path.is_file():
+        raise ConfigError(f"--resume {resume}: there is no checkpoint {path}")
+    return str(path)
+
+
+def _trainer(config: Config, out: Path) -> lightning.Trainer:
+    settings = config.trainer
+    _quieten_lightning()
+    bar = sys.stderr.isatty()
+    return lightning.Trainer(
+        accelerator=settings.accelerator,
+        devices=settings.devices,
+        precision=settings.precision,
+        max_epochs=settings.max_epochs,
+        logger=TensorBoardLogger(out, name="", version="events"),
+        callbacks=list(_callbacks(config, out, bar)),
+        reload_dataloaders_every_n_epochs=1,
+        num_sanity_val_steps=0,
+        log_every_n_steps=settings.log_every_n_steps,
+        enable_progress_bar=bar,
+        enable_model_summary=False,
+    )
+
+
+def _callbacks(config: Config, out: Path, bar: bool) -> Iterable[Callback]:
+    settings = config.trainer
+    yield ModelCheckpoint(
+        out / "checkpoints",
+        filename="best",
+        monitor="val/loss",
+        save_last=True,
+        enable_version_counter=False,
+    )
+    yield EarlyStopping(
+        "val/loss", patience=settings.patience, min_delta=settings.min_delta, check_finite=True
+    )
+    yield EpochCsv(out / "metrics.csv")
+    yield progress_callback(bar)
+
+
+def _finish(
+    trainer: lightning.Trainer,
+    module: RecModule,
+    datamodule: RecDataModule,
+    data: Path,
+    out: Path,
+) -> dict[str, Any]:
+    """Restore the best checkpoint, evaluate it on `val`, write evaluation/val.json and model/."""
+    best = trainer.checkpoint_callback
+    assert isinstance(best, ModelCheckpoint)
+    state = torch.load(best.best_model_path, map_location="cpu", weights_only=True)
+    module.load_state_dict(state["state_dict"])
+    result = evaluate_model(
+        module.model.cpu(), datamodule.val_dataloader(), module.schema, module.config, "val"
+    )
+    result["epoch"] = state["epoch"] + 1
+    write_json(out / "evaluation" / "val.json", result)
+    seen = watched_items(datamodule.columns("train"), module.schema)
+    weights = module.model.state_dict()
+    save_artifact(out / "model", weights, module.config, data, seen, {"val": result})
+    return result
+
+
+def watched_items(columns: Columns, schema: Schema) -> dict[str, torch.Tensor]:
+    """Per user the items of training rows that count as watched, as offsets and item indices.
+
+    Watched: label 1 of the first binary task; every row where the data have no binary task.
+    """
+    kinds = [task.kind for task in schema.tasks]
+    rows = torch.ones(len(columns), dtype=torch.bool)
+    if "binary" in kinds:
+        rows = columns.labels[:, kinds.index("binary")] == 1
+    user, item = columns.user[rows].long(), columns.item[rows]
+    order = torch.argsort(user * (schema.item.size + 1) + item)
+    counts = torch.bincount(user, minlength=schema.user.size)[: schema.user.size]
+    offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    return {"offsets": offsets, "items": item[order][: int(offsets[-1])].contiguous()}
+
+
+def _quieten_lightning() -> None:
+    """Keep Lightning's banners, tips and hints about workers out of our users' logs."""
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated.*")
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message="The number of training batches.*is smaller.*")
+    warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")
