@@ -10,6 +10,7 @@ import ssl
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,7 +42,7 @@ def fetch(
     the file cannot be had or has another checksum; then no file is left.
     """
     digest = _digest_name(checksum)
-    target = folder / url.rsplit("/", 1)[-1]
+    target = folder / (Path(urllib.parse.urlsplit(url).path).name or "download")
     if target.is_file() and _checksum(target, digest) == checksum.lower():
         log.info("using %s", target)
         return target

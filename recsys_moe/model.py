@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys_moe.moe import Dispatch, Experts, MoE
-from recsys_moe.routers import Router, RouterConfig, Routing, find_router
+from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing, find_router
 from recsys_moe.seeds import stream_seed
 
 
@@ -49,17 +49,16 @@ class MultiTaskMoE(nn.Module):
         super().__init__()
         self.user_embedding = _embedding(num_users + 1, embedding_dim)
         self.item_embedding = _embedding(num_items + 1, embedding_dim)
-        input_dim = 2 * embedding_dim
-        router_class = find_router(router.name)
-        routers = [router_class(router, input_dim, num_experts) for _ in range(num_tasks)]
-        experts = Experts(num_experts, input_dim, expert_dim, dropout)
+        shape = RouterShape(2 * embedding_dim, num_experts, num_users)
+        routers = [find_router(router.name)(router, shape) for _ in range(num_tasks)]
+        experts = Experts(num_experts, shape.input_dim, expert_dim, dropout)
         self.moe = MoE(experts, routers, dispatch)
         self.towers = nn.ModuleList(_tower(expert_dim, tower_dims) for _ in range(num_tasks))
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> Output:
         """Indices (B,) of users and items, each in 0..count with count meaning unseen."""
         x_BD = torch.cat([self.user_embedding(user_B), self.item_embedding(item_B)], dim=-1)
-        mixed_BTH, routings = self.moe(x_BD)
+        mixed_BTH, routings = self.moe(x_BD, user_B)
         logits = [tower(mixed_BTH[:, t]) for t, tower in enumerate(self.towers)]
         return Output(torch.cat(logits, dim=-1).float(), routings)
 

@@ -15,7 +15,7 @@ from recsys_moe.config import Config, parse_config
 from recsys_moe.errors import RunError
 from recsys_moe.evaluate import Evaluation, task_weights
 from recsys_moe.model import Output
-from recsys_moe.penalties import trimmed_lasso
+from recsys_moe.penalties import penalty
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 from recsys_moe.tasks import mean_loss
@@ -38,6 +38,13 @@ class RecModule(lightning.LightningModule):
         self.model = build_model(self.config, self.schema)
         self._loss_sum, self._rows = torch.zeros((), dtype=torch.float64), 0
 
+    def start_routers(self, user_N: Tensor) -> None:
+        """Tell the routers how often each user occurs in training. `user_N`: all its rows."""
+        counts = torch.bincount(user_N.long(), minlength=self.schema.user.size)
+        for task, router in enumerate(self.model.routers):
+            router.stream.reseed(stream_seed(self.config.trainer.seed, "router", task))
+            router.start(counts[: self.schema.user.size])
+
     def losses(self, output: Output, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Weighted sum of the tasks' mean losses, and the weighted penalties."""
         logits_BT = output.logits_BT
@@ -48,17 +55,23 @@ class RecModule(lightning.LightningModule):
         return torch.stack(per_task).sum(), self._penalties(output)
 
     def _penalties(self, output: Output) -> Tensor:
+        """Sum over the task routers, not multiplied by the task weights."""
         total = output.logits_BT.new_zeros(())
-        lasso = self.config.penalties.trimmed_lasso
         for router, routing in zip(self.model.routers, output.routings, strict=True):
-            if lasso and routing.probs_BE is not None:
-                total = total + lasso * trimmed_lasso(routing.probs_BE, router.kept)
+            total = total + penalty(self.config.penalties.model_dump(), routing, router.kept)
+            for name, weight in router.loss_weights.items():
+                total = total + weight * routing.losses[name]
         return total
+
+    def on_train_epoch_start(self) -> None:
+        self._steps_per_epoch = max(int(self.trainer.num_training_batches), 1)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         settings = self.config.trainer
         # From (seed, step, rank) and not from a running generator: a resumed run draws the same.
         self.model.reseed(stream_seed(settings.seed, "step", self.global_step, self.global_rank))
+        for router in self.model.routers:
+            router.advance(self.global_step / self._steps_per_epoch)
         loss, penalties = self.losses(self.model(batch.user, batch.item), batch.labels)
         self._loss_sum = self._loss_sum.to(loss.device) + loss.detach() * len(batch.user)
         self._rows += len(batch.user)

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from recsys_moe.dispatch import Dropout, dense_experts, sparse_experts
 from recsys_moe.routers import Router, Routing
 
+DENSE_FROM = 0.75
+"""Share of chosen pairs from which one batched matmul over all pairs costs less."""
 Dispatch = Literal["auto", "sparse", "dense"]
 
 
@@ -53,13 +55,15 @@ class MoE(nn.Module):
         self.routers = nn.ModuleList(routers)
         self.dispatch = dispatch
 
-    def forward(self, x_BD: Tensor) -> tuple[Tensor, list[Routing]]:
-        """(B, D) -> mixtures (B, T, H) and the routing of each task."""
-        routings = [router(x_BD) for router in self.routers]
+    def forward(self, x_BD: Tensor, user_B: Tensor) -> tuple[Tensor, list[Routing]]:
+        """(B, D) and user indices (B,) -> mixtures (B, T, H) and the routing of each task."""
+        routings = [
+            router(x_BD, user_B) if router.uses_users else router(x_BD) for router in self.routers
+        ]
         weights_BTE = torch.stack([routing.weights_BE for routing in routings], dim=1)
         experts = self.experts
-        if self._is_sparse():
-            selected_BE = torch.stack([routing.selected_BE for routing in routings]).any(0)
+        selected_BE = torch.stack([routing.selected_BE for routing in routings]).any(0)
+        if self._is_sparse(selected_BE):
             mixed_BTH = sparse_experts(
                 x_BD, weights_BTE, selected_BE, experts.kernel_EDH, experts.bias_EH, experts.dropout
             )
@@ -69,11 +73,16 @@ class MoE(nn.Module):
             )
         return mixed_BTH, routings
 
-    def _is_sparse(self) -> bool:
+    def _is_sparse(self, selected_BE: Tensor) -> bool:
         if self.dispatch != "auto":
             return self.dispatch == "sparse"
-        visited = sum(cast(Router, router).max_selected for router in self.routers)
-        return visited < len(self.experts.kernel_EDH) and not torch.compiler.is_exporting()
+        if torch.compiler.is_exporting():
+            return False
+        promised = sum(cast(Router, router).max_selected for router in self.routers)
+        if promised < len(self.experts.kernel_EDH):
+            return True
+        # Routers that become sparse as their gates saturate promise nothing: look.
+        return selected_BE.float().mean().item() < DENSE_FROM
 
 
 def naive_moe(x_BD: Tensor, weights_BTE: Tensor, kernel_EDH: Tensor, bias_EH: Tensor) -> Tensor:

@@ -48,6 +48,7 @@ def fit(
     module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
     for split in ("train", "val"):
         datamodule.columns(split)
+    module.start_routers(datamodule.columns("train").user)
     checkpoint = _checkpoint(out, resume)
     if checkpoint is None:
         create_run_folder(out, overwrite)
@@ -73,7 +74,7 @@ def dry_run(config: Config, data: Path) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in module.parameters()),
         "rows": len(datamodule.columns("train")),
         "steps_per_epoch": len(batches),
-        "loss_of_first_batch": float(loss),
+        "loss_of_first_batch": loss.item(),
         "seconds_of_first_step": round(seconds, 3),
     }
 

@@ -23,7 +23,7 @@ RANKS = {
     "recsys_moe.schema": 0,
     "recsys_moe.seeds": 0,
     "recsys_moe.routers.base": 1,
-    "recsys_moe.penalties": 1,
+    "recsys_moe.penalties": 2,
     "recsys_moe.dispatch": 1,
     "recsys_moe.columns": 1,
     # routers/<file>.py: 2, without a line here, so that a router is one file and one name

@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import importlib
 
-from recsys_moe.routers.base import Router, RouterConfig, Routing
+from recsys_moe.routers.base import Router, RouterConfig, RouterShape, Routing
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.routers.softmax import SoftmaxRouter
 from recsys_moe.routers.topk import TopKRouter
 
-__all__ = ["ROUTERS", "Router", "RouterConfig", "Routing", "find_router"]
+__all__ = ["ROUTERS", "Router", "RouterConfig", "RouterShape", "Routing", "find_router"]
 
 _CLASSES: tuple[type[Router], ...] = (MoesartRouter, SoftmaxRouter, TopKRouter)
 ROUTERS: dict[str, type[Router]] = {

@@ -28,6 +28,16 @@ class RouterConfig(BaseModel):
         """Raise ValueError when these settings cannot work with `num_experts` experts."""
 
 
+@dataclass(frozen=True)
+class RouterShape:
+    """The sizes a router is built for."""
+
+    input_dim: int
+    num_experts: int
+    num_users: int = 0
+    """Users that training knows; index num_users stands for an unseen one."""
+
+
 @dataclass
 class Routing:
     """The decision for a batch. The layer computes it, penalties and reports read it."""
@@ -38,6 +48,8 @@ class Routing:
     """bool. A selected expert may have weight 0, so this is not `weights_BE > 0`."""
     probs_BE: Tensor | None = None
     """Dense probabilities behind the decision, rows sum to 1; None where a router has none."""
+    logits_BE: Tensor | None = None
+    """What `probs_BE` is the softmax of; None where a router has no such logits."""
     losses: dict[str, Tensor] = field(default_factory=dict)
     """Named unweighted losses of the router itself; the training module weighs them."""
 
@@ -55,28 +67,42 @@ class Router(nn.Module, ABC):
     """One line for `recsys-moe routers`."""
     batch_dependent: ClassVar[bool] = False
     """True when a row's routing at inference depends on the other rows of its batch."""
+    uses_users: ClassVar[bool] = False
+    """True when the layer must call `router(x_BD, user_B)` with the dense user indices."""
+    passes: ClassVar[int] = 1
+    """Forward passes per training step. With 2 the module adds a consistency loss between them."""
 
-    def __init__(self, config: Any, input_dim: int, num_experts: int) -> None:
+    def __init__(self, config: Any, shape: RouterShape) -> None:
         super().__init__()
-        config.check(num_experts)
+        config.check(shape.num_experts)
         self.config = config
-        self.input_dim = input_dim
-        self.num_experts = num_experts
+        self.shape = shape
         self.stream = RandomStream()
 
     @abstractmethod
     def forward(self, x_BD: Tensor) -> Routing:
         """Route a batch. `x_BD`: (B, input_dim) of any float type."""
 
+    def start(self, user_counts: Tensor) -> None:
+        """Called once before training with the number of training rows of each user."""
+
+    def advance(self, epochs: float) -> None:
+        """Called before every training step with the training done so far, in epochs."""
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        """Weight of each of the router's own `Routing.losses` in the training loss."""
+        return {}
+
     @property
     def max_selected(self) -> int:
         """Most experts an example visits in the current mode (training or evaluation)."""
-        return self.num_experts
+        return self.shape.num_experts
 
     @property
     def kept(self) -> int:
         """The k of penalties on everything but the k largest probabilities."""
-        return int(getattr(self.config, "k", self.num_experts))
+        return int(getattr(self.config, "k", self.shape.num_experts))
 
 
 def check_k(k: int, num_experts: int) -> None:
@@ -88,13 +114,13 @@ def check_k(k: int, num_experts: int) -> None:
         )
 
 
-def linear_gate(input_dim: int, num_experts: int) -> nn.Linear:
+def linear_gate(shape: RouterShape) -> nn.Linear:
     """Gate with Glorot-uniform kernel and zero bias, as Keras initialises it.
 
     PyTorch's default (Kaiming-uniform kernel, random bias) starts from other routers than the
     experiments of the papers did.
     """
-    gate = nn.Linear(input_dim, num_experts)
+    gate = nn.Linear(shape.input_dim, shape.num_experts)
     nn.init.xavier_uniform_(gate.weight)
     nn.init.zeros_(gate.bias)
     return gate

@@ -17,6 +17,7 @@ from torch import Tensor
 from recsys_moe.routers.base import (
     Router,
     RouterConfig,
+    RouterShape,
     Routing,
     check_k,
     gate_logits,
@@ -61,28 +62,30 @@ class MoesartRouter(Router):
 
     summary = "samples k experts per example, learns like the dense softmax (MOESART)"
 
-    def __init__(self, config: Config, input_dim: int, num_experts: int) -> None:
-        super().__init__(config, input_dim, num_experts)
-        self.gate = linear_gate(input_dim, num_experts)
+    def __init__(self, config: Config, shape: RouterShape) -> None:
+        super().__init__(config, shape)
+        self.gate = linear_gate(shape)
 
     @property
     def max_selected(self) -> int:
         dense = not self.training and self.config.inference == "dense"
-        return self.num_experts if dense else self.config.k
+        return self.shape.num_experts if dense else self.config.k
 
     def forward(self, x_BD: Tensor) -> Routing:
-        log_probs_BE = (gate_logits(self.gate, x_BD) / self.config.temperature).log_softmax(-1)
-        if self.training or self.config.inference == "sampled":
-            return self._sampled(log_probs_BE)
-        if self.config.inference == "dense":
-            probs_BE = log_probs_BE.exp()
-            return Routing(probs_BE, torch.ones_like(probs_BE, dtype=torch.bool), probs_BE)
-        selected_BE = largest_k(log_probs_BE, self.config.k)
-        weights_BE = selected_BE.to(log_probs_BE.dtype) / self.config.k
-        return Routing(weights_BE, selected_BE, log_probs_BE.exp())
-
-    def _sampled(self, log_probs_BE: Tensor) -> Routing:
+        logits_BE = gate_logits(self.gate, x_BD) / self.config.temperature
+        log_probs_BE = logits_BE.log_softmax(-1)
         probs_BE = log_probs_BE.exp()
+        if self.training or self.config.inference == "sampled":
+            weights_BE, selected_BE = self._sampled(log_probs_BE, probs_BE)
+        elif self.config.inference == "dense":
+            weights_BE, selected_BE = probs_BE, torch.ones_like(probs_BE, dtype=torch.bool)
+        else:
+            selected_BE = largest_k(logits_BE, self.config.k)
+            weights_BE = selected_BE.to(probs_BE.dtype) / self.config.k
+        return Routing(weights_BE, selected_BE, probs_BE, logits_BE)
+
+    def _sampled(self, log_probs_BE: Tensor, probs_BE: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and mask of a fresh draw."""
         with torch.no_grad():
             counts_BE = self._draw(log_probs_BE, probs_BE)
             noise_BE = self._uniform(probs_BE.shape, probs_BE)
@@ -90,7 +93,7 @@ class MoesartRouter(Router):
         weights_BE = sampled_weights(
             log_probs_BE, counts_BE, adjusted_B, self.config.k, self.config.strategy
         )
-        return Routing(weights_BE, counts_BE > 0, probs_BE)
+        return weights_BE, counts_BE > 0
 
     def _draw(self, log_probs_BE: Tensor, probs_BE: Tensor) -> Tensor:
         config = self.config

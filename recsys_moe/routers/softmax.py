@@ -10,6 +10,7 @@ from torch import Tensor
 from recsys_moe.routers.base import (
     Router,
     RouterConfig,
+    RouterShape,
     Routing,
     check_k,
     gate_logits,
@@ -40,19 +41,20 @@ class SoftmaxRouter(Router):
 
     summary = "dense softmax over all experts (MMoE)"
 
-    def __init__(self, config: Config, input_dim: int, num_experts: int) -> None:
-        super().__init__(config, input_dim, num_experts)
-        self.gate = linear_gate(input_dim, num_experts)
+    def __init__(self, config: Config, shape: RouterShape) -> None:
+        super().__init__(config, shape)
+        self.gate = linear_gate(shape)
 
     @property
     def max_selected(self) -> int:
         sparse = not self.training and self.config.inference == "topk"
-        return self.config.inference_k if sparse else self.num_experts
+        return self.config.inference_k if sparse else self.shape.num_experts
 
     def forward(self, x_BD: Tensor) -> Routing:
         logits_BE = gate_logits(self.gate, x_BD)
         probs_BE = logits_BE.softmax(-1)
-        if self.max_selected < self.num_experts:
+        if self.max_selected < self.shape.num_experts:
             selected_BE = largest_k(logits_BE, self.max_selected)
-            return Routing(softmax_over(logits_BE, selected_BE), selected_BE, probs_BE)
-        return Routing(probs_BE, torch.ones_like(probs_BE, dtype=torch.bool), probs_BE)
+            return Routing(softmax_over(logits_BE, selected_BE), selected_BE, probs_BE, logits_BE)
+        everyone_BE = torch.ones_like(probs_BE, dtype=torch.bool)
+        return Routing(probs_BE, everyone_BE, probs_BE, logits_BE)

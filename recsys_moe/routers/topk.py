@@ -7,6 +7,7 @@ from torch import Tensor
 from recsys_moe.routers.base import (
     Router,
     RouterConfig,
+    RouterShape,
     Routing,
     check_k,
     gate_logits,
@@ -32,9 +33,9 @@ class TopKRouter(Router):
 
     summary = "softmax over the k largest logits"
 
-    def __init__(self, config: Config, input_dim: int, num_experts: int) -> None:
-        super().__init__(config, input_dim, num_experts)
-        self.gate = linear_gate(input_dim, num_experts)
+    def __init__(self, config: Config, shape: RouterShape) -> None:
+        super().__init__(config, shape)
+        self.gate = linear_gate(shape)
 
     @property
     def max_selected(self) -> int:
@@ -44,4 +45,4 @@ class TopKRouter(Router):
         logits_BE = gate_logits(self.gate, x_BD)
         selected_BE = largest_k(logits_BE, self.config.k)
         weights_BE = softmax_over(logits_BE, selected_BE)
-        return Routing(weights_BE, selected_BE, logits_BE.softmax(-1))
+        return Routing(weights_BE, selected_BE, logits_BE.softmax(-1), logits_BE)
