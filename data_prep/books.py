@@ -8,7 +8,6 @@ pass, all records) are the reading that comes closest to their 18,960 users, 31,
 from __future__ import annotations
 
 import logging
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -78,34 +77,37 @@ def prepare(
     `passes` 0 filters until nothing changes. Tasks: `watch` (1 explicit, 0 implicit) and `rating`
     (1 to 10, explicit records only). Raises DataError for unusable data, ConfigError for options.
     """
-    _check_options(min_user, min_item, order, passes, rows, protocol)
+    _check_options(min_user, min_item, order, passes, rows)
+    _check_protocol(protocol, seed)
     writer.check_target(Path(out), force)
     files = RawFiles(Path(source))
     records = _without_repeats(_read(files, repair_isbn))
     least = {"user": min_user + strict, "item": min_item + strict}
     kept = _filter(records, least, order.split("-"), passes, explicit_only=rows == "explicit")
-    command = ["prepare", "books", "--min-user", str(min_user), "--min-item", str(min_item)]
-    command += ["--strict" if strict else "--no-strict", "--order", order, "--passes", str(passes)]
-    command += ["--rows", rows, "--repair-isbn" if repair_isbn else "--no-repair-isbn"]
     prepared = protocols.prepare_rows(
         _raw(files, kept, repair_isbn),
         protocol=protocol,
         seed=seed,
-        command=shlex.join([*command, "--protocol", protocol, "--seed", str(seed)]),
+        command=(
+            f"prepare books --min-user {min_user} --min-item {min_item} "
+            f"--{'strict' if strict else 'no-strict'} --order {order} --passes {passes} "
+            f"--rows {rows}{' --repair-isbn' if repair_isbn else ''} --seed {seed}"
+        ),
         holdout=splits.BOOKS,
     )
     return writer.write(prepared, Path(out), force=force)
 
 
-def _check_options(
-    min_user: int, min_item: int, order: str, passes: int, rows: str, protocol: str
-) -> None:
+def _check_options(min_user: int, min_item: int, order: str, passes: int, rows: str) -> None:
     at_least("--min-user", min_user, 0)
     at_least("--min-item", min_item, 0)
     at_least("--passes", passes, 0)
     one_of("--order", order, ("user-item", "item-user"))
     one_of("--rows", rows, ("all", "explicit"))
-    protocols.check_protocol(protocol)
+
+
+def _check_protocol(protocol: str, seed: int) -> None:
+    protocols.check_options(protocol, seed)
     if protocol != "paper":
         raise ConfigError(
             f"--protocol {protocol} needs timestamps and Book-Crossing has none; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -59,13 +60,13 @@ def read(data: bytes, layout: Layout, label: str) -> pa.Table:
 
 def header(data: bytes, delimiter: str) -> list[str]:
     """The column names in the first line of UTF-8 text."""
-    first = data.split(b"\n", 1)[0].decode("utf-8-sig").rstrip("\r")
+    first = data.split(b"\n", 1)[0].decode("utf-8-sig").rstrip("\r").replace("\0", "?")
     return next(csv.reader([first], delimiter=delimiter), [])
 
 
-def line_of_row(data: bytes, layout: Layout, row: int) -> int:
+def line_of_row(data: bytes, layout: Layout, row: int, label: str) -> int:
     """Line number (from 1) of the `row`-th row (from 0) that read() gives. Slow: for errors."""
-    records = _records(_one_byte_delimiter(utf8(data), layout), layout)
+    records = _records(_one_byte_delimiter(utf8(data), layout), layout, label)
     return next(line for number, (line, _) in enumerate(records) if number == row)
 
 
@@ -75,6 +76,11 @@ def missing_column(label: str, wanted: str, names: list[str]) -> DataError:
         f"{label}: column {wanted!r} is missing; it has {', '.join(names) or 'none'}"
         f"{did_you_mean(wanted, names)}"
     )
+
+
+def shown(cell: object) -> str:
+    """A value from a file as messages show it: cut short if it is long."""
+    return "nothing" if cell is None else reprlib.repr(cell)
 
 
 def utf8(data: bytes) -> bytes:
@@ -116,7 +122,7 @@ def _first_wrong_line(data: bytes, layout: Layout, label: str, error: Exception)
     if not data.strip():
         return DataError(f"{label}: the file is empty; fetch it again")
     width = None if layout.header else len(layout.columns)
-    for line, fields in _records(data, layout):
+    for line, fields in _records(data, layout, label):
         width = width or len(fields)
         if len(fields) != width:
             return DataError(
@@ -126,11 +132,13 @@ def _first_wrong_line(data: bytes, layout: Layout, label: str, error: Exception)
         for (name, kind), field in zip(layout.columns.items(), fields, strict=False):
             if not _fits(field, kind):
                 wanted = "a number" if pa.types.is_floating(kind) else "an integer"
-                return DataError(f"{label}, line {line}: {name} must be {wanted}, got {field!r}")
+                return DataError(
+                    f"{label}, line {line}: {name} must be {wanted}, got {shown(field)}"
+                )
     return DataError(f"{label}: {str(error).splitlines()[0]}")
 
 
-def _records(data: bytes, layout: Layout) -> Iterator[tuple[int, list[str]]]:
+def _records(data: bytes, layout: Layout, label: str) -> Iterator[tuple[int, list[str]]]:
     """Line number and fields of every row, without the header and blank lines."""
     text = io.StringIO(data.decode("utf-8-sig"), newline="")
     reader = csv.reader(
@@ -138,11 +146,14 @@ def _records(data: bytes, layout: Layout) -> Iterator[tuple[int, list[str]]]:
         delimiter=layout.delimiter,
         quoting=csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE,
     )
-    if layout.header:
-        next(reader, None)
-    for fields in reader:
-        if fields:
-            yield reader.line_num, fields
+    try:
+        if layout.header:
+            next(reader, None)
+        for fields in reader:
+            if fields:
+                yield reader.line_num, fields
+    except csv.Error as error:  # a field without end, or a zero byte before Python 3.11
+        raise DataError(f"{label}, line {reader.line_num}: {error}; is a quote missing?") from None
 
 
 def _fits(field: str, kind: pa.DataType) -> bool:

@@ -128,14 +128,14 @@ def _verify(part: Path, url: str, digest: str, expected: str) -> None:
         part.unlink()
         raise DataError(
             f"{url}: {digest} must be {expected}, got {actual}; the file was thrown away. Try "
-            "again, or pass --sha256 if the publisher has changed the file and you trust it"
+            "again, or pass --checksum if the publisher has changed the file and you trust it"
         )
 
 
 def _digest_name(checksum: str) -> str:
     names = {64: "sha256", 32: "md5"}
     if len(checksum) not in names or set(checksum.lower()) - set("0123456789abcdef"):
-        raise ConfigError(f"--sha256 must be 64 (or, for MD5, 32) hex digits, got {checksum!r}")
+        raise ConfigError(f"--checksum must be 64 (or, for MD5, 32) hex digits, got {checksum!r}")
     return names[len(checksum)]
 
 

@@ -35,9 +35,18 @@ def sorted_distinct(values: Ints) -> Ints:
 def one_per_value(values: Ints, *, last: bool = False) -> Ints:
     """Positions, ascending, of the first (or last) entry of every distinct value."""
     order = np.argsort(values, kind="stable")
-    change = values[order[1:]] != values[order[:-1]]
-    edge = np.append(change, True) if last else np.insert(change, 0, True)
+    edge = np.ones(len(order), dtype=bool)
+    edge[slice(None, -1) if last else slice(1, None)] = values[order[1:]] != values[order[:-1]]
     return np.sort(order[edge])
+
+
+def repeated_pair(user: pa.ChunkedArray, item: pa.ChunkedArray) -> int | None:
+    """The first row whose (user, item) pair an earlier row has too."""
+    (user_code, _), (item_code, items) = encode(user), encode(item)
+    pair = user_code * len(items) + item_code
+    if len(sorted_distinct(pair)) == len(pair):  # faster than the search, and nearly always so
+        return None
+    return int(np.setdiff1d(np.arange(len(pair)), one_per_value(pair))[0])
 
 
 def known_only(train: Ints, size: int) -> tuple[Ints, Ints]:

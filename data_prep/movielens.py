@@ -115,7 +115,7 @@ def prepare(
     `rating` (missing for drawn). Raises DataError for unusable data, ConfigError for options.
     """
     one_of("--variant", variant, VARIANTS)
-    protocols.check_protocol(protocol)
+    protocols.check_options(protocol, seed)
     writer.check_target(Path(out), force)
     release = VARIANTS[variant]
     files = RawFiles(_local(release, source, checksum), release.folder)

@@ -112,27 +112,20 @@ def _ratings(files: RawFiles, name: str, layout: Layout, low: float, high: float
     valid = (rating >= low) & (rating <= high) & (rating / low == np.floor(rating / low))
     if not valid.all():
         row = int(np.argmin(valid))
+        line = delimited.line_of_row(data, layout, row, label)
         raise DataError(
-            f"{label}, line {delimited.line_of_row(data, layout, row)}: rating must be one of "
-            f"{low:g}, {2 * low:g}, ..., {high:g}, got {rating[row]:g}"
+            f"{label}, line {line}: rating must be one of {low:g}, {2 * low:g}, ..., {high:g}, "
+            f"got {rating[row]:g}"
         )
-    _refuse_repeated(table, data, layout, label)
+    again = ids.repeated_pair(table["user"], table["item"])
+    if again is not None:
+        line = delimited.line_of_row(data, layout, again, label)
+        user, item = table["user"][again], table["item"][again]
+        raise DataError(
+            f"{label}, line {line}: user {user} has rated item {item} before; "
+            "leave one line per pair"
+        )
     return table
-
-
-def _refuse_repeated(table: pa.Table, data: bytes, layout: Layout, label: str) -> None:
-    user, item = (table[name].to_numpy() for name in ("user", "item"))
-    keys = np.sort(user * (item.max(initial=0) + 1) + item)
-    if (keys[1:] != keys[:-1]).all():  # much faster than lexsort, and nearly always enough
-        return
-    order = np.lexsort((item, user))
-    same = (np.diff(user[order]) == 0) & (np.diff(item[order]) == 0)
-    if same.any():
-        row = int(order[1:][same].min())
-        raise DataError(
-            f"{label}, line {delimited.line_of_row(data, layout, row)}: user {user[row]} has rated "
-            f"item {item[row]} before; leave one line per pair"
-        )
 
 
 def _movies_100k(files: RawFiles) -> pa.Table:

@@ -25,5 +25,6 @@ def at_least(option: str, value: int, least: int) -> None:
 
 def did_you_mean(value: str, names: Iterable[str]) -> str:
     """A suggestion to append to a message; empty when nothing is close."""
-    close = difflib.get_close_matches(value, list(names), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    by_lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(value.lower(), by_lower, n=1)
+    return f"; did you mean {by_lower[close[0]]!r}?" if close else ""

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from data_prep import ids, negatives, splits
 from data_prep.ids import Ints, sorted_distinct
-from data_prep.options import one_of
+from data_prep.options import at_least, one_of
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared, Raw
 from data_prep.streams import stream
 from recsys_moe.schema import SPLITS, DataError, Task
@@ -54,9 +54,7 @@ def prepare_rows(
         parts = _random_parts(rows, raw.tasks, sizes, negative_task, holdout, seed)
     else:
         split = _ordered_split(raw, rows, protocol) if given is None else given
-        parts = _parts(rows, split)
-        if negative_task:
-            parts = dict(_with_negatives(parts, sizes, negative_task, seed))
+        parts = _ordered_parts(rows, split, sizes, negative_task, seed)
     prepared = Prepared(
         name=raw.name,
         protocol=protocol if given is None else "given",
@@ -68,15 +66,16 @@ def prepare_rows(
         seeds={"negatives": seed, "split": seed},
         sources=raw.sources,
         command=command,
-        report=raw.report,
+        report={**raw.report, **_shortage(rows, parts, negative_task)},
         repeats=repeats,
     )
     return prepared if prepared.protocol == "paper" else _train_vocabulary(prepared)
 
 
-def check_protocol(protocol: str) -> None:
-    """Raises ConfigError for a name that is no protocol."""
+def check_options(protocol: str, seed: int) -> None:
+    """Raises ConfigError for a name that is no protocol or a number that is no seed."""
     one_of("--protocol", protocol, PROTOCOLS)
+    at_least("--seed", seed, 0)
 
 
 def _random_parts(
@@ -109,6 +108,21 @@ def _ordered_split(raw: Raw, rows: Examples, protocol: str) -> splits.Splits:
     if protocol == "time":
         return splits.by_time(rows.timestamp)
     return splits.leave_last(rows.user, rows.item, rows.timestamp)
+
+
+def _ordered_parts(
+    rows: Examples, split: splits.Splits, sizes: tuple[int, int], task: str | None, seed: int
+) -> dict[str, Examples]:
+    parts = _parts(rows, split)
+    return dict(_with_negatives(parts, sizes, task, seed)) if task else parts
+
+
+def _shortage(rows: Examples, parts: dict[str, Examples], task: str | None) -> dict[str, int]:
+    """How many negatives were wanted but not there, because users had touched too much."""
+    if task is None:
+        return {}
+    drawn = sum(map(len, parts.values())) - len(rows)
+    return {"missing_negatives": int((rows.labels[task] != 0).sum()) - drawn}
 
 
 def _parts(rows: Examples, split: splits.Splits) -> dict[str, Examples]:

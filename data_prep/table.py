@@ -64,7 +64,8 @@ def prepare(
     """
     columns = _Columns(user=user, item=item, tasks=_tasks(tasks), timestamp=timestamp)
     places = _places(input, train, val, test)
-    _check_options(columns, negatives, duplicates, protocol, presplit=input is None)
+    _check_options(columns, negatives, duplicates)
+    _check_protocol(protocol, seed, presplit=input is None, timed=timestamp is not None)
     writer.check_target(Path(out), force)
     parts = [table_files.read(place, columns.names()) for place in places]
     given = np.repeat(np.arange(len(parts), dtype=np.int8), [_rows(part) for part in parts])
@@ -119,17 +120,18 @@ def _places(
     raise ConfigError("give either --input, or all three of --train, --val and --test")
 
 
-def _check_options(
-    columns: _Columns, negatives: str, duplicates: str, protocol: str, presplit: bool
-) -> None:
+def _check_options(columns: _Columns, negatives: str, duplicates: str) -> None:
     one_of("--negatives", negatives, ("none", "per-user"))
     one_of("--duplicates", duplicates, ("error", "first", "last", "keep"))
-    protocols.check_protocol(protocol)
-    if presplit and protocol != "paper":
-        raise ConfigError(f"--protocol {protocol} splits --input; --train, --val, --test are split")
     if negatives == "per-user" and all(task.kind != "binary" for task, _ in columns.tasks):
-        raise ConfigError("--negatives per-user needs a binary task; add a --task NAME:binary=COL")
-    if protocol in ("time", "leave-last") and columns.timestamp is None:
+        raise ConfigError("--negatives per-user needs a binary task; add --task NAME:binary=COLUMN")
+
+
+def _check_protocol(protocol: str, seed: int, presplit: bool, timed: bool) -> None:
+    protocols.check_options(protocol, seed)
+    if protocol != "paper" and presplit:
+        raise ConfigError(f"--protocol {protocol} splits --input; --train, --val, --test are split")
+    if protocol != "paper" and not timed:
         raise ConfigError(f"--protocol {protocol} needs --timestamp COLUMN")
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from data_prep import delimited
 from data_prep.ids import Ints
 from data_prep.rows import UNKNOWN_TIME
 from data_prep.table_files import TableFile
@@ -31,6 +32,9 @@ def ids(file: TableFile, column: str) -> pa.Array:
     text = raw.cast(pa.string())
     blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(text), ""), True)
     _refuse(_mask(blank), text, file, column, "there in every row")
+    # A quote without its partner makes one long cell of several lines, and no other error.
+    broken = pc.match_substring_regex(text, r"[\r\n]")
+    _refuse(_mask(broken), text, file, column, "on one line (is a quote missing?)")
     return text
 
 
@@ -98,11 +102,8 @@ def _refuse(wrong: Mask, raw: Any, file: TableFile, column: str, rule: str) -> N
     """Raises DataError for the first wrong cell."""
     if wrong.any():
         row = int(np.argmax(wrong))
-        cell = raw[row].as_py()
-        raise DataError(
-            f"{file.place(row)}: {column} must be {rule}, "
-            f"got {'nothing' if cell is None else repr(cell)}"
-        )
+        got = delimited.shown(raw[row].as_py())
+        raise DataError(f"{file.place(row)}: {column} must be {rule}, got {got}")
 
 
 def _mask(array: Any) -> Mask:

@@ -38,7 +38,8 @@ class TableFile:
         """Where row `row` (from 0) is, for messages."""
         if self.layout is None:
             return f"{self.label}, row {row + 1}"
-        return f"{self.label}, line {delimited.line_of_row(self.text, self.layout, row)}"
+        line = delimited.line_of_row(self.text, self.layout, row, self.label)
+        return f"{self.label}, line {line}"
 
 
 def read(path: Path, columns: list[str] | None) -> list[TableFile]:

@@ -136,10 +136,10 @@ def _feature(name: str, table: pa.Table) -> Feature:
 
 
 def _label_counts(labels: NDArray[np.float32], task: Task) -> dict[str, float]:
+    """Over the labelled rows; the mean of none is given as 0."""
     known = labels[~np.isnan(labels)].astype(np.float64)
-    counts: dict[str, float] = {"labelled": len(known)}
-    if len(known):
-        counts["mean"] = float(known.mean())
+    mean = float(known.mean()) if len(known) else 0.0
+    counts: dict[str, float] = {"labelled": len(known), "mean": mean}
     if task.kind == "binary":
         counts["positive"] = int((known == 1).sum())
     return counts

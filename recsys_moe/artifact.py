@@ -153,7 +153,7 @@ def _check(folder: Path) -> None:
     """Refuse a newer format and any file that is missing or not the one that was written."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        version, files = manifest["format_version"], manifest["files"]
+        version, files = manifest["format_version"], dict(manifest["files"])
     except (ValueError, KeyError, TypeError):
         raise DataError(f"{folder}/{MANIFEST} is damaged; export the model again") from None
     if version != FORMAT_VERSION:

@@ -84,6 +84,18 @@ class TaskConfig(Section):
 class PenaltyConfig(Section):
     trimmed_lasso: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of the probability mass off the k largest experts, summed over tasks."""
+    switch: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of Switch load balancing: 1 at balance, num_experts at collapse. Here and in `load` a
+    router that keeps all experts is judged by its most probable one. Usual: 0.01."""
+    importance: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of the squared coefficient of variation (population variance) of the routing weights
+    summed per expert. Usual: 0.005 to 0.1."""
+    load: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of the squared coefficient of variation (population variance) of the smooth load: the
+    chance of each expert to be among the k if its noise of std 1/num_experts (or, with noisy topk,
+    of the learned size) were drawn again. Usual: 0.005 to 0.1."""
+    z_loss: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of the mean squared log-sum-exp of the router's logits. Usual: 0.001."""
 
 
 class OptimConfig(Section):
@@ -122,6 +134,28 @@ class Config(Section):
     penalties: PenaltyConfig = PenaltyConfig()
     optim: OptimConfig = OptimConfig()
     trainer: TrainerConfig = TrainerConfig()
+
+    @model_validator(mode="after")
+    def _penalties_act(self) -> Config:
+        name = self.model.router.name
+        for penalty in sorted(find_router(name).idle_penalties):
+            weight = getattr(self.penalties, penalty)
+            if weight:
+                raise ValueError(
+                    f"penalties.{penalty} must be 0 with router {name}, on which it has no effect, "
+                    f"got {weight}; set penalties.{penalty}=0 or choose another router"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _evaluates_whole_groups(self) -> Config:
+        group, rows = self.model.router.eval_rows, self.data.eval_batch_size
+        if rows % group:
+            raise ValueError(
+                f"data.eval_batch_size must be a multiple of model.router.eval_group={group}, "
+                f"got {rows}; rows of a group are routed together, so change one of them"
+            )
+        return self
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
@@ -248,7 +282,7 @@ def _message(error: ValidationError, raw: dict[str, Any]) -> str:
         where = ".".join(section) or "the configuration"
         return f"{where}: unknown key {key!r}; {suggestion(key, _keys(section, raw))}"
     text = first["msg"].removeprefix("Value error, ")
-    if text.startswith("model."):
+    if text.startswith(("model.", "penalties.", "data.")):
         return text
     given = first.get("input")
     shown = "" if isinstance(given, dict | BaseModel) else f", got {given!r}"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 
 class UserError(Exception):
     """A message for the user: rule, value, remedy, in one line."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1
 
 
 class ConfigError(UserError, ValueError):
@@ -33,3 +31,11 @@ class GateError(UserError):
     """An evaluation misses a bound that the user set."""
 
     exit_code = 4
+
+
+class Interrupted(UserError):
+    """A signal ended the run; finished epochs are saved. The exit code is 128 + the signal."""
+
+    def __init__(self, message: str, signal: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal

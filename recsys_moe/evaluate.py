@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,8 +124,9 @@ def evaluate_artifact(
     settings = artifact.config.data
     columns = load_columns(folder, schema, split, settings.max_memory_mb)
     rows = settings.eval_batch_size
-    # Whole groups of `batchwise_rows`, so that batch borders do not cut a group.
-    rows = -(-rows // settings.batchwise_rows) * settings.batchwise_rows
+    # Whole groups, so that batch borders do not cut a group.
+    whole = math.lcm(settings.batchwise_rows, artifact.config.model.router.eval_rows)
+    rows = -(-rows // whole) * whole
     batches = EvalBatches(columns, rows)
     return evaluate_model(artifact.model, batches, schema, artifact.config, split, progress)
 

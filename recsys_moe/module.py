@@ -18,7 +18,7 @@ from recsys_moe.model import Output
 from recsys_moe.penalties import penalty
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
-from recsys_moe.tasks import mean_loss
+from recsys_moe.tasks import mean_disagreement, mean_loss
 
 
 class RecModule(lightning.LightningModule):
@@ -26,6 +26,8 @@ class RecModule(lightning.LightningModule):
 
     `config` and `schema_json` are plain values, so that a checkpoint never holds a pickled class.
     Logged: `train/loss` (tasks only, without penalties), `val/loss`, `val/<task>/<metric>`.
+    With a router of two passes a step minimises the sum of both losses plus, per task,
+    `consistency` times their disagreement; `train/loss` is then the mean of both.
     """
 
     def __init__(self, config: dict[str, Any], schema_json: str) -> None:
@@ -72,12 +74,32 @@ class RecModule(lightning.LightningModule):
         self.model.reseed(stream_seed(settings.seed, "step", self.global_step, self.global_rank))
         for router in self.model.routers:
             router.advance(self.global_step / self._steps_per_epoch)
-        loss, penalties = self.losses(self.model(batch.user, batch.item), batch.labels)
+        passes = max(router.passes for router in self.model.routers)
+        outputs = [self.model(batch.user, batch.item) for _ in range(passes)]
+        losses, penalties = zip(*(self.losses(o, batch.labels) for o in outputs), strict=True)
+        loss = torch.stack(losses).mean()
         self._loss_sum = self._loss_sum.to(loss.device) + loss.detach() * len(batch.user)
         self._rows += len(batch.user)
         if batch_idx % settings.log_every_n_steps == 0:
             self._report(loss.detach())
-        return loss + penalties
+        extra = torch.stack(penalties).sum()
+        if passes == 2:
+            extra = extra + self._disagreement(outputs[0], outputs[1], batch.labels)
+        return passes * loss + extra
+
+    def _disagreement(self, first: Output, second: Output, labels_BT: Tensor) -> Tensor:
+        """Of two passes: sum over tasks of task weight x the router's `consistency` x mean."""
+        per_task = [
+            weight
+            * router.consistency
+            * mean_disagreement(
+                task.kind, first.logits_BT[:, t], second.logits_BT[:, t], labels_BT[:, t]
+            )
+            for t, (task, weight, router) in enumerate(
+                zip(self.schema.tasks, self.weights, self.model.routers, strict=True)
+            )
+        ]
+        return torch.stack(per_task).sum()
 
     def _report(self, loss: Tensor) -> None:
         if not math.isfinite(loss.item()):

@@ -7,19 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 
-from recsys_moe.routers.base import Routing
+from recsys_moe.errors import ConfigError
+from recsys_moe.routers.base import Routing, largest_k
 
 
 def penalty(weights: Mapping[str, float], routing: Routing, k: int) -> Tensor | float:
     """Weighted sum of the penalties named in `weights` on one router's decision.
 
-    `k`: experts the router keeps. A router without probabilities has no penalty. Returns a scalar.
+    `k`: experts the router keeps. Returns a scalar. Raises ConfigError for a penalty that needs
+    what the router does not have.
     """
-    if routing.probs_BE is None:
-        return 0.0
     active = {name: weight for name, weight in weights.items() if weight}
+    for name, weight in active.items():
+        if getattr(routing, NEEDS[name]) is None:
+            what = NEEDS[name].removesuffix("_BE")
+            raise ConfigError(
+                f"penalties.{name} needs a router with {what} and this one has none, "
+                f"got {weight}; set penalties.{name}=0 or choose another router"
+            )
     return sum(weight * PENALTIES[name](routing, k) for name, weight in active.items())
 
 
@@ -34,10 +42,107 @@ def trimmed_lasso(probs_BE: Tensor, k: int) -> Tensor:
     return smallest_BE.sum(-1).mean()
 
 
+def switch(probs_BE: Tensor, selected_BE: Tensor) -> Tensor:
+    """E * sum_e f_e P_e with P_e the mean probability and f_e the share of all selections.
+
+    Fedus et al. 2021 (https://arxiv.org/abs/2101.03961, eq. 4 to 6) for k = 1. For k > 1 the
+    shares still sum to 1, so that the value is 1 at perfect balance; flaxformer lets them sum to
+    k. f has no gradient. (B, E), bool (B, E) -> ().
+    """
+    picked_E = selected_BE.to(probs_BE.dtype).sum(0)
+    share_E = picked_E / picked_E.sum().clamp(min=1)
+    return probs_BE.shape[-1] * (share_E * probs_BE.mean(0)).sum()
+
+
+def importance(weights_BE: Tensor) -> Tensor:
+    """Squared coefficient of variation, over experts, of the weights summed over the batch.
+
+    Shazeer et al. 2017 (https://arxiv.org/abs/1701.06538, eq. 6 and 7). (B, E) -> ().
+    """
+    return squared_variation(weights_BE.sum(0))
+
+
+def smooth_load(clean_BE: Tensor, noisy_BE: Tensor, k: int) -> Tensor:
+    """Squared variation of the chance to be selected, were an expert's noise drawn again.
+
+    V-MoE (Riquelme et al. 2021, https://arxiv.org/abs/2106.05974, appendix A): the noise is
+    N(0, 1 / E^2), the bar is the k-th largest noisy logit of the row. (B, E), (B, E) -> ().
+    """
+    bar_B1 = noisy_BE.topk(k, -1).values[:, -1:]
+    chance_BE = torch.special.ndtr((clean_BE - bar_B1) * clean_BE.shape[-1])
+    return squared_variation(chance_BE.mean(0))
+
+
+def noisy_load(clean_BE: Tensor, noisy_BE: Tensor, scale_BE: Tensor, k: int) -> Tensor:
+    """`smooth_load` for noise of a learned size `scale_BE`, as Shazeer et al. 2017 define it.
+
+    Appendix A, eq. 8 to 11: the bar is the k-th largest noisy logit among the *other* experts.
+    Needs k < E.
+    """
+    top_BK = noisy_BE.topk(k + 1, -1).values
+    is_in_BE = noisy_BE > top_BK[:, k:]
+    bar_BE = torch.where(is_in_BE, top_BK[:, k:], top_BK[:, k - 1 : k])
+    return squared_variation(torch.special.ndtr((clean_BE - bar_BE) / scale_BE).sum(0))
+
+
+def z_loss(logits_BE: Tensor) -> Tensor:
+    """Mean squared log-partition function, which keeps logits small.
+
+    ST-MoE (Zoph et al. 2022, https://arxiv.org/abs/2202.08906, eq. 5). (B, E) -> ().
+    """
+    return logits_BE.logsumexp(-1).square().mean()
+
+
+def squared_variation(values_E: Tensor) -> Tensor:
+    """Variance / mean^2 with the population variance (divided by E, as V-MoE; Shazeer: E - 1)."""
+    return values_E.var(correction=0) / values_E.mean().square().clamp(min=1e-12)
+
+
 def _trimmed_lasso(routing: Routing, k: int) -> Tensor:
     assert routing.probs_BE is not None
     return trimmed_lasso(routing.probs_BE, k)
 
 
-PENALTIES: dict[str, Callable[[Routing, int], Tensor]] = {"trimmed_lasso": _trimmed_lasso}
+def _switch(routing: Routing, k: int) -> Tensor:
+    probs_BE = routing.probs_BE
+    assert probs_BE is not None
+    # Who keeps every expert is judged by its favourite: shares of "all" cannot be unbalanced.
+    everyone = k >= probs_BE.shape[-1]
+    return switch(probs_BE, largest_k(probs_BE, 1) if everyone else routing.selected_BE)
+
+
+def _importance(routing: Routing, k: int) -> Tensor:
+    return importance(routing.weights_BE)
+
+
+def _load(routing: Routing, k: int) -> Tensor:
+    noisy_BE, clean_BE = routing.logits_BE, routing.clean_logits_BE
+    assert noisy_BE is not None
+    k = k if k < noisy_BE.shape[-1] else 1
+    clean_BE = noisy_BE if clean_BE is None else clean_BE
+    if routing.noise_scale_BE is None or noisy_BE.shape[-1] == 1:
+        return smooth_load(clean_BE, noisy_BE, k)
+    return noisy_load(clean_BE, noisy_BE, routing.noise_scale_BE, k)
+
+
+def _z_loss(routing: Routing, k: int) -> Tensor:
+    assert routing.logits_BE is not None
+    return z_loss(routing.logits_BE)
+
+
+PENALTIES: dict[str, Callable[[Routing, int], Tensor]] = {
+    "trimmed_lasso": _trimmed_lasso,
+    "switch": _switch,
+    "importance": _importance,
+    "load": _load,
+    "z_loss": _z_loss,
+}
 """By the name of their weight in the `penalties` section of the configuration."""
+NEEDS = {
+    "trimmed_lasso": "probs_BE",
+    "switch": "probs_BE",
+    "importance": "weights_BE",
+    "load": "logits_BE",
+    "z_loss": "logits_BE",
+}
+"""The field of Routing that a penalty cannot do without."""

@@ -1,4 +1,4 @@
-"""Scores and rankings on raw ids from a model folder. Never imports Lightning or pandas."""
+"""Scores and rankings on raw ids from a model folder. Never imports Lightning."""
 
 from __future__ import annotations
 

@@ -15,9 +15,13 @@ from recsys_moe.schema import TaskKind
 
 @dataclass(frozen=True)
 class Kind:
-    """Loss per row from logits and labels, link from logits to predictions, headline metric."""
+    """Loss per row from logits and labels, link from logits to predictions, headline metric.
+
+    `disagreement` per row between two lists of logits: symmetric, 0 where they are equal.
+    """
 
     row_loss: Callable[[Tensor, Tensor], Tensor]
+    disagreement: Callable[[Tensor, Tensor], Tensor]
     link: Callable[[Tensor], Tensor]
     metric: str
     direction: Literal["max", "min"]
@@ -31,13 +35,18 @@ def _squared_error(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits - labels).square()
 
 
+def _symmetric_kl(first: Tensor, second: Tensor) -> Tensor:
+    """(KL(p, q) + KL(q, p)) / 2 of two Bernoulli laws: (p - q) (logit p - logit q) / 2."""
+    return (first.sigmoid() - second.sigmoid()) * (first - second) / 2
+
+
 def _identity(logits: Tensor) -> Tensor:
     return logits
 
 
 KINDS: dict[TaskKind, Kind] = {
-    "binary": Kind(_binary_loss, torch.sigmoid, "auc", "max"),
-    "regression": Kind(_squared_error, _identity, "mse", "min"),
+    "binary": Kind(_binary_loss, _symmetric_kl, torch.sigmoid, "auc", "max"),
+    "regression": Kind(_squared_error, _squared_error, _identity, "mse", "min"),
 }
 
 
@@ -57,3 +66,12 @@ def mean_loss(kind: TaskKind, logits_B: Tensor, labels_B: Tensor) -> Tensor:
     """Mean loss over the labelled rows of the batch; 0, with a gradient of 0, if there are none."""
     losses_B, mask_B = row_losses(kind, logits_B, labels_B)
     return losses_B.sum() / mask_B.sum().clamp(min=1)
+
+
+def mean_disagreement(
+    kind: TaskKind, first_B: Tensor, second_B: Tensor, labels_B: Tensor
+) -> Tensor:
+    """Mean over the labelled rows of how far two logits of a row disagree; 0 if there are none."""
+    mask_B = ~labels_B.isnan()
+    rows_B = KINDS[kind].disagreement(first_B, second_B)
+    return torch.where(mask_B, rows_B, torch.zeros_like(rows_B)).sum() / mask_B.sum().clamp(min=1)

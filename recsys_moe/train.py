@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import time
 import warnings
@@ -14,13 +15,14 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from recsys_moe.artifact import save_artifact
 from recsys_moe.callbacks import EpochCsv, progress_callback
 from recsys_moe.columns import Columns
 from recsys_moe.config import Config, suggestion
 from recsys_moe.data import RecDataModule
-from recsys_moe.errors import ConfigError
+from recsys_moe.errors import ConfigError, Interrupted
 from recsys_moe.evaluate import evaluate_model
 from recsys_moe.module import RecModule
 from recsys_moe.run_folder import create_run_folder, record_run, write_json
@@ -55,7 +57,11 @@ def fit(
         record_run(out, config, data)
     trainer = _trainer(config, out)
     torch.set_flush_denormal(True)  # rare rows drive Adam's moments into denormals, 10x slower
-    trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
+    try:
+        trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
+    except SystemExit as stop:  # Lightning's answer to SIGTERM (exit code 0) and SIGINT (1)
+        name = signal.SIGTERM if isinstance(stop, SIGTERMException) else signal.SIGINT
+        raise Interrupted(_what_is_saved(out), name) from None
     return _finish(trainer, module, datamodule, data, out)
 
 
@@ -77,6 +83,12 @@ def dry_run(config: Config, data: Path) -> dict[str, Any]:
         "loss_of_first_batch": loss.item(),
         "seconds_of_first_step": round(seconds, 3),
     }
+
+
+def _what_is_saved(out: Path) -> str:
+    if (out / "checkpoints" / "last.ckpt").is_file():
+        return f"interrupted; finished epochs are saved in {out}: continue with --resume auto"
+    return "interrupted before the first epoch was finished; nothing is saved"
 
 
 def check_tasks(config: Config, schema: Schema) -> None:

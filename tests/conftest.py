@@ -38,3 +38,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "real_data" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.real)
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small prepared folder: 60 users, 40 items, about 2,000 rows."""
+    from data_prep.synthetic import prepare
+
+    folder = tmp_path_factory.mktemp("prepared") / "data"
+    prepare(folder, users=60, items=40, interactions=1000)
+    return folder
+
+
+TINY_MODEL = {"embedding_dim": 8, "num_experts": 4, "expert_dim": 16, "tower_dims": [8]}
+
+
+@pytest.fixture(scope="session")
+def run(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of two epochs on `prepared`. Read only."""
+    from recsys_moe.config import parse_config
+    from recsys_moe.train import fit
+
+    out = tmp_path_factory.mktemp("runs") / "run"
+    trainer = {"max_epochs": 2, "batch_size": 64}
+    fit(parse_config({"model": TINY_MODEL, "trainer": trainer}), prepared, out)
+    return out

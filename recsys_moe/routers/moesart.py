@@ -126,8 +126,10 @@ def sampled_weights(
         return softmax_over(log_probs_BE, selected_BE)
     if strategy == "ii":
         return softmax_over(log_probs_BE + log_counts_BE, selected_BE)
-    if strategy == "iii":  # o_i + log r_i - log(k g_i): the router drops out
-        return softmax_over(log_counts_BE, selected_BE)
+    if strategy == "iii":
+        # o_i + log r_i - log(k g_i): the router drops out. 0 * keeps it in the graph, so that its
+        # gradient is zero and not missing.
+        return softmax_over(log_counts_BE + 0 * log_probs_BE, selected_BE)
     is_adjusted_BE = torch.zeros_like(selected_BE).scatter_(-1, adjusted_B[:, None], True)
     corrected_BE = torch.where(is_adjusted_BE, log_probs_BE, -math.log(k - 1))
     return softmax_over(corrected_BE + log_counts_BE, selected_BE)

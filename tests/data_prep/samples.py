@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 
 from recsys_moe.schema import SPLITS
@@ -95,3 +96,36 @@ def hashes(folder: Path) -> dict[str, str]:
 def chi_square(observed: np.ndarray, expected: float) -> float:
     """Sum of squared deviations over the expected count of equally likely cells."""
     return float(((observed - expected) ** 2 / expected).sum())
+
+
+TABLE_TASKS = ["watch:binary=clicked", "rating:regression=stars"]
+IDS = {"user": "who", "item": "what", "tasks": TABLE_TASKS}
+
+
+def frame(rows: int = 40) -> pd.DataFrame:
+    """Users u0..u7, items 000..009, clicked every third row, stars where clicked."""
+    n = np.arange(rows)
+    clicked = n % 3 == 0
+    return pd.DataFrame(
+        {
+            "who": [f"u{k}" for k in n % 8],
+            "what": [f"{k:03d}" for k in (n // 8 + 2 * n) % 10],
+            "clicked": clicked.astype(int),
+            "stars": np.where(clicked, 1 + n % 5, np.nan),
+            "when": 1000 + n,
+        }
+    )
+
+
+def save(data: pd.DataFrame, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        data.to_parquet(path, index=False)
+    else:
+        separator = "\t" if ".tsv" in path.name else ","
+        data.to_csv(path, index=False, sep=separator)
+    return path
+
+
+def rows_of(out: Path) -> list[tuple[object, ...]]:
+    return sorted((row for part in raw_rows(out).values() for row in part), key=str)

@@ -44,6 +44,7 @@ def test_every_layout_gives_the_papers_protocol(variant: str, tmp_path: Path) ->
     assert (schema.user.size, schema.item.size) == (N_USERS, N_ITEMS)
     # test: ceil(0.1 * 66) = 7; val: ceil(0.125 * 59) = 8
     assert schema.rows == {"train": 51, "val": 8, "test": 7}
+    assert schema.report == {"missing_negatives": N_POSITIVES - N_NEGATIVES}
     rows = [row for split in raw_rows(tmp_path / "out").values() for row in split]
     rated = {(user, item): float(rating) for user, item, rating, _ in RATINGS}
     assert {row[:2]: row[3] for row in rows if row[2] == 1} == rated

@@ -1,0 +1,201 @@
+"""Downloads from a server on this machine: whole, resumed, retried, verified."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import logging
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from data_prep import download, movielens
+from recsys_moe.schema import ConfigError, DataError
+from tests.data_prep.samples import write_dat, zipped
+
+BODY = bytes(range(256)) * 4000  # about 1 MB
+SHA256 = hashlib.sha256(BODY).hexdigest()
+
+
+@dataclass
+class Server:
+    """What the server is to do next, and what it was asked."""
+
+    url: str = ""
+    body: bytes = BODY
+    answers: list[object] = field(default_factory=list)
+    """For the next requests: a status to fail with, or ("cut", bytes) to break off after."""
+    ranges: list[str | None] = field(default_factory=list)
+    ignores_range: bool = False
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    state = Server()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            state.ranges.append(self.headers.get("Range"))
+            answer = state.answers.pop(0) if state.answers else None
+            if isinstance(answer, int):
+                self.send_error(answer)
+                return
+            start = int((self.headers.get("Range") or "bytes=0-")[6:-1])
+            if state.ignores_range:
+                start = 0
+            if start >= len(state.body):
+                self.send_response(416)
+                self.send_header("Content-Range", f"bytes */{len(state.body)}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            self.send_response(206 if start else 200)
+            self.send_header("Content-Length", str(len(state.body) - start))
+            self.end_headers()
+            stop = answer[1] if isinstance(answer, tuple) else None
+            self.wfile.write(state.body[start : start + stop if stop else None])
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        state.url = f"http://127.0.0.1:{listening.server_port}/file.zip"
+        thread = threading.Thread(target=listening.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        yield state
+        listening.shutdown()
+        thread.join()
+
+
+def fetch(server: Server, folder: Path, checksum: str = SHA256) -> tuple[Path, list[float]]:
+    pauses: list[float] = []
+    return download.fetch(server.url, checksum, folder, wait=pauses.append), pauses
+
+
+@pytest.mark.parametrize("checksum", [SHA256, SHA256.upper(), hashlib.md5(BODY).hexdigest()])
+def test_a_file_arrives_whole_and_is_not_fetched_again(
+    checksum: str, server: Server, tmp_path: Path
+) -> None:
+    path, pauses = fetch(server, tmp_path / "cache", checksum)
+    assert path == tmp_path / "cache" / "file.zip"
+    assert path.read_bytes() == BODY and pauses == []
+    assert fetch(server, tmp_path / "cache", checksum)[0] == path
+    assert server.ranges == [None]
+    assert [p.name for p in path.parent.iterdir()] == ["file.zip"]
+
+
+def test_a_broken_transfer_is_resumed_where_it_stopped(server: Server, tmp_path: Path) -> None:
+    server.answers = [("cut", 1000), 503, ("cut", 500)]
+    path, pauses = fetch(server, tmp_path)
+    assert path.read_bytes() == BODY
+    assert server.ranges == [None, "bytes=1000-", "bytes=1000-", "bytes=1500-"]
+    assert pauses == [1.0, 2.0, 4.0]
+
+
+def test_the_next_call_resumes_too(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file.zip.part").write_bytes(BODY[:4321])
+    assert fetch(server, tmp_path)[0].read_bytes() == BODY
+    assert server.ranges == ["bytes=4321-"]
+
+
+def test_a_server_that_cannot_resume_starts_again(server: Server, tmp_path: Path) -> None:
+    server.ignores_range = True
+    (tmp_path / "file.zip.part").write_bytes(b"old")
+    assert fetch(server, tmp_path)[0].read_bytes() == BODY
+
+
+@pytest.mark.parametrize("extra", [b"", b"more than there is"])
+def test_a_partial_file_that_is_whole_or_too_long_is_settled(
+    extra: bytes, server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "file.zip.part").write_bytes(BODY + extra)
+    assert fetch(server, tmp_path)[0].read_bytes() == BODY
+
+
+def test_it_gives_up_in_the_end_and_says_how_to_go_on(server: Server, tmp_path: Path) -> None:
+    server.answers = [503] * 5
+    with pytest.raises(DataError, match="answered 503 after 5 attempts; .* --source ZIP"):
+        fetch(server, tmp_path)
+
+
+def test_a_file_that_is_not_there_is_not_asked_for_again(server: Server, tmp_path: Path) -> None:
+    server.answers = [404]
+    with pytest.raises(DataError, match=r"file\.zip: the server answered 404; fetch it by other"):
+        fetch(server, tmp_path)
+    assert len(server.ranges) == 1
+
+
+def test_another_checksum_leaves_nothing_behind(server: Server, tmp_path: Path) -> None:
+    wrong = "0" * 64
+    with pytest.raises(DataError, match=f"sha256 must be {wrong}, got {SHA256}"):
+        fetch(server, tmp_path, wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_file_in_the_cache_is_fetched_again(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file.zip").write_bytes(b"damaged")
+    assert fetch(server, tmp_path)[0].read_bytes() == BODY
+
+
+def test_nobody_listening_is_told_in_one_line(tmp_path: Path) -> None:
+    server = Server(url="http://127.0.0.1:9/file.zip")
+    with pytest.raises(
+        DataError, match="no connection .* after 5 attempts; fetch it by"
+    ) as failure:
+        fetch(server, tmp_path)
+    assert "\n" not in str(failure.value)
+
+
+def test_a_lapsed_certificate_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise urllib.error.URLError(ssl.SSLCertVerificationError("certificate has expired"))
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    with pytest.raises(DataError, match="certificate has expired.* lapses now and then.*--source"):
+        download.fetch("https://example.org/x.zip", SHA256, tmp_path)
+
+
+@pytest.mark.parametrize("checksum", ["", "abc", "g" * 64])
+def test_a_checksum_must_be_one(checksum: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--checksum must be 64"):
+        download.fetch("http://127.0.0.1:9/x", checksum, tmp_path)
+
+
+def test_progress_is_logged_where_there_is_no_terminal(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="recsys_moe.prepare"):
+        fetch(server, tmp_path)
+    assert "file.zip: 100% of 1024000 bytes" in caplog.text
+
+
+def test_a_terminal_gets_a_bar(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert fetch(server, tmp_path)[0].read_bytes() == BODY
+
+
+def test_movielens_takes_a_url_into_the_cache(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECSYS_MOE_CACHE", str(tmp_path / "cache"))
+    archive = zipped(write_dat(tmp_path / "ml-1m"), tmp_path / "ml-1m.zip", "ml-1m")
+    server.body = archive.read_bytes()
+    with pytest.raises(DataError, match=f"must be {movielens.VARIANTS['1m'].sha256}"):
+        movielens.prepare("1m", server.url, tmp_path / "out")
+    checksum = hashlib.sha256(server.body).hexdigest()
+    schema = movielens.prepare("1m", server.url, tmp_path / "out", checksum=checksum)
+    assert sum(schema.rows.values()) == 66
+    assert (tmp_path / "cache" / "file.zip").is_file()
+
+
+def test_the_cache_is_below_home_unless_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RECSYS_MOE_CACHE", raising=False)
+    assert download.cache_folder() == Path.home() / ".cache" / "recsys-moe"

@@ -1,0 +1,174 @@
+"""A table of one's own: every file type, ids kept as they are, splits, negatives, items."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_prep import table
+from recsys_moe.schema import SPLITS, DataError, Schema
+from tests.data_prep.samples import IDS, columns, frame, hashes, raw_rows, rows_of, save
+
+
+def test_one_file_is_split_and_every_label_kept(tmp_path: Path) -> None:
+    source = save(frame(), tmp_path / "clicks.csv")
+    schema = table.prepare(tmp_path / "out", input=source, **IDS)
+    # test: ceil(0.1 * 40) = 4; val: ceil(0.125 * 36) = 5
+    assert schema.rows == {"train": 31, "val": 5, "test": 4}
+    expected = [
+        (who, what, float(clicked), None if np.isnan(stars) else stars)
+        for who, what, clicked, stars in frame().iloc[:, :4].itertuples(index=False)
+    ]
+    assert rows_of(tmp_path / "out") == sorted(expected, key=str)
+    assert [(task.name, task.weight, task.low) for task in schema.tasks] == [
+        ("watch", 0.5, None),
+        ("rating", 0.5, None),
+    ]
+    assert schema.vocabulary == "all"
+    assert Schema.load(tmp_path / "out") == schema
+
+
+@pytest.mark.parametrize("name", ["x.tsv", "x.parquet", "x.csv.gz", "x.tsv.gz", "folder"])
+def test_every_kind_of_file_gives_the_same_rows(name: str, tmp_path: Path) -> None:
+    table.prepare(tmp_path / "csv", input=save(frame(), tmp_path / "x.csv"), **IDS)
+    if name == "folder":
+        source = tmp_path / "folder"
+        save(frame().iloc[:15], source / "a.csv")
+        save(frame().iloc[15:], source / "b.parquet")
+        (source / "README.md").write_text("not data")
+    else:
+        source = save(frame(), tmp_path / name)
+    table.prepare(tmp_path / "out", input=source, **IDS)
+    assert raw_rows(tmp_path / "out") == raw_rows(tmp_path / "csv")
+
+
+@pytest.mark.parametrize("separator", [";", "|", "\t"])
+def test_the_separator_of_a_csv_is_told_from_its_header(separator: str, tmp_path: Path) -> None:
+    frame().to_csv(tmp_path / "x.csv", sep=separator, index=False)
+    schema = table.prepare(tmp_path / "out", input=tmp_path / "x.csv", **IDS)
+    assert sum(schema.rows.values()) == 40
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind"),
+    [
+        (["007", "7", "12"], "string"),
+        (["7", "-3", "12"], "int64"),
+        (["7", "9223372036854775808", "12"], "string"),
+        (["7", "1.0", "12"], "string"),
+        (["NA", "null", "12"], "string"),
+        ([" 7", "7", "\u00e9"], "string"),
+    ],
+)
+def test_ids_stay_what_they_are(ids: list[str], kind: str, tmp_path: Path) -> None:
+    data = frame(30)
+    data["what"] = [ids[n % 3] for n in range(30)]
+    data["who"] = [n // 3 for n in range(30)]
+    schema = table.prepare(tmp_path / "out", input=save(data, tmp_path / "x.csv"), **IDS)
+    assert (schema.user.id_type, schema.item.id_type) == ("int64", kind)
+    wanted = sorted(int(one) for one in ids) if kind == "int64" else sorted(ids)
+    assert columns(tmp_path / "out", "items")["item"] == wanted
+
+
+def test_ids_of_a_parquet_column_with_gaps_in_pandas_are_whole_numbers(tmp_path: Path) -> None:
+    data = frame(30)
+    data["who"] = np.arange(30) // 3 + 0.0
+    source = save(data, tmp_path / "x.parquet")
+    table.prepare(tmp_path / "out", input=source, **IDS)
+    assert columns(tmp_path / "out", "users")["user"] == list(range(10))
+
+
+def test_three_files_keep_their_split_and_training_makes_the_vocabulary(tmp_path: Path) -> None:
+    data = frame()
+    data.loc[36:, "who"] = "newcomer"
+    parts = {"train": data.iloc[:30], "val": data.iloc[30:36], "test": data.iloc[36:]}
+    files = {name: save(part, tmp_path / f"{name}.csv") for name, part in parts.items()}
+    schema = table.prepare(tmp_path / "out", **files, **IDS)
+    assert schema.rows == {"train": 30, "val": 6, "test": 4}
+    assert (schema.protocol, schema.vocabulary) == ("given", "train")
+    assert set(columns(tmp_path / "out", "test")["user_index"]) == {schema.user.size}
+    assert "newcomer" not in columns(tmp_path / "out", "users")["user"]
+    assert [source.name for source in schema.sources] == ["train.csv", "val.csv", "test.csv"]
+
+
+@pytest.mark.parametrize("spelling", [("1", "0"), ("true", "False"), ("1.0", "0.0"), (" 1 ", "0 ")])
+def test_binary_labels_may_be_spelled_in_several_ways(
+    spelling: tuple[str, str], tmp_path: Path
+) -> None:
+    data = frame()
+    data["clicked"] = np.where(data["clicked"] == 1, *spelling).astype(object)
+    data.loc[5, "clicked"] = ""
+    schema = table.prepare(tmp_path / "out", input=save(data, tmp_path / "x.csv"), **IDS)
+    watch = [schema.labels[split]["watch"] for split in SPLITS]
+    assert sum(one["positive"] for one in watch) == 14  # rows 0, 3, ..., 39
+    assert sum(one["labelled"] for one in watch) == 39
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        [f"1970-01-01T00:{16 + n // 60}:{n % 60:02d}Z" for n in range(40, 80)],
+        [f"1970-01-01 00:{16 + n // 60}:{n % 60:02d}" for n in range(40, 80)],
+        [f"{1000 + n}.25" for n in range(40)],
+    ],
+    ids=["ISO with zone", "ISO without", "fractions"],
+)
+def test_times_are_seconds_or_dates(times: list[str], tmp_path: Path) -> None:
+    data = frame().assign(when=times)
+    source = save(data, tmp_path / "x.csv")
+    table.prepare(tmp_path / "out", input=source, timestamp="when", protocol="time", **IDS)
+    stamps = [t for split in SPLITS for t in columns(tmp_path / "out", split)["timestamp"]]
+    assert sorted(stamps) == list(range(1000, 1040))  # 16 min 40 s after 1970 and on
+
+
+def test_dates_of_parquet_are_times(tmp_path: Path) -> None:
+    data = frame().assign(when=pd.to_datetime(np.arange(1000, 1040), unit="s"))
+    source = save(data, tmp_path / "x.parquet")
+    table.prepare(tmp_path / "out", input=source, timestamp="when", protocol="leave-last", **IDS)
+    assert max(columns(tmp_path / "out", "test")["timestamp"]) == 1039
+
+
+def test_negatives_are_zero_for_the_binary_task_and_missing_for_others(tmp_path: Path) -> None:
+    data = frame().assign(clicked=1)
+    source = save(data, tmp_path / "x.csv")
+    schema = table.prepare(tmp_path / "out", input=source, negatives="per-user", **IDS)
+    rows = rows_of(tmp_path / "out")
+    # 8 users with 5 of 10 items each: min(5, 10 - 5) negatives
+    assert sum(schema.rows.values()) == len(rows) == 80
+    drawn = [row for row in rows if row[2] == 0]
+    assert len(drawn) == 40 and all(row[3] is None for row in drawn)
+    assert {row[:2] for row in drawn}.isdisjoint({row[:2] for row in rows if row[2] == 1})
+
+
+def test_labelled_zeros_are_no_positives_to_match(tmp_path: Path) -> None:
+    source = save(frame(), tmp_path / "x.csv")
+    schema = table.prepare(tmp_path / "out", input=source, negatives="per-user", **IDS)
+    assert sum(schema.rows.values()) == 40 + 14  # one for each of the 14 clicks
+
+
+def test_what_is_known_about_items_comes_along(tmp_path: Path) -> None:
+    source = save(frame(), tmp_path / "x.csv")
+    about = pd.DataFrame({"title": ["Nine", "Zero"], "what": ["009", "000"], "price": [9, 0]})
+    items = save(about, tmp_path / "items.csv")
+    table.prepare(tmp_path / "out", input=source, items=items, **IDS)
+    known = columns(tmp_path / "out", "items")
+    assert list(known) == ["item", "item_index", "title", "price"]
+    assert known["title"] == ["Zero", *[None] * 8, "Nine"]
+    save(pd.concat([about, about]), items)
+    with pytest.raises(DataError, match=r"items\.csv: item '009' has more than one row"):
+        table.prepare(tmp_path / "b", input=source, items=items, **IDS)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_the_command_tells_all(tmp_path: Path) -> None:
+    source = save(frame(), tmp_path / "x.csv")
+    for name in ("a", "b"):
+        schema = table.prepare(tmp_path / name, input=source, negatives="per-user", **IDS)
+    assert hashes(tmp_path / "a") == hashes(tmp_path / "b")
+    assert schema.command == (
+        "prepare table --user who --item what --task watch:binary=clicked "
+        "--task rating:regression=stars --negatives per-user --duplicates error "
+        "--protocol paper --seed 0"
+    )

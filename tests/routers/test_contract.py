@@ -1,0 +1,143 @@
+"""One contract for every router of the table; a new router is covered the day it is listed.
+
+Axes: B batch, E experts, D input width.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from recsys_moe.routers import ROUTERS, Router, RouterShape, Routing
+
+D, E, USERS = 6, 8, 20
+NAMES = sorted(ROUTERS)
+PER_ROW = [name for name in NAMES if not ROUTERS[name].batch_dependent]
+
+
+def make(name: str, num_experts: int = E, **settings: object) -> Router:
+    torch.manual_seed(0)
+    router_class = ROUTERS[name]
+    router = router_class(router_class.Config(**settings), RouterShape(D, num_experts, USERS))
+    router.start(torch.arange(USERS))
+    return router
+
+
+def route(router: Router, x_BD: Tensor) -> Routing:
+    users_B = torch.arange(len(x_BD)) % (USERS + 1)
+    return router(x_BD, users_B) if router.uses_users else router(x_BD)
+
+
+def batch(rows: int = 12, scale: float = 1.0) -> Tensor:
+    return scale * torch.randn(rows, D, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("rows", [1, 3, 12])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
+def test_weights_are_nonnegative_and_zero_off_the_selection(
+    name: str, training: bool, rows: int, scale: float
+) -> None:
+    router = make(name).train(training)
+    routing = route(router, batch(rows, scale))
+    assert routing.weights_BE.shape == routing.selected_BE.shape == (rows, E)
+    assert routing.weights_BE.dtype == torch.float32 and routing.selected_BE.dtype == torch.bool
+    assert torch.isfinite(routing.weights_BE).all() and (routing.weights_BE >= 0).all()
+    assert (routing.weights_BE[~routing.selected_BE] == 0).all()
+    assert (routing.selected_BE.sum(-1) <= router.max_selected).all()
+    assert (routing.weights_BE.sum(-1) <= 1 + 1e-5).all()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_probabilities_and_logits_agree_where_a_router_has_them(name: str, training: bool) -> None:
+    routing = route(make(name).train(training), batch())
+    if routing.probs_BE is not None:
+        torch.testing.assert_close(routing.probs_BE.sum(-1), torch.ones(12))
+    if routing.logits_BE is not None and routing.probs_BE is not None:
+        torch.testing.assert_close(routing.logits_BE.softmax(-1), routing.probs_BE)
+
+
+def test_zero_logits_select_by_index_and_not_by_value(name: str) -> None:
+    """All logits are exactly 0 for x = 0: a rule like `logit == 0 means unselected` drops all."""
+    router = make(name).eval()
+    routing = route(router, torch.zeros(2 * E, D))
+    assert routing.selected_BE.any(-1).any()
+    assert (routing.selected_BE.sum(-1) <= router.max_selected).all()
+
+
+def test_evaluation_is_deterministic(name: str) -> None:
+    router = make(name).eval()
+    first, second = route(router, batch()), route(router, batch())
+    assert torch.equal(first.weights_BE, second.weights_BE)
+    assert torch.equal(first.selected_BE, second.selected_BE)
+
+
+def test_training_draws_are_a_function_of_the_seed(name: str) -> None:
+    router = make(name).train()
+    router.stream.reseed(7)
+    first = route(router, batch(64)).weights_BE
+    router.stream.reseed(7)
+    assert torch.equal(first, route(router, batch(64)).weights_BE)
+
+
+@pytest.mark.parametrize("name", PER_ROW)
+def test_permuting_the_examples_permutes_the_decision(name: str) -> None:
+    router, x_BD = make(name).eval(), batch()
+    order = torch.randperm(len(x_BD), generator=torch.Generator().manual_seed(2))
+    if router.uses_users:
+        users = torch.arange(len(x_BD))
+        straight, permuted = router(x_BD, users), router(x_BD[order], users[order])
+    else:
+        straight, permuted = router(x_BD), router(x_BD[order])
+    torch.testing.assert_close(straight.weights_BE[order], permuted.weights_BE)
+    assert torch.equal(straight.selected_BE[order], permuted.selected_BE)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
+def test_gradients_are_finite_in_float32_under_bf16_autocast(name: str, scale: float) -> None:
+    router = make(name).train()
+    x_BD = batch(scale=scale).requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        routing = route(router, x_BD)
+    loss = (routing.weights_BE * torch.linspace(-1, 1, E)).sum()
+    loss = loss + sum(routing.losses.values())
+    if not loss.requires_grad:
+        pytest.skip(f"{name} decides without parameters")
+    loss.backward()
+    assert routing.weights_BE.dtype == torch.float32
+    gradients = [p.grad for p in router.parameters() if p.grad is not None]
+    assert all(torch.isfinite(g).all() and g.dtype == torch.float32 for g in gradients)
+
+
+def test_as_many_experts_as_are_kept_is_fine(name: str) -> None:
+    fields = ROUTERS[name].Config.model_fields
+    router = make(name, **({"k": E} if "k" in fields else {})).eval()
+    routing = route(router, batch())
+    assert (routing.selected_BE.sum(-1) <= E).all() and torch.isfinite(routing.weights_BE).all()
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if "k" in ROUTERS[n].Config.model_fields])
+@pytest.mark.parametrize("k", [0, -1, E + 1])
+def test_an_impossible_k_is_refused_with_rule_value_and_remedy(name: str, k: int) -> None:
+    with pytest.raises(ValueError, match=rf"k.*{k}"):
+        make(name, k=k)
+
+
+def test_state_dict_round_trip_keeps_the_decisions(name: str) -> None:
+    router = make(name)
+    route(router.train(), batch())
+    other = make(name)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1.0)
+    other.load_state_dict(copy.deepcopy(router.state_dict()))
+    first, second = route(router.eval(), batch()), route(other.eval(), batch())
+    assert torch.equal(first.weights_BE, second.weights_BE)

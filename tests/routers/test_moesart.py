@@ -1,0 +1,277 @@
+"""MOESART against golden numbers: sampler, weights, gradients, the router.
+
+Base input throughout: logits o = [2, 1, 0, -1], g = softmax(o), L_i = dloss/dw_i.
+Axes: B batch, E experts, K draws.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from recsys_moe.penalties import trimmed_lasso
+from recsys_moe.routers import RouterShape
+from recsys_moe.routers.moesart import (
+    MoesartRouter,
+    sample_gumbel,
+    sample_sequential,
+    sampled_weights,
+)
+
+O = torch.tensor([2.0, 1, 0, -1], dtype=torch.float64)  # noqa: E741
+L = torch.tensor([0.5, -1, 2.5, 0.25], dtype=torch.float64)
+NONE = [0.0, 0, 0, 0]
+
+
+def weigh(o_E: Tensor, r: list[int], k: int, strategy: str, z: int = 0) -> Tensor:
+    counts = torch.tensor([r])
+    adjusted = torch.tensor([z])
+    return sampled_weights(o_E.log_softmax(-1)[None], counts, adjusted, k, strategy)[0]
+
+
+def gradient(r: list[int], k: int, strategy: str, z: int = 0) -> Tensor:
+    o_E = O.clone().requires_grad_()
+    (weigh(o_E, r, k, strategy, z) @ L).backward()
+    return o_E.grad
+
+
+CASES = [
+    # strategy, r, k, z, weights, gradient (None: not tabulated)
+    ("i", [1, 0, 1, 0], 2, 0, [0.880797, 0, 0.119203, 0], [-0.209987, 0, 0.209987, 0]),
+    ("iii", [1, 0, 1, 0], 2, 0, [0.5, 0, 0.5, 0], NONE),
+    # without replacement w_z = g_z / (1 + g_z) = .643914 / 1.643914 = .391696
+    (
+        "3",
+        [1, 0, 1, 0],
+        2,
+        0,
+        [0.391696, 0, 0.608304, 0],
+        [-0.169689, 0.112884, 0.041528, 0.015277],
+    ),
+    (
+        "3",
+        [1, 0, 1, 0],
+        2,
+        2,
+        [0.919841, 0, 0.080159, 0],
+        [-0.094956, -0.034932, 0.134616, -0.004728],
+    ),
+    ("3", [1, 1, 1, 0], 3, 0, [0.391696, 0.304152, 0.304152, 0], None),
+    (
+        "3",
+        [1, 1, 1, 0],
+        3,
+        1,
+        [0.404242, 0.191516, 0.404242, 0],
+        [0.249255, -0.295398, 0.033733, 0.012410],
+    ),
+    ("3", [1, 1, 1, 0], 3, 2, [0.459921, 0.459921, 0.080159, 0], None),
+    ("i", [2, 1, 1, 0], 4, 0, [0.665241, 0.244728, 0.090031, 0], None),
+    ("ii", [2, 1, 1, 0], 4, 0, [0.798973, 0.146963, 0.054065, 0], None),
+    ("iii", [2, 1, 1, 0], 4, 0, [0.5, 0.25, 0.25, 0], NONE),
+    (
+        "3",
+        [2, 1, 1, 0],
+        4,
+        0,
+        [0.658906, 0.170547, 0.170547, 0],
+        [-0.020007, 0.013310, 0.004896, 0.001801],
+    ),
+    ("3", [2, 1, 1, 0], 4, 1, [0.538989, 0.191516, 0.269495, 0], None),
+    ("3", [2, 1, 1, 0], 4, 2, [0.613227, 0.306614, 0.080159, 0], None),
+    ("3", [2, 0, 0, 0], 2, 0, [1.0, 0, 0, 0], NONE),
+]
+
+
+@pytest.mark.parametrize(("strategy", "r", "k", "z", "weights", "grad"), CASES)
+def test_golden_weights_and_gradients(
+    strategy: str, r: list[int], k: int, z: int, weights: list[float], grad: list[float] | None
+) -> None:
+    assert weigh(O, r, k, strategy, z).tolist() == pytest.approx(weights, abs=1e-6)
+    if grad is not None:
+        assert gradient(r, k, strategy, z).tolist() == pytest.approx(grad, abs=1e-6)
+
+
+def test_temperature_changes_the_draw_as_well_as_the_weights() -> None:
+    """tau = 0.5 doubles the logits: g = [.864955, ...], w_z = .864955 / 1.864955 = .463794."""
+    g_E = (O / 0.5).softmax(-1)
+    assert g_E.tolist() == pytest.approx([0.864955, 0.117059, 0.015842, 0.002144], abs=1e-6)
+    weights_E = weigh(O / 0.5, [1, 0, 1, 0], 2, "3", 0)
+    assert weights_E.tolist() == pytest.approx([0.463794, 0, 0.536206, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize(("r", "k"), [([1, 0, 1, 0], 2), ([1, 1, 1, 0], 3), ([2, 1, 1, 0], 4)])
+def test_the_stable_form_equals_equation_3_as_printed(r: list[int], k: int) -> None:
+    for z in (i for i, count in enumerate(r) if count):
+        g = O.softmax(-1)
+        printed = torch.full_like(O, -torch.inf)
+        for i, count in enumerate(r):
+            if count:
+                correction = 0.0 if i == z else math.log((k - 1) * g[i])
+                printed[i] = O[i] + math.log(count) - correction
+        torch.testing.assert_close(weigh(O, r, k, "3", z), printed.softmax(-1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(-5, 5), min_size=4, max_size=4),
+    st.sampled_from([([1, 0, 1, 0], 2), ([1, 1, 1, 0], 3), ([2, 1, 0, 1], 4), ([1, 2, 0, 0], 3)]),
+    st.sampled_from(["i", "ii", "iii", "3"]),
+)
+def test_gradients_equal_finite_differences(
+    logits: list[float], draw: tuple[list[int], int], strategy: str
+) -> None:
+    r, k = draw
+    o_E = torch.tensor(logits, dtype=torch.float64, requires_grad=True)
+    (weigh(o_E, r, k, strategy, 0) @ L).backward()
+    for i, step in enumerate(1e-6 * torch.eye(4, dtype=torch.float64)):
+        up = weigh(o_E.detach() + step, r, k, strategy, 0) @ L
+        down = weigh(o_E.detach() - step, r, k, strategy, 0) @ L
+        assert o_E.grad[i].item() == pytest.approx((up - down).item() / 2e-6, abs=1e-7)
+
+
+def test_an_underflowing_expert_leaves_finite_gradients() -> None:
+    o_E = torch.tensor([0.0, -200.0, 1.0, -300.0], requires_grad=True)
+    weigh(o_E, [1, 0, 1, 0], 2, "3", 0)[0].backward()
+    assert torch.isfinite(o_E.grad).all()
+
+
+# --- the sampler of the supplement's Algorithm 1
+
+G = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1], [1, 0, 0, 0], [0, 0.5, 0.5, 0]])
+U = torch.tensor([[0.35, 0.05, 0.999, 0.0], [0.43, 0.5, 0.2, 0.9], [0.9, 0.1, 0.3, 0.3]])
+
+
+@pytest.mark.parametrize(
+    ("k", "replacement", "counts"),
+    [
+        (2, False, [[0, 0, 1, 1], [1, 0, 1, 0], [1, 0, 0, 0], [0, 1, 1, 0]]),
+        (2, True, [[0, 0, 2, 0], [2, 0, 0, 0], [2, 0, 0, 0], [0, 1, 1, 0]]),
+        (3, False, [[0, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0], [0, 1, 1, 0]]),
+        (3, True, [[0, 0, 2, 1], [3, 0, 0, 0], [3, 0, 0, 0], [0, 2, 1, 0]]),
+    ],
+)
+def test_sequential_sampler_golden(k: int, replacement: bool, counts: list[list[int]]) -> None:
+    """Row 3 has u1 = 0: the comparison u < C is strict, so its massless expert 0 is not drawn."""
+    assert sample_sequential(G, U[:k], replacement).tolist() == counts
+
+
+def test_a_uniform_above_the_rounded_total_takes_the_last_possible_expert() -> None:
+    """C = [.3, .6, .9999999] and u = .99999994: no index has u < C; the answer is 2, not 0."""
+    mass = torch.tensor([[0.3, 0.3, 0.3999999, 0.0]])
+    uniform = torch.tensor([[0.99999994]])
+    assert sample_sequential(mass, uniform, False).tolist() == [[0, 0, 1, 0]]
+
+
+def test_gumbel_never_draws_an_expert_whose_probability_underflows() -> None:
+    log_probs = torch.tensor([[0.0, -500.0, -500.0, -500.0]])
+    counts = sample_gumbel(log_probs, torch.rand(1, 4), k=2)
+    assert counts.tolist() == [[1, 0, 0, 0]]
+
+
+SETS = {  # set probabilities without replacement, base g: sum over orders of g_i g_j / (1 - g_i)
+    (0, 1): 0.628239,
+    (0, 2): 0.219054,
+    (0, 3): 0.079299,
+    (1, 2): 0.049665,
+    (1, 3): 0.017797,
+    (2, 3): 0.005947,
+}
+
+
+@pytest.mark.parametrize("sampler", ["gumbel", "sequential"])
+def test_both_samplers_follow_the_law_without_replacement(sampler: str) -> None:
+    rows = 200_000
+    log_probs = O.float().log_softmax(-1).expand(rows, -1)
+    generator = torch.Generator().manual_seed(3)
+    if sampler == "gumbel":
+        counts = sample_gumbel(log_probs, torch.rand(rows, 4, generator=generator), 2)
+    else:
+        uniforms = torch.rand(2, rows, generator=generator)
+        counts = sample_sequential(log_probs.exp(), uniforms, False)
+    assert (counts.sum(-1) == 2).all() and counts.max() == 1
+    for (i, j), probability in SETS.items():
+        share = (counts[:, i] * counts[:, j]).double().mean().item()
+        # five standard errors of a share of 200,000 draws
+        assert share == pytest.approx(probability, abs=5 * (probability / rows) ** 0.5)
+
+
+# --- the router
+
+
+def router(**settings: object) -> MoesartRouter:
+    """Gate = identity on 4 inputs, so that the input is the logits."""
+    made = MoesartRouter(MoesartRouter.Config(**settings), RouterShape(4, 4))
+    with torch.no_grad():
+        made.gate.weight.copy_(torch.eye(4))
+    return made
+
+
+@pytest.mark.parametrize(("k", "weights"), [(2, [0.5, 0.5, 0, 0]), (3, [1 / 3, 1 / 3, 1 / 3, 0])])
+def test_inference_gives_the_k_most_probable_equal_weights(k: int, weights: list[float]) -> None:
+    routing = router(k=k).eval()(O.float()[None])
+    assert routing.weights_BE[0].tolist() == pytest.approx(weights)
+
+
+def test_dense_inference_uses_the_probabilities() -> None:
+    routing = router(inference="dense").eval()(O.float()[None])
+    torch.testing.assert_close(routing.weights_BE[0], O.float().softmax(-1))
+
+
+def test_sampled_inference_draws_from_the_seeded_stream() -> None:
+    sampled = router(inference="sampled").eval()
+    x_BD = O.float().expand(50, -1)
+    draws_of = []
+    for seed in (1, 1, 2):
+        sampled.stream.reseed(seed)
+        draws_of.append(sampled(x_BD).selected_BE)
+    assert torch.equal(draws_of[0], draws_of[1]) and not torch.equal(draws_of[0], draws_of[2])
+    assert (draws_of[0].sum(-1) == 2).all()
+
+
+@pytest.mark.parametrize("sampler", ["gumbel", "sequential"])
+def test_training_weights_average_to_the_enumerated_expectation(sampler: str) -> None:
+    """E[w] by enumeration for base g, k = 2, without replacement, eq. (3)."""
+    trained = router(sampler=sampler).train()
+    weights_BE = trained(O.float().expand(200_000, -1)).weights_BE
+    expected = [0.574597, 0.289163, 0.100592, 0.035649]
+    assert weights_BE.mean(0).tolist() == pytest.approx(expected, abs=5e-3)
+
+
+def test_with_replacement_an_expert_drawn_twice_is_visited_once() -> None:
+    routing = router(replacement=True).train()(O.float().expand(1000, -1))
+    visited = routing.selected_BE.sum(-1)
+    assert visited.min() == 1 and visited.max() == 2
+    torch.testing.assert_close(routing.weights_BE.sum(-1), torch.ones(1000))
+
+
+def test_task_routers_draw_from_different_streams() -> None:
+    first, second = router().train(), router().train()
+    first.stream.reseed(1)
+    second.stream.reseed(2)
+    x_BD = torch.zeros(100, 4)
+    assert not torch.equal(first(x_BD).selected_BE, second(x_BD).selected_BE)
+
+
+@pytest.mark.parametrize("settings_", [{"k": 1}, {"temperature": 0}, {"temperature": -1.0}])
+def test_settings_without_a_gradient_or_a_meaning_are_refused(settings_: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="greater than 0|at least 2"):
+        router(**settings_)
+
+
+@pytest.mark.parametrize(("k", "value"), [(1, 0.356086), (2, 0.119203), (3, 0.032059)])
+def test_trimmed_lasso_golden(k: int, value: float) -> None:
+    """All but the k largest of g = [.643914, .236883, .087144, .032059], e.g. .087144 + .032059."""
+    assert trimmed_lasso(O.softmax(-1)[None], k).item() == pytest.approx(value, abs=1e-6)
+
+
+def test_trimmed_lasso_gradient_golden() -> None:
+    """do = g (1[tail] - tail mass), k = 2: e.g. -.643914 * .119203 = -.076756."""
+    o_E = O.clone().requires_grad_()
+    trimmed_lasso(o_E.softmax(-1)[None], 2).backward()
+    assert o_E.grad.tolist() == pytest.approx([-0.076756, -0.028237, 0.076756, 0.028237], abs=1e-6)

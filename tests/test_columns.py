@@ -1,0 +1,141 @@
+"""Batches: every row once, an order from (seed, epoch), labels null where missing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from recsys_moe.columns import Batch, Columns, EvalBatches, TrainBatches, load_columns
+from recsys_moe.config import DataConfig, TrainerConfig
+from recsys_moe.data import RecDataModule
+from recsys_moe.schema import DataError, Schema
+
+
+def numbered(rows: int) -> Columns:
+    """Row i is user i, item i."""
+    index = torch.arange(rows, dtype=torch.int32)
+    return Columns(index, index.clone(), torch.zeros(rows, 2))
+
+
+def epoch(columns: Columns, schema: Schema, seed: int = 0, rate: float = 0.0) -> list[Batch]:
+    return list(TrainBatches(columns, schema, 64, rate, seed))
+
+
+@pytest.fixture
+def schema(prepared: Path) -> Schema:
+    return Schema.load(prepared)
+
+
+def test_an_epoch_holds_every_row_once_and_keeps_the_partial_batch(schema: Schema) -> None:
+    batches = epoch(numbered(200), schema)
+    assert [len(batch.user) for batch in batches] == [64, 64, 64, 8]
+    assert len(TrainBatches(numbered(200), schema, 64, 0.0, 0)) == 4
+    assert sorted(torch.cat([batch.user for batch in batches]).tolist()) == list(range(200))
+    assert all(torch.equal(batch.user, batch.item) for batch in batches)  # rows stay together
+
+
+def test_the_order_is_a_function_of_the_seed(schema: Schema) -> None:
+    first, second, other = (epoch(numbered(200), schema, seed) for seed in (1, 1, 2))
+    assert torch.equal(first[0].user, second[0].user)
+    assert not torch.equal(first[0].user, other[0].user)
+
+
+def test_every_epoch_is_shuffled_anew_from_seed_and_epoch(prepared: Path) -> None:
+    class FakeTrainer:
+        current_epoch = 0
+
+    def order(epoch: int) -> list[int]:
+        module = RecDataModule(prepared, DataConfig(unseen_rate=0), TrainerConfig(seed=3))
+        module.trainer = FakeTrainer()  # type: ignore[assignment]
+        module.trainer.current_epoch = epoch  # type: ignore[misc]
+        return torch.cat([batch.user for batch in module.train_dataloader()]).tolist()
+
+    assert order(0) == order(0) and order(0) != order(1)
+
+
+def test_a_share_of_the_ids_is_hidden_and_the_data_stay_untouched(schema: Schema) -> None:
+    columns = Columns(*(torch.zeros(20_000, dtype=torch.int32),) * 2, torch.zeros(20_000, 2))
+    batches = epoch(columns, schema, rate=0.1)
+    hidden = torch.cat([batch.user for batch in batches]) == schema.user.size
+    # 20,000 draws at 0.1: five standard errors are 5 sqrt(.09 / 20000) = .0106
+    assert hidden.double().mean().item() == pytest.approx(0.1, abs=0.0106)
+    assert (columns.user == 0).all()
+
+
+def test_evaluation_slices_share_memory_with_the_columns() -> None:
+    columns = numbered(10)
+    batches = list(EvalBatches(columns, 4))
+    assert [len(batch.user) for batch in batches] == [4, 4, 2]
+    assert batches[1].user.data_ptr() == columns.user[4:].data_ptr()
+
+
+def test_missing_labels_arrive_as_nan(prepared: Path, schema: Schema) -> None:
+    columns = load_columns(prepared, schema, "train")
+    frame = pd.read_parquet(prepared / "train")
+    assert len(columns) == len(frame) == schema.rows["train"]
+    rating = [task.name for task in schema.tasks].index("rating")
+    missing = frame["rating"].isna().to_numpy()
+    assert missing.any() and (columns.labels[:, rating].isnan().numpy() == missing).all()
+
+
+def test_memory_mapped_columns_equal_those_in_memory(prepared: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(prepared, folder)
+    schema = Schema.load(folder)
+    in_memory, mapped = (load_columns(folder, schema, "train", limit) for limit in (4096, 0))
+    assert (folder / ".columns" / "train.user.npy").is_file()
+    assert torch.equal(in_memory.user, mapped.user)
+    torch.testing.assert_close(in_memory.labels, mapped.labels, equal_nan=True)
+
+
+def damage_truncate(folder: Path) -> None:
+    part = next((folder / "train").glob("*.parquet"))
+    part.write_bytes(part.read_bytes()[:100])
+
+
+def damage_empty(folder: Path) -> None:
+    shutil.rmtree(folder / "train")
+
+
+def damage_column(folder: Path) -> None:
+    part = next((folder / "train").glob("*.parquet"))
+    pq.write_table(pq.read_table(part).drop_columns(["watch"]), part)
+
+
+def damage_index(folder: Path) -> None:
+    part = next((folder / "train").glob("*.parquet"))
+    table = pq.read_table(part)
+    bad = pa.array([10**6] * table.num_rows, pa.int32())
+    pq.write_table(table.set_column(0, "user_index", bad), part)
+
+
+def damage_rows(folder: Path) -> None:
+    part = next((folder / "train").glob("*.parquet"))
+    pq.write_table(pq.read_table(part).slice(1), part)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (damage_truncate, "cannot be read as Parquet"),
+        (damage_empty, "has no Parquet part"),
+        (damage_column, "column 'watch' is missing"),
+        (damage_index, "indices must be in 0..60"),
+        (damage_rows, "schema.json says"),
+    ],
+)
+def test_damaged_data_are_refused_by_name(
+    prepared: Path, tmp_path: Path, damage: object, message: str
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(prepared, folder)
+    damage(folder)  # type: ignore[operator]
+    with pytest.raises(DataError, match=message) as caught:
+        load_columns(folder, Schema.load(folder), "train")
+    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)

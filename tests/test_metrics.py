@@ -1,0 +1,90 @@
+"""Metrics against scikit-learn and against fractions a reader can redo. Axes: B batch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from sklearn.metrics import log_loss, roc_auc_score
+
+from recsys_moe.metrics import BinaryMetrics, RegressionMetrics, RoutingMetrics, exact_auc
+
+NAN = math.nan
+
+
+def test_auc_counts_a_tie_as_half() -> None:
+    """Pairs (positive, negative): .8>.5 1, .8>.3 1, .5=.5 1/2, .5>.3 1 -> 3.5 of 4."""
+    scores = torch.tensor([0.8, 0.5, 0.5, 0.3])
+    assert exact_auc(scores, torch.tensor([1.0, 1, 0, 0])) == pytest.approx(3.5 / 4)
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=2, max_size=60))
+def test_auc_equals_scikit_learn_also_with_many_ties(rows: list[tuple[int, bool]]) -> None:
+    scores = torch.tensor([score / 12 for score, _ in rows])
+    labels = torch.tensor([float(label) for _, label in rows])
+    assume(0 < labels.sum() < len(labels))
+    assert exact_auc(scores, labels) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+
+
+def test_auc_of_many_rows_is_exact_beyond_float32() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.rand(300_000, generator=generator)
+    labels = (torch.rand(300_000, generator=generator) < scores).float()
+    assert exact_auc(scores, labels) == pytest.approx(roc_auc_score(labels, scores), abs=1e-9)
+
+
+def test_binary_metrics_in_pieces_equal_scikit_learn_on_the_whole() -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(1000, generator=generator)
+    labels = (torch.rand(1000, generator=generator) < 0.4).float()
+    labels[::7] = NAN
+    metrics = BinaryMetrics()
+    for rows in torch.arange(1000).split(64):
+        metrics.update(logits[rows], labels[rows])
+    result = metrics.compute()
+    known = ~labels.isnan()
+    scores = logits[known].double().sigmoid()
+    assert result["rows"] == int(known.sum()) and result["positive"] == int(labels[known].sum())
+    assert result["auc"] == pytest.approx(roc_auc_score(labels[known], scores), abs=1e-9)
+    assert result["bce"] == pytest.approx(log_loss(labels[known], scores), abs=1e-6)
+
+
+def test_calibration_error_is_the_gap_between_confidence_and_frequency() -> None:
+    """Ten rows predicted .75, five of them positive: one bin, |.75 - .5| = .25."""
+    metrics = BinaryMetrics()
+    metrics.update(torch.full((10,), math.log(3)), torch.tensor([1.0, 0] * 5))
+    assert metrics.compute()["ece"] == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_auc_of_one_class_is_undefined_and_not_zero(label: float) -> None:
+    metrics = BinaryMetrics()
+    metrics.update(torch.randn(5), torch.full((5,), label))
+    assert metrics.compute()["auc"] is None
+
+
+@pytest.mark.parametrize("metrics", [BinaryMetrics(), RegressionMetrics()])
+def test_no_labelled_row_leaves_every_metric_undefined(metrics: BinaryMetrics) -> None:
+    metrics.update(torch.randn(3), torch.full((3,), NAN))
+    assert {metrics.compute()[name] for name in metrics.names} == {None}
+
+
+def test_regression_metrics_by_hand() -> None:
+    """Errors -2, 1, 0 over two batches: MSE 5/3, RMSE sqrt(5/3), MAE 1."""
+    metrics = RegressionMetrics()
+    metrics.update(torch.tensor([3.0, 9.0]), torch.tensor([5.0, NAN]))
+    metrics.update(torch.tensor([4.0, 2.0]), torch.tensor([3.0, 2.0]))
+    expected = {"mse": 5 / 3, "rmse": math.sqrt(5 / 3), "mae": 1.0, "rows": 3}
+    assert metrics.compute() == pytest.approx(expected)
+
+
+def test_load_is_the_share_of_visits_per_expert() -> None:
+    """Visits 2, 1, 0 over 2 examples."""
+    metrics = RoutingMetrics()
+    metrics.update(torch.tensor([[True, False, False], [True, True, False]]))
+    result = metrics.compute()
+    assert result["experts_per_example"] == 1.5
+    assert result["load"] == pytest.approx([2 / 3, 1 / 3, 0])

@@ -1,0 +1,150 @@
+"""Every fast path equals the naive mixture in values and gradients.
+
+Axes: B batch, T tasks, E experts, D input width, H expert width.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from recsys_moe.dispatch import Dropout, dense_experts, sparse_experts
+from recsys_moe.moe import Experts, MoE, naive_moe
+from recsys_moe.routers import RouterShape
+from recsys_moe.routers.moesart import MoesartRouter
+from recsys_moe.routers.softmax import SoftmaxRouter
+from recsys_moe.routers.topk import TopKRouter
+
+D, H = 5, 7
+ROUTERS = {"moesart": MoesartRouter, "topk": TopKRouter, "softmax": SoftmaxRouter}
+
+
+def problem(rows: int, tasks: int, experts: int, seed: int) -> tuple[Tensor, ...]:
+    """Random x, sparse weights, kernels and biases in float64, all needing gradients."""
+    g = torch.Generator().manual_seed(seed)
+    x_BD = torch.randn(rows, D, generator=g, dtype=torch.float64)
+    selected_BTE = torch.rand(rows, tasks, experts, generator=g) < 0.4
+    weights_BTE = torch.rand(rows, tasks, experts, generator=g, dtype=torch.float64) * selected_BTE
+    kernel_EDH = torch.randn(experts, D, H, generator=g, dtype=torch.float64)
+    bias_EH = torch.randn(experts, H, generator=g, dtype=torch.float64)
+    leaves = [t.requires_grad_() for t in (x_BD, weights_BTE, kernel_EDH, bias_EH)]
+    return (*leaves, selected_BTE.any(1))
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 9), st.integers(1, 3), st.integers(1, 6), st.integers(0, 10**6))
+def test_sparse_and_dense_equal_naive_in_values_and_gradients(
+    rows: int, tasks: int, experts: int, seed: int
+) -> None:
+    """Also with rows that no expert is chosen for and experts that no row chose."""
+    *leaves, selected_BE = problem(rows, tasks, experts, seed)
+    x_BD, weights_BTE, kernel_EDH, bias_EH = leaves
+    outputs = [
+        naive_moe(x_BD, weights_BTE, kernel_EDH, bias_EH),
+        sparse_experts(x_BD, weights_BTE, selected_BE, kernel_EDH, bias_EH, Dropout(0.5)),
+        dense_experts(x_BD, weights_BTE, kernel_EDH, bias_EH, Dropout(0.5)),
+    ]
+    probe = torch.randn(outputs[0].shape, dtype=torch.float64)
+    expected, *found = [torch.autograd.grad((out * probe).sum(), leaves) for out in outputs]
+    for out, grads in zip(outputs[1:], found, strict=True):
+        torch.testing.assert_close(out, outputs[0])
+        mask = selected_BE[:, None].expand_as(weights_BTE)
+        for name, ours, naive in zip("xwkb", grads, expected, strict=True):
+            # The sparse path gives unselected weights no gradient: no router could use it.
+            torch.testing.assert_close(
+                ours * mask if name == "w" else ours, naive * mask if name == "w" else naive
+            )
+
+
+@pytest.mark.parametrize("name", sorted(ROUTERS))
+@pytest.mark.parametrize("training", [True, False])
+def test_the_layer_equals_the_naive_mixture_of_its_routings(name: str, training: bool) -> None:
+    torch.manual_seed(0)
+    router = ROUTERS[name]
+    routers = [router(router.Config(), RouterShape(D, 6)) for _ in range(2)]
+    layer = MoE(Experts(6, D, H, dropout=0.0), routers).double().train(training)
+    x_BD = torch.randn(11, D, dtype=torch.float64)
+    mixed_BTH, routings = layer(x_BD, torch.zeros(11, dtype=torch.long))
+    weights_BTE = torch.stack([routing.weights_BE for routing in routings], 1)
+    expected = naive_moe(x_BD, weights_BTE, layer.experts.kernel_EDH, layer.experts.bias_EH)
+    torch.testing.assert_close(mixed_BTH, expected)
+
+
+def test_only_chosen_pairs_are_evaluated_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+    addmm = torch.addmm
+
+    def counting(bias: Tensor, x: Tensor, kernel: Tensor, out: Tensor) -> Tensor:
+        rows.append(len(x))
+        return addmm(bias, x, kernel, out=out)
+
+    *leaves, selected_BE = problem(9, 2, 6, seed=4)
+    x_BD, weights_BTE, kernel_EDH, bias_EH = leaves
+    monkeypatch.setattr(torch, "addmm", counting)
+    sparse_experts(x_BD, weights_BTE, selected_BE, kernel_EDH, bias_EH, Dropout(0.0))
+    assert sum(rows) == int(selected_BE.sum())  # not the sum over tasks: shared pairs count once
+
+
+def test_an_unvisited_expert_has_a_zero_gradient_and_not_a_missing_one() -> None:
+    layer = Experts(3, D, H, dropout=0.0)
+    selected_BE = torch.tensor([[True, False, False]])
+    weights_BTE = selected_BE.float()[:, None]
+    x_BD = torch.randn(1, D)
+    out = sparse_experts(
+        x_BD, weights_BTE, selected_BE, layer.kernel_EDH, layer.bias_EH, layer.dropout
+    )
+    out.sum().backward()
+    assert layer.kernel_EDH.grad is not None and (layer.kernel_EDH.grad[1:] == 0).all()
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_dropout_keeps_the_same_share_in_every_bit_lane(rate: float) -> None:
+    """8 lanes of 2**17 draws: five standard errors of a share p are 5 sqrt(p (1 - p) / 2**17)."""
+    dropout = Dropout(rate)
+    dropout.active = True
+    mask = dropout.mask((2**17, 8), torch.empty(0))
+    assert mask is not None
+    keep = dropout.keep_of_256 / 256
+    tolerance = 5 * (keep * (1 - keep) / 2**17) ** 0.5
+    assert mask.double().mean(0).tolist() == pytest.approx([keep] * 8, abs=tolerance)
+    assert keep == pytest.approx(1 - rate, abs=1 / 512)
+
+
+@pytest.mark.parametrize("path", ["sparse", "dense"])
+def test_training_output_equals_the_evaluation_output_in_expectation(path: str) -> None:
+    """For a linear probe of 20,000 equal rows; the activations are scaled by the exact inverse."""
+    torch.manual_seed(0)
+    layer = Experts(2, D, 64, dropout=0.5).double()
+    x_BD = torch.randn(1, D, dtype=torch.float64).expand(20_000, -1).contiguous()
+    weights_BTE = torch.full((20_000, 1, 2), 0.5, dtype=torch.float64)
+
+    def mean() -> Tensor:
+        parts = (layer.kernel_EDH, layer.bias_EH, layer.dropout)
+        if path == "dense":
+            return dense_experts(x_BD, weights_BTE, *parts).mean()
+        return sparse_experts(x_BD, weights_BTE, weights_BTE[:, 0] > 0, *parts).mean()
+
+    torch.testing.assert_close(layer.train() and mean(), layer.eval() and mean(), rtol=5e-3, atol=0)
+
+
+def test_dropout_is_reproducible_under_its_seed_and_off_in_evaluation() -> None:
+    dropout = Dropout(0.5)
+    assert dropout.mask((4, 4), torch.empty(0)) is None and dropout.scale == 1
+    dropout.active = True
+    masks = []
+    for seed in (1, 1, 2):
+        dropout.stream.reseed(seed)
+        masks.append(dropout.mask((16, 16), torch.empty(0)))
+    assert torch.equal(masks[0], masks[1]) and not torch.equal(masks[0], masks[2])
+
+
+def test_bf16_autocast_stays_close_to_float32() -> None:
+    *leaves, selected_BE = problem(9, 2, 6, seed=1)
+    x_BD, weights_BTE, kernel_EDH, bias_EH = (leaf.detach().float() for leaf in leaves)
+    args = (x_BD, weights_BTE, selected_BE, kernel_EDH, bias_EH, Dropout(0.0))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = sparse_experts(*args)
+    torch.testing.assert_close(half.float(), sparse_experts(*args), rtol=0.05, atol=0.1)

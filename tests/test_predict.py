@@ -1,0 +1,228 @@
+"""The artifact from disk: scores, rankings and files of pairs on raw ids."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+from recsys_moe.artifact import FILES, load_artifact
+from recsys_moe.columns import load_columns
+from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.evaluate import evaluate_artifact
+from recsys_moe.predict import predict_file
+from recsys_moe.predictor import Predictor
+from recsys_moe.schema import Schema
+
+
+@pytest.fixture(scope="module")
+def predictor(run: Path) -> Predictor:
+    return Predictor.load(run)
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    file = tmp_path / "pairs.csv"
+    file.write_text('user,item,note\n1,2,"a, b"\n1,99999,\nnobody,2,x\n')
+    return file
+
+
+def test_scores_on_raw_ids_equal_the_model_on_dense_indices(
+    predictor: Predictor, prepared: Path
+) -> None:
+    schema = Schema.load(prepared)
+    rows = load_columns(prepared, schema, "test").take(slice(0, 50))
+    users = predictor.artifact.users["user"].take(pa.array(rows.user.numpy()))
+    items = predictor.artifact.items["item"].take(pa.array(rows.item.numpy()))
+    scores = predictor.score(users.to_pylist(), items.to_pylist())
+    with torch.inference_mode():
+        logits = predictor.artifact.model(rows.user, rows.item).logits_BT
+    torch.testing.assert_close(scores.tasks["watch"], logits[:, 0].sigmoid())
+    torch.testing.assert_close(scores.tasks["rating"], logits[:, 1])
+    assert not scores.unseen_user.any() and not scores.unseen_item.any()
+
+
+def test_unseen_ids_use_the_trained_spare_row_and_are_flagged(predictor: Predictor) -> None:
+    scores = predictor.score(["nobody", 1, "somebody else"], [2, "nothing", 2])
+    assert scores.unseen_user.tolist() == [True, False, True]
+    assert scores.unseen_item.tolist() == [False, True, False]
+    watch = scores.tasks["watch"]
+    assert torch.isfinite(watch).all() and watch[0] == watch[2]
+
+
+def test_a_score_does_not_depend_on_the_other_pairs(predictor: Predictor) -> None:
+    together = predictor.score([1, 2, 3], [4, 5, 6]).tasks["rating"]
+    alone = predictor.score([2], [5]).tasks["rating"]
+    torch.testing.assert_close(together[1:2], alone)
+
+
+def test_recommendations_are_the_best_scores_of_the_whole_catalogue(predictor: Predictor) -> None:
+    items = predictor.artifact.items["item"].to_pylist()
+    watch = predictor.score([1] * len(items), items).tasks["watch"]
+    ranked = predictor.recommend(1, k=5)
+    assert [r.rank for r in ranked] == [1, 2, 3, 4, 5]
+    expected = [items[i] for i in watch.sort(descending=True, stable=True).indices[:5]]
+    assert [r.item for r in ranked] == expected
+    assert ranked[0].scores["watch"] == pytest.approx(watch.max().item())
+    assert ranked[0].title
+
+
+def test_seen_items_are_left_out_on_request(predictor: Predictor) -> None:
+    seen = {predictor.items.ids[int(i)].as_py() for i in predictor.seen(0)}
+    user = predictor.users.ids[0].as_py()
+    everything = predictor.recommend(user, k=10**6, exclude_seen=True)
+    assert seen and seen.isdisjoint(r.item for r in everything)
+    assert len(everything) == predictor.items.feature.size - len(seen)
+
+
+def test_an_unseen_user_gets_recommendations_too(predictor: Predictor) -> None:
+    assert predictor.is_unseen_user("nobody") and not predictor.is_unseen_user(1)
+    assert len(predictor.recommend("nobody", k=3, exclude_seen=True)) == 3
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_file_keeps_its_order_and_columns(predictor: Predictor, pairs: Path, suffix: str) -> None:
+    target = pairs.with_name(f"scores{suffix}")
+    counts = predict_file(predictor, pairs, target)
+    read = pd.read_csv if suffix == ".csv" else pd.read_parquet
+    frame = read(target)
+    assert counts == {"rows": 3, "unseen_user": 1, "unseen_item": 1}
+    assert frame["user"].astype(str).tolist() == ["1", "1", "nobody"]
+    assert frame["unseen_user"].tolist() == [False, False, True]
+    expected = predictor.score(["1", "1", "nobody"], ["2", "99999", "2"]).tasks
+    assert frame["watch"].tolist() == pytest.approx(expected["watch"].tolist(), abs=1e-6)
+    assert frame["rating"].tolist() == pytest.approx(expected["rating"].tolist(), abs=1e-5)
+
+
+def test_parquet_input_with_integer_ids_gives_the_same_scores(
+    predictor: Predictor, tmp_path: Path
+) -> None:
+    source, target = tmp_path / "pairs.parquet", tmp_path / "scores.parquet"
+    pd.DataFrame({"u": [1, 2], "i": [3, 4]}).to_parquet(source)
+    predict_file(predictor, source, target, user="u", item="i")
+    expected = predictor.score(["1", "2"], ["3", "4"]).tasks["watch"]
+    assert pd.read_parquet(target)["watch"].tolist() == pytest.approx(expected.tolist())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("usr,item\n1,2\n", "column 'user' .--user. is missing; did you mean 'usr'"),
+        ("user,item\n1,2\n,3\n", "row 2 has no value in 'user'"),
+        ("user,item,watch\n1,2,3\n", "column 'watch' would be overwritten"),
+        ("user,item\n1,2,3\n", "cannot be read: .*Expected 2 columns"),
+        ("", "cannot be read: .*[Ee]mpty"),
+        ("user,item\n", "no rows"),
+    ],
+)
+def test_a_file_that_cannot_be_scored_leaves_nothing_behind(
+    predictor: Predictor, tmp_path: Path, text: str, message: str
+) -> None:
+    source = tmp_path / "pairs.csv"
+    source.write_text(text)
+    with pytest.raises(DataError, match=message) as caught:
+        predict_file(predictor, source, tmp_path / "out.csv")
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["pairs.csv"]
+
+
+def test_an_existing_output_stays_as_it_is(predictor: Predictor, pairs: Path) -> None:
+    target = pairs.with_name("scores.csv")
+    target.write_text("old")
+    with pytest.raises(ConfigError, match="exists; pass --overwrite"):
+        predict_file(predictor, pairs, target)
+    assert target.read_text() == "old"
+    with pytest.raises(DataError):
+        bad = pairs.with_name("bad.csv")
+        bad.write_text("user\n1\n")
+        predict_file(predictor, bad, target, overwrite=True)
+    assert target.read_text() == "old"
+
+
+# --- the artifact
+
+
+@pytest.fixture
+def model(run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(run / "model", tmp_path / "model"))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_edited_or_missing_file_is_refused_by_name(model: Path, name: str) -> None:
+    content = (model / name).read_bytes()
+    (model / name).write_bytes(content[:-1])
+    with pytest.raises(DataError, match=f"{name} was truncated or edited"):
+        load_artifact(model)
+    (model / name).unlink()
+    with pytest.raises(DataError, match=f"{name} is missing"):
+        load_artifact(model)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"format_version": 2}, "format_version must be 1, got 2"), ({"files": 3}, "damaged")],
+)
+def test_a_newer_or_damaged_manifest_is_refused(
+    model: Path, change: dict[str, object], message: str
+) -> None:
+    manifest = json.loads((model / "manifest.json").read_text())
+    (model / "manifest.json").write_text(json.dumps({**manifest, **change}))
+    with pytest.raises(DataError, match=message):
+        load_artifact(model)
+
+
+def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="neither a model folder nor a run folder"):
+        load_artifact(tmp_path)
+
+
+def test_a_copied_model_scores_without_its_run_and_without_lightning(model: Path) -> None:
+    code = (
+        "import sys; from recsys_moe.predictor import Predictor;"
+        f"Predictor.load({str(model)!r}).score([1], [2]);"
+        "sys.exit('lightning' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_evaluating_a_bare_model_needs_the_data_and_they_must_be_its_own(
+    model: Path, prepared: Path, tmp_path: Path
+) -> None:
+    from data_prep.synthetic import prepare
+
+    with pytest.raises(DataError, match="pass --data DIR"):
+        evaluate_artifact(model, "test", None)
+    prepare(tmp_path / "other", users=61, items=40, interactions=1000)
+    with pytest.raises(DataError, match="differs from the ids the model was trained with"):
+        evaluate_artifact(model, "test", tmp_path / "other")
+    assert evaluate_artifact(model, "test", prepared)["rows"] == Schema.load(prepared).rows["test"]
+
+
+def test_the_batchwise_loss_is_the_papers_mean_of_batch_means(run: Path, prepared: Path) -> None:
+    """Recomputed the slow way: sum over batches of 128 of size x loss, over all rows."""
+    from recsys_moe.tasks import mean_loss
+
+    artifact = load_artifact(run)
+    rows = load_columns(prepared, artifact.schema, "val")
+    total = 0.0
+    for start in range(0, len(rows), 128):
+        batch = rows.take(slice(start, start + 128))
+        with torch.inference_mode():
+            logits = artifact.model(batch.user, batch.item).logits_BT
+        losses = [
+            mean_loss(t.kind, logits[:, i], batch.labels[:, i]) * t.weight
+            for i, t in enumerate(artifact.schema.tasks)
+        ]
+        total += len(batch.user) * float(sum(losses))
+    result = evaluate_artifact(run, "val", None)
+    assert result["loss_batchwise"] == pytest.approx(total / len(rows), rel=1e-6)
+    assert result["loss"] == pytest.approx(
+        0.9 * result["tasks"]["watch"]["bce"] + 0.1 * result["tasks"]["rating"]["mse"]
+    )

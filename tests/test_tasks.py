@@ -1,0 +1,44 @@
+"""Losses and masks of the task kinds. Axes: B batch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys_moe.tasks import KINDS, mean_loss, row_losses
+
+NAN = math.nan
+
+
+def test_binary_loss_is_the_mean_over_labelled_rows() -> None:
+    """-ln(1/2) and -ln(sigmoid(ln 3)) = -ln(3/4), over 2 labelled rows of 3."""
+    loss = mean_loss("binary", torch.tensor([0.0, math.log(3), 9.0]), torch.tensor([0.0, 1, NAN]))
+    assert loss.item() == pytest.approx((math.log(2) + math.log(4 / 3)) / 2)
+
+
+def test_regression_loss_is_the_mean_over_labelled_rows() -> None:
+    """((3 - 5)^2 + (4 - 3)^2) / 2 = 2.5; the unlabelled third row counts nowhere."""
+    loss = mean_loss("regression", torch.tensor([3.0, 4, 100]), torch.tensor([5.0, 3, NAN]))
+    assert loss.item() == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_batch_without_labels_costs_nothing_and_keeps_the_graph(kind: str) -> None:
+    logits_B = torch.zeros(3, requires_grad=True)
+    loss = mean_loss(kind, logits_B, torch.full((3,), NAN))  # type: ignore[arg-type]
+    loss.backward()
+    assert loss.item() == 0 and logits_B.grad.tolist() == [0, 0, 0]
+
+
+@given(st.lists(st.tuples(st.floats(-30, 30), st.sampled_from([0.0, 1.0, NAN])), min_size=1))
+def test_unlabelled_rows_get_neither_loss_nor_gradient(rows: list[tuple[float, float]]) -> None:
+    logits_B = torch.tensor([logit for logit, _ in rows], requires_grad=True)
+    labels_B = torch.tensor([label for _, label in rows])
+    losses_B, mask_B = row_losses("binary", logits_B, labels_B)
+    losses_B.sum().backward()
+    assert torch.isfinite(losses_B).all() and torch.isfinite(logits_B.grad).all()
+    assert (losses_B[~mask_B] == 0).all() and (logits_B.grad[~mask_B] == 0).all()

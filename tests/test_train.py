@@ -1,0 +1,229 @@
+"""Training: it learns, repeats itself bit by bit, masks labels, keeps the best, stops on NaN."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from recsys_moe.columns import Batch, load_columns
+from recsys_moe.config import Config, ConfigError, parse_config
+from recsys_moe.errors import RunError
+from recsys_moe.module import RecModule
+from recsys_moe.schema import Schema
+from recsys_moe.train import dry_run, fit, watched_items
+from tests.conftest import TINY_MODEL
+
+
+def config(**sections: Any) -> Config:
+    trainer = {"max_epochs": 2, "batch_size": 64, **sections.pop("trainer", {})}
+    return parse_config({"model": TINY_MODEL, "trainer": trainer, **sections})
+
+
+def module(prepared: Path, **sections: Any) -> RecModule:
+    schema = Schema.load(prepared).to_json()
+    return RecModule(config(**sections).model_dump(mode="json"), schema)
+
+
+def first_rows(prepared: Path, rows: int) -> Batch:
+    return load_columns(prepared, Schema.load(prepared), "train").take(slice(0, rows))
+
+
+def gradients(trained: RecModule, batch: Batch, task: int) -> dict[str, Tensor]:
+    """Gradients of the tower and router of one task; dropout and sampling as in step 0."""
+    trained.zero_grad()
+    trained.model.reseed(0)
+    loss, _ = trained.losses(trained.model.train()(batch.user, batch.item), batch.labels)
+    loss.backward()
+    parts = trained.model.towers[task], trained.model.routers[task]
+    return {
+        f"{i}.{n}": p.grad.clone()
+        for i, part in enumerate(parts)
+        for n, p in part.named_parameters()
+    }
+
+
+def test_sixty_four_rows_are_learnt_by_heart(prepared: Path) -> None:
+    batch = first_rows(prepared, 64)
+    router = {"name": "moesart", "k": 2}
+    learner = module(
+        prepared, model={**TINY_MODEL, "dropout": 0.0, "router": router}, optim={"lr": 0.01}
+    )
+    optimizer = learner.configure_optimizers()
+    for step in range(400):
+        learner.model.train().reseed(step)
+        loss, _ = learner.losses(learner.model(batch.user, batch.item), batch.labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    learner.model.eval()
+    loss, _ = learner.losses(learner.model(batch.user, batch.item), batch.labels)
+    assert loss.item() < 0.1  # starts at about 0.9 ln 2 + 0.1 * 3.5^2 = 1.8
+
+
+def test_a_task_without_labels_changes_nothing_in_the_other(prepared: Path) -> None:
+    batch = first_rows(prepared, 64)
+    labels = batch.labels.clone()
+    labels[:, 1] = torch.nan
+    learner = module(prepared)
+    with_ratings = gradients(learner, batch, task=0)
+    without = gradients(learner, batch._replace(labels=labels), task=0)
+    assert all(torch.equal(with_ratings[name], without[name]) for name in without)
+    assert all(
+        (g == 0).all() for g in gradients(learner, batch._replace(labels=labels), 1).values()
+    )
+
+
+def test_the_loss_is_the_weighted_sum_of_the_tasks(prepared: Path) -> None:
+    batch = first_rows(prepared, 64)
+    losses = []
+    for watch, rating in ((1.0, 0.0), (0.0, 1.0), (0.9, 0.1)):
+        learner = module(prepared, tasks={"watch": {"weight": watch}, "rating": {"weight": rating}})
+        output = learner.model.eval()(batch.user, batch.item)
+        losses.append(learner.losses(output, batch.labels)[0].item())
+    assert losses[2] == pytest.approx(0.9 * losses[0] + 0.1 * losses[1])
+
+
+def test_initial_weights_follow_keras_defaults(prepared: Path) -> None:
+    """U(-.05, .05) embeddings; Glorot bound sqrt(6 / (fan_in + fan_out)); zero biases."""
+    model = module(prepared).model
+    assert 0.045 < model.user_embedding.weight.abs().max() <= 0.05
+    gate = model.routers[0].gate.weight  # type: ignore[union-attr]
+    assert gate.abs().max() <= (6 / (16 + 4)) ** 0.5
+    kernel = model.moe.experts.kernel_EDH
+    assert 0.9 * (6 / 32) ** 0.5 < kernel.abs().max() <= (6 / 32) ** 0.5
+    biases = [p for name, p in model.named_parameters() if "bias" in name]
+    assert len(biases) == 1 + 2 + 4 and all((bias == 0).all() for bias in biases)
+
+
+def digest(run: Path) -> str:
+    weights = (run / "model" / "weights.safetensors").read_bytes()
+    return hashlib.sha256(weights + metrics_text(run).encode()).hexdigest()
+
+
+def metrics_text(run: Path) -> str:
+    return (run / "metrics.csv").read_text()
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(
+    prepared: Path, run: Path, tmp_path: Path
+) -> None:
+    fit(config(), prepared, tmp_path / "again")
+    fit(config(trainer={"seed": 1}), prepared, tmp_path / "other")
+    assert digest(run) == digest(tmp_path / "again") != digest(tmp_path / "other")
+
+
+def test_the_run_folder_holds_what_is_promised(run: Path, prepared: Path) -> None:
+    for name in ("config.yaml", "command.txt", "env.json", "data.lock.json", "metrics.csv"):
+        assert (run / name).stat().st_size > 0, name
+    assert (run / "checkpoints" / "best.ckpt").is_file()
+    assert (run / "checkpoints" / "last.ckpt").is_file()
+    assert list((run / "events").glob("events.out.tfevents.*"))
+    lock = json.loads((run / "data.lock.json").read_text())
+    assert lock["folder"] == str(prepared) and "train/part-00000.parquet" in lock["files"]
+    result = json.loads((run / "evaluation" / "val.json").read_text())
+    assert result["split"] == "val" and 0 < result["tasks"]["watch"]["auc"] <= 1
+
+
+def test_metrics_csv_has_one_complete_row_per_epoch(run: Path) -> None:
+    rows = list(csv.DictReader(metrics_text(run).splitlines()))
+    assert [row["epoch"] for row in rows] == ["1", "2"]
+    assert all(value for row in rows for value in row.values())
+    assert {"train/loss", "val/loss", "val/watch/auc", "val/rating/mse"} <= set(rows[0])
+
+
+def test_the_artifact_is_the_best_epoch_by_validation_loss(run: Path) -> None:
+    rows = list(csv.DictReader(metrics_text(run).splitlines()))
+    best = min(rows, key=lambda row: float(row["val/loss"]))
+    card = json.loads((run / "model" / "card.json").read_text())
+    assert card["val"]["epoch"] == int(best["epoch"])
+    assert card["val"]["loss"] == pytest.approx(float(best["val/loss"]), abs=1e-6)
+
+
+def test_early_stopping_ends_a_run_that_does_not_improve(prepared: Path, tmp_path: Path) -> None:
+    trainer = {"max_epochs": 30, "patience": 1, "min_delta": 1e9}
+    fit(config(trainer=trainer), prepared, tmp_path / "run")
+    assert len(metrics_text(tmp_path / "run").splitlines()) - 1 == 2
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_in_words(prepared: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="training loss became nan at step .*lower optim.lr"):
+        fit(
+            config(optim={"lr": 1e30}, trainer={"log_every_n_steps": 1}), prepared, tmp_path / "run"
+        )
+
+
+def test_resume_continues_to_the_same_weights(prepared: Path, run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    fit(config(trainer={"max_epochs": 1}), prepared, out)
+    fit(config(), prepared, out, resume="auto")
+    assert digest(out) == digest(run)
+
+
+def test_an_existing_run_is_kept_unless_told_otherwise(prepared: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    fit(config(trainer={"max_epochs": 1}), prepared, out)
+    before = digest(out)
+    with pytest.raises(ConfigError, match="--out .* exists.*--overwrite"):
+        fit(config(), prepared, out)
+    assert digest(out) == before
+    fit(config(trainer={"max_epochs": 1, "seed": 1}), prepared, out, overwrite=True)
+    assert digest(out) != before
+
+
+def test_overwrite_never_deletes_a_folder_that_is_no_run(prepared: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="is not a run folder"):
+        fit(config(), prepared, tmp_path, overwrite=True)
+    assert (tmp_path / "precious.txt").read_text() == "mine"
+
+
+def test_a_weight_for_an_unknown_task_is_refused_before_anything_is_written(
+    prepared: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="unknown task 'wach'; did you mean 'watch'"):
+        fit(config(tasks={"wach": {"weight": 1}}), prepared, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_dry_run_tells_sizes_and_writes_nothing(prepared: Path) -> None:
+    before = sorted(prepared.rglob("*"))
+    result = dry_run(config(), prepared)
+    assert result["parameters"] > 0 and result["steps_per_epoch"] > 0
+    assert sorted(prepared.rglob("*")) == before
+
+
+@pytest.mark.parametrize("router", ["softmax", "topk"])
+def test_other_routers_train(router: str, prepared: Path, tmp_path: Path) -> None:
+    settings = {**TINY_MODEL, "router": {"name": router}}
+    result = fit(config(model=settings, trainer={"max_epochs": 1}), prepared, tmp_path / "run")
+    per_example = result["routing"]["watch"]["experts_per_example"]
+    assert per_example == (4 if router == "softmax" else 2)
+
+
+def test_a_cosine_schedule_and_a_penalty_change_the_result(
+    prepared: Path, run: Path, tmp_path: Path
+) -> None:
+    for sections in ({"optim": {"schedule": "cosine"}}, {"penalties": {"trimmed_lasso": 1.0}}):
+        out = tmp_path / str(len(sections) + len(str(sections)))
+        fit(config(**sections), prepared, out)
+        assert digest(out) != digest(run)
+
+
+def test_watched_items_are_the_positive_training_items_of_each_user(prepared: Path) -> None:
+    schema = Schema.load(prepared)
+    columns = load_columns(prepared, schema, "train")
+    seen = watched_items(columns, schema)
+    start, stop = seen["offsets"][3:5].tolist()
+    mine = (columns.user == 3) & (columns.labels[:, 0] == 1)
+    assert seen["items"][start:stop].tolist() == sorted(columns.item[mine].tolist())
+    rating_only = replace(schema, tasks=schema.tasks[1:])
+    everything = watched_items(replace(columns, labels=columns.labels[:, 1:]), rating_only)
+    assert len(everything["items"]) == len(columns)
