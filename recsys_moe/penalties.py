@@ -35,7 +35,7 @@ def trimmed_lasso(probs_BE: Tensor, k: int) -> Tensor:
     """Probability mass off the k largest entries, mean over rows: in [0, 1 - k/E].
 
     Bertsimas, Copenhaver and Mazumder 2017, as used on the dense probabilities in the MOESART
-    paper (section 3.1.4). The gradient reaches every logit through the softmax, and no expert is
+    paper (section 3.2). The gradient reaches every logit through the softmax, and no expert is
     evaluated for it. (B, E) -> ().
     """
     smallest_BE = probs_BE.sort(dim=-1, descending=True, stable=True).values[:, k:]

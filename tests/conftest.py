@@ -11,9 +11,15 @@ os.environ.setdefault("MKL_NUM_THREADS", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("reproducible", derandomize=True, deadline=None, database=None)
+settings.register_profile(
+    "reproducible",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],  # a busy machine is no fault of the test
+)
 settings.load_profile("reproducible")
 
 VARIABLE = "RECSYS_MOE_DATA"

@@ -173,6 +173,27 @@ def test_an_empty_split_is_invalid_data(fails: Failure, prepared: Path, tmp_path
     assert "val has no Parquet part" in message and not (tmp_path / "run").exists()
 
 
+def test_a_data_set_of_ones_own_is_one_module(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from data_prep import table\n"
+        "def prepare(source, out, *, seed, force):\n"
+        "    return table.prepare(out, input=source, user='u', item='i',\n"
+        "                         tasks=['click:binary=c'], seed=seed, force=force)\n"
+    )
+    rows = "".join(f"u{n % 7},i{n // 7},{n % 2}\n" for n in range(70))
+    (tmp_path / "log.csv").write_text("u,i,c\n" + rows)
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[1]}"}
+    args = command("prepare", "module", "mine", "--source", "log.csv", "--out", "data")
+    done = subprocess.run(args, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert sum(Schema.load(tmp_path / "data").rows.values()) == 70
+
+
+def test_a_module_that_is_not_there_is_named(fails: Failure, tmp_path: Path) -> None:
+    message = fails(2, "prepare", "module", "no_such", "--source", "x", "--out", tmp_path / "d")
+    assert "no_such" in message
+
+
 def test_usage_errors_exit_with_2() -> None:
     for args in (["fit"], ["fitt"], ["fit", "--no-such-flag"], ["prepare", "movielens"]):
         assert call(*args).returncode == 2

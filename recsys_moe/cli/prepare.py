@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from recsys_moe.errors import ConfigError
 
 if TYPE_CHECKING:
     from recsys_moe.schema import Schema
@@ -163,6 +166,25 @@ def synthetic(
         force=overwrite,
     )
     _print(schema, out, as_json)
+
+
+@app.command()
+def module(
+    name: Annotated[str, typer.Argument(help="Importable module, e.g. my_package.my_data.")],
+    source: Annotated[str, typer.Option(help="Folder, file or whatever the module reads.")],
+    out: Out,
+    seed: Seed = 0,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Your own source: a module with prepare(source, out, *, seed, force) -> Schema."""
+    try:
+        prepare = importlib.import_module(name).prepare
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"prepare module {name}: {error}; it must be importable and have a function prepare"
+        ) from None
+    _print(prepare(source, out, seed=seed, force=overwrite), out, as_json)
 
 
 def _print(schema: Schema, out: Path, as_json: bool) -> None:

@@ -6,13 +6,41 @@ import difflib
 import importlib
 
 from recsys_moe.routers.base import Router, RouterConfig, RouterShape, Routing
+from recsys_moe.routers.base_layer import BaseLayerRouter
+from recsys_moe.routers.comet import CometRouter
+from recsys_moe.routers.dselect_k import DSelectKRouter
+from recsys_moe.routers.expert_choice import ExpertChoiceRouter
+from recsys_moe.routers.hash import HashRouter
 from recsys_moe.routers.moesart import MoesartRouter
+from recsys_moe.routers.sinkhorn_base import SinkhornBaseRouter
+from recsys_moe.routers.smoe import SMoERouter
+from recsys_moe.routers.soft_topk import SoftTopKRouter
 from recsys_moe.routers.softmax import SoftmaxRouter
+from recsys_moe.routers.sparse_ot import SparseOTRouter
+from recsys_moe.routers.thor import THORRouter
 from recsys_moe.routers.topk import TopKRouter
+from recsys_moe.routers.vmoe import VMoERouter
+from recsys_moe.routers.xmoe import XMoERouter
 
 __all__ = ["ROUTERS", "Router", "RouterConfig", "RouterShape", "Routing", "find_router"]
 
-_CLASSES: tuple[type[Router], ...] = (MoesartRouter, SoftmaxRouter, TopKRouter)
+_CLASSES: tuple[type[Router], ...] = (
+    MoesartRouter,
+    SoftmaxRouter,
+    TopKRouter,
+    VMoERouter,
+    SMoERouter,
+    ExpertChoiceRouter,
+    XMoERouter,
+    HashRouter,
+    THORRouter,
+    DSelectKRouter,
+    CometRouter,
+    BaseLayerRouter,
+    SinkhornBaseRouter,
+    SparseOTRouter,
+    SoftTopKRouter,
+)
 ROUTERS: dict[str, type[Router]] = {
     cls.Config.model_fields["name"].default: cls for cls in _CLASSES
 }

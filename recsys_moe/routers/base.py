@@ -27,6 +27,11 @@ class RouterConfig(BaseModel):
     def check(self, num_experts: int) -> None:
         """Raise ValueError when these settings cannot work with `num_experts` experts."""
 
+    @property
+    def eval_rows(self) -> int:
+        """Consecutive rows that evaluation must not cut apart: `eval_group` where there is one."""
+        return int(getattr(self, "eval_group", 1))
+
 
 @dataclass(frozen=True)
 class RouterShape:
@@ -50,6 +55,10 @@ class Routing:
     """Dense probabilities behind the decision, rows sum to 1; None where a router has none."""
     logits_BE: Tensor | None = None
     """What `probs_BE` is the softmax of; None where a router has no such logits."""
+    clean_logits_BE: Tensor | None = None
+    """`logits_BE` before the router's noise was added; None where there was none."""
+    noise_scale_BE: Tensor | None = None
+    """Learned standard deviation of that noise; None where it is not learned."""
     losses: dict[str, Tensor] = field(default_factory=dict)
     """Named unweighted losses of the router itself; the training module weighs them."""
 
@@ -71,6 +80,8 @@ class Router(nn.Module, ABC):
     """True when the layer must call `router(x_BD, user_B)` with the dense user indices."""
     passes: ClassVar[int] = 1
     """Forward passes per training step. With 2 the module adds a consistency loss between them."""
+    idle_penalties: ClassVar[frozenset[str]] = frozenset()
+    """Penalties that cannot act on this router; the configuration refuses a weight for them."""
 
     def __init__(self, config: Any, shape: RouterShape) -> None:
         super().__init__()
@@ -93,6 +104,11 @@ class Router(nn.Module, ABC):
     def loss_weights(self) -> dict[str, float]:
         """Weight of each of the router's own `Routing.losses` in the training loss."""
         return {}
+
+    @property
+    def consistency(self) -> float:
+        """Weight of the disagreement between the two passes of a step; unused with one pass."""
+        return float(getattr(self.config, "consistency", 0.0))
 
     @property
     def max_selected(self) -> int:
@@ -129,7 +145,12 @@ def linear_gate(shape: RouterShape) -> nn.Linear:
 def gate_logits(gate: nn.Linear, x_BD: Tensor) -> Tensor:
     """float32 logits (B, E), also under autocast: a softmax of bf16 logits drifts."""
     with torch.autocast(x_BD.device.type, enabled=False):
-        return gate(x_BD.float() if x_BD.dtype in (torch.float16, torch.bfloat16) else x_BD)
+        return gate(full_precision(x_BD))
+
+
+def full_precision(x_BD: Tensor) -> Tensor:
+    """float32 where `x_BD` has 16 bits, itself otherwise."""
+    return x_BD.float() if x_BD.dtype in (torch.float16, torch.bfloat16) else x_BD
 
 
 def largest_k(values_BE: Tensor, k: int) -> Tensor:
@@ -141,6 +162,11 @@ def largest_k(values_BE: Tensor, k: int) -> Tensor:
     order_BE = values_BE.sort(dim=-1, descending=True, stable=True).indices
     mask_BE = torch.zeros_like(values_BE, dtype=torch.bool)
     return mask_BE.scatter_(-1, order_BE[:, :k], True)
+
+
+def keep_selected(probs_BE: Tensor, selected_BE: Tensor) -> Tensor:
+    """The selected probabilities as they are, exactly 0 elsewhere: rows sum to less than 1."""
+    return torch.where(selected_BE, probs_BE, torch.zeros_like(probs_BE))
 
 
 def softmax_over(logits_BE: Tensor, selected_BE: Tensor) -> Tensor:

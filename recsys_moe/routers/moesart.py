@@ -1,7 +1,7 @@
 """MOESART: sample k experts per example, adjust their logits, train exactly k-sparse.
 
-Ibrahim, Chen and Mazumder, "MOESART: An Effective Sampling-based Router for Sparse Mixture of
-Experts". Equation and algorithm numbers are those of the paper and of its supplement S2.
+"MOESART: An Effective Sampling-based Router for Sparse Mixture of Experts" (paper under double-blind
+review, anonymous). Equation and algorithm numbers are those of the paper and of its supplement S2.
 Axes: B batch, E experts, D input width. `counts_BE` is the paper's r, `adjusted` its z.
 """
 
@@ -34,7 +34,7 @@ class MoesartRouter(Router):
 
     Training draws k experts per example from g = softmax((Ax + b) / temperature), picks one
     adjusted expert uniformly among them and weighs the drawn set by eq. (3). Evaluation is
-    deterministic: the k most probable experts, each with weight 1/k (section 3.1.3).
+    deterministic: the k most probable experts, each with weight 1/k (section 3.1.1).
     """
 
     class Config(RouterConfig):

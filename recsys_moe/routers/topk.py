@@ -1,8 +1,13 @@
-"""Top-k gating (Shazeer et al. 2017, https://arxiv.org/abs/1701.06538, eq. 3 and 5, no noise)."""
+"""Top-k gating (Shazeer et al. 2017, https://arxiv.org/abs/1701.06538, eq. 3 to 5)."""
 
 from __future__ import annotations
 
-from torch import Tensor
+import logging
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
 
 from recsys_moe.routers.base import (
     Router,
@@ -15,18 +20,33 @@ from recsys_moe.routers.base import (
     linear_gate,
     softmax_over,
 )
+from recsys_moe.routers.permutation import LearnedPermutation
+
+log = logging.getLogger(__name__)
+MIN_NOISE = 0.01
+"""Least standard deviation of the noise, from the authors' code; the paper has none."""
 
 
 class TopKRouter(Router):
     """Keep the k largest logits and take the softmax over them, in training and evaluation.
 
-    The gradient reaches the kept logits only; with k = 1 it is identically zero.
+    The gradient reaches the kept logits only; with k = 1 it is identically zero. `noise` adds
+    N(0, 1) * (softplus(x W_noise) + 0.01) to the logits in training, with a learned W_noise that
+    starts at 0 as in the authors' code (which also starts the gate at 0; ours is Glorot-uniform).
     """
 
     class Config(RouterConfig):
         name: str = "topk"
         k: int = 2
         """Experts kept per example, 1..num_experts."""
+        noise: bool = False
+        """Add normal noise of a learned size to the logits in training."""
+        permutation: bool = False
+        """Learn a permutation of the experts (Top-k+ of Ibrahim et al. 2023)."""
+        permutation_epochs: float = Field(default=5.0, gt=0, allow_inf_nan=False)
+        """Epochs until the permutation is frozen, > 0; until then training is not sparse."""
+        permutation_entropy: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
+        """Weight of the permutation's entropy while it is learned."""
 
         def check(self, num_experts: int) -> None:
             check_k(self.k, num_experts)
@@ -36,13 +56,51 @@ class TopKRouter(Router):
     def __init__(self, config: Config, shape: RouterShape) -> None:
         super().__init__(config, shape)
         self.gate = linear_gate(shape)
+        if config.noise:
+            self.noise_gate = nn.Linear(shape.input_dim, shape.num_experts, bias=False)
+            nn.init.zeros_(self.noise_gate.weight)
+        self.permutation = (
+            LearnedPermutation(shape.num_experts, config.permutation_epochs)
+            if config.permutation
+            else None
+        )
+        if config.k == 1:
+            log.warning(
+                "model.router.k is 1: the topk router gets no gradient from the tasks and keeps "
+                "its initial choice of experts; use k=2, or vmoe or smoe, which learn with k=1"
+            )
 
     @property
     def max_selected(self) -> int:
-        return self.config.k
+        soft = self.permutation is not None and self.permutation.is_soft
+        return self.shape.num_experts if soft else self.config.k
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        if self.permutation is None:
+            return {}
+        return {"permutation": self.config.permutation_entropy}
+
+    def advance(self, epochs: float) -> None:
+        if self.permutation is not None:
+            self.permutation.advance(epochs)
 
     def forward(self, x_BD: Tensor) -> Routing:
-        logits_BE = gate_logits(self.gate, x_BD)
+        routing = self._chosen(x_BD)
+        return routing if self.permutation is None else self.permutation(routing)
+
+    def _chosen(self, x_BD: Tensor) -> Routing:
+        clean_BE = gate_logits(self.gate, x_BD)
+        if not (self.training and self.config.noise):
+            return self._routing(clean_BE)
+        scale_BE = F.softplus(gate_logits(self.noise_gate, x_BD)) + MIN_NOISE
+        generator = self.stream.generator(clean_BE.device)
+        noise_BE = torch.empty_like(clean_BE).normal_(generator=generator)
+        routing = self._routing(clean_BE + noise_BE * scale_BE)
+        routing.clean_logits_BE, routing.noise_scale_BE = clean_BE, scale_BE
+        return routing
+
+    def _routing(self, logits_BE: Tensor) -> Routing:
         selected_BE = largest_k(logits_BE, self.config.k)
         weights_BE = softmax_over(logits_BE, selected_BE)
         return Routing(weights_BE, selected_BE, logits_BE.softmax(-1), logits_BE)

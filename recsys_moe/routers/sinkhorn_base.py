@@ -1,0 +1,63 @@
+"""S-BASE: balanced training by optimal transport, softmax gate.
+
+Clark et al. 2022, https://arxiv.org/abs/2202.01169, section 3 (S-BASE).
+Axes: B batch, E experts, D input width.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from recsys_moe.routers.base import (
+    Router,
+    RouterConfig,
+    RouterShape,
+    Routing,
+    gate_logits,
+    keep_selected,
+    largest_k,
+)
+from recsys_moe.routers.sinkhorn import sinkhorn
+
+
+class SinkhornBaseRouter(Router):
+    """w = softmax(scores) on the one expert a, not renormalised.
+
+    Training: a is the largest entry of the row in the transport plan with row sums 1 and column
+    sums B/E, so loads are about equal and a row's expert depends on its batch. Evaluation: a
+    is the best-scoring expert of the row itself. No gradient flows through the plan.
+    """
+
+    class Config(RouterConfig):
+        name: str = "sinkhorn_base"
+        rounds: int = Field(default=50, ge=1)
+        """Rounds of Sinkhorn's algorithm in training, >= 1; more balance better."""
+
+    summary = "one expert per example, balanced in training by optimal transport (S-BASE)"
+
+    def __init__(self, config: Config, shape: RouterShape) -> None:
+        super().__init__(config, shape)
+        self.gate = nn.Linear(shape.input_dim, shape.num_experts, bias=False)
+        nn.init.xavier_uniform_(self.gate.weight)
+
+    @property
+    def max_selected(self) -> int:
+        return 1
+
+    @property
+    def kept(self) -> int:
+        return 1
+
+    def forward(self, x_BD: Tensor) -> Routing:
+        logits_BE = gate_logits(self.gate, x_BD)
+        probs_BE = logits_BE.softmax(-1)
+        with torch.no_grad():
+            selected_BE = largest_k(self._plan(logits_BE) if self.training else logits_BE, 1)
+        return Routing(keep_selected(probs_BE, selected_BE), selected_BE, probs_BE, logits_BE)
+
+    def _plan(self, logits_BE: Tensor) -> Tensor:
+        """Logarithm of the transport plan, (B, E)."""
+        num_rows, num_experts = logits_BE.shape
+        return sinkhorn(logits_BE, self.config.rounds, num_rows / num_experts)

@@ -1,0 +1,71 @@
+"""V-MoE gating (Riquelme et al. 2021, https://arxiv.org/abs/2106.05974, section 2)."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from recsys_moe.routers.base import (
+    Router,
+    RouterConfig,
+    RouterShape,
+    Routing,
+    check_k,
+    gate_logits,
+    keep_selected,
+    largest_k,
+    linear_gate,
+)
+
+
+class VMoERouter(Router):
+    """Keep the k largest entries of softmax(Ax + b + noise), without renormalising them.
+
+    The noise, N(0, (noise / E)^2) per example and expert, is drawn in training only; the noisy
+    probabilities both select and weigh. The weights of a row sum to less than 1, so the gradient
+    reaches every logit through the denominator, also with k = 1.
+
+    Unlike the authors' code: the gate has a bias, experts have no capacity limit (nothing is
+    dropped, hence no batch priority), and the importance and load losses are off by default
+    (`penalties.importance` and `penalties.load`, 0.005 each there).
+    """
+
+    class Config(RouterConfig):
+        name: str = "vmoe"
+        k: int = 2
+        """Experts kept per example, 1..num_experts."""
+        noise: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+        """Standard deviation of the training noise on the logits, times 1/num_experts; >= 0."""
+
+        def check(self, num_experts: int) -> None:
+            check_k(self.k, num_experts)
+
+    summary = "top-k of a noisy softmax, not renormalised (V-MoE)"
+
+    def __init__(self, config: Config, shape: RouterShape) -> None:
+        super().__init__(config, shape)
+        self.gate = linear_gate(shape)
+
+    @property
+    def max_selected(self) -> int:
+        return self.config.k
+
+    def forward(self, x_BD: Tensor) -> Routing:
+        clean_BE = gate_logits(self.gate, x_BD)
+        if not self.training:
+            return self._routing(clean_BE)
+        routing = self._routing(self._noisy(clean_BE))
+        routing.clean_logits_BE = clean_BE
+        return routing
+
+    def _routing(self, logits_BE: Tensor) -> Routing:
+        probs_BE = logits_BE.softmax(-1)
+        selected_BE = largest_k(logits_BE, self.config.k)
+        return Routing(keep_selected(probs_BE, selected_BE), selected_BE, probs_BE, logits_BE)
+
+    def _noisy(self, logits_BE: Tensor) -> Tensor:
+        std = self.config.noise / self.shape.num_experts
+        generator = self.stream.generator(logits_BE.device)
+        noise_BE = torch.empty_like(logits_BE).normal_(generator=generator)
+        return logits_BE + std * noise_BE

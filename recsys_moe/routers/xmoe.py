@@ -1,0 +1,84 @@
+"""X-MoE: cosine routing in a low dimension (Chi et al. 2022, https://arxiv.org/abs/2204.09179).
+
+Axes: B batch, E experts, D input width, R routing width.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from recsys_moe.routers.base import (
+    Router,
+    RouterConfig,
+    RouterShape,
+    Routing,
+    check_k,
+    gate_logits,
+    keep_selected,
+    largest_k,
+)
+
+MIN_TEMPERATURE = 0.01
+
+
+class XMoERouter(Router):
+    """Keep the k largest entries of softmax(cos(a_e, Px) / temperature), not renormalised.
+
+    P projects to R = floor(E / 2) dimensions, at least 1; each expert has an embedding a_e there.
+    The cosine is taken per expert, as in X-MoE; the MOESART paper prints the norm of the whole
+    matrix, which would only rescale the logits. The temperature is learned as exp(theta) and kept
+    at 0.01 or above. Logits of a row differ by at most 2 / temperature. A zero Px has zero logits.
+
+    The authors' torchscale gate divides by no temperature and leaves Px unnormalised; we follow
+    the paper's formula.
+    """
+
+    class Config(RouterConfig):
+        name: str = "xmoe"
+        k: int = 2
+        """Experts kept per example, 1..num_experts."""
+        temperature: float = Field(default=0.3, ge=MIN_TEMPERATURE, allow_inf_nan=False)
+        """Temperature at the start of training, where it is learned; >= 0.01."""
+
+        def check(self, num_experts: int) -> None:
+            check_k(self.k, num_experts)
+
+    summary = "top-k of a softmax over cosine similarities (X-MoE)"
+
+    def __init__(self, config: Config, shape: RouterShape) -> None:
+        super().__init__(config, shape)
+        width = max(shape.num_experts // 2, 1)
+        self.projection = nn.Linear(shape.input_dim, width, bias=False)
+        self.embedding_ER = nn.Parameter(torch.empty(shape.num_experts, width))
+        self.theta = nn.Parameter(torch.tensor(math.log(config.temperature)))
+        nn.init.xavier_uniform_(self.projection.weight)
+        nn.init.orthogonal_(self.embedding_ER, gain=0.32)
+
+    @property
+    def max_selected(self) -> int:
+        return self.config.k
+
+    @property
+    def temperature(self) -> Tensor:
+        """The current temperature, a scalar of at least 0.01."""
+        return self.theta.exp().clamp(min=MIN_TEMPERATURE)
+
+    def forward(self, x_BD: Tensor) -> Routing:
+        projected_BR = gate_logits(self.projection, x_BD)
+        with torch.autocast(x_BD.device.type, enabled=False):
+            cosines_BE = unit_rows(projected_BR) @ unit_rows(self.embedding_ER).t()
+        logits_BE = cosines_BE / self.temperature
+        probs_BE = logits_BE.softmax(-1)
+        selected_BE = largest_k(logits_BE, self.config.k)
+        return Routing(keep_selected(probs_BE, selected_BE), selected_BE, probs_BE, logits_BE)
+
+
+def unit_rows(vectors: Tensor) -> Tensor:
+    """Rows divided by their length. A row shorter than 1e-12 becomes 0 and has no gradient."""
+    length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    # A quotient by 1e-12 would keep the value finite and make a gradient of 1e12.
+    return vectors / length.masked_fill(length < 1e-12, torch.inf)

@@ -1,0 +1,221 @@
+"""Load balancing against golden numbers, and what each penalty does to each router.
+
+Axes: B batch, E experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from recsys_moe.config import parse_config
+from recsys_moe.errors import ConfigError
+from recsys_moe.penalties import (
+    NEEDS,
+    PENALTIES,
+    importance,
+    noisy_load,
+    penalty,
+    smooth_load,
+    squared_variation,
+    switch,
+    z_loss,
+)
+from recsys_moe.routers import ROUTERS, RouterShape, Routing
+from recsys_moe.routers.base import largest_k
+from recsys_moe.routers.topk import TopKRouter
+
+LOGITS = torch.tensor([[2.0, 1, 0], [2, 0, 0], [1, 1, 3], [0, 0, 0]], dtype=torch.float64)
+NOISE = torch.tensor(
+    [[0.1, -0.2, 0], [0, 0.3, -0.1], [0.2, 0, 0], [0.1, 0.2, -0.3]], dtype=torch.float64
+)
+PROBS = LOGITS.softmax(-1)  # column means P = [.473017, .197769, .329214]
+BALANCED = ["softmax", "topk", "vmoe", "smoe", "xmoe", "moesart"]
+
+
+@pytest.mark.parametrize(
+    ("k", "value"),
+    [
+        (1, 1.311199),  # f = [.75, 0, .25]: 3 (.75 * .473017 + .25 * .329214)
+        (2, 1.055471),  # f = [1, .75, .25] / 2, ties to the lower index
+        (3, 1.0),  # everyone selected: f = [1, 1, 1] / 3
+    ],
+)
+def test_switch_golden(k: int, value: float) -> None:
+    assert switch(PROBS, largest_k(LOGITS, k)).item() == pytest.approx(value, abs=1e-6)
+
+
+def test_switch_is_1_at_balance_and_the_number_of_experts_at_collapse() -> None:
+    even = torch.eye(4)
+    assert switch(even, even.bool()).item() == 1
+    one = torch.eye(4)[[2, 2, 2]]
+    assert switch(one, one.bool()).item() == 4
+
+
+def test_importance_golden() -> None:
+    """Column sums 4 P: variance of P is .012635, over the squared mean 1/9 that is .113718.
+
+    With the unbiased variance it would be .113718 * 3 / 2 = .170578.
+    """
+    assert importance(PROBS).item() == pytest.approx(0.113718, abs=1e-6)
+
+
+def test_z_loss_golden() -> None:
+    """Log-sum-exps 2.407606, 2.239546, 3.239546 and ln 3 = 1.098612; the mean of their squares."""
+    assert z_loss(LOGITS).item() == pytest.approx(5.628432, abs=1e-6)
+
+
+def test_smooth_load_golden() -> None:
+    """Means of Phi(3 (o - bar)) with the 2nd largest noisy logit as bar: .664046 .391537 .393587.
+
+    Their mean is .483057, their variance .016379.
+    """
+    means = torch.tensor([0.664046, 0.391537, 0.393587])
+    assert squared_variation(means).item() == pytest.approx(0.070194, abs=1e-6)
+    found = smooth_load(LOGITS, LOGITS + NOISE, 2).item()
+    assert found == pytest.approx(0.070194, abs=1e-6)
+
+
+def test_noisy_load_golden() -> None:
+    """Sums of Phi((o - bar) / .5) with the 2nd largest noisy logit of the others as bar.
+
+    [3.225702, 2.626835, 1.749761]; with the unbiased variance .057207 * 3 / 2 = .085811.
+    """
+    sums = torch.tensor([3.225702, 2.626835, 1.749761])
+    assert squared_variation(sums).item() == pytest.approx(0.057207, abs=1e-6)
+    scale = torch.full_like(LOGITS, 0.5)
+    found = noisy_load(LOGITS, LOGITS + NOISE, scale, 2).item()
+    assert found == pytest.approx(0.057207, abs=1e-6)
+
+
+GRADIENTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "switch": lambda o: switch(o.softmax(-1), largest_k(LOGITS, 2)),
+    "importance": lambda o: importance(o.softmax(-1)),
+    "load": lambda o: smooth_load(o, o + NOISE, 2),
+    "noisy_load": lambda o: noisy_load(o, o + NOISE, 0.5 + o.sigmoid(), 2),
+    "z_loss": z_loss,
+}
+
+
+@pytest.mark.parametrize("name", sorted(GRADIENTS))
+def test_gradients_equal_finite_differences(name: str) -> None:
+    torch.autograd.gradcheck(GRADIENTS[name], LOGITS.clone().requires_grad_())
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e4])
+@pytest.mark.parametrize("name", sorted(GRADIENTS))
+def test_zero_and_huge_logits_have_finite_values_and_gradients(name: str, scale: float) -> None:
+    logits = (scale * LOGITS.float()).requires_grad_()
+    value = GRADIENTS[name](logits)
+    value.backward()
+    assert torch.isfinite(value) and torch.isfinite(logits.grad).all()
+
+
+def test_variation_of_a_single_expert_is_0() -> None:
+    assert squared_variation(torch.tensor([3.0])).item() == 0
+
+
+def route(name: str, **settings: object) -> tuple[Routing, int, list[torch.nn.Parameter]]:
+    torch.manual_seed(0)
+    router = ROUTERS[name](ROUTERS[name].Config(**settings), RouterShape(6, 8))
+    return router.train()(torch.randn(16, 6)), router.kept, list(router.parameters())
+
+
+@pytest.mark.parametrize("name", BALANCED)
+@pytest.mark.parametrize("kind", ["switch", "importance", "load", "z_loss"])
+def test_every_balancing_penalty_teaches_every_router_with_probabilities(
+    name: str, kind: str
+) -> None:
+    routing, kept, parameters = route(name)
+    penalty({kind: 2.0}, routing, kept).backward()
+    assert any(p.grad is not None and (p.grad != 0).any() for p in parameters)
+
+
+def test_penalties_add_up_with_their_weights() -> None:
+    routing, kept, _ = route("vmoe")
+    single = {name: penalty({name: 1.0}, routing, kept) for name in PENALTIES}
+    together = penalty({"switch": 0.5, "z_loss": 2.0, "load": 0.0}, routing, kept)
+    torch.testing.assert_close(together, 0.5 * single["switch"] + 2 * single["z_loss"])
+
+
+def test_who_keeps_every_expert_is_judged_by_its_favourite() -> None:
+    routing = Routing(PROBS, torch.ones_like(PROBS).bool(), PROBS, LOGITS)
+    assert penalty({"switch": 1.0}, routing, 3) == pytest.approx(1.311199, abs=1e-6)
+    first = smooth_load(LOGITS, LOGITS, 1).item()
+    assert penalty({"load": 1.0}, routing, 3) == pytest.approx(first)
+
+
+def test_load_uses_the_noise_of_the_router() -> None:
+    routing = Routing(PROBS, largest_k(LOGITS, 2), PROBS, LOGITS + NOISE, clean_logits_BE=LOGITS)
+    assert penalty({"load": 1.0}, routing, 2) == pytest.approx(0.070194, abs=1e-6)
+    routing.noise_scale_BE = torch.full_like(LOGITS, 0.5)
+    assert penalty({"load": 1.0}, routing, 2) == pytest.approx(0.057207, abs=1e-6)
+
+
+def test_load_teaches_the_size_of_the_topk_noise() -> None:
+    torch.manual_seed(0)
+    router = TopKRouter(TopKRouter.Config(noise=True), RouterShape(6, 8)).train()
+    penalty({"load": 1.0}, router(torch.randn(16, 6)), router.kept).backward()
+    assert (router.noise_gate.weight.grad != 0).any()
+
+
+def test_topk_noise_has_the_size_of_its_own_gate_and_stops_at_evaluation() -> None:
+    """W_noise = 0: softplus(0) + .01 = ln 2 + .01 = .703147; 32,000 draws, standard error .003."""
+    router = TopKRouter(TopKRouter.Config(noise=True), RouterShape(2, 4)).train()
+    x_BD = torch.randn(8000, 2)
+    routing = router(x_BD)
+    noise_BE = routing.logits_BE - routing.clean_logits_BE
+    assert noise_BE.std().item() == pytest.approx(0.703147, abs=0.012)
+    assert (routing.noise_scale_BE - 0.703147).abs().max() < 1e-5
+    quiet = router.eval()(x_BD)
+    assert quiet.clean_logits_BE is None
+    torch.testing.assert_close(quiet.logits_BE, routing.clean_logits_BE)
+
+
+def test_topk_noise_teaches_its_gate_through_the_weights() -> None:
+    router = TopKRouter(TopKRouter.Config(noise=True), RouterShape(6, 8)).train()
+    (router(torch.randn(16, 6)).weights_BE @ torch.arange(8.0)).sum().backward()
+    assert (router.noise_gate.weight.grad != 0).any()
+
+
+def test_topk_with_one_expert_warns_that_its_router_learns_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    router = TopKRouter(TopKRouter.Config(k=1), RouterShape(6, 8))
+    assert "k is 1" in caplog.text and "no gradient" in caplog.text and "k=2" in caplog.text
+    (router(torch.randn(16, 6)).weights_BE @ torch.arange(8.0)).sum().backward()
+    assert (router.gate.weight.grad == 0).all()
+
+
+@pytest.mark.parametrize("name", ["hash", "thor"])
+@pytest.mark.parametrize("kind", sorted(PENALTIES))
+def test_a_penalty_on_a_router_without_parameters_is_refused(name: str, kind: str) -> None:
+    raw = {"model": {"router": {"name": name}}, "penalties": {kind: 0.25}}
+    rule = rf"^penalties.{kind} must be 0 with router {name}, .*, got 0.25; set penalties.{kind}=0"
+    with pytest.raises(ConfigError, match=rule):
+        parse_config(raw)
+    raw["penalties"] = {kind: 0.0}
+    parse_config(raw)
+
+
+def test_balancing_what_is_balanced_is_refused() -> None:
+    raw = {"model": {"router": {"name": "expert_choice"}}, "penalties": {"switch": 0.1}}
+    with pytest.raises(ConfigError, match=r"penalties.switch must be 0 with router expert_choice"):
+        parse_config(raw)
+    parse_config({**raw, "penalties": {"importance": 0.1}})
+
+
+@pytest.mark.parametrize("kind", ["switch", "load", "z_loss", "trimmed_lasso"])
+def test_a_router_without_what_a_penalty_needs_is_told_so(kind: str) -> None:
+    """Routers from outside the table are found out at the first step."""
+    bare = Routing(PROBS, PROBS > 0)
+    with pytest.raises(ConfigError, match=rf"penalties.{kind} needs .* set penalties.{kind}=0"):
+        penalty({kind: 1.0}, bare, 2)
+    assert penalty({kind: 0.0}, bare, 2) == 0
+
+
+def test_every_penalty_has_a_setting_and_a_need() -> None:
+    assert set(NEEDS) == set(PENALTIES) == set(parse_config({}).penalties.model_dump())

@@ -1,0 +1,174 @@
+"""THOR: random experts in training, all of them at inference, and a loss for their agreement.
+
+Axes: B batch, T tasks, E experts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from recsys_moe.columns import Batch
+from recsys_moe.module import RecModule
+from recsys_moe.routers import RouterShape
+from recsys_moe.routers.thor import THORRouter
+from recsys_moe.schema import Feature, Schema, Task
+from recsys_moe.seeds import stream_seed
+from recsys_moe.tasks import KINDS, mean_disagreement
+
+NAN = math.nan
+
+
+def make(num_experts: int = 4) -> THORRouter:
+    return THORRouter(THORRouter.Config(), RouterShape(3, num_experts))
+
+
+def test_a_mini_batch_has_one_expert_of_weight_1() -> None:
+    routing = make().train()(torch.randn(6, 3))
+    assert routing.selected_BE.sum(0).sort().values.tolist() == [0, 0, 0, 6]
+    assert torch.equal(routing.weights_BE, routing.selected_BE.float())
+
+
+def test_draws_are_uniform_and_fresh_in_every_pass() -> None:
+    """4,000 draws over 4 experts: 1,000 each, standard deviation sqrt(4,000 * 3/16) = 27."""
+    router, x_BD = make().train(), torch.zeros(1, 3)
+    drawn = torch.cat([router(x_BD).weights_BE for _ in range(4000)])
+    assert (drawn.sum(0) - 1000).abs().max() < 4 * 27
+    same = (drawn[1:] == drawn[:-1]).all(-1).float().mean().item()
+    assert same == pytest.approx(1 / 4, abs=4 * (3 / 16 / 4000) ** 0.5)
+
+
+def test_inference_averages_all_experts() -> None:
+    routing = make().eval()(torch.randn(6, 3))
+    assert routing.selected_BE.all() and (routing.weights_BE == 1 / 4).all()
+
+
+def test_it_promises_what_it_selects() -> None:
+    router = make()
+    assert router.train().max_selected == 1 and router.eval().max_selected == 4
+
+
+def test_symmetric_kl_golden() -> None:
+    """p = .8, q = .6: (.8 - .6) (ln 4 - ln 1.5) / 2 = .1 * .980829 = .098083."""
+    first, second = torch.tensor([math.log(4)]), torch.tensor([math.log(1.5)])
+    found = KINDS["binary"].disagreement(first, second).item()
+    assert found == pytest.approx(0.098083, abs=1e-6)
+    kl = [a * math.log(a / b) + (1 - a) * math.log((1 - a) / (1 - b)) for a, b in _both(0.8, 0.6)]
+    assert found == pytest.approx(sum(kl) / 2, abs=1e-6)
+
+
+def _both(p: float, q: float) -> list[tuple[float, float]]:
+    return [(p, q), (q, p)]
+
+
+def test_symmetric_kl_stays_finite_where_probabilities_are_0_and_1() -> None:
+    """(1 - 0) (200 - -200) / 2 = 200."""
+    first = torch.tensor([200.0], requires_grad=True)
+    loss = KINDS["binary"].disagreement(first, torch.tensor([-200.0])).sum()
+    loss.backward()
+    assert loss.item() == pytest.approx(200) and first.grad.item() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_disagreement_is_symmetric_and_its_gradient_right(kind: str) -> None:
+    first = torch.tensor([0.3, -2, 4], dtype=torch.float64, requires_grad=True)
+    second = torch.tensor([1.0, -2, -1], dtype=torch.float64, requires_grad=True)
+    found = KINDS[kind].disagreement(first, second)
+    assert found[1].item() == 0 and (found >= 0).all()
+    torch.testing.assert_close(found, KINDS[kind].disagreement(second, first))
+    torch.autograd.gradcheck(KINDS[kind].disagreement, (first, second))
+
+
+def test_disagreement_is_a_mean_over_labelled_rows() -> None:
+    """((3 - 1)^2 + (1 - 2)^2) / 2 = 2.5; the unlabelled third row counts nowhere."""
+    first, second = torch.tensor([3.0, 1, 9]), torch.tensor([1.0, 2, 0], requires_grad=True)
+    loss = mean_disagreement("regression", first, second, torch.tensor([5.0, 3, NAN]))
+    loss.backward()
+    assert loss.item() == 2.5 and second.grad.tolist() == [-2, 1, 0]
+    nothing = mean_disagreement("regression", first, second, torch.full((3,), NAN))
+    assert nothing.item() == 0
+
+
+def module(consistency: float) -> RecModule:
+    tasks = (
+        Task(name="watch", kind="binary", column="watch"),
+        Task(name="rating", kind="regression", column="rating", weight=3.0),
+    )
+    schema = Schema(
+        name="tiny",
+        protocol="paper",
+        vocabulary="all",
+        user=Feature(name="user", column="user", size=5, id_type="int64"),
+        item=Feature(name="item", column="item", size=5, id_type="int64"),
+        tasks=tasks,
+        rows={},
+        labels={},
+    )
+    model = {"embedding_dim": 4, "num_experts": 4, "expert_dim": 8, "tower_dims": [8], "dropout": 0}
+    router = {"name": "thor", "consistency": consistency}
+    made = RecModule({"model": {**model, "router": router}}, schema.to_json())
+    made._steps_per_epoch = 1
+    return made.train()
+
+
+BATCH = Batch(
+    torch.arange(5, dtype=torch.int32),
+    torch.arange(5, dtype=torch.int32),
+    torch.tensor([[1.0, 4], [0, NAN], [1, 2], [0, NAN], [1, 5]]),
+)
+
+
+def test_a_step_adds_both_losses_and_the_weighted_disagreement() -> None:
+    """loss 1 + loss 2 + alpha (KL of watch + 3 * squared difference of rating), 3 the task weight.
+
+    The logged loss is the mean of the two.
+    """
+    trained = module(consistency=0.7)
+    total = trained.training_step(BATCH, 1)
+    trained.model.reseed(stream_seed(0, "step", 0, 0))
+    first, second = (trained.model(BATCH.user, BATCH.item) for _ in range(2))
+    losses = [trained.losses(output, BATCH.labels)[0] for output in (first, second)]
+    (p, r), (q, s) = first.logits_BT.t(), second.logits_BT.t()
+    kl = ((p.sigmoid() - q.sigmoid()) * (p - q) / 2).mean()
+    squares = (r - s).square()[[0, 2, 4]].mean()
+    torch.testing.assert_close(total, losses[0] + losses[1] + 0.7 * (kl + 3 * squares))
+    assert not torch.equal(first.logits_BT, second.logits_BT) and squares > 0
+    assert trained._loss_sum.item() == pytest.approx(5 * sum(losses).item() / 2)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """On tensors this small threads only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_agreement_draws_the_experts_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same steps with a weight on the disagreement end in a smaller spread over the draws."""
+    steps = itertools.count()
+    monkeypatch.setattr(RecModule, "global_step", property(lambda self: next(steps)))
+
+    def spread(consistency: float) -> float:
+        trained = module(consistency)
+        optimizer = torch.optim.Adam(trained.parameters(), lr=0.01)
+        for _ in range(60):
+            optimizer.zero_grad()
+            trained.training_step(BATCH, 1).backward()
+            optimizer.step()
+        with torch.no_grad():
+            passes = torch.stack([trained.model(BATCH.user, BATCH.item)[0] for _ in range(20)])
+        return passes.std(0).mean().item()
+
+    assert spread(5.0) < 0.7 * spread(0.0)
+
+
+def test_a_negative_weight_is_refused() -> None:
+    with pytest.raises(ValueError, match="consistency"):
+        THORRouter.Config(consistency=-1)
