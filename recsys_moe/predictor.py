@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,7 +115,8 @@ class Predictor:
     @torch.inference_mode()
     def _predict(self, user: Tensor, item: Tensor) -> dict[str, Tensor]:
         self.artifact.model.reseed(self.artifact.config.trainer.seed)
-        batches = zip(user.split(ROWS_PER_BATCH), item.split(ROWS_PER_BATCH), strict=True)
+        rows = math.lcm(ROWS_PER_BATCH, self.artifact.config.model.router.eval_rows)
+        batches = zip(user.split(rows), item.split(rows), strict=True)
         logits = [self.artifact.model(*batch).logits_BT for batch in batches]
         together = torch.cat(logits) if logits else torch.empty(0, len(self.tasks))
         return {t.name: KINDS[t.kind].link(together[:, i]) for i, t in enumerate(self.tasks)}

@@ -1,7 +1,7 @@
 """MOESART: sample k experts per example, adjust their logits, train exactly k-sparse.
 
-"MOESART: An Effective Sampling-based Router for Sparse Mixture of Experts" (paper under double-blind
-review, anonymous). Equation and algorithm numbers are those of the paper and of its supplement S2.
+"MOESART: An Effective Sampling-based Router for Sparse Mixture of Experts" (anonymous, under
+double-blind review). Equation and algorithm numbers are the paper's and its supplement's (S2).
 Axes: B batch, E experts, D input width. `counts_BE` is the paper's r, `adjusted` its z.
 """
 

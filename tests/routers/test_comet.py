@@ -18,7 +18,7 @@ from recsys_moe.routers.smooth_step import smooth_step
 
 SPLITS = torch.tensor([[[0.25, -0.1, 0.1], [0.0, -0.5, 0.25]]], dtype=torch.float64)
 LEAVES = torch.tensor([[[0.2, -0.1, 0, 0.3], [0.1, 0, -0.2, 0.05]]], dtype=torch.float64)
-# Tree 0: S = .84375, .352, .648. Leaf 0 is left, left: .84375 * .352 = .297; leaf 3 is right, right:
+# Tree 0: S = .84375, .352, .648. Leaf 0 is left, left: .84375 * .352 = .297; leaf 3 right, right:
 # .15625 * .352 = .055. Tree 1: S(-.5) = 0, so leaf 0 is never reached.
 REACH = [[0.297, 0.54675, 0.10125, 0.055], [0, 0.5, 0.421875, 0.078125]]
 WEIGHTS = [0.185033, 0.507380, 0.227825, 0.079762]
@@ -150,7 +150,7 @@ def test_weights_and_entropy_have_the_gradient_of_finite_differences(num_experts
 @pytest.mark.parametrize(
     ("experts", "k", "inputs", "count"), [(16, 2, 256, 15_934), (9, 4, 128, 8_772)]
 )
-def test_the_parameter_count_is_that_of_the_paper(
+def test_the_parameter_count_is_as_documented(
     experts: int, k: int, inputs: int, count: int
 ) -> None:
     made = router(experts, inputs, k=k)

@@ -158,7 +158,7 @@ def test_before_training_every_expert_is_selected() -> None:
 @pytest.mark.parametrize(
     ("experts", "k", "inputs", "count"), [(16, 2, 256, 2570), (9, 4, 128, 2580)]
 )
-def test_the_parameter_count_is_that_of_the_paper(
+def test_the_parameter_count_is_as_documented(
     experts: int, k: int, inputs: int, count: int
 ) -> None:
     made = DSelectKRouter(DSelectKRouter.Config(k=k), RouterShape(inputs, experts))
