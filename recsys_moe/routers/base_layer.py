@@ -1,7 +1,7 @@
 """BASE: training gives every expert the same number of examples, one expert each.
 
-Lewis et al. 2021, https://arxiv.org/abs/2103.16716, section 3 (balanced assignment, and the
-sigmoid gate of eq. 4). Axes: B batch, E experts, D input width, U unassigned examples.
+Lewis et al. 2021, https://arxiv.org/abs/2103.16716 (balanced assignment, sigmoid gate).
+Axes: B batch, E experts, D input width, U unassigned examples.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class BaseLayerRouter(Router):
     """w = sigmoid(x . e_a) on the one expert a; e are the experts' centroids.
 
     Training: a is the balanced assignment with (nearly) the largest sum of scores x . e, so a
-    row's expert depends on its batch. Evaluation: a is the best-scoring expert of the row itself.
-    The centroids learn through the sigmoid alone.
+    row's expert depends on its batch (on several devices, on its device's part). Evaluation: a is
+    the best-scoring expert of the row itself. The centroids learn through the sigmoid alone.
 
     Differs from the paper, which returns w f_a(x) + (1 - w) x: our experts' input and output
     widths may differ, so there is no residual.

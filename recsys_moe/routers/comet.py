@@ -1,6 +1,6 @@
 """COMET: k soft trees over the experts, and optionally a learned permutation of the experts.
 
-Ibrahim et al. 2023, https://arxiv.org/abs/2306.02824, section 3; permutation: section 4.
+Ibrahim et al. 2023, https://arxiv.org/abs/2306.02824 (COMET, and with the permutation COMET+).
 Axes: B batch, E experts (leaves), K trees, N = E - 1 splits of a tree, D input width.
 """
 

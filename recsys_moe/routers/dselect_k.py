@@ -1,6 +1,6 @@
 """DSelect-k: k smooth selectors, each of which chooses an expert bit by bit.
 
-Hazimeh et al. 2021, https://arxiv.org/abs/2106.03760, section 3.
+Hazimeh et al. 2021, https://arxiv.org/abs/2106.03760.
 Axes: B batch, E experts, K selectors, M bits of an expert's index, D input width.
 """
 

@@ -1,6 +1,6 @@
 """The learned permutation of expert slots, "local search" of COMET+ and Top-k+.
 
-Ibrahim et al. 2023, https://arxiv.org/abs/2306.02824, section 4. Axes: B batch, E experts.
+Ibrahim et al. 2023, https://arxiv.org/abs/2306.02824. Axes: B batch, E experts.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class LearnedPermutation(nn.Module):
 
     def matrix(self) -> Tensor:
         """(E, E): row i says to which slots expert i goes; soft only while training learns it."""
-        if self.is_soft:
+        if not self.training:
+            return self.hard_EE
+        if not self.is_frozen:
             return self._soft(self.logits_EE)
         # 0 * keeps M in the graph, so that its gradient is zero and not missing.
         return self.hard_EE + 0 * self.logits_EE
@@ -102,7 +104,7 @@ class LearnedPermutation(nn.Module):
 
 
 def permute(values_BE: Tensor, matrix_EE: Tensor) -> Tensor:
-    """values Q with its rows divided by their sums, (B, E), also under autocast in full precision.
+    """values Q with rows divided by their sums, (B, E), in full precision also under autocast.
 
     No sum is 0 where that of `values` is not: a round of Sinkhorn makes each row sum to 1 and then
     divides its entries by at most E.

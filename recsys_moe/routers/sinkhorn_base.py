@@ -1,6 +1,6 @@
 """S-BASE: balanced training by optimal transport, softmax gate.
 
-Clark et al. 2022, https://arxiv.org/abs/2202.01169, section 3 (S-BASE).
+Clark et al. 2022, https://arxiv.org/abs/2202.01169 (their S-BASE).
 Axes: B batch, E experts, D input width.
 """
 

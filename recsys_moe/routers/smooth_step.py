@@ -1,6 +1,6 @@
 """The smooth-step function, which DSelect-k and COMET use in place of the sigmoid.
 
-Hazimeh et al. 2020, "The Tree Ensemble Layer", https://arxiv.org/abs/2002.07772, section 2.
+Hazimeh et al. 2020, "The Tree Ensemble Layer", https://arxiv.org/abs/2002.07772.
 """
 
 from __future__ import annotations

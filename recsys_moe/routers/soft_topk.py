@@ -1,7 +1,7 @@
 """Differentiable top-k mask by isotonic regression, used as a router.
 
-Sander et al. 2023, https://arxiv.org/abs/2302.01425, sections 3 and 4 (p-norm relaxation of the
-top-k mask, solved by pooling adjacent violators). Axes: B batch, E experts, D input width.
+Sander et al. 2023, https://arxiv.org/abs/2302.01425 (p-norm relaxation of the top-k mask, solved
+by pooling adjacent violators). Axes: B batch, E experts, D input width.
 """
 
 from __future__ import annotations

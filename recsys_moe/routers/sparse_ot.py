@@ -1,6 +1,6 @@
 """Routing by sparsity-constrained optimal transport: at most k experts, roughly balanced.
 
-Liu et al. 2023, https://arxiv.org/abs/2209.15466, sections 3 and 4 (semi-dual, squared 2-norm).
+Liu et al. 2023, https://arxiv.org/abs/2209.15466 (semi-dual with the squared 2-norm).
 Axes: B batch, E experts, D input width.
 """
 
@@ -106,7 +106,8 @@ def sparse_projection(values_BE: Tensor, k: int) -> tuple[Tensor, Tensor]:
     max(v - t, 0) with t such that the sum is 1. Among equals the lower index wins. (B, E) each.
     """
     ordered = values_BE.sort(dim=-1, descending=True, stable=True)
-    top_BK, index_BK = ordered.values[:, :k], ordered.indices[:, :k]
+    index_BK = ordered.indices[:, :k]
+    top_BK = ordered.values[:, :k] - ordered.values[:, :1]  # same result; - 1 below is not lost
     size_K = torch.arange(1, k + 1, device=values_BE.device)
     level_BK = (top_BK.cumsum(-1) - 1) / size_K
     inside_BK = top_BK > level_BK  # true for the first few, and always for the first

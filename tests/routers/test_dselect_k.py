@@ -13,6 +13,7 @@ from torch import Tensor
 
 from recsys_moe.config import parse_config
 from recsys_moe.errors import ConfigError
+from recsys_moe.moe import Experts, MoE
 from recsys_moe.routers import Routing
 from recsys_moe.routers.base import RouterShape
 from recsys_moe.routers.dselect_k import DSelectKRouter, code_probs
@@ -129,6 +130,20 @@ def test_saturated_selectors_select_k_experts_or_fewer() -> None:
     both = saturated(4, [0.5, -0.5, 0.5, -0.5])
     assert both.selected_BE.sum().item() == 1
     assert both.weights_BE.tolist() == [[0.0, 0.0, 1.0, 0.0]]
+
+
+def test_the_layer_turns_sparse_by_itself_once_the_selectors_saturate() -> None:
+    torch.manual_seed(0)
+    made = DSelectKRouter(DSelectKRouter.Config(), RouterShape(3, 8))
+    layer = MoE(Experts(8, 3, 4, dropout=0.0), [made])
+    x_BD = torch.randn(6, 3)
+    assert not layer._is_sparse(made(x_BD).selected_BE)
+    with torch.no_grad():
+        made.bit_gate.bias.fill_(9.0)
+    assert layer._is_sparse(made(x_BD).selected_BE)
+    dense = MoE(layer.experts, [made], dispatch="dense")
+    user_B = torch.zeros(6, dtype=torch.long)
+    torch.testing.assert_close(layer(x_BD, user_B)[0], dense(x_BD, user_B)[0])
 
 
 def test_saturated_bits_have_exactly_no_gradient() -> None:

@@ -60,7 +60,7 @@ def naive_mask(values: np.ndarray, k: int, softness: float, exponent: int) -> np
 
 GOLDEN: list[tuple[list[float], float, list[float], list[float]]] = [
     # x, l, mask for p = 2, mask for p = 4/3; k = 2
-    # p = 2, block of 1 and 0 and 2: v = (2 + 1 + 0) / 3 - 2 * 2 / 3 ... = 0 with entry 2 at 1
+    # p = 2: v = -.5 gives (2.5, 1.5, .5, -.5) / 2, clipped to [0, 1]: 1 + .75 + .25 + 0 = 2
     ([2.0, 1, 0, -1], 2.0, [1, 0.75, 0.25, 0], [1, 0.8993, 0.1007, 0]),
     ([2.0, 1, 0, -1], 0.5, [1, 1, 0, 0], [1, 1, 0, 0]),
     # p = 2: v = (.3 + .1 + .05) / 3 - .5 * 2 / 3 = -.183333; (.3 + .183333) / .5 = .966667

@@ -79,6 +79,13 @@ def _on(values: Tensor, support: tuple[int, ...]) -> Tensor:
     return point
 
 
+def test_the_projection_of_huge_values_in_float32_is_exact() -> None:
+    """3e8 - 1 is 3e8 in float32, which would leave no entry above the threshold."""
+    plan_BE, support_BE = sparse_projection(torch.tensor([[3e8, 1e8, 0.0], [3e8, 3e8, 0.0]]), 2)
+    assert plan_BE.tolist() == [[1, 0, 0], [0.5, 0.5, 0]]
+    assert support_BE.tolist() == [[True, False, False], [True, True, False]]
+
+
 def test_golden_plan_with_fixed_prices() -> None:
     logits_BE = torch.tensor([[2, 1, 0], [2, 0, 0.5], [1, 1.5, 3]], dtype=torch.float64)
     price_E = torch.tensor([-0.2, 0.1, 0.1], dtype=torch.float64)
