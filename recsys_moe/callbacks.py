@@ -90,6 +90,18 @@ def headline(metrics: dict[str, Any]) -> str:
     return ", ".join(f"{key} {float(value):.4f}" for key, value in shown)
 
 
+class Bar(RichProgressBar):
+    """Lightning's bar, counting epochs from 1 and without the logger's version number."""
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        return f"epoch {current_epoch + 1}/{self.trainer.max_epochs}"
+
+    def get_metrics(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
+    ) -> dict[str, Any]:
+        return {k: v for k, v in super().get_metrics(trainer, pl_module).items() if k != "v_num"}
+
+
 def progress_callback(bar: bool) -> Callback:
     """A bar (for terminals) or plain lines."""
-    return RichProgressBar(refresh_rate=20) if bar else PlainProgress()
+    return Bar(refresh_rate=20) if bar else PlainProgress()

@@ -25,7 +25,8 @@ class RecModule(lightning.LightningModule):
     """Trains a MultiTaskMoE on masked, weighted losses of mixed kinds.
 
     `config` and `schema_json` are plain values, so that a checkpoint never holds a pickled class.
-    Logged: `train/loss` (tasks only, without penalties), `val/loss`, `val/<task>/<metric>`.
+    Logged: `train/loss` (tasks only, without penalties), `train/evaluated_share`, `val/loss`,
+    `val/<task>/<metric>`.
     With a router of two passes a step minimises the sum of both losses plus, per task,
     `consistency` times their disagreement; `train/loss` is then the mean of both.
     """
@@ -38,7 +39,11 @@ class RecModule(lightning.LightningModule):
         self.weights = task_weights(self.config, self.schema.tasks)
         torch.manual_seed(stream_seed(self.config.trainer.seed, "init"))
         self.model = build_model(self.config, self.schema)
-        self._loss_sum, self._rows = torch.zeros((), dtype=torch.float64), 0
+        self._reset_epoch_sums()
+
+    def _reset_epoch_sums(self) -> None:
+        self._loss_sum, self._pairs = (torch.zeros((), dtype=torch.float64) for _ in range(2))
+        self._rows = 0
 
     def start_routers(self, user_N: Tensor) -> None:
         """Tell the routers how often each user occurs in training. `user_N`: all its rows."""
@@ -78,14 +83,19 @@ class RecModule(lightning.LightningModule):
         outputs = [self.model(batch.user, batch.item) for _ in range(passes)]
         losses, penalties = zip(*(self.losses(o, batch.labels) for o in outputs), strict=True)
         loss = torch.stack(losses).mean()
-        self._loss_sum = self._loss_sum.to(loss.device) + loss.detach() * len(batch.user)
-        self._rows += len(batch.user)
+        self._add_to_epoch(loss.detach(), outputs[0], len(batch.user))
         if batch_idx % settings.log_every_n_steps == 0:
             self._report(loss.detach())
         extra = torch.stack(penalties).sum()
         if passes == 2:
             extra = extra + self._disagreement(outputs[0], outputs[1], batch.labels)
         return passes * loss + extra
+
+    def _add_to_epoch(self, loss: Tensor, output: Output, rows: int) -> None:
+        selected_BE = torch.stack([routing.selected_BE for routing in output.routings]).any(0)
+        self._loss_sum = self._loss_sum.to(loss.device) + loss * rows
+        self._pairs = self._pairs.to(loss.device) + selected_BE.sum()
+        self._rows += rows
 
     def _disagreement(self, first: Output, second: Output, labels_BT: Tensor) -> Tensor:
         """Of two passes: sum over tasks of task weight x the router's `consistency` x mean."""
@@ -118,7 +128,7 @@ class RecModule(lightning.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         result = self._evaluation.result("val")
-        self._log_train_loss()
+        self._log_epoch_sums()
         self.log("val/loss", result["loss"], prog_bar=True)
         for task, metrics in result["tasks"].items():
             for name, value in metrics.items():
@@ -128,10 +138,16 @@ class RecModule(lightning.LightningModule):
             self.log(f"val/{task}/max_load", max(routing["load"]))
             self.log(f"val/{task}/experts_per_example", routing["experts_per_example"])
 
-    def _log_train_loss(self) -> None:
-        """Mean over the epoch so far. Here, because callbacks run before on_train_epoch_end."""
-        self.log("train/loss", (self._loss_sum / max(self._rows, 1)).float())
-        self._loss_sum, self._rows = torch.zeros_like(self._loss_sum), 0
+    def _log_epoch_sums(self) -> None:
+        """Means over the epoch. Here, because callbacks run before on_train_epoch_end.
+
+        `train/evaluated_share`: (example, expert) pairs evaluated, of all there are.
+        """
+        rows = max(self._rows, 1)
+        self.log("train/loss", (self._loss_sum / rows).float())
+        share = self._pairs / (rows * self.config.model.num_experts)
+        self.log("train/evaluated_share", share.float())
+        self._reset_epoch_sums()
 
     def configure_optimizers(self) -> Any:
         settings = self.config.optim

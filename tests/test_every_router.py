@@ -1,0 +1,30 @@
+"""Every router of the table through the whole product: train, save, load, evaluate, predict."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from recsys_moe.config import parse_config
+from recsys_moe.evaluate import evaluate_artifact
+from recsys_moe.predictor import Predictor
+from recsys_moe.routers import ROUTERS
+from recsys_moe.train import fit
+from tests.conftest import TINY_MODEL
+
+
+@pytest.mark.parametrize("name", sorted(ROUTERS))
+def test_the_artifact_evaluates_as_the_model_that_was_trained(
+    name: str, prepared: Path, tmp_path: Path
+) -> None:
+    model = {**TINY_MODEL, "router": {"name": name}}
+    trainer = {"max_epochs": 1, "batch_size": 64}
+    fitted = fit(parse_config({"model": model, "trainer": trainer}), prepared, tmp_path / "run")
+    loaded = evaluate_artifact(tmp_path / "run", "val", None)
+    assert math.isfinite(loaded["loss"])
+    assert loaded["loss"] == pytest.approx(fitted["loss"], abs=1e-6)
+    assert loaded["routing"] == fitted["routing"]
+    first, second = (Predictor.load(tmp_path / "run").recommend(1, k=3) for _ in range(2))
+    assert first == second and len(first) == 3
