@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -63,6 +64,9 @@ def shape(name: str, n: int) -> Tensor:
     i = torch.arange(1, n + 1, dtype=torch.float64)
     if name == "base":
         return O.softmax(-1)
+    if name == "random":
+        values = torch.from_numpy(np.random.default_rng(0).random(n))
+        return values / values.sum()
     peak = torch.full((n,), 0.1 / (n - 1), dtype=torch.float64)
     peak[0] = 0.9
     shapes = {"uniform": i**0, "1/i": 1 / i, "2^-i": 0.5**i, "3^-i": 3.0**-i, "linear": n + 1 - i}
@@ -78,13 +82,20 @@ def shape(name: str, n: int) -> Tensor:
         (8, 2, "2^-i", [0.1447, 0.1447, 0, 0.0538], [0.1224, 0.1109, 0.0273]),
         (8, 2, "3^-i", [0.1575, 0.1575, 0, 0.0679], [0.0996, 0.2403, 0.0981]),
         (8, 2, "linear", [0.0660, 0.0660, 0, 0.0147], [0.0643, 0.0137, 0.0039]),
+        (8, 2, "random", [0.0481, 0.0481, 0, 0.0113], [0.0466, 0.0111, 0.0027]),
         (8, 2, "peak", [0.0932, 0.0932, 0, 0.0442], [0.0810, 0.4323, 0.1887]),
-        (4, 2, "base", [0.153967, 0.153967, 0, 0.065337], [0.098820, 0.218711, 0.087931]),
-        (4, 3, "base", [0.174180, 0.201060, 0, 0.094983], [0.045073, 0.368730, 0.264084]),
+        (8, 4, "1/i", [0.1924, 0.2280, 0, 0.0624], [0.1372, 0.1518, 0.1083]),
+        (8, 4, "2^-i", [0.1721, 0.2191, 0, 0.0837], [0.0671, 0.2876, 0.2238]),
+        (8, 4, "linear", [0.0843, 0.0963, 0, 0.0198], [0.0715, 0.0476, 0.0301]),
+        (8, 4, "random", [0.0586, 0.0680, 0, 0.0157], [0.0467, 0.0409, 0.0268]),
+        (8, 4, "peak", [0.1003, 0.1042, 0, 0.0698], [0.0583, 0.6949, 0.5721]),
         (16, 2, "1/i", [0.1410, 0.1410, 0, 0.0353], [0.1377, 0.0366, 0.0075]),
         (16, 2, "2^-i", [0.1451, 0.1451, 0, 0.0538], [0.1233, 0.1099, 0.0266]),
         (16, 2, "peak", [0.0916, 0.0916, 0, 0.0434], [0.0861, 0.4180, 0.1790]),
-        (8, 4, "2^-i", [0.1721, 0.2191, 0, 0.0837], [0.0671, 0.2876, 0.2238]),
+        (9, 4, "1/i", [0.1985, 0.2318, 0, 0.0598], [0.1506, 0.1400, 0.0981]),
+        (9, 4, "2^-i", [0.1729, 0.2196, 0, 0.0836], [0.0689, 0.2859, 0.2222]),
+        (4, 2, "base", [0.153967, 0.153967, 0, 0.065337], [0.098820, 0.218711, 0.087931]),
+        (4, 3, "base", [0.174180, 0.201060, 0, 0.094983], [0.045073, 0.368730, 0.264084]),
     ],
 )
 def test_bias_by_exact_enumeration(
@@ -97,13 +108,69 @@ def test_bias_by_exact_enumeration(
     assert found == pytest.approx(without, abs=6e-5)
 
 
-def test_expected_gradient_points_like_the_dense_one_at_uniform_logits() -> None:
-    """E[do] = dense gradient / ((n - 1)(1 + 1/n)^2): for n = 4 a factor 1 / (3 * 1.5625)."""
-    o_E = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+def expected_gradient(o_E: Tensor, k: int, replacement: bool) -> Tensor:
+    """E[dloss/do] of eq. (3) over all draws and all choices of the adjusted expert."""
+    o_E = o_E.clone().requires_grad_()
     total = torch.zeros((), dtype=torch.float64)
-    for r, probability in draws(torch.full((4,), 0.25), 2, False):
-        for z in (i for i, count in enumerate(r) if count):
-            total = total + float(probability) / 2 * (weigh(o_E, r, 2, "3", z) @ L)
+    for r, probability in draws(o_E.detach().softmax(-1), k, replacement):
+        chosen = [i for i, count in enumerate(r) if count]
+        for z in chosen:
+            total = total + float(probability) / len(chosen) * (weigh(o_E, r, k, "3", z) @ L)
     total.backward()
-    dense = 0.25 * (L - L.mean())
-    torch.testing.assert_close(o_E.grad, dense / (3 * 1.25**2))
+    assert o_E.grad is not None
+    return o_E.grad
+
+
+@pytest.mark.parametrize(
+    ("k", "replacement", "gradient", "cosine", "ratio"),
+    [
+        (2, False, [0.064246, -0.087470, 0.023298, -0.000075], 0.9244, 0.2889),
+        (2, True, [0.032271, -0.046882, 0.014508, 0.000104], 0.9418, 0.1529),
+        (3, False, [0.036654, -0.094508, 0.055460, 0.002393], 0.9995, 0.3008),
+    ],
+)
+def test_expected_gradient_golden(
+    k: int, replacement: bool, gradient: list[float], cosine: float, ratio: float
+) -> None:
+    """Against the dense gradient g (L - g.L): nearly its direction, a fraction of its size."""
+    found = expected_gradient(O, k, replacement)
+    g = O.softmax(-1)
+    dense = g * (L - g @ L)
+    assert found.tolist() == pytest.approx(gradient, abs=1e-6)
+    assert (found @ dense / (found.norm() * dense.norm())).item() == pytest.approx(cosine, abs=5e-5)
+    assert (found.norm() / dense.norm()).item() == pytest.approx(ratio, abs=5e-5)
+
+
+@pytest.mark.parametrize("n", [4, 8, 9, 16])
+def test_expected_gradient_points_like_the_dense_one_at_uniform_logits(n: int) -> None:
+    """E[do] = dense gradient / ((n - 1)(1 + 1/n)^2): .213333, .112875, .101250, .059054."""
+    global_L = torch.linspace(-1, 2, n, dtype=torch.float64) ** 2
+    o_E = torch.zeros(n, dtype=torch.float64, requires_grad=True)
+    total = torch.zeros((), dtype=torch.float64)
+    for r, probability in draws(torch.full((n,), 1 / n), 2, False):
+        for z in (i for i, count in enumerate(r) if count):
+            total = total + float(probability) / 2 * (weigh(o_E, r, 2, "3", z) @ global_L)
+    total.backward()
+    dense = (global_L - global_L.mean()) / n
+    torch.testing.assert_close(o_E.grad, dense / ((n - 1) * (1 + 1 / n) ** 2), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(("n", "k"), [(8, 2), (8, 4)])
+def test_bias_of_a_confident_router_has_its_closed_form(n: int, k: int) -> None:
+    """One-hot limit: (1 - 3/(2k)) sqrt(n/(n-1)) for (3) and (1 - 1/k) sqrt(n/(n-1)) for (iii)."""
+    g = torch.full((n,), 1e-9, dtype=torch.float64)
+    g[0] = 1 - (n - 1) * 1e-9
+    root = math.sqrt(n / (n - 1))
+    assert bias(g, k, "3", False) == pytest.approx((1 - 3 / (2 * k)) * root, abs=1e-5)
+    assert bias(g, k, "iii", False) == pytest.approx((1 - 1 / k) * root, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("k", "inclusion"),
+    [(2, [0.926592, 0.695700, 0.274666, 0.103043]), (3, [0.993924, 0.948214, 0.757393, 0.300469])],
+)
+def test_inclusion_probabilities_golden(k: int, inclusion: list[float]) -> None:
+    found = torch.zeros(4, dtype=torch.float64)
+    for r, probability in draws(O.softmax(-1), k, False):
+        found += float(probability) * torch.tensor(r)
+    assert found.tolist() == pytest.approx(inclusion, abs=1e-6)
