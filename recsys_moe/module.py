@@ -37,6 +37,7 @@ class RecModule(lightning.LightningModule):
         self.config: Config = parse_config(config)
         self.schema = Schema.from_json(schema_json)
         self.weights = task_weights(self.config, self.schema.tasks)
+        self.penalty_weights = self.config.penalties.model_dump()
         torch.manual_seed(stream_seed(self.config.trainer.seed, "init"))
         self.model = build_model(self.config, self.schema)
         self._reset_epoch_sums()
@@ -65,7 +66,7 @@ class RecModule(lightning.LightningModule):
         """Sum over the task routers, not multiplied by the task weights."""
         total = output.logits_BT.new_zeros(())
         for router, routing in zip(self.model.routers, output.routings, strict=True):
-            total = total + penalty(self.config.penalties.model_dump(), routing, router.kept)
+            total = total + penalty(self.penalty_weights, routing, router.kept)
             for name, weight in router.loss_weights.items():
                 total = total + weight * routing.losses[name]
         return total

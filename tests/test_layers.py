@@ -37,6 +37,7 @@ RANKS = {
     "recsys_moe.moe": 4,
     "recsys_moe.config": 5,
     "recsys_moe.metrics": 5,
+    "recsys_moe.overview": 6,
     "recsys_moe.data": 6,
     "recsys_moe.model": 6,
     "recsys_moe.run_folder": 6,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -27,13 +28,22 @@ def schema() -> None:
 
 
 def routers(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    config: ConfigFile = None,
+    set_: Sets = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object per router.")] = False,
 ) -> None:
-    """List the routers."""
-    from recsys_moe.routers import ROUTERS
+    """List the routers: experts per example and parameters per task at the configured size."""
+    from recsys_moe.overview import overviews
 
+    found = overviews(resolve(config, None, {}, set_ or []))
     if as_json:
-        print(json.dumps({name: router.summary for name, router in ROUTERS.items()}))
+        print(json.dumps({name: asdict(router) for name, router in found.items()}))
         return
-    for name, router in ROUTERS.items():
-        print(f"{name:14} {router.summary}")
+    row = "{:14} {:>15} {:>15} {:>10}  {}".format
+    print(row("router", "in training", "at inference", "parameters", "summary"))
+    for name, router in found.items():
+        if router.problem:
+            print(row(name, "-", "-", "-", router.problem))
+        else:
+            sizes = router.training, router.inference, router.parameters
+            print(row(name, *sizes, router.summary))

@@ -74,6 +74,8 @@ class Router(nn.Module, ABC):
     Config: ClassVar[type[RouterConfig]]
     summary: ClassVar[str]
     """One line for `recsys-moe routers`."""
+    sparsity: ClassVar[str] = "dense"
+    """Experts per example in words, where `max_selected` is all of them though `kept` is fewer."""
     batch_dependent: ClassVar[bool] = False
     """True when a row's routing at inference depends on the other rows of its batch."""
     uses_users: ClassVar[bool] = False

@@ -56,6 +56,7 @@ class CometRouter(Router):
                 )
 
     summary = "k trees with an expert at each leaf; becomes sparse as training saturates them"
+    sparsity = "dense to sparse"
     idle_penalties = frozenset({"load", "z_loss"})  # there are no logits of the experts
 
     def __init__(self, config: Config, shape: RouterShape) -> None:

@@ -46,6 +46,7 @@ class DSelectKRouter(Router):
                 )
 
     summary = "k selectors choose experts bit by bit; becomes sparse as training saturates them"
+    sparsity = "dense to sparse"
     idle_penalties = frozenset({"load", "z_loss"})  # there are no logits of the experts
 
     def __init__(self, config: Config, shape: RouterShape) -> None:

@@ -54,6 +54,7 @@ class ExpertChoiceRouter(Router):
                 )
 
     summary = "every expert picks an equal share of the batch (Expert Choice)"
+    sparsity = "k on average"
     batch_dependent = True
     idle_penalties = frozenset({"switch", "load"})  # every expert has the same load by construction
 

@@ -48,6 +48,7 @@ class SoftTopKRouter(Router):
             check_k(self.k, num_experts)
 
     summary = "differentiable soft top-k mask on a softmax; k experts or more"
+    sparsity = "dense to sparse"
 
     def __init__(self, config: Config, shape: RouterShape) -> None:
         super().__init__(config, shape)

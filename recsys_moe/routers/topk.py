@@ -52,6 +52,7 @@ class TopKRouter(Router):
             check_k(self.k, num_experts)
 
     summary = "softmax over the k largest logits"
+    sparsity = "dense to sparse"  # while a permutation is learned
 
     def __init__(self, config: Config, shape: RouterShape) -> None:
         super().__init__(config, shape)

@@ -1,0 +1,60 @@
+"""What each router costs at the size of a configuration: the table of `recsys-moe routers`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from recsys_moe.config import Config, parse_config, select_router
+from recsys_moe.errors import ConfigError
+from recsys_moe.routers import ROUTERS, Router, RouterShape, find_router
+
+
+@dataclass(frozen=True)
+class Overview:
+    """One router; the fields that need its settings are None where these cannot work."""
+
+    summary: str
+    training: str | None = None
+    """Experts an example visits: a number, `dense`, `dense to sparse` or `k on average`."""
+    inference: str | None = None
+    parameters: int | None = None
+    """Learned numbers of one task's router."""
+    batch_dependent: bool = False
+    """True when the other rows of its batch change how a row is routed at inference."""
+    problem: str | None = None
+    """Why the configuration does not work with this router."""
+
+
+def overviews(config: Config) -> dict[str, Overview]:
+    """Every router of the table, and the one of `config`, by name.
+
+    Each with the sizes and shared router settings of `config`, as `fit --router NAME` takes them.
+    """
+    raw = config.model_dump(mode="json", exclude_unset=True, include={"model", "data"})
+    return {name: _overview(raw, name) for name in [*ROUTERS, config.model.router.name]}
+
+
+def _overview(raw: dict[str, Any], name: str) -> Overview:
+    found = find_router(name)
+    try:
+        settings = parse_config(select_router(raw, name)[0]).model
+    except ConfigError as error:
+        problem = str(error)
+        return Overview(found.summary, batch_dependent=found.batch_dependent, problem=problem)
+    router = found(settings.router, RouterShape(2 * settings.embedding_dim, settings.num_experts))
+    return Overview(
+        found.summary,
+        training=_visited(router.train()),
+        inference=_visited(router.eval()),
+        parameters=sum(parameter.numel() for parameter in router.parameters()),
+        batch_dependent=found.batch_dependent,
+    )
+
+
+def _visited(router: Router) -> str:
+    """Experts an example visits in the router's current mode, in words."""
+    num_experts = router.shape.num_experts
+    if router.max_selected < num_experts:
+        return str(router.max_selected)
+    return "dense" if router.kept >= num_experts else router.sparsity

@@ -1,0 +1,145 @@
+"""`recsys-moe routers`: sizes worked by hand, for every router and every configuration."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from recsys_moe.cli import app
+from recsys_moe.config import parse_config
+from recsys_moe.overview import Overview, overviews
+from recsys_moe.routers import ROUTERS
+
+LINEAR = [
+    *("moesart", "softmax", "topk", "vmoe", "smoe", "expert_choice"),
+    *("sparse_ot", "soft_topk"),
+]
+
+
+def found(**model: object) -> dict[str, Overview]:
+    return overviews(parse_config({"model": model}))
+
+
+@pytest.fixture(scope="module")
+def movielens() -> dict[str, Overview]:
+    """p = 2 * 128 = 256, n = 16, k = 2: the defaults."""
+    return found()
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        *((name, 4112) for name in LINEAR),  # n (p + 1) = 16 * 257
+        ("base", 4096),  # n p = 16 * 256
+        ("sinkhorn_base", 4096),
+        ("xmoe", 2177),  # n/2 (p + n) + 1 = 8 * 272 + 1
+        ("dselect_k", 2570),  # k (log2 n + 1) (p + 1) = 2 * 5 * 257
+        ("comet", 15934),  # (2n - 1) k (p + 1) = 31 * 2 * 257
+        ("hash", 0),
+        ("thor", 0),
+    ],
+)
+def test_parameters_at_the_movielens_size(
+    movielens: dict[str, Overview], name: str, parameters: int
+) -> None:
+    assert movielens[name].parameters == parameters
+
+
+@pytest.mark.parametrize(
+    ("names", "training", "inference"),
+    [
+        (["moesart", "topk", "vmoe", "smoe", "xmoe", "sparse_ot"], "2", "2"),
+        (["softmax"], "dense", "dense"),
+        (["expert_choice"], "k on average", "k on average"),
+        (["hash", "base", "sinkhorn_base"], "1", "1"),
+        (["thor"], "1", "dense"),
+        (["dselect_k", "comet", "soft_topk"], "dense to sparse", "dense to sparse"),
+    ],
+)
+def test_experts_per_example(
+    movielens: dict[str, Overview], names: list[str], training: str, inference: str
+) -> None:
+    for name in names:
+        assert (movielens[name].training, movielens[name].inference) == (training, inference), name
+
+
+def test_every_router_of_the_table_is_listed_and_works_with_the_defaults(
+    movielens: dict[str, Overview],
+) -> None:
+    assert list(movielens) == list(ROUTERS)
+    assert [name for name, router in movielens.items() if router.problem] == []
+
+
+def test_the_books_size_with_k_of_the_configured_router() -> None:
+    """p = 128, n = 9, k = 4: 9 * 129 = 1161; 4 * 5 * 129; 17 * 4 * 129; 4 * (128 + 9) + 1."""
+    books = found(embedding_dim=64, num_experts=9, router={"name": "moesart", "k": 4})
+    expected = {"topk": 1161, "dselect_k": 2580, "comet": 8772, "xmoe": 549}
+    assert {name: books[name].parameters for name in expected} == expected
+    assert books["topk"].training == "4"
+
+
+@pytest.mark.parametrize(
+    ("settings", "parameters", "training", "inference"),
+    [
+        ({"name": "topk", "noise": True}, 4112 + 4096, "2", "2"),
+        ({"name": "topk", "permutation": True}, 4112 + 256, "dense to sparse", "2"),
+        ({"name": "topk", "k": 16}, 4112, "dense", "dense"),
+        ({"name": "softmax", "inference": "topk"}, 4112, "dense", "2"),
+        ({"name": "moesart", "inference": "dense"}, 4112, "2", "dense"),
+    ],
+)
+def test_settings_of_the_configured_router_count(
+    settings: dict[str, object], parameters: int, training: str, inference: str
+) -> None:
+    router = found(router=settings)[str(settings["name"])]
+    assert (router.parameters, router.training, router.inference) == (
+        parameters,
+        training,
+        inference,
+    )
+
+
+def test_a_router_that_cannot_work_says_why_and_the_others_are_listed() -> None:
+    listed = found(num_experts=1, router="softmax")
+    assert listed["softmax"].parameters == 257
+    topk = listed["topk"]
+    assert topk.parameters is topk.training is topk.inference is None
+    assert topk.problem and "1..model.num_experts=1, got 2; lower k" in topk.problem
+
+
+def test_a_router_from_outside_is_listed_too() -> None:
+    name = f"{ROUTERS['smoe'].__module__}:SMoERouter"
+    listed = found(router={"name": name, "k": 3})
+    assert list(listed) == [*ROUTERS, name] and listed[name].training == "3"
+
+
+def test_penalties_that_a_router_refuses_do_not_hide_its_size() -> None:
+    config = parse_config({"penalties": {"trimmed_lasso": 0.1}})
+    assert overviews(config)["hash"].parameters == 0
+
+
+def test_the_command_prints_one_line_per_router_or_json() -> None:
+    sizes = ["--set", "model.num_experts=8", "--set", "model.router.k=3"]
+    text = CliRunner().invoke(app, ["routers", *sizes])
+    lines = text.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["router", *ROUTERS]
+    assert lines[1].split()[:4] == ["moesart", "3", "3", str(8 * 257)]
+    listed = json.loads(CliRunner().invoke(app, ["routers", "--json", *sizes]).stdout)
+    assert list(listed) == list(ROUTERS)
+    assert listed["comet"]["parameters"] == 15 * 3 * 257
+    assert listed["expert_choice"]["batch_dependent"] is True
+
+
+def test_the_command_shows_the_problem_in_place_of_the_sizes() -> None:
+    sizes = ["--set", "model.num_experts=1", "--set", "model.router.name=softmax"]
+    lines = CliRunner().invoke(app, ["routers", *sizes]).stdout.splitlines()
+    (line,) = (line for line in lines if line.startswith("comet"))
+    assert line.split()[1:4] == ["-", "-", "-"] and "lower k" in line
+
+
+def test_a_shipped_configuration_gives_the_sizes() -> None:
+    """books: n = 9, p = 2 * 64, so 9 * 129 = 1161."""
+    result = CliRunner().invoke(app, ["routers", "--config", "books", "--json"])
+    assert json.loads(result.stdout)["softmax"]["parameters"] == 1161
