@@ -18,7 +18,8 @@ from recsys_moe.seeds import stream_seed
 class HashRouter(Router):
     """Each user has one expert, drawn before training and never changed. No parameters.
 
-    The table is a function of `seed` alone, so that all tasks share it, and a buffer, so that the
+    The table is a function of `seed` (and of the training counts where balanced), so that all
+    tasks share it, and a buffer, so that the
     artifact carries it. It has one entry more than there are users, for the unseen one. The paper
     hashes tokens; the COMET code, from which this is taken, hashes users, from a generator that
     is not seeded. `balanced` assigns the most frequent users first, each to the expert with the

@@ -40,6 +40,7 @@ class SoftmaxRouter(Router):
                 check_k(self.inference_k, num_experts)
 
     summary = "dense softmax over all experts (MMoE)"
+    idle_penalties = frozenset({"trimmed_lasso"})  # nothing lies outside all experts
 
     def __init__(self, config: Config, shape: RouterShape) -> None:
         super().__init__(config, shape)

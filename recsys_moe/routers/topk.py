@@ -44,7 +44,7 @@ class TopKRouter(Router):
         permutation: bool = False
         """Learn a permutation of the experts (Top-k+ of Ibrahim et al. 2023)."""
         permutation_epochs: float = Field(default=5.0, gt=0, allow_inf_nan=False)
-        """Epochs until the permutation is frozen, > 0; until then training is not sparse."""
+        """Epochs until the permutation is frozen, > 0; until then training is partly dense."""
         permutation_entropy: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
         """Weight of the permutation's entropy while it is learned."""
 

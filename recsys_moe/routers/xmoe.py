@@ -30,7 +30,7 @@ class XMoERouter(Router):
 
     P projects to R = floor(E / 2) dimensions, at least 1; each expert has an embedding a_e there.
     The cosine is taken per expert, as in X-MoE; the MOESART paper prints the norm of the whole
-    matrix, which would only rescale the logits. The temperature is learned as exp(theta) and kept
+    matrix, which would not be a similarity. The temperature is learned as exp(theta) and kept
     at 0.01 or above. Logits of a row differ by at most 2 / temperature. A zero Px has zero logits.
 
     The authors' torchscale gate divides by no temperature and leaves Px unnormalised; we follow
