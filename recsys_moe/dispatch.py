@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from recsys_moe.seeds import RandomStream
@@ -44,28 +44,29 @@ def dense_experts(
     return torch.einsum("bte,ebh->bth", weights_BTE.to(hidden_EBH.dtype), hidden_EBH)
 
 
-class Dropout:
+class Dropout(nn.Module):
     """Keep masks from raw random bytes: on a CPU about 20 times cheaper than F.dropout.
 
     The keep probability is rounded to 1/256 and activations are scaled by its exact inverse, so
-    the expectation is right for every rate.
+    the expectation is right for every rate. A module, so that it is on exactly where `training`
+    is True: Lightning sets that attribute on each module and does not call `train()`.
     """
 
     def __init__(self, rate: float) -> None:
+        super().__init__()
         if not 0 <= rate < 1:
             raise ValueError(f"model.dropout must be in [0, 1), got {rate}")
         self.keep_of_256 = max(1, round(256 * (1 - rate)))
-        self.active = False
         self.stream = RandomStream()
 
     @property
     def scale(self) -> float:
-        """Factor on the kept activations; 1 while dropout is inactive."""
-        return 256 / self.keep_of_256 if self.active else 1.0
+        """Factor on the kept activations; 1 in evaluation."""
+        return 256 / self.keep_of_256 if self.training else 1.0
 
     def mask(self, shape: tuple[int, ...], like: Tensor) -> Tensor | None:
         """bool mask of the activations to keep, or None when all are kept."""
-        if not self.active or self.keep_of_256 == 256:
+        if not self.training or self.keep_of_256 == 256:
             return None
         size = torch.Size(shape).numel()
         words = torch.empty((size + 7) // 8, dtype=torch.int64, device=like.device)

@@ -34,10 +34,6 @@ class Experts(nn.Module):
             nn.init.xavier_uniform_(kernel_DH.data)
         self.dropout = Dropout(dropout)
 
-    def train(self, mode: bool = True) -> Experts:
-        self.dropout.active = mode
-        return super().train(mode)
-
 
 class MoE(nn.Module):
     """x -> one mixture of expert outputs per task.

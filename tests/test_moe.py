@@ -44,8 +44,8 @@ def test_sparse_and_dense_equal_naive_in_values_and_gradients(
     x_BD, weights_BTE, kernel_EDH, bias_EH = leaves
     outputs = [
         naive_moe(x_BD, weights_BTE, kernel_EDH, bias_EH),
-        sparse_experts(x_BD, weights_BTE, selected_BE, kernel_EDH, bias_EH, Dropout(0.5)),
-        dense_experts(x_BD, weights_BTE, kernel_EDH, bias_EH, Dropout(0.5)),
+        sparse_experts(x_BD, weights_BTE, selected_BE, kernel_EDH, bias_EH, Dropout(0.5).eval()),
+        dense_experts(x_BD, weights_BTE, kernel_EDH, bias_EH, Dropout(0.5).eval()),
     ]
     probe = torch.randn(outputs[0].shape, dtype=torch.float64)
     expected, *found = [torch.autograd.grad((out * probe).sum(), leaves) for out in outputs]
@@ -104,7 +104,7 @@ def test_an_unvisited_expert_has_a_zero_gradient_and_not_a_missing_one() -> None
 def test_dropout_keeps_the_same_share_in_every_bit_lane(rate: float) -> None:
     """8 lanes of 2**17 draws: five standard errors of a share p are 5 sqrt(p (1 - p) / 2**17)."""
     dropout = Dropout(rate)
-    dropout.active = True
+    dropout.train()
     mask = dropout.mask((2**17, 8), torch.empty(0))
     assert mask is not None
     keep = dropout.keep_of_256 / 256
@@ -131,9 +131,9 @@ def test_training_output_equals_the_evaluation_output_in_expectation(path: str) 
 
 
 def test_dropout_is_reproducible_under_its_seed_and_off_in_evaluation() -> None:
-    dropout = Dropout(0.5)
+    dropout = Dropout(0.5).eval()
     assert dropout.mask((4, 4), torch.empty(0)) is None and dropout.scale == 1
-    dropout.active = True
+    dropout.train()
     masks = []
     for seed in (1, 1, 2):
         dropout.stream.reseed(seed)

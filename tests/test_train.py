@@ -17,6 +17,7 @@ from recsys_moe.columns import Batch, load_columns
 from recsys_moe.config import Config, ConfigError, parse_config
 from recsys_moe.errors import RunError
 from recsys_moe.module import RecModule
+from recsys_moe.moe import MoE
 from recsys_moe.schema import Schema
 from recsys_moe.train import dry_run, fit, watched_items
 from tests.conftest import TINY_MODEL
@@ -145,6 +146,27 @@ def test_the_artifact_is_the_best_epoch_by_validation_loss(run: Path) -> None:
     card = json.loads((run / "model" / "card.json").read_text())
     assert card["val"]["epoch"] == int(best["epoch"])
     assert card["val"]["loss"] == pytest.approx(float(best["val/loss"]), abs=1e-6)
+
+
+def test_dropout_and_sampling_are_on_in_every_epoch_and_off_in_validation(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lightning restores the training mode after validation without calling `train()`."""
+    seen: list[tuple[bool, bool, bool]] = []
+    forward = MoE.forward
+
+    def spy(layer: MoE, x_BD: Tensor, user_B: Tensor) -> Any:
+        dropout = layer.experts.dropout
+        masked = dropout.mask((1, 64), x_BD) is not None
+        seen.append((torch.is_grad_enabled(), masked, dropout.scale != 1))
+        return forward(layer, x_BD, user_B)
+
+    monkeypatch.setattr(MoE, "forward", spy)
+    fit(config(trainer={"max_epochs": 3}), prepared, tmp_path / "run")
+    assert {(masked, scaled) for training, masked, scaled in seen if training} == {(True, True)}
+    assert {(masked, scaled) for training, masked, scaled in seen if not training} == {
+        (False, False)
+    }
 
 
 def test_early_stopping_ends_a_run_that_does_not_improve(prepared: Path, tmp_path: Path) -> None:
