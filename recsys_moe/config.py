@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import typing
 from collections.abc import Iterable
 from pathlib import Path
@@ -32,7 +33,8 @@ class Section(BaseModel):
 
 class DataConfig(Section):
     eval_batch_size: int = Field(default=8192, ge=1)
-    """Rows per batch in validation and evaluation; changes speed and memory, not results."""
+    """Rows per batch in validation and evaluation, rounded up to whole groups of `batchwise_rows`;
+    changes speed and memory, not results."""
     batchwise_rows: int = Field(default=128, ge=1)
     """Rows per batch of `loss_batchwise`, the paper's mean of per-batch losses."""
     unseen_rate: float = Field(default=0.002, ge=0, lt=1)
@@ -157,6 +159,12 @@ class Config(Section):
             )
         return self
 
+    @property
+    def eval_rows(self) -> int:
+        """Rows per evaluation batch: whole groups, so that batch borders do not cut one."""
+        whole = math.lcm(self.data.batchwise_rows, self.model.router.eval_rows)
+        return -(-self.data.eval_batch_size // whole) * whole
+
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
@@ -240,8 +248,11 @@ def merge_all(mappings: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 def router_section(raw: dict[str, Any]) -> dict[str, Any]:
     """`model.router` of an unvalidated mapping; a bare name stands for a section with that name."""
-    section = (raw.get("model") or {}).get("router") or {}
-    return {"name": section} if isinstance(section, str) else dict(section)
+    model = raw.get("model")
+    section = model.get("router") if isinstance(model, dict) else None
+    if isinstance(section, str):
+        return {"name": section}
+    return dict(section) if isinstance(section, dict) else {}
 
 
 def router_name(raw: dict[str, Any]) -> str | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import lightning
 
 from recsys_moe.columns import Columns, EvalBatches, TrainBatches, load_columns
-from recsys_moe.config import DataConfig, TrainerConfig
+from recsys_moe.config import Config
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 
@@ -15,12 +15,10 @@ from recsys_moe.seeds import stream_seed
 class RecDataModule(lightning.LightningDataModule):
     """Train and validation batches of a prepared folder for Lightning's loop."""
 
-    def __init__(self, folder: Path, data: DataConfig, trainer: TrainerConfig) -> None:
+    def __init__(self, folder: Path, config: Config) -> None:
         super().__init__()
         self.folder = Path(folder)
-        self.settings = data
-        self.batch_size = trainer.batch_size
-        self.seed = trainer.seed
+        self.config = config
         self.schema = Schema.load(self.folder)
         self._columns: dict[str, Columns] = {}
 
@@ -28,7 +26,7 @@ class RecDataModule(lightning.LightningDataModule):
         """Columns of a split, read once."""
         if split not in self._columns:
             self._columns[split] = load_columns(
-                self.folder, self.schema, split, self.settings.max_memory_mb
+                self.folder, self.schema, split, self.config.data.max_memory_mb
             )
         return self._columns[split]
 
@@ -38,10 +36,10 @@ class RecDataModule(lightning.LightningDataModule):
         return TrainBatches(
             self.columns("train"),
             self.schema,
-            self.batch_size,
-            self.settings.unseen_rate,
-            stream_seed(self.seed, "shuffle", epoch),
+            self.config.trainer.batch_size,
+            self.config.data.unseen_rate,
+            stream_seed(self.config.trainer.seed, "shuffle", epoch),
         )
 
     def val_dataloader(self) -> EvalBatches:
-        return EvalBatches(self.columns("val"), self.settings.eval_batch_size)
+        return EvalBatches(self.columns("val"), self.config.eval_rows)

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import json
-import math
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact import find_artifact, load_artifact
+from recsys_moe.artifact import Artifact, find_artifact, load_artifact
 from recsys_moe.columns import Batch, EvalBatches, load_columns
 from recsys_moe.config import Config, suggestion
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.metrics import LOSS_KEY, METRICS, RoutingMetrics
 from recsys_moe.model import MultiTaskMoE, Output
 from recsys_moe.run_folder import write_json
-from recsys_moe.schema import SPLITS, Schema, Task, sha256_file
+from recsys_moe.schema import SPLITS, Schema, Task
 from recsys_moe.tasks import row_losses
 
-VOCABULARIES = ("users.parquet", "items.parquet")
+logger = logging.getLogger("recsys_moe.evaluate")
 
 
 def task_weights(config: Config, tasks: Iterable[Task]) -> list[float]:
@@ -120,33 +121,40 @@ def evaluate_artifact(
     artifact = load_artifact(path)
     folder = Path(data) if data else _recorded_data(path)
     schema = Schema.load(folder)
-    _check_same_ids(find_artifact(path), folder)
-    settings = artifact.config.data
-    columns = load_columns(folder, schema, split, settings.max_memory_mb)
-    rows = settings.eval_batch_size
-    # Whole groups, so that batch borders do not cut a group.
-    whole = math.lcm(settings.batchwise_rows, artifact.config.model.router.eval_rows)
-    rows = -(-rows // whole) * whole
-    batches = EvalBatches(columns, rows)
-    return evaluate_model(artifact.model, batches, schema, artifact.config, split, progress)
+    _check_fits(artifact, schema, folder)
+    columns = load_columns(folder, schema, split, artifact.config.data.max_memory_mb)
+    batches = EvalBatches(columns, artifact.config.eval_rows)
+    result = evaluate_model(artifact.model, batches, schema, artifact.config, split, progress)
+    result["trained_on_these_data"] = schema == artifact.schema
+    return result
 
 
 def _recorded_data(path: Path) -> Path:
-    lock = Path(path) / "data.lock.json"
-    if not lock.is_file():
+    """The data that a run folder, or the run folder around a model folder, was trained on."""
+    for lock in (Path(path) / "data.lock.json", Path(path).resolve().parent / "data.lock.json"):
+        if lock.is_file():
+            break
+    else:
         raise DataError(f"{path} does not say which data it was trained on; pass --data DIR")
-    folder = Path(json.loads(lock.read_text(encoding="utf-8"))["folder"])
+    try:
+        folder = Path(json.loads(lock.read_text(encoding="utf-8"))["folder"])
+    except (ValueError, LookupError, TypeError):
+        raise DataError(f"{lock} is damaged; pass --data DIR") from None
     if not folder.is_dir():
         raise DataError(f"the data of {path} are no longer at {folder}; pass --data DIR")
     return folder
 
 
-def _check_same_ids(model: Path, data: Path) -> None:
-    for name in VOCABULARIES:
-        if not (data / name).is_file() or sha256_file(data / name) != sha256_file(model / name):
+def _check_fits(artifact: Artifact, schema: Schema, folder: Path) -> None:
+    """Refuse data with other tasks, or in which an index stands for another id."""
+    wanted, found = ([(t.name, t.kind) for t in s.tasks] for s in (artifact.schema, schema))
+    if wanted != found:
+        raise DataError(f"{folder}: the model's tasks are {wanted} in this order, got {found}")
+    for name, ids in (("user", artifact.users["user"]), ("item", artifact.items["item"])):
+        if not pq.read_table(folder / f"{name}s.parquet", columns=[name])[name].equals(ids):
             raise DataError(
-                f"{data}/{name} differs from the ids the model was trained with; evaluate on the "
-                "data it was trained on, or score raw ids with `recsys-moe predict`"
+                f"{folder}/{name}s.parquet differs from the ids the model was trained with; "
+                "evaluate on its own data, or score raw ids with `recsys-moe predict`"
             )
 
 
@@ -188,6 +196,13 @@ def _gate(option: str, text: str, known: list[str]) -> Gate:
 
 
 def save_evaluation(path: Path, result: dict[str, Any]) -> None:
-    """Keep the result in evaluation/<split>.json when `path` is a run folder."""
-    if (Path(path) / "model").is_dir():
+    """Keep the result in evaluation/<split>.json when `path` is a run folder and the data its own.
+
+    Rows of another preparation may have been training rows of this run.
+    """
+    if not result["trained_on_these_data"]:
+        logger.warning(
+            "these are not the data the model was trained on: its rows may be among them"
+        )
+    elif (Path(path) / "model").is_dir():
         write_json(Path(path) / "evaluation" / f"{result['split']}.json", result)

@@ -100,7 +100,9 @@ def exact_auc(scores: Tensor, labels: Tensor) -> float:
 
 def _calibration_error(scores: Tensor, labels: Tensor) -> float:
     return float(
-        binary_calibration_error(scores, labels.long(), CALIBRATION_BINS, validate_args=False)
+        binary_calibration_error(
+            scores.double(), labels.long(), CALIBRATION_BINS, validate_args=False
+        )
     )
 
 

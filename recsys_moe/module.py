@@ -112,12 +112,15 @@ class RecModule(lightning.LightningModule):
         ]
         return torch.stack(per_task).sum()
 
-    def _report(self, loss: Tensor) -> None:
-        if not math.isfinite(loss.item()):
+    def _check_finite(self, loss: Tensor | float, split: str) -> None:
+        if not math.isfinite(float(loss)):
             raise RunError(
-                f"the training loss became {loss.item()} at step {self.global_step}; "
+                f"the {split} loss became {float(loss)} by step {self.global_step}; "
                 "lower optim.lr or check the labels"
             )
+
+    def _report(self, loss: Tensor) -> None:
+        self._check_finite(loss, "training")
         self.log("loss", loss, prog_bar=True, logger=False)
 
     def on_validation_epoch_start(self) -> None:
@@ -130,6 +133,7 @@ class RecModule(lightning.LightningModule):
     def on_validation_epoch_end(self) -> None:
         result = self._evaluation.result("val")
         self._log_epoch_sums()
+        self._check_finite(result["loss"], "validation")
         self.log("val/loss", result["loss"], prog_bar=True)
         for task, metrics in result["tasks"].items():
             for name, value in metrics.items():
@@ -145,6 +149,7 @@ class RecModule(lightning.LightningModule):
         `train/evaluated_share`: (example, expert) pairs evaluated, of all there are.
         """
         rows = max(self._rows, 1)
+        self._check_finite(self._loss_sum, "training")
         self.log("train/loss", (self._loss_sum / rows).float())
         share = self._pairs / (rows * self.config.model.num_experts)
         self.log("train/evaluated_share", share.float())

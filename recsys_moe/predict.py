@@ -83,10 +83,16 @@ def _scored(
 def _check_columns(
     piece: pa.Table, source: Path, ids: tuple[str, str], new: list[str], rows_before: int
 ) -> None:
+    twice = [name for name in piece.column_names if piece.column_names.count(name) > 1]
+    if twice:
+        raise DataError(f"{source}: column {twice[0]!r} appears twice; rename one of them")
     for option, name in zip(("--user", "--item"), ids, strict=True):
         if name not in piece.column_names:
             hint = suggestion(name, piece.column_names)
             raise DataError(f"{source}: column {name!r} ({option}) is missing; {hint}")
+        kind = piece.schema.field(name).type
+        if not (pa.types.is_integer(kind) or _is_text(kind)):
+            raise DataError(f"{source}: ids in {name!r} must be integers or text, got {kind}")
         empty = pa.compute.or_kleene(
             pa.compute.is_null(piece[name]),
             pa.compute.equal(piece[name].cast(pa.string()), "").fill_null(True),
@@ -96,6 +102,14 @@ def _check_columns(
     for name in new:
         if name in piece.column_names:
             raise DataError(f"{source}: column {name!r} would be overwritten; rename it first")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Text that casts to plain strings, categories included."""
+    return any(
+        is_kind(kind)
+        for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary)
+    )
 
 
 def _pieces(source: Path) -> Iterator[pa.Table]:

@@ -27,16 +27,18 @@ def create_run_folder(out: Path, overwrite: bool) -> None:
                 f"--out {out} exists; choose another folder, continue it with --resume auto, "
                 "or replace it with --overwrite"
             )
-        if out.is_dir() and not (out / "config.yaml").is_file():
+        if not (out / "config.yaml").is_file():
             raise ConfigError(f"--out {out} is not a run folder; --overwrite will not delete it")
         shutil.rmtree(out)
     (out / "checkpoints").mkdir(parents=True)
 
 
 def record_run(out: Path, config: Config, data: Path) -> None:
-    """Write config.yaml, command.txt, env.json and data.lock.json."""
+    """Write config.yaml, env.json, data.lock.json, and a line of command.txt per start."""
     write_text(out / "config.yaml", config.to_yaml())
-    write_text(out / "command.txt", " ".join(["recsys-moe", *sys.argv[1:]]) + "\n")
+    commands = out / "command.txt"
+    before = commands.read_text(encoding="utf-8") if commands.is_file() else ""
+    write_text(commands, before + " ".join(["recsys-moe", *sys.argv[1:]]) + "\n")
     write_json(out / "env.json", environment())
     write_json(out / "data.lock.json", {"folder": str(data.resolve()), "files": data_hashes(data)})
 

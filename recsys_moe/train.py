@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import signal
 import sys
 import time
@@ -15,7 +16,10 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.exceptions import (
+    MisconfigurationException,
+    SIGTERMException,
+)
 
 from recsys_moe.artifact import save_artifact
 from recsys_moe.callbacks import EpochCsv, progress_callback
@@ -25,6 +29,7 @@ from recsys_moe.data import RecDataModule
 from recsys_moe.errors import ConfigError, Interrupted
 from recsys_moe.evaluate import evaluate_model
 from recsys_moe.module import RecModule
+from recsys_moe.resume import belongs_to, check_resume, find_checkpoint
 from recsys_moe.run_folder import create_run_folder, record_run, write_json
 from recsys_moe.schema import Schema
 
@@ -45,29 +50,45 @@ def fit(
     Returns the evaluation of the best model on the validation split.
     """
     data, out = Path(data), Path(out)
-    datamodule = RecDataModule(data, config.data, config.trainer)
+    datamodule = RecDataModule(data, config)
     check_tasks(config, datamodule.schema)
     module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
     for split in ("train", "val"):
         datamodule.columns(split)
     module.start_routers(datamodule.columns("train").user)
-    checkpoint = _checkpoint(out, resume)
-    if checkpoint is None:
+    trainer = _trainer(config, out)  # before anything at `out` is touched
+    checkpoint = None if resume is None else find_checkpoint(out, resume)
+    if checkpoint is not None:
+        check_resume(checkpoint, config, data, out)
+    if checkpoint is None or not belongs_to(checkpoint, out):
         create_run_folder(out, overwrite)
-        record_run(out, config, data)
-    trainer = _trainer(config, out)
+    record_run(out, config, data)
+    _run(trainer, module, datamodule, checkpoint, out)
+    return _finish(trainer, module, datamodule, data, out)
+
+
+def _run(
+    trainer: lightning.Trainer,
+    module: RecModule,
+    datamodule: RecDataModule,
+    checkpoint: Path | None,
+    out: Path,
+) -> None:
+    """Lightning's loop. Raises Interrupted on SIGINT and SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Lightning would call ours before its own
     torch.set_flush_denormal(True)  # rare rows drive Adam's moments into denormals, 10x slower
     try:
         trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as stop:  # Lightning's answer to SIGTERM (exit code 0) and SIGINT (1)
         name = signal.SIGTERM if isinstance(stop, SIGTERMException) else signal.SIGINT
         raise Interrupted(_what_is_saved(out), name) from None
-    return _finish(trainer, module, datamodule, data, out)
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def dry_run(config: Config, data: Path) -> dict[str, Any]:
     """Open the data, build the model, run one step on one batch; write nothing."""
-    datamodule = RecDataModule(Path(data), config.data, config.trainer)
+    datamodule = RecDataModule(Path(data), config)
     check_tasks(config, datamodule.schema)
     module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
     batches = datamodule.train_dataloader()
@@ -88,6 +109,7 @@ def dry_run(config: Config, data: Path) -> dict[str, Any]:
 def _what_is_saved(out: Path) -> str:
     if (out / "checkpoints" / "last.ckpt").is_file():
         return f"interrupted; finished epochs are saved in {out}: continue with --resume auto"
+    shutil.rmtree(out)
     return "interrupted before the first epoch was finished; nothing is saved"
 
 
@@ -99,19 +121,24 @@ def check_tasks(config: Config, schema: Schema) -> None:
             raise ConfigError(f"tasks: unknown task {name!r}; {suggestion(name, names)}")
 
 
-def _checkpoint(out: Path, resume: str | None) -> str | None:
-    if resume is None:
-        return None
-    path = out / "checkpoints" / "last.ckpt" if resume == "auto" else Path(resume)
-    if not path.is_file():
-        raise ConfigError(f"--resume {resume}: there is no checkpoint {path}")
-    return str(path)
-
-
 def _trainer(config: Config, out: Path) -> lightning.Trainer:
     settings = config.trainer
     _quieten_lightning()
     bar = sys.stderr.isatty()
+    if settings.devices > 1:
+        raise ConfigError(
+            f"trainer.devices must be 1, got {settings.devices}: "
+            "training on several devices is not supported yet"
+        )
+    try:
+        return _build_trainer(config, out, bar)
+    except MisconfigurationException as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"trainer.accelerator={settings.accelerator}: {reason}") from None
+
+
+def _build_trainer(config: Config, out: Path, bar: bool) -> lightning.Trainer:
+    settings = config.trainer
     return lightning.Trainer(
         accelerator=settings.accelerator,
         devices=settings.devices,

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from recsys_moe.columns import Batch, Columns, EvalBatches, TrainBatches, load_columns
-from recsys_moe.config import DataConfig, TrainerConfig
+from recsys_moe.config import parse_config
 from recsys_moe.data import RecDataModule
 from recsys_moe.schema import DataError, Schema
 
@@ -51,7 +51,9 @@ def test_every_epoch_is_shuffled_anew_from_seed_and_epoch(prepared: Path) -> Non
         current_epoch = 0
 
     def order(epoch: int) -> list[int]:
-        module = RecDataModule(prepared, DataConfig(unseen_rate=0), TrainerConfig(seed=3))
+        module = RecDataModule(
+            prepared, parse_config({"data": {"unseen_rate": 0}, "trainer": {"seed": 3}})
+        )
         module.trainer = FakeTrainer()  # type: ignore[assignment]
         module.trainer.current_epoch = epoch  # type: ignore[misc]
         return torch.cat([batch.user for batch in module.train_dataloader()]).tolist()

@@ -70,6 +70,8 @@ def test_yaml_round_trip_keeps_everything() -> None:
         ("optim.lr=.nan", "optim.lr"),
         ("tasks.watch.weight=-1", "tasks.watch.weight: .*, got -1"),
         ("trainer=3", "trainer: "),
+        ("model=3", "model: "),
+        ("model.router=5", "model.router must be a mapping with a name, got 5"),
         ("optim.lr", "--set must look like section.key=value, got 'optim.lr'"),
         ("=3", "--set must look like"),
         ("optim.lr=[", "is not a YAML value"),

@@ -41,6 +41,7 @@ RANKS = {
     "recsys_moe.data": 6,
     "recsys_moe.model": 6,
     "recsys_moe.run_folder": 6,
+    "recsys_moe.resume": 7,
     "recsys_moe.artifact": 7,
     "recsys_moe.evaluate": 8,
     "recsys_moe.predictor": 8,

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -192,6 +193,13 @@ def test_a_copied_model_scores_without_its_run_and_without_lightning(model: Path
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+def with_tasks_swapped(prepared: Path, out: Path) -> Path:
+    shutil.copytree(prepared, out)
+    schema = Schema.load(out)
+    (out / "schema.json").write_text(replace(schema, tasks=schema.tasks[::-1]).to_json())
+    return out
+
+
 def test_evaluating_a_bare_model_needs_the_data_and_they_must_be_its_own(
     model: Path, prepared: Path, tmp_path: Path
 ) -> None:
@@ -199,6 +207,8 @@ def test_evaluating_a_bare_model_needs_the_data_and_they_must_be_its_own(
 
     with pytest.raises(DataError, match="pass --data DIR"):
         evaluate_artifact(model, "test", None)
+    with pytest.raises(DataError, match="the model's tasks are .* in this order"):
+        evaluate_artifact(model, "test", with_tasks_swapped(prepared, tmp_path / "swapped"))
     prepare(tmp_path / "other", users=61, items=40, interactions=1000)
     with pytest.raises(DataError, match="differs from the ids the model was trained with"):
         evaluate_artifact(model, "test", tmp_path / "other")

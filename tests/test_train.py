@@ -15,7 +15,7 @@ from torch import Tensor
 
 from recsys_moe.columns import Batch, load_columns
 from recsys_moe.config import Config, ConfigError, parse_config
-from recsys_moe.errors import RunError
+from recsys_moe.errors import DataError, RunError
 from recsys_moe.module import RecModule
 from recsys_moe.moe import MoE
 from recsys_moe.schema import Schema
@@ -176,10 +176,14 @@ def test_early_stopping_ends_a_run_that_does_not_improve(prepared: Path, tmp_pat
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_in_words(prepared: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="training loss became nan at step .*lower optim.lr"):
-        fit(
-            config(optim={"lr": 1e30}, trainer={"log_every_n_steps": 1}), prepared, tmp_path / "run"
-        )
+    with pytest.raises(RunError, match="loss became nan by step .*lower optim.lr"):
+        fit(config(optim={"lr": 1e30}), prepared, tmp_path / "run")
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_fit_leaves_the_float_state_of_the_process_as_it_was(run: Path) -> None:
+    """Denormals are flushed during training only: 1e-40 is a float32 denormal."""
+    assert torch.tensor([1e-40]).mul(1.0).item() != 0
 
 
 def test_resume_continues_to_the_same_weights(prepared: Path, run: Path, tmp_path: Path) -> None:
@@ -187,6 +191,47 @@ def test_resume_continues_to_the_same_weights(prepared: Path, run: Path, tmp_pat
     fit(config(trainer={"max_epochs": 1}), prepared, out)
     fit(config(), prepared, out, resume="auto")
     assert digest(out) == digest(run)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"optim": {"lr": 0.1}}, "optim.lr was 0.0004 and must stay so, got 0.1"),
+        ({"model": {**TINY_MODEL, "embedding_dim": 16}}, "model.embedding_dim was 8"),
+    ],
+)
+def test_resume_refuses_another_configuration_by_name(
+    prepared: Path, run: Path, sections: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        fit(config(**sections), prepared, run, resume="auto")
+
+
+def test_resume_refuses_other_data_other_files_and_foreign_folders(
+    prepared: Path, run: Path, tmp_path: Path
+) -> None:
+    from data_prep.synthetic import prepare
+
+    prepare(tmp_path / "other", users=60, items=40, interactions=1000, seed=1)
+    with pytest.raises(DataError, match="is not the data this run began with"):
+        fit(config(), tmp_path / "other", run, resume="auto")
+    with pytest.raises(ConfigError, match="cannot be read as a checkpoint"):
+        fit(config(), prepared, tmp_path / "new", resume=str(run / "metrics.csv"))
+    with pytest.raises(ConfigError, match="exists"):
+        fit(config(), prepared, tmp_path / "other", resume=str(run / "checkpoints" / "last.ckpt"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_cannot_train_leaves_the_previous_run_alone(prepared: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    fit(config(trainer={"max_epochs": 1}), prepared, out)
+    before = digest(out)
+    with pytest.raises(ConfigError, match="trainer.devices must be 1, got 2"):
+        fit(config(trainer={"devices": 2}), prepared, out, overwrite=True)
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="trainer.accelerator=gpu"):
+            fit(config(trainer={"accelerator": "gpu"}), prepared, out, overwrite=True)
+    assert digest(out) == before
 
 
 def test_an_existing_run_is_kept_unless_told_otherwise(prepared: Path, tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ def main() -> None:
     # Read by OpenMP when torch loads. Idle threads that spin make a training step 3 to 20 times
     # slower as soon as another process wants the same cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # So that what is half-written goes away on SIGTERM as it does on Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         app()
@@ -57,6 +59,11 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         _fail(f"{error.filename or 'file system'}: {error.strerror or error}", 1)
+    except Exception as error:
+        if os.environ.get("RECSYS_MOE_DEBUG"):
+            raise
+        hint = "a fault of recsys-moe; RECSYS_MOE_DEBUG=1 shows where"
+        _fail(f"{type(error).__name__}: {str(error)[:300]} ({hint})", 1)
 
 
 def _fail(message: str, exit_code: int) -> None:
