@@ -107,11 +107,13 @@ def prepare(
     seed: int = 0,
     force: bool = False,
     checksum: str | None = None,
+    partial: bool = False,
 ) -> Schema:
     """Read a release, draw one unrated movie per rating for each user, split, and write `out`.
 
     `source`: a folder, a zip or a URL; None downloads from the publisher. `checksum` (hex SHA-256
-    or MD5) replaces the pinned one for a download. Tasks: `watch` (1 for rated, 0 for drawn) and
+    or MD5) replaces the pinned one for a download. `partial` accepts fewer ratings than
+    were published. Tasks: `watch` (1 for rated, 0 for drawn) and
     `rating` (missing for drawn). Raises DataError for unusable data, ConfigError for options.
     """
     one_of("--variant", variant, VARIANTS)
@@ -119,7 +121,7 @@ def prepare(
     writer.check_target(Path(out), force)
     release = VARIANTS[variant]
     files = RawFiles(_local(release, source, checksum), release.folder)
-    raw = _raw(f"movielens-{variant}", release, files)
+    raw = _raw(f"movielens-{variant}", release, files, partial)
     prepared = protocols.prepare_rows(
         raw,
         protocol=protocol,
@@ -138,17 +140,15 @@ def _local(release: Variant, source: str | Path | None, checksum: str | None) ->
     return Path(url)
 
 
-def _raw(name: str, release: Variant, files: RawFiles) -> Raw:
+def _raw(name: str, release: Variant, files: RawFiles, partial: bool) -> Raw:
     data = release.read(files, release.low, release.high)
     ratings = data.ratings
     if len(ratings) == 0:
         raise DataError(f"{data.file}: has no ratings; fetch it again")
-    if release.ratings and len(ratings) != release.ratings:
-        log.warning(
-            "%s has %d ratings, the published file has %d: is it cut short?",
-            data.file,
-            len(ratings),
-            release.ratings,
+    if release.ratings and len(ratings) != release.ratings and not partial:
+        raise DataError(
+            f"{data.file}: the published file has {release.ratings} ratings, got {len(ratings)}; "
+            "fetch it again, or pass --partial for a subset"
         )
     return Raw(
         name=name,

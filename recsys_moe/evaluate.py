@@ -201,8 +201,6 @@ def save_evaluation(path: Path, result: dict[str, Any]) -> None:
     Rows of another preparation may have been training rows of this run.
     """
     if not result["trained_on_these_data"]:
-        logger.warning(
-            "these are not the data the model was trained on: its rows may be among them"
-        )
+        logger.warning("not the data the model was trained on: it may know some of these rows")
     elif (Path(path) / "model").is_dir():
         write_json(Path(path) / "evaluation" / f"{result['split']}.json", result)

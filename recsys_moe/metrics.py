@@ -99,11 +99,9 @@ def exact_auc(scores: Tensor, labels: Tensor) -> float:
 
 
 def _calibration_error(scores: Tensor, labels: Tensor) -> float:
-    return float(
-        binary_calibration_error(
-            scores.double(), labels.long(), CALIBRATION_BINS, validate_args=False
-        )
-    )
+    # double: the sums per bin are taken in the type of the scores.
+    scores, classes = scores.double(), labels.long()
+    return float(binary_calibration_error(scores, classes, CALIBRATION_BINS, validate_args=False))
 
 
 class RoutingMetrics:

@@ -14,12 +14,10 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities.exceptions import (
-    MisconfigurationException,
-    SIGTERMException,
-)
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from recsys_moe.artifact import save_artifact
 from recsys_moe.callbacks import EpochCsv, progress_callback

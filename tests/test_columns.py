@@ -51,9 +51,8 @@ def test_every_epoch_is_shuffled_anew_from_seed_and_epoch(prepared: Path) -> Non
         current_epoch = 0
 
     def order(epoch: int) -> list[int]:
-        module = RecDataModule(
-            prepared, parse_config({"data": {"unseen_rate": 0}, "trainer": {"seed": 3}})
-        )
+        raw = {"data": {"unseen_rate": 0}, "trainer": {"seed": 3}}
+        module = RecDataModule(prepared, parse_config(raw))
         module.trainer = FakeTrainer()  # type: ignore[assignment]
         module.trainer.current_epoch = epoch  # type: ignore[misc]
         return torch.cat([batch.user for batch in module.train_dataloader()]).tolist()

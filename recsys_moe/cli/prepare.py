@@ -35,6 +35,9 @@ def movielens(
     checksum: Annotated[
         str | None, typer.Option(help="SHA-256 or MD5 that the download must have.")
     ] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Accept a subset of the published ratings.")
+    ] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -49,6 +52,7 @@ def movielens(
         seed=seed,
         force=overwrite,
         checksum=checksum,
+        partial=partial,
     )
     _print(schema, out, as_json)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import zipfile
 from pathlib import Path
@@ -10,7 +11,11 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
+from data_prep import movielens
 from recsys_moe.schema import SPLITS
+
+prepare_subset = functools.partial(movielens.prepare, partial=True)
+"""`prepare movielens --partial`, for files of a few rows."""
 
 # (user, item, rating, timestamp): 8 users; items 10..19 are all rated, item 20 by nobody.
 # User 1 rates 8 of the 10 rated items, so only 2 are left for its 8 wanted negatives.

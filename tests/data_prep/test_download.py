@@ -17,7 +17,7 @@ import pytest
 
 from data_prep import download, movielens
 from recsys_moe.schema import ConfigError, DataError
-from tests.data_prep.samples import write_dat, zipped
+from tests.data_prep.samples import prepare_subset, write_dat, zipped
 
 BODY = bytes(range(256)) * 4000  # about 1 MB
 SHA256 = hashlib.sha256(BODY).hexdigest()
@@ -189,9 +189,9 @@ def test_movielens_takes_a_url_into_the_cache(
     archive = zipped(write_dat(tmp_path / "ml-1m"), tmp_path / "ml-1m.zip", "ml-1m")
     server.body = archive.read_bytes()
     with pytest.raises(DataError, match=f"must be {movielens.VARIANTS['1m'].sha256}"):
-        movielens.prepare("1m", server.url, tmp_path / "out")
+        prepare_subset("1m", server.url, tmp_path / "out")
     checksum = hashlib.sha256(server.body).hexdigest()
-    schema = movielens.prepare("1m", server.url, tmp_path / "out", checksum=checksum)
+    schema = prepare_subset("1m", server.url, tmp_path / "out", checksum=checksum)
     assert sum(schema.rows.values()) == 66
     assert (tmp_path / "cache" / "file.zip").is_file()
 

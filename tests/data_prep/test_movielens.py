@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.data_prep.samples import (
     columns,
     hashes,
     lines,
+    prepare_subset,
     raw_rows,
     write_100k,
     write_csv,
@@ -39,7 +39,7 @@ N_NEGATIVES = 2 + 7 * 4  # user 1 has rated 8 of 10 items
 @pytest.mark.parametrize("variant", WRITERS)
 def test_every_layout_gives_the_papers_protocol(variant: str, tmp_path: Path) -> None:
     WRITERS[variant](tmp_path / "raw")
-    schema = movielens.prepare(variant, tmp_path / "raw", tmp_path / "out")
+    schema = prepare_subset(variant, tmp_path / "raw", tmp_path / "out")
     assert schema == Schema.load(tmp_path / "out")
     assert (schema.user.size, schema.item.size) == (N_USERS, N_ITEMS)
     # test: ceil(0.1 * 66) = 7; val: ceil(0.125 * 59) = 8
@@ -57,7 +57,7 @@ def test_every_layout_gives_the_papers_protocol(variant: str, tmp_path: Path) ->
 @pytest.mark.parametrize("variant", WRITERS)
 def test_titles_years_and_genres_come_along(variant: str, tmp_path: Path) -> None:
     WRITERS[variant](tmp_path / "raw")
-    movielens.prepare(variant, tmp_path / "raw", tmp_path / "out")
+    prepare_subset(variant, tmp_path / "raw", tmp_path / "out")
     items = columns(tmp_path / "out", "items")
     assert items["item"] == list(range(10, 20))  # 20 has no rating
     assert items["item_index"] == list(range(10))
@@ -78,7 +78,7 @@ def test_users_keep_what_the_release_tells(
     variant: str, user_2: dict[str, object], tmp_path: Path
 ) -> None:
     WRITERS[variant](tmp_path / "raw")
-    movielens.prepare(variant, tmp_path / "raw", tmp_path / "out")
+    prepare_subset(variant, tmp_path / "raw", tmp_path / "out")
     users = columns(tmp_path / "out", "users")
     assert {name: column[1] for name, column in users.items()} == {
         "user": 2,
@@ -95,14 +95,14 @@ def test_a_folder_a_parent_folder_and_a_zip_give_the_same_bytes(
     folder = WRITERS[variant](tmp_path / inside)
     archive = zipped(folder, tmp_path / "x.zip", inside)
     for number, source in enumerate([folder, tmp_path, archive]):
-        movielens.prepare(variant, source, tmp_path / f"out{number}")
+        prepare_subset(variant, source, tmp_path / f"out{number}")
     assert hashes(tmp_path / "out0") == hashes(tmp_path / "out1") == hashes(tmp_path / "out2")
 
 
 def test_the_seed_decides_every_byte(tmp_path: Path) -> None:
     write_dat(tmp_path / "raw")
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        movielens.prepare("1m", tmp_path / "raw", tmp_path / name, seed=seed)
+        prepare_subset("1m", tmp_path / "raw", tmp_path / name, seed=seed)
     assert hashes(tmp_path / "a") == hashes(tmp_path / "b")
     assert (
         hashes(tmp_path / "a")["train/part-00000.parquet"]
@@ -112,7 +112,7 @@ def test_the_seed_decides_every_byte(tmp_path: Path) -> None:
 
 def test_the_schema_tells_where_the_data_come_from(tmp_path: Path) -> None:
     write_dat(tmp_path / "raw")
-    schema = movielens.prepare("1m", str(tmp_path / "raw"), tmp_path / "out", seed=7)
+    schema = prepare_subset("1m", str(tmp_path / "raw"), tmp_path / "out", seed=7)
     assert schema.command == "prepare movielens --variant 1m --protocol paper --seed 7"
     assert schema.seeds == {"negatives": 7, "split": 7}
     assert [source.name for source in schema.sources] == ["movies.dat", "ratings.dat", "users.dat"]
@@ -126,7 +126,7 @@ def test_half_stars_are_ratings_from_10m_onwards(tmp_path: Path) -> None:
     write_csv(tmp_path / "raw")
     path = tmp_path / "raw" / "ratings.csv"
     path.write_text(path.read_text().replace("1,10,1,100", "1,10,0.5,100"))
-    schema = movielens.prepare("20m", tmp_path / "raw", tmp_path / "out")
+    schema = prepare_subset("20m", tmp_path / "raw", tmp_path / "out")
     rows = [row for split in raw_rows(tmp_path / "out").values() for row in split]
     assert (1, 10, 1.0, 0.5) in rows
     assert (schema.tasks[1].low, schema.tasks[1].high) == (0.5, 5.0)
@@ -135,19 +135,10 @@ def test_half_stars_are_ratings_from_10m_onwards(tmp_path: Path) -> None:
 def test_an_unknown_time_is_null(tmp_path: Path) -> None:
     write_dat(tmp_path / "raw")
     edit(tmp_path / "raw" / "ratings.dat", "1::10::1::100", "1::10::1::0")
-    movielens.prepare("1m", tmp_path / "raw", tmp_path / "out")
+    prepare_subset("1m", tmp_path / "raw", tmp_path / "out")
     times = [t for name in SPLITS for t in columns(tmp_path / "out", name)["timestamp"]]
     assert times.count(None) == N_NEGATIVES + 1
     assert 101 in times and 0 not in times
-
-
-def test_a_shorter_file_than_the_published_one_is_remarked(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    write_dat(tmp_path / "raw")
-    with caplog.at_level(logging.WARNING, logger="recsys_moe.prepare"):
-        movielens.prepare("1m", tmp_path / "raw", tmp_path / "out")
-    assert "ratings.dat has 36 ratings, the published file has 1000209" in caplog.text
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -179,11 +170,11 @@ def test_a_bad_line_is_named_and_nothing_is_left(
     old: str, new: str, parts: list[str], tmp_path: Path
 ) -> None:
     write_dat(tmp_path / "raw")
-    movielens.prepare("1m", tmp_path / "raw", tmp_path / "out")
+    prepare_subset("1m", tmp_path / "raw", tmp_path / "out")
     before = hashes(tmp_path / "out")
     edit(tmp_path / "raw" / "ratings.dat", old, new)
     with pytest.raises(DataError) as failure:
-        movielens.prepare("1m", tmp_path / "raw", tmp_path / "out", force=True)
+        prepare_subset("1m", tmp_path / "raw", tmp_path / "out", force=True)
     message = str(failure.value)
     assert all(part in message for part in parts), message
     assert "\n" not in message
@@ -207,10 +198,10 @@ def test_a_missing_or_empty_file_is_named(variant: str, name: str, tmp_path: Pat
     folder = WRITERS[variant](tmp_path / "raw")
     (folder / name).write_bytes(b"")
     with pytest.raises(DataError, match=f"{name}.*empty|{name}.*missing"):
-        movielens.prepare(variant, folder, tmp_path / "out")
+        prepare_subset(variant, folder, tmp_path / "out")
     (folder / name).unlink()
     with pytest.raises(DataError, match=f"{name} is missing; --source must name"):
-        movielens.prepare(variant, folder, tmp_path / "out")
+        prepare_subset(variant, folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -218,28 +209,28 @@ def test_a_csv_line_is_counted_with_the_header(tmp_path: Path) -> None:
     write_csv(tmp_path / "raw")
     edit(tmp_path / "raw" / "ratings.csv", "1,11,2,101", "1,11,7.5,101")
     with pytest.raises(DataError, match=r"ratings\.csv, line 3: rating must be .* got 7\.5"):
-        movielens.prepare("25m", tmp_path / "raw", tmp_path / "out")
+        prepare_subset("25m", tmp_path / "raw", tmp_path / "out")
 
 
 def test_a_csv_without_a_column_says_which_it_has(tmp_path: Path) -> None:
     write_csv(tmp_path / "raw")
     edit(tmp_path / "raw" / "ratings.csv", "movieId", "movie")
     with pytest.raises(DataError, match="'movieId' is missing; it has userId, movie, .*'movie'"):
-        movielens.prepare("25m", tmp_path / "raw", tmp_path / "out")
+        prepare_subset("25m", tmp_path / "raw", tmp_path / "out")
 
 
 def test_a_header_without_rows_is_refused(tmp_path: Path) -> None:
     write_csv(tmp_path / "raw")
     lines(tmp_path / "raw" / "ratings.csv", ["userId,movieId,rating,timestamp"])
     with pytest.raises(DataError, match=r"ratings\.csv: has no ratings"):
-        movielens.prepare("25m", tmp_path / "raw", tmp_path / "out")
+        prepare_subset("25m", tmp_path / "raw", tmp_path / "out")
 
 
 def test_a_movie_listed_twice_is_refused(tmp_path: Path) -> None:
     write_dat(tmp_path / "raw")
     edit(tmp_path / "raw" / "movies.dat", "12::", "11::")
     with pytest.raises(DataError, match=r"movies\.dat: item 11 has more than one row"):
-        movielens.prepare("1m", tmp_path / "raw", tmp_path / "out")
+        prepare_subset("1m", tmp_path / "raw", tmp_path / "out")
 
 
 @pytest.mark.parametrize("kept", [0.3, 0.98], ids=["early", "late"])
@@ -248,7 +239,7 @@ def test_a_truncated_zip_is_told_from_a_whole_one(kept: float, tmp_path: Path) -
     data = archive.read_bytes()
     archive.write_bytes(data[: int(kept * len(data))])
     with pytest.raises(DataError, match=r"ml-1m\.zip is not a whole zip file"):
-        movielens.prepare("1m", archive, tmp_path / "out")
+        prepare_subset("1m", archive, tmp_path / "out")
 
 
 def test_a_damaged_member_of_a_zip_is_told(tmp_path: Path) -> None:
@@ -257,12 +248,12 @@ def test_a_damaged_member_of_a_zip_is_told(tmp_path: Path) -> None:
     data[60:90] = bytes(30)
     archive.write_bytes(bytes(data))
     with pytest.raises(DataError, match="is not a whole zip file"):
-        movielens.prepare("1m", archive, tmp_path / "out")
+        prepare_subset("1m", archive, tmp_path / "out")
 
 
 def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere does not exist; --source must name a folder"):
-        movielens.prepare("1m", tmp_path / "nowhere", tmp_path / "out")
+        prepare_subset("1m", tmp_path / "nowhere", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -279,7 +270,7 @@ def test_a_wrong_option_is_a_config_error(
     write_dat(tmp_path / "raw")
     wanted = {"variant": "1m", "source": tmp_path / "raw", "out": tmp_path / "out", **options}
     with pytest.raises(ConfigError, match=message):
-        movielens.prepare(**wanted)
+        prepare_subset(**wanted)
     assert not (tmp_path / "out").exists()
 
 
@@ -288,4 +279,12 @@ def test_protocols_by_time_refuse_rows_without_a_time(protocol: str, tmp_path: P
     write_dat(tmp_path / "raw")
     edit(tmp_path / "raw" / "ratings.dat", "1::10::1::100", "1::10::1::0")
     with pytest.raises(DataError, match=r"1 of 36 rows of .*ratings\.dat .* --protocol paper"):
-        movielens.prepare("1m", tmp_path / "raw", tmp_path / "out", protocol=protocol)
+        prepare_subset("1m", tmp_path / "raw", tmp_path / "out", protocol=protocol)
+
+
+def test_a_file_cut_at_the_end_of_a_line_is_refused_unless_it_is_meant(tmp_path: Path) -> None:
+    write_dat(tmp_path / "raw")
+    with pytest.raises(DataError, match="published file has 1000209 ratings, got 36.*--partial"):
+        movielens.prepare("1m", tmp_path / "raw", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert prepare_subset("1m", tmp_path / "raw", tmp_path / "out").rows["test"] > 0

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep import movielens, protocols
+from data_prep import protocols
 from data_prep.rows import Prepared, Raw
 from recsys_moe.schema import SPLITS, Task
-from tests.data_prep.samples import columns, raw_rows, write_dat
+from tests.data_prep.samples import columns, prepare_subset, raw_rows, write_dat
 
 TASK = Task(name="watch", kind="binary", column="watch")
 
@@ -99,7 +99,7 @@ def test_a_user_with_room_gets_as_many_negatives_as_positives_in_each_split() ->
 
 def test_the_last_two_of_each_user_are_held_out_on_disk(tmp_path: Path) -> None:
     write_dat(tmp_path / "raw")
-    schema = movielens.prepare("1m", tmp_path / "raw", tmp_path / "out", protocol="leave-last")
+    schema = prepare_subset("1m", tmp_path / "raw", tmp_path / "out", protocol="leave-last")
     assert (schema.protocol, schema.vocabulary) == ("leave-last", "train")
     rows = raw_rows(tmp_path / "out")
     # user 1 rates items 10..17 in this order
@@ -110,7 +110,7 @@ def test_the_last_two_of_each_user_are_held_out_on_disk(tmp_path: Path) -> None:
 
 def test_an_id_that_training_lacks_gets_the_index_after_the_last(tmp_path: Path) -> None:
     write_dat(tmp_path / "raw")
-    schema = movielens.prepare("1m", tmp_path / "raw", tmp_path / "out", protocol="time")
+    schema = prepare_subset("1m", tmp_path / "raw", tmp_path / "out", protocol="time")
     # users come one after the other in time: floor(0.7875 * 36) = 28 rows are those of 1..6
     assert columns(tmp_path / "out", "users")["user"] == [1, 2, 3, 4, 5, 6]
     assert schema.user.size == 6
