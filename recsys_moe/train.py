@@ -79,7 +79,7 @@ def _run(
         trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as stop:  # Lightning's answer to SIGTERM (exit code 0) and SIGINT (1)
         name = signal.SIGTERM if isinstance(stop, SIGTERMException) else signal.SIGINT
-        raise Interrupted(_what_is_saved(out), name) from None
+        raise Interrupted(_after_interrupt(out), name) from None
     finally:
         torch.set_flush_denormal(False)
 
@@ -104,8 +104,9 @@ def dry_run(config: Config, data: Path) -> dict[str, Any]:
     }
 
 
-def _what_is_saved(out: Path) -> str:
-    if (out / "checkpoints" / "last.ckpt").is_file():
+def _after_interrupt(out: Path) -> str:
+    """What is saved, in words. A run folder without any checkpoint is removed."""
+    if any((out / "checkpoints").glob("*.ckpt")):
         return f"interrupted; finished epochs are saved in {out}: continue with --resume auto"
     shutil.rmtree(out)
     return "interrupted before the first epoch was finished; nothing is saved"

@@ -13,6 +13,7 @@ from recsys_moe.train import fit
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_moesart_on_ml_100k_beats_popularity_and_a_constant_rating(
     real_data: Path, tmp_path: Path
 ) -> None:
