@@ -6,9 +6,11 @@ import logging
 import shutil
 import signal
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,15 +75,27 @@ def _run(
     out: Path,
 ) -> None:
     """Lightning's loop. Raises Interrupted on SIGINT and SIGTERM."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Lightning would call ours before its own
-    torch.set_flush_denormal(True)  # rare rows drive Adam's moments into denormals, 10x slower
     try:
-        trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
+        with _training_process():
+            trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as stop:  # Lightning's answer to SIGTERM (exit code 0) and SIGINT (1)
         name = signal.SIGTERM if isinstance(stop, SIGTERMException) else signal.SIGINT
         raise Interrupted(_after_interrupt(out), name) from None
+
+
+@contextmanager
+def _training_process() -> Iterator[None]:
+    """Process settings of a training loop, put back afterwards."""
+    in_main = threading.current_thread() is threading.main_thread()
+    # Lightning would call a handler of ours before its own.
+    handler = signal.signal(signal.SIGTERM, signal.SIG_DFL) if in_main else None
+    torch.set_flush_denormal(True)  # rare rows drive Adam's moments into denormals, 10x slower
+    try:
+        yield
     finally:
         torch.set_flush_denormal(False)
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)
 
 
 def dry_run(config: Config, data: Path) -> dict[str, Any]:
