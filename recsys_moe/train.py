@@ -224,8 +224,8 @@ def watched_items(columns: Columns, schema: Schema) -> dict[str, torch.Tensor]:
 
 def _quieten_lightning() -> None:
     """Keep Lightning's banners, tips and hints about workers out of our users' logs."""
-    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    # Its SIGTERM handler logs, and a log line inside our own log line loses the signal.
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated.*")
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message="The number of training batches.*is smaller.*")

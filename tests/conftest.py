@@ -8,7 +8,7 @@ from pathlib import Path
 # Before torch is imported, here or in a subprocess: the same sums in the same order on any machine.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.setdefault("MKL_NUM_THREADS", "2")
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import pytest
