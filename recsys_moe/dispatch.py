@@ -45,7 +45,7 @@ def dense_experts(
 
 
 class Dropout(nn.Module):
-    """Keep masks from raw random bytes: on a CPU about 20 times cheaper than F.dropout.
+    """Keep masks from raw random bytes: on a CPU far cheaper than F.dropout.
 
     The keep probability is rounded to 1/256 and activations are scaled by its exact inverse, so
     the expectation is right for every rate. A module, so that it is on exactly where `training`

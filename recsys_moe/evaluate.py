@@ -151,9 +151,10 @@ def _check_fits(artifact: Artifact, schema: Schema, folder: Path) -> None:
     if wanted != found:
         raise DataError(f"{folder}: the model's tasks are {wanted} in this order, got {found}")
     for name, ids in (("user", artifact.users["user"]), ("item", artifact.items["item"])):
-        if not pq.read_table(folder / f"{name}s.parquet", columns=[name])[name].equals(ids):
+        file = folder / f"{name}s.parquet"
+        if not file.is_file() or not pq.read_table(file, columns=[name])[name].equals(ids):
             raise DataError(
-                f"{folder}/{name}s.parquet differs from the ids the model was trained with; "
+                f"{file} is missing or differs from the ids the model was trained with; "
                 "evaluate on its own data, or score raw ids with `recsys-moe predict`"
             )
 

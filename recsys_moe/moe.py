@@ -15,7 +15,7 @@ from recsys_moe.dispatch import Dropout, dense_experts, sparse_experts
 from recsys_moe.routers import Router, Routing
 
 DENSE_FROM = 0.75
-"""Share of chosen pairs from which one batched matmul over all pairs costs less."""
+"""Share of chosen pairs from which all are computed in one batched matmul. A guess so far."""
 Dispatch = Literal["auto", "sparse", "dense"]
 
 

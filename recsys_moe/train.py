@@ -89,7 +89,7 @@ def _training_process() -> Iterator[None]:
     in_main = threading.current_thread() is threading.main_thread()
     # Lightning would call a handler of ours before its own.
     handler = signal.signal(signal.SIGTERM, signal.SIG_DFL) if in_main else None
-    torch.set_flush_denormal(True)  # rare rows drive Adam's moments into denormals, 10x slower
+    torch.set_flush_denormal(True)  # rare rows drive Adam's moments into slow denormals
     try:
         yield
     finally:
