@@ -59,7 +59,9 @@ class MultiTaskMoE(nn.Module):
         """Indices (B,) of users and items, each in 0..count with count meaning unseen."""
         x_BD = torch.cat([self.user_embedding(user_B), self.item_embedding(item_B)], dim=-1)
         mixed_BTH, routings = self.moe(x_BD, user_B)
-        logits = [tower(mixed_BTH[:, t]) for t, tower in enumerate(self.towers)]
+        # unbind: its gradient is one stack, that of indexing a zero-filled copy per task.
+        pairs = zip(self.towers, mixed_BTH.unbind(1), strict=True)
+        logits = [tower(mixed_BH) for tower, mixed_BH in pairs]
         return Output(torch.cat(logits, dim=-1).float(), routings)
 
     @property

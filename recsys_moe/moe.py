@@ -11,7 +11,8 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.dispatch import Dropout, dense_experts, sparse_experts
+from recsys_moe.dispatch import dense_experts, sparse_experts
+from recsys_moe.dropout import Dropout
 from recsys_moe.routers import Router, Routing
 
 DENSE_FROM = 0.75
@@ -57,19 +58,14 @@ class MoE(nn.Module):
             router(x_BD, user_B) if router.uses_users else router(x_BD) for router in self.routers
         ]
         weights_BTE = torch.stack([routing.weights_BE for routing in routings], dim=1)
+        selected_BTE = torch.stack([routing.selected_BE for routing in routings], dim=1)
         experts = self.experts
-        selected_BE = torch.stack([routing.selected_BE for routing in routings]).any(0)
-        if self._is_sparse(selected_BE):
-            mixed_BTH = sparse_experts(
-                x_BD, weights_BTE, selected_BE, experts.kernel_EDH, experts.bias_EH, experts.dropout
-            )
-        else:
-            mixed_BTH = dense_experts(
-                x_BD, weights_BTE, experts.kernel_EDH, experts.bias_EH, experts.dropout
-            )
-        return mixed_BTH, routings
+        parts = experts.kernel_EDH, experts.bias_EH, experts.dropout
+        if self._is_sparse(selected_BTE):
+            return sparse_experts(x_BD, weights_BTE, selected_BTE, *parts), routings
+        return dense_experts(x_BD, weights_BTE, *parts), routings
 
-    def _is_sparse(self, selected_BE: Tensor) -> bool:
+    def _is_sparse(self, selected_BTE: Tensor) -> bool:
         if self.dispatch != "auto":
             return self.dispatch == "sparse"
         if torch.compiler.is_exporting():
@@ -78,7 +74,7 @@ class MoE(nn.Module):
         if promised < len(self.experts.kernel_EDH):
             return True
         # Routers that become sparse as their gates saturate promise nothing: look.
-        return selected_BE.float().mean().item() < DENSE_FROM
+        return selected_BTE.any(1).float().mean().item() < DENSE_FROM
 
 
 def naive_moe(x_BD: Tensor, weights_BTE: Tensor, kernel_EDH: Tensor, bias_EH: Tensor) -> Tensor:

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe.dispatch import Dropout, dense_experts, sparse_experts
+from recsys_moe import dispatch
+from recsys_moe.dispatch import dense_experts, sparse_experts
+from recsys_moe.dropout import Dropout
 from recsys_moe.moe import Experts, MoE, naive_moe
 from recsys_moe.routers import RouterShape
 from recsys_moe.routers.moesart import MoesartRouter
@@ -31,27 +33,37 @@ def problem(rows: int, tasks: int, experts: int, seed: int) -> tuple[Tensor, ...
     kernel_EDH = torch.randn(experts, D, H, generator=g, dtype=torch.float64)
     bias_EH = torch.randn(experts, H, generator=g, dtype=torch.float64)
     leaves = [t.requires_grad_() for t in (x_BD, weights_BTE, kernel_EDH, bias_EH)]
-    return (*leaves, selected_BTE.any(1))
+    return (*leaves, selected_BTE)
 
 
+PADDING = {"a matmul per expert": 0.0, "one padded matmul": torch.inf}
+
+
+@pytest.mark.parametrize("limit", PADDING.values(), ids=PADDING.keys())
 @settings(max_examples=40)
 @given(st.integers(1, 9), st.integers(1, 3), st.integers(1, 6), st.integers(0, 10**6))
 def test_sparse_and_dense_equal_naive_in_values_and_gradients(
-    rows: int, tasks: int, experts: int, seed: int
+    limit: float, rows: int, tasks: int, experts: int, seed: int
 ) -> None:
     """Also with rows that no expert is chosen for and experts that no row chose."""
-    *leaves, selected_BE = problem(rows, tasks, experts, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "max_padding", lambda pairs: limit)
+        check_against_naive(rows, tasks, experts, seed)
+
+
+def check_against_naive(rows: int, tasks: int, experts: int, seed: int) -> None:
+    *leaves, selected_BTE = problem(rows, tasks, experts, seed)
     x_BD, weights_BTE, kernel_EDH, bias_EH = leaves
     outputs = [
         naive_moe(x_BD, weights_BTE, kernel_EDH, bias_EH),
-        sparse_experts(x_BD, weights_BTE, selected_BE, kernel_EDH, bias_EH, Dropout(0.5).eval()),
+        sparse_experts(x_BD, weights_BTE, selected_BTE, kernel_EDH, bias_EH, Dropout(0.5).eval()),
         dense_experts(x_BD, weights_BTE, kernel_EDH, bias_EH, Dropout(0.5).eval()),
     ]
     probe = torch.randn(outputs[0].shape, dtype=torch.float64)
     expected, *found = [torch.autograd.grad((out * probe).sum(), leaves) for out in outputs]
     for out, grads in zip(outputs[1:], found, strict=True):
         torch.testing.assert_close(out, outputs[0])
-        mask = selected_BE[:, None].expand_as(weights_BTE)
+        mask = selected_BTE
         for name, ours, naive in zip("xwkb", grads, expected, strict=True):
             # The sparse path gives unselected weights no gradient: no router could use it.
             torch.testing.assert_close(
@@ -81,20 +93,31 @@ def test_only_chosen_pairs_are_evaluated_and_each_once(monkeypatch: pytest.Monke
         rows.append(len(x))
         return addmm(bias, x, kernel, out=out)
 
-    *leaves, selected_BE = problem(9, 2, 6, seed=4)
+    *leaves, selected_BTE = problem(9, 2, 6, seed=4)
     x_BD, weights_BTE, kernel_EDH, bias_EH = leaves
     monkeypatch.setattr(torch, "addmm", counting)
-    sparse_experts(x_BD, weights_BTE, selected_BE, kernel_EDH, bias_EH, Dropout(0.0))
-    assert sum(rows) == int(selected_BE.sum())  # not the sum over tasks: shared pairs count once
+    monkeypatch.setattr(dispatch, "max_padding", lambda pairs: 0.0)
+    sparse_experts(x_BD, weights_BTE, selected_BTE, kernel_EDH, bias_EH, Dropout(0.0))
+    # not the sum over tasks: shared pairs count once
+    assert sum(rows) == int(selected_BTE.any(1).sum())
+
+
+def test_few_pairs_per_expert_are_padded_and_skewed_loads_are_not() -> None:
+    """8 experts: 2 pairs each need no padding; all 16 pairs on one expert would pad to 128."""
+    even_BTE = torch.eye(8, dtype=torch.bool).repeat(2, 1)[:, None]
+    skewed_BTE = torch.zeros(16, 1, 8, dtype=torch.bool)
+    skewed_BTE[:, :, 3] = True
+    assert dispatch.plan_pairs(even_BTE).capacity == 2
+    assert dispatch.plan_pairs(skewed_BTE).capacity is None
 
 
 def test_an_unvisited_expert_has_a_zero_gradient_and_not_a_missing_one() -> None:
     layer = Experts(3, D, H, dropout=0.0)
-    selected_BE = torch.tensor([[True, False, False]])
-    weights_BTE = selected_BE.float()[:, None]
+    selected_BTE = torch.tensor([[[True, False, False]]])
+    weights_BTE = selected_BTE.float()
     x_BD = torch.randn(1, D)
     out = sparse_experts(
-        x_BD, weights_BTE, selected_BE, layer.kernel_EDH, layer.bias_EH, layer.dropout
+        x_BD, weights_BTE, selected_BTE, layer.kernel_EDH, layer.bias_EH, layer.dropout
     )
     out.sum().backward()
     assert layer.kernel_EDH.grad is not None and (layer.kernel_EDH.grad[1:] == 0).all()
@@ -125,7 +148,7 @@ def test_training_output_equals_the_evaluation_output_in_expectation(path: str) 
         parts = (layer.kernel_EDH, layer.bias_EH, layer.dropout)
         if path == "dense":
             return dense_experts(x_BD, weights_BTE, *parts).mean()
-        return sparse_experts(x_BD, weights_BTE, weights_BTE[:, 0] > 0, *parts).mean()
+        return sparse_experts(x_BD, weights_BTE, weights_BTE > 0, *parts).mean()
 
     torch.testing.assert_close(layer.train() and mean(), layer.eval() and mean(), rtol=5e-3, atol=0)
 
@@ -142,9 +165,9 @@ def test_dropout_is_reproducible_under_its_seed_and_off_in_evaluation() -> None:
 
 
 def test_bf16_autocast_stays_close_to_float32() -> None:
-    *leaves, selected_BE = problem(9, 2, 6, seed=1)
+    *leaves, selected_BTE = problem(9, 2, 6, seed=1)
     x_BD, weights_BTE, kernel_EDH, bias_EH = (leaf.detach().float() for leaf in leaves)
-    args = (x_BD, weights_BTE, selected_BE, kernel_EDH, bias_EH, Dropout(0.0))
+    args = (x_BD, weights_BTE, selected_BTE, kernel_EDH, bias_EH, Dropout(0.0))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = sparse_experts(*args)
     torch.testing.assert_close(half.float(), sparse_experts(*args), rtol=0.05, atol=0.1)

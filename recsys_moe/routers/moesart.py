@@ -86,26 +86,49 @@ class MoesartRouter(Router):
 
     def _sampled(self, log_probs_BE: Tensor, probs_BE: Tensor) -> tuple[Tensor, Tensor]:
         """Weights and mask of a fresh draw."""
-        with torch.no_grad():
-            counts_BE = self._draw(log_probs_BE, probs_BE)
-            noise_BE = self._uniform(probs_BE.shape, probs_BE)
-            adjusted_B = noise_BE.masked_fill(counts_BE == 0, -1.0).argmax(-1)
-        weights_BE = sampled_weights(
-            log_probs_BE, counts_BE, adjusted_B, self.config.k, self.config.strategy
-        )
-        return weights_BE, counts_BE > 0
-
-    def _draw(self, log_probs_BE: Tensor, probs_BE: Tensor) -> Tensor:
         config = self.config
         if config.sampler == "gumbel" and not config.replacement:
             noise_BE = self._uniform(probs_BE.shape, probs_BE)
-            return sample_gumbel(log_probs_BE, noise_BE, config.k)
-        uniforms_KB = self._uniform((config.k, len(probs_BE)), probs_BE)
-        return sample_sequential(probs_BE, uniforms_KB, config.replacement)
+            drawn = sample_gumbel(probs_BE.detach(), noise_BE, config.k)
+            adjusted_B = (self._uniform((len(probs_BE),), probs_BE) * drawn[1].sum(-1)).long()
+            return distinct_weights(log_probs_BE, *drawn, adjusted_B, config.strategy)
+        with torch.no_grad():
+            uniforms_KB = self._uniform((config.k, len(probs_BE)), probs_BE)
+            counts_BE = sample_sequential(probs_BE, uniforms_KB, config.replacement)
+            noise_BE = self._uniform(probs_BE.shape, probs_BE)
+            adjusted_B = noise_BE.masked_fill(counts_BE == 0, -1.0).argmax(-1)
+        weights_BE = sampled_weights(log_probs_BE, counts_BE, adjusted_B, config.k, config.strategy)
+        return weights_BE, counts_BE > 0
 
     def _uniform(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         generator = self.stream.generator(like.device)
         return torch.rand(shape, generator=generator, dtype=like.dtype, device=like.device)
+
+
+def distinct_weights(
+    log_probs_BE: Tensor,
+    drawn_BK: Tensor,
+    possible_BK: Tensor,
+    adjusted_B: Tensor,
+    strategy: Strategy,
+) -> tuple[Tensor, Tensor]:
+    """`sampled_weights` of distinct draws and their mask (B, E), computed on (B, K) only.
+
+    `drawn_BK`, `possible_BK`: from `sample_gumbel`; `adjusted_B`: column of the one expert whose
+    logit eq. (3) leaves uncorrected. Nothing here is drawn twice, so r = 1 and log r = 0.
+    """
+    drawn_log_probs_BK = log_probs_BE.gather(-1, drawn_BK)
+    if strategy == "3":
+        columns_K = torch.arange(drawn_BK.shape[-1], device=drawn_BK.device)
+        correction = -math.log(drawn_BK.shape[-1] - 1)
+        is_adjusted_BK = columns_K == adjusted_B[:, None]
+        drawn_log_probs_BK = torch.where(is_adjusted_BK, drawn_log_probs_BK, correction)
+    elif strategy == "iii":
+        drawn_log_probs_BK = 0 * drawn_log_probs_BK
+    weights_BK = softmax_over(drawn_log_probs_BK, possible_BK)
+    weights_BE = torch.zeros_like(log_probs_BE).scatter(-1, drawn_BK, weights_BK)
+    selected_BE = torch.zeros_like(log_probs_BE, dtype=torch.bool)
+    return weights_BE, selected_BE.scatter_(-1, drawn_BK, possible_BK)
 
 
 def sampled_weights(
@@ -135,18 +158,18 @@ def sampled_weights(
     return softmax_over(corrected_BE + log_counts_BE, selected_BE)
 
 
-def sample_gumbel(log_probs_BE: Tensor, noise_BE: Tensor, k: int) -> Tensor:
-    """Draw k distinct experts per row by the Gumbel-top-k trick; counts (B, E) of 0 and 1.
+def sample_gumbel(probs_BE: Tensor, noise_BE: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Draw k distinct experts per row by the Gumbel-top-k trick.
 
-    Same law as `sample_sequential` without replacement. `noise_BE` is uniform on [0, 1). Experts
-    whose probability underflows to 0 are never drawn; such a row then has fewer than k.
+    Same law as `sample_sequential` without replacement. `noise_BE` is uniform on [0, 1); the keys
+    p / -log(u) are in the order of log p + Gumbel noise, at half the logarithms. Returns indices
+    (B, K) and which of them are possible: experts whose probability underflows to 0 are never
+    drawn, a row with fewer than k others has them last and marked False.
     """
-    tiny = torch.finfo(noise_BE.dtype).tiny  # u = 0 would make every key of the row equal
-    gumbel_BE = -torch.log(-torch.log(noise_BE.clamp(min=tiny)))
-    possible_BE = log_probs_BE.exp() > 0
-    keys_BE = (log_probs_BE + gumbel_BE).masked_fill(~possible_BE, -torch.inf)
-    drawn_BE = torch.zeros_like(possible_BE).scatter_(-1, keys_BE.topk(k, -1).indices, True)
-    return (drawn_BE & possible_BE).long()
+    tiny = torch.finfo(noise_BE.dtype).tiny  # u = 0 would make the key 0 whatever the probability
+    keys_BE = probs_BE / -torch.log(noise_BE.clamp(min=tiny))
+    keys_BK, drawn_BK = keys_BE.topk(k, -1)
+    return drawn_BK, keys_BK > 0
 
 
 def sample_sequential(probs_BE: Tensor, uniforms_KB: Tensor, replacement: bool) -> Tensor:

@@ -18,6 +18,7 @@ from recsys_moe.penalties import trimmed_lasso
 from recsys_moe.routers import RouterShape
 from recsys_moe.routers.moesart import (
     MoesartRouter,
+    distinct_weights,
     sample_gumbel,
     sample_sequential,
     sampled_weights,
@@ -169,9 +170,37 @@ def test_a_uniform_above_the_rounded_total_takes_the_last_possible_expert() -> N
 
 
 def test_gumbel_never_draws_an_expert_whose_probability_underflows() -> None:
-    log_probs = torch.tensor([[0.0, -500.0, -500.0, -500.0]])
-    counts = sample_gumbel(log_probs, torch.rand(1, 4), k=2)
-    assert counts.tolist() == [[1, 0, 0, 0]]
+    drawn, possible = sample_gumbel(torch.tensor([[0.0, 1.0, 0.0, 0.0]]), torch.rand(1, 4), k=2)
+    assert drawn[0, 0] == 1 and possible.tolist() == [[True, False]]
+
+
+@pytest.mark.parametrize("strategy", ["i", "ii", "iii", "3"])
+@given(st.integers(2, 5), st.integers(0, 10**6))
+def test_weights_of_distinct_draws_equal_the_general_ones_with_gradients(
+    strategy: str, k: int, seed: int
+) -> None:
+    """Expert 5 of row 0 is impossible, so with k = 5 or so a row has fewer draws than k."""
+    g = torch.Generator().manual_seed(seed)
+    logits = torch.randn(9, 6, generator=g, dtype=torch.float64)
+    logits[0, 2:] = -900.0
+    logits.requires_grad_()
+    log_probs = logits.log_softmax(-1)
+    noise = torch.rand(9, 6, generator=g, dtype=torch.float64)
+    drawn, possible = sample_gumbel(log_probs.exp().detach(), noise, k)
+    assert possible[0].sum() == min(k, 2)
+    column = (torch.rand(9, generator=g) * possible.sum(-1)).long()
+    weights, selected = distinct_weights(log_probs, drawn, possible, column, strategy)
+    counts = torch.zeros(9, 6, dtype=torch.long).scatter(-1, drawn, possible.long())
+    adjusted = drawn.gather(-1, column[:, None])[:, 0]
+    expected = sampled_weights(log_probs, counts, adjusted, k, strategy)
+    torch.testing.assert_close(weights, expected)
+    assert torch.equal(selected, counts > 0)
+    probe = torch.randn(9, 6, generator=g, dtype=torch.float64)
+    ours, theirs = (
+        torch.autograd.grad((w * probe).sum(), logits, retain_graph=True)[0]
+        for w in (weights, expected)
+    )
+    torch.testing.assert_close(ours, theirs)
 
 
 SETS = {  # set probabilities without replacement, base g: sum over orders of g_i g_j / (1 - g_i)
@@ -190,7 +219,8 @@ def test_both_samplers_follow_the_law_without_replacement(sampler: str) -> None:
     log_probs = O.float().log_softmax(-1).expand(rows, -1)
     generator = torch.Generator().manual_seed(3)
     if sampler == "gumbel":
-        counts = sample_gumbel(log_probs, torch.rand(rows, 4, generator=generator), 2)
+        drawn, _ = sample_gumbel(log_probs.exp(), torch.rand(rows, 4, generator=generator), 2)
+        counts = torch.zeros(rows, 4, dtype=torch.long).scatter_add(-1, drawn, drawn * 0 + 1)
     else:
         uniforms = torch.rand(2, rows, generator=generator)
         counts = sample_sequential(log_probs.exp(), uniforms, False)

@@ -1,0 +1,43 @@
+"""Dropout that costs little on a CPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from recsys_moe.seeds import RandomStream
+
+
+class Dropout(nn.Module):
+    """Keep masks from raw random bytes: on a CPU far cheaper than F.dropout.
+
+    The keep probability is rounded to 1/256 and activations are scaled by its exact inverse, so
+    the expectation is right for every rate. A module, so that it is on exactly where `training`
+    is True: Lightning sets that attribute on each module and does not call `train()`.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        if not 0 <= rate < 1:
+            raise ValueError(f"model.dropout must be in [0, 1), got {rate}")
+        self.keep_of_256 = max(1, round(256 * (1 - rate)))
+        self.stream = RandomStream()
+
+    @property
+    def scale(self) -> float:
+        """Factor on the kept activations; 1 in evaluation."""
+        return 256 / self.keep_of_256 if self.training else 1.0
+
+    def mask(self, shape: tuple[int, ...], like: Tensor) -> Tensor | None:
+        """float32 mask of 1 (kept) and 0, or None when all activations are kept."""
+        if not self.training or self.keep_of_256 == 256:
+            return None
+        size = torch.Size(shape).numel()
+        words = torch.empty((size + 7) // 8, dtype=torch.int64, device=like.device)
+        # From -2**63 to the top: the default range leaves bit 63 at 0, and with it every eighth
+        # byte below 128, which would always be kept at rate 0.5.
+        words.random_(-(2**63), None, generator=self.stream.generator(like.device))
+        lanes = words.view(torch.uint8)[:size].view(shape)
+        # Written as floats at once: multiplying by a bool mask converts it, at four times the cost.
+        keep = torch.empty(shape, device=like.device)
+        return torch.lt(lanes, self.keep_of_256, out=keep)
