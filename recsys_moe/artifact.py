@@ -2,6 +2,11 @@
 
 Loads without pickle, without Lightning and without the training data. What it cannot read it
 refuses by name.
+
+Migration: FORMAT_VERSION grows by one whenever an older folder would be read differently. Each
+older version then has one step in MIGRATIONS that lifts its parts to the next version; steps are
+never edited or removed, so every version ever written stays readable. Loading rewrites nothing;
+`recsys-moe export` writes a copy of the current version. A newer version is refused.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +27,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import recsys_moe
+from recsys_moe import calibration
+from recsys_moe.calibration import Calibrations
 from recsys_moe.config import Config, parse_config, read_config_file
 from recsys_moe.model import MultiTaskMoE
 from recsys_moe.schema import DataError, Schema, sha256_file
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 FILES = (
     "weights.safetensors",
@@ -35,7 +43,20 @@ FILES = (
     "schema.json",
     "config.yaml",
     "card.json",
+    "calibration.json",
 )
+SINCE = {"calibration.json": 2}
+"""Format version that first had the file; 1 for the others."""
+Parts = dict[str, Any]
+"""The parsed `config`, `card` and `calibration` of a folder."""
+
+
+def _add_calibration(parts: Parts) -> Parts:
+    """1 -> 2: models were not calibrated; there is only the raw probability."""
+    return {**parts, "calibration": {}}
+
+
+MIGRATIONS: dict[int, Callable[[Parts], Parts]] = {1: _add_calibration}
 
 
 @dataclass(frozen=True)
@@ -51,6 +72,8 @@ class Artifact:
     """Watched training items as `offsets` (users + 1) and `items`: user u has
     items[offsets[u]:offsets[u + 1]]."""
     card: dict[str, Any]
+    calibration: Calibrations
+    """Empty for a model that was written before there was calibration."""
 
 
 def build_model(config: Config, schema: Schema) -> MultiTaskMoE:
@@ -77,10 +100,12 @@ def save_artifact(
     data: Path,
     seen: dict[str, torch.Tensor],
     card: dict[str, Any],
+    calibrations: Calibrations,
 ) -> None:
     """Write the artifact completely or not at all; an older one at `out` is replaced at the end.
 
-    `weights` is the model's state_dict, `data` the prepared folder it was trained on.
+    `weights` is the model's state_dict, `data` the prepared folder it was trained on, or an
+    artifact: both hold the ids and the schema.
     """
     out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -89,14 +114,26 @@ def save_artifact(
         folder.mkdir()
         save_file({k: v.contiguous().cpu() for k, v in weights.items()}, folder / FILES[0])
         save_file(seen, folder / FILES[1])
+        for file in FILES[:2]:
+            _as_readable_as(folder, folder / file)
         for file in ("users.parquet", "items.parquet", "schema.json"):
             shutil.copyfile(data / file, folder / file)
         (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
-        (folder / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+        _write_json(folder / "card.json", card)
+        _write_json(folder / "calibration.json", calibration.to_json(calibrations))
         (folder / MANIFEST).write_text(_manifest(folder), encoding="utf-8")
         if out.exists():
             os.replace(out, Path(name) / "previous")
         os.replace(folder, out)
+
+
+def _as_readable_as(folder: Path, file: Path) -> None:
+    """Safetensors makes files for their owner alone; a server often runs as another user."""
+    file.chmod(folder.stat().st_mode & 0o666)
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _manifest(folder: Path) -> str:
@@ -127,9 +164,22 @@ def find_artifact(path: Path) -> Path:
 def load_artifact(path: Path) -> Artifact:
     """Load a model folder or run folder. Raises DataError naming the file that is wrong."""
     folder = find_artifact(path)
-    _check(folder)
+    parts = _parts(folder, _checked_version(folder))
     schema = Schema.load(folder)
-    config = parse_config(read_config_file(str(folder / "config.yaml")))
+    config = parse_config(parts["config"])
+    return Artifact(
+        model=_load_model(folder, config, schema),
+        schema=schema,
+        config=config,
+        users=pq.read_table(folder / "users.parquet"),
+        items=pq.read_table(folder / "items.parquet"),
+        seen=load_file(folder / "seen.safetensors"),
+        card=parts["card"],
+        calibration=_calibrations(folder, parts["calibration"]),
+    )
+
+
+def _load_model(folder: Path, config: Config, schema: Schema) -> MultiTaskMoE:
     model = build_model(config, schema)
     try:
         model.load_state_dict(load_file(folder / "weights.safetensors"))
@@ -138,32 +188,45 @@ def load_artifact(path: Path) -> Artifact:
         raise DataError(
             f"{folder}/weights.safetensors does not fit config.yaml: {reason}"
         ) from None
-    return Artifact(
-        model=model.eval(),
-        schema=schema,
-        config=config,
-        users=pq.read_table(folder / "users.parquet"),
-        items=pq.read_table(folder / "items.parquet"),
-        seen=load_file(folder / "seen.safetensors"),
-        card=json.loads((folder / "card.json").read_text(encoding="utf-8")),
-    )
+    return model.eval()
 
 
-def _check(folder: Path) -> None:
+def _parts(folder: Path, version: int) -> Parts:
+    """What the folder says in text, lifted from its version to the current one."""
+    parts: Parts = {"config": read_config_file(str(folder / "config.yaml"))}
+    for name in ("card", "calibration"):
+        if SINCE.get(f"{name}.json", 1) <= version:
+            parts[name] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    for step in range(version, FORMAT_VERSION):
+        parts = MIGRATIONS[step](parts)
+    return parts
+
+
+def _calibrations(folder: Path, content: dict[str, Any]) -> Calibrations:
+    try:
+        return calibration.from_json(content)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise DataError(
+            f"{folder}/calibration.json is damaged: {error}; export the model again"
+        ) from None
+
+
+def _checked_version(folder: Path) -> int:
     """Refuse a newer format and any file that is missing or not the one that was written."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        version, files = manifest["format_version"], dict(manifest["files"])
+        version, hashes = manifest["format_version"], dict(manifest["files"])
     except (ValueError, KeyError, TypeError):
         raise DataError(f"{folder}/{MANIFEST} is damaged; export the model again") from None
-    if version != FORMAT_VERSION:
+    if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise DataError(
-            f"{folder}: format_version must be {FORMAT_VERSION}, got {version!r}; "
+            f"{folder}: format_version must be in 1..{FORMAT_VERSION}, got {version!r}; "
             "use the version of recsys-moe that wrote it, or export the model again"
         )
-    for file in FILES:
+    for file in (name for name in FILES if SINCE.get(name, 1) <= version):
         path = folder / file
         if not path.is_file():
             raise DataError(f"{path} is missing; export the model again")
-        if sha256_file(path) != files.get(file):
+        if sha256_file(path) != hashes.get(file):
             raise DataError(f"{path} was truncated or edited; export the model again")
+    return version

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from recsys_moe.artifact import Artifact, find_artifact, load_artifact
+from recsys_moe.calibration import Calibrations, fit_calibrations
 from recsys_moe.columns import Batch, EvalBatches, load_columns
 from recsys_moe.config import Config, suggestion
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.metrics import LOSS_KEY, METRICS, RoutingMetrics
+from recsys_moe.metrics import LOSS_KEY, METRICS, BinaryMetrics, RoutingMetrics, TaskMetrics
 from recsys_moe.model import MultiTaskMoE, Output
 from recsys_moe.run_folder import write_json
 from recsys_moe.schema import SPLITS, Schema, Task
@@ -31,14 +32,22 @@ def task_weights(config: Config, tasks: Iterable[Task]) -> list[float]:
     return [config.tasks[t.name].weight if t.name in config.tasks else t.weight for t in tasks]
 
 
+def _metrics(task: Task, calibrations: Calibrations) -> TaskMetrics:
+    if task.kind == "binary":
+        return BinaryMetrics(calibrations.get(task.name))
+    return METRICS[task.kind]()
+
+
 class Evaluation:
     """Accumulates batches of a split; `result()` is the object of `evaluate --json`."""
 
-    def __init__(self, schema: Schema, config: Config) -> None:
+    def __init__(
+        self, schema: Schema, config: Config, calibrations: Calibrations | None = None
+    ) -> None:
         self.tasks = schema.tasks
         self.weights = task_weights(config, schema.tasks)
         self.batchwise_rows = config.data.batchwise_rows
-        self.metrics = [METRICS[task.kind]() for task in self.tasks]
+        self.metrics = [_metrics(task, calibrations or {}) for task in self.tasks]
         self.routing = [RoutingMetrics() for _ in self.tasks]
         self.rows = 0
         self.batchwise_sum = 0.0
@@ -93,17 +102,33 @@ def evaluate_model(
     config: Config,
     split: str,
     progress: Callable[[int], None] = lambda rows: None,
+    calibrations: Calibrations | None = None,
 ) -> dict[str, Any]:
     """Evaluate `model` in evaluation mode on its own device; `progress` is told rows done."""
     model.eval()
     model.reseed(config.trainer.seed)  # only routers that sample at inference draw
     device = model.user_embedding.weight.device
-    evaluation = Evaluation(schema, config)
+    evaluation = Evaluation(schema, config, calibrations)
     for batch in batches:
         user, item, labels = (tensor.to(device) for tensor in batch)
         evaluation.update(model(user, item), labels)
         progress(len(labels))
     return evaluation.result(split)
+
+
+@torch.inference_mode()
+def calibrate(
+    model: MultiTaskMoE, batches: Iterable[Batch], schema: Schema, config: Config
+) -> Calibrations:
+    """Calibrations of the binary tasks, fitted on the logits of all rows of `batches`."""
+    model.eval()
+    model.reseed(config.trainer.seed)
+    device = model.user_embedding.weight.device
+    logits, labels = [], []
+    for batch in batches:
+        logits.append(model(batch.user.to(device), batch.item.to(device)).logits_BT.cpu())
+        labels.append(batch.labels)
+    return fit_calibrations(torch.cat(logits), torch.cat(labels), schema.tasks)
 
 
 def evaluate_artifact(
@@ -124,7 +149,9 @@ def evaluate_artifact(
     _check_fits(artifact, schema, folder)
     columns = load_columns(folder, schema, split, artifact.config.data.max_memory_mb)
     batches = EvalBatches(columns, artifact.config.eval_rows)
-    result = evaluate_model(artifact.model, batches, schema, artifact.config, split, progress)
+    result = evaluate_model(
+        artifact.model, batches, schema, artifact.config, split, progress, artifact.calibration
+    )
     result["trained_on_these_data"] = schema == artifact.schema
     return result
 

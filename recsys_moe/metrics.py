@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torchmetrics.functional.classification import binary_calibration_error
 
+from recsys_moe.calibration import Calibration
 from recsys_moe.schema import TaskKind
 from recsys_moe.tasks import KINDS, row_losses
 
@@ -17,14 +18,16 @@ CALIBRATION_BINS = 15
 class BinaryMetrics:
     """AUC, mean binary cross-entropy (`bce`) and calibration error (`ece`, 15 equal-width bins).
 
-    Keeps two float32 columns, the predicted probability and the label of each labelled row,
-    because an exact AUC needs all scores.
+    Keeps float32 columns, the predicted probability, raw and (with `calibration`) calibrated, and
+    the label of each labelled row, because an exact AUC needs all scores.
     """
 
-    names = ("auc", "bce", "ece")
+    names = ("auc", "bce", "ece", "ece_calibrated")
 
-    def __init__(self) -> None:
+    def __init__(self, calibration: Calibration | None = None) -> None:
+        self.calibration = calibration
         self.scores: list[Tensor] = []
+        self.calibrated: list[Tensor] = []
         self.labels: list[Tensor] = []
         self.loss_sum = 0.0
 
@@ -34,15 +37,23 @@ class BinaryMetrics:
         self.loss_sum += losses_B.double().sum().item()
         self.scores.append(KINDS["binary"].link(logits_B[mask_B]).cpu())
         self.labels.append(labels_B[mask_B].cpu())
+        if self.calibration is not None:
+            self.calibrated.append(self.calibration.apply(logits_B[mask_B]).cpu())
 
     def compute(self) -> dict[str, float | int | None]:
-        """AUC is None when only one class is present, everything when no row is labelled."""
+        """AUC is None when only one class is present, `ece_calibrated` without a calibration,
+        everything when no row is labelled."""
         labels, scores = torch.cat(self.labels), torch.cat(self.scores)
         rows, positive = len(labels), int(labels.sum())
         return {
             "auc": exact_auc(scores, labels) if 0 < positive < rows else None,
             "bce": self.loss_sum / rows if rows else None,
             "ece": _calibration_error(scores, labels) if rows else None,
+            "ece_calibrated": (
+                _calibration_error(torch.cat(self.calibrated), labels)
+                if rows and self.calibrated
+                else None
+            ),
             "rows": rows,
             "positive": positive,
         }

@@ -1,11 +1,15 @@
-"""predict: a file of (user, item) pairs in, the same file with predictions out, in pieces."""
+"""predict: a file of (user, item) pairs in, the same file with predictions out, in pieces.
+
+Bounded memory: a piece is read, scored and written before the next one, whatever the file's size.
+"""
 
 from __future__ import annotations
 
+import csv
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -17,6 +21,8 @@ from recsys_moe.predictor import Predictor
 
 ROWS_PER_PIECE = 1 << 16
 FLAGS = ("unseen_user", "unseen_item")
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+SUFFIXES = (*DELIMITERS, ".parquet")
 
 
 def predict_file(
@@ -29,9 +35,10 @@ def predict_file(
     overwrite: bool = False,
     progress: Callable[[int], None] = lambda rows: None,
 ) -> dict[str, int]:
-    """Write `source` plus one column per task and two flags for unseen ids to `target`.
+    """Write `source` plus predictions and two flags for unseen ids to `target`.
 
-    CSV or Parquet by suffix, in and out. Row order and all columns are kept; memory stays bounded.
+    One column per task and, for binary tasks of a calibrated model, `<task>_calibrated`. CSV, TSV
+    or Parquet by suffix, in and out. Row order and all columns are kept; memory stays bounded.
     The target appears complete or not at all. Returns counts: rows and unseen ids.
     """
     source, target = Path(source), Path(target)
@@ -48,8 +55,8 @@ def predict_file(
 
 def _check_paths(source: Path, target: Path, overwrite: bool) -> None:
     for option, path in (("--input", source), ("--output", target)):
-        if path.suffix not in (".csv", ".parquet"):
-            raise ConfigError(f"{option} must end in .csv or .parquet, got {path}")
+        if path.suffix not in SUFFIXES:
+            raise ConfigError(f"{option} must end in one of {', '.join(SUFFIXES)}, got {path}")
     if not source.is_file():
         raise DataError(f"--input {source}: there is no such file")
     if target.exists() and not overwrite:
@@ -66,12 +73,14 @@ def _scored(
     counts: dict[str, int],
     progress: Callable[[int], None],
 ) -> Iterator[pa.Table]:
-    new = [*(task.name for task in predictor.tasks), *FLAGS]
-    for piece in _pieces(source):
+    calibrated = {name: f"{name}_calibrated" for name in predictor.artifact.calibration}
+    new = [*(task.name for task in predictor.tasks), *calibrated.values(), *FLAGS]
+    for piece in _regrouped(_pieces(source), _rows_per_piece(predictor)):
         _check_columns(piece, source, (user, item), new, counts["rows"])
         scores = predictor.score(piece[user], piece[item])
         flags = dict(zip(FLAGS, (scores.unseen_user, scores.unseen_item), strict=True))
-        for name, values in {**scores.tasks, **flags}.items():
+        better = {calibrated[name]: values for name, values in scores.calibrated.items()}
+        for name, values in {**scores.tasks, **better, **flags}.items():
             piece = piece.append_column(name, pa.array(values.numpy()))
         for name, values in flags.items():
             counts[name] += int(values.sum())
@@ -112,36 +121,76 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
-def _pieces(source: Path) -> Iterator[pa.Table]:
+def _rows_per_piece(predictor: Predictor) -> int:
+    """Whole groups of rows that are routed together, so that no piece cuts one."""
+    group = predictor.artifact.config.model.router.eval_rows
+    return max(ROWS_PER_PIECE // group, 1) * group
+
+
+def _regrouped(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """The rows of `batches` in tables of `rows` rows, the last one shorter."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        waiting, count = [*waiting, batch], count + batch.num_rows
+        while count >= rows:
+            together = pa.Table.from_batches(waiting)
+            yield together.slice(0, rows)
+            waiting, count = together.slice(rows).to_batches(), count - rows
+    if count:
+        yield pa.Table.from_batches(waiting)
+
+
+def _pieces(source: Path) -> Iterator[pa.RecordBatch]:
     try:
         if source.suffix == ".parquet":
-            for batch in pq.ParquetFile(source).iter_batches(batch_size=ROWS_PER_PIECE):
-                yield pa.Table.from_batches([batch])
+            yield from pq.ParquetFile(source).iter_batches(batch_size=ROWS_PER_PIECE)
         else:
-            yield from _csv_pieces(source)
+            yield from _text_pieces(source)
     except pa.ArrowException as error:
         raise DataError(f"{source} cannot be read: {str(error).splitlines()[0]}") from None
 
 
-def _csv_pieces(source: Path) -> Iterator[pa.Table]:
+def _text_pieces(source: Path) -> Iterator[pa.RecordBatch]:
     """All columns as text: ids like 007 stay what they are, other columns pass through as typed."""
-    with pacsv.open_csv(source) as header:
+    layout = pacsv.ParseOptions(delimiter=DELIMITERS[source.suffix], newlines_in_values=True)
+    with pacsv.open_csv(source, parse_options=layout) as header:
         names = header.schema.names
     options = pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
-    with pacsv.open_csv(source, convert_options=options) as reader:
-        for batch in reader:
-            yield pa.Table.from_batches([batch])
+    with pacsv.open_csv(source, parse_options=layout, convert_options=options) as reader:
+        yield from reader
 
 
 def _write(path: Path, suffix: str, pieces: Iterator[pa.Table]) -> None:
-    writer: Any = None
-    kind = pq.ParquetWriter if suffix == ".parquet" else pacsv.CSVWriter
-    try:
-        for piece in pieces:
-            writer = writer or kind(path, piece.schema)
-            writer.write_table(piece)
-    finally:
-        if writer is not None:
-            writer.close()
-    if writer is None:
+    write = _write_parquet if suffix == ".parquet" else _write_text
+    first = next(pieces, None)
+    if first is None:
         raise DataError("--input holds no rows; there is nothing to predict")
+    write(path, suffix, chain([first], pieces), first.schema)
+
+
+def _write_parquet(path: Path, suffix: str, pieces: Iterable[pa.Table], schema: pa.Schema) -> None:
+    with pq.ParquetWriter(path, schema) as writer:
+        for piece in pieces:
+            writer.write_table(piece)
+
+
+def _write_text(path: Path, suffix: str, pieces: Iterable[pa.Table], schema: pa.Schema) -> None:
+    """Quotes where a value needs them; pyarrow's own writer quotes all text or none."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter=DELIMITERS[suffix], lineterminator="\n")
+        writer.writerow(schema.names)
+        for piece in pieces:
+            columns = [column.cast(pa.string()).to_pylist() for column in piece.columns]
+            writer.writerows(zip(*columns, strict=True))
+
+
+def count_rows(source: Path) -> int | None:
+    """Rows of a file as far as a progress bar cares: of text, its line ends; None if unknown."""
+    try:
+        if source.suffix == ".parquet":
+            return int(pq.read_metadata(source).num_rows)
+        with source.open("rb") as file:
+            return sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b"")) - 1
+    except (pa.ArrowException, OSError):
+        return None

@@ -1,20 +1,28 @@
-"""Scores and rankings on raw ids from a model folder. Never imports Lightning."""
+"""Scores, rankings, neighbours and explanations on raw ids. Never imports Lightning."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from recsys_moe.artifact import Artifact, load_artifact
-from recsys_moe.errors import DataError
-from recsys_moe.schema import Feature
+from recsys_moe.config import suggestion
+from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.explanation import ExpertShare, expert_shares
+from recsys_moe.item_filters import matching_items
+from recsys_moe.ranking import Ranker
+from recsys_moe.recommender import Recommendation, Recommender, largest
 from recsys_moe.tasks import KINDS
+from recsys_moe.vocabulary import Ids, Vocabulary
+
+__all__ = ["ExpertShare", "Predictor", "Recommendation", "Scores", "Vocabulary"]
 
 ROWS_PER_BATCH = 8192
 
@@ -28,35 +36,12 @@ class Scores:
     unseen_user: Tensor
     unseen_item: Tensor
     """bool (N,): the id was unknown in training and the out-of-vocabulary row was used."""
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """One ranked item."""
-
-    rank: int
-    item: str | int
-    title: str | None
-    scores: dict[str, float]
-
-
-class Vocabulary:
-    """Raw ids -> dense indices; ids that training has not seen -> `feature.size`."""
-
-    def __init__(self, feature: Feature, ids: pa.ChunkedArray) -> None:
-        self.feature = feature
-        self.ids = ids.combine_chunks()
-        self._keys = self.ids.cast(pa.string())
-
-    def index(self, raw: pa.Array) -> tuple[Tensor, Tensor]:
-        """Indices (N,) int64 and which of the ids are unseen. Ids compare as text: 7 is "7"."""
-        found = pc.index_in(raw.cast(pa.string()), value_set=self._keys)
-        index = torch.tensor(found.fill_null(self.feature.size).to_numpy(zero_copy_only=False))
-        return index.long(), index == self.feature.size
+    calibrated: dict[str, Tensor] = field(default_factory=dict)
+    """Per binary task (N,): the probability calibrated on validation; empty for a model without."""
 
 
 class Predictor:
-    """A model folder ready to score.
+    """A model folder ready to score. Safe to use from several threads.
 
     >>> predictor = Predictor.load("runs/first")          # doctest: +SKIP
     >>> predictor.score([1, 2], [50, 260]).tasks["watch"]  # doctest: +SKIP
@@ -67,72 +52,180 @@ class Predictor:
         self.tasks = artifact.schema.tasks
         self.users = Vocabulary(artifact.schema.user, artifact.users["user"])
         self.items = Vocabulary(artifact.schema.item, artifact.items["item"])
+        config = artifact.config
+        # Batches that cut no group of rows that are routed together.
+        self._rows = math.lcm(ROWS_PER_BATCH, config.model.router.eval_rows)
+        self._ranker = Ranker(
+            artifact.model,
+            artifact.schema.item.size,
+            seed=config.trainer.seed,
+            whole_rows=self._rows,
+        )
+        self._recommender = Recommender(artifact, self._ranker)
+        self._names = [task.name for task in self.tasks]
 
     @classmethod
     def load(cls, path: str | Path) -> Predictor:
         """From a model folder or a run folder. Raises DataError when it cannot be read."""
         return cls(load_artifact(Path(path)))
 
-    def score(self, users: list[str | int] | pa.Array, items: list[str | int] | pa.Array) -> Scores:
+    def warm_up(self) -> None:
+        """Pay now for what the first rankings would: caches of the item halves of experts."""
+        self._ranker.warm_up()
+        self.users.warm_up()
+        self.items.warm_up()
+
+    def score(self, users: Ids, items: Ids) -> Scores:
         """Predictions for the pairs zip(users, items). Raises DataError on unequal lengths."""
-        users, items = _array(users), _array(items)
+        user, unseen_user, item, unseen_item = self._pairs(users, items)
+        logits_BT = self._logits(user, item)
+        raw = {t.name: KINDS[t.kind].link(logits_BT[:, i]) for i, t in enumerate(self.tasks)}
+        return Scores(raw, unseen_user, unseen_item, self._calibrated(logits_BT))
+
+    def recommend(
+        self,
+        users: Ids,
+        k: int = 10,
+        *,
+        exclude_seen: bool = False,
+        candidates: Ids | None = None,
+        where: Sequence[str] = (),
+        score: str | None = None,
+    ) -> list[list[Recommendation]]:
+        """The k best items for each user, best first; fewer where fewer are left.
+
+        `candidates`: rank only these item ids; ids the model does not know are left out. `where`:
+        conditions on the item columns, all of which must hold (see `item_filters`).
+        `exclude_seen`: without the items the user watched in training. `score`: one of
+        `score_names`, by default the first binary task, or the first task where there is none.
+        Ties go to the lower item index. An unseen user gets the ranking of the row trained for
+        unseen users. Filters never change the score of an item that they let through.
+
+        Raises ConfigError for an unknown score or a condition that does not fit, DataError when
+        the model's scores are not finite, ValueError for k < 1.
+        """
+        return list(
+            self.iter_recommend(
+                users,
+                k,
+                exclude_seen=exclude_seen,
+                candidates=candidates,
+                where=where,
+                score=score,
+            )
+        )
+
+    def iter_recommend(
+        self,
+        users: Ids,
+        k: int = 10,
+        *,
+        exclude_seen: bool = False,
+        candidates: Ids | None = None,
+        where: Sequence[str] = (),
+        score: str | None = None,
+    ) -> Iterator[list[Recommendation]]:
+        """`recommend`, one user's list after the other, in bounded memory."""
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        formula = self._formula(score)
+        item_N = self._allowed(candidates, where)
+        index_U, _ = self.users.index(users)
+        return self._recommender.best(index_U, item_N, k, exclude_seen, formula)
+
+    @property
+    def score_names(self) -> dict[str, tuple[str, ...]]:
+        """What `score` may be -> the tasks whose predictions are multiplied.
+
+        `watch*rating` is the expected rating when an unwatched item counts as 0.
+        """
+        pairs = {f"{a}*{b}": (a, b) for a, b in combinations(self._names, 2)}
+        return {**{name: (name,) for name in self._names}, **pairs}
+
+    @property
+    def rows_are_independent(self) -> bool:
+        """May pairs of several callers be scored together without a change to their scores?"""
+        return self._ranker.rows_are_independent
+
+    def similar(self, item: str | int, k: int = 10) -> list[Recommendation]:
+        """The k other items whose embeddings have the largest cosine with that of `item`.
+
+        `scores` holds `cosine`, in [-1, 1]. Raises DataError for an item the model does not know.
+        """
+        index, unseen = self.items.index([item])
+        if unseen:
+            raise DataError(f"item {item} was not seen in training: it has no embedding to compare")
+        table_ND = self.artifact.model.item_embedding.weight[: self.items.feature.size].detach()
+        cosine_N = F.cosine_similarity(table_ND, table_ND[index])
+        others_N = torch.arange(len(cosine_N))[torch.arange(len(cosine_N)) != index]
+        best_K = others_N[largest(cosine_N[others_N], k)]
+        return self._recommender.entries(best_K, {"cosine": cosine_N[best_K]})
+
+    def explain(self, users: Ids, items: Ids) -> list[dict[str, list[ExpertShare]]]:
+        """Per pair and task the chosen experts, each with its weight and contribution.
+
+        `contribution` is the task's logit minus the logit without that expert, the other weights
+        unchanged. Towers are not linear, so contributions need not sum to the logit. Largest
+        absolute contribution first. Raises DataError on unequal lengths.
+        """
+        user_B, _, item_B, _ = self._pairs(users, items)
+        found: list[dict[str, list[ExpertShare]]] = []
+        with self._ranker.seeded():
+            for user, item in self._batches(user_B, item_B):
+                shares = zip(*expert_shares(self.artifact.model, user, item), strict=True)
+                found += [dict(zip(self._names, row, strict=True)) for row in shares]
+        return found
+
+    def seen(self, user: int) -> Tensor:
+        """Indices of the items that the user with this index watched in the training rows."""
+        return self._recommender.seen(user)
+
+    def is_unseen_user(self, user: str | int) -> bool:
+        """Was this id unknown in training? Then its row of the embedding table stands in."""
+        return bool(self.users.index([user])[1])
+
+    def _pairs(self, users: Ids, items: Ids) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         if len(users) != len(items):
             raise DataError(
                 f"users and items must have the same length, got {len(users)} and {len(items)}"
             )
-        user, unseen_user = self.users.index(users)
-        item, unseen_item = self.items.index(items)
-        return Scores(self._predict(user, item), unseen_user, unseen_item)
+        return *self.users.index(users), *self.items.index(items)
 
-    def recommend(
-        self, user: str | int, k: int = 10, exclude_seen: bool = False
-    ) -> list[Recommendation]:
-        """The k best items of the whole catalogue for one user, best first.
-
-        Ranked by the first binary task, or by the first task where there is none; ties go to the
-        lower item index. An unseen user gets the ranking of the out-of-vocabulary row.
-        """
-        index, _ = self.users.index(_array([user]))
-        item = torch.arange(self.items.feature.size)
-        predictions = self._predict(index.expand(len(item)), item)
-        ranking = predictions[self._ranking_task()].clone()
-        if exclude_seen:
-            ranking[self.seen(int(index))] = -torch.inf
-        best = ranking.sort(descending=True, stable=True).indices[:k]
-        best = best[ranking[best] > -torch.inf]
-        return [self._entry(rank, int(i), predictions) for rank, i in enumerate(best, start=1)]
-
-    def seen(self, user: int) -> Tensor:
-        """Indices of the items that the user with this index watched in the training rows."""
-        offsets, items = self.artifact.seen["offsets"], self.artifact.seen["items"]
-        if user >= len(offsets) - 1:
-            return torch.empty(0, dtype=torch.long)
-        return items[int(offsets[user]) : int(offsets[user + 1])].long()
-
-    def is_unseen_user(self, user: str | int) -> bool:
-        return bool(self.users.index(_array([user]))[1])
+    def _batches(self, user_B: Tensor, item_B: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        return zip(user_B.split(self._rows), item_B.split(self._rows), strict=True)
 
     @torch.inference_mode()
-    def _predict(self, user: Tensor, item: Tensor) -> dict[str, Tensor]:
-        self.artifact.model.reseed(self.artifact.config.trainer.seed)
-        rows = math.lcm(ROWS_PER_BATCH, self.artifact.config.model.router.eval_rows)
-        batches = zip(user.split(rows), item.split(rows), strict=True)
-        logits = [self.artifact.model(*batch).logits_BT for batch in batches]
-        together = torch.cat(logits) if logits else torch.empty(0, len(self.tasks))
-        return {t.name: KINDS[t.kind].link(together[:, i]) for i, t in enumerate(self.tasks)}
+    def _logits(self, user_B: Tensor, item_B: Tensor) -> Tensor:
+        model = self.artifact.model
+        with self._ranker.seeded():
+            logits = [model(*batch).logits_BT for batch in self._batches(user_B, item_B)]
+        return torch.cat(logits) if logits else torch.empty(0, len(self.tasks))
 
-    def _ranking_task(self) -> str:
-        binary = [task.name for task in self.tasks if task.kind == "binary"]
-        return (binary or [self.tasks[0].name])[0]
+    def _calibrated(self, logits_BT: Tensor) -> dict[str, Tensor]:
+        parts = logits_BT.split(ROWS_PER_BATCH)
+        return {
+            name: torch.cat([fit.apply(part[:, self._names.index(name)]) for part in parts])
+            for name, fit in self.artifact.calibration.items()
+        }
 
-    def _entry(self, rank: int, index: int, predictions: dict[str, Tensor]) -> Recommendation:
-        items = self.artifact.items
-        title = items["title"][index].as_py() if "title" in items.column_names else None
-        scores = {name: float(values[index]) for name, values in predictions.items()}
-        return Recommendation(rank, self.items.ids[index].as_py(), title, scores)
+    def _formula(self, score: str | None) -> tuple[str, ...]:
+        """Names of the tasks to multiply."""
+        if score is None:
+            binary = [task.name for task in self.tasks if task.kind == "binary"]
+            return ((binary or [self.tasks[0].name])[0],)
+        if score not in self.score_names:
+            raise ConfigError(
+                f"--score must be one of {', '.join(self.score_names)}, got {score!r}; "
+                f"{suggestion(score, self.score_names)}"
+            )
+        return self.score_names[score]
 
-
-def _array(ids: list[str | int] | pa.Array) -> pa.Array:
-    if isinstance(ids, pa.Array | pa.ChunkedArray):
-        return ids
-    return pa.array([str(value) for value in ids], pa.string())
+    def _allowed(self, candidates: Ids | None, where: Sequence[str]) -> Tensor:
+        """Indices of the items to rank, ascending."""
+        holds_N = matching_items(self.artifact.items, where)
+        if candidates is not None:
+            index, unseen = self.items.index(candidates)
+            named_N = torch.zeros_like(holds_N)
+            named_N[index[~unseen]] = True
+            holds_N &= named_N
+        return holds_N.nonzero()[:, 0]

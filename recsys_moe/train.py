@@ -27,8 +27,9 @@ from recsys_moe.columns import Columns
 from recsys_moe.config import Config, suggestion
 from recsys_moe.data import RecDataModule
 from recsys_moe.errors import ConfigError, Interrupted
-from recsys_moe.evaluate import evaluate_model
+from recsys_moe.evaluate import calibrate, evaluate_model
 from recsys_moe.module import RecModule
+from recsys_moe.process import training_process
 from recsys_moe.resume import belongs_to, check_resume, find_checkpoint
 from recsys_moe.run_folder import create_run_folder, record_run, write_json
 from recsys_moe.schema import Schema
@@ -76,7 +77,7 @@ def _run(
 ) -> None:
     """Lightning's loop. Raises Interrupted on SIGINT and SIGTERM."""
     try:
-        with _training_process():
+        with _own_signals():
             trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as stop:  # Lightning's answer to SIGTERM (exit code 0) and SIGINT (1)
         name = signal.SIGTERM if isinstance(stop, SIGTERMException) else signal.SIGINT
@@ -84,16 +85,15 @@ def _run(
 
 
 @contextmanager
-def _training_process() -> Iterator[None]:
-    """Process settings of a training loop, put back afterwards."""
+def _own_signals() -> Iterator[None]:
+    """Lightning's signal handlers and training_process(), put back afterwards."""
     in_main = threading.current_thread() is threading.main_thread()
     # Lightning would call a handler of ours before its own.
     handler = signal.signal(signal.SIGTERM, signal.SIG_DFL) if in_main else None
-    torch.set_flush_denormal(True)  # rare rows drive Adam's moments into slow denormals
     try:
-        yield
+        with training_process():
+            yield
     finally:
-        torch.set_flush_denormal(False)
         if handler is not None:
             signal.signal(signal.SIGTERM, handler)
 
@@ -190,19 +190,21 @@ def _finish(
     data: Path,
     out: Path,
 ) -> dict[str, Any]:
-    """Restore the best checkpoint, evaluate it on `val`, write evaluation/val.json and model/."""
+    """Restore the best checkpoint, calibrate and evaluate it on `val`, write both and model/."""
     best = trainer.checkpoint_callback
     assert isinstance(best, ModelCheckpoint)
     state = torch.load(best.best_model_path, map_location="cpu", weights_only=True)
     module.load_state_dict(state["state_dict"])
+    model, schema, config = module.model.cpu(), module.schema, module.config
+    calibrations = calibrate(model, datamodule.val_dataloader(), schema, config)
     result = evaluate_model(
-        module.model.cpu(), datamodule.val_dataloader(), module.schema, module.config, "val"
+        model, datamodule.val_dataloader(), schema, config, "val", calibrations=calibrations
     )
     result["epoch"] = state["epoch"] + 1
     write_json(out / "evaluation" / "val.json", result)
-    seen = watched_items(datamodule.columns("train"), module.schema)
-    weights = module.model.state_dict()
-    save_artifact(out / "model", weights, module.config, data, seen, {"val": result})
+    seen = watched_items(datamodule.columns("train"), schema)
+    card = {"val": result}
+    save_artifact(out / "model", model.state_dict(), config, data, seen, card, calibrations)
     return result
 
 

@@ -26,5 +26,5 @@ def test_the_artifact_evaluates_as_the_model_that_was_trained(
     assert math.isfinite(loaded["loss"])
     assert loaded["loss"] == pytest.approx(fitted["loss"], abs=1e-6)
     assert loaded["routing"] == fitted["routing"]
-    first, second = (Predictor.load(tmp_path / "run").recommend(1, k=3) for _ in range(2))
+    first, second = (Predictor.load(tmp_path / "run").recommend([1], k=3)[0] for _ in range(2))
     assert first == second and len(first) == 3

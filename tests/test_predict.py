@@ -67,7 +67,7 @@ def test_a_score_does_not_depend_on_the_other_pairs(predictor: Predictor) -> Non
 def test_recommendations_are_the_best_scores_of_the_whole_catalogue(predictor: Predictor) -> None:
     items = predictor.artifact.items["item"].to_pylist()
     watch = predictor.score([1] * len(items), items).tasks["watch"]
-    ranked = predictor.recommend(1, k=5)
+    ranked = predictor.recommend([1], k=5)[0]
     assert [r.rank for r in ranked] == [1, 2, 3, 4, 5]
     expected = [items[i] for i in watch.sort(descending=True, stable=True).indices[:5]]
     assert [r.item for r in ranked] == expected
@@ -78,14 +78,14 @@ def test_recommendations_are_the_best_scores_of_the_whole_catalogue(predictor: P
 def test_seen_items_are_left_out_on_request(predictor: Predictor) -> None:
     seen = {predictor.items.ids[int(i)].as_py() for i in predictor.seen(0)}
     user = predictor.users.ids[0].as_py()
-    everything = predictor.recommend(user, k=10**6, exclude_seen=True)
+    everything = predictor.recommend([user], k=10**6, exclude_seen=True)[0]
     assert seen and seen.isdisjoint(r.item for r in everything)
     assert len(everything) == predictor.items.feature.size - len(seen)
 
 
 def test_an_unseen_user_gets_recommendations_too(predictor: Predictor) -> None:
     assert predictor.is_unseen_user("nobody") and not predictor.is_unseen_user(1)
-    assert len(predictor.recommend("nobody", k=3, exclude_seen=True)) == 3
+    assert len(predictor.recommend(["nobody"], k=3, exclude_seen=True)[0]) == 3
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -168,7 +168,7 @@ def test_an_edited_or_missing_file_is_refused_by_name(model: Path, name: str) ->
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"format_version": 2}, "format_version must be 1, got 2"), ({"files": 3}, "damaged")],
+    [({"format_version": 3}, "must be in 1..2, got 3"), ({"files": 3}, "damaged")],
 )
 def test_a_newer_or_damaged_manifest_is_refused(
     model: Path, change: dict[str, object], message: str

@@ -14,7 +14,7 @@ import sys
 import typer
 
 import recsys_moe
-from recsys_moe.cli import inference, prepare, settings, training
+from recsys_moe.cli import export, inference, prepare, recommend, serve, settings, training
 from recsys_moe.errors import UserError
 
 app = typer.Typer(
@@ -28,7 +28,10 @@ app.add_typer(prepare.app, name="prepare")
 app.command()(training.fit)
 app.command()(inference.evaluate)
 app.command()(inference.predict)
-app.command()(inference.recommend)
+app.command()(export.export)
+app.command()(recommend.recommend)
+app.command()(recommend.similar)
+app.command()(serve.serve)
 app.command()(settings.routers)
 app.add_typer(settings.app, name="config")
 

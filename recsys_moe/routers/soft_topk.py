@@ -19,6 +19,7 @@ from recsys_moe.routers.base import (
     RouterShape,
     Routing,
     check_k,
+    descending_order,
     gate_logits,
     largest_k,
     linear_gate,
@@ -92,7 +93,7 @@ def _pooled(scaled_BE: Tensor, top_BE: Tensor, exponent: int) -> Tensor:
     the two meet can the order be violated. The block starts there, and takes in the next entry on
     either side while that is on the wrong side of the block's level (adjacent violators).
     """
-    order_BE = scaled_BE.sort(dim=-1, descending=True, stable=True).indices
+    order_BE = descending_order(scaled_BE)
     scaled_BE, top_BE = scaled_BE.gather(1, order_BE), top_BE.gather(1, order_BE)
     target_BE = scaled_BE - top_BE.to(scaled_BE.dtype)
     at_border_BE = _next_to(top_BE) & _next_to(~top_BE)
@@ -100,7 +101,8 @@ def _pooled(scaled_BE: Tensor, top_BE: Tensor, exponent: int) -> Tensor:
     pooled_BE = at_border_BE & rises_B1
     for _ in range(scaled_BE.shape[1] - 2):
         level_B1 = _level(scaled_BE, pooled_BE, top_BE, exponent)
-        violates_BE = torch.where(top_BE, target_BE < level_B1, target_BE > level_B1)
+        too_low_BE, too_high_BE = target_BE < level_B1, target_BE > level_B1
+        violates_BE = (top_BE & too_low_BE) | (~top_BE & too_high_BE)
         pooled_BE = pooled_BE | (_next_to(pooled_BE) & violates_BE)
     return torch.zeros_like(pooled_BE).scatter(1, order_BE, pooled_BE)
 

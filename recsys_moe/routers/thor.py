@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import Router, RouterConfig, Routing, full_precision
+from recsys_moe.routers.base import PENALTY_NAMES, Router, RouterConfig, Routing, full_precision
 
 
 class THORRouter(Router):
@@ -26,9 +26,12 @@ class THORRouter(Router):
         consistency: float = Field(default=1.0, ge=0, allow_inf_nan=False)
         """Weight of the disagreement between the passes, alpha in the paper; >= 0."""
 
+        @property
+        def idle_penalties(self) -> dict[str, str]:
+            return dict.fromkeys(PENALTY_NAMES, "learns nothing")
+
     summary = "one random expert per mini-batch, two passes that must agree (THOR)"
     passes = 2
-    idle_penalties = frozenset({"trimmed_lasso", "switch", "importance", "load", "z_loss"})
 
     @property
     def max_selected(self) -> int:
@@ -37,7 +40,7 @@ class THORRouter(Router):
     def forward(self, x_BD: Tensor) -> Routing:
         experts_E = torch.arange(self.shape.num_experts, device=x_BD.device)
         selected_E = experts_E == self._draw(x_BD.device) if self.training else experts_E >= 0
-        selected_BE = selected_E.expand(len(x_BD), -1)
+        selected_BE = selected_E.expand(x_BD.shape[0], -1)  # len() would fix the batch at export
         weights_BE = selected_BE.to(full_precision(x_BD).dtype) / self.max_selected
         return Routing(weights_BE, selected_BE)
 

@@ -1,0 +1,135 @@
+"""Calibrated probabilities: one increasing map of the logit per binary task, from validation.
+
+Isotonic regression (Zadrozny and Elkan 2002, https://doi.org/10.1145/775047.775151) of bins of
+equal count, joined by straight lines in logit space. Unlike its usual steps the map increases
+strictly, so that the ranking stays, and it is a few dozen plain numbers that any runtime can apply.
+A temperature alone cannot bend where the model is off by different amounts at different logits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recsys_moe.schema import Task
+
+MAX_KNOTS = 32
+ROWS_PER_KNOT = 50
+"""Fewer rows than this in a bin tell more about chance than about the model."""
+MIN_GAP = 0.01
+"""Least distance of two knots; bounds how much the map can amplify a rounding error."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Through the points (logits[i], targets[i]), straight in between, slope 1 outside."""
+
+    logits: tuple[float, ...]
+    """Strictly increasing."""
+    targets: tuple[float, ...]
+    """Logit of the observed share of positives; strictly increasing."""
+    rows: int
+    """Labelled validation rows behind the fit."""
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """Calibrated probabilities in 0..1 of logits, same shape.
+
+        A sum over the segments and not a search: every runtime has its operations.
+        """
+        if len(self.logits) == 1:
+            return torch.sigmoid(logits + (self.targets[0] - self.logits[0]))
+        x_K, y_K = (logits.new_tensor(values) for values in (self.logits, self.targets))
+        width_S = x_K.diff()
+        slope_S = y_K.diff() / width_S
+        done = (logits[..., None] - x_K[:-1]).clamp(min=0).minimum(width_S)  # in each segment
+        outside = (logits - x_K[0]).clamp(max=0) + (logits - x_K[-1]).clamp(min=0)
+        return torch.sigmoid(y_K[0] + (done * slope_S).sum(-1) + outside)
+
+
+Calibrations = dict[str, Calibration]
+"""By task name; tasks without a fit are left out."""
+
+
+def fit_calibrations(logits_NT: Tensor, labels_NT: Tensor, tasks: Sequence[Task]) -> Calibrations:
+    """Fit each binary task on its labelled rows; labels are NaN where missing."""
+    found = {}
+    for t, task in enumerate(tasks):
+        labelled_N = ~labels_NT[:, t].isnan()
+        if task.kind == "binary":
+            fit = fit_calibration(logits_NT[labelled_N, t], labels_NT[labelled_N, t])
+            if fit is not None:
+                found[task.name] = fit
+    return found
+
+
+def fit_calibration(logits_N: Tensor, labels_N: Tensor) -> Calibration | None:
+    """The map of labels 0 and 1 on logits; None where one class is missing or a logit not finite.
+
+    Shares are smoothed, (positives + 1) / (rows + 2), which keeps their logits finite.
+    """
+    rows, positive = len(labels_N), int(labels_N.sum())
+    if not 0 < positive < rows or not bool(logits_N.isfinite().all()):
+        return None
+    order_N = logits_N.argsort(stable=True)
+    bins = min(MAX_KNOTS, max(1, rows // ROWS_PER_KNOT))
+    pools: list[_Pool] = []
+    for part_N in order_N.tensor_split(bins):
+        logit_sum, positives = (float(v[part_N].double().sum()) for v in (logits_N, labels_N))
+        pools.append(_Pool(logit_sum, positives, len(part_N)))
+        while len(pools) > 1 and not pools[-2].lies_before(pools[-1]):
+            last = pools.pop()
+            pools[-1] = pools[-1].joined(last)
+    return Calibration(tuple(p.logit for p in pools), tuple(p.target for p in pools), rows)
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Rows that share a knot: pooled adjacent violators of the isotonic regression."""
+
+    logit_sum: float
+    positives: float
+    rows: int
+
+    @property
+    def logit(self) -> float:
+        return self.logit_sum / self.rows
+
+    @property
+    def target(self) -> float:
+        return math.log((self.positives + 1) / (self.rows - self.positives + 1))
+
+    def lies_before(self, other: _Pool) -> bool:
+        return self.logit + MIN_GAP <= other.logit and self.target < other.target
+
+    def joined(self, other: _Pool) -> _Pool:
+        return _Pool(
+            self.logit_sum + other.logit_sum,
+            self.positives + other.positives,
+            self.rows + other.rows,
+        )
+
+
+def to_json(calibrations: Calibrations) -> dict[str, Any]:
+    """Plain numbers by task name."""
+    return {name: asdict(calibration) for name, calibration in calibrations.items()}
+
+
+def from_json(content: dict[str, Any]) -> Calibrations:
+    """Inverse of `to_json`. Raises TypeError, ValueError, KeyError or AttributeError."""
+    found = {}
+    for name, raw in content.items():
+        logits, targets = (tuple(float(v) for v in raw[key]) for key in ("logits", "targets"))
+        if len(logits) != len(targets) or not all(map(_increases, (logits, targets))):
+            raise ValueError(f"the knots of {name} must increase strictly")
+        found[name] = Calibration(logits, targets, int(raw["rows"]))
+    return found
+
+
+def _increases(values: tuple[float, ...]) -> bool:
+    finite = bool(values) and all(map(math.isfinite, values))
+    return finite and all(a < b for a, b in zip(values, values[1:], strict=False))

@@ -1,0 +1,61 @@
+"""`recsys-moe export`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from recsys_moe.cli.inference import Json, Model
+
+logger = logging.getLogger("recsys_moe")
+
+
+def export(
+    model: Model,
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    format_: Annotated[
+        str, typer.Option("--format", metavar="NAME,...", help="Graphs too: pt2, onnx, aoti.")
+    ] = "",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
+    as_json: Json = False,
+) -> None:
+    """A lean copy of the model folder, and graphs for other runtimes, each checked on the way."""
+    from recsys_moe.export import export as run_export
+
+    formats = [name.strip() for name in format_.split(",") if name.strip()]
+    report = run_export(
+        model,
+        out,
+        formats,
+        overwrite=overwrite,
+        progress=lambda name: logger.info("export: %s", name),
+    )
+    print(json.dumps(report) if as_json else table(report, out))
+
+
+def table(report: dict[str, Any], out: Path) -> str:
+    """The report for people: a line per format."""
+    lines = [f"{out}: model folder, {_megabytes(report['bytes'])}"]
+    if report["formats"]:
+        lines.append(f"  {'':6} {'size':>10} {'1 row':>10} {'1000 rows':>10}  largest difference")
+    for name, entry in report["formats"].items():
+        size = _megabytes(entry["bytes"]) if "bytes" in entry else ""
+        times = [f"{ms:.2f} ms" for ms in entry["latency_ms"].values()]
+        columns = [f"{name:6}", *(f"{cell:>10}" for cell in (size, *times))]
+        lines.append(f"  {' '.join(columns)}  {_parity(entry)}".rstrip())
+    return "\n".join(lines)
+
+
+def _parity(entry: dict[str, Any]) -> str:
+    if (parity := entry.get("parity")) is None:
+        return ""
+    ties = f", {parity['masked_near_ties']} near-ties left out"
+    return f"{parity['max_difference']:.1e} on {parity['rows']} rows{ties}"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"

@@ -1,0 +1,153 @@
+"""`recsys-moe recommend` and `similar`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from recsys_moe.cli.inference import Json, Model
+from recsys_moe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from recsys_moe.predictor import Predictor, Recommendation
+
+logger = logging.getLogger("recsys_moe")
+
+Count = Annotated[int, typer.Option(min=1, help="Number of items.")]
+
+
+def recommend(
+    model: Model,
+    user: Annotated[str | None, typer.Option(help="Raw user id.")] = None,
+    users: Annotated[
+        Path | None, typer.Option(help="Many users: CSV or Parquet (column user), or TXT.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="With --users: CSV, Parquet or JSONL to write.")
+    ] = None,
+    k: Count = 10,
+    exclude_seen: Annotated[
+        bool, typer.Option("--exclude-seen", help="Leave out items watched in training.")
+    ] = False,
+    candidates: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|ID,ID", help="Rank these only: CSV or Parquet, TXT, or ids."),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN OP VALUE", help="E.g. genres=Comedy, 'year>=1990'; all hold."),
+    ] = None,
+    score: Annotated[
+        str | None, typer.Option(help="A task, or a product of two: 'watch*rating'.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
+    as_json: Json = False,
+) -> None:
+    """The best items of the catalogue for one user, or for a file of users."""
+    _check(user, users, output)
+    from recsys_moe.predictor import Predictor
+
+    predictor = Predictor.load(model)
+    options: dict[str, Any] = {
+        "exclude_seen": exclude_seen,
+        "candidates": _candidates(predictor, candidates),
+        "where": where or [],
+        "score": score,
+    }
+    if users and output:
+        _recommend_file(predictor, users, output, k, overwrite, options, as_json)
+    elif user:
+        _recommend_one(predictor, user, k, options, as_json)
+
+
+def similar(
+    model: Model,
+    item: Annotated[str, typer.Option(help="Raw item id.")],
+    k: Count = 10,
+    as_json: Json = False,
+) -> None:
+    """The items nearest to one: cosine of the item embeddings."""
+    from recsys_moe.predictor import Predictor
+
+    ranked = Predictor.load(model).similar(item, k)
+    if as_json:
+        items = [{"rank": r.rank, "item": r.item, "title": r.title, **r.scores} for r in ranked]
+        print(json.dumps({"item": item, "items": items}))
+    else:
+        print(table(ranked, ["cosine"]))
+
+
+def table(ranked: Sequence[Recommendation], scores: Sequence[str]) -> str:
+    """Ranked items for people."""
+    heads = [name.rjust(8) for name in scores]
+    lines = ["  ".join([f"{'rank':>4}", f"{'item':>10}", *heads, "title"])]
+    for entry in ranked:
+        numbers = [f"{entry.scores[name]:{max(8, len(name))}.3f}" for name in scores]
+        lines.append("  ".join([f"{entry.rank:4d}", f"{entry.item:>10}", *numbers]))
+        lines[-1] += f"  {entry.title or ''}"
+    return "\n".join(lines)
+
+
+def _check(user: str | None, users: Path | None, output: Path | None) -> None:
+    if (user is None) == (users is None):
+        raise ConfigError("pass either --user ID or --users FILE")
+    if (users is None) != (output is None):
+        raise ConfigError("--users FILE and --output FILE go together; pass both or --user ID")
+
+
+def _candidates(predictor: Predictor, candidates: str | None) -> list[str] | None:
+    """Ids from a file or from the option itself; unknown ones are counted on stderr."""
+    from recsys_moe.recommend import ID_FILES, read_ids
+
+    if candidates is None:
+        return None
+    if candidates.endswith(ID_FILES):
+        ids = list(read_ids(Path(candidates), "item", "--candidates"))
+    else:
+        ids = [part.strip() for part in candidates.split(",") if part.strip()]
+    if unknown := int(predictor.items.index(ids)[1].sum()):
+        logger.info("%d of %d candidates are unknown to the model: left out", unknown, len(ids))
+    return ids
+
+
+def _recommend_one(
+    predictor: Predictor, user: str, k: int, options: dict[str, Any], as_json: bool
+) -> None:
+    from recsys_moe.recommend import as_object
+
+    [ranked] = predictor.recommend([user], k, **options)
+    unseen = predictor.is_unseen_user(user)
+    if as_json:
+        print(json.dumps(as_object(user, unseen, ranked)))
+        return
+    if unseen:
+        logger.info(
+            "user %s was not seen in training: recommendations for nobody in particular", user
+        )
+    tasks = [task.name for task in predictor.tasks]
+    print(table(ranked, list(ranked[0].scores) if ranked else tasks))
+
+
+def _recommend_file(
+    predictor: Predictor,
+    users: Path,
+    output: Path,
+    k: int,
+    overwrite: bool,
+    options: dict[str, Any],
+    as_json: bool,
+) -> None:
+    from recsys_moe.progress import row_progress
+    from recsys_moe.recommend import recommend_file
+
+    with row_progress("recommending") as progress:
+        counts = recommend_file(
+            predictor, users, output, k, overwrite=overwrite, progress=progress, **options
+        )
+    words = f"users {counts['users']}, unseen user {counts['unseen_user']}"
+    print(json.dumps(counts) if as_json else f"{output}: {words}")

@@ -1,0 +1,70 @@
+"""Which experts decided: the leave-one-out contribution of each chosen expert to a logit.
+
+Axes: B pairs, T tasks, E experts, D input width, H expert width, P chosen (pair, expert).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from recsys_moe.model import MultiTaskMoE
+from recsys_moe.ranking import route
+
+
+@dataclass(frozen=True)
+class ExpertShare:
+    """One chosen expert of a pair and task."""
+
+    expert: int
+    weight: float
+    """Its routing weight."""
+    contribution: float
+    """The task's logit minus the logit without this expert, the other weights unchanged."""
+
+
+Explanation = list[list[list[ExpertShare]]]
+"""Per task and pair the shares, largest absolute contribution first."""
+
+
+@torch.inference_mode()
+def expert_shares(model: MultiTaskMoE, user_B: Tensor, item_B: Tensor) -> Explanation:
+    """Leave each chosen expert out of each mixture in turn and see how the logit changes.
+
+    Exact, one tower pass per chosen pair. Towers are not linear, so the contributions of a pair
+    need not sum to its logit.
+    """
+    x_BD = torch.cat([model.user_embedding(user_B), model.item_embedding(item_B)], -1)
+    explanation = []
+    for router, tower in zip(model.routers, model.towers, strict=True):
+        routing = route(router, x_BD, user_B)
+        row_P, expert_P = routing.selected_BE.nonzero(as_tuple=True)
+        weight_P = routing.weights_BE[row_P, expert_P]
+        part_PH = weight_P[:, None] * _hidden(model, x_BD, row_P, expert_P)
+        mixed_BH = part_PH.new_zeros(len(x_BD), part_PH.shape[-1]).index_add_(0, row_P, part_PH)
+        change_P = tower(mixed_BH)[row_P, 0] - tower(mixed_BH[row_P] - part_PH)[:, 0]
+        explanation.append(_grouped(len(x_BD), row_P, expert_P, weight_P, change_P))
+    return explanation
+
+
+def _hidden(model: MultiTaskMoE, x_BD: Tensor, row_P: Tensor, expert_P: Tensor) -> Tensor:
+    """relu(x W_e + b_e) of the chosen pairs, (P, H)."""
+    experts = model.moe.experts
+    hidden_PH = x_BD.new_empty(len(row_P), experts.kernel_EDH.shape[-1])
+    for expert in expert_P.unique().tolist():
+        place = (expert_P == expert).nonzero()[:, 0]
+        x_PD = x_BD[row_P[place]]
+        hidden_PH[place] = torch.addmm(experts.bias_EH[expert], x_PD, experts.kernel_EDH[expert])
+    return hidden_PH.relu_()
+
+
+def _grouped(
+    rows: int, row_P: Tensor, expert_P: Tensor, weight_P: Tensor, change_P: Tensor
+) -> list[list[ExpertShare]]:
+    shares: list[list[ExpertShare]] = [[] for _ in range(rows)]
+    columns = (row_P.tolist(), expert_P.tolist(), weight_P.tolist(), change_P.tolist())
+    for row, *values in zip(*columns, strict=True):
+        shares[row].append(ExpertShare(*values))
+    return [sorted(row, key=lambda share: -abs(share.contribution)) for row in shares]

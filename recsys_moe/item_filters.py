@@ -1,0 +1,88 @@
+"""Conditions on the columns of items.parquet: `genres=Comedy`, `year>=1990`, `title~star`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from torch import Tensor
+
+from recsys_moe.config import suggestion
+from recsys_moe.errors import ConfigError
+
+CONDITION = re.compile(
+    r"\s*(?P<column>[^<>=!~]*[^<>=!~\s])\s*(?P<operator>!=|<=|>=|=|<|>|~)"
+    r"\s*(?P<value>[^<>=!~\s].*)",
+    re.DOTALL,
+)
+FORM = "COLUMN OP VALUE with OP one of = != < <= > >= ~"
+SEPARATOR = "|"
+"""Between the members of a text cell, as in MovieLens' genres."""
+Compare = Callable[[pa.Array, pa.Scalar], pa.Array]
+NUMBERS: dict[str, Compare] = {
+    "=": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+def matching_items(items: pa.Table, where: Sequence[str]) -> Tensor:
+    """bool (N,): the items for which every condition holds; a missing value satisfies none.
+
+    Numbers are compared as numbers. For text, `=` asks whether the cell, or one of its members
+    separated by "|", is the value; `!=` is its opposite; `~` whether the value occurs in the cell,
+    whatever the case; an order of texts is not defined. Raises ConfigError for a condition of
+    another form, an unknown column, or a value or operator that does not fit the column.
+    """
+    holds = torch.ones(items.num_rows, dtype=torch.bool)
+    for condition in where:
+        found = _matches(items, condition).fill_null(False)
+        holds &= torch.from_numpy(found.to_numpy(zero_copy_only=False).copy())
+    return holds
+
+
+def filter_columns(items: pa.Table) -> list[str]:
+    """Columns that conditions may name: all but the dense index."""
+    return [name for name in items.column_names if name != "item_index"]
+
+
+def _matches(items: pa.Table, condition: str) -> pa.Array:
+    parsed = CONDITION.fullmatch(condition)
+    if not parsed:
+        raise ConfigError(f"--where must look like {FORM}, got {condition!r}")
+    column, operator, value = parsed.groups()
+    value = value.rstrip()
+    if column not in filter_columns(items):
+        hint = suggestion(column, filter_columns(items))
+        raise ConfigError(f"--where {condition!r}: unknown column {column!r}; {hint}")
+    values = items[column].combine_chunks()
+    kind = values.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return _number_matches(values, operator, value, condition)
+    return _text_matches(values.cast(pa.string()), operator, value, condition)
+
+
+def _number_matches(values: pa.Array, operator: str, value: str, condition: str) -> pa.Array:
+    if operator not in NUMBERS:
+        raise ConfigError(f"--where {condition!r}: {operator} needs text, the column holds numbers")
+    try:
+        number = pa.scalar(float(value))
+    except ValueError:
+        raise ConfigError(f"--where {condition!r}: {value!r} is not a number") from None
+    return NUMBERS[operator](values.cast(pa.float64()), number)
+
+
+def _text_matches(values: pa.Array, operator: str, value: str, condition: str) -> pa.Array:
+    if operator == "~":
+        return pc.match_substring(values, value, ignore_case=True)
+    if operator not in ("=", "!="):
+        raise ConfigError(f"--where {condition!r}: {operator} needs numbers, the column holds text")
+    bounded = pc.binary_join_element_wise(SEPARATOR, values, SEPARATOR, "")
+    member = pc.match_substring(bounded, f"{SEPARATOR}{value}{SEPARATOR}")
+    return member if operator == "=" else pc.invert(member)

@@ -1,0 +1,150 @@
+"""Does another runtime predict what the model predicts? Rows, near-ties of the gate, comparison.
+
+Two runtimes round differently, so where two experts are tied for the last place among the chosen
+they may choose differently, and that row's prediction jumps. Such rows are set aside by the gate's
+margin, counted and reported; all others must agree.
+
+Axes: B batch, E experts, T tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recsys_moe.artifact import Artifact
+from recsys_moe.errors import RunError
+from recsys_moe.model import MultiTaskMoE
+from recsys_moe.routers import Router, Routing
+
+TOLERANCE = 1e-5
+"""Largest difference, absolute for predictions up to 1 in size and relative above."""
+NEAR_TIE = 1e-5
+"""Rows whose gap in logits between the last chosen expert and the next is below this."""
+MAX_MASKED = 0.01
+"""Largest share of near-ties; with more the comparison says too little."""
+BATCH_SIZES = (1, 2, 37, 1000)
+BATCHES = 3
+"""Compared per batch size, from different rows."""
+
+Runner = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+"""int64 indices (B,) of users and items -> the outputs, (B, T) each."""
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far a runtime was from the model on the rows that were compared."""
+
+    rows: int
+    masked: int
+    """Near-ties that were left out."""
+    max_difference: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rows": self.rows,
+            "masked_near_ties": self.masked,
+            "max_difference": self.max_difference,
+            "tolerance": TOLERANCE,
+            "batch_sizes": list(BATCH_SIZES),
+        }
+
+
+def parity_rows(artifact: Artifact) -> tuple[Tensor, Tensor]:
+    """Indices of pairs: half watched in training, half any user with any item, drawn with seed 0.
+
+    The spare rows for unseen ids are among them, together and each with a known id.
+    """
+    generator = torch.Generator().manual_seed(0)
+    rows, schema = sum(BATCH_SIZES) * BATCHES, artifact.schema
+
+    def draw(size: int) -> Tensor:
+        return torch.randint(max(size, 1), (rows,), generator=generator)
+
+    user, item = draw(schema.user.size + 1), draw(schema.item.size + 1)
+    offsets, items = artifact.seen["offsets"].long(), artifact.seen["items"].long()
+    if len(items):
+        watched = draw(len(items))
+        half = torch.arange(rows) % 2 == 0
+        owner = torch.searchsorted(offsets, watched, right=True) - 1
+        user, item = torch.where(half, owner, user), torch.where(half, items[watched], item)
+    user[:2], item[1:3] = schema.user.size, schema.item.size
+    return user, item
+
+
+@torch.inference_mode()
+def check_parity(name: str, runner: Runner, reference: Runner, artifact: Artifact) -> Parity:
+    """Compare at all BATCH_SIZES. Raises RunError where a row differs or too many are near-ties."""
+    user, item = parity_rows(artifact)
+    rows = masked = start = 0
+    largest = 0.0
+    for size in BATCH_SIZES * BATCHES:
+        batch = user[start : start + size], item[start : start + size]
+        tied_B = near_ties(artifact.model, *batch)
+        difference_B = _differences(name, runner(*batch), reference(*batch))
+        compared_B = difference_B[~tied_B]
+        if len(compared_B):
+            largest = float(compared_B.new_tensor(largest).maximum(compared_B.max()))  # keeps NaN
+        rows, masked, start = rows + size, masked + int(tied_B.sum()), start + size
+    if masked > MAX_MASKED * rows:
+        raise RunError(
+            f"{name}: at most {MAX_MASKED:.0%} of the rows may be near-ties of the gate, got "
+            f"{masked} of {rows}; its experts are not told apart, train the model further"
+        )
+    if not largest <= TOLERANCE:
+        raise RunError(
+            f"{name}: predictions must agree with the model within {TOLERANCE}, got a difference "
+            f"of {largest:.3g}; leave this format out and report it"
+        )
+    return Parity(rows, masked, largest)
+
+
+def _differences(name: str, found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> Tensor:
+    """Largest difference per row over outputs and tasks, relative above 1. (B,) float64."""
+    shapes = [tuple(out.shape) for out in found], [tuple(out.shape) for out in expected]
+    if shapes[0] != shapes[1]:
+        raise RunError(
+            f"{name}: outputs must have the shapes {shapes[1]}, got {shapes[0]}; "
+            "leave this format out and report it"
+        )
+    parts = []
+    for found_BT, expected_BT in zip(found, expected, strict=True):
+        scale_BT = expected_BT.double().abs().clamp(min=1)
+        parts.append(((found_BT.double() - expected_BT.double()).abs() / scale_BT).amax(1))
+    return torch.stack(parts).amax(0)
+
+
+@torch.inference_mode()
+def near_ties(model: MultiTaskMoE, user_B: Tensor, item_B: Tensor) -> Tensor:
+    """bool (B,): rows where rounding could change which experts some task's router chooses."""
+    x_BD = torch.cat([model.user_embedding(user_B), model.item_embedding(item_B)], dim=-1)
+    tied_B = torch.zeros(len(user_B), dtype=torch.bool)
+    for router, routing in zip(model.routers, model(user_B, item_B).routings, strict=True):
+        scores_BE = _scores(router, routing, x_BD)
+        if scores_BE is not None:
+            tied_B |= _is_close(scores_BE, routing)
+    return tied_B
+
+
+def _scores(router: Router, routing: Routing, x_BD: Tensor) -> Tensor | None:
+    """What the router chooses the largest of, up to a constant per row; None: it does not."""
+    if routing.logits_BE is not None:
+        return routing.logits_BE
+    if routing.probs_BE is not None:
+        return routing.probs_BE.log()
+    # BASE publishes no probabilities and chooses by the scores of its gate.
+    gate = getattr(router, "gate", None)
+    return None if gate is None else gate(x_BD)
+
+
+def _is_close(scores_BE: Tensor, routing: Routing) -> Tensor:
+    """bool (B,). A chosen expert whose weight is about 0 may leave without a jump."""
+    chosen_BE = routing.selected_BE
+    last_B = scores_BE.masked_fill(~chosen_BE, torch.inf).min(-1)
+    next_B = scores_BE.masked_fill(chosen_BE, -torch.inf).amax(-1)
+    weight_B = routing.weights_BE.gather(-1, last_B.indices[:, None])[:, 0]
+    return (last_B.values - next_B < NEAR_TIE) & (weight_B > TOLERANCE)

@@ -1,0 +1,241 @@
+"""Exact logits of a whole catalogue: first layers split into a user half and an item half.
+
+An expert's first layer is linear in x = [u; i], so x W_e + b_e = (u V_e + b_e) + i U_e with
+W_e = [V_e; U_e]. The item halves i U_e do not depend on the user: they are computed once and kept.
+Per user there remain the routers, one addition and ReLU per chosen pair, and the towers. (Gates
+could be split too: that would save about a seventh of the rest, for routers with a linear gate.)
+Axes: U users, N items, B pairs, P chosen (pair, expert), E experts, D embedding, H expert width.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from recsys_moe.model import MultiTaskMoE
+from recsys_moe.routers import Router, Routing
+
+ROWS_PER_CHUNK = 2048
+"""Pairs computed at a time: what they need stays in a core's cache, and memory is bounded."""
+MAX_CACHE_MB = 512.0
+"""Memory for item halves; those of experts that do not fit are computed for each chunk."""
+
+
+class Ranker:
+    """Logits of a task for many items per user, equal to the model's own within rounding.
+
+    A pair's logit is that of a ranking of the whole catalogue for that user: where rows of a batch
+    compete in the router, or the router draws, it does not depend on which items are asked for.
+    `whole_rows`: consecutive rows that are routed together, as in `Predictor.score`.
+
+    Safe to use from several threads: all that changes is the cache of item halves, which grows
+    under a lock by one expert when a ranking first visits it.
+    """
+
+    def __init__(
+        self,
+        model: MultiTaskMoE,
+        num_items: int,
+        *,
+        seed: int,
+        whole_rows: int,
+        max_cache_mb: float = MAX_CACHE_MB,
+    ) -> None:
+        self.model = model
+        self.num_items = num_items
+        self.seed = seed
+        self.whole_rows = whole_rows
+        kernel_EDH = model.moe.experts.kernel_EDH.detach()
+        width = model.user_embedding.embedding_dim
+        self._user_EDH, self._item_EDH = kernel_EDH[:, :width], kernel_EDH[:, width:]
+        self._halves: dict[int, Tensor] = {}
+        table_bytes = max(1, num_items) * kernel_EDH.shape[-1] * kernel_EDH.element_size()
+        self._most_halves = int(max_cache_mb * 2**20 / table_bytes)
+        self._growing, self._drawing = threading.Lock(), threading.Lock()
+        self._draws = [_draws(router) for router in model.routers]
+        self._buffers = Buffers()
+
+    @torch.inference_mode()
+    def grid(self, user_U: Tensor, item_N: Tensor, task: int) -> Tensor:
+        """Logits (U, N) of every user index for every item index."""
+        logits_UN = torch.empty(len(user_U), len(item_N))
+        users = max(1, ROWS_PER_CHUNK // max(1, len(item_N)))
+        for start in range(0, len(user_U), users):
+            part_U = user_U[start : start + users]
+            place_B = torch.arange(len(part_U)).repeat_interleave(len(item_N))
+            logits_B = self.pairs(part_U, place_B, item_N.repeat(len(part_U)), task)
+            logits_UN[start : start + users] = logits_B.view(len(part_U), -1)
+        return logits_UN
+
+    @torch.inference_mode()
+    def pairs(self, user_U: Tensor, place_B: Tensor, item_B: Tensor, task: int) -> Tensor:
+        """Logits (B,) of the pairs (user_U[place_B], item_B); `place_B` must not decrease."""
+        router, tower = self.model.routers[task], self.model.towers[task]
+        alone = not (router.batch_dependent or self._draws[task])
+        if not alone:
+            routed = self._routed_among_all(user_U, place_B, item_B, router)
+        user_EUH = self._user_halves(user_U)
+        logits_B = torch.empty(len(item_B))
+        for start in range(0, len(item_B), ROWS_PER_CHUNK):
+            rows = slice(start, start + ROWS_PER_CHUNK)
+            place, item = place_B[rows], item_B[rows]
+            routing = self._route(router, user_U, place, item) if alone else _rows(routed, rows)
+            mixed_BH = self._mixed(user_EUH, place, item, routing)
+            logits_B[rows] = self._tower_logits(tower, mixed_BH)
+        return logits_B
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """For a forward pass whose random numbers, if a router draws any, start at the seed.
+
+        Reseeding and drawing are one step: a model that draws serves one thread at a time.
+        """
+        if not any(self._draws):
+            yield
+            return
+        with self._drawing:
+            self.model.reseed(self.seed)
+            yield
+
+    @property
+    def rows_are_independent(self) -> bool:
+        """Is the routing of a row a function of that row alone?"""
+        return not any(self._draws) and not any(r.batch_dependent for r in self.model.routers)
+
+    def warm_up(self) -> None:
+        """Build the item halves that up to 17 users, from the first to the unseen one, visit."""
+        unseen = self.model.user_embedding.num_embeddings - 1
+        user_U = torch.linspace(0, unseen, min(17, unseen + 1)).long()
+        for task in range(len(self.model.towers)):
+            self.grid(user_U, torch.arange(self.num_items), task)
+
+    def _routed_among_all(
+        self, user_U: Tensor, place_B: Tensor, item_B: Tensor, router: Router
+    ) -> Routing:
+        """Routing of the pairs, each user's whole catalogue routed at once."""
+        weights, selected = [torch.empty(0, router.shape.num_experts)], []
+        selected.append(weights[0].bool())
+        for place in range(len(user_U)):
+            with self.seeded():
+                routings = [
+                    self._route(router, user_U[place : place + 1], item, item)
+                    for item in torch.arange(self.num_items).split(self.whole_rows)
+                ]
+            item = item_B[place_B == place]
+            weights.append(torch.cat([r.weights_BE for r in routings])[item])
+            selected.append(torch.cat([r.selected_BE for r in routings])[item])
+        return Routing(torch.cat(weights), torch.cat(selected))
+
+    def _route(self, router: Router, user_U: Tensor, place_B: Tensor, item_B: Tensor) -> Routing:
+        model, rows = self.model, len(item_B)
+        width = model.user_embedding.embedding_dim
+        item_BD = self._buffers.take("item", rows, width)
+        torch.index_select(model.item_embedding.weight, 0, item_B, out=item_BD)
+        user_BD = _of_users(model.user_embedding(user_U), place_B).expand(rows, -1)
+        x_BD = self._buffers.take("x", rows, 2 * width)
+        torch.cat([user_BD, item_BD], -1, out=x_BD)
+        return route(router, x_BD, _of_users(user_U, place_B).expand(rows))
+
+    def _user_halves(self, user_U: Tensor) -> Tensor:
+        """(E, U, H), biases included."""
+        bias_EH = self.model.moe.experts.bias_EH
+        user_EUD = self.model.user_embedding(user_U).expand(len(bias_EH), -1, -1)
+        return torch.baddbmm(bias_EH[:, None], user_EUD, self._user_EDH)
+
+    def _mixed(self, user_EUH: Tensor, place_B: Tensor, item_B: Tensor, routing: Routing) -> Tensor:
+        """The mixture (B, H): sum_e w_e relu(user half + item half) over the chosen experts."""
+        selected_BE = routing.selected_BE
+        sizes_E = selected_BE.sum(0).tolist()
+        row_P = selected_BE.t().nonzero(as_tuple=True)[1]
+        item_P, place_P = item_B[row_P], place_B[row_P]
+        hidden_PH = self._buffers.take("hidden", len(row_P), user_EUH.shape[-1])
+        start = 0
+        for expert, size in enumerate(sizes_E):
+            if size:
+                part, start = slice(start, start + size), start + size
+                self._item_half(expert, item_P[part], hidden_PH[part])
+                hidden_PH[part] += _of_users(user_EUH[expert], place_P[part])
+        return _mix(hidden_PH.relu_(), selected_BE, routing.weights_BE)
+
+    def _tower_logits(self, tower: nn.Module, x_BH: Tensor) -> Tensor:
+        """Logits (B,), layer by layer into buffers."""
+        for name, layer in tower.named_children():
+            if isinstance(layer, nn.Linear):
+                out_BH = self._buffers.take(name, len(x_BH), layer.out_features)
+                x_BH = torch.addmm(layer.bias, x_BH, layer.weight.t(), out=out_BH)
+            else:
+                x_BH = x_BH.relu_()
+        return x_BH[:, 0]
+
+    def _item_half(self, expert: int, item_P: Tensor, out_PH: Tensor) -> None:
+        """Write (P, H): from the cache or, where it has no room for the expert, computed."""
+        table_NH = self._halves.get(expert)
+        if table_NH is None:
+            table_NH = self._remembered(expert)
+        if table_NH is None:
+            torch.mm(self.model.item_embedding(item_P), self._item_EDH[expert], out=out_PH)
+        else:
+            torch.index_select(table_NH, 0, item_P, out=out_PH)
+
+    def _remembered(self, expert: int) -> Tensor | None:
+        with self._growing:
+            if expert not in self._halves and len(self._halves) < self._most_halves:
+                item_ND = self.model.item_embedding.weight[: self.num_items]
+                self._halves[expert] = item_ND @ self._item_EDH[expert]
+            return self._halves.get(expert)
+
+
+class Buffers(threading.local):
+    """Memory that a thread uses again: touching fresh pages costs more than the arithmetic."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, Tensor] = {}
+
+    def take(self, name: str, rows: int, width: int) -> Tensor:
+        """(rows, width) float32 with whatever was left in it, valid until `name` is taken again."""
+        buffer = self._named.get(name)
+        if buffer is None or len(buffer) < rows:
+            buffer = self._named[name] = torch.empty(max(rows, ROWS_PER_CHUNK), width)
+        return buffer[:rows]
+
+
+def route(router: Router, x_BD: Tensor, user_B: Tensor) -> Routing:
+    """The decision of a router, with the user indices where it asks for them."""
+    routing: Routing = router(x_BD, user_B) if router.uses_users else router(x_BD)
+    return routing
+
+
+def _mix(hidden_PH: Tensor, selected_BE: Tensor, weights_BE: Tensor) -> Tensor:
+    """Weighted sums (B, H) of the pairs of each row; the pairs are in the order of experts.
+
+    `embedding_bag` weighs and adds in one pass.
+    """
+    pair_BE = (selected_BE.t().flatten().cumsum(0) - 1).view(selected_BE.shape[::-1]).t()
+    count_B = selected_BE.sum(-1)
+    starts_B = count_B.cumsum(0) - count_B
+    weights_N = weights_BE[selected_BE]
+    return torch.embedding_bag(
+        hidden_PH, pair_BE[selected_BE], starts_B, False, 0, False, weights_N
+    )[0]
+
+
+def _of_users(values_U: Tensor, place_P: Tensor) -> Tensor:
+    """What belongs to the users of the pairs; a single user's is left to broadcast."""
+    return values_U if len(values_U) == 1 else values_U.index_select(0, place_P)
+
+
+def _rows(routing: Routing, rows: slice) -> Routing:
+    return Routing(routing.weights_BE[rows], routing.selected_BE[rows])
+
+
+def _draws(router: Router) -> bool:
+    """Does evaluation consume random numbers? Then a row's routing depends on its place."""
+    generator = router.stream.generator(torch.device("cpu"))
+    before = generator.get_state()
+    with torch.inference_mode():
+        route(router, torch.zeros(1, router.shape.input_dim), torch.zeros(1, dtype=torch.long))
+    return not torch.equal(before, generator.get_state())

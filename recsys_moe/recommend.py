@@ -1,0 +1,187 @@
+"""recommend: a file of user ids in, their ranked items out, in pieces; and files of ids."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recsys_moe.config import suggestion
+from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.predictor import Predictor, Recommendation
+
+USERS_PER_PIECE = 1024
+ID_FILES = (".csv", ".parquet", ".txt")
+OUTPUTS = (".csv", ".parquet", ".jsonl")
+Rows = list[dict[str, Any]]
+
+
+def recommend_file(
+    predictor: Predictor,
+    users: Path,
+    output: Path,
+    k: int = 10,
+    *,
+    overwrite: bool = False,
+    progress: Callable[[int], None] = lambda rows: None,
+    **options: Any,
+) -> dict[str, int]:
+    """Rank for every user of a file (see `read_ids`) and write the lists to `output`.
+
+    CSV and Parquet have one row per user and rank, JSON Lines one object per user. `options` are
+    those of `Predictor.recommend`. Users stay in order, memory stays bounded, and the output
+    appears complete or not at all. Returns counts: users and unseen users.
+    """
+    output = Path(output)
+    _check_output(output, overwrite)
+    counts = {"users": 0, "unseen_user": 0}
+    part = output.with_name(f".{output.name}.part")
+    try:
+        _write(part, output.suffix, _ranked(predictor, Path(users), k, options, counts, progress))
+        os.replace(part, output)
+    finally:
+        part.unlink(missing_ok=True)
+    return counts
+
+
+def as_object(user: str, unseen: bool, ranked: Sequence[Recommendation]) -> dict[str, Any]:
+    """One user's list as the JSON object that the command prints."""
+    items = [{"rank": r.rank, "item": r.item, "title": r.title, **r.scores} for r in ranked]
+    return {"user": user, "unseen_user": unseen, "items": items}
+
+
+def read_ids(path: Path, column: str, option: str) -> Iterator[str]:
+    """Ids of a .txt file, one per line, or of the column `column`, or else the only column, of a
+    CSV or Parquet file. Raises DataError with `option` in it when there are none to be had."""
+    path = Path(path)
+    if path.suffix not in ID_FILES:
+        raise ConfigError(f"{option} must end in one of {', '.join(ID_FILES)}, got {path}")
+    if not path.is_file():
+        raise DataError(f"{option} {path}: there is no such file")
+    readers = {".csv": _csv_ids, ".parquet": _parquet_ids, ".txt": _text_ids}
+    number = 0
+    try:
+        for number, value in enumerate(readers[path.suffix](path, column, option), start=1):
+            if not value:
+                raise DataError(f"{option} {path}: row {number} has no id")
+            yield value
+    except (pa.ArrowException, csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{option} {path} cannot be read: {str(error).splitlines()[0]}") from None
+    if not number:
+        raise DataError(f"{option} {path} holds no ids")
+
+
+def _text_ids(path: Path, column: str, option: str) -> Iterator[str]:
+    with path.open(encoding="utf-8-sig") as stream:
+        yield from (line.strip() for line in stream if line.strip())
+
+
+def _csv_ids(path: Path, column: str, option: str) -> Iterator[str]:
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        rows = csv.reader(stream)
+        header = next(rows, [])
+        place = header.index(_column(header, column, f"{option} {path}"))
+        yield from (row[place].strip() if place < len(row) else "" for row in rows if row)
+
+
+def _parquet_ids(path: Path, column: str, option: str) -> Iterator[str]:
+    file = pq.ParquetFile(path)
+    name = _column(file.schema_arrow.names, column, f"{option} {path}")
+    for batch in file.iter_batches(columns=[name]):
+        yield from batch.column(0).cast(pa.string()).fill_null("").to_pylist()
+
+
+def _column(names: list[str], column: str, where: str) -> str:
+    if column not in names and len(names) != 1:
+        raise DataError(f"{where}: column {column!r} is missing; {suggestion(column, names)}")
+    return column if column in names else names[0]
+
+
+def _ranked(
+    predictor: Predictor,
+    users: Path,
+    k: int,
+    options: dict[str, Any],
+    counts: dict[str, int],
+    progress: Callable[[int], None],
+) -> Iterator[Rows]:
+    """Pieces of `as_object`, one per user."""
+    ids = read_ids(users, "user", "--users")
+    while piece := list(islice(ids, USERS_PER_PIECE)):
+        unseen = predictor.users.index(piece)[1].tolist()
+        lists = predictor.recommend(piece, k, **options)
+        yield [as_object(*row) for row in zip(piece, unseen, lists, strict=True)]
+        counts["users"] += len(piece)
+        counts["unseen_user"] += sum(unseen)
+        progress(len(piece))
+
+
+def _check_output(output: Path, overwrite: bool) -> None:
+    if output.suffix not in OUTPUTS:
+        raise ConfigError(f"--output must end in one of {', '.join(OUTPUTS)}, got {output}")
+    if output.exists() and not overwrite:
+        raise ConfigError(f"--output {output} exists; pass --overwrite to replace it")
+    if not output.parent.is_dir():
+        raise ConfigError(f"--output {output}: there is no folder {output.parent}")
+
+
+def _write(path: Path, suffix: str, pieces: Iterator[Rows]) -> None:
+    if suffix == ".parquet":
+        _write_parquet(path, pieces)
+        return
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        if suffix == ".csv":
+            _write_csv(stream, pieces)
+        else:
+            for piece in pieces:
+                stream.writelines(json.dumps(user) + "\n" for user in piece)
+
+
+def _write_csv(stream: IO[str], pieces: Iterator[Rows]) -> None:
+    writer = csv.writer(stream, lineterminator="\n")
+    header: list[str] = []
+    for piece in pieces:
+        for row in _flat(piece):
+            if not header:
+                header = list(row)
+                writer.writerow(header)
+            writer.writerow(row.values())
+
+
+def _write_parquet(path: Path, pieces: Iterator[Rows]) -> None:
+    writer: Any = None
+    try:
+        for piece in pieces:
+            rows = _flat(piece)
+            if not rows:
+                continue
+            if writer is None:
+                writer = pq.ParquetWriter(path, _schema(rows))
+            writer.write_table(pa.Table.from_pylist(rows, writer.schema))
+    finally:
+        if writer is not None:
+            writer.close()
+    if writer is None:
+        raise DataError("--users: nothing was left to recommend to any user; loosen the filters")
+
+
+def _flat(piece: Rows) -> Rows:
+    """One row per user and rank."""
+    return [
+        {"user": user["user"], "unseen_user": user["unseen_user"], **item}
+        for user in piece
+        for item in user["items"]
+    ]
+
+
+def _schema(rows: Rows) -> pa.Schema:
+    """Types of the columns; titles are text even where the first ones are missing."""
+    found = pa.Table.from_pylist(rows).schema
+    return found.set(found.get_field_index("title"), pa.field("title", pa.string()))

@@ -1,0 +1,132 @@
+"""The best items of a catalogue for each user, by the prediction of a task or a product of two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from recsys_moe.artifact import Artifact
+from recsys_moe.errors import DataError
+from recsys_moe.ranking import Ranker
+from recsys_moe.tasks import KINDS
+
+SCORES_PER_BATCH = 1 << 21
+"""Users times items ranked at a time; bounds the memory of a call with many users."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """One ranked item."""
+
+    rank: int
+    item: str | int
+    title: str | None
+    scores: dict[str, float]
+    """Every task; also what was ranked on, under its name, where that is not a task."""
+
+
+class Recommender:
+    """Turns logits of dense indices into ranked lists of raw ids."""
+
+    def __init__(self, artifact: Artifact, ranker: Ranker) -> None:
+        tasks = artifact.schema.tasks
+        self.tasks = {task.name: (number, task) for number, task in enumerate(tasks)}
+        self.artifact = artifact
+        self.ranker = ranker
+
+    def best(
+        self, user_U: Tensor, item_N: Tensor, k: int, exclude_seen: bool, formula: tuple[str, ...]
+    ) -> Iterator[list[Recommendation]]:
+        """Per user index the k best of the items (ascending indices) by the product of the tasks
+        in `formula`, in batches of users of bounded size."""
+        if not len(user_U):
+            return
+        for part_U in user_U.split(max(1, SCORES_PER_BATCH // max(1, len(item_N)))):
+            values = {name: self._values(name, part_U, item_N) for name in formula}
+            ranking_UN = product(list(values.values()))
+            places = [
+                self._best(ranking_N, user, item_N, k, exclude_seen)
+                for user, ranking_N in zip(part_U.tolist(), ranking_UN, strict=True)
+            ]
+            yield from self._described(part_U, item_N, places, values)
+
+    def _values(self, name: str, user_U: Tensor, item_N: Tensor) -> Tensor:
+        """Predictions (U, N) of a task."""
+        number, task = self.tasks[name]
+        return KINDS[task.kind].link(self.ranker.grid(user_U, item_N, number))
+
+    def _best(
+        self, ranking_N: Tensor, user: int, item_N: Tensor, k: int, exclude_seen: bool
+    ) -> Tensor:
+        """Places in `item_N` of the k best items that may be shown, best first."""
+        if not exclude_seen:
+            return largest(ranking_N, k)
+        unseen_N = ~torch.isin(item_N, self.seen(user))
+        place_N = unseen_N.nonzero()[:, 0]
+        return place_N[largest(ranking_N[place_N], k)]
+
+    def _described(
+        self, user_U: Tensor, item_N: Tensor, places: list[Tensor], values: dict[str, Tensor]
+    ) -> Iterator[list[Recommendation]]:
+        """Recommendations from the winners' places; tasks not ranked on are computed for them."""
+        sizes = [len(place) for place in places]
+        user_B = torch.arange(len(user_U)).repeat_interleave(torch.tensor(sizes))
+        place_B = torch.cat(places)
+        scores = {}
+        for number, task in self.tasks.values():
+            if task.name in values:
+                scores[task.name] = values[task.name][user_B, place_B]
+            else:
+                logits_B = self.ranker.pairs(user_U, user_B, item_N[place_B], number)
+                scores[task.name] = KINDS[task.kind].link(logits_B)
+        if len(values) > 1:
+            scores["*".join(values)] = product([scores[name] for name in values])
+        split = {name: column.split(sizes) for name, column in scores.items()}
+        for row, place in enumerate(places):
+            yield self.entries(item_N[place], {name: s[row] for name, s in split.items()})
+
+    def entries(self, item_K: Tensor, scores: dict[str, Tensor]) -> list[Recommendation]:
+        """Ranked items from their indices and the scores to show, best first."""
+        table = self.artifact.items.take(pa.array(item_K.numpy()))
+        items = table["item"].to_pylist()
+        known = "title" in table.column_names
+        titles = table["title"].to_pylist() if known else [None] * len(items)
+        columns = [column.tolist() for column in scores.values()]
+        rows = [dict(zip(scores, row, strict=True)) for row in zip(*columns, strict=True)]
+        return [
+            Recommendation(rank, *entry)
+            for rank, entry in enumerate(zip(items, titles, rows, strict=True), start=1)
+        ]
+
+    def seen(self, user: int) -> Tensor:
+        """Indices of the items that the user with this index watched in the training rows."""
+        offsets, items = self.artifact.seen["offsets"], self.artifact.seen["items"]
+        if user >= len(offsets) - 1:
+            return torch.empty(0, dtype=torch.long)
+        return items[int(offsets[user]) : int(offsets[user + 1])].long()
+
+
+def product(factors: Sequence[Tensor]) -> Tensor:
+    """Elementwise, of one factor or more."""
+    return reduce(torch.mul, factors)
+
+
+def largest(values_N: Tensor, k: int) -> Tensor:
+    """Places of the k largest values, largest first; among equals the lower place wins.
+
+    Raises DataError when a value among them is not finite: NaN would come first.
+    """
+    if k < len(values_N):
+        least = values_N.topk(k).values[-1]
+        place_N = (~(values_N < least)).nonzero()[:, 0]
+    else:
+        place_N = torch.arange(len(values_N))
+    best_K = values_N[place_N].sort(descending=True, stable=True)
+    if not best_K.values[:1].isfinite().all():
+        raise DataError("the model's scores are not finite; train it again with a lower optim.lr")
+    return place_N[best_K.indices[:k]]

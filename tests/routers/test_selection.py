@@ -1,0 +1,35 @@
+"""The k largest entries of a row, found one by one or by sorting.
+
+Axes: B batch, E experts.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys_moe.routers import base
+from recsys_moe.routers.base import largest_k
+
+VALUES = st.sampled_from([-torch.inf, -1.0, 0.0, 0.5, 0.5, 2.0, torch.inf, torch.nan])
+ROWS = st.integers(2, 7).flatmap(
+    lambda width: st.lists(st.lists(VALUES, min_size=width, max_size=width), min_size=1, max_size=5)
+)
+
+
+@given(ROWS, st.integers(1, 7))
+def test_one_by_one_and_sorted_select_the_same_entries(rows: list[list[float]], k: int) -> None:
+    """Ties, infinities and NaN included; few distinct values, so that rows are full of ties."""
+    values = torch.tensor(rows)
+    found = largest_k(values, min(k, values.shape[1]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "FEW", 0)
+        expected = largest_k(values, min(k, values.shape[1]))
+    assert torch.equal(found, expected)
+    assert (found.sum(-1) == min(k, values.shape[1])).all()
+
+
+def test_among_equals_the_lower_index_wins() -> None:
+    assert largest_k(torch.zeros(1, 4), 2).tolist() == [[True, True, False, False]]

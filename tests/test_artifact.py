@@ -1,0 +1,87 @@
+"""The versions of the model folder: older ones are lifted, newer ones refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from recsys_moe.artifact import FORMAT_VERSION, MIGRATIONS, load_artifact
+from recsys_moe.errors import DataError
+from recsys_moe.export import export
+from recsys_moe.predict import predict_file
+from recsys_moe.predictor import Predictor
+from recsys_moe.schema import sha256_file
+
+
+@pytest.fixture
+def model(run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(run / "model", tmp_path / "model"))
+
+
+@pytest.fixture
+def version_1(model: Path) -> Path:
+    """The folder as version 1 wrote it: no calibration."""
+    (model / "calibration.json").unlink()
+    edit_manifest(model, format_version=1)
+    return model
+
+
+def edit_manifest(model: Path, **changes: object) -> None:
+    """Change entries, and make the hashes right again for the files that are there."""
+    manifest = json.loads((model / "manifest.json").read_text())
+    hashes = {p.name: sha256_file(p) for p in model.iterdir() if p.name in manifest["files"]}
+    (model / "manifest.json").write_text(json.dumps({**manifest, "files": hashes, **changes}))
+
+
+def test_every_older_version_has_one_step_up() -> None:
+    assert list(MIGRATIONS) == list(range(1, FORMAT_VERSION))
+
+
+def test_version_1_loads_scores_alike_and_has_no_calibrated_probability(
+    version_1: Path, run: Path, tmp_path: Path
+) -> None:
+    old, new = Predictor.load(version_1), Predictor.load(run)
+    assert old.artifact.calibration == {} and set(new.artifact.calibration) == {"watch"}
+    first, second = old.score([1], [2]), new.score([1], [2])
+    torch.testing.assert_close(first.tasks, second.tasks, rtol=0, atol=0)
+    assert first.calibrated == {} and set(second.calibrated) == {"watch"}
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("user,item\n1,2\n")
+    predict_file(old, pairs, tmp_path / "scores.csv")
+    header = (tmp_path / "scores.csv").read_text().splitlines()[0]
+    assert header == "user,item,watch,rating,unseen_user,unseen_item"
+
+
+def test_loading_rewrites_nothing_and_export_writes_the_current_version(
+    version_1: Path, tmp_path: Path
+) -> None:
+    before = {path.name: path.read_bytes() for path in version_1.iterdir()}
+    export(version_1, tmp_path / "lean")
+    assert {path.name: path.read_bytes() for path in version_1.iterdir()} == before
+    manifest = json.loads((tmp_path / "lean" / "manifest.json").read_text())
+    assert manifest["format_version"] == FORMAT_VERSION
+    assert load_artifact(tmp_path / "lean").calibration == {}
+
+
+@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 0, True, "2", 1.0, None])
+def test_a_version_that_is_not_known_is_refused(model: Path, version: object) -> None:
+    edit_manifest(model, format_version=version)
+    with pytest.raises(DataError, match=r"format_version must be in 1\.\.\d, got .*; use the"):
+        load_artifact(model)
+
+
+def test_a_calibration_that_cannot_be_one_is_refused_by_name(model: Path) -> None:
+    for content in ({"watch": {"logits": [0]}}, [1]):
+        (model / "calibration.json").write_text(json.dumps(content))
+        edit_manifest(model)
+        with pytest.raises(DataError, match=r"calibration\.json is damaged"):
+            load_artifact(model)
+
+
+def test_another_user_of_the_machine_may_read_what_the_folder_lets_them(model: Path) -> None:
+    modes = {path.name: path.stat().st_mode & 0o777 for path in model.iterdir()}
+    assert len(set(modes.values())) == 1, modes

@@ -1,0 +1,120 @@
+"""Calibration: the map is the isotonic one of its bins, increases, and helps on other rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys_moe.artifact import load_artifact
+from recsys_moe.calibration import (
+    MAX_KNOTS,
+    Calibration,
+    fit_calibration,
+    fit_calibrations,
+    from_json,
+    to_json,
+)
+from recsys_moe.evaluate import evaluate_artifact
+from recsys_moe.metrics import BinaryMetrics
+from recsys_moe.schema import Task
+
+NUMBERS = st.floats(-20, 20, width=32)
+
+
+def overconfident(rows: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits three times too large for their labels."""
+    generator = torch.Generator().manual_seed(seed)
+    honest = torch.randn(rows, generator=generator)
+    labels = (torch.rand(rows, generator=generator) < honest.sigmoid()).float()
+    return 3 * honest, labels
+
+
+def test_the_map_goes_through_its_points_and_has_slope_1_outside() -> None:
+    fit = Calibration((-1.0, 0.0, 2.0), (-2.0, 1.0, 2.0), rows=9)
+    logits = torch.tensor([-3.0, -1.0, -0.5, 0.0, 1.0, 2.0, 5.0])
+    # -2 - 2; the point; halfway from -2 to 1; the point; halfway from 1 to 2; the point; 2 + 3
+    expected = torch.tensor([-4.0, -2.0, -0.5, 1.0, 1.5, 2.0, 5.0])
+    torch.testing.assert_close(fit.apply(logits), expected.sigmoid())
+    one_point = Calibration((1.0,), (3.0,), rows=9)  # a shift by 2
+    torch.testing.assert_close(one_point.apply(logits), (logits + 2).sigmoid())
+
+
+def test_a_fit_by_hand_pools_bins_that_are_out_of_order() -> None:
+    logits = torch.arange(3.0).repeat_interleave(50)
+    labels = torch.cat([torch.ones(50) * (torch.arange(50) < n) for n in (30, 20, 45)])
+    fit = fit_calibration(logits, labels)
+    # 150 rows: 3 bins of 50 with 30, 20 and 45 positives. The first two violate the order: pooled,
+    # 50 of 100 at the mean logit 0.5. Targets log((50 + 1) / (50 + 1)) and log((45 + 1) / (5 + 1)).
+    assert fit is not None and fit.rows == 150
+    assert fit.logits == pytest.approx((0.5, 2.0))
+    assert fit.targets == pytest.approx((0.0, torch.tensor(46 / 6).log().item()))
+
+
+def test_calibration_error_falls_on_rows_that_the_fit_did_not_see() -> None:
+    fit = fit_calibration(*overconfident(20_000, seed=0))
+    metrics = BinaryMetrics(fit)
+    metrics.update(*overconfident(20_000, seed=1))
+    result = metrics.compute()
+    assert result["ece"] > 0.1 and result["ece_calibrated"] < 0.02
+    assert BinaryMetrics().names == BinaryMetrics(fit).names
+
+
+@given(st.lists(st.tuples(NUMBERS, st.booleans()), min_size=2, max_size=300), NUMBERS, NUMBERS)
+def test_any_fit_is_finite_and_keeps_the_ranking(
+    rows: list[tuple[float, bool]], first: float, second: float
+) -> None:
+    logits, labels = torch.tensor([r[0] for r in rows]), torch.tensor([float(r[1]) for r in rows])
+    fit = fit_calibration(logits, labels)
+    if labels.min() == labels.max():
+        assert fit is None
+        return
+    assert fit is not None and len(fit.logits) <= MAX_KNOTS
+    low, high = sorted((first, second))
+    below, above = fit.apply(torch.tensor([low, high], dtype=torch.float64)).tolist()
+    assert 0 <= below <= above <= 1
+    assert from_json(json.loads(json.dumps(to_json({"t": fit})))) == {"t": fit}
+
+
+def test_only_labelled_rows_of_binary_tasks_count() -> None:
+    tasks = [
+        Task(name="watch", kind="binary", column="w", weight=1.0),
+        Task(name="rating", kind="regression", column="r", weight=1.0),
+    ]
+    logits, labels = overconfident(500, seed=0)
+    missing = torch.full_like(labels, torch.nan)
+    stacked = torch.stack([torch.cat([labels, missing]), torch.ones(1000)], dim=1)
+    both = torch.stack([torch.cat([logits, -logits]), torch.zeros(1000)], dim=1)
+    assert fit_calibrations(both, stacked, tasks) == {"watch": fit_calibration(logits, labels)}
+
+
+def test_logits_that_are_not_finite_are_not_fitted() -> None:
+    assert fit_calibration(torch.tensor([0.0, torch.nan]), torch.tensor([0.0, 1.0])) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"t": {"logits": [0, 1], "targets": [1, 0], "rows": 2}},
+        {"t": {"logits": [], "targets": [], "rows": 0}},
+        {"t": {"logits": [0], "targets": [float("nan")], "rows": 2}},
+    ],
+)
+def test_knots_that_do_not_increase_are_refused(content: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="must increase"):
+        from_json(content)
+
+
+def test_fit_leaves_a_calibration_and_evaluation_reports_both_errors(run: Path) -> None:
+    artifact = load_artifact(run)
+    assert set(artifact.calibration) == {"watch"}
+    assert artifact.calibration["watch"].rows == artifact.card["val"]["tasks"]["watch"]["rows"]
+    watch = evaluate_artifact(run, "val", None)["tasks"]["watch"]
+    assert watch["ece_calibrated"] == pytest.approx(
+        artifact.card["val"]["tasks"]["watch"]["ece_calibrated"], abs=1e-6
+    )
+    assert watch["ece"] != watch["ece_calibrated"]

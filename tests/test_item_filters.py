@@ -1,0 +1,80 @@
+"""Conditions on item columns: a closed grammar, and one line for whatever does not fit."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys_moe.errors import ConfigError
+from recsys_moe.item_filters import matching_items
+
+ITEMS = pa.table(
+    {
+        "item": pa.array([10, 11, 12, 13]),
+        "item_index": pa.array([0, 1, 2, 3]),
+        "title": pa.array(["Alien (1979)", "Aliens", None, "a=b"]),
+        "year": pa.array([1979, 1986, 1990, None], pa.int32()),
+        "genres": pa.array(["Sci-Fi|Horror", "Sci-Fi", "Horror-Comedy", ""]),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ([], [0, 1, 2, 3]),
+        (["genres=Horror"], [0]),  # a member of the cell, not a part of a member
+        (["genres = Sci-Fi"], [0, 1]),
+        (["genres!=Sci-Fi"], [2, 3]),
+        (["genres~horror"], [0, 2]),
+        (["title~ALIEN"], [0, 1]),
+        (["title!=Aliens"], [0, 3]),  # a missing title satisfies nothing
+        (["title=a=b"], [3]),
+        (["year>=1986"], [1, 2]),
+        (["year<1986"], [0]),
+        (["year!=1986"], [0, 2]),
+        (["year=1979.0"], [0]),
+        (["item=12"], [2]),
+        (["year>1980", "year<=1986"], [1]),
+        (["genres=Sci-Fi", "genres=Horror"], [0]),
+    ],
+)
+def test_all_conditions_must_hold(where: list[str], expected: list[int]) -> None:
+    assert matching_items(ITEMS, where).nonzero()[:, 0].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("genre=Horror", "unknown column 'genre'; did you mean 'genres'?"),
+        ("item_index=1", "unknown column 'item_index'; known: genres, item"),
+        ("genres", "must look like COLUMN OP VALUE"),
+        ("year>=", "must look like COLUMN OP VALUE"),
+        ("year>= ", "must look like COLUMN OP VALUE"),
+        ("=1", "must look like COLUMN OP VALUE"),
+        ("year>=new", "'new' is not a number"),
+        ("year~19", "~ needs text, the column holds numbers"),
+        ("genres<Horror", "< needs numbers, the column holds text"),
+    ],
+)
+def test_a_condition_that_does_not_fit_is_refused(condition: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        matching_items(ITEMS, [condition])
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@given(st.text(max_size=12))
+def test_whatever_is_typed_is_a_filter_or_a_config_error(condition: str) -> None:
+    try:
+        assert len(matching_items(ITEMS, [condition])) == 4
+    except ConfigError as error:
+        assert "--where" in str(error)
+
+
+@given(st.integers(1970, 2000), st.sampled_from(["=", "!=", "<", "<=", ">", ">="]))
+def test_an_order_and_its_opposite_share_no_item_and_skip_the_missing(bound: int, op: str) -> None:
+    opposite = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}[op]
+    first, second = (matching_items(ITEMS, [f"year{o}{bound}"]) for o in (op, opposite))
+    assert (first ^ second).tolist() == [True, True, True, False]

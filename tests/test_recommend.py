@@ -1,0 +1,232 @@
+"""Ranked lists on raw ids: filters, candidates, mixes, neighbours, explanations, files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.predictor import Predictor
+from recsys_moe.ranking import Ranker
+from recsys_moe.recommend import recommend_file
+
+EVERYTHING = 10**6
+
+
+@pytest.fixture(scope="module")
+def predictor(run: Path) -> Predictor:
+    return Predictor.load(run)
+
+
+def items(ranked: list[Any]) -> list[Any]:
+    return [entry.item for entry in ranked]
+
+
+def test_many_users_at_once_are_ranked_as_each_alone(predictor: Predictor) -> None:
+    users = [3, "nobody", 7, 3]
+    together = predictor.recommend(users, k=4)
+    for user, ranked in zip(users, together, strict=True):
+        [alone] = predictor.recommend([user], k=4)
+        assert items(ranked) == items(alone)
+        for ours, theirs in zip(ranked, alone, strict=True):
+            assert ours.scores == pytest.approx(theirs.scores, abs=1e-5)
+    assert predictor.recommend([]) == []
+
+
+def test_a_mix_is_ranked_on_the_mix_itself(predictor: Predictor) -> None:
+    ids = predictor.items.ids.to_pylist()
+    tasks = predictor.score([5] * len(ids), ids).tasks
+    mix = tasks["watch"] * tasks["rating"]
+    [ranked] = predictor.recommend([5], k=6, score="watch*rating")
+    best = mix.sort(descending=True, stable=True)
+    assert items(ranked) == [ids[i] for i in best.indices[:6]]
+    shown = [entry.scores["watch*rating"] for entry in ranked]
+    assert shown == pytest.approx(best.values[:6].tolist(), abs=1e-5)
+    [by_rating] = predictor.recommend([5], k=6, score="rating")
+    expected = tasks["rating"].sort(descending=True, stable=True).indices[:6]
+    assert items(by_rating) == [ids[i] for i in expected]
+    with pytest.raises(ConfigError, match=r"one of watch, rating, watch\*rating, got 'watch\+r"):
+        predictor.recommend([5], score="watch+rating")
+
+
+def test_filters_leave_the_order_and_the_scores_of_what_passes(predictor: Predictor) -> None:
+    [everything] = predictor.recommend([2], k=EVERYTHING)
+    titles = {entry.item: entry.title for entry in everything}
+    word = str(everything[7].title)
+    [found] = predictor.recommend([2], k=EVERYTHING, where=[f"title={word}"])
+    assert items(found) == [item for item in items(everything) if titles[item] == word]
+    chosen = [str(item) for item in items(everything)[::3]]
+    [found] = predictor.recommend([2], k=EVERYTHING, candidates=[*chosen, "unknown", chosen[0]])
+    assert [str(item) for item in items(found)] == chosen
+    by_item = {entry.item: entry.scores for entry in everything}
+    for entry in found:
+        assert entry.scores == pytest.approx(by_item[entry.item], abs=1e-5)
+    assert predictor.recommend([2], candidates=[]) == [[]]
+
+
+def test_only_the_ranked_task_is_computed_for_all_items(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    pairs = Ranker.pairs
+
+    def counting(self: Ranker, user_U: Any, place_B: Any, item_B: Any, task: int) -> Any:
+        asked.append((task, len(item_B)))
+        return pairs(self, user_U, place_B, item_B, task)
+
+    monkeypatch.setattr(Ranker, "pairs", counting)
+    predictor.recommend([1, 2], k=3)
+    size = predictor.items.feature.size
+    assert sum(rows for task, rows in asked if task == 0) == 2 * size
+    assert sum(rows for task, rows in asked if task == 1) == 2 * 3
+
+
+def test_scores_that_are_not_finite_are_refused(run: Path) -> None:
+    predictor = Predictor.load(run)
+    with torch.no_grad():
+        predictor.artifact.model.item_embedding.weight[4] = torch.nan
+    with pytest.raises(DataError, match="not finite"):
+        predictor.recommend([1], k=2)
+
+
+def test_ids_must_be_a_list_and_k_positive(predictor: Predictor) -> None:
+    with pytest.raises(TypeError, match="pass .'12'."):
+        predictor.recommend("12")
+    with pytest.raises(ValueError, match="k must be at least 1, got 0"):
+        predictor.recommend([1], k=0)
+
+
+def test_threads_that_share_a_cold_predictor_get_the_serial_answer(run: Path) -> None:
+    users = list(range(1, 33))
+    expected = [Predictor.load(run).recommend([user], k=5)[0] for user in users[:1]]
+    shared = Predictor.load(run)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda user: shared.recommend([user], k=5)[0], users))
+    serial = [shared.recommend([user], k=5)[0] for user in users]
+    assert found == serial and found[:1] == expected
+
+
+def test_similar_items_are_the_nearest_by_cosine(predictor: Predictor) -> None:
+    table = predictor.artifact.model.item_embedding.weight[:-1].detach()
+    unit = table / table.norm(dim=1, keepdim=True)
+    place = 3
+    cosine = unit @ unit[place]
+    cosine[place] = -2
+    expected = cosine.sort(descending=True, stable=True)
+    ids = predictor.items.ids.to_pylist()
+    ranked = predictor.similar(ids[place], k=4)
+    assert items(ranked) == [ids[i] for i in expected.indices[:4]]
+    found = [entry.scores["cosine"] for entry in ranked]
+    assert found == pytest.approx(expected.values[:4].tolist(), abs=1e-6)
+    assert len(predictor.similar(ids[place], k=EVERYTHING)) == len(ids) - 1
+    with pytest.raises(DataError, match="item nothing was not seen in training"):
+        predictor.similar("nothing")
+
+
+def test_contributions_are_the_change_when_an_expert_is_left_out(predictor: Predictor) -> None:
+    """Left out by hand: its hidden units are silenced by a bias that no input can overcome."""
+    users, ids = [1, "nobody", 9], [2, 3, 4]
+    explained = predictor.explain(users, ids)
+    before = predictor.score(users, ids).tasks
+    bias_EH = predictor.artifact.model.moe.experts.bias_EH
+    for row, tasks in enumerate(explained):
+        assert [len(shares) for shares in tasks.values()] == [2, 2]  # k = 2 chosen experts
+        for name, shares in tasks.items():
+            sizes = [abs(share.contribution) for share in shares]
+            assert sizes == sorted(sizes, reverse=True)
+            for share in shares:
+                assert share.weight == 0.5  # MOESART at inference: 1/k each
+                kept = bias_EH.detach().clone()
+                with torch.no_grad():
+                    bias_EH[share.expert] = -1e6
+                    after = predictor.score(users, ids).tasks[name][row]
+                    bias_EH.copy_(kept)
+                old = before[name][row]
+                change = old - after if name == "rating" else old.logit() - after.logit()
+                assert share.contribution == pytest.approx(float(change), abs=2e-5)
+
+
+# --- files and the command line
+
+
+@pytest.mark.parametrize("source", ["users.txt", "users.csv", "users.parquet"])
+@pytest.mark.parametrize("target", ["out.csv", "out.parquet", "out.jsonl"])
+def test_a_file_of_users_becomes_a_file_of_lists(
+    predictor: Predictor, tmp_path: Path, source: str, target: str
+) -> None:
+    users = ["3", "nobody", "1"]
+    frame = pd.DataFrame({"note": ["a", "b", "c"], "user": users})
+    if source.endswith(".txt"):
+        (tmp_path / source).write_text("\n".join(users) + "\n")
+    elif source.endswith(".csv"):
+        frame.to_csv(tmp_path / source, index=False)
+    else:
+        frame.to_parquet(tmp_path / source)
+    counts = recommend_file(predictor, tmp_path / source, tmp_path / target, 2)
+    assert counts == {"users": 3, "unseen_user": 1}
+    rows = read(tmp_path / target)
+    assert [str(user) for user in rows["user"]] == [u for u in users for _ in range(2)]
+    assert rows["unseen_user"].tolist() == [False, False, True, True, False, False]
+    expected = predictor.recommend(users, 2)
+    assert rows["item"].tolist() == [entry.item for ranked in expected for entry in ranked]
+    watch = [entry.scores["watch"] for ranked in expected for entry in ranked]
+    assert rows["watch"].tolist() == pytest.approx(watch)
+
+
+def read(path: Path) -> pd.DataFrame:
+    if path.suffix == ".csv":
+        return pd.read_csv(path)
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path)
+    users = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [{**user, **item} for user in users for item in user["items"]]
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("users.csv", "usr,x\n1,2\n", "column 'user' is missing; did you mean 'usr'?"),
+        ("users.csv", "user,x\n1,2\n,3\n", "row 2 has no id"),
+        ("users.txt", "", "holds no ids"),
+        ("users.tsv", "1\n", "--users must end in one of .csv, .parquet, .txt"),
+        ("users.parquet", "no", "cannot be read"),
+    ],
+)
+def test_a_users_file_that_cannot_be_used_leaves_nothing_behind(
+    predictor: Predictor, tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises((DataError, ConfigError)) as caught:
+        recommend_file(predictor, tmp_path / name, tmp_path / "out.csv")
+    assert message in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def call(*args: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "recsys_moe.cli", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+def test_the_commands_rank_filter_and_explain_what_is_wrong(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "some.txt").write_text("1\n2\n3\nunknown\n")
+    options = ["--candidates", tmp_path / "some.txt", "--score", "watch*rating", "--json"]
+    found = call("recommend", run, "--user", "nobody", *options)
+    result = json.loads(found.stdout)
+    assert result["unseen_user"] and sorted(i["item"] for i in result["items"]) == [1, 2, 3]
+    assert result["items"][0]["watch*rating"] >= result["items"][1]["watch*rating"]
+    assert "1 of 4 candidates are unknown" in found.stderr
+    near = call("similar", run, "--item", 2, "--k", 3)
+    assert near.returncode == 0 and "cosine" in near.stdout and near.stdout.count("\n") == 4
+    wrong = call("recommend", run, "--user", 1, "--where", "titel~a")
+    assert wrong.returncode == 2 and "did you mean 'title'?" in wrong.stderr
+    alone = call("recommend", run, "--users", tmp_path / "some.txt")
+    assert alone.returncode == 2 and "go together" in alone.stderr
