@@ -1,0 +1,174 @@
+"""The routes and their OpenAPI document. A page joins as one more entry of `routes`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+import recsys_moe
+from recsys_moe.errors import UserError
+from recsys_moe.serve import http, schemas
+from recsys_moe.serve.service import Service
+
+FAULTS = {
+    400: "The body is not JSON, or it ended early.",
+    401: "The API key is missing or wrong.",
+    408: "The body did not arrive in time.",
+    409: "The new model cannot be used; the old one stays.",
+    413: "The body is too large.",
+    415: "The body is not application/json.",
+    422: "The body breaks a rule, which the message names.",
+    429: "Too much is waiting; try again after `Retry-After` seconds.",
+    500: "A fault of the service.",
+    503: "The service is shutting down.",
+    504: "The answer was not ready in time.",
+}
+ASKING = (400, 408, 413, 415, 422, 429, 504)
+
+
+@dataclass(frozen=True)
+class Route:
+    """One path. `body` is None for GET; `replies` None for text."""
+
+    path: str
+    handle: Callable[[Request], Awaitable[Response]]
+    summary: str
+    replies: type[BaseModel] | None
+    body: type[BaseModel] | None = None
+    method: str = "GET"
+    faults: tuple[int, ...] = ()
+    guarded: bool = True
+
+
+def build_app(service: Service) -> FastAPI:
+    """The ASGI application of a service."""
+    app = FastAPI(
+        title="recsys-moe",
+        version=recsys_moe.__version__,
+        description='Scores, rankings and explanations of one model. Errors are `{"error": ...}`.',
+        docs_url=None,
+        redoc_url=None,
+        telemetry=None,
+    )
+    app.add_exception_handler(HTTPException, http.on_http_error)
+    app.add_middleware(http.Observed, metrics=service.metrics)
+    for route in routes(service):
+        _add(app, route, service.key)
+    return app
+
+
+def routes(service: Service) -> list[Route]:
+    """Everything the service answers."""
+    limits = service.limits
+    predict, explain = schemas.predict_request(limits), schemas.explain_request(limits)
+    recommend = schemas.recommend_request(limits)
+
+    async def on_predict(request: Request) -> Response:
+        pairs = await http.read(request, predict, limits)
+        return http.reply(await service.predict(pairs))
+
+    async def on_recommend(request: Request) -> Response:
+        return http.reply(await service.recommend(await http.read(request, recommend, limits)))
+
+    async def on_explain(request: Request) -> Response:
+        return http.reply(await service.explain(await http.read(request, explain, limits)))
+
+    async def on_model(request: Request) -> Response:
+        return http.reply(service.describe())
+
+    async def on_reload(request: Request) -> Response:
+        try:
+            changed = await service.models.reload()
+        except UserError as error:
+            reason = str(error).replace(str(service.models.path), "the model folder")
+            raise http.refuse(409, f"the old model stays: {reason}") from None
+        version = service.models.current.version
+        return http.reply(schemas.ReloadReply(model=version, changed=changed))
+
+    async def on_health(request: Request) -> Response:
+        return http.reply(schemas.HealthReply(status="ok"))
+
+    async def on_ready(request: Request) -> Response:
+        if service.draining:
+            raise http.refuse(503, "shutting down")
+        return http.reply(schemas.HealthReply(status="ready"))
+
+    async def on_metrics(request: Request) -> Response:
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    asking: dict[str, Any] = {"method": "POST", "faults": ASKING}
+    found = [
+        Route("/predict", on_predict, "Scores of pairs", schemas.PredictReply, predict, **asking),
+        Route(
+            "/recommend", on_recommend, "The k best items for each user",
+            schemas.RecommendReply, recommend, **asking,
+        ),
+        Route(
+            "/explain", on_explain, "Which experts decided, per pair and task",
+            schemas.ExplainReply, explain, **asking,
+        ),
+        Route("/model", on_model, "The model in use", schemas.ModelReply),
+        Route("/metrics", on_metrics, "Counters in Prometheus' text format", None),
+        Route("/healthz", on_health, "Is the process alive?", schemas.HealthReply, guarded=False),
+        Route(
+            "/readyz", on_ready, "Does it take requests?",
+            schemas.HealthReply, faults=(503,), guarded=False,
+        ),
+    ]  # fmt: skip
+    if service.key is not None:
+        # Without a key anybody could make the service read files.
+        summary = "Use the model that the folder holds now"
+        reload = Route("/reload", on_reload, summary, schemas.ReloadReply, None, "POST", (409,))
+        found.append(reload)
+    return found
+
+
+def _add(app: FastAPI, route: Route, key: str | None) -> None:
+    guarded = route.guarded and key is not None
+
+    async def endpoint(request: Request) -> Response:
+        if guarded:
+            http.check_key(request, key)
+        return await route.handle(request)
+
+    faults = (*route.faults, *((401,) if guarded else ()), 500)
+    app.add_api_route(
+        route.path,
+        endpoint,
+        methods=[route.method],
+        summary=route.summary,
+        operation_id=route.path.strip("/"),
+        response_class=Response,
+        responses=_replies(route, faults),
+        openapi_extra=_extra(route, guarded),
+    )
+
+
+def _replies(route: Route, faults: tuple[int, ...]) -> dict[int | str, dict[str, Any]]:
+    found: dict[int | str, dict[str, Any]] = {
+        status: {"model": schemas.ErrorReply, "description": FAULTS[status]}
+        for status in sorted(faults)
+    }
+    if 429 in faults:
+        header = {"description": "Seconds", "schema": {"type": "integer"}}
+        found[429]["headers"] = {"Retry-After": header}
+    if route.replies is None:
+        text = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+        return {**found, 200: {"description": route.summary, **text}}
+    return {**found, 200: {"description": route.summary, "model": route.replies}}
+
+
+def _extra(route: Route, guarded: bool) -> dict[str, Any]:
+    extra: dict[str, Any] = {}
+    if route.body is not None:
+        content = {http.JSON: {"schema": route.body.model_json_schema()}}
+        extra["requestBody"] = {"required": True, "content": content}
+    if guarded:
+        extra["security"] = [{"key": []}]
+    return extra

@@ -1,0 +1,148 @@
+"""Which waiting requests run together, and when. Bounded: what does not fit is refused at once.
+
+One batch runs at a time. While nothing runs, a request runs as soon as the event loop has read
+what else had already arrived: nobody waits for a timer, and load makes the batches by itself.
+Small batches run on the event loop. A thread would have to fight it for the interpreter's lock at
+every tensor operation, which costs more than the work. Large ones run in the one worker thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from recsys_moe.serve.metrics import Metrics
+
+logger = logging.getLogger("recsys_moe")
+Run = Callable[[list[Any]], list[Any]]
+"""Requests -> their replies, in order. Must be safe to call again with a part of the requests."""
+
+
+class Busy(Exception):
+    """The queue is full."""
+
+
+@dataclass
+class Job:
+    request: Any
+    size: int
+    reply: asyncio.Future[Any]
+
+
+@dataclass
+class Lane:
+    """One kind of request. Sizes are counted in rows (pairs or users)."""
+
+    name: str
+    run: Run
+    max_batch: int
+    """Rows that run together; a larger request runs alone."""
+    max_queue: int
+    inline: int = 0
+    """Batches of up to this many rows run on the event loop."""
+    jobs: deque[Job] = field(default_factory=deque)
+    waiting: int = 0
+
+    def take(self) -> list[Job]:
+        """The next batch; requests that nobody waits for any more are dropped."""
+        batch: list[Job] = []
+        rows = 0
+        while self.jobs and (not batch or rows + self.jobs[0].size <= self.max_batch):
+            job = self.jobs.popleft()
+            self.waiting -= job.size
+            if not job.reply.done():
+                batch.append(job)
+                rows += job.size
+        return batch
+
+
+class Batcher:
+    """Runs the lanes in turn, so that no kind of request starves another."""
+
+    def __init__(self, lanes: Sequence[Lane], metrics: Metrics) -> None:
+        self._lanes = {lane.name: lane for lane in lanes}
+        self._turns = deque(lanes)
+        self._metrics = metrics
+        for lane in lanes:
+            metrics.watch_queue(lane.name, functools.partial(getattr, lane, "waiting"))
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="model")
+        self._busy = False
+
+    async def submit(self, name: str, request: Any, size: int, seconds: float) -> Any:
+        """The reply to a request of `size` rows.
+
+        Raises Busy when its lane is full, TimeoutError when `seconds` have passed.
+        """
+        lane = self._lanes[name]
+        if lane.waiting + size > lane.max_queue:
+            raise Busy
+        loop = asyncio.get_running_loop()
+        job = Job(request, size, loop.create_future())
+        lane.jobs.append(job)
+        lane.waiting += size
+        if not self._busy:
+            self._busy = True
+            loop.call_soon(self._next)
+        timer = loop.call_later(seconds, _expire, job.reply)
+        try:
+            return await job.reply
+        finally:
+            timer.cancel()
+
+    def close(self) -> None:
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+    def _next(self) -> None:
+        for _ in range(len(self._turns)):
+            lane = self._turns[0]
+            self._turns.rotate(-1)
+            if batch := lane.take():
+                return self._start(lane, batch)
+        self._busy = False
+
+    def _start(self, lane: Lane, batch: list[Job]) -> None:
+        rows = sum(job.size for job in batch)
+        self._metrics.ran(lane.name, rows)
+        loop = asyncio.get_running_loop()
+        requests = [job.request for job in batch]
+        if rows <= lane.inline:
+            self._finish(batch, _attempt(lane.run, requests))
+        else:
+            running = loop.run_in_executor(self._worker, _attempt, lane.run, requests)
+            running.add_done_callback(functools.partial(self._collect, batch))
+
+    def _collect(self, batch: list[Job], running: asyncio.Future[list[Any]]) -> None:
+        if not running.cancelled():
+            self._finish(batch, running.result())
+
+    def _finish(self, batch: list[Job], outcomes: list[Any]) -> None:
+        for job, outcome in zip(batch, outcomes, strict=True):
+            if job.reply.done():
+                continue
+            if isinstance(outcome, Exception):
+                job.reply.set_exception(outcome)
+            else:
+                job.reply.set_result(outcome)
+        asyncio.get_running_loop().call_soon(self._next)
+
+
+def _expire(reply: asyncio.Future[Any]) -> None:
+    if not reply.done():
+        reply.set_exception(TimeoutError())
+
+
+def _attempt(run: Run, requests: list[Any]) -> list[Any]:
+    """Replies, or the exception of each request: one that fails must not fail its neighbours."""
+    try:
+        return run(requests)
+    except Exception as error:
+        if len(requests) == 1:
+            return [error]
+        logger.warning("a batch of %d failed, its requests run alone: %r", len(requests), error)
+        return [_attempt(run, [request])[0] for request in requests]

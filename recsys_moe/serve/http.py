@@ -1,0 +1,151 @@
+"""What all routes share: reading a bounded body, the API key, one shape of errors, counting."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from fastapi import Request, Response
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from recsys_moe.serve.limits import Limits
+from recsys_moe.serve.metrics import Metrics
+from recsys_moe.serve.schemas import ErrorReply
+
+if sys.version_info >= (3, 11):
+    from asyncio import timeout
+else:
+    from async_timeout import timeout
+
+logger = logging.getLogger("recsys_moe")
+Body = TypeVar("Body", bound=BaseModel)
+JSON = "application/json"
+SHOWN = 3
+"""Faults of a body that its message lists."""
+
+
+def reply(body: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(body.model_dump_json(), status, headers, JSON)
+
+
+def refuse(status: int, message: str, headers: dict[str, str] | None = None) -> HTTPException:
+    return HTTPException(status, message, headers)
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """404, 405 and all that `refuse` raises, as {"error": ...}."""
+    assert isinstance(error, HTTPException)
+    return reply(ErrorReply(error=error.detail), error.status_code, dict(error.headers or {}))
+
+
+def check_key(request: Request, key: str | None) -> None:
+    """Raise 401 unless the request carries the key. Compared in constant time."""
+    if key is None:
+        return
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    same = hmac.compare_digest(given.strip().encode(), key.encode())
+    if not (same and scheme.lower() == "bearer"):
+        message = "send the API key as `Authorization: Bearer KEY`"
+        raise refuse(401, message, {"WWW-Authenticate": "Bearer"})
+
+
+async def read(request: Request, body: type[Body], limits: Limits) -> Body:
+    """The validated body. Raises 400, 408, 413, 415 or 422."""
+    _check_headers(request, limits.max_body)
+    try:
+        async with timeout(limits.timeout):
+            raw = await _read_bytes(request, limits.max_body)
+    except TimeoutError:
+        raise refuse(408, f"the body did not arrive within {limits.timeout:g} s") from None
+    try:
+        return body.model_validate_json(raw)
+    except ValidationError as error:
+        raise _invalid(error) from None
+
+
+def _check_headers(request: Request, max_body: int) -> None:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != JSON:
+        raise refuse(415, f"Content-Type must be {JSON}, got {kind[:80] or 'none'}")
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise refuse(415, "the body must not be compressed")
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced[:20]) > max_body:
+        raise _too_large(max_body)
+
+
+async def _read_bytes(request: Request, max_body: int) -> bytes:
+    parts, size = [], 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > max_body:
+                raise _too_large(max_body)
+            parts.append(part)
+    except ClientDisconnect:
+        raise refuse(400, "the connection was closed before the body was complete") from None
+    return b"".join(parts)
+
+
+def _too_large(max_body: int) -> HTTPException:
+    return refuse(413, f"the body must be at most {max_body} bytes; send several requests")
+
+
+def _invalid(error: ValidationError) -> HTTPException:
+    """422 with the first few faults, or 400 when it is no JSON at all."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    if faults[0]["type"] == "json_invalid":
+        return refuse(400, faults[0]["msg"])
+    places: dict[str, list[str]] = {}
+    for fault in faults:
+        places.setdefault(_place(fault["loc"]), []).append(fault["msg"])
+    texts = [f"{place}: {' or '.join(messages)}" for place, messages in places.items()]
+    more = f" (and {len(texts) - SHOWN} more)" if len(texts) > SHOWN else ""
+    return refuse(422, "; ".join(texts[:SHOWN]) + more)
+
+
+def _place(location: Sequence[int | str]) -> str:
+    """("users", 3, "constrained-str") -> users[3]"""
+    text = str(location[0])[:80] if location else "body"
+    return text + "".join(f"[{part}]" for part in location[1:] if isinstance(part, int))
+
+
+class Observed:
+    """ASGI middleware: counts and times every answer; turns a crash into a 500 in our shape."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        start, status = time.perf_counter(), 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noting)
+        except Exception:
+            logger.exception("%s %s failed", scope["method"], scope["path"])
+            if status:
+                raise
+            await reply(ErrorReply(error="internal error"), 500)(scope, receive, noting)
+        finally:
+            self.metrics.answered(_route(scope), status, time.perf_counter() - start)
+
+
+def _route(scope: dict[str, Any] | Any) -> str:
+    """The route's own path: a label for every path that someone tries would never end."""
+    return str(getattr(scope.get("route"), "path", "other"))

@@ -1,0 +1,72 @@
+"""What /metrics shows, in Prometheus' text format. One registry per service."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import generate_latest as _text
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
+
+
+class Metrics:
+    """Counters of one service; every name starts with `recsys_moe_`."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._requests = Counter(
+            "recsys_moe_requests", "Answers.", ["route", "status"], registry=registry
+        )
+        self._seconds = Histogram(
+            "recsys_moe_request_seconds",
+            "From the head of a request to the end of its answer.",
+            ["route"],
+            registry=registry,
+            buckets=SECONDS,
+        )
+        self._batch = Histogram(
+            "recsys_moe_batch_rows", "Rows that ran together.", ["kind"],
+            registry=registry, buckets=ROWS,
+        )  # fmt: skip
+        self._queue = Gauge("recsys_moe_queue_rows", "Waiting rows.", ["kind"], registry=registry)
+        self._unseen = Counter(
+            "recsys_moe_unseen_ids", "Ids not in training.", ["of"], registry=registry
+        )
+        self._reloads = Counter(
+            "recsys_moe_reloads", "Replacements of the model.", ["result"], registry=registry
+        )
+        self._model = Gauge(
+            "recsys_moe_model", "1 for the model in use.", ["version"], registry=registry
+        )
+        # Labels cost more than the counting: look each up once.
+        self._answer = functools.lru_cache(1024)(self._requests.labels)
+        self._timer = functools.lru_cache(64)(self._seconds.labels)
+        self._rows = functools.lru_cache(64)(self._batch.labels)
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        self._answer(route, str(status)).inc()
+        self._timer(route).observe(seconds)
+
+    def ran(self, kind: str, rows: int) -> None:
+        self._rows(kind).observe(rows)
+
+    def unseen(self, of: str, count: int) -> None:
+        if count:
+            self._unseen.labels(of).inc(count)
+
+    def reloaded(self, result: str) -> None:
+        self._reloads.labels(result).inc()
+
+    def model(self, version: str) -> None:
+        self._model.clear()
+        self._model.labels(version).set(1)
+
+    def watch_queue(self, kind: str, rows: Callable[[], float]) -> None:
+        self._queue.labels(kind).set_function(rows)
+
+    def text(self) -> bytes:
+        return _text(self._registry)

@@ -1,0 +1,119 @@
+"""The model in use, and its replacement while requests are running.
+
+A batch takes the current model once and keeps it, so a replacement drops nothing. A new model is
+loaded, checked and warmed up beside the old one; if any of that fails, the old one stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from recsys_moe.artifact import MANIFEST, find_artifact
+from recsys_moe.errors import DataError, UserError
+from recsys_moe.predictor import Predictor
+from recsys_moe.serve.metrics import Metrics
+
+logger = logging.getLogger("recsys_moe")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model that is ready to answer."""
+
+    predictor: Predictor
+    version: str
+
+
+class Models:
+    """Holds the current model of a run folder or model folder."""
+
+    def __init__(
+        self, path: Path, metrics: Metrics, settle: Callable[[], None] = lambda: None
+    ) -> None:
+        """`settle` is called after each change. Raises DataError for a model that is unusable."""
+        self.path = path
+        self._settle = settle
+        self._metrics = metrics
+        self._replacing = asyncio.Lock()
+        self._refused = ""
+        self._use(load(path))
+
+    @property
+    def current(self) -> Loaded:
+        return self._current
+
+    def _use(self, loaded: Loaded) -> None:
+        self._current = loaded
+        self._metrics.model(loaded.version)
+        self._settle()
+
+    async def reload(self) -> bool:
+        """Use what the folder holds now; False when that is in use already.
+
+        Raises UserError, and keeps the old model, when the new one cannot be used.
+        """
+        async with self._replacing:
+            if fingerprint(self.path) == self.current.version:
+                return False
+            try:
+                self._use(await asyncio.to_thread(load, self.path))
+            except UserError as error:
+                self._metrics.reloaded("refused")
+                logger.error("the new model is refused, the old one stays: %s", error)
+                raise
+            self._metrics.reloaded("done")
+            logger.info("now serving model %s", self.current.version)
+            return True
+
+    async def watch(self, seconds: float) -> None:
+        """Look at the manifest every so often; what was refused once is not tried again."""
+        while True:
+            await asyncio.sleep(seconds)
+            await self.follow()
+
+    async def follow(self) -> None:
+        """`reload` for those who wait for no answer: errors are logged, and not repeated."""
+        try:
+            found = fingerprint(self.path)
+            if found not in (self._refused, self.current.version):
+                self._refused = found
+                await self.reload()
+        except DataError:
+            pass  # `reload` logged it; or the folder is being replaced this very moment
+        except Exception:
+            logger.exception("the new model cannot be loaded, the old one stays")
+
+
+def load(path: Path) -> Loaded:
+    """Load, try out and warm up. Raises DataError when the model cannot be used."""
+    version = fingerprint(path)
+    predictor = Predictor.load(path)
+    _try_out(predictor, path)
+    predictor.warm_up()
+    if fingerprint(path) != version:
+        raise DataError(f"{path} changed while it was being read; load it again")
+    return Loaded(predictor, version)
+
+
+def fingerprint(path: Path) -> str:
+    """12 hexadecimal digits of the manifest's SHA-256. Raises DataError when there is none."""
+    file = find_artifact(path) / MANIFEST
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+    except OSError as error:
+        raise DataError(f"{file}: {error.strerror}") from None
+
+
+def _try_out(predictor: Predictor, path: Path) -> None:
+    """A model that trained to NaN would answer with no numbers."""
+    users = predictor.users.ids[:64].to_pylist()
+    items = predictor.items.ids[: len(users)].to_pylist()
+    scores = predictor.score(users[: len(items)], items)
+    for task, values in scores.tasks.items():
+        if not values.isfinite().all():
+            raise DataError(f"{path}: scores of task {task} are not finite; train it again")

@@ -1,0 +1,170 @@
+"""Bind, load, serve, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ipaddress
+import logging
+import math
+import os
+import signal
+import socket
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import uvicorn
+
+from recsys_moe.errors import ConfigError, RunError
+from recsys_moe.serve.app import build_app
+from recsys_moe.serve.limits import Limits
+from recsys_moe.serve.metrics import Metrics
+from recsys_moe.serve.models import Models
+from recsys_moe.serve.service import Service
+
+logger = logging.getLogger("recsys_moe")
+KEY_VARIABLE = "RECSYS_MOE_API_KEY"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How `serve` listens. Raises ConfigError for a value that cannot be used."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    limits: Limits = field(default_factory=Limits)
+    key: str | None = None
+    watch: float = 2.0
+    """Seconds between looks at the model folder; 0: only SIGHUP and /reload replace the model."""
+    threads: int = 1
+    """Threads of one tensor operation."""
+    access_log: bool = False
+
+    def __post_init__(self) -> None:
+        if self.watch < 0:
+            raise ConfigError(f"--watch must be at least 0 seconds, got {self.watch:g}")
+        if self.threads < 1:
+            raise ConfigError(f"--threads must be at least 1, got {self.threads}")
+
+
+def read_key(file: Path | None) -> str | None:
+    """The API key from `file`, else from the environment, else none. Raises ConfigError."""
+    if file is None:
+        return _checked(os.environ.get(KEY_VARIABLE), KEY_VARIABLE)
+    try:
+        return _checked(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--api-key-file {file} cannot be read: {error}") from None
+
+
+def _checked(key: str | None, origin: str) -> str | None:
+    if key is None:
+        return None
+    key = key.strip()
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise ConfigError(f"{origin} must hold one word of ASCII as the API key")
+    return key
+
+
+def serve(model: Path, settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT, then finish what is in flight.
+
+    Raises RunError when the address cannot be used, DataError when the model cannot. The signal is
+    raised again at the end, so that the caller's handler decides about the exit.
+    """
+    torch.set_num_threads(settings.threads)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    with _listener(settings.host, settings.port) as listener:
+        metrics = Metrics()
+        models = Models(model, metrics, _settle)
+        service = Service(models, metrics, settings.limits, settings.key)
+        config = uvicorn.Config(
+            build_app(service),
+            log_config=None,
+            access_log=settings.access_log,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=math.ceil(settings.limits.drain),
+            lifespan="off",
+            ws="none",
+        )
+        Server(config, service, settings).run(sockets=[listener])
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, which also watches the model folder and says that it is draining."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, settings: Settings) -> None:
+        super().__init__(config)
+        self._service = service
+        self._settings = settings
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        models, seconds = self._service.models, self._settings.watch
+        if seconds:
+            self._start(models.watch(seconds))
+        if hasattr(signal, "SIGHUP"):
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, lambda: self._start(models.follow()))
+        for listener in sockets or []:
+            _announce(listener, self._settings, models.current.version)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for task in self._background:
+            task.cancel()
+        await super().shutdown(sockets)
+        self._service.batcher.close()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._service.draining = True
+        super().handle_exit(sig, frame)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def _settle() -> None:
+    """Exempt all that is there now from garbage collection.
+
+    A full collection walks every object of torch and the model: all requests stand still for 0.3 s.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """Bound before the model is loaded: a taken port is found at once. Raises RunError."""
+    try:
+        kind = socket.SOCK_STREAM
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=kind)[0]
+        # With the protocol named, asyncio turns Nagle's algorithm off; without, answers take 40 ms.
+        listener = socket.socket(family, kind, socket.IPPROTO_TCP)
+        try:
+            if os.name == "posix":
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        remedy = "choose another --port or --host"
+        raise RunError(f"cannot listen on {host}:{port}: {reason}; {remedy}") from None
+    return listener
+
+
+def _announce(listener: socket.socket, settings: Settings, version: str) -> None:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    logger.info("serving model %s on http://%s:%d", version, shown, port)
+    if settings.key is None and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        logger.warning("anybody who reaches %s may ask: no API key is set (%s)", host, KEY_VARIABLE)

@@ -1,0 +1,72 @@
+"""A service over a small trained model, called through ASGI without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from safetensors.torch import load_file, save_file
+
+from recsys_moe.schema import sha256_file
+from recsys_moe.serve.app import build_app
+from recsys_moe.serve.limits import Limits
+from recsys_moe.serve.metrics import Metrics
+from recsys_moe.serve.models import Models
+from recsys_moe.serve.service import Service
+
+KEY = "a-key-for-tests"
+
+
+class Caller:
+    """Sends requests to one service; each call has an event loop of its own."""
+
+    def __init__(self, folder: Path, limits: Limits | None = None, key: str | None = None) -> None:
+        metrics = Metrics()
+        self.models = Models(folder, metrics)
+        self.service = Service(self.models, metrics, limits or Limits(), key)
+        self.app = build_app(self.service)
+
+    def together(self, work: Callable[[httpx.AsyncClient], Coroutine[Any, Any, Any]]) -> Any:
+        async def go() -> Any:
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                return await work(client)
+
+        return asyncio.run(go())
+
+    def __call__(self, method: str, path: str, **options: Any) -> httpx.Response:
+        response = self.together(lambda client: client.request(method, path, **options))
+        assert isinstance(response, httpx.Response)
+        return response
+
+    def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
+        return self("POST", path, json=body, **options)
+
+
+@pytest.fixture(scope="session")
+def caller(run: Path) -> Caller:
+    return Caller(run)
+
+
+@pytest.fixture
+def folder(run: Path, tmp_path: Path) -> Path:
+    """A copy of the run's model that a test may replace."""
+    return Path(shutil.copytree(run / "model", tmp_path / "model"))
+
+
+def retrained(folder: Path, factor: float = 1.1) -> None:
+    """Put a model with other weights in the place of the one in `folder`."""
+    new = Path(shutil.copytree(folder, folder.with_name("new")))
+    weights = new / "weights.safetensors"
+    save_file({name: factor * value for name, value in load_file(weights).items()}, weights)
+    manifest = json.loads((new / "manifest.json").read_text(encoding="utf-8"))
+    manifest["files"][weights.name] = sha256_file(weights)
+    (new / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    folder.rename(folder.with_name("old"))
+    new.rename(folder)

@@ -1,0 +1,196 @@
+"""Answers over HTTP equal the Python API; what is refused is refused in one shape."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recsys_moe.predictor import Predictor
+from recsys_moe.serve.limits import Limits
+from tests.serve.conftest import KEY, Caller
+
+PAIR = {"users": [1], "items": [2]}
+
+
+@pytest.fixture(scope="module")
+def predictor(run: Path) -> Predictor:
+    return Predictor.load(run)
+
+
+def test_predict_gives_the_scores_of_the_python_api(caller: Caller, predictor: Predictor) -> None:
+    users = [1, 2, "3", "nobody", 5]
+    items = [2, "4", 6, 8, "nothing"]
+    answer = caller.post("/predict", {"users": users, "items": items}).json()
+    expected = predictor.score(users, items)
+    for task, values in expected.tasks.items():
+        assert answer["scores"][task] == pytest.approx(values.tolist(), abs=1e-5)
+    assert answer["unseen_user"] == [False, False, False, True, False]
+    assert answer["unseen_item"] == [False, False, False, False, True]
+
+
+def test_requests_that_run_together_get_each_their_own_scores(
+    caller: Caller, predictor: Predictor
+) -> None:
+    import asyncio
+
+    async def ask(client: Any) -> list[Any]:
+        bodies = [{"users": [u], "items": [u % 7 + 1]} for u in range(1, 41)]
+        answers = await asyncio.gather(*(client.post("/predict", json=b) for b in bodies))
+        return [answer.json()["scores"]["watch"][0] for answer in answers]
+
+    expected = predictor.score(list(range(1, 41)), [u % 7 + 1 for u in range(1, 41)])
+    assert caller.together(ask) == pytest.approx(expected.tasks["watch"].tolist(), abs=1e-5)
+    batches = caller("GET", "/metrics").text
+    ones = 'recsys_moe_batch_rows_bucket{kind="predict",le="1.0"}'
+    total = 'recsys_moe_batch_rows_sum{kind="predict"}'
+    number = {
+        line.split()[0]: float(line.split()[1]) for line in batches.splitlines() if line[0] != "#"
+    }
+    assert number[ones] < number[total], "no two requests ran together"
+
+
+def test_recommend_gives_the_ranking_of_the_python_api(
+    caller: Caller, predictor: Predictor
+) -> None:
+    body = {"users": [1, "nobody"], "k": 4, "exclude_seen": True}
+    rankings = caller.post("/recommend", body).json()["rankings"]
+    expected = predictor.recommend([1, "nobody"], 4, exclude_seen=True)
+    for ranking, entries in zip(rankings, expected, strict=True):
+        assert [entry["item"] for entry in ranking["items"]] == [entry.item for entry in entries]
+        for got, entry in zip(ranking["items"], entries, strict=True):
+            assert got["scores"] == pytest.approx(entry.scores, abs=1e-5)
+    assert [ranking["unseen_user"] for ranking in rankings] == [False, True]
+
+
+def test_recommend_ranks_the_candidates_only(caller: Caller) -> None:
+    body = {"users": [1], "candidates": [3, "4", "unknown"]}
+    (ranking,) = caller.post("/recommend", body).json()["rankings"]
+    assert {entry["item"] for entry in ranking["items"]} == {3, 4}
+
+
+def test_explain_names_experts_whose_shares_sum_to_one(
+    caller: Caller, predictor: Predictor
+) -> None:
+    (pair,) = caller.post("/explain", PAIR).json()["pairs"]
+    expected = predictor.score([1], [2])
+    for task, explanation in pair["tasks"].items():
+        assert explanation["score"] == pytest.approx(float(expected.tasks[task][0]), abs=1e-5)
+        assert sum(share["share"] for share in explanation["experts"]) == pytest.approx(1)
+        assert len(explanation["experts"]) == 2  # MOESART's k
+
+
+def test_model_describes_itself_without_a_path(caller: Caller, run: Path) -> None:
+    answer = caller("GET", "/model")
+    assert answer.json()["items"] == 40
+    assert [task["name"] for task in answer.json()["tasks"]] == ["watch", "rating"]
+    assert str(run) not in answer.text
+
+
+BAD = [
+    ("/predict", {"users": [True], "items": [2]}, "users[0]"),
+    ("/predict", {"users": [1.0], "items": [2]}, "users[0]"),
+    ("/predict", {"users": [None], "items": [2]}, "users[0]"),
+    ("/predict", {"users": [2**63], "items": [2]}, "users[0]"),
+    ("/predict", {"users": ["x" * 513], "items": [2]}, "users[0]"),
+    ("/predict", {"users": 1, "items": [2]}, "users"),
+    ("/predict", {"users": [], "items": []}, "users"),
+    ("/predict", {"users": [1], "items": [1, 2]}, "got 1 and 2"),
+    ("/predict", {"users": [1]}, "items"),
+    ("/predict", {**PAIR, "rows": 10**9}, "rows"),
+    ("/predict", {"users": [1] * 10_001, "items": [1] * 10_001}, "10000"),
+    ("/predict", [], "body"),
+    ("/explain", {"users": [1] * 101, "items": [1] * 101}, "100"),
+    ("/recommend", {"users": [1], "k": 10**9}, "k"),
+    ("/recommend", {"users": [1], "k": True}, "k"),
+    ("/recommend", {"users": [1], "k": "5"}, "k"),
+    ("/recommend", {"users": [1], "k": 0}, "k"),
+    ("/recommend", {"users": [1], "exclude_seen": 1}, "exclude_seen"),
+    ("/recommend", {"users": [1], "score": "nope"}, "watch"),
+    ("/recommend", {"users": [1], "where": ["nope=1"]}, "nope"),
+    ("/recommend", {"users": [1] * 17}, "16"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "part"), BAD)
+def test_a_body_that_breaks_a_rule_is_422_and_names_it(
+    caller: Caller, path: str, body: Any, part: str
+) -> None:
+    answer = caller.post(path, body)
+    assert answer.status_code == 422
+    assert list(answer.json()) == ["error"]
+    assert part in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b'{"users": [NaN], "items": [1]}', 422),
+        (b'{"users": [Infinity], "items": [1]}', 422),
+        (b'{"users": [1e999], "items": [1]}', 422),
+        (b'{"users": [' + b"9" * 5000 + b'], "items": [1]}', 400),
+        (b'{"users": ["\\ud800"], "items": [1]}', 400),
+        (b"[" * 100_000, 400),
+        (b'{"users": [1', 400),
+        (b"\xff\xfe", 400),
+        (b"", 400),
+        (b" " * (1 << 20) + b"{}", 413),
+    ],
+)
+def test_bytes_that_are_no_request_are_refused(caller: Caller, content: bytes, status: int) -> None:
+    headers = {"content-type": "application/json"}
+    answer = caller("POST", "/predict", content=content, headers=headers)
+    assert (answer.status_code, list(answer.json())) == (status, ["error"])
+
+
+def test_a_chunked_body_is_cut_off_at_the_limit(run: Path) -> None:
+    async def chunks() -> Any:
+        for _ in range(100):
+            yield b"          "
+
+    caller = Caller(run, Limits(max_body=500))
+    headers = {"content-type": "application/json"}
+    answer = caller("POST", "/predict", content=chunks(), headers=headers)
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_another_content_type_is_415(caller: Caller, kind: str) -> None:
+    headers = {"content-type": kind}
+    assert caller("POST", "/predict", content=json.dumps(PAIR), headers=headers).status_code == 415
+
+
+def test_unknown_paths_and_methods_have_the_same_shape(caller: Caller) -> None:
+    for method, path, status in [("GET", "/nope", 404), ("GET", "/predict", 405)]:
+        answer = caller(method, path)
+        assert (answer.status_code, list(answer.json())) == (status, ["error"])
+
+
+def test_a_key_guards_all_but_health(run: Path) -> None:
+    caller = Caller(run, key=KEY)
+    assert caller.post("/predict", PAIR).status_code == 401
+    assert caller("GET", "/metrics").status_code == 401
+    for wrong in ("Bearer x", f"Basic {KEY}", KEY, f"Bearer {KEY}x"):
+        assert caller.post("/predict", PAIR, headers={"Authorization": wrong}).status_code == 401
+    right = {"Authorization": f"Bearer {KEY}"}
+    assert caller.post("/predict", PAIR, headers=right).status_code == 200
+    assert caller("GET", "/healthz").status_code == caller("GET", "/readyz").status_code == 200
+
+
+def test_a_draining_service_is_not_ready(run: Path) -> None:
+    caller = Caller(run)
+    caller.service.draining = True
+    assert caller("GET", "/readyz").status_code == 503
+
+
+def test_the_document_names_the_limits_and_every_fault(caller: Caller) -> None:
+    paths = caller("GET", "/openapi.json").json()["paths"]
+    assert set(paths) == {
+        *("/predict", "/recommend", "/explain", "/model", "/metrics", "/healthz", "/readyz")
+    }
+    asked = paths["/predict"]["post"]
+    body = asked["requestBody"]["content"]["application/json"]["schema"]
+    assert body["properties"]["users"]["maxItems"] == 10_000
+    assert {"200", "400", "408", "413", "415", "422", "429", "504"} <= set(asked["responses"])

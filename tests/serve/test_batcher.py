@@ -1,0 +1,100 @@
+"""What waits is bounded, what runs together is bounded, one failure stays one failure."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from recsys_moe.serve.batcher import Batcher, Busy, Lane
+from recsys_moe.serve.metrics import Metrics
+
+
+def doubled(requests: list[Any]) -> list[Any]:
+    """A model that takes 20 ms, and does not like 13."""
+    time.sleep(0.02)
+    if 13 in requests:
+        raise ValueError("13")
+    return [2 * request for request in requests]
+
+
+def together(lane: Lane, *requests: Any, seconds: float = 5.0, size: int = 1) -> list[Any]:
+    async def go() -> list[Any]:
+        batcher = Batcher([lane], Metrics())
+        try:
+            work = (batcher.submit(lane.name, request, size, seconds) for request in requests)
+            return await asyncio.gather(*work, return_exceptions=True)
+        finally:
+            batcher.close()
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize("inline", [0, 100])
+def test_requests_of_one_moment_run_together_up_to_the_bound(inline: int) -> None:
+    seen: list[int] = []
+
+    def counted(requests: list[Any]) -> list[Any]:
+        seen.append(len(requests))
+        return doubled(requests)
+
+    assert together(Lane("a", counted, 4, 100, inline), *range(10)) == [2 * n for n in range(10)]
+    assert seen == [4, 4, 2]
+
+
+def test_a_request_larger_than_a_batch_runs_alone() -> None:
+    assert together(Lane("a", doubled, 4, 100), 1, 2, size=9) == [2, 4]
+
+
+def test_what_does_not_fit_the_queue_is_refused_at_once_and_the_rest_is_answered() -> None:
+    replies = together(Lane("a", doubled, 1, 3), *range(5))
+    assert replies[:3] == [0, 2, 4]
+    assert [type(reply) for reply in replies[3:]] == [Busy, Busy]
+
+
+@pytest.mark.parametrize("inline", [0, 100])
+def test_one_failing_request_fails_alone(inline: int) -> None:
+    replies = together(Lane("a", doubled, 8, 100, inline), 1, 13, 3)
+    assert (replies[0], replies[2]) == (2, 6)
+    assert isinstance(replies[1], ValueError)
+
+
+def test_a_late_answer_is_a_timeout_and_what_nobody_waits_for_is_not_run() -> None:
+    ran: list[Any] = []
+
+    def noted(requests: list[Any]) -> list[Any]:
+        ran.extend(requests)
+        time.sleep(0.2)
+        return requests
+
+    replies = together(Lane("a", noted, 1, 100), 1, 2, 3, seconds=0.1)
+    assert {type(reply) for reply in replies} == {TimeoutError}
+    assert 3 not in ran
+
+
+def test_lanes_take_turns() -> None:
+    order: list[str] = []
+
+    def run(name: str) -> Any:
+        def noted(requests: list[Any]) -> list[Any]:
+            order.append(name)
+            return requests
+
+        return noted
+
+    async def go() -> None:
+        batcher = Batcher([Lane(name, run(name), 1, 100) for name in "ab"], Metrics())
+        work = [batcher.submit(name, 0, 1, 5.0) for name in ("a", "a", "a", "b", "b")]
+        await asyncio.gather(*work)
+        batcher.close()
+
+    asyncio.run(go())
+    assert order == ["a", "b", "a", "b", "a"]
+
+
+def test_the_queue_is_empty_again_afterwards() -> None:
+    lane = Lane("a", doubled, 1, 3)
+    together(lane, *range(5))
+    assert (lane.waiting, len(lane.jobs)) == (0, 0)

@@ -1,0 +1,95 @@
+"""A new model takes over without a dropped request; a bad one is refused and the old one stays."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recsys_moe.errors import DataError
+from recsys_moe.serve.models import fingerprint
+from tests.serve.conftest import KEY, Caller, retrained
+
+PAIR = {"users": [1], "items": [2]}
+RIGHT = {"Authorization": f"Bearer {KEY}"}
+
+
+def damage(folder: Path) -> None:
+    """A new manifest beside weights that were cut short."""
+    weights = folder / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text() + "\n")
+
+
+def test_requests_around_a_replacement_are_all_answered(folder: Path) -> None:
+    caller = Caller(folder)
+    old = fingerprint(folder)
+
+    async def ask(client: Any) -> list[Any]:
+        retrained(folder)
+        following = asyncio.ensure_future(caller.models.follow())
+        answers = []
+        while not following.done():
+            answers += await asyncio.gather(*(client.post("/predict", json=PAIR) for _ in range(5)))
+            await asyncio.sleep(0)
+        return [*answers, await client.post("/predict", json=PAIR)]
+
+    answers = caller.together(ask)
+    assert {answer.status_code for answer in answers} == {200}
+    assert answers[0].json()["model"] == old
+    assert answers[-1].json()["model"] == fingerprint(folder) != old
+    scores = [answer.json()["scores"]["watch"][0] for answer in (answers[0], answers[-1])]
+    assert scores[0] != scores[1]
+
+
+def test_a_bad_model_is_refused_once_and_the_old_one_stays(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caller = Caller(folder)
+    before = caller.post("/predict", PAIR).json()
+    damage(folder)
+
+    async def twice(client: Any) -> None:
+        await caller.models.follow()
+        await caller.models.follow()
+
+    caller.together(twice)
+    assert caller.post("/predict", PAIR).json() == before
+    refusals = [record for record in caplog.records if "refused" in record.message]
+    assert len(refusals) == 1
+    assert "weights.safetensors" in refusals[0].message
+
+
+def test_a_missing_folder_changes_nothing(folder: Path) -> None:
+    caller = Caller(folder)
+    folder.rename(folder.with_name("away"))
+    caller.together(lambda client: caller.models.follow())
+    assert caller.post("/predict", PAIR).status_code == 200
+
+
+def test_reload_is_there_with_a_key_only(folder: Path) -> None:
+    assert Caller(folder)("POST", "/reload").status_code == 404
+    caller = Caller(folder, key=KEY)
+    assert caller("POST", "/reload").status_code == 401
+    assert caller("POST", "/reload", headers=RIGHT).json()["changed"] is False
+    retrained(folder)
+    answer = caller("POST", "/reload", headers=RIGHT).json()
+    assert answer == {"model": fingerprint(folder), "changed": True}
+
+
+def test_reload_says_why_a_model_is_refused(folder: Path) -> None:
+    caller = Caller(folder, key=KEY)
+    damage(folder)
+    answer = caller("POST", "/reload", headers=RIGHT)
+    assert answer.status_code == 409
+    assert "old model stays" in answer.json()["error"]
+    assert str(folder) not in answer.json()["error"]
+
+
+def test_a_model_without_finite_scores_is_refused(folder: Path) -> None:
+    retrained(folder, factor=float("nan"))
+    with pytest.raises(DataError, match="not finite"):
+        Caller(folder)

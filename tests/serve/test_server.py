@@ -1,0 +1,160 @@
+"""`recsys-moe serve` as a user runs it: the address, signals, exit codes, what is imported."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from recsys_moe.errors import ConfigError, RunError
+from recsys_moe.serve.limits import Limits
+from recsys_moe.serve.server import Settings, read_key, serve
+from tests.serve.conftest import KEY, retrained
+
+PAIR = {"users": [1], "items": [2]}
+MAIN = """
+import atexit, sys
+names = ("lightning", "pytorch_lightning", "matplotlib")
+atexit.register(lambda: print("loaded", [n for n in names if n in sys.modules], file=sys.stderr))
+from recsys_moe.cli import main
+main()
+"""
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
+
+
+class Running:
+    """A server process; `lines` is what it has written to stderr."""
+
+    def __init__(self, *args: object) -> None:
+        root = Path(__file__).parents[2]
+        env = {**os.environ, "PYTHONPATH": str(root), "RECSYS_MOE_API_KEY": KEY}
+        command = [sys.executable, "-c", MAIN, "serve", *map(str, args), "--port", "0"]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
+        self.lines: list[str] = []
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+        address = self.wait_for(r"on (http://127\.0\.0\.1:\d+)$")
+        self.client = httpx.Client(base_url=address, headers={"Authorization": f"Bearer {KEY}"})
+
+    def _read(self) -> None:
+        assert self.process.stderr
+        for line in self.process.stderr:
+            self.lines.append(line.strip())
+
+    def wait_for(self, pattern: str, seconds: float = 60) -> str:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            for line in list(self.lines):
+                if match := re.search(pattern, line):
+                    return match.group(match.re.groups)
+            time.sleep(0.02)
+        raise AssertionError(f"no {pattern!r} in {self.lines}")
+
+
+@contextmanager
+def running(*args: object) -> Iterator[Running]:
+    server = Running(*args)
+    try:
+        yield server
+    finally:
+        server.client.close()
+        server.process.kill()
+        server.process.wait()
+        server.reader.join()
+        server.process.stderr.close()  # type: ignore[union-attr]
+
+
+def test_a_server_lives_and_ends_as_promised(folder: Path) -> None:
+    with running(folder, "--watch", "0") as server:
+        assert server.client.get("/readyz").json() == {"status": "ready"}
+        assert server.client.post("/predict", json=PAIR).status_code == 200
+        assert httpx.post(f"{server.client.base_url}/predict", json=PAIR).status_code == 401
+        retrained(folder)
+        server.process.send_signal(signal.SIGHUP)
+        version = server.wait_for("now serving model (.*)")
+        assert server.client.get("/model").json()["model"] == version
+        assert sent_in_two_halves(server, PAIR_BYTES) == b"HTTP/1.1 200 OK"
+        assert server.process.wait(30) == 128 + signal.SIGTERM
+        assert server.wait_for(r"^loaded (.*)") == "[]"
+    assert len([line for line in server.lines if "on http://" in line]) == 1
+
+
+PAIR_BYTES = b'{"users": [1], "items": [2]}'
+
+
+def sent_in_two_halves(server: Running, body: bytes) -> bytes:
+    """The status line of a request that was in flight when SIGTERM came."""
+    url = server.client.base_url
+    with socket.create_connection((url.host, url.port or 80), timeout=10) as connection:
+        head = f"POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body[:5])
+        time.sleep(0.2)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        assert server.process.poll() is None
+        connection.sendall(body[5:])
+        return connection.recv(4096).split(b"\r\n")[0]
+
+
+def test_a_taken_port_is_named_before_the_model_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(RunError, match=f"127.0.0.1:{port}.*--port") as caught:
+            serve(Path("/no/model"), Settings(port=port))
+    assert caught.value.exit_code == 1
+
+
+def test_a_folder_without_a_model_is_exit_code_3(tmp_path: Path) -> None:
+    from recsys_moe.errors import DataError
+
+    with pytest.raises(DataError, match="neither a model folder") as caught:
+        serve(tmp_path, Settings(port=0))
+    assert caught.value.exit_code == 3
+
+
+def test_the_key_comes_from_the_file_before_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RECSYS_MOE_API_KEY", raising=False)
+    assert read_key(None) is None
+    monkeypatch.setenv("RECSYS_MOE_API_KEY", "from-environment")
+    assert read_key(None) == "from-environment"
+    file = tmp_path / "key"
+    file.write_text("from-file\n")
+    assert read_key(file) == "from-file"
+
+
+@pytest.mark.parametrize("key", ["", "  \n", "two words", "\u00e9"])
+def test_a_key_that_no_header_can_carry_is_refused(tmp_path: Path, key: str) -> None:
+    file = tmp_path / "key"
+    file.write_text(key, encoding="utf-8")
+    with pytest.raises(ConfigError, match="one word"):
+        read_key(file)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_key(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        ({"max_rows": 0}, "--max-rows must be at least 1, got 0"),
+        ({"timeout": 0.0}, "--timeout"),
+        ({"timeout": float("nan")}, "--timeout"),
+        ({"max_queue": 10}, "--max-queue must be at least --max-rows"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused(settings: dict[str, float], part: str) -> None:
+    with pytest.raises(ConfigError, match=part):
+        Limits(**settings)  # type: ignore[arg-type]
