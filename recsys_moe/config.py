@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import typing
 from collections.abc import Iterable
@@ -11,24 +10,32 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SerializeAsAny,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
 
+from recsys_moe import lazy_adam
+from recsys_moe.config_text import answer, commented_yaml, router_schema
+from recsys_moe.config_text import suggestion as suggestion
 from recsys_moe.errors import ConfigError
 from recsys_moe.routers import RouterConfig, find_router
 from recsys_moe.routers.moesart import MoesartRouter
+from recsys_moe.section import Section
 
 DEFAULT_ROUTER = "moesart"
 
 
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+def _window(value: Any) -> Any:
+    if value != "auto" and (type(value) is not int or value < 1):
+        raise ValueError(
+            f"data.shuffle_window must be auto or a number of rows from 1 on, got {value!r}; "
+            "e.g. data.shuffle_window=auto"
+        )
+    return value
 
 
 class DataConfig(Section):
@@ -41,7 +48,11 @@ class DataConfig(Section):
     """Share of training rows whose user (and, independently, item) is hidden, which trains the
     row that stands for ids never seen."""
     max_memory_mb: int = Field(default=4096, ge=1)
-    """Splits larger than this are memory-mapped from a cache instead of held in memory."""
+    """Most memory for the rows of a split, in 2**20 bytes; larger splits are read from disk again
+    in every epoch. See docs/large_data.md."""
+    shuffle_window: Annotated[Literal["auto"] | int, BeforeValidator(_window)] = "auto"
+    """Training rows held and shuffled at once; `auto`: as many as fit in max_memory_mb. A window
+    that holds them all shuffles all of them."""
 
 
 def _router(value: Any) -> Any:
@@ -50,9 +61,12 @@ def _router(value: Any) -> Any:
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, dict):
-        raise ValueError(f"model.router must be a mapping with a name, got {value!r}")
-    name = value.get("name", DEFAULT_ROUTER)
-    return find_router(str(name)).Config.model_validate({**value, "name": name})
+        raise ValueError(
+            f"model.router must be a name or a mapping with one, got {value!r}; "
+            "e.g. model.router.name=topk"
+        )
+    name = str(value.get("name", DEFAULT_ROUTER))
+    return find_router(name).Config.model_validate({**value, "name": name})
 
 
 class ModelConfig(Section):
@@ -67,10 +81,12 @@ class ModelConfig(Section):
     """Rate inside each expert, after the ReLU."""
     dispatch: Literal["auto", "sparse", "dense"] = "auto"
     """How experts are computed: chosen pairs only, all of them, or what the router allows."""
-    router: Annotated[SerializeAsAny[RouterConfig], BeforeValidator(_router)] = Field(
-        default_factory=MoesartRouter.Config
-    )
-    """One section per router: `recsys-moe config show --router NAME` prints its keys."""
+    router: Annotated[
+        SerializeAsAny[RouterConfig],
+        BeforeValidator(_router),
+        WithJsonSchema(router_schema(DEFAULT_ROUTER)),
+    ] = Field(default_factory=MoesartRouter.Config)
+    """Every router has keys of its own: `recsys-moe config show --router NAME` explains them."""
 
     @model_validator(mode="after")
     def _router_fits(self) -> ModelConfig:
@@ -79,7 +95,7 @@ class ModelConfig(Section):
 
 
 class TaskConfig(Section):
-    weight: float = Field(ge=0, allow_inf_nan=False)
+    weight: float = Field(ge=0, allow_inf_nan=False, examples=[0.9])
     """Weight of the task in the loss; overrides the one in schema.json."""
 
 
@@ -112,6 +128,23 @@ class OptimConfig(Section):
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     schedule: Literal["constant", "cosine"] = "constant"
     """`cosine` decays the learning rate to 0 over trainer.max_epochs."""
+    embeddings: Literal["auto", "dense", "lazy"] = "auto"
+    """`lazy` moves rows of the embedding tables when they are read and leaves the same weights as
+    `dense` within rounding; `auto` is lazy for large tables on a CPU."""
+
+    @model_validator(mode="after")
+    def _lazy_is_exact(self) -> OptimConfig:
+        if self.embeddings == "lazy" and self.weight_decay:
+            raise ValueError(
+                "optim.embeddings must be dense or auto with optim.weight_decay > 0, got lazy; "
+                "decay moves every row in every step"
+            )
+        if self.embeddings == "lazy" and not lazy_adam.fits(self.betas):
+            raise ValueError(
+                "optim.embeddings must be dense or auto unless 1 - beta2 <= 0.11 (1 - beta1), "
+                f"got lazy with optim.betas={list(self.betas)}"
+            )
+        return self
 
 
 class TrainerConfig(Section):
@@ -131,7 +164,7 @@ class TrainerConfig(Section):
 class Config(Section):
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
-    tasks: dict[str, TaskConfig] = {}
+    tasks: dict[str, TaskConfig] = Field(default={}, examples=[{"watch": {"weight": 0.9}}])
     """Per task name of schema.json."""
     penalties: PenaltyConfig = PenaltyConfig()
     optim: OptimConfig = OptimConfig()
@@ -139,14 +172,23 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _penalties_act(self) -> Config:
-        name = self.model.router.name
-        for penalty in sorted(find_router(name).idle_penalties):
+        router = self.model.router
+        for penalty, reason in router.idle_penalties.items():
             weight = getattr(self.penalties, penalty)
             if weight:
                 raise ValueError(
-                    f"penalties.{penalty} must be 0 with router {name}, on which it has no effect, "
+                    f"penalties.{penalty} must be 0 with router {router.name}, which {reason}, "
                     f"got {weight}; set penalties.{penalty}=0 or choose another router"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _lazy_on_one_device(self) -> Config:
+        if self.optim.embeddings == "lazy" and self.trainer.devices > 1:
+            raise ValueError(
+                "optim.embeddings must be dense or auto with several devices, "
+                f"got lazy with trainer.devices={self.trainer.devices}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -165,7 +207,10 @@ class Config(Section):
         whole = math.lcm(self.data.batchwise_rows, self.model.router.eval_rows)
         return -(-self.data.eval_batch_size // whole) * whole
 
-    def to_yaml(self) -> str:
+    def to_yaml(self, *, comments: bool = False) -> str:
+        """What `--config` reads; with `comments` each key has its documentation above it."""
+        if comments:
+            return commented_yaml(self)
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
 
@@ -174,7 +219,15 @@ def parse_config(raw: dict[str, Any]) -> Config:
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError(_message(error, raw)) from None
+        raise ConfigError(answer(error, Config, _router_config(raw))) from None
+
+
+def _router_config(raw: dict[str, Any]) -> type[RouterConfig]:
+    """What `model.router` of an unvalidated mapping accepts."""
+    try:
+        return find_router(router_name(raw) or DEFAULT_ROUTER).Config
+    except ValueError:
+        return RouterConfig
 
 
 def read_config_file(file: str) -> dict[str, Any]:
@@ -256,7 +309,9 @@ def router_section(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def router_name(raw: dict[str, Any]) -> str | None:
-    return router_section(raw).get("name")
+    """The name in `model.router`; text, whatever YAML made of it. None where there is none."""
+    name = router_section(raw).get("name")
+    return None if name is None else str(name)
 
 
 def select_router(raw: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:
@@ -270,43 +325,8 @@ def select_router(raw: dict[str, Any], name: str) -> tuple[dict[str, Any], list[
     except ValueError as error:
         raise ConfigError(str(error)) from None
     section = router_section(raw)
-    same = section.get("name", DEFAULT_ROUTER) == name
+    same = (router_name(raw) or DEFAULT_ROUTER) == name
     dropped = [] if same else sorted(set(section) - set(known))
     kept = {key: value for key, value in section.items() if key not in dropped}
     model = {**(raw.get("model") or {}), "router": {**kept, "name": name}}
     return {**raw, "model": model}, dropped
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` or the list of what is known."""
-    known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-
-
-def _message(error: ValidationError, raw: dict[str, Any]) -> str:
-    """The first problem in one line and in dotted spelling."""
-    first = error.errors()[0]
-    location = [str(part) for part in first["loc"]]
-    if first["type"] == "extra_forbidden":
-        *section, key = location
-        where = ".".join(section) or "the configuration"
-        return f"{where}: unknown key {key!r}; {suggestion(key, _keys(section, raw))}"
-    text = first["msg"].removeprefix("Value error, ")
-    if text.startswith(("model.", "penalties.", "data.")):
-        return text
-    given = first.get("input")
-    shown = "" if isinstance(given, dict | BaseModel) else f", got {given!r}"
-    return f"{'.'.join(location)}: {text[0].lower()}{text[1:]}{shown}"
-
-
-def _keys(section: list[str], raw: dict[str, Any]) -> Iterable[str]:
-    """Names of the keys that the section at this dotted path accepts."""
-    if section[:2] == ["model", "router"]:
-        return find_router(router_name(raw) or DEFAULT_ROUTER).Config.model_fields
-    model: type[BaseModel] = Config
-    for name in section:
-        annotation = model.model_fields[name].annotation if name in model.model_fields else None
-        is_section = isinstance(annotation, type) and issubclass(annotation, BaseModel)
-        model = typing.cast(type[BaseModel], annotation) if is_section else TaskConfig
-    return model.model_fields

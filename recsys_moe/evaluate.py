@@ -15,13 +15,14 @@ from torch import Tensor
 
 from recsys_moe.artifact import Artifact, find_artifact, load_artifact
 from recsys_moe.calibration import Calibrations, fit_calibrations
-from recsys_moe.columns import Batch, EvalBatches, load_columns
+from recsys_moe.columns import Batch
 from recsys_moe.config import Config, suggestion
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.metrics import LOSS_KEY, METRICS, BinaryMetrics, RoutingMetrics, TaskMetrics
 from recsys_moe.model import MultiTaskMoE, Output
 from recsys_moe.run_folder import write_json
 from recsys_moe.schema import SPLITS, Schema, Task
+from recsys_moe.streaming import eval_batches, open_rows, rows_within
 from recsys_moe.tasks import row_losses
 
 logger = logging.getLogger("recsys_moe.evaluate")
@@ -49,6 +50,7 @@ class Evaluation:
         self.batchwise_rows = config.data.batchwise_rows
         self.metrics = [_metrics(task, calibrations or {}) for task in self.tasks]
         self.routing = [RoutingMetrics() for _ in self.tasks]
+        self.union = RoutingMetrics()
         self.rows = 0
         self.batchwise_sum = 0.0
 
@@ -57,6 +59,8 @@ class Evaluation:
         for t, metrics in enumerate(self.metrics):
             metrics.update(output.logits_BT[:, t], labels_BT[:, t])
             self.routing[t].update(output.routings[t].selected_BE)
+        selected_BTE = torch.stack([routing.selected_BE for routing in output.routings], 1)
+        self.union.update(selected_BTE.any(1))
         self.rows += len(labels_BT)
         self.batchwise_sum += self._batchwise(output.logits_BT, labels_BT)
 
@@ -78,7 +82,10 @@ class Evaluation:
         return float(total)
 
     def result(self, split: str) -> dict[str, Any]:
-        """Plain numbers; a metric that is undefined on these rows is None."""
+        """Plain numbers; a metric that is undefined on these rows is None.
+
+        `experts_per_example`: distinct experts over all tasks, which is what the layer evaluates.
+        """
         tasks = {t.name: m.compute() for t, m in zip(self.tasks, self.metrics, strict=True)}
         losses = [tasks[task.name][LOSS_KEY[task.kind]] or 0.0 for task in self.tasks]
         return {
@@ -87,6 +94,7 @@ class Evaluation:
             "loss": sum(w * loss for w, loss in zip(self.weights, losses, strict=True)),
             "loss_batchwise": self.batchwise_sum / max(self.rows, 1),
             "tasks": tasks,
+            "experts_per_example": self.union.compute()["experts_per_example"],
             "routing": {
                 task.name: routing.compute()
                 for task, routing in zip(self.tasks, self.routing, strict=True)
@@ -147,8 +155,8 @@ def evaluate_artifact(
     folder = Path(data) if data else _recorded_data(path)
     schema = Schema.load(folder)
     _check_fits(artifact, schema, folder)
-    columns = load_columns(folder, schema, split, artifact.config.data.max_memory_mb)
-    batches = EvalBatches(columns, artifact.config.eval_rows)
+    most = rows_within(schema, artifact.config.data.max_memory_mb)
+    batches = eval_batches(open_rows(folder, schema, split, most), artifact.config.eval_rows)
     result = evaluate_model(
         artifact.model, batches, schema, artifact.config, split, progress, artifact.calibration
     )

@@ -7,18 +7,23 @@ from typing import Any
 
 import lightning
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from recsys_moe.artifact import build_model
 from recsys_moe.columns import Batch
 from recsys_moe.config import Config, parse_config
 from recsys_moe.errors import RunError
 from recsys_moe.evaluate import Evaluation, task_weights
+from recsys_moe.lazy_adam import LazyAdam, fits
 from recsys_moe.model import Output
 from recsys_moe.penalties import penalty
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 from recsys_moe.tasks import mean_disagreement, mean_loss
+
+LAZY_FROM = 40
+"""Rows of an embedding table per row of a batch from which `optim.embeddings=auto` is lazy on a
+CPU. See benchmarks/embeddings.py."""
 
 
 class RecModule(lightning.LightningModule):
@@ -40,18 +45,18 @@ class RecModule(lightning.LightningModule):
         self.penalty_weights = self.config.penalties.model_dump()
         torch.manual_seed(stream_seed(self.config.trainer.seed, "init"))
         self.model = build_model(self.config, self.schema)
+        self._lazy: LazyAdam | None = None
         self._reset_epoch_sums()
 
     def _reset_epoch_sums(self) -> None:
         self._loss_sum, self._pairs = (torch.zeros((), dtype=torch.float64) for _ in range(2))
         self._rows = 0
 
-    def start_routers(self, user_N: Tensor) -> None:
-        """Tell the routers how often each user occurs in training. `user_N`: all its rows."""
-        counts = torch.bincount(user_N.long(), minlength=self.schema.user.size)
+    def start_routers(self, counts_U: Tensor) -> None:
+        """Tell the routers how often each known user occurs in training."""
         for task, router in enumerate(self.model.routers):
             router.stream.reseed(stream_seed(self.config.trainer.seed, "router", task))
-            router.start(counts[: self.schema.user.size])
+            router.start(counts_U)
 
     def losses(self, output: Output, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Weighted sum of the tasks' mean losses, and the weighted penalties."""
@@ -78,6 +83,7 @@ class RecModule(lightning.LightningModule):
         settings = self.config.trainer
         # From (seed, step, rank) and not from a running generator: a resumed run draws the same.
         self.model.reseed(stream_seed(settings.seed, "step", self.global_step, self.global_rank))
+        self._catch_up(batch)
         for router in self.model.routers:
             router.advance(self.global_step / self._steps_per_epoch)
         passes = max(router.passes for router in self.model.routers)
@@ -123,7 +129,21 @@ class RecModule(lightning.LightningModule):
         self._check_finite(loss, "training")
         self.log("loss", loss, prog_bar=True, logger=False)
 
+    def _catch_up(self, batch: Batch) -> None:
+        """Let the rows of lazy tables that the step reads do the steps they have missed."""
+        for table, index_B in zip(self._tables(), (batch.user, batch.item), strict=True):
+            if self._lazy is not None and table.sparse:
+                self._lazy.catch_up(table.weight, index_B)
+
+    def _flush(self) -> None:
+        if self._lazy is not None:
+            self._lazy.flush()
+
+    def on_train_end(self) -> None:
+        self._flush()
+
     def on_validation_epoch_start(self) -> None:
+        self._flush()  # also before the checkpoint, which is written after validation
         self.model.reseed(self.config.trainer.seed)
         self._evaluation = Evaluation(self.schema, self.config)
 
@@ -156,17 +176,34 @@ class RecModule(lightning.LightningModule):
         self._reset_epoch_sums()
 
     def configure_optimizers(self) -> Any:
-        settings = self.config.optim
-        optimizer = torch.optim.Adam(
-            self.parameters(),
-            lr=settings.lr,
-            betas=settings.betas,
-            eps=settings.eps,
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
-        if settings.schedule == "constant":
+        optimizer = self._optimizer()
+        if self.config.optim.schedule == "constant":
             return optimizer
         epochs = self.config.trainer.max_epochs
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
         return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        settings = self.config.optim
+        common: dict[str, Any] = {"lr": settings.lr, "betas": settings.betas, "eps": settings.eps}
+        lazy = self._lazy_tables()
+        for table in self._tables():
+            table.sparse = table in lazy  # whether its gradient has only the rows that were read
+        if not lazy:
+            decay = settings.weight_decay
+            return torch.optim.Adam(self.parameters(), weight_decay=decay, fused=True, **common)
+        self._lazy = LazyAdam(self.parameters(), [table.weight for table in lazy], **common)
+        return self._lazy
+
+    def _tables(self) -> list[nn.Embedding]:
+        return [self.model.user_embedding, self.model.item_embedding]
+
+    def _lazy_tables(self) -> list[nn.Embedding]:
+        """The embedding tables whose rows move only when they are read."""
+        settings, tables = self.config.optim, self._tables()
+        if settings.embeddings != "auto":
+            return tables if settings.embeddings == "lazy" else []
+        if settings.weight_decay or not fits(settings.betas) or self.config.trainer.devices > 1:
+            return []
+        rows = LAZY_FROM * self.config.trainer.batch_size
+        return [t for t in tables if len(t.weight) >= rows and t.weight.device.type == "cpu"]

@@ -23,7 +23,6 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from recsys_moe.artifact import save_artifact
 from recsys_moe.callbacks import EpochCsv, progress_callback
-from recsys_moe.columns import Columns
 from recsys_moe.config import Config, suggestion
 from recsys_moe.data import RecDataModule
 from recsys_moe.errors import ConfigError, Interrupted
@@ -33,6 +32,7 @@ from recsys_moe.process import training_process
 from recsys_moe.resume import belongs_to, check_resume, find_checkpoint
 from recsys_moe.run_folder import create_run_folder, record_run, write_json
 from recsys_moe.schema import Schema
+from recsys_moe.streaming import user_counts, watched_items
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -55,16 +55,22 @@ def fit(
     check_tasks(config, datamodule.schema)
     module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
     for split in ("train", "val"):
-        datamodule.columns(split)
-    module.start_routers(datamodule.columns("train").user)
+        datamodule.rows(split)
+    module.start_routers(user_counts(datamodule.rows("train"), datamodule.schema))
     trainer = _trainer(config, out)  # before anything at `out` is touched
     checkpoint = None if resume is None else find_checkpoint(out, resume)
     if checkpoint is not None:
         check_resume(checkpoint, config, data, out)
-    if checkpoint is None or not belongs_to(checkpoint, out):
+    is_new = checkpoint is None or not belongs_to(checkpoint, out)
+    if is_new:
         create_run_folder(out, overwrite)
     record_run(out, config, data)
-    _run(trainer, module, datamodule, checkpoint, out)
+    try:
+        _run(trainer, module, datamodule, checkpoint, out)
+    except ConfigError:  # found out at the first step
+        if is_new:
+            shutil.rmtree(out)
+        raise
     return _finish(trainer, module, datamodule, data, out)
 
 
@@ -111,7 +117,7 @@ def dry_run(config: Config, data: Path) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     return {
         "parameters": sum(p.numel() for p in module.parameters()),
-        "rows": len(datamodule.columns("train")),
+        "rows": len(datamodule.rows("train")),
         "steps_per_epoch": len(batches),
         "loss_of_first_batch": loss.item(),
         "seconds_of_first_step": round(seconds, 3),
@@ -202,26 +208,10 @@ def _finish(
     )
     result["epoch"] = state["epoch"] + 1
     write_json(out / "evaluation" / "val.json", result)
-    seen = watched_items(datamodule.columns("train"), schema)
+    seen = watched_items(datamodule.rows("train"), schema)
     card = {"val": result}
     save_artifact(out / "model", model.state_dict(), config, data, seen, card, calibrations)
     return result
-
-
-def watched_items(columns: Columns, schema: Schema) -> dict[str, torch.Tensor]:
-    """Per user the items of training rows that count as watched, as offsets and item indices.
-
-    Watched: label 1 of the first binary task; every row where the data have no binary task.
-    """
-    kinds = [task.kind for task in schema.tasks]
-    rows = torch.ones(len(columns), dtype=torch.bool)
-    if "binary" in kinds:
-        rows = columns.labels[:, kinds.index("binary")] == 1
-    user, item = columns.user[rows].long(), columns.item[rows]
-    order = torch.argsort(user * (schema.item.size + 1) + item)
-    counts = torch.bincount(user, minlength=schema.user.size)[: schema.user.size]
-    offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    return {"offsets": offsets, "items": item[order][: int(offsets[-1])].contiguous()}
 
 
 def _quieten_lightning() -> None:

@@ -152,8 +152,11 @@ def test_mistakes_are_answered_in_one_line_with_their_exit_code(
     fails: Failure, run: Path, prepared: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "new"
+    (tmp_path / "broken_router.py").write_text("def (")
+    fails.monkeypatch.syspath_prepend(tmp_path)
     fit = ["fit", "--data", prepared, "--out", out]
     assert "did you mean 'moesart'" in fails(2, *fit, "--router", "moesrt")
+    assert "cannot be imported: SyntaxError" in fails(2, *fit, "--router", "broken_router:X")
     assert "unknown key 'kk'; did you mean 'k'?" in fails(2, *fit, "--set", "model.router.kk=1")
     assert "1..model.num_experts=4, got 5" in fails(2, *fit, "--k", 5, "--experts", 4)
     assert "at least 2 for moesart, got 1" in fails(2, *fit, "--k", 1)
@@ -211,6 +214,7 @@ def test_config_show_prints_what_fit_accepts(tmp_path: Path, prepared: Path) -> 
     file.write_text(shown.stdout)
     again = call("config", "show", "--config", file)
     assert again.stdout == shown.stdout and "name: topk" in shown.stdout
+    assert "    # Experts kept per example, 1..num_experts.\n    k: 2\n" in shown.stdout
     assert json.loads(call("config", "schema").stdout)["type"] == "object"
 
 

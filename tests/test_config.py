@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 from hypothesis import given
@@ -19,8 +21,17 @@ from recsys_moe.config import (
     parse_set,
     read_config_file,
 )
+from recsys_moe.routers import ROUTERS
 
 SHIPPED = sorted(configs_folder().glob("*.yaml"))
+SCHEMA = Config.model_json_schema()
+ROUTER = """
+from recsys_moe.routers import Router, RouterConfig
+class Mine(Router):
+    class Config(RouterConfig): pass
+    summary = "mine"
+    def forward(self, x_BD): pass
+"""
 
 
 def test_defaults_are_the_papers_movielens_model() -> None:
@@ -64,14 +75,30 @@ def test_yaml_round_trip_keeps_everything() -> None:
         ("model.router.name=pathlib:Path", "must be a subclass of"),
         ("model.router.k=17", "1..model.num_experts=16, got 17"),
         ("model.router.k=1", "at least 2 for moesart, got 1"),
-        ("model.router.temperature=0", "model.router.temperature: .*greater than 0, got 0"),
-        ("model.dropout=1", "model.dropout: .*less than 1, got 1"),
+        ("model.router.temperature=0", "0, got 0; e.g. model.router.temperature=1.0"),
+        ("model.router.k=2.5", "model.router.k: .*integer.*, got 2.5; e.g. model.router.k=2"),
+        ("model.router.k=true", "a number and not a switch, got true; e.g. model.router.k=2"),
+        ("model.router.temperature=true", "not a switch, got true"),
+        ("model.tower_dims=[true]", r"not a switch, got \[True\]; e.g. model.tower_dims=\[256\]"),
+        ("model.router.strategy=iv", "'iii' or '3', got 'iv'; e.g. model.router.strategy=3"),
+        ("model.router.name=3", "must be one of .*, got '3'"),
+        ("model.router.name=[1]", "must be one of .*, got '\\[1\\]'"),
+        ("model.router.name=:X", "must look like package.module:Class, got ':X'"),
+        ("model.router.name=.mod:X", "must look like package.module:Class, got '.mod:X'"),
+        ("model.router.name='mod:'", "must look like package.module:Class, got 'mod:'"),
+        ("model.router.name=recsys_moe.routers:Router", "must have a `forward` and a `Config`"),
+        ("model.dropout=1", "model.dropout: .*less than 1, got 1; e.g. model.dropout=0.5"),
         ("optim.lr=fast", "optim.lr: .*number.*, got 'fast'"),
         ("optim.lr=.nan", "optim.lr"),
-        ("tasks.watch.weight=-1", "tasks.watch.weight: .*, got -1"),
-        ("trainer=3", "trainer: "),
+        ("tasks.watch.weight=-1", "tasks.watch.weight: .*, got -1; e.g. tasks.watch.weight=0.9"),
+        ("tasks.watch.wieght=1", "tasks.watch: unknown key 'wieght'; did you mean 'weight'?"),
+        ("tasks=3", "got 3; e.g. tasks={.watch"),
+        ("trainer=3", "trainer: .*, got 3; its keys: max_epochs, batch_size"),
         ("model=3", "model: "),
-        ("model.router=5", "model.router must be a mapping with a name, got 5"),
+        (
+            "model.router=5",
+            "model.router must be a name or a mapping with one, got 5; e.g. model.router.name=",
+        ),
         ("optim.lr", "--set must look like section.key=value, got 'optim.lr'"),
         ("=3", "--set must look like"),
         ("optim.lr=[", "is not a YAML value"),
@@ -110,6 +137,83 @@ def test_router_flag_keeps_shared_keys_of_the_file_and_says_what_it_drops(
 def test_what_is_typed_beside_the_router_flag_is_never_dropped() -> None:
     with pytest.raises(ConfigError, match="unknown key 'k'"):
         resolve(None, "softmax", {}, ["model.router.k=3"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("syntax", "def (", "cannot be imported: SyntaxError"),
+        (
+            "raises",
+            "raise RuntimeError('bang')",
+            "RuntimeError: bang; .*`python -c 'import raises'`",
+        ),
+        (
+            "no_config",
+            ROUTER.replace("class Config", "class Settings"),
+            "must have a `Config` derived from",
+        ),
+        ("no_summary", ROUTER.replace("summary", "title"), "must have a one-line `summary`"),
+        ("no_forward", ROUTER.replace("forward", "route"), "must have a `forward`"),
+    ],
+)
+def test_a_broken_router_from_outside_is_named_with_what_it_lacks(
+    name: str, text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=f"model.router.name '{name}:Mine' .*{message}"):
+        resolve(None, None, {}, [f"model.router.name={name}:Mine"])
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_the_schema_accepts_every_shipped_config(path: Path) -> None:
+    jsonschema.validate(read_config_file(path.stem), SCHEMA)
+
+
+@pytest.mark.parametrize("name", [*ROUTERS, "mine.file:Router"])
+def test_the_schema_accepts_the_name_of_a_router_and_its_section(name: str) -> None:
+    settings = ROUTERS[name].Config().model_dump(mode="json") if name in ROUTERS else {"x": 1}
+    jsonschema.validate({"model": {"router": name}}, SCHEMA)
+    jsonschema.validate({"model": {"router": {**settings, "name": name}}}, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "router",
+    ["topkk", {"name": "topkk"}, {"name": "topk", "gamma": 1}, {"gamma": 1}, {"k": "two"}, 5],
+)
+def test_the_schema_refuses_what_the_configuration_refuses(router: object) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"model": {"router": router}}, SCHEMA)
+    with pytest.raises(ConfigError):
+        parse_config({"model": {"router": router}})
+
+
+@pytest.mark.parametrize("name", sorted(ROUTERS))
+def test_the_commented_yaml_explains_every_key_and_reads_back(name: str) -> None:
+    config = resolve(None, name, {}, [])
+    text = config.to_yaml(comments=True)
+    assert parse_config(yaml.safe_load(text)) == config
+    section = text[text.index("router:") : text.index("# Per task name")]
+    for key in set(type(config.model.router).model_fields) - {"name"}:
+        assert re.search(rf"    # .*\n    {key}: ", section), key
+
+
+def test_the_commented_yaml_states_ranges_and_choices() -> None:
+    text = " ".join(Config().to_yaml(comments=True).replace("#", "").split())
+    assert "> 0. [> 0] temperature: 1.0" in text and "[>= 0, < 1] dropout: 0.5" in text
+    assert "One of sparse, dense, sampled. inference: sparse" in text
+
+
+def test_topk_with_one_expert_is_remarked_once_per_command(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    resolve(None, "topk", {"model.router.k": 1}, [])
+    assert [record.message.count("no gradient") for record in caplog.records] == [1]
+    assert "use k=2" in caplog.text
+    caplog.clear()
+    resolve(None, "topk", {}, [])
+    assert not caplog.records
 
 
 NESTED = st.recursive(

@@ -58,9 +58,9 @@ def test_refused_penalties_are_those_of_the_code() -> None:
         for name, cells in rows("| router | refused penalties |").items()
     }
     assert documented == {
-        name: set(router.idle_penalties)
+        name: set(router.Config().idle_penalties)
         for name, router in ROUTERS.items()
-        if router.idle_penalties
+        if router.Config().idle_penalties
     }
 
 

@@ -6,7 +6,10 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
+from recsys_moe.artifact import load_artifact
+from recsys_moe.columns import load_columns
 from recsys_moe.config import parse_config
 from recsys_moe.evaluate import evaluate_artifact
 from recsys_moe.predictor import Predictor
@@ -28,3 +31,15 @@ def test_the_artifact_evaluates_as_the_model_that_was_trained(
     assert loaded["routing"] == fitted["routing"]
     first, second = (Predictor.load(tmp_path / "run").recommend([1], k=3)[0] for _ in range(2))
     assert first == second and len(first) == 3
+
+
+def test_a_fit_balances_the_table_of_a_balanced_hash_router(prepared: Path, tmp_path: Path) -> None:
+    """60 users with some 30 rows each over 4 experts: the loads end a few rows apart."""
+    model = {**TINY_MODEL, "router": {"name": "hash", "balanced": True}}
+    trainer = {"max_epochs": 1, "batch_size": 64}
+    fit(parse_config({"model": model, "trainer": trainer}), prepared, tmp_path / "run")
+    artifact = load_artifact(tmp_path / "run" / "model")
+    user_N = load_columns(prepared, artifact.schema, "train").user.long()
+    for router in artifact.model.routers:
+        rows_E = torch.bincount(router.expert_U[user_N], minlength=4)  # type: ignore[union-attr]
+        assert rows_E.max() - rows_E.min() < 0.02 * len(user_N)

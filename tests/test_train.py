@@ -18,8 +18,10 @@ from recsys_moe.config import Config, ConfigError, parse_config
 from recsys_moe.errors import DataError, RunError
 from recsys_moe.module import RecModule
 from recsys_moe.moe import MoE
+from recsys_moe.routers.base_layer import BaseLayerRouter
 from recsys_moe.schema import Schema
-from recsys_moe.train import dry_run, fit, watched_items
+from recsys_moe.streaming import watched_items
+from recsys_moe.train import dry_run, fit
 from tests.conftest import TINY_MODEL
 
 
@@ -250,6 +252,17 @@ def test_overwrite_never_deletes_a_folder_that_is_no_run(prepared: Path, tmp_pat
     with pytest.raises(ConfigError, match="is not a run folder"):
         fit(config(), prepared, tmp_path, overwrite=True)
     assert (tmp_path / "precious.txt").read_text() == "mine"
+
+
+def test_a_setting_that_fails_at_the_first_step_leaves_no_run_folder(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # as of a router from outside, which is found out at the first step
+    monkeypatch.setattr(BaseLayerRouter.Config, "idle_penalties", {})
+    settings = {**TINY_MODEL, "router": "base"}
+    with pytest.raises(ConfigError, match="penalties.switch needs a router with probs"):
+        fit(config(model=settings, penalties={"switch": 0.1}), prepared, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_weight_for_an_unknown_task_is_refused_before_anything_is_written(

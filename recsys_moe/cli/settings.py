@@ -15,8 +15,8 @@ app = typer.Typer(help="Look at the configuration.", no_args_is_help=True)
 
 @app.command()
 def show(config: ConfigFile = None, router: RouterName = None, set_: Sets = None) -> None:
-    """Print the resolved configuration as YAML that `fit --config` accepts."""
-    print(resolve(config, router, {}, set_ or []).to_yaml(), end="")
+    """Print the resolved configuration, explained, as YAML that `fit --config` accepts."""
+    print(resolve(config, router, {}, set_ or []).to_yaml(comments=True), end="")
 
 
 @app.command()

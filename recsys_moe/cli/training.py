@@ -85,7 +85,10 @@ def resolve(file: str | None, router: str | None, flags: dict[str, Any], sets: l
     for key, value in flags.items():
         if value is not None:
             raw = configuration.merge(raw, configuration.nested(key, value))
-    return configuration.parse_config(raw)
+    resolved = configuration.parse_config(raw)
+    for remark in resolved.model.router.remarks:
+        logger.warning(remark)
+    return resolved
 
 
 def _summary(result: dict[str, Any], out: Path) -> str:

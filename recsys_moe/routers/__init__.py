@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from typing import cast
 
 from recsys_moe.routers.base import Router, RouterConfig, RouterShape, Routing
 from recsys_moe.routers.base_layer import BaseLayerRouter
@@ -65,15 +66,41 @@ def find_router(name: str) -> type[Router]:
 
 def _import_router(name: str) -> type[Router]:
     module_name, _, class_name = name.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), class_name]):
+        raise ValueError(
+            f"model.router.name must look like package.module:Class, got {name!r}; "
+            "`recsys-moe routers` lists the names without a colon"
+        )
     try:
         found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever the module raises
         raise ValueError(
-            f"model.router.name {name!r} cannot be imported: {error}; "
-            "is its package installed or on PYTHONPATH?"
+            f"model.router.name {name!r} cannot be imported: {type(error).__name__}: {error}; "
+            f"is it on PYTHONPATH, and does `python -c 'import {module_name}'` work?"
         ) from None
+    _check_interface(name, found)
+    return cast(type[Router], found)
+
+
+def _check_interface(name: str, found: object) -> None:
+    """Raise ValueError unless `found` is a router that can be built."""
     if not (isinstance(found, type) and issubclass(found, Router)):
         raise ValueError(
-            f"model.router.name {name!r} must be a subclass of recsys_moe.routers.Router"
+            f"model.router.name {name!r} must be a subclass of recsys_moe.routers.Router, "
+            f"got {found!r}; derive the class from it"
         )
-    return found
+    needs = {
+        "a `forward`": not found.__abstractmethods__,
+        "a `Config` derived from RouterConfig": _has_config(found),
+        "a one-line `summary`": isinstance(getattr(found, "summary", None), str),
+    }
+    if missing := [what for what, is_there in needs.items() if not is_there]:
+        raise ValueError(
+            f"model.router.name {name!r} must have {' and '.join(missing)}; "
+            "see Router in recsys_moe/routers/base.py"
+        )
+
+
+def _has_config(found: type[Router]) -> bool:
+    config = getattr(found, "Config", None)
+    return isinstance(config, type) and issubclass(config, RouterConfig)

@@ -39,8 +39,12 @@ class BaseLayerRouter(Router):
     class Config(RouterConfig):
         name: str = "base"
 
+        @property
+        def idle_penalties(self) -> dict[str, str]:
+            names = ("trimmed_lasso", "switch", "load", "z_loss")
+            return dict.fromkeys(names, "has no probabilities")
+
     summary = "one expert per example, equally many examples per expert in training (BASE)"
-    idle_penalties = frozenset({"trimmed_lasso", "switch", "load", "z_loss"})  # no probabilities
 
     def __init__(self, config: Config, shape: RouterShape) -> None:
         super().__init__(config, shape)

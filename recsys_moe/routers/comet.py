@@ -55,9 +55,12 @@ class CometRouter(Router):
                     "raise it or use the softmax router"
                 )
 
+        @property
+        def idle_penalties(self) -> dict[str, str]:
+            return dict.fromkeys(("load", "z_loss"), "has no logits of the experts")
+
     summary = "k trees with an expert at each leaf; becomes sparse as training saturates them"
     sparsity = "dense to sparse"
-    idle_penalties = frozenset({"load", "z_loss"})  # there are no logits of the experts
 
     def __init__(self, config: Config, shape: RouterShape) -> None:
         super().__init__(config, shape)

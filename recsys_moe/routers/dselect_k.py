@@ -45,9 +45,12 @@ class DSelectKRouter(Router):
                     "raise it or use the softmax router"
                 )
 
+        @property
+        def idle_penalties(self) -> dict[str, str]:
+            return dict.fromkeys(("load", "z_loss"), "has no logits of the experts")
+
     summary = "k selectors choose experts bit by bit; becomes sparse as training saturates them"
     sparsity = "dense to sparse"
-    idle_penalties = frozenset({"load", "z_loss"})  # there are no logits of the experts
 
     def __init__(self, config: Config, shape: RouterShape) -> None:
         super().__init__(config, shape)

@@ -53,10 +53,13 @@ class ExpertChoiceRouter(Router):
                     f"got {self.k}; lower k or raise model.num_experts"
                 )
 
+        @property
+        def idle_penalties(self) -> dict[str, str]:
+            return {"switch": "gives every expert the same load already"}
+
     summary = "every expert picks an equal share of the batch (Expert Choice)"
     sparsity = "k on average"
     batch_dependent = True
-    idle_penalties = frozenset({"switch", "load"})  # every expert has the same load by construction
 
     def __init__(self, config: Config, shape: RouterShape) -> None:
         super().__init__(config, shape)

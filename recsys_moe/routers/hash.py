@@ -11,7 +11,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import Router, RouterConfig, RouterShape, Routing, full_precision
+from recsys_moe.routers.base import (
+    PENALTY_NAMES,
+    Router,
+    RouterConfig,
+    RouterShape,
+    Routing,
+    full_precision,
+)
 from recsys_moe.seeds import stream_seed
 
 
@@ -33,9 +40,12 @@ class HashRouter(Router):
         balanced: bool = False
         """Spread the training rows evenly instead of at random; other users stay at random."""
 
+        @property
+        def idle_penalties(self) -> dict[str, str]:
+            return dict.fromkeys(PENALTY_NAMES, "learns nothing")
+
     summary = "one random expert per user, fixed and stored (hash layer)"
     uses_users = True
-    idle_penalties = frozenset({"trimmed_lasso", "switch", "importance", "load", "z_loss"})
     expert_U: Tensor
 
     def __init__(self, config: Config, shape: RouterShape) -> None:

@@ -39,8 +39,11 @@ class SoftmaxRouter(Router):
             if self.inference == "topk":
                 check_k(self.inference_k, num_experts)
 
+        @property
+        def idle_penalties(self) -> dict[str, str]:
+            return {"trimmed_lasso": "keeps all experts"}
+
     summary = "dense softmax over all experts (MMoE)"
-    idle_penalties = frozenset({"trimmed_lasso"})  # nothing lies outside all experts
 
     def __init__(self, config: Config, shape: RouterShape) -> None:
         super().__init__(config, shape)

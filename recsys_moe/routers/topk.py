@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import torch
 import torch.nn.functional as F
 from pydantic import Field
@@ -22,7 +20,6 @@ from recsys_moe.routers.base import (
 )
 from recsys_moe.routers.permutation import LearnedPermutation
 
-log = logging.getLogger(__name__)
 MIN_NOISE = 0.01
 """Least standard deviation of the noise, from the authors' code; the paper has none."""
 
@@ -51,6 +48,22 @@ class TopKRouter(Router):
         def check(self, num_experts: int) -> None:
             check_k(self.k, num_experts)
 
+        @property
+        def idle_penalties(self) -> dict[str, str]:
+            if not self.permutation:
+                return {}
+            reason = "has no logits unless model.router.permutation=false"
+            return dict.fromkeys(("load", "z_loss"), reason)
+
+        @property
+        def remarks(self) -> list[str]:
+            if self.k > 1:
+                return []
+            return [
+                "model.router.k is 1: the topk router gets no gradient from the tasks and keeps "
+                "its initial choice of experts; use k=2, or vmoe or smoe, which learn with k=1"
+            ]
+
     summary = "softmax over the k largest logits"
     sparsity = "dense to sparse"  # while a permutation is learned
 
@@ -65,11 +78,6 @@ class TopKRouter(Router):
             if config.permutation
             else None
         )
-        if config.k == 1:
-            log.warning(
-                "model.router.k is 1: the topk router gets no gradient from the tasks and keeps "
-                "its initial choice of experts; use k=2, or vmoe or smoe, which learn with k=1"
-            )
 
     @property
     def max_selected(self) -> int:

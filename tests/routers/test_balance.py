@@ -25,7 +25,7 @@ from recsys_moe.penalties import (
     z_loss,
 )
 from recsys_moe.routers import ROUTERS, RouterShape, Routing
-from recsys_moe.routers.base import largest_k
+from recsys_moe.routers.base import PENALTY_NAMES, largest_k
 from recsys_moe.routers.topk import TopKRouter
 
 LOGITS = torch.tensor([[2.0, 1, 0], [2, 0, 0], [1, 1, 3], [0, 0, 0]], dtype=torch.float64)
@@ -181,11 +181,8 @@ def test_topk_noise_teaches_its_gate_through_the_weights() -> None:
     assert (router.noise_gate.weight.grad != 0).any()
 
 
-def test_topk_with_one_expert_warns_that_its_router_learns_nothing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_topk_with_one_expert_learns_nothing_from_the_tasks() -> None:
     router = TopKRouter(TopKRouter.Config(k=1), RouterShape(6, 8))
-    assert "k is 1" in caplog.text and "no gradient" in caplog.text and "k=2" in caplog.text
     (router(torch.randn(16, 6)).weights_BE @ torch.arange(8.0)).sum().backward()
     assert (router.gate.weight.grad == 0).all()
 
@@ -205,7 +202,43 @@ def test_balancing_what_is_balanced_is_refused() -> None:
     raw = {"model": {"router": {"name": "expert_choice"}}, "penalties": {"switch": 0.1}}
     with pytest.raises(ConfigError, match=r"penalties.switch must be 0 with router expert_choice"):
         parse_config(raw)
-    parse_config({**raw, "penalties": {"importance": 0.1}})
+    parse_config({**raw, "penalties": {"importance": 0.1, "load": 0.1}})
+
+
+@pytest.mark.parametrize("kind", ["load", "z_loss"])
+def test_a_permuted_topk_has_no_logits_to_penalise(kind: str) -> None:
+    raw = {"model": {"router": {"name": "topk", "permutation": True}}, "penalties": {kind: 0.1}}
+    rule = rf"penalties.{kind} must be 0 .*, which has no logits unless model.router.permutation=f"
+    with pytest.raises(ConfigError, match=rule):
+        parse_config(raw)
+    raw["model"]["router"]["permutation"] = False
+    parse_config(raw)
+
+
+@pytest.mark.parametrize("kind", sorted(PENALTIES))
+@pytest.mark.parametrize("name", sorted(ROUTERS))
+def test_exactly_the_penalties_without_a_gradient_are_refused(name: str, kind: str) -> None:
+    """Inputs so large that dselect_k and comet are sparse: before that `switch` is constant."""
+    torch.manual_seed(0)
+    router = ROUTERS[name](ROUTERS[name].Config(), RouterShape(6, 8, 16)).train()
+    x_BD = 60 * torch.randn(16, 6) if name in ("comet", "dselect_k") else torch.randn(16, 6)
+    routing = router(x_BD, torch.arange(16)) if router.uses_users else router(x_BD)
+    learns = getattr(routing, NEEDS[kind]) is not None
+    if learns:
+        value = torch.as_tensor(penalty({kind: 1.0}, routing, router.kept))
+        learns = value.requires_grad and any(
+            bool((gradient.abs() > 1e-6).any())
+            for gradient in torch.autograd.grad(value, list(router.parameters()), allow_unused=True)
+            if gradient is not None
+        )
+    assert learns == (kind not in router.config.idle_penalties)
+
+
+def test_importance_is_that_of_the_weights_and_not_of_the_probabilities() -> None:
+    """Sums [1.5, .5], variance .25, mean 1. The probabilities are even and would give 0."""
+    weights_BE = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
+    routing = Routing(weights_BE, weights_BE > 0, probs_BE=torch.full((2, 2), 0.5))
+    assert penalty({"importance": 1.0}, routing, 1) == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("kind", ["switch", "load", "z_loss", "trimmed_lasso"])
@@ -219,3 +252,4 @@ def test_a_router_without_what_a_penalty_needs_is_told_so(kind: str) -> None:
 
 def test_every_penalty_has_a_setting_and_a_need() -> None:
     assert set(NEEDS) == set(PENALTIES) == set(parse_config({}).penalties.model_dump())
+    assert set(PENALTIES) == set(PENALTY_NAMES)

@@ -100,6 +100,12 @@ def test_the_auction_is_optimal_up_to_a_bid_step_per_row(
     assert slots[np.arange(len(slots)), ours].sum() == pytest.approx(best, abs=1e-4)
 
 
+def test_a_bid_step_is_a_fiftieth_of_the_largest_range_and_never_0() -> None:
+    """Ranges 5 and 2: 5 / 50."""
+    assert _bid_step(torch.tensor([[0.0, 5.0], [3.0, 1.0]])) == pytest.approx(0.1)
+    assert _bid_step(torch.ones(3, 4)) == 1e-4
+
+
 @settings(max_examples=40)
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 10**6))
 def test_loads_differ_by_at_most_one_for_any_batch(rows: int, experts: int, seed: int) -> None:
@@ -209,7 +215,7 @@ def test_batches_smaller_than_the_number_of_experts_are_fine(cls: type[Router], 
 
 
 def test_impossible_rounds_are_refused() -> None:
-    with pytest.raises(ConfigError, match="rounds: input should be greater than or equal to 1"):
+    with pytest.raises(ConfigError, match="to 1, got 0; e.g. model.router.rounds=50"):
         parse_config({"model": {"router": {"name": "sinkhorn_base", "rounds": 0}}})
 
 

@@ -71,6 +71,24 @@ def test_golden_router_with_its_entropy() -> None:
     assert routing.probs_BE.sum().item() == pytest.approx(1)
 
 
+def test_the_entropy_is_a_mean_over_the_batch() -> None:
+    made, one = golden()
+    two = made(torch.zeros(2, 1, dtype=torch.float64))
+    assert two.losses["entropy"].item() == pytest.approx(one.losses["entropy"].item())
+
+
+def test_the_configured_weights_are_those_of_the_losses() -> None:
+    settings = {"entropy": 0.7, "permutation": True, "permutation_entropy": 0.3}
+    assert router(**settings).loss_weights == {"entropy": 0.7, "permutation": 0.3}
+
+
+def test_a_hardly_reached_leaf_keeps_the_floor_of_its_logarithm() -> None:
+    """log(1e-10 + 1e-8) against log(1 + 1e-8): weights in the ratio 1.01e-8, not 1e-10."""
+    reach_BKE = torch.tensor([[[1e-10, 1.0]]], dtype=torch.float64)
+    weights_BE = tree_weights(torch.zeros_like(reach_BKE), reach_BKE)
+    assert (weights_BE[0, 0] / weights_BE[0, 1]).item() == pytest.approx(1.01e-8, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("num_experts", "leaves"),
     [
@@ -163,7 +181,14 @@ def test_before_training_every_expert_is_selected() -> None:
     made = router(9, 8)
     assert made(torch.randn(5, 8, dtype=torch.float64) / 20).selected_BE.all()
     assert made.max_selected == 9
-    assert (made.split_gate.bias.abs() <= 0.01).all()  # gamma / 100
+
+
+@pytest.mark.parametrize("gamma", [1.0, 5.0])
+def test_gates_start_uniform_with_the_bounds_of_the_authors(gamma: float) -> None:
+    made = router(9, 64, gamma=gamma)
+    for gate, bound in ((made.split_gate, gamma / 100), (made.leaf_gate, 0.05)):
+        assert 0.95 * bound < gate.weight.abs().max() <= bound
+        assert gate.bias.abs().max() <= bound
 
 
 def test_the_permutation_moves_weights_probabilities_and_selection_together() -> None:
@@ -184,8 +209,12 @@ def test_the_permutation_moves_weights_probabilities_and_selection_together() ->
 @pytest.mark.parametrize(
     ("settings", "experts", "message"),
     [
-        ({"gamma": -2}, 4, "model.router.gamma: input should be greater than 0, got -2"),
-        ({"permutation_epochs": 0}, 4, "permutation_epochs: input should be greater than 0, got 0"),
+        (
+            {"gamma": -2},
+            4,
+            "router.gamma: input should be greater than 0, got -2; e.g. model.router.gamma=1.0",
+        ),
+        ({"permutation_epochs": 0}, 4, "than 0, got 0; e.g. model.router.permutation_epochs=5.0"),
         ({"k": 5}, 4, "k must be in 1..model.num_experts=4, got 5; lower k"),
         ({"k": 1}, 1, "num_experts must be at least 2 for comet, got 1; raise it"),
     ],

@@ -69,7 +69,9 @@ def test_zero_logits_select_by_index_and_not_by_value(name: str) -> None:
     """All logits are exactly 0 for x = 0: a rule like `logit == 0 means unselected` drops all."""
     router = make(name).eval()
     routing = route(router, torch.zeros(2 * E, D))
-    assert routing.selected_BE.any(-1).any()
+    # Expert Choice keeps 2E * k / E rows per expert, the first ones: 2k of them
+    expected = 2 * router.kept if name == "expert_choice" else 2 * E
+    assert routing.selected_BE.any(-1).sum() == expected
     assert (routing.selected_BE.sum(-1) <= router.max_selected).all()
 
 
@@ -113,13 +115,26 @@ def test_gradients_are_finite_in_float32_under_bf16_autocast(name: str, scale: f
         pytest.skip(f"{name} decides without parameters")
     loss.backward()
     assert routing.weights_BE.dtype == torch.float32
-    gradients = [p.grad for p in router.parameters() if p.grad is not None]
+    gradients = [p.grad for p in (x_BD, *router.parameters()) if p.grad is not None]
     assert all(torch.isfinite(g).all() and g.dtype == torch.float32 for g in gradients)
 
 
-def test_as_many_experts_as_are_kept_is_fine(name: str) -> None:
+def test_the_router_teaches_the_embeddings(name: str) -> None:
+    """The gradient of the input, which is what the embedding tables learn from."""
+    router, x_BD = make(name).train(), batch().requires_grad_()
+    routing = route(router, x_BD)
+    if not any(True for _ in router.parameters()):
+        assert not routing.weights_BE.requires_grad
+        return
+    (routing.weights_BE * torch.linspace(-1, 1, E)).sum().backward()
+    assert x_BD.grad is not None and torch.isfinite(x_BD.grad).all()
+    assert (x_BD.grad != 0).any(-1).sum() > 6  # of 12 rows
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_as_many_experts_as_are_kept_is_fine(name: str, training: bool) -> None:
     fields = ROUTERS[name].Config.model_fields
-    router = make(name, **({"k": E} if "k" in fields else {})).eval()
+    router = make(name, **({"k": E} if "k" in fields else {})).train(training)
     routing = route(router, batch())
     assert (routing.selected_BE.sum(-1) <= E).all() and torch.isfinite(routing.weights_BE).all()
 
@@ -139,5 +154,8 @@ def test_state_dict_round_trip_keeps_the_decisions(name: str) -> None:
         for parameter in other.parameters():
             parameter.add_(1.0)
     other.load_state_dict(copy.deepcopy(router.state_dict()))
-    first, second = route(router.eval(), batch()), route(other.eval(), batch())
-    assert torch.equal(first.weights_BE, second.weights_BE)
+    for training in (True, False):
+        for either in (router, other):
+            either.train(training).stream.reseed(3)
+        first, second = route(router, batch()), route(other, batch())
+        assert torch.equal(first.weights_BE, second.weights_BE), training

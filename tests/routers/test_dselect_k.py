@@ -111,7 +111,9 @@ def test_the_losses_are_means_over_the_batch() -> None:
     many = made(torch.zeros(7, 1, dtype=torch.float64))
     for name, loss in one.losses.items():
         assert many.losses[name].item() == pytest.approx(loss.item())
-    assert set(made.loss_weights) == set(many.losses)
+    weighted = router(3, entropy=0.7, unused_codes=0.3)
+    assert weighted.loss_weights == {"entropy": 0.7, "unused_codes": 0.3}
+    assert set(weighted.loss_weights) == set(many.losses)
 
 
 def saturated(num_experts: int, bits: list[float], **settings: object) -> Routing:
@@ -137,10 +139,10 @@ def test_the_layer_turns_sparse_by_itself_once_the_selectors_saturate() -> None:
     made = DSelectKRouter(DSelectKRouter.Config(), RouterShape(3, 8))
     layer = MoE(Experts(8, 3, 4, dropout=0.0), [made])
     x_BD = torch.randn(6, 3)
-    assert not layer._is_sparse(made(x_BD).selected_BE)
+    assert not layer._is_sparse(made(x_BD).selected_BE[:, None])
     with torch.no_grad():
         made.bit_gate.bias.fill_(9.0)
-    assert layer._is_sparse(made(x_BD).selected_BE)
+    assert layer._is_sparse(made(x_BD).selected_BE[:, None])
     dense = MoE(layer.experts, [made], dispatch="dense")
     user_B = torch.zeros(6, dtype=torch.long)
     torch.testing.assert_close(layer(x_BD, user_B)[0], dense(x_BD, user_B)[0])
@@ -205,8 +207,12 @@ def test_entropy_is_0_for_a_choice_and_log_n_for_none() -> None:
 @pytest.mark.parametrize(
     ("settings", "experts", "message"),
     [
-        ({"gamma": 0}, 4, "model.router.gamma: input should be greater than 0, got 0"),
-        ({"entropy": -1}, 4, "entropy: input should be greater than or equal to 0, got -1"),
+        (
+            {"gamma": 0},
+            4,
+            "router.gamma: input should be greater than 0, got 0; e.g. model.router.gamma=1.0",
+        ),
+        ({"entropy": -1}, 4, "equal to 0, got -1; e.g. model.router.entropy=0.1"),
         ({"k": 5}, 4, "k must be in 1..model.num_experts=4, got 5; lower k"),
         ({"k": 1}, 1, "num_experts must be at least 2 for dselect_k, got 1; raise it"),
     ],

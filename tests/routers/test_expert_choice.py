@@ -82,6 +82,11 @@ def test_picks_per_expert(rows: int, experts: int, k: float, expected: int) -> N
     assert picks(rows, experts, k) == expected
 
 
+@pytest.mark.parametrize(("k", "kept"), [(2.0, 2), (1.5, 2), (0.5, 1)])
+def test_penalties_see_k_rounded_up(k: float, kept: int) -> None:
+    assert identity_router(k=k).kept == kept
+
+
 def test_a_batch_of_one_visits_every_expert() -> None:
     assert identity_router(k=1)(LOGITS[:1]).selected_BE.all()
 

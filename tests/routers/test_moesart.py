@@ -174,6 +174,12 @@ def test_gumbel_never_draws_an_expert_whose_probability_underflows() -> None:
     assert drawn[0, 0] == 1 and possible.tolist() == [[True, False]]
 
 
+def test_gumbel_draws_a_possible_expert_whose_random_number_is_0() -> None:
+    """-log(0) is infinite and would make its key 0, which marks an impossible expert."""
+    drawn, possible = sample_gumbel(torch.tensor([[0.3, 0.7]]), torch.zeros(1, 2), k=2)
+    assert drawn.tolist() == [[1, 0]] and possible.tolist() == [[True, True]]
+
+
 @pytest.mark.parametrize("strategy", ["i", "ii", "iii", "3"])
 @given(st.integers(2, 5), st.integers(0, 10**6))
 def test_weights_of_distinct_draws_equal_the_general_ones_with_gradients(
@@ -246,6 +252,13 @@ def router(**settings: object) -> MoesartRouter:
 def test_inference_gives_the_k_most_probable_equal_weights(k: int, weights: list[float]) -> None:
     routing = router(k=k).eval()(O.float()[None])
     assert routing.weights_BE[0].tolist() == pytest.approx(weights)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_temperature_divides_the_logits_in_training_and_evaluation(training: bool) -> None:
+    routing = router(temperature=0.5).train(training)(O.float()[None])
+    expected = [0.864955, 0.117059, 0.015842, 0.002144]  # softmax([4, 2, 0, -2])
+    assert routing.probs_BE[0].tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_dense_inference_uses_the_probabilities() -> None:

@@ -108,6 +108,37 @@ def test_the_schedule_anneals_and_ends_after_the_given_epochs() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("epochs", "temperature", "rounds"),
+    [(0.0, 1e-3, 20), (1.0, 1e-4, 52), (2.0, 1e-5, 85), (3.0, 1e-6, 117)],  # 20 + 130 t, down
+)
+def test_temperature_and_rounds_follow_the_schedule(
+    epochs: float, temperature: float, rounds: int
+) -> None:
+    """Of 4 epochs: 10^(-3 - 4t) and int(20 + 130t) at t = 0, 1/4, 1/2, 3/4."""
+    module = make(epochs=4.0).train()
+    module.advance(epochs)
+    expected_EE = sinkhorn(module.logits_EE / temperature, rounds).exp()
+    torch.testing.assert_close(module.matrix(), expected_EE, rtol=1e-4, atol=1e-6)
+    other_EE = sinkhorn(module.logits_EE / temperature, rounds - 5).exp()
+    assert not torch.allclose(module.matrix(), other_EE, rtol=1e-4, atol=1e-6)
+    with torch.no_grad():  # the matrix above is too hard to tell its temperature
+        module.logits_EE.mul_(20 * temperature)
+    expected_EE = sinkhorn(20 * make().logits_EE, rounds).exp()
+    torch.testing.assert_close(module.matrix(), expected_EE, rtol=1e-4, atol=1e-6)
+
+
+def test_the_matrix_starts_uniform_below_a_twentieth() -> None:
+    largest = make(num_experts=32).logits_EE.abs().max().item()
+    assert 0.049 < largest <= 0.05
+
+
+def test_topk_weighs_the_entropy_of_its_permutation_as_configured() -> None:
+    config = TopKRouter.Config(permutation=True, permutation_entropy=0.3)
+    assert TopKRouter(config, RouterShape(3, 4)).loss_weights == {"permutation": 0.3}
+    assert TopKRouter(TopKRouter.Config(), RouterShape(3, 4)).loss_weights == {}
+
+
 def test_training_learns_the_matrix_until_it_is_frozen() -> None:
     module = make().train()
     module.advance(0.0)

@@ -186,8 +186,8 @@ def test_float32_stays_finite_and_normalised_for_any_size_of_logits(p: Norm, sca
     ("settings", "message"),
     [
         ({"k": 0}, "k must be in 1..model.num_experts=16, got 0; lower k"),
-        ({"softness": 0}, "softness: input should be greater than 0, got 0"),
-        ({"p": 3}, "input should be 2 or '4/3', got 3"),
+        ({"softness": 0}, "greater than 0, got 0; e.g. model.router.softness=0.1"),
+        ({"p": 3}, "input should be 2 or '4/3', got 3; e.g. model.router.p=4/3"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, object], message: str) -> None:

@@ -103,15 +103,17 @@ def test_the_first_step_moves_every_price_by_the_step_size_towards_balance() -> 
     assert price_E.tolist() == pytest.approx([-0.01, 0.01, 0.01], abs=1e-6)
 
 
-def test_the_steps_are_those_of_torchs_adam() -> None:
+@pytest.mark.parametrize("gamma", [1.0, 0.2])
+def test_the_steps_are_those_of_torchs_adam(gamma: float) -> None:
+    """The plan of prices v is that of (similarity + v) / gamma."""
     similarity_BE = rows(20, 5).softmax(1)
     price_E = torch.zeros(5, dtype=torch.float64, requires_grad=True)
     adam = torch.optim.Adam([price_E], lr=0.01)
     for _ in range(20):
-        plan_BE, _ = sparse_projection(similarity_BE + price_E.detach(), 2)
+        plan_BE, _ = sparse_projection((similarity_BE + price_E.detach()) / gamma, 2)
         price_E.grad = plan_BE.mean(0) - 1 / 5  # Adam descends
         adam.step()
-    torch.testing.assert_close(dual_prices(similarity_BE, 2, 1.0, 20, 0.01), price_E.detach())
+    torch.testing.assert_close(dual_prices(similarity_BE, 2, gamma, 20, 0.01), price_E.detach())
 
 
 def test_the_prices_balance_the_load() -> None:
@@ -178,10 +180,10 @@ def test_weights_have_the_gradient_of_finite_differences() -> None:
     ("settings", "message"),
     [
         ({"k": 17}, "k must be in 1..model.num_experts=16, got 17; lower k"),
-        ({"gamma": 0}, "gamma: input should be greater than 0, got 0"),
-        ({"steps": -1}, "steps: input should be greater than or equal to 0, got -1"),
-        ({"step_size": 0}, "step_size: input should be greater than 0, got 0"),
-        ({"eval_group": 0}, "eval_group: input should be greater than or equal to 1, got 0"),
+        ({"gamma": 0}, "gamma: input should be greater than 0, got 0; e.g. model.router.gamma=1.0"),
+        ({"steps": -1}, "equal to 0, got -1; e.g. model.router.steps=20"),
+        ({"step_size": 0}, "greater than 0, got 0; e.g. model.router.step_size=0.01"),
+        ({"eval_group": 0}, "equal to 1, got 0; e.g. model.router.eval_group=512"),
         ({"eval_group": 500}, "eval_batch_size must be a multiple of model.router.eval_group=500"),
     ],
 )

@@ -1,0 +1,144 @@
+"""The configuration in words: commented YAML, the schema of routers, answers to mistakes."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import textwrap
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from recsys_moe.routers import ROUTERS, RouterConfig
+from recsys_moe.section import Section
+
+OWN_WORDS = ("model.", "penalties.", "data.", "optim.")
+"""Beginnings of messages that already are rule, value and remedy."""
+WIDTH = 96
+
+
+def commented_yaml(section: Section, depth: int = 0) -> str:
+    """`section` as YAML that it can be read from, each key below its documentation."""
+    margin = "  " * depth
+    text = ""
+    for key, value in section:
+        text += "".join(f"{margin}# {line}\n" for line in _explained(section, key))
+        if isinstance(value, Section):
+            text += f"{margin}{key}:\n{commented_yaml(value, depth + 1)}"
+        else:
+            plain = section.model_dump(mode="json", include={key})
+            text += "".join(f"{margin}{line}\n" for line in yaml.safe_dump(plain).splitlines())
+    return text
+
+
+def _explained(section: Section, key: str) -> list[str]:
+    """The documentation of a key and what it accepts, wrapped."""
+    field = type(section).model_fields[key]
+    parts = [field.description or "", _choices(field), _range(field)]
+    return textwrap.wrap(" ".join(filter(None, parts)), WIDTH, break_long_words=False)
+
+
+def _choices(field: FieldInfo) -> str:
+    if typing.get_origin(field.annotation) is not typing.Literal:
+        return ""
+    return f"One of {', '.join(map(str, typing.get_args(field.annotation)))}."
+
+
+def _range(field: FieldInfo) -> str:
+    """`[>= 0, < 1]`, or nothing for what is no number with a bound."""
+    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    bounds = [
+        f"{sign} {getattr(rule, name)}"
+        for rule in field.metadata
+        for name, sign in signs.items()
+        if hasattr(rule, name)
+    ]
+    return f"[{', '.join(bounds)}]" if bounds else ""
+
+
+def router_schema(default: str) -> dict[str, Any]:
+    """JSON schema of `model.router`: a name, the section of a router, or one from outside.
+
+    `default`: the router that a section without a name is for.
+    """
+    outside = {"type": "string", "pattern": ":"}
+    sections = [_section_schema(name, name != default) for name in ROUTERS]
+    foreign = {"type": "object", "properties": {"name": outside}, "required": ["name"]}
+    return {"anyOf": [{"enum": list(ROUTERS)}, outside, *sections, foreign]}
+
+
+def _section_schema(name: str, is_named: bool) -> dict[str, Any]:
+    schema = ROUTERS[name].Config.model_json_schema()
+    schema["title"] = name
+    schema["properties"]["name"] = {"const": name}
+    if is_named:
+        schema["required"] = ["name"]
+    return schema
+
+
+def answer(error: ValidationError, root: type[Section], router: type[RouterConfig]) -> str:
+    """One problem in one line: where it is in dotted spelling, rule, value and remedy.
+
+    `root`: the configuration that was read; `router`: what its `model.router` is.
+    """
+    errors = error.errors()  # a key that is misspelt explains one that is missing
+    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
+    location = [part for part in first["loc"] if isinstance(part, str)]  # the rest are positions
+    section, key = location[:-1], "".join(location[-1:])
+    fields = _fields(section, root, router)
+    if first["type"] == "extra_forbidden":
+        where = ".".join(section) or "the configuration"
+        return f"{where}: unknown key {key!r}; {suggestion(key, fields)}"
+    text = first["msg"].removeprefix("Value error, ")
+    if text.startswith(OWN_WORDS):
+        return text
+    where = ".".join(location)
+    given = _shown(first.get("input"))
+    return f"{where}: {text[0].lower()}{text[1:]}{given}{_remedy(where, fields, key)}"
+
+
+def _fields(
+    section: list[str], root: type[BaseModel], router: type[BaseModel]
+) -> dict[str, FieldInfo]:
+    """What the section at this dotted path accepts."""
+    if section[:2] == ["model", "router"]:
+        return router.model_fields
+    model = root
+    for name in section:
+        if name in model.model_fields:  # otherwise the name of a task
+            annotation = model.model_fields[name].annotation
+            # dict[str, TaskConfig] -> TaskConfig
+            model = typing.cast(type[BaseModel], (annotation, *typing.get_args(annotation))[-1])
+    return model.model_fields
+
+
+def _shown(given: Any) -> str:
+    if isinstance(given, dict | BaseModel):
+        return ""
+    plain = given is None or isinstance(given, bool)
+    return f", got {json.dumps(given) if plain else repr(given)}"
+
+
+def _remedy(where: str, fields: dict[str, FieldInfo], key: str) -> str:
+    """A setting that is accepted: the example of the field or its default."""
+    field = fields.get(key)
+    if field is None:
+        return f"; its keys: {', '.join(fields)}"
+    value = field.examples[0] if field.examples else field.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):
+        return f"; its keys: {', '.join(type(value).model_fields)}"
+    if value is PydanticUndefined:
+        return "; set it"
+    return f"; e.g. {where}={value if isinstance(value, str) else json.dumps(value)}"
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """`did you mean 'x'?` or the list of what is known."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

@@ -1,0 +1,135 @@
+"""What a training step tells the routers and takes from them.
+
+Axes: B batch, T tasks, E experts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from recsys_moe.columns import Batch
+from recsys_moe.model import Output
+from recsys_moe.module import RecModule
+from recsys_moe.penalties import trimmed_lasso, z_loss
+from recsys_moe.routers import Routing
+from recsys_moe.routers.hash import HashRouter
+from recsys_moe.schema import Feature, Schema, Task
+from recsys_moe.seeds import stream_seed
+
+USERS = 6
+SCHEMA = Schema(
+    name="tiny",
+    protocol="paper",
+    vocabulary="all",
+    user=Feature(name="user", column="user", size=USERS, id_type="int64"),
+    item=Feature(name="item", column="item", size=5, id_type="int64"),
+    tasks=(
+        Task(name="watch", kind="binary", column="watch"),
+        Task(name="rating", kind="regression", column="rating", weight=3.0),
+    ),
+    rows={},
+    labels={},
+)
+MODEL = {"embedding_dim": 4, "num_experts": 4, "expert_dim": 8, "tower_dims": [8], "dropout": 0}
+BATCH = Batch(
+    torch.arange(5, dtype=torch.int32),
+    torch.arange(5, dtype=torch.int32),
+    torch.tensor([[1.0, 4], [0, math.nan], [1, 2], [0, math.nan], [1, 5]]),
+)
+
+
+def module(router: dict[str, Any], **sections: Any) -> RecModule:
+    raw = {"model": {**MODEL, "router": router}, **sections}
+    made = RecModule(raw, SCHEMA.to_json())
+    made._steps_per_epoch = 4
+    return made.train()
+
+
+def first_step(trained: RecModule) -> tuple[Tensor, Output]:
+    """The loss of step 0, and what the model gave for it."""
+    total = trained.training_step(BATCH, 1)
+    trained.model.reseed(stream_seed(0, "step", 0, 0))
+    return total, trained.model(BATCH.user, BATCH.item)
+
+
+@pytest.mark.parametrize(
+    ("router", "weights"),
+    [
+        ({"name": "comet", "entropy": 0.7}, {"entropy": 0.7}),
+        (
+            {"name": "comet", "permutation": True, "permutation_entropy": 0.3},
+            {"entropy": 0.1, "permutation": 0.3},
+        ),
+        ({"name": "topk", "permutation": True}, {"permutation": 1e-4}),
+        ({"name": "dselect_k", "unused_codes": 0.5}, {"entropy": 0.1, "unused_codes": 0.5}),
+    ],
+)
+def test_a_step_adds_the_weighted_losses_of_every_tasks_router(
+    router: dict[str, Any], weights: dict[str, float]
+) -> None:
+    """Not multiplied by the task weights, and not in the reported loss."""
+    trained = module(router)
+    total, output = first_step(trained)
+    tasks, _ = trained.losses(output, BATCH.labels)
+    extra = [
+        weight * routing.losses[name]
+        for routing in output.routings
+        for name, weight in weights.items()
+    ]
+    torch.testing.assert_close(total, tasks + torch.stack(extra).sum())
+    assert all(loss.item() > 0 for loss in extra[:1])
+    assert trained._loss_sum.item() == pytest.approx(5 * tasks.item())
+
+
+def test_a_step_adds_the_weighted_penalties_of_every_tasks_router() -> None:
+    trained = module({"name": "vmoe"}, penalties={"trimmed_lasso": 0.5, "z_loss": 0.25})
+    total, output = first_step(trained)
+    tasks, penalties = trained.losses(output, BATCH.labels)
+    expected = sum(
+        0.5 * trimmed_lasso(routing.probs_BE, 2) + 0.25 * z_loss(routing.logits_BE)
+        for routing in output.routings
+    )
+    torch.testing.assert_close(penalties, expected)
+    torch.testing.assert_close(total, tasks + expected)
+    assert trained._loss_sum.item() == pytest.approx(5 * tasks.item())
+
+
+def test_routers_are_told_the_training_done_in_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step 3 of 4 per epoch: .75."""
+    trained = module({"name": "topk", "permutation": True, "permutation_epochs": 1.0})
+    monkeypatch.setattr(RecModule, "global_step", property(lambda self: 3))
+    trained.training_step(BATCH, 1)
+    done = [router.permutation.progress.item() for router in trained.model.routers]
+    assert done == [0.75, 0.75]
+
+
+def test_routers_are_told_how_often_each_user_occurs_in_training() -> None:
+    """Users 0 to 5 occur 1 to 6 times: 21 rows over 4 experts, 5 or 6 each."""
+    trained = module({"name": "hash", "balanced": True})
+    user_N = torch.repeat_interleave(torch.arange(USERS), torch.arange(1, USERS + 1))
+    trained.start_routers(torch.bincount(user_N))
+    for router in trained.model.routers:
+        assert isinstance(router, HashRouter)
+        rows_E = torch.bincount(router.expert_U[user_N], minlength=4)
+        assert sorted(rows_E.tolist()) == [5, 5, 5, 6]
+
+
+def test_the_evaluated_share_counts_an_expert_once_for_all_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Row 0: experts 0 and 1, row 1: 0, 1 and 2. 5 of 2 * 4 pairs."""
+    trained = module({"name": "vmoe"})
+    selections_TBE = torch.tensor(
+        [[[1, 0, 0, 0], [1, 1, 0, 0]], [[1, 1, 0, 0], [0, 0, 1, 0]]], dtype=torch.bool
+    )
+    routings = [Routing(selected_BE.float(), selected_BE) for selected_BE in selections_TBE]
+    trained._add_to_epoch(torch.tensor(0.5), Output(torch.zeros(2, 2), routings), rows=2)
+    logged: dict[str, float] = {}
+    monkeypatch.setattr(trained, "log", lambda name, value: logged.update({name: float(value)}))
+    trained._log_epoch_sums()
+    assert logged == {"train/loss": 0.5, "train/evaluated_share": 5 / 8}
