@@ -14,8 +14,9 @@ from torch import Tensor
 from recsys_moe import dispatch
 from recsys_moe.dispatch import dense_experts, sparse_experts
 from recsys_moe.dropout import Dropout
+from recsys_moe.errors import ConfigError
 from recsys_moe.moe import Experts, MoE, naive_moe
-from recsys_moe.routers import RouterShape
+from recsys_moe.routers import RouterShape, Routing
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.routers.softmax import SoftmaxRouter
 from recsys_moe.routers.topk import TopKRouter
@@ -83,6 +84,34 @@ def test_the_layer_equals_the_naive_mixture_of_its_routings(name: str, training:
     weights_BTE = torch.stack([routing.weights_BE for routing in routings], 1)
     expected = naive_moe(x_BD, weights_BTE, layer.experts.kernel_EDH, layer.experts.bias_EH)
     torch.testing.assert_close(mixed_BTH, expected)
+
+
+class Foreign(torch.nn.Module):
+    """Stands for a router of somebody else's that returns what it was given."""
+
+    uses_users = False
+    max_selected = 1
+
+    def __init__(self, result: object) -> None:
+        super().__init__()
+        self.result = result
+
+    def forward(self, x_BD: Tensor) -> object:
+        return self.result
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (torch.ones(2, 3), "must return a recsys_moe.routers.Routing, got Tensor"),
+        (Routing(torch.ones(2, 4), torch.ones(2, 4) > 0), r"num_experts=3\), got shape \(2, 4\)"),
+        (Routing(torch.ones(2, 3), torch.ones(2) > 0), "selected_BE of router Foreign must be"),
+    ],
+)
+def test_a_foreign_router_with_a_wrong_result_is_named(result: object, said: str) -> None:
+    layer = MoE(Experts(3, D, H, 0.0), [Foreign(result)])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=said):
+        layer(torch.ones(2, D), torch.zeros(2, dtype=torch.long))
 
 
 def test_only_chosen_pairs_are_evaluated_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
