@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from recsys_moe.dispatch import dense_experts, sparse_experts
 from recsys_moe.dropout import Dropout
+from recsys_moe.errors import ConfigError
 from recsys_moe.routers import Router, Routing
 
 DENSE_FROM = 0.75
@@ -57,6 +58,8 @@ class MoE(nn.Module):
         routings = [
             router(x_BD, user_B) if router.uses_users else router(x_BD) for router in self.routers
         ]
+        for router, routing in zip(self.routers, routings, strict=True):
+            check_routing(routing, type(router).__name__, len(self.experts.kernel_EDH))
         weights_BTE = torch.stack([routing.weights_BE for routing in routings], dim=1)
         selected_BTE = torch.stack([routing.selected_BE for routing in routings], dim=1)
         experts = self.experts
@@ -75,6 +78,22 @@ class MoE(nn.Module):
             return True
         # Routers that become sparse as their gates saturate promise nothing: look.
         return selected_BTE.any(1).float().mean().item() < DENSE_FROM
+
+
+def check_routing(routing: object, router: str, num_experts: int) -> None:
+    """Raise ConfigError unless a router of somebody else's gave weights and a mask of E columns."""
+    if not isinstance(routing, Routing):
+        raise ConfigError(
+            f"forward of router {router} must return a recsys_moe.routers.Routing, "
+            f"got {type(routing).__name__}; see docs/routers.md, Your own router"
+        )
+    for name in ("weights_BE", "selected_BE"):
+        shape = tuple(getattr(routing, name).shape)
+        if len(shape) != 2 or shape[-1] != num_experts:
+            raise ConfigError(
+                f"{name} of router {router} must be (rows, model.num_experts={num_experts}), "
+                f"got shape {shape}; use self.shape.num_experts"
+            )
 
 
 def naive_moe(x_BD: Tensor, weights_BTE: Tensor, kernel_EDH: Tensor, bias_EH: Tensor) -> Tensor:
