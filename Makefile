@@ -7,6 +7,10 @@ PYTEST_ARGS ?=
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO := build/demo
+BENCH_ARGS ?=
+CRASH_ARGS ?=
+PEERS := build/peers-venv
+PEERS_ARGS ?=
 
 # pip's isolated build of this package obeys the pins too (first name: pip < 25.3, second: later).
 export PIP_CONSTRAINT := constraints.txt
@@ -14,10 +18,10 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format types test demo clean
+.PHONY: help venv lint format types test crash-test demo bench bench-peers clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(INSTALLED) ## make .venv with everything pinned; repeated only when the requirements change
 
@@ -47,11 +51,26 @@ types: venv ## check the types of both packages (mypy)
 test: lint types ## lint, types, then all tests; real-data tests need RECSYS_MOE_DATA
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+crash-test: venv ## kill -9 a fit at 100 random moments; every resume must end in the same bytes
+	PYTHONPATH=. timeout -k 10 3600 $(BIN)/python tests/crash/kills.py $(CRASH_ARGS)
+
 demo: venv ## synthetic data, fit MOESART, print AUC and MSE and a user's top 10
 	$(BIN)/recsys-moe prepare synthetic --out $(DEMO)/data --overwrite
 	$(BIN)/recsys-moe fit --data $(DEMO)/data --config quickstart --out $(DEMO)/run --overwrite
 	$(BIN)/recsys-moe evaluate $(DEMO)/run
 	$(BIN)/recsys-moe recommend $(DEMO)/run --user 1 --k 10 --exclude-seen
+
+bench: venv ## every benchmark but those against peers, then a table of all targets
+	$(BIN)/python benchmarks/run_all.py $(BENCH_ARGS)
+
+bench-peers: venv $(PEERS)/.installed ## training speed beside torch-rechub, DeepCTR-Torch and a dense twin
+	$(BIN)/python benchmarks/peers/compare.py --peers-python $(PEERS)/bin/python $(PEERS_ARGS)
+
+# The peers' own environment with their own pins; never a dependency of this project.
+$(PEERS)/.installed: benchmarks/peers/requirements.txt
+	$(PYTHON) -m venv --clear $(PEERS)
+	PIP_CONSTRAINT= $(PEERS)/bin/python -m pip install --quiet -r $<
+	@touch $@
 
 clean: ## remove what these targets made: the environment, build outputs, caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

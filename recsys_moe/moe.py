@@ -16,8 +16,8 @@ from recsys_moe.dropout import Dropout
 from recsys_moe.errors import ConfigError
 from recsys_moe.routers import Router, Routing
 
-DENSE_FROM = 0.75
-"""Share of chosen pairs from which all are computed in one batched matmul. A guess so far."""
+DENSE_FROM = 0.85
+"""Share of chosen pairs from which one batched matmul computes all (benchmarks/experts.py)."""
 Dispatch = Literal["auto", "sparse", "dense"]
 
 

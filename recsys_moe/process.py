@@ -6,6 +6,7 @@ import ctypes
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -23,6 +24,7 @@ def training_process() -> Iterator[None]:
         yield
     finally:
         _tune_malloc(trim_threshold=DEFAULT_TRIM, maps=DEFAULT_MAPS)
+        _give_back()
         torch.set_flush_denormal(False)
 
 
@@ -33,9 +35,19 @@ def _tune_malloc(trim_threshold: int, maps: int) -> None:
     filling it: 30 of 60 ms of a step with 256 experts, whose gradient has 67 MB. Other C libraries
     have no such calls and are left as they are.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = _c_function("mallopt")
     if mallopt is not None:
         mallopt(TRIM_THRESHOLD, trim_threshold)
         mallopt(MMAP_MAX, maps)
+
+
+def _give_back() -> None:
+    """Return the pages that were kept, so that what follows does not add to them."""
+    malloc_trim = _c_function("malloc_trim")
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
+def _c_function(name: str) -> Any:
+    """A function of glibc; None with another C library."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform.startswith("linux") else None

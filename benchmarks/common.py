@@ -1,0 +1,174 @@
+"""What the benchmarks share: timing rivals in turn, medians and spread, tables, a line of JSON.
+
+Import it before torch: GNU OpenMP reads GOMP_SPINCOUNT when torch loads, and the benchmarks run
+with the value that the command line sets (`recsys_moe.cli.main`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+
+import torch  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[1]
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+WARM_UP = 5
+Call = Callable[[], object]
+Times = dict[str, list[float]]
+
+
+def parser(doc: str | None, rounds: int) -> argparse.ArgumentParser:
+    """The options of every benchmark. `doc`: of the script, whose first line is the title."""
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=rounds, help="times that each rival runs")
+    parser.add_argument("--quick", action="store_true", help="does it work? few rounds")
+    parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    options = parser.parse_args(argv)
+    if options.quick:
+        options.rounds = min(options.rounds, 3)
+    return options
+
+
+def in_turn(
+    calls: Mapping[str, Call], rounds: int, clock: str = "wall", warm_up: int = WARM_UP
+) -> Times:
+    """Milliseconds of each call in each round; a round makes every call once, in their order.
+
+    `clock`: `wall`, or `cpu` for the processor time of all threads, which other work on the
+    machine disturbs less (use one thread).
+    """
+    now = CLOCKS[clock]
+    times: Times = {name: [] for name in calls}
+    for round_ in range(-min(warm_up, rounds), rounds):
+        for name, call in calls.items():
+            synchronise()
+            start = now()
+            call()
+            synchronise()
+            if round_ >= 0:
+                times[name].append(1e3 * (now() - start))
+    return times
+
+
+def synchronise() -> None:
+    """Wait for the GPU, where there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+class Spread(NamedTuple):
+    """Of one quantity over the rounds."""
+
+    median: float
+    p10: float
+    p90: float
+
+    def __format__(self, spec: str) -> str:
+        return " ".join(["{:{s}}", "({:{s}} - {:{s}})"]).format(*self, s=spec)
+
+
+def spread(values: Sequence[float]) -> Spread:
+    if len(values) == 1:
+        return Spread(values[0], values[0], values[0])
+    tenths = statistics.quantiles(values, n=10, method="inclusive")
+    return Spread(statistics.median(values), tenths[0], tenths[-1])
+
+
+def ratio(times: Times, rival: str, base: str) -> Spread:
+    """`rival` / `base`, taken within each round."""
+    return spread([a / b for a, b in zip(times[rival], times[base], strict=True)])
+
+
+def total(times: Times, *names: str) -> list[float]:
+    """Sum over `names` of each round."""
+    return [sum(parts) for parts in zip(*(times[name] for name in names), strict=True)]
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print Markdown with aligned columns."""
+    lines = [list(header), *(list(row) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width for width in widths])
+    for line in lines:
+        print("| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |")
+    print()
+
+
+def target(what: str, value: float, most: float, unit: str = "") -> dict[str, Any]:
+    """One line of the table of targets: `value` should be at most `most`."""
+    return {"what": what, "value": value, "most": most, "unit": unit, "met": value <= most}
+
+
+def print_targets(targets: Sequence[dict[str, Any]]) -> None:
+    table(
+        ["what", "measured", "target", "met"],
+        [
+            [t["what"], f"{t['value']:.3g}{t['unit']}", f"<= {t['most']:g}{t['unit']}",
+             "yes" if t["met"] else "no"]
+            for t in targets
+        ],
+    )  # fmt: skip
+
+
+def report(name: str, numbers: dict[str, Any], targets: Sequence[dict[str, Any]] = ()) -> None:
+    """Print the targets and, as the last line, everything as one JSON object."""
+    if targets:
+        print_targets(targets)
+    print(json.dumps({"benchmark": name, **facts(), **numbers, "targets": list(targets)}))
+
+
+def facts() -> dict[str, Any]:
+    """Where, when and with what. Load average: of the last minute, our own work included."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit(),
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "cpu": cpu_model(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "spin_count": os.environ["GOMP_SPINCOUNT"],
+        "load_average": round(os.getloadavg()[0], 1),
+    }
+
+
+def commit() -> str | None:
+    """With `-dirty` where files differ from it; None outside a git checkout."""
+    words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def cpu_model() -> str | None:
+    return _cpuinfo("model name")
+
+
+def cpu_flags() -> list[str]:
+    """Of the first processor; empty where the system does not tell."""
+    return (_cpuinfo("flags") or "").split()
+
+
+def _cpuinfo(key: str) -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), None)

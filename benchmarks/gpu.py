@@ -1,0 +1,134 @@
+"""Training steps on a GPU: examples/s, kernels per step, compiled, replayed as a CUDA graph.
+
+    python benchmarks/gpu.py [--rounds N]
+
+The paper's model at batch 512 and 8192, in float32 and under bfloat16 autocast. In turn: sparse
+dispatch and dense dispatch as they come, dense dispatch compiled, and dense dispatch replayed as a
+CUDA graph (the sparse one looks at the routing on the host, which a graph cannot). A way that this
+torch or device cannot take is reported with its reason. Without a CUDA device it says so and ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import common
+import torch
+from shape import Step, build_model
+from torch.profiler import ProfilerActivity, profile
+
+WAYS = ("sparse", "dense", "dense, compiled", "dense, CUDA graph")
+BATCHES = (512, 8192)
+SIDE_STEPS = 3
+"""Steps on a side stream before a capture, as torch.cuda.graph asks for."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = common.parser(__doc__, rounds=50)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda",
+                        help="cpu only tests this script")  # fmt: skip
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--batch-size", type=int, nargs="+", default=BATCHES)
+    options = common.parse(parser, argv)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        skipped = f"torch {torch.__version__} sees no CUDA device"
+        print(f"gpu: skipped, {skipped}")
+        common.report("gpu", {"skipped": skipped})
+        return
+    found = [
+        row
+        for batch_size in options.batch_size
+        for precision in ("fp32", "bf16")
+        for row in compare(options, batch_size, precision)
+    ]
+    show(found)
+    name = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+    common.report("gpu", {"device": name, "results": found})
+
+
+def compare(options: Any, batch_size: int, precision: str) -> list[dict[str, Any]]:
+    """All ways at one batch size and precision; those that fail carry their reason."""
+    cast: Any = nullcontext
+    if precision == "bf16":
+        cast = partial(torch.autocast, options.device, dtype=torch.bfloat16)
+    calls: dict[str, common.Call] = {}
+    reasons: dict[str, str] = {}
+    for way in options.ways:
+        try:
+            step = Step(build_model(dispatch=way.split(",")[0]), batch_size, options.device, cast)
+            calls[way] = prepare(step, way)
+        except Exception as error:  # what fails here is the finding
+            reasons[way] = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:100]}"
+    times = common.in_turn(calls, options.rounds, options.clock)
+    common_part = {"batch_size": batch_size, "precision": precision}
+    rows = []
+    for way in options.ways:
+        row = {**common_part, "way": way}
+        if way in reasons:
+            rows.append(row | {"failed": reasons[way]})
+            continue
+        rates = common.spread([1e3 * batch_size / ms for ms in times[way]])
+        rows.append(row | {"examples_per_s": rates, "kernels": kernels(calls[way])})
+    return rows
+
+
+def prepare(step: Step, way: str) -> common.Call:
+    """The step as it is run, after a first run that pays for compiling or capturing."""
+    call: common.Call = step.whole
+    if way.endswith("compiled"):
+        step.model.compile()
+    if way.endswith("CUDA graph"):
+        call = captured(step)
+    call()
+    common.synchronise()
+    return call
+
+
+def captured(step: Step) -> common.Call:
+    """One whole step as a graph on one batch; replays draw new numbers from its generators."""
+    step.batches = iter([next(step.batches)] * (SIDE_STEPS + 1))
+    for group in step.optimizer.param_groups:
+        group["capturable"] = True
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(SIDE_STEPS):
+            step.whole()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph, device = torch.cuda.CUDAGraph(), torch.device("cuda")
+    for stream_ in (step.model.moe.experts.dropout.stream, *(r.stream for r in step.model.routers)):
+        graph.register_generator_state(stream_.generator(device))
+    step.optimizer.zero_grad()
+    with torch.cuda.graph(graph):
+        step.forward()
+        step.loss.backward()
+        step.optimizer.step()
+    return graph.replay
+
+
+def kernels(call: common.Call) -> int | None:
+    """Kernels that one step starts on the GPU; None without a GPU."""
+    if not torch.cuda.is_available():
+        return None
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        call()
+        common.synchronise()
+    return sum(event.device_type.name == "CUDA" for event in recorded.events())
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    common.table(
+        ["batch", "precision", "way", "examples/s", "kernels per step"],
+        [
+            [f"{row['batch_size']}", row["precision"], row["way"],
+             row.get("failed") or f"{row['examples_per_s']:,.0f}", f"{row.get('kernels') or ''}"]
+            for row in rows
+        ],
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Every benchmark in turn, then one table of all targets: `make bench`.
+
+    python benchmarks/run_all.py [--quick] [--data ML-1M] [--small-data ML-100K] [--run RUN]
+                                 [--only step experts ...]
+
+Each runs in a process of its own and prints its tables. The last line is one JSON object with
+those of all benchmarks. Without --data and --small-data made-up rows of the same sizes are used;
+without --run (a run or model folder) the ranking of a catalogue is left out. Peers: `make
+bench-peers`. Exits with 1 when a benchmark fails; a missed target is no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import common
+import shape
+
+HERE = Path(__file__).parent
+SCRIPTS = ("step", "experts", "lightning_share", "memory", "validation", "feeding", "precision",
+           "gpu", "embeddings", "ranking")  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parse(argv)
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        data = options.data
+        if data is None and {"lightning_share", "memory"} & set(options.only):
+            ratings = 60_000 if options.quick else shape.RATINGS
+            data = shape.make_data(Path(scratch) / "data", shape.USERS, shape.ITEMS, ratings)
+        for script in options.only:
+            words = arguments(script, data, options)
+            if words is not None:
+                results[script] = run(script, words)
+    print("## All targets\n")
+    common.print_targets([t for result in results.values() for t in result.get("targets", [])])
+    failed = [script for script, result in results.items() if "failed" in result]
+    print(json.dumps({"benchmark": "all", **common.facts(), "failed": failed, "results": results}))
+    sys.exit(1 if failed else 0)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="does it work? few rounds")
+    parser.add_argument("--data", type=Path, help="prepared folder of MovieLens-1M")
+    parser.add_argument("--small-data", type=Path, help="prepared folder of MovieLens-100K")
+    parser.add_argument("--run", type=Path, help="run or model folder, for ranking.py")
+    parser.add_argument("--only", nargs="+", choices=SCRIPTS, default=SCRIPTS)
+    return parser.parse_args(argv)
+
+
+def arguments(script: str, data: Path | None, options: argparse.Namespace) -> list[str] | None:
+    """What a script is called with; None where it cannot run."""
+    if script == "ranking":
+        repeats = ["--repeats", "2", "--users", "2"] if options.quick else []
+        return [str(options.run), *repeats] if options.run else None
+    if script == "embeddings":  # its table of a million rows takes minutes
+        return ["--rows", "10000", "100000", "--steps", "3" if options.quick else "60"]
+    folder = {"lightning_share": data, "memory": data, "precision": options.small_data}.get(script)
+    words = ["--data", str(folder)] if folder else []
+    return [*words, "--quick"] if options.quick else words
+
+
+def run(script: str, words: Sequence[str]) -> dict[str, Any]:
+    """The script's last line; its tables go to stdout as they come."""
+    print(f"## {script}\n", flush=True)
+    command = [sys.executable, str(HERE / f"{script}.py"), *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    last = ""
+    for line in process.stdout:
+        if not line.startswith('{"benchmark"'):
+            print(line, end="", flush=True)
+        last = line
+    if process.wait() != 0 or not last.startswith('{"benchmark"'):
+        print(f"failed: {' '.join(command)} (exit {process.returncode})\n", flush=True)
+        return {"failed": process.returncode}
+    return dict(json.loads(last))
+
+
+if __name__ == "__main__":
+    main()

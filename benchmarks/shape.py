@@ -1,0 +1,110 @@
+"""The paper's MovieLens-1M shape on random rows: model, batches and a step in parts."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recsys_moe.columns import Batch, Columns
+from recsys_moe.model import MultiTaskMoE, Output
+from recsys_moe.routers.moesart import MoesartRouter
+from recsys_moe.schema import Feature, Schema, Task
+from recsys_moe.tasks import mean_loss
+
+USERS, ITEMS, RATINGS, BATCH, TASKS = 6040, 3706, 1_000_209, 512, 2
+TRAIN_ROWS, VAL_ROWS = 1_574_602, 224_943
+BATCHES = 16
+"""Batches that a step goes through in a circle."""
+
+
+def build_model(**settings: Any) -> MultiTaskMoE:
+    """The paper's: embeddings of 128, 16 experts 256 -> 256, dropout 0.5, moesart with k=2."""
+    torch.manual_seed(0)
+    model = MultiTaskMoE(USERS, ITEMS, TASKS, **{"router": MoesartRouter.Config(), **settings})
+    model.reseed(0)  # else both tasks' routers draw the same numbers, hence the same experts
+    return model
+
+
+def random_columns(rows: int) -> Columns:
+    user = torch.randint(0, USERS, (rows,), dtype=torch.int32)
+    item = torch.randint(0, ITEMS, (rows,), dtype=torch.int32)
+    watch = torch.randint(0, 2, (rows, 1)).float()
+    rating = torch.randint(1, 6, (rows, 1)).float().masked_fill(watch == 0, torch.nan)
+    return Columns(user, item, torch.cat([watch, rating], 1))
+
+
+def schema() -> Schema:
+    return Schema(
+        name="random", protocol="paper", vocabulary="all",
+        user=Feature(name="user", column="user_index", size=USERS, id_type="int64"),
+        item=Feature(name="item", column="item_index", size=ITEMS, id_type="int64"),
+        tasks=(
+            Task(name="watch", kind="binary", column="watch", weight=0.9),
+            Task(name="rating", kind="regression", column="rating", weight=0.1, low=1, high=5),
+        ),
+        rows={}, labels={},
+    )  # fmt: skip
+
+
+def make_data(out: Path, users: int, items: int, ratings: int) -> Path:
+    """A prepared folder of made-up ratings."""
+    from data_prep.synthetic import prepare
+
+    prepare(out, users=users, items=items, interactions=ratings)
+    return out
+
+
+def task_loss(output: Output, labels_BT: Tensor) -> Tensor:
+    watch = mean_loss("binary", output.logits_BT[:, 0], labels_BT[:, 0])
+    return 0.9 * watch + 0.1 * mean_loss("regression", output.logits_BT[:, 1], labels_BT[:, 1])
+
+
+class Step:
+    """A training step whose parts are called one after the other."""
+
+    def __init__(
+        self,
+        model: MultiTaskMoE,
+        batch_size: int = BATCH,
+        device: str = "cpu",
+        cast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        self.model, self.cast = model.to(device), cast
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=4e-4, eps=1e-7, fused=True)
+        columns = random_columns(BATCHES * batch_size)
+        slices = [slice(i * batch_size, (i + 1) * batch_size) for i in range(BATCHES)]
+        batches = [Batch(*(part.to(device) for part in columns.take(rows))) for rows in slices]
+        self.batches: Iterator[Batch] = itertools.cycle(batches)
+
+    def forward(self) -> None:
+        batch = next(self.batches)
+        with self.cast():
+            self.output = self.model(batch.user, batch.item)
+            self.loss = task_loss(self.output, batch.labels)
+
+    def backward(self) -> None:
+        self.optimizer.zero_grad()
+        self.loss.backward()
+
+    def forward_backward(self) -> None:
+        self.forward()
+        self.backward()
+
+    def optimize(self) -> None:
+        self.optimizer.step()
+
+    def whole(self) -> None:
+        self.forward_backward()
+        self.optimize()
+
+    @property
+    def pairs(self) -> int:
+        """(example, expert) pairs of the last forward pass that some task chose."""
+        chosen = torch.stack([routing.selected_BE for routing in self.output.routings])
+        return int(chosen.any(0).sum())

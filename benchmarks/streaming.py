@@ -1,0 +1,172 @@
+"""Data larger than memory: peak memory and rows per second of preparing, reading and training.
+
+    python benchmarks/streaming.py [--rows N] [--folder DIR]
+
+Made-up rows go to Parquet parts; then, each in a fresh process, `prepare table --engine stream`,
+one epoch of batches through the shuffle window (is each row there once?), and one epoch of `fit`
+with a small model, streamed and in memory. The peak is VmHWM of Linux, beyond what the process held
+after its imports. 2 x 10^7 rows take about 15 minutes on one core and 2 GB of disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import common
+import memory
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+USERS, ITEMS = 200_000, 50_000
+ROWS_PER_PART = 1_000_000
+PREPARE_MB, FIT_MB, BATCH = 256, 48, 8192
+MODEL = {"embedding_dim": 16, "num_experts": 4, "expert_dim": 16, "tower_dims": [8], "dropout": 0}
+STAGES = ("prepare", "epoch", "fit streamed", "fit in memory")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = common.parser(__doc__, rounds=1)
+    parser.add_argument("--rows", type=int, default=20_000_000)
+    parser.add_argument("--folder", type=Path, help="keep the data here (default: nowhere)")
+    parser.add_argument("--stage", choices=STAGES, help="measure this very process")
+    options = common.parse(parser, argv)
+    if options.stage:
+        print(json.dumps(measure(options.stage, options.folder)))
+        return
+    if not Path("/proc/self/status").is_file():
+        skipped = "the peak is read from /proc, which this system does not have"
+        print(f"streaming: skipped, {skipped}")
+        common.report("streaming", {"skipped": skipped})
+        return
+    with tempfile.TemporaryDirectory(prefix="streaming-") as scratch:
+        folder = options.folder or Path(scratch)
+        make(folder / "raw", min(options.rows, 200_000) if options.quick else options.rows)
+        show({stage: in_process(stage, folder) for stage in STAGES})
+
+
+def make(folder: Path, rows: int) -> None:
+    """Long-tailed users and items, one part after the other."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, start in enumerate(range(0, rows, ROWS_PER_PART)):
+        rng, size = np.random.default_rng(part), min(ROWS_PER_PART, rows - start)
+        clicked = rng.integers(0, 2, size).astype(np.float32)
+        stars = rng.integers(1, 6, size).astype(np.float32)
+        columns = {
+            "user": pa.array((USERS * rng.random(size) ** 1.5).astype(np.int64)),
+            "item": pa.array((ITEMS * rng.random(size) ** 2).astype(np.int64)),
+            "clicked": pa.array(clicked),
+            "stars": pa.array(stars, mask=clicked == 0),
+        }
+        pq.write_table(pa.table(columns), folder / f"part-{part:05d}.parquet")
+
+
+def in_process(stage: str, folder: Path) -> dict[str, float]:
+    command = [sys.executable, __file__, "--stage", stage, "--folder", str(folder)]
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if run.returncode != 0:
+        sys.exit(f"error: {stage} was not measured (exit {run.returncode}):\n{run.stderr[-2000:]}")
+    return dict(json.loads(run.stdout.strip().rpartition("\n")[2]))
+
+
+def measure(stage: str, folder: Path) -> dict[str, float]:
+    """Rows, seconds, and megabytes beyond the imports at the peak."""
+    from data_prep import table
+    from recsys_moe.train import fit
+
+    libraries, start = memory.resident("VmRSS"), time.perf_counter()
+    if stage == "prepare":
+        rows = prepare(table, folder)
+    elif stage == "epoch":
+        keys = epoch(folder / "data")
+        rows, libraries = len(keys), libraries + keys.nbytes / 1e6
+    else:
+        rows = train(fit, folder, FIT_MB if stage == "fit streamed" else 4096)
+    found = {"rows": rows, "seconds": time.perf_counter() - start}
+    found["mb"] = memory.resident("VmHWM") - libraries
+    if stage == "epoch":
+        check_coverage(keys)
+    return found
+
+
+def prepare(table: Any, folder: Path) -> int:
+    schema = table.prepare(
+        folder / "data",
+        input=folder / "raw",
+        user="user",
+        item="item",
+        tasks=["watch:binary=clicked", "rating:regression=stars"],
+        duplicates="first",
+        protocol="hash",
+        engine="stream",
+        max_memory_mb=PREPARE_MB,
+        force=True,
+    )
+    return sum(schema.rows.values()) + schema.report["dropped_repeats"]
+
+
+def epoch(data: Path) -> Any:
+    """One number for the user and item of every row of a streamed epoch."""
+    from recsys_moe.columns import StoredColumns
+    from recsys_moe.schema import Schema
+    from recsys_moe.streaming import StreamBatches, rows_within
+
+    schema = Schema.load(data)
+    stored = StoredColumns(data, schema, "train")
+    window = rows_within(schema, FIT_MB)
+    keys, start = np.empty(len(stored), dtype=np.int64), 0
+    for batch in StreamBatches(stored, schema, BATCH, 0.0, 0, window=window):
+        part = keys[start : start + len(batch.user)]
+        part[:] = batch.user.numpy().astype(np.int64) * schema.item.size + batch.item.numpy()
+        start += len(part)
+    assert start == len(keys), f"{start} rows of {len(keys)}"
+    return keys
+
+
+def check_coverage(keys: Any) -> None:
+    """The prepared pairs differ, so as many different ones are all of them."""
+    keys.sort()
+    assert (keys[1:] > keys[:-1]).all(), "a row came twice"
+
+
+def train(fit: Any, folder: Path, megabytes: int) -> int:
+    from recsys_moe.config import parse_config
+    from recsys_moe.schema import Schema
+
+    trainer = {"max_epochs": 1, "batch_size": BATCH}
+    data = {"max_memory_mb": megabytes}
+    config = parse_config({"model": MODEL, "trainer": trainer, "data": data})
+    fit(config, folder / "data", folder / f"run-{megabytes}", overwrite=True)
+    return Schema.load(folder / "data").rows["train"]
+
+
+def show(found: dict[str, dict[str, float]]) -> None:
+    common.table(
+        ["stage", "rows", "rows/s", "peak MB beyond the libraries"],
+        [[name, *_cells(one)] for name, one in found.items()],
+    )
+    saved = found["fit streamed"]["mb"] / found["fit in memory"]["mb"]
+    targets = [
+        common.target("peak of prepare", found["prepare"]["mb"], PREPARE_MB, " MB"),
+        common.target("peak of fit, streamed / in memory", saved, 1),
+    ]
+    common.report("streaming", {"stages": found}, targets)
+
+
+def _cells(one: dict[str, float]) -> list[str]:
+    rate = one["rows"] / one["seconds"]
+    return [f"{one['rows']:,.0f}", f"{rate:,.0f}", f"{one['mb']:.0f}"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""`recsys-moe compare`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from recsys_moe.cli.training import ConfigFile, Sets
+
+if TYPE_CHECKING:
+    from recsys_moe.compare_plan import Request
+
+logger = logging.getLogger("recsys_moe.compare")
+
+
+def compare(
+    data: Annotated[Path, typer.Option(help="Prepared folder.")],
+    routers: Annotated[str, typer.Option(metavar="NAME,...", help="Routers, or `all`.")],
+    out: Annotated[Path, typer.Option(help="Folder to create or to continue.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per router and task weights.")] = 5,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(metavar="W,...", help="Task weights in the data's order. Repeatable."),
+    ] = None,
+    settings: Annotated[
+        Path | None, typer.Option(help="YAML: sections of the configuration per router.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at a time; without it one per core, or one on a GPU.")
+    ] = None,
+    config: ConfigFile = None,
+    k: Annotated[
+        int | None, typer.Option(help="Experts per example, of the routers with a k.")
+    ] = None,
+    experts: Annotated[int | None, typer.Option(help="Number of experts.")] = None,
+    max_epochs: Annotated[int | None, typer.Option(help="Most epochs to train.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per training step.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of Adam.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed; the others follow.")] = 0,
+    devices: Annotated[int | None, typer.Option(help="Number of devices per run.")] = None,
+    set_: Sets = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print results.json.")] = False,
+) -> None:
+    """Train routers side by side over seeds and task weights; a table with tests.
+
+    Starting it again repeats no finished run; more routers, seeds and weights may be added.
+    """
+    flags = {
+        "model.router.k": k,
+        "model.num_experts": experts,
+        "trainer.max_epochs": max_epochs,
+        "trainer.batch_size": batch_size,
+        "trainer.devices": devices,
+        "optim.lr": lr,
+    }
+    logger.info("loading torch ...")
+    from recsys_moe import compare as comparison
+
+    request = _request(routers, range(seed, seed + seeds), weights or [], split, config, settings)
+    request = _typed(request, set_ or [], flags)
+    found = comparison.compare(request, data, out, jobs=jobs)
+    results = (out / "results.json").read_text(encoding="utf-8")
+    table = (out / "table.md").read_text(encoding="utf-8")
+    print(json.dumps(json.loads(results)) if as_json else table, end="\n" if as_json else "")
+    found.check()
+
+
+def _request(
+    routers: str,
+    seeds: range,
+    weights: list[str],
+    split: str,
+    config: str | None,
+    settings: Path | None,
+) -> Request:
+    from recsys_moe.compare_plan import Request
+    from recsys_moe.config import read_config_file
+    from recsys_moe.routers import ROUTERS
+
+    labels = [name.strip() for name in routers.split(",") if name.strip()]
+    return Request(
+        routers=list(ROUTERS) if labels == ["all"] else labels,
+        seeds=list(seeds),
+        weights=weights,
+        split=split,
+        file=read_config_file(config) if config else None,
+        settings=read_config_file(str(settings)) if settings else None,
+    )
+
+
+def _typed(request: Request, sets: list[str], flags: dict[str, Any]) -> Request:
+    from dataclasses import replace
+
+    from recsys_moe.config import merge_all, nested, parse_set
+
+    given = [nested(key, value) for key, value in flags.items() if value is not None]
+    return replace(request, typed=merge_all([*map(parse_set, sets), *given]))

@@ -1,0 +1,272 @@
+"""What a comparison was asked to run; plan.json keeps later starts from mixing results."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from recsys_moe.config import (
+    Config,
+    merge,
+    merge_all,
+    nested,
+    parse_config,
+    router_name,
+    router_section,
+    select_router,
+    suggestion,
+)
+from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.evaluate import task_weights
+from recsys_moe.routers import ROUTERS, find_router
+from recsys_moe.run_folder import data_hashes, write_json
+from recsys_moe.schema import SPLITS, Schema
+
+PLAN_FILE = "plan.json"
+FORMAT_VERSION = 1
+Raw = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the user asked for. Sections are unvalidated, as a configuration file holds them."""
+
+    routers: Sequence[str]
+    """Names of routers, or labels that `settings` gives a router."""
+    seeds: Sequence[int]
+    weights: Sequence[str] = ()
+    """`0.9,0.1`: task weights in the order of schema.json; none: those of the configuration."""
+    split: str = "test"
+    file: Raw | None = None
+    """Common configuration file."""
+    settings: dict[str, Raw] | None = None
+    """Per label, over `file`."""
+    typed: Raw | None = None
+    """From the command line, over both; keys of the router section go to routers that have them."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A router with its settings and the task weights it is trained for."""
+
+    router: str
+    """Its label, usually the name of the router."""
+    weights: tuple[float, ...]
+    config: Raw
+    """Resolved configuration; its seed is not that of every run."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Contenders x seeds on one data set."""
+
+    split: str
+    files: dict[str, str]
+    """SHA-256 of the data's files."""
+    seeds: tuple[int, ...]
+    contenders: dict[str, Contender]
+    """By `name(router, weights)`."""
+
+    def runs(self) -> Iterator[tuple[str, int]]:
+        """Contender and seed; seed by seed, so that an interrupted comparison has all routers."""
+        return ((key, seed) for seed in self.seeds for key in self.contenders)
+
+    def groups(self) -> dict[tuple[float, ...], list[str]]:
+        """Contenders by task weights: what can be compared with each other."""
+        groups: dict[tuple[float, ...], list[str]] = {}
+        for key, contender in self.contenders.items():
+            groups.setdefault(contender.weights, []).append(key)
+        return groups
+
+
+def name(router: str, weights: Sequence[float]) -> str:
+    """`moesart-0.9_0.1`, fit for a folder name."""
+    plain = re.sub(r"[^A-Za-z0-9._+]+", ".", router)
+    return f"{plain}-{'_'.join(f'{weight:g}' for weight in weights)}"
+
+
+def make_plan(request: Request, data: Path) -> Plan:
+    """Resolve and validate everything before the first run. Raises ConfigError and DataError."""
+    schema = Schema.load(data)
+    if request.split not in SPLITS:
+        raise ConfigError(f"--split must be one of {', '.join(SPLITS)}, got {request.split!r}")
+    _no_repetition("--routers", request.routers)
+    _check_settings(request)
+    typed = request.typed or {}
+    _check_typed(typed, request)
+    common = merge(request.file or {}, {"tasks": typed.get("tasks") or {}})
+    choices = [parse_weights(text, schema) for text in request.weights]
+    choices = choices or [_configured_weights(common, schema)]
+    _no_repetition("--weights", choices)
+    found = [_contender(request, r, w, schema) for w in choices for r in request.routers]
+    contenders = {name(contender.router, contender.weights): contender for contender in found}
+    if len(contenders) < len(found):
+        raise ConfigError(f"--routers {','.join(request.routers)}: two would share their folders")
+    return Plan(request.split, data_hashes(data), tuple(request.seeds), contenders)
+
+
+def parse_weights(text: str, schema: Schema) -> tuple[float, ...]:
+    """`0.9,0.1` -> (0.9, 0.1), one per task of the data."""
+    names = _names(schema)
+    try:
+        weights = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        weights = ()
+    if len(weights) != len(names) or not all(0 <= weight < float("inf") for weight in weights):
+        raise ConfigError(
+            f"--weights needs a number >= 0 for each of {', '.join(names)} in this order, "
+            f"got {text!r}; e.g. {','.join(['0.5'] * len(names))}"
+        )
+    return weights
+
+
+def _names(schema: Schema) -> list[str]:
+    return [task.name for task in schema.tasks]
+
+
+def _configured_weights(common: Raw, schema: Schema) -> tuple[float, ...]:
+    config = parse_config({"tasks": common["tasks"]})
+    for task in config.tasks:
+        if task not in _names(schema):
+            raise ConfigError(f"tasks: unknown task {task!r}; {suggestion(task, _names(schema))}")
+    return tuple(task_weights(config, schema.tasks))
+
+
+def _no_repetition(option: str, values: Sequence[Any]) -> None:
+    if not values:
+        raise ConfigError(f"{option} must name at least one; see `recsys-moe routers`")
+    for value in values:
+        if list(values).count(value) > 1:
+            raise ConfigError(f"{option}: {value} is given twice; name each once")
+
+
+def _own(request: Request, label: str) -> Raw:
+    return (request.settings or {}).get(label) or {}
+
+
+def _router_of(request: Request, label: str) -> str:
+    """The router behind a label: the one that its settings name, else the label itself."""
+    return router_name(_own(request, label)) or label
+
+
+def _check_settings(request: Request) -> None:
+    for label, section in (request.settings or {}).items():
+        if not isinstance(section, dict | None):
+            raise ConfigError(f"--settings {label} must hold sections, got {section!r}")
+        if "tasks" in _own(request, label):
+            raise ConfigError(f"--settings {label}.tasks: task weights are common; use --weights")
+        if label not in request.routers and _router_of(request, label) not in ROUTERS:
+            raise ConfigError(f"--settings: unknown router {label!r}; {suggestion(label, ROUTERS)}")
+
+
+def _check_typed(typed: Raw, request: Request) -> None:
+    section = router_section(typed)
+    if "name" in section:
+        raise ConfigError(f"--set model.router.name={section['name']}: name routers in --routers")
+    known = {key for label in request.routers for key in _keys(_router_of(request, label))}
+    for key in section:
+        if key not in known:
+            hint = suggestion(key, known)
+            raise ConfigError(f"--set model.router.{key}: no router here has this key; {hint}")
+
+
+def _keys(router: str) -> set[str]:
+    try:
+        return set(find_router(router).Config.model_fields)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _contender(
+    request: Request, label: str, weights: tuple[float, ...], schema: Schema
+) -> Contender:
+    tasks = {task: {"weight": weight} for task, weight in zip(_names(schema), weights, strict=True)}
+    try:
+        config = _config(request, label, {"tasks": tasks})
+    except ConfigError as error:
+        raise ConfigError(f"router {label}: {error}") from None
+    return Contender(label, weights, config.model_dump(mode="json"))
+
+
+def _config(request: Request, label: str, tasks: Raw) -> Config:
+    """Defaults < common file < settings of the label < command line < task weights."""
+    router = _router_of(request, label)
+    raw, _ = select_router(request.file or {}, router)
+    own = nested("model.router", {**router_section(_own(request, label)), "name": router})
+    typed = dict(request.typed or {})
+    if shared := router_section(typed):
+        fitting = {key: value for key, value in shared.items() if key in _keys(router)}
+        typed["model"] = {**typed["model"], "router": fitting}
+    seed = nested("trainer.seed", request.seeds[0])
+    return parse_config(merge_all([raw, _own(request, label), own, typed, tasks, seed]))
+
+
+def check_folder(out: Path) -> None:
+    """Raise ConfigError when `out` holds something else than a comparison."""
+    if not out.exists() or (out / PLAN_FILE).is_file():
+        return
+    if not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()):
+        raise ConfigError(f"--out {out} exists and is no comparison; choose another folder")
+
+
+def settle(plan: Plan, out: Path) -> Plan:
+    """`plan` added to what OUT/plan.json holds, and written there.
+
+    Raises ConfigError or DataError, naming the difference, where runs could not stand in one table.
+    """
+    file = out / PLAN_FILE
+    if file.is_file():
+        plan = _joined(_load(file), plan, out)
+    write_json(file, {"format_version": FORMAT_VERSION, **asdict(plan)})
+    return plan
+
+
+def _load(file: Path) -> Plan:
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+        if raw.pop("format_version") != FORMAT_VERSION:
+            raise ConfigError(f"{file} is of another version; compare into another folder")
+        contenders = {
+            key: Contender(value["router"], tuple(value["weights"]), value["config"])
+            for key, value in raw["contenders"].items()
+        }
+        return Plan(raw["split"], raw["files"], tuple(raw["seeds"]), contenders)
+    except (ValueError, LookupError, TypeError):
+        raise ConfigError(f"{file} is damaged; compare into another folder") from None
+
+
+def _joined(before: Plan, now: Plan, out: Path) -> Plan:
+    for path in sorted(before.files.keys() | now.files.keys()):
+        if before.files.get(path) != now.files.get(path):
+            raise DataError(f"--out {out} is on other data: {path} differs; choose another --out")
+    if before.split != now.split:
+        raise ConfigError(
+            f"--split of {out} is {before.split} and must stay so, got {now.split}; "
+            "choose another --out"
+        )
+    for key in sorted(before.contenders.keys() & now.contenders.keys()):
+        _same_config(key, before.contenders[key].config, now.contenders[key].config, out)
+    seeds = tuple(dict.fromkeys([*before.seeds, *now.seeds]))
+    return replace(before, seeds=seeds, contenders={**before.contenders, **now.contenders})
+
+
+def _same_config(key: str, before: Raw, now: Raw, out: Path) -> None:
+    was, is_ = dict(_flat(before)), dict(_flat(now))
+    for setting in sorted(was.keys() | is_.keys()):
+        if was.get(setting) != is_.get(setting) and setting != "trainer.seed":
+            raise ConfigError(
+                f"{setting} of {key} in {out} is {was.get(setting)} and must stay so, "
+                f"got {is_.get(setting)}; choose another --out"
+            )
+
+
+def _flat(section: Raw, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in section.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

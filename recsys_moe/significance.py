@@ -1,0 +1,95 @@
+"""Means over seeds and whether a difference between two routers is more than their spread."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from recsys_moe.errors import ConfigError
+
+LEVEL = 0.05
+"""A p-value below this is called significant, as in the paper."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    mean: float
+    standard_error: float | None
+    """Sample standard deviation (n - 1) / sqrt(n); None for one value."""
+    n: int
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and standard error of at least one value."""
+    n = len(values)
+    error = statistics.stdev(values) / math.sqrt(n) if n > 1 else None
+    return Spread(statistics.fmean(values), error, n)
+
+
+def unpaired_p(best: Sequence[float], other: Sequence[float], higher: bool) -> float | None:
+    """One-sided unpaired t-test: how likely so large a lead is where `best` is not the better.
+
+    The paper's test. Welch's form, as scipy computes it, because a router that samples may spread
+    more than one that does not; its p is never smaller than that of the form with equal variances
+    for as many runs on either side. None when a side has fewer than two values or neither varies.
+    """
+    stats = load_scipy_stats()
+    if min(len(best), len(other)) < 2 or not (_varies(best) or _varies(other)):
+        return None
+    side = "greater" if higher else "less"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # values that are almost all the same
+        return _finite(stats.ttest_ind(best, other, equal_var=False, alternative=side).pvalue)
+
+
+def paired_p(best: Sequence[float], other: Sequence[float], higher: bool) -> float | None:
+    """One-sided paired t-test; entry i of both comes from the same seed.
+
+    None with fewer than two pairs or where all differences are the same.
+    """
+    stats = load_scipy_stats()
+    differences = [a - b for a, b in zip(best, other, strict=True)]
+    if len(differences) < 2 or not _varies(differences):
+        return None
+    side = "greater" if higher else "less"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return _finite(stats.ttest_rel(best, other, alternative=side).pvalue)
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """p-values adjusted so that the chance of one wrong claim among them stays below the level.
+
+    Holm 1979, step down: the i-th smallest of m is multiplied by m - i + 1, never falls below the
+    one before it, and is at most 1. None stays None and does not count.
+    """
+    known = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    highest = 0.0
+    for rank, (p, place) in enumerate(known):
+        highest = max(highest, min(p * (len(known) - rank), 1.0))
+        adjusted[place] = highest
+    return adjusted
+
+
+def load_scipy_stats() -> Any:
+    """scipy.stats, which only comparisons need. Raises ConfigError where it is not installed."""
+    try:
+        from scipy import stats
+    except ImportError:
+        raise ConfigError(
+            'comparing routers needs scipy, which is not installed: pip install "recsys-moe[lab]"'
+        ) from None
+    return stats
+
+
+def _varies(values: Sequence[float]) -> bool:
+    return any(value != values[0] for value in values)
+
+
+def _finite(p: Any) -> float | None:
+    return float(p) if math.isfinite(p) else None

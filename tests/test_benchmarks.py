@@ -1,0 +1,92 @@
+"""Every benchmark runs, on sizes that measure nothing, and ends with one JSON object."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+TINY = {
+    "step": ["--rounds=2", "--experts=2", "--squares", "16"],
+    "experts": ["--rounds=2", "--experts", "2", "4", "--k", "1", "2", "--most=2"],
+    "lightning_share": ["--rounds=2", "--block=2", "--batch-size=32", "--data={data}"],
+    "validation": ["--rounds=2", "--rows=300"],
+    "feeding": ["--rounds=2", "--rows=5000"],
+    "precision": ["--rounds=2", "--batch-size=32", "--seeds=1", "--epochs=1", "--data={data}"],
+    "gpu": ["--rounds=2", "--batch-size=32", "--device=cpu", "--ways", "sparse", "dense"],
+}
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The scripts import each other by short names, which must not stay behind."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "3000")
+    yield
+    for path in BENCHMARKS.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def result(script: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    importlib.import_module(script).main(words)
+    return dict(json.loads(capsys.readouterr().out.strip().rpartition("\n")[2]))
+
+
+@pytest.mark.parametrize("script", TINY)
+def test_a_benchmark_ends_with_its_results_and_where_they_were_measured(
+    script: str, prepared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = result(script, [word.format(data=prepared) for word in TINY[script]], capsys)
+    assert found["benchmark"] == script
+    assert {"date", "commit", "torch", "cpu", "threads", "load_average", "targets"} < set(found)
+    for target in found["targets"]:
+        assert target["met"] == (target["value"] <= target["most"]), target
+
+
+def test_without_a_gpu_its_benchmark_says_so_and_ends_well(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "sees no CUDA device" in result("gpu", [], capsys)["skipped"]
+
+
+def test_memory_stages_are_peaks_so_they_never_fall(prepared: Path, tmp_path: Path) -> None:
+    memory = importlib.import_module("memory")
+    if not Path("/proc/self/status").is_file():
+        pytest.skip("the peak is read from /proc/self/status, which only Linux has")
+    stages = memory.measure(prepared, tmp_path / "run", 1)
+    peaks = [stages[stage] for stage in memory.STAGES]
+    assert peaks == sorted(peaks)
+    assert peaks[0] > 100  # MB; torch alone takes more
+
+
+def test_flops_of_a_step_are_those_of_its_matmuls() -> None:
+    step, shape = importlib.import_module("step"), importlib.import_module("shape")
+    model = shape.build_model(num_experts=2)
+    # Multiply-adds per row: 2 gates 256 x 2, 2 towers 256 x 256 + 256 x 1; per pair: 256 x 256.
+    per_row, per_pair = 2 * 256 * 2 + 2 * (256 * 256 + 256), 256 * 256
+    # Two FLOPs each; the backward pass has two matmuls for each of the forward pass.
+    assert step.step_flops(model, rows=10, pairs=15) == 3 * 2 * (10 * per_row + 15 * per_pair)
+
+
+def test_the_crossing_is_where_the_ratio_passes_one_for_good() -> None:
+    crossing = importlib.import_module("experts")._crossing
+    # From 0.9 at share 0.6 to 1.1 at 0.8: 1 in the middle.
+    assert crossing([0.4, 0.6, 0.8], [0.8, 0.9, 1.1]) == pytest.approx(0.7)
+    assert crossing([0.4, 0.6, 0.8], [1.02, 0.9, 1.1]) == pytest.approx(0.7)
+    assert crossing([0.4, 0.6], [1.1, 1.2]) == 0.4
+    assert crossing([0.4, 0.6], [0.8, 0.9]) is None
+
+
+def test_make_bench_runs_every_benchmark_that_needs_no_server() -> None:
+    scripts = importlib.import_module("run_all").SCRIPTS
+    text = {path.stem: path.read_text(encoding="utf-8") for path in BENCHMARKS.glob("*.py")}
+    runnable = {name for name, code in text.items() if "__main__" in code}
+    assert set(scripts) == runnable - {"run_all", "serving"}

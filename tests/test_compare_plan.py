@@ -1,0 +1,109 @@
+"""What a comparison resolves before its first run, and what it refuses to mix."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recsys_moe.compare_plan import Request, check_folder, make_plan, settle
+from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.schema import Schema
+from tests.conftest import TINY_MODEL
+
+TINY = {"model": TINY_MODEL, "trainer": {"max_epochs": 2, "batch_size": 64}}
+ASKED = Request(routers=["moesart", "topk"], seeds=[0, 1], weights=["0.9,0.1"], typed=TINY)
+
+
+def configs(request: Request, data: Path) -> dict[str, dict[str, Any]]:
+    return {key: c.config for key, c in make_plan(request, data).contenders.items()}
+
+
+def test_settings_of_a_router_are_over_the_file_and_below_the_command_line(prepared: Path) -> None:
+    request = replace(
+        ASKED,
+        file={"optim": {"lr": 0.1, "eps": 0.1}, "penalties": {"z_loss": 0.1}},
+        settings={"topk": {"optim": {"lr": 0.2, "eps": 0.2}}},
+        typed={"optim": {"eps": 0.3}},
+    )
+    found = configs(request, prepared)
+    pick = ("lr", "eps")
+    assert [found["topk-0.9_0.1"]["optim"][key] for key in pick] == [0.2, 0.3]
+    assert [found["moesart-0.9_0.1"]["optim"][key] for key in pick] == [0.1, 0.3]
+    assert found["topk-0.9_0.1"]["penalties"]["z_loss"] == 0.1
+
+
+def test_keys_of_the_router_section_go_to_the_routers_that_have_them(prepared: Path) -> None:
+    request = replace(
+        ASKED, routers=["topk", "softmax"], typed={"model": {"router": {"k": 3, "noise": True}}}
+    )
+    found = configs(request, prepared)
+    assert found["topk-0.9_0.1"]["model"]["router"]["k"] == 3
+    assert "k" not in found["softmax-0.9_0.1"]["model"]["router"]
+    with pytest.raises(ConfigError, match="model.router.nois: no router here.*mean 'noise'"):
+        make_plan(replace(request, typed={"model": {"router": {"nois": True}}}), prepared)
+
+
+def test_a_label_can_name_a_second_variant_of_a_router(prepared: Path) -> None:
+    noisy = {"model": {"router": {"name": "topk", "noise": True}}}
+    request = replace(ASKED, routers=["topk", "noisy"], settings={"noisy": noisy})
+    found = configs(request, prepared)
+    assert [found[f"{label}-0.9_0.1"]["model"]["router"]["noise"] for label in request.routers] == [
+        False,
+        True,
+    ]
+
+
+def test_task_weights_are_those_of_the_data_unless_asked_otherwise(prepared: Path) -> None:
+    both = replace(ASKED, routers=["topk"], weights=["0.9,0.1", "0.1,0.9"])
+    assert list(configs(both, prepared)) == ["topk-0.9_0.1", "topk-0.1_0.9"]
+    given = [task.weight for task in Schema.load(prepared).tasks]
+    (only,) = configs(replace(both, weights=()), prepared).values()
+    assert [task["weight"] for task in only["tasks"].values()] == given
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"routers": ["topkk"]}, "did you mean 'topk'"),
+        ({"routers": ["topk", "topk"]}, "topk is given twice"),
+        ({"routers": []}, "must name at least one"),
+        ({"weights": ["0.9"]}, "each of watch, rating in this order, got '0.9'"),
+        ({"weights": ["0.9,x"]}, "got '0.9,x'"),
+        ({"weights": ["0.9,-1"]}, "got '0.9,-1'"),
+        ({"split": "tset"}, "--split must be one of"),
+        ({"settings": {"tpok": {}}}, "unknown router 'tpok'; did you mean 'topk'"),
+        ({"settings": {"topk": {"tasks": {}}}}, "topk.tasks: task weights are common"),
+        ({"settings": {"topk": {"optim": {"lrr": 1}}}}, "router topk: optim: unknown key 'lrr'"),
+        ({"typed": {"model": {"router": {"name": "topk"}}}}, "name routers in --routers"),
+        ({"typed": {"tasks": {"wacth": {"weight": 1}}}, "weights": ()}, "unknown task 'wacth'"),
+    ],
+)
+def test_mistakes_are_answered_before_the_first_run(
+    prepared: Path, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_plan(replace(ASKED, **change), prepared)
+
+
+def test_another_plan_is_refused_by_its_difference(prepared: Path, tmp_path: Path) -> None:
+    plan = make_plan(ASKED, prepared)
+    assert settle(plan, tmp_path) == plan == settle(plan, tmp_path)
+    other = replace(ASKED, typed={**TINY, "optim": {"lr": 0.5}})
+    expected = r"optim.lr of moesart-0.9_0.1 in .* is 0.0004 and must stay so, got 0.5"
+    with pytest.raises(ConfigError, match=expected):
+        settle(make_plan(other, prepared), tmp_path)
+    with pytest.raises(ConfigError, match="--split of .* is test and must stay so, got val"):
+        settle(make_plan(replace(ASKED, split="val"), prepared), tmp_path)
+    with pytest.raises(DataError, match=r"is on other data: schema.json differs"):
+        settle(replace(plan, files={**plan.files, "schema.json": "other"}), tmp_path)
+    later = settle(make_plan(replace(ASKED, seeds=[1, 2]), prepared), tmp_path)
+    assert later.seeds == (0, 1, 2)  # the first seed in a configuration is no difference
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").touch()
+    with pytest.raises(ConfigError, match="exists and is no comparison"):
+        check_folder(tmp_path)
