@@ -7,8 +7,10 @@ positives. A pair is handled as one number, its key: user * num_items + item.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data_prep.ids import Ints, sorted_distinct
 
@@ -16,7 +18,30 @@ GRID_CELLS = 4_000_000
 """Most (user, item) cells weighed at once for heavy users: bounds the memory at 32 MB."""
 
 
-def draw(wanted: Ints, taken: Ints, num_items: int, rng: np.random.Generator) -> Ints:
+class Draws(Protocol):
+    """Where random items come from."""
+
+    def items(self, left: Ints, num_items: int) -> Ints:
+        """left[u] uniform items for each user u, users ascending."""
+
+    def weights(self, users: Ints, num_items: int) -> NDArray[np.float64]:
+        """(users, items) uniform in [0, 1)."""
+
+
+class OneStream:
+    """Draws for all users, one after the other, from one generator."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def items(self, left: Ints, num_items: int) -> Ints:
+        return self._rng.integers(0, num_items, int(left.sum()))
+
+    def weights(self, users: Ints, num_items: int) -> NDArray[np.float64]:
+        return self._rng.random((len(users), num_items))
+
+
+def draw(wanted: Ints, taken: Ints, num_items: int, draws: Draws) -> Ints:
     """Keys of new pairs: for user u, min(wanted[u], free items of u) of them, in no set order.
 
     `taken`: sorted distinct keys that must not be drawn. Every set of free items of the right
@@ -29,18 +54,18 @@ def draw(wanted: Ints, taken: Ints, num_items: int, rng: np.random.Generator) ->
     # Rejection is fast only while a third of the items stay free; the grid is then no larger
     # than one and a half times the pairs of these users.
     heavy = 3 * (used + need) > 2 * num_items
-    parts = [_by_rejection(np.where(heavy, 0, need), taken, num_items, rng)]
-    parts += _by_grid(np.flatnonzero(heavy & (need > 0)), need, taken, num_items, rng)
+    parts = [_by_rejection(np.where(heavy, 0, need), taken, num_items, draws)]
+    parts += _by_grid(np.flatnonzero(heavy & (need > 0)), need, taken, num_items, draws)
     return np.concatenate(parts)
 
 
-def _by_rejection(need: Ints, taken: Ints, num_items: int, rng: np.random.Generator) -> Ints:
+def _by_rejection(need: Ints, taken: Ints, num_items: int, draws: Draws) -> Ints:
     """The first need[u] distinct free items of a uniform sequence, drawn in rounds."""
     left = need.copy()
     drawn: list[Ints] = []
     while left.any():
         users = np.repeat(np.arange(len(left)), left)
-        keys = sorted_distinct(users * num_items + rng.integers(0, num_items, len(users)))
+        keys = sorted_distinct(users * num_items + draws.items(left, num_items))
         for known in (taken, *drawn):
             keys = keys[~_contained(keys, known)]
         drawn.append(keys)
@@ -48,9 +73,7 @@ def _by_rejection(need: Ints, taken: Ints, num_items: int, rng: np.random.Genera
     return np.concatenate([*drawn, np.empty(0, dtype=np.int64)])
 
 
-def _by_grid(
-    users: Ints, need: Ints, taken: Ints, num_items: int, rng: np.random.Generator
-) -> Iterator[Ints]:
+def _by_grid(users: Ints, need: Ints, taken: Ints, num_items: int, draws: Draws) -> Iterator[Ints]:
     """The need[u] items of least random weight among the free ones, for blocks of users."""
     place = np.full(len(need), -1)
     place[users] = np.arange(len(users))
@@ -59,7 +82,7 @@ def _by_grid(
     block = max(1, GRID_CELLS // num_items)
     for start in range(0, len(users), block):
         some = users[start : start + block]
-        weight = rng.random((len(some), num_items))
+        weight = draws.weights(some, num_items)
         here = slice(*np.searchsorted(row, [start, start + block]))
         weight[row[here] - start, taken[here] % num_items] = 2.0  # after every free item
         order = np.argsort(weight, axis=1)

@@ -1,9 +1,11 @@
 """From what a source read to what the writer writes: index, draw negatives, split.
 
 `paper`       a random split of all rows, negatives included; every id is known (vocabulary all).
+`hash`        the same, decided for each pair on its own (see data_prep/hash_split.py).
+
 `time`        one cut in time for everybody; `leave-last`: each user's last two rows held out.
 `given`       the split that the files came in.
-Under the last three the vocabulary is the training rows' only, and negatives are drawn per split:
+Under these three the vocabulary is the training rows' only, and negatives are drawn per split:
 for a user with n rows in the split, n items (or as many as there are) that the user has not
 touched in any split, among the items seen up to and including that split. Test draws first, then
 val, then train, so that no pair is drawn twice and the evaluation gets its full share.
@@ -18,15 +20,19 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from data_prep import ids, negatives, splits
+from data_prep import hash_split, hashing, ids, negatives, splits
+from data_prep.hash_split import IdHashes
 from data_prep.ids import Ints, sorted_distinct
+from data_prep.negatives import OneStream
 from data_prep.options import at_least, one_of
-from data_prep.rows import UNKNOWN_TIME, Examples, Prepared, Raw
+from data_prep.rows import UNKNOWN_TIME, Examples, Prepared, Raw, joined, unlabelled
 from data_prep.streams import stream
 from recsys_moe.schema import SPLITS, DataError, Task
 
 log = logging.getLogger("recsys_moe.prepare")
-PROTOCOLS = ("paper", "time", "leave-last")
+PROTOCOLS = ("paper", "hash", "time", "leave-last")
+ALL_KNOWN = ("paper", "hash")
+"""Protocols whose vocabulary is that of all rows."""
 
 
 def prepare_rows(
@@ -50,26 +56,31 @@ def prepare_rows(
     rows = Examples(user=user, item=item, labels=raw.labels, timestamp=raw.timestamp)
     log.info("%d rows of %d users and %d items", len(rows), len(user_ids), len(item_ids))
     sizes = (len(user_ids), len(item_ids))
-    if given is None and protocol == "paper":
+    if given is None and protocol == "hash":
+        hashes = IdHashes(hashing.of_ids(user_ids), hashing.of_ids(item_ids))
+        placed = hash_split.place(rows, hashes, negative_task, holdout, seed)
+        parts = {name: placed.part(code) for code, name in enumerate(SPLITS)}
+    elif given is None and protocol == "paper":
         parts = _random_parts(rows, raw.tasks, sizes, negative_task, holdout, seed)
+        parts = _shuffled(parts, seed)
     else:
         split = _ordered_split(raw, rows, protocol) if given is None else given
-        parts = _ordered_parts(rows, split, sizes, negative_task, seed)
+        parts = _shuffled(_ordered_parts(rows, split, sizes, negative_task, seed), seed)
     prepared = Prepared(
         name=raw.name,
         protocol=protocol if given is None else "given",
         vocabulary="all",
         tasks=raw.tasks,
-        splits={name: _shuffled(parts[name], seed, name) for name in SPLITS},
-        users=_features(raw.users, "user", user_ids),
-        items=_features(raw.items, "item", item_ids),
+        splits=parts,
+        users=features(raw.users, "user", user_ids),
+        items=features(raw.items, "item", item_ids),
         seeds={"negatives": seed, "split": seed},
         sources=raw.sources,
         command=command,
         report={**raw.report, **_shortage(rows, parts, negative_task)},
         repeats=repeats,
     )
-    return prepared if prepared.protocol == "paper" else _train_vocabulary(prepared)
+    return prepared if prepared.protocol in ALL_KNOWN else _train_vocabulary(prepared)
 
 
 def check_options(protocol: str, seed: int) -> None:
@@ -89,8 +100,8 @@ def _random_parts(
     if negative_task:
         taken = sorted_distinct(rows.user * sizes[1] + rows.item)
         wanted = _positives_per_user(rows, negative_task, sizes[0])
-        keys = negatives.draw(wanted, taken, sizes[1], stream(seed, "negatives"))
-        rows = _concatenated(rows, _unlabelled(keys, sizes[1], rows, negative_task))
+        keys = negatives.draw(wanted, taken, sizes[1], OneStream(stream(seed, "negatives")))
+        rows = joined([rows, _unlabelled(keys, sizes[1], rows, negative_task)])
     binary = next((task.name for task in tasks if task.kind == "binary"), None)
     classes = np.zeros(len(rows), dtype=np.int64) if binary is None else rows.labels[binary]
     # A missing label is a class of its own, so that its share is kept as well.
@@ -143,21 +154,21 @@ def _with_negatives(
             num_items,
             _positives_per_user(parts[name], task, num_users),
             sorted_distinct(np.concatenate([*taken, *drawn.values()])),
-            stream(seed, f"negatives {name}"),
+            OneStream(stream(seed, f"negatives {name}")),
         )
     for name, part in parts.items():
-        yield name, _concatenated(part, _unlabelled(drawn[name], num_items, part, task))
+        yield name, joined([part, _unlabelled(drawn[name], num_items, part, task)])
 
 
 def _draw_among(
-    items: Ints, num_items: int, wanted: Ints, taken: Ints, rng: np.random.Generator
+    items: Ints, num_items: int, wanted: Ints, taken: Ints, draws: negatives.Draws
 ) -> Ints:
     """negatives.draw with only `items` (sorted) to draw from; keys over all items."""
     place = np.full(num_items, -1)
     place[items] = np.arange(len(items))
     inside = taken[place[taken % num_items] >= 0]
     known = inside // num_items * len(items) + place[inside % num_items]
-    keys = negatives.draw(wanted, known, len(items), rng)
+    keys = negatives.draw(wanted, known, len(items), draws)
     return keys // max(1, len(items)) * num_items + items[keys % max(1, len(items))]
 
 
@@ -166,27 +177,17 @@ def _positives_per_user(rows: Examples, task: str, num_users: int) -> Ints:
 
 
 def _unlabelled(keys: Ints, num_items: int, like: Examples, task: str) -> Examples:
-    """Sampled negatives as rows: 0 for `task`, every other label missing."""
-    labels = {name: np.full(len(keys), np.nan, dtype=np.float32) for name in like.labels}
-    labels[task] = np.zeros(len(keys), dtype=np.float32)
-    time = np.full(len(keys), UNKNOWN_TIME, dtype=np.int64)
-    return Examples(user=keys // num_items, item=keys % num_items, labels=labels, timestamp=time)
+    return unlabelled(keys // num_items, keys % num_items, like, task)
 
 
-def _concatenated(first: Examples, second: Examples) -> Examples:
-    return Examples(
-        user=np.concatenate([first.user, second.user]),
-        item=np.concatenate([first.item, second.item]),
-        labels={n: np.concatenate([first.labels[n], second.labels[n]]) for n in first.labels},
-        timestamp=np.concatenate([first.timestamp, second.timestamp]),
-    )
+def _shuffled(parts: dict[str, Examples], seed: int) -> dict[str, Examples]:
+    return {
+        name: parts[name].take(stream(seed, f"order {name}").permutation(len(parts[name])))
+        for name in SPLITS
+    }
 
 
-def _shuffled(part: Examples, seed: int, name: str) -> Examples:
-    return part.take(stream(seed, f"order {name}").permutation(len(part)))
-
-
-def _features(table: pa.Table | None, key: str, vocabulary: pa.Array) -> pa.Table:
+def features(table: pa.Table | None, key: str, vocabulary: pa.Array) -> pa.Table:
     plain = pa.table({key: vocabulary})
     return plain if table is None else ids.align(table, key, vocabulary)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,13 +29,32 @@ class Examples:
     def __len__(self) -> int:
         return len(self.user)
 
-    def take(self, rows: NDArray[np.generic]) -> Examples:
+    def take(self, rows: NDArray[np.generic] | slice) -> Examples:
         return Examples(
             user=self.user[rows],
             item=self.item[rows],
             labels={name: label[rows] for name, label in self.labels.items()},
             timestamp=self.timestamp[rows],
         )
+
+
+def joined(parts: Sequence[Examples]) -> Examples:
+    """The rows of all parts, one part after the other."""
+    names = parts[0].labels
+    return Examples(
+        user=np.concatenate([part.user for part in parts]),
+        item=np.concatenate([part.item for part in parts]),
+        labels={name: np.concatenate([part.labels[name] for part in parts]) for name in names},
+        timestamp=np.concatenate([part.timestamp for part in parts]),
+    )
+
+
+def unlabelled(user: Ints, item: Ints, like: Examples, task: str) -> Examples:
+    """Sampled negatives as rows: 0 for `task`, every other label missing."""
+    labels = {name: np.full(len(user), np.nan, dtype=np.float32) for name in like.labels}
+    labels[task] = np.zeros(len(user), dtype=np.float32)
+    time = np.full(len(user), UNKNOWN_TIME, dtype=np.int64)
+    return Examples(user=user, item=item, labels=labels, timestamp=time)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,12 +32,14 @@ class TableFile:
     source: Source
     text: bytes = b""
     layout: Layout | None = None
-    """How `text` is laid out; None for Parquet."""
+    """How `text` is laid out; None for Parquet, or where the text is not at hand."""
+    first: int = 0
+    """Rows of the file before `columns`."""
 
     def place(self, row: int) -> str:
         """Where row `row` (from 0) is, for messages."""
         if self.layout is None:
-            return f"{self.label}, row {row + 1}"
+            return f"{self.label}, row {self.first + row + 1}"
         line = delimited.line_of_row(self.text, self.layout, row, self.label)
         return f"{self.label}, line {line}"
 
@@ -47,10 +49,11 @@ def read(path: Path, columns: list[str] | None) -> list[TableFile]:
 
     Raises DataError naming the file (and line) that is missing, damaged or without a column.
     """
-    return [_read_file(file, columns) for file in _files(path)]
+    return [_read_file(file, columns) for file in files_at(path)]
 
 
-def _files(path: Path) -> list[Path]:
+def files_at(path: Path) -> list[Path]:
+    """The file, or the files of the folder by name. Raises DataError when there is none."""
     if not path.exists():
         raise DataError(f"{path} does not exist")
     if not path.is_dir():
@@ -61,6 +64,13 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
+def is_parquet(path: Path) -> bool:
+    """By its name. Raises DataError for a file of no kind that can be read."""
+    if _suffix(path) not in (*TEXT, *PARQUET):
+        raise DataError(f"{path}: must be one of {', '.join((*TEXT, *PARQUET))} (or .gz of it)")
+    return _suffix(path) in PARQUET
+
+
 def _suffix(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
@@ -68,12 +78,10 @@ def _suffix(path: Path) -> str:
 def _read_file(path: Path, columns: list[str] | None) -> TableFile:
     data = _content(path)
     source = Source(name=path.name, sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
-    if _suffix(path) in PARQUET:
+    if is_parquet(path):
         return TableFile(label=str(path), columns=_parquet(data, path, columns), source=source)
-    if _suffix(path) not in TEXT:
-        raise DataError(f"{path}: must be one of {', '.join((*TEXT, *PARQUET))} (or .gz of it)")
     text = delimited.utf8(_unpacked(data, path))
-    layout = _layout(text, path, columns)
+    layout = text_layout(text, path, columns)
     table = delimited.read(text, layout, str(path))
     return TableFile(label=str(path), columns=table, source=source, text=text, layout=layout)
 
@@ -97,17 +105,27 @@ def _unpacked(data: bytes, path: Path) -> bytes:
 def _parquet(data: bytes, path: Path, columns: list[str] | None) -> pa.Table:
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
-        names = file.schema_arrow.names
-        for wanted in columns or []:
-            if wanted not in names:
-                raise delimited.missing_column(str(path), wanted, names)
+        check_columns(file, path, columns or [])
         return file.read(columns=columns)
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{path}: is not a whole Parquet file ({reason})") from None
+        raise not_parquet(path, error) from None
 
 
-def _layout(text: bytes, path: Path, columns: list[str] | None) -> Layout:
+def check_columns(file: pq.ParquetFile, path: Path, columns: list[str]) -> None:
+    """Raises DataError for the first of `columns` that is missing."""
+    names = file.schema_arrow.names
+    for wanted in columns:
+        if wanted not in names:
+            raise delimited.missing_column(str(path), wanted, names)
+
+
+def not_parquet(path: Path, error: Exception) -> DataError:
+    """The error for a file that is damaged or no Parquet."""
+    return DataError(f"{path}: is not a whole Parquet file ({str(error).splitlines()[0]})")
+
+
+def text_layout(text: bytes, path: Path, columns: list[str] | None) -> Layout:
+    """How a text file that begins with `text` is laid out. Raises DataError for another kind."""
     header = text.split(b"\n", 1)[0].decode("utf-8-sig")
     separator = max(TEXT[_suffix(path)], key=header.count)
     names = delimited.header(text, separator) if columns is None else columns

@@ -5,20 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from data_prep import ids
+from data_prep.parts import Parts, split_table, write_table
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
 from recsys_moe.schema import SCHEMA_FILE, SPLITS, ConfigError, DataError, Feature, Schema, Task
 
 log = logging.getLogger("recsys_moe.prepare")
-ROWS_PER_PART = 1 << 23
-ROWS_PER_GROUP = 1 << 20
 
 
 def check_target(out: Path, force: bool) -> None:
@@ -41,13 +42,41 @@ def write(prepared: Prepared, out: Path, *, force: bool = False) -> Schema:
     fails, ConfigError when `out` cannot be written; nothing is left behind then.
     """
     check_target(out, force)
-    _check(prepared)
-    schema = _schema(prepared)
+    parts = prepared.splits
+    for name, part in parts.items():  # before anything is written
+        _check_rows(len(part), name)
+        _check_block(part, prepared, name)
+    if not prepared.repeats:
+        check_pairs(list(parts.values()), (len(prepared.users), len(prepared.items)))
+    timed = any((part.timestamp != UNKNOWN_TIME).any() for part in parts.values())
+    blocks = {name: [part] for name, part in parts.items()}
+    return write_blocks(prepared, blocks, out, timed=timed, force=force)
+
+
+def write_blocks(
+    prepared: Prepared,
+    blocks: Mapping[str, Iterable[Examples]],
+    out: Path,
+    *,
+    timed: bool,
+    force: bool = False,
+) -> Schema:
+    """Like `write`, with the rows of each split in blocks that are read one after the other.
+
+    How the rows are cut into blocks changes nothing in `out`. `timed`: whether any row has a
+    timestamp. `prepared.splits` is not read, and pairs are not checked for repeats.
+    """
+    check_target(out, force)
     target = out.resolve()
     building = target.parent / f".{target.name}.building-{os.getpid()}"
     try:
         building.mkdir(parents=True)
-        _write_files(prepared, schema, building)
+        counts = {
+            name: _write_split(blocks[name], prepared, name, timed, building / name)
+            for name in SPLITS
+        }
+        schema = _schema(prepared, counts)
+        _write_ids(prepared, schema, building)
         _replace(target, building)
     except OSError as error:
         raise ConfigError(f"--out {out} cannot be written: {error.strerror or error}") from None
@@ -57,16 +86,54 @@ def write(prepared: Prepared, out: Path, *, force: bool = False) -> Schema:
     return schema
 
 
-def _check(prepared: Prepared) -> None:
-    sizes = (len(prepared.users), len(prepared.items))
-    for name, part in prepared.splits.items():
-        if len(part) == 0:
-            raise DataError(f"the {name} split has no rows; prepare more data or another protocol")
-        _check_indices(part, sizes, name)
-        for task in prepared.tasks:
-            _check_labels(part.labels[task.name], task, name)
-    if not prepared.repeats:
-        _check_pairs(list(prepared.splits.values()), sizes)
+@dataclass
+class _Counts:
+    """Of one split: rows, and per task the labelled rows with their sum and ones."""
+
+    rows: int = 0
+    labelled: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    total: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    ones: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, part: Examples) -> None:
+        self.rows += len(part)
+        for name, labels in part.labels.items():
+            known = labels[~np.isnan(labels)].astype(np.float64)
+            self.labelled[name] += len(known)
+            self.total[name] += float(known.sum())
+            self.ones[name] += int((known == 1).sum())
+
+    def of(self, task: Task) -> dict[str, float]:
+        """Over the labelled rows; the mean of none is given as 0."""
+        labelled = self.labelled[task.name]
+        mean = self.total[task.name] / labelled if labelled else 0.0
+        counts: dict[str, float] = {"labelled": labelled, "mean": mean}
+        return counts | ({"positive": self.ones[task.name]} if task.kind == "binary" else {})
+
+
+def _write_split(
+    blocks: Iterable[Examples], prepared: Prepared, name: str, timed: bool, folder: Path
+) -> _Counts:
+    counts = _Counts()
+    with Parts(folder) as parts:
+        for block in blocks:
+            if len(block):
+                _check_block(block, prepared, name)
+                counts.add(block)
+                parts.add(split_table(block, prepared.tasks, timed))
+    _check_rows(counts.rows, name)
+    return counts
+
+
+def _check_rows(rows: int, split: str) -> None:
+    if rows == 0:
+        raise DataError(f"the {split} split has no rows; prepare more data or another protocol")
+
+
+def _check_block(block: Examples, prepared: Prepared, split: str) -> None:
+    _check_indices(block, (len(prepared.users), len(prepared.items)), split)
+    for task in prepared.tasks:
+        _check_labels(block.labels[task.name], task, split)
 
 
 def _check_indices(part: Examples, sizes: tuple[int, int], split: str) -> None:
@@ -91,8 +158,11 @@ def _check_labels(labels: NDArray[np.float32], task: Task, split: str) -> None:
         raise DataError(f"{split}: label {task.name!r} must be {rule}, got {wrong[0]:g}")
 
 
-def _check_pairs(parts: list[Examples], sizes: tuple[int, int]) -> None:
-    """No pair twice, within a split or across; unseen ids share an index and cannot tell."""
+def check_pairs(parts: list[Examples], sizes: tuple[int, int]) -> None:
+    """Raises DataError for a pair that is there twice, within a part or across.
+
+    Ids without an index of their own share one and cannot tell.
+    """
     known = [(part.user < sizes[0]) & (part.item < sizes[1]) for part in parts]
     keys = [
         part.user[rows] * sizes[1] + part.item[rows]
@@ -108,7 +178,7 @@ def _check_pairs(parts: list[Examples], sizes: tuple[int, int]) -> None:
         )
 
 
-def _schema(prepared: Prepared) -> Schema:
+def _schema(prepared: Prepared, counts: dict[str, _Counts]) -> Schema:
     return Schema(
         name=prepared.name,
         protocol=prepared.protocol,
@@ -116,12 +186,10 @@ def _schema(prepared: Prepared) -> Schema:
         user=_feature("user", prepared.users),
         item=_feature("item", prepared.items),
         tasks=prepared.tasks,
-        rows={name: len(part) for name, part in prepared.splits.items()},
+        rows={name: found.rows for name, found in counts.items()},
         labels={
-            name: {
-                task.name: _label_counts(part.labels[task.name], task) for task in prepared.tasks
-            }
-            for name, part in prepared.splits.items()
+            name: {task.name: found.of(task) for task in prepared.tasks}
+            for name, found in counts.items()
         },
         seeds=prepared.seeds,
         sources=prepared.sources,
@@ -135,47 +203,13 @@ def _feature(name: str, table: pa.Table) -> Feature:
     return Feature(name=name, column=f"{name}_index", size=len(raw), id_type=ids.id_type(raw))
 
 
-def _label_counts(labels: NDArray[np.float32], task: Task) -> dict[str, float]:
-    """Over the labelled rows; the mean of none is given as 0."""
-    known = labels[~np.isnan(labels)].astype(np.float64)
-    mean = float(known.mean()) if len(known) else 0.0
-    counts: dict[str, float] = {"labelled": len(known), "mean": mean}
-    if task.kind == "binary":
-        counts["positive"] = int((known == 1).sum())
-    return counts
-
-
-def _write_files(prepared: Prepared, schema: Schema, folder: Path) -> None:
-    timed = any((part.timestamp != UNKNOWN_TIME).any() for part in prepared.splits.values())
-    for name in SPLITS:
-        table = _split_table(prepared.splits[name], prepared.tasks, timed)
-        for number, start in enumerate(range(0, len(table), ROWS_PER_PART)):
-            path = folder / name / f"part-{number:05d}.parquet"
-            _write_parquet(table.slice(start, ROWS_PER_PART), path)
+def _write_ids(prepared: Prepared, schema: Schema, folder: Path) -> None:
     for name, known in (("user", prepared.users), ("item", prepared.items)):
         index = pa.array(np.arange(len(known), dtype=np.int32))
-        _write_parquet(known.add_column(1, f"{name}_index", index), folder / f"{name}s.parquet")
+        plain = known.add_column(1, f"{name}_index", index).replace_schema_metadata(None)
+        path = folder / f"{name}s.parquet"
+        write_table(plain, path)
     (folder / SCHEMA_FILE).write_text(schema.to_json(), encoding="utf-8")
-
-
-def _split_table(part: Examples, tasks: tuple[Task, ...], timed: bool) -> pa.Table:
-    columns = {
-        "user_index": pa.array(part.user.astype(np.int32)),
-        "item_index": pa.array(part.item.astype(np.int32)),
-    }
-    for task in tasks:
-        label = part.labels[task.name]
-        columns[task.column] = pa.array(label, type=pa.float32(), mask=np.isnan(label))
-    if timed:
-        unknown = part.timestamp == UNKNOWN_TIME
-        columns["timestamp"] = pa.array(part.timestamp, type=pa.int64(), mask=unknown)
-    return pa.table(columns)
-
-
-def _write_parquet(table: pa.Table, path: Path) -> None:
-    path.parent.mkdir(exist_ok=True)
-    plain = table.replace_schema_metadata(None)
-    pq.write_table(plain, path, compression="zstd", version="2.6", row_group_size=ROWS_PER_GROUP)
 
 
 def _replace(out: Path, building: Path) -> None:

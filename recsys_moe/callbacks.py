@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import io
 import logging
 import time
 from pathlib import Path
 from typing import Any
 
 import lightning
-from lightning.pytorch.callbacks import Callback, RichProgressBar
+from lightning.pytorch.callbacks import Callback, EarlyStopping, RichProgressBar
+
+from recsys_moe.run_folder import write_text
 
 logger = logging.getLogger("recsys_moe.fit")
 SECONDS_BETWEEN_LINES = 5.0
@@ -19,34 +22,73 @@ class EpochCsv(Callback):
     """metrics.csv with one complete row per epoch.
 
     Lightning's CSVLogger spreads an epoch over several rows with holes and deletes the file when a
-    run is resumed.
+    run is resumed. Here the rows are part of each checkpoint, and a resumed run starts from those:
+    none is missing, doubled or cut off.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.text = ""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"text": self.text}
+
+    def on_load_checkpoint(
+        self,
+        trainer: lightning.Trainer,
+        pl_module: lightning.LightningModule,
+        checkpoint: dict[str, Any],
+    ) -> None:
+        self.text = checkpoint["callbacks"][self.state_key]["text"]
+        if trainer.is_global_zero:
+            write_text(self.path, self.text)
 
     def on_train_epoch_end(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
     ) -> None:
-        if not trainer.is_global_zero:
-            return
         values = {k: float(v) for k, v in sorted(trainer.logged_metrics.items()) if "/" in k}
         row = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, **values}
-        new = not self.path.exists()
-        with self.path.open("a", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, list(row))
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
+        stream = io.StringIO(newline="")
+        writer = csv.DictWriter(stream, list(row), lineterminator="\n")
+        if not self.text:
+            writer.writeheader()
+        writer.writerow(row)
+        self.text += stream.getvalue()
+        if trainer.is_global_zero:
+            write_text(self.path, self.text)
+
+
+class Patience(EarlyStopping):
+    """Lightning's, but a run that had stopped stays so, and a resumed one may be more patient."""
+
+    def on_load_checkpoint(
+        self,
+        trainer: lightning.Trainer,
+        pl_module: lightning.LightningModule,
+        checkpoint: dict[str, Any],
+    ) -> None:
+        waited = checkpoint["callbacks"][self.state_key]["wait_count"]
+        trainer.should_stop = waited >= self.patience
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict({**state_dict, "patience": self.patience})
 
 
 class PlainProgress(Callback):
     """A line every few seconds and one per epoch, for logs and pipes."""
 
+    def on_train_start(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
+    ) -> None:
+        # A run that is resumed inside an epoch does not start it.
+        self.on_train_epoch_start(trainer, pl_module)
+        self.done = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+
     def on_train_epoch_start(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
     ) -> None:
         self.start = self.last = time.monotonic()
+        self.done = 0
 
     def on_train_batch_end(
         self,
@@ -57,18 +99,18 @@ class PlainProgress(Callback):
         batch_idx: int,
     ) -> None:
         now = time.monotonic()
-        if batch_idx and now - self.last < SECONDS_BETWEEN_LINES:
+        if batch_idx > self.done and now - self.last < SECONDS_BETWEEN_LINES:
             return
         self.last = now
-        loss = trainer.progress_bar_metrics.get("loss", float("nan"))
+        loss = trainer.progress_bar_metrics.get("loss")  # of no step yet in a resumed run
         logger.info(
-            "epoch %d/%s step %d/%d loss %.4f, %.0f steps/s",
+            "epoch %d/%s step %d/%d%s, %.0f steps/s",
             trainer.current_epoch + 1,
             trainer.max_epochs,
             batch_idx + 1,
             trainer.num_training_batches,
-            loss,
-            (batch_idx + 1) / max(now - self.start, 1e-9),
+            "" if loss is None else f" loss {loss:.4f}",
+            (batch_idx + 1 - self.done) / max(now - self.start, 1e-9),
         )
 
     def on_train_epoch_end(

@@ -1,18 +1,17 @@
 """Prepared Parquet -> contiguous columns -> batches by whole-batch index slicing.
 
 Axes: B batch, T tasks. There is no per-row access and no worker process: a batch of 512 is three
-index operations, well under a hundredth of a training step.
+index operations, well under a hundredth of a training step. What does not fit in memory stays a
+`StoredColumns`, which `recsys_moe.streaming` reads by row group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -21,7 +20,6 @@ from torch import Tensor
 from recsys_moe.schema import DataError, Schema
 
 T = TypeVar("T")
-Array = npt.NDArray[Any]
 
 
 class Batch(NamedTuple):
@@ -34,11 +32,17 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """All rows of a split as three tensors with the layout of `Batch`."""
+    """Rows as three tensors with the layout of `Batch`."""
 
     user: Tensor
     item: Tensor
     labels: Tensor
+
+    @classmethod
+    def empty(cls, rows: int, tasks: int) -> Columns:
+        """Room for `rows` rows, with no values yet."""
+        user, item = (torch.empty(rows, dtype=torch.int32) for _ in range(2))
+        return cls(user, item, torch.empty(rows, tasks))
 
     def __len__(self) -> int:
         return len(self.user)
@@ -46,102 +50,209 @@ class Columns:
     def take(self, rows: Tensor | slice) -> Batch:
         return Batch(self.user[rows], self.item[rows], self.labels[rows])
 
+    def put(self, start: int, rows: Batch) -> None:
+        """Write `rows` behind row `start`."""
+        to = slice(start, start + len(rows.user))
+        for own, values in zip((self.user, self.item, self.labels), rows, strict=True):
+            own[to] = values
+
+    def chunks(self) -> Iterator[Columns]:
+        """The rows in order: here all at once, from disk by row group."""
+        yield self
+
 
 class TrainBatches:
-    """One epoch of training batches in an order that depends on (seed, epoch) alone.
+    """One epoch of training batches in an order that depends on the seed alone.
 
-    The last, partial batch is kept. A small share of users and items is replaced by the index of
-    the unseen id, which trains that row of the embedding tables.
+    Of `world` processes each takes its share of every global batch of `world` x `batch_size`
+    rows; one process with batches of that size does the same steps. The last, partial batch is
+    kept and shared out as evenly as it goes. A small share of users and items is replaced by the
+    index of the unseen id, which trains that row of the embedding tables.
+    `start` leaves out as many batches and changes no other; `len` counts these too.
     """
 
     def __init__(
-        self, columns: Columns, schema: Schema, batch_size: int, unseen_rate: float, seed: int
+        self,
+        columns: Columns,
+        schema: Schema,
+        batch_size: int,
+        unseen_rate: float,
+        seed: int,
+        *,
+        rank: int = 0,
+        world: int = 1,
+        start: int = 0,
     ) -> None:
         self.columns = columns
-        self.schema = schema
+        self.unseen = Unseen(unseen_rate, schema.user.size, schema.item.size)
         self.batch_size = batch_size
-        self.unseen_rate = unseen_rate
         self.seed = seed
+        self.rank, self.world, self.start = rank, world, start
+        self.batches = batches_per_epoch(len(columns), batch_size, world)
 
     def __len__(self) -> int:
-        return -(-len(self.columns) // self.batch_size)
+        return self.batches
 
     def __iter__(self) -> Iterator[Batch]:
-        generator = torch.Generator().manual_seed(self.seed)
-        order = torch.randperm(len(self.columns), generator=generator)
-        for rows in order.split(self.batch_size):
-            batch = self.columns.take(rows)
-            self._hide(batch.user, self.schema.user.size, generator)
-            self._hide(batch.item, self.schema.item.size, generator)
-            yield batch
+        bounds = batch_bounds(len(self.columns), self.batch_size * self.world, self.batches)
+        share = (self.rank, self.world)
+        return shuffled(self.columns, bounds, self.unseen, self.seed, share, self.start)
 
-    def _hide(self, index_B: Tensor, unseen: int, generator: torch.Generator) -> None:
-        if self.unseen_rate:
-            hidden_B = torch.rand(len(index_B), generator=generator) < self.unseen_rate
-            index_B.masked_fill_(hidden_B, unseen)
+
+class Unseen(NamedTuple):
+    """How often an id is hidden, and the indices that stand for a hidden user and item."""
+
+    rate: float
+    user: int
+    item: int
+
+
+def batches_per_epoch(rows: int, batch_size: int, world: int) -> int:
+    """Batches of every process. A last batch of fewer rows than processes joins the one before.
+
+    Raises DataError when there are fewer rows than processes.
+    """
+    if rows < world:
+        raise DataError(f"training has {rows} rows for {world} devices; use at most {rows}")
+    return max(1, -(-(rows - world + 1) // (batch_size * world)))
+
+
+def batch_bounds(rows: int, size: int, batches: int) -> list[tuple[int, int]]:
+    """First and last row of `batches` batches of `size`; the last one has whatever is left."""
+    return [(n * size, rows if n == batches - 1 else (n + 1) * size) for n in range(batches)]
+
+
+def part_bounds(start: int, stop: int, rank: int, world: int) -> tuple[int, int]:
+    """Part `rank` of start..stop cut into `world` parts that differ by one row at most."""
+    rows = stop - start
+    return start + rows * rank // world, start + rows * (rank + 1) // world
+
+
+def shuffled(
+    columns: Columns,
+    bounds: Iterable[tuple[int, int]],
+    unseen: Unseen,
+    seed: int,
+    share: tuple[int, int] = (0, 1),
+    start: int = 0,
+) -> Iterator[Batch]:
+    """Batches from `bounds`, in a random order of the rows; of each the part `share` (which, of).
+
+    The first `start` are drawn and not taken, so that those behind them stay what they are.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(columns), generator=generator)
+    for number, (first, stop) in enumerate(bounds):
+        hidden = _hidden(stop - first, unseen.rate, generator)
+        if number < start:
+            continue
+        part = slice(*part_bounds(0, stop - first, *share))
+        batch = columns.take(order[first:stop][part])
+        for index_B, one, hidden_B in zip(batch, unseen[1:], hidden, strict=False):
+            index_B.masked_fill_(hidden_B[part], one)
+        yield batch
+
+
+def _hidden(rows: int, rate: float, generator: torch.Generator) -> list[Tensor]:
+    """Which users and which items of a batch are hidden; nothing is drawn for a rate of 0."""
+    return [torch.rand(rows, generator=generator) < rate for _ in range(2 if rate else 0)]
 
 
 class EvalBatches:
-    """The rows of a split in order, in slices that copy nothing."""
+    """The rows of a split in order, in slices that copy nothing.
 
-    def __init__(self, columns: Columns, batch_size: int) -> None:
+    Of `world` processes each has a range of whole batches, as many as the others or one more.
+    """
+
+    def __init__(self, columns: Columns, batch_size: int, *, rank: int = 0, world: int = 1) -> None:
         self.columns = columns
         self.batch_size = batch_size
+        self.bounds = part_bounds(0, -(-len(columns) // batch_size), rank, world)
 
     def __len__(self) -> int:
-        return -(-len(self.columns) // self.batch_size)
+        return self.bounds[1] - self.bounds[0]
 
     def __iter__(self) -> Iterator[Batch]:
-        for start in range(0, len(self.columns), self.batch_size):
+        for batch in range(*self.bounds):
+            start = batch * self.batch_size
             yield self.columns.take(slice(start, start + self.batch_size))
 
 
-def load_columns(folder: Path, schema: Schema, split: str, max_memory_mb: int = 4096) -> Columns:
-    """Read a split's Parquet parts into contiguous tensors, memory-mapped when they are larger.
+class StoredColumns:
+    """A split on disk: `Columns` by row group, in the order of the parts.
 
     Raises DataError when the split is missing, empty, unreadable or not what schema.json says.
     """
-    parts = sorted((Path(folder) / split).glob("*.parquet"))
+
+    def __init__(self, folder: Path, schema: Schema, split: str) -> None:
+        self.schema = schema
+        self._groups = _row_groups(Path(folder) / split)
+        self.sizes = [rows for *_, rows in self._groups]
+        """Rows of each row group."""
+        if len(self) != schema.rows.get(split) or len(self) == 0:
+            raise DataError(
+                f"{folder}/{split} holds {len(self)} rows, schema.json says "
+                f"{schema.rows.get(split)}; prepare the data again"
+            )
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    def group(self, number: int) -> Columns:
+        """The rows of one row group."""
+        part, group, _ = self._groups[number]
+        file = _read(pq.ParquetFile, part)
+        features, tasks = (self.schema.user, self.schema.item), self.schema.tasks
+        names = [*(one.column for one in features), *(task.column for task in tasks)]
+        missing = [name for name in names if name not in file.schema_arrow.names]
+        if missing:
+            raise DataError(f"{part}: column {missing[0]!r} is missing; prepare the data again")
+        table = _read(lambda _: file.read_row_group(group, columns=names), part)
+        user, item = (_indices(table[one.column], one.size, part) for one in features)
+        labels = torch.empty(table.num_rows, len(tasks))
+        for column, task in enumerate(tasks):
+            labels[:, column] = torch.from_numpy(table[task.column].to_numpy().copy())
+        return Columns(user, item, labels)
+
+    def chunks(self) -> Iterator[Columns]:
+        """Row group after row group."""
+        return map(self.group, range(len(self.sizes)))
+
+    def load(self) -> Columns:
+        """All rows in memory."""
+        columns, start = Columns.empty(len(self), len(self.schema.tasks)), 0
+        for chunk in self.chunks():
+            columns.put(start, chunk.take(slice(None)))
+            start += len(chunk)
+        return columns
+
+
+Rows = Columns | StoredColumns
+
+
+def load_columns(folder: Path, schema: Schema, split: str) -> Columns:
+    """A split in memory. Raises DataError as `StoredColumns` does."""
+    return StoredColumns(folder, schema, split).load()
+
+
+def _row_groups(folder: Path) -> list[tuple[Path, int, int]]:
+    """Part, number in the part, rows of every row group that has any."""
+    parts = sorted(folder.glob("*.parquet"))
     if not parts:
-        raise DataError(f"{folder}/{split} has no Parquet part; prepare the data again")
-    rows = sum(_read(pq.read_metadata, part).num_rows for part in parts)
-    if rows != schema.rows.get(split) or rows == 0:
-        raise DataError(
-            f"{folder}/{split} holds {rows} rows, schema.json says {schema.rows.get(split)}; "
-            "prepare the data again"
-        )
-    megabytes = rows * 4 * (2 + len(schema.tasks)) / 2**20
-    create = _mapped(Path(folder) / ".columns", split) if megabytes > max_memory_mb else _in_memory
-    user, item = create("user", (rows,), np.int32), create("item", (rows,), np.int32)
-    labels = create("labels", (rows, len(schema.tasks)), np.float32)
-    start = 0
+        raise DataError(f"{folder} has no Parquet part; prepare the data again")
+    found = []
     for part in parts:
-        start = _fill(part, schema, start, user, item, labels)
-    return Columns(torch.from_numpy(user), torch.from_numpy(item), torch.from_numpy(labels))
+        metadata = _read(pq.read_metadata, part)
+        sizes = [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
+        found += [(part, n, rows) for n, rows in enumerate(sizes) if rows]
+    return found
 
 
-def _fill(part: Path, schema: Schema, start: int, user: Array, item: Array, labels: Array) -> int:
-    """Copy one part behind row `start`, one row group at a time. Returns the next free row."""
-    file = _read(pq.ParquetFile, part)
-    names = [schema.user.column, schema.item.column, *(task.column for task in schema.tasks)]
-    missing = [name for name in names if name not in file.schema_arrow.names]
-    if missing:
-        raise DataError(f"{part}: column {missing[0]!r} is missing; prepare the data again")
-    for table in file.iter_batches(batch_size=1 << 20, columns=names):
-        rows = slice(start, start + table.num_rows)
-        user[rows] = _indices(table[schema.user.column], schema.user.size, part)
-        item[rows] = _indices(table[schema.item.column], schema.item.size, part)
-        for column, task in enumerate(schema.tasks):
-            labels[rows, column] = table[task.column].to_numpy(zero_copy_only=False)
-        start += table.num_rows
-    return start
-
-
-def _indices(column: pa.Array, size: int, part: Path) -> Array:
-    values = column.to_numpy(zero_copy_only=False)
+def _indices(column: pa.ChunkedArray, size: int, part: Path) -> Tensor:
+    values = column.to_numpy()
     if column.null_count or values.min(initial=0) < 0 or values.max(initial=0) > size:
         raise DataError(f"{part}: indices must be in 0..{size}; prepare the data again")
-    return values
+    return torch.from_numpy(values.copy())
 
 
 def _read(reader: Callable[[Path], T], part: Path) -> T:
@@ -149,18 +260,3 @@ def _read(reader: Callable[[Path], T], part: Path) -> T:
         return reader(part)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{part} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
-
-
-def _in_memory(name: str, shape: tuple[int, ...], dtype: type) -> Array:
-    return np.empty(shape, dtype)
-
-
-def _mapped(folder: Path, split: str) -> Callable[[str, tuple[int, ...], type], Array]:
-    """Columns in files of a cache folder inside the prepared data."""
-    folder.mkdir(exist_ok=True)
-
-    def create(name: str, shape: tuple[int, ...], dtype: type) -> Array:
-        path = folder / f"{split}.{name}.npy"
-        return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-
-    return create

@@ -39,7 +39,7 @@ def _window(value: Any) -> Any:
 
 
 class DataConfig(Section):
-    eval_batch_size: int = Field(default=8192, ge=1)
+    eval_batch_size: int = Field(default=2048, ge=1)
     """Rows per batch in validation and evaluation, rounded up to whole groups of `batchwise_rows`;
     changes speed and memory, not results."""
     batchwise_rows: int = Field(default=128, ge=1)
@@ -158,7 +158,25 @@ class TrainerConfig(Section):
     precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true"
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
     devices: int = Field(default=1, ge=1)
+    """Devices of each machine, with a process each. See docs/devices.md."""
+    num_nodes: int = Field(default=1, ge=1)
+    """Machines that train together."""
     log_every_n_steps: int = Field(default=100, ge=1)
+    checkpoint_every_n_steps: int = Field(default=10_000, ge=1)
+    """Steps between checkpoints inside an epoch; the end of an epoch always has one."""
+
+    @property
+    def processes(self) -> int:
+        return self.devices * self.num_nodes
+
+    @model_validator(mode="after")
+    def _batch_is_shared_out(self) -> TrainerConfig:
+        if self.batch_size % self.processes:
+            raise ValueError(
+                "trainer.batch_size, which all devices share, must be a multiple of "
+                f"trainer.devices x trainer.num_nodes = {self.processes}, got {self.batch_size}"
+            )
+        return self
 
 
 class Config(Section):
@@ -184,10 +202,10 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _lazy_on_one_device(self) -> Config:
-        if self.optim.embeddings == "lazy" and self.trainer.devices > 1:
+        if self.optim.embeddings == "lazy" and self.trainer.processes > 1:
             raise ValueError(
                 "optim.embeddings must be dense or auto with several devices, "
-                f"got lazy with trainer.devices={self.trainer.devices}"
+                f"got lazy with trainer.devices x trainer.num_nodes = {self.trainer.processes}"
             )
         return self
 

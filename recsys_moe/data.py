@@ -1,15 +1,24 @@
-"""The LightningDataModule: batches of a prepared folder, straight from columnar memory."""
+"""The LightningDataModule: batches of a prepared folder, from memory or by row group from disk."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import lightning
+from torch.utils.data import DataLoader
 
-from recsys_moe.columns import Columns, EvalBatches, TrainBatches, load_columns
+from recsys_moe.columns import Batch, Columns, EvalBatches, Rows, TrainBatches
 from recsys_moe.config import Config
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
+from recsys_moe.streaming import (
+    StreamBatches,
+    StreamEvalBatches,
+    eval_batches,
+    open_rows,
+    rows_within,
+)
 
 
 class RecDataModule(lightning.LightningDataModule):
@@ -20,26 +29,66 @@ class RecDataModule(lightning.LightningDataModule):
         self.folder = Path(folder)
         self.config = config
         self.schema = Schema.load(self.folder)
-        self._columns: dict[str, Columns] = {}
+        self._rows: dict[str, Rows] = {}
 
-    def columns(self, split: str) -> Columns:
-        """Columns of a split, read once."""
-        if split not in self._columns:
-            self._columns[split] = load_columns(
-                self.folder, self.schema, split, self.config.data.max_memory_mb
-            )
-        return self._columns[split]
+    def rows(self, split: str) -> Rows:
+        """A split, opened once: in memory where it fits (training: the shuffle window)."""
+        if split not in self._rows:
+            most = self.window if split == "train" else self._most
+            self._rows[split] = open_rows(self.folder, self.schema, split, most)
+        return self._rows[split]
 
-    def train_dataloader(self) -> TrainBatches:
+    @property
+    def _most(self) -> int:
+        """Rows that fit in data.max_memory_mb."""
+        return rows_within(self.schema, self.config.data.max_memory_mb)
+
+    @property
+    def window(self) -> int:
+        """Rows of the shuffle window."""
+        window = self.config.data.shuffle_window
+        return self._most if window == "auto" else window
+
+    def train_dataloader(self) -> TrainBatches | StreamBatches:
         # Lightning asks again every epoch (reload_dataloaders_every_n_epochs=1).
-        epoch = self.trainer.current_epoch if self.trainer else 0
-        return TrainBatches(
-            self.columns("train"),
-            self.schema,
-            self.config.trainer.batch_size,
-            self.config.data.unseen_rate,
-            stream_seed(self.config.trainer.seed, "shuffle", epoch),
-        )
+        if self.trainer is None:
+            return self.train_batches(0)
+        loop = self.trainer.fit_loop  # `restarting`: resumed inside an epoch
+        start = loop.epoch_loop.batch_progress.current.ready if loop.restarting else 0
+        rank, world = self._share
+        epoch = self.trainer.current_epoch
+        return self.train_batches(epoch, rank=rank, world=world, start=start)
 
-    def val_dataloader(self) -> EvalBatches:
-        return EvalBatches(self.columns("val"), self.config.eval_rows)
+    @property
+    def _share(self) -> tuple[int, int]:
+        """Which process of how many this is."""
+        return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+
+    def train_batches(
+        self, epoch: int, *, rank: int = 0, world: int = 1, start: int = 0
+    ) -> TrainBatches | StreamBatches:
+        """Batches of an epoch for process `rank` of `world`, from batch `start` on.
+
+        `trainer.batch_size` is what all processes take together.
+        """
+        rows, settings = self.rows("train"), self.config
+        seed = stream_seed(settings.trainer.seed, "shuffle", epoch)
+        size, rate = settings.trainer.batch_size // world, settings.data.unseen_rate
+        if isinstance(rows, Columns):
+            common = (rows, self.schema, size, rate, seed)
+            return TrainBatches(*common, rank=rank, world=world, start=start)
+        stored = (rows, self.schema, size, rate, seed)
+        return StreamBatches(*stored, window=self.window, rank=rank, world=world, start=start)
+
+    def val_dataloader(self) -> EvalBatches | StreamEvalBatches | DataLoader[Batch]:
+        rank, world = self._share
+        batches = self.val_batches(rank=rank, world=world)
+        if len(batches):
+            return batches
+        # Without any batch Lightning would skip validation here, and the others would wait for it.
+        empty: Any = [Columns.empty(0, len(self.schema.tasks)).take(slice(None))]
+        return DataLoader(empty, batch_size=None)
+
+    def val_batches(self, *, rank: int = 0, world: int = 1) -> EvalBatches | StreamEvalBatches:
+        """Batches of the validation split in order: part `rank` of `world`."""
+        return eval_batches(self.rows("val"), self.config.eval_rows, rank=rank, world=world)

@@ -64,6 +64,16 @@ class Evaluation:
         self.rows += len(labels_BT)
         self.batchwise_sum += self._batchwise(output.logits_BT, labels_BT)
 
+    def merge(self, other: Evaluation) -> None:
+        """Add what `other` has seen; its rows come behind those of this one."""
+        for part, more in zip(self._parts(), other._parts(), strict=True):
+            part.merge(more)  # type: ignore[arg-type]
+        self.rows += other.rows
+        self.batchwise_sum += other.batchwise_sum
+
+    def _parts(self) -> list[TaskMetrics | RoutingMetrics]:
+        return [*self.metrics, *self.routing, self.union]
+
     def _batchwise(self, logits_BT: Tensor, labels_BT: Tensor) -> float:
         """Sum over groups of `batchwise_rows` rows of size x weighted mean loss of the group.
 
@@ -100,6 +110,14 @@ class Evaluation:
                 for task, routing in zip(self.tasks, self.routing, strict=True)
             },
         }
+
+
+def merged(parts: Iterable[Evaluation]) -> Evaluation:
+    """One evaluation of the rows of all `parts`, in their order; the first one is changed."""
+    first, *others = parts
+    for other in others:
+        first.merge(other)
+    return first
 
 
 @torch.inference_mode()

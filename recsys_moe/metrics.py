@@ -40,6 +40,13 @@ class BinaryMetrics:
         if self.calibration is not None:
             self.calibrated.append(self.calibration.apply(logits_B[mask_B]).cpu())
 
+    def merge(self, other: BinaryMetrics) -> None:
+        """Add the rows of `other`."""
+        self.loss_sum += other.loss_sum
+        self.scores += other.scores
+        self.calibrated += other.calibrated
+        self.labels += other.labels
+
     def compute(self) -> dict[str, float | int | None]:
         """AUC is None when only one class is present, `ece_calibrated` without a calibration,
         everything when no row is labelled."""
@@ -74,6 +81,12 @@ class RegressionMetrics:
         self.squared += errors.square().sum().item()
         self.absolute += errors.abs().sum().item()
         self.rows += len(errors)
+
+    def merge(self, other: RegressionMetrics) -> None:
+        """Add the rows of `other`."""
+        self.squared += other.squared
+        self.absolute += other.absolute
+        self.rows += other.rows
 
     def compute(self) -> dict[str, float | int | None]:
         """Every metric is None when no row is labelled."""
@@ -125,6 +138,11 @@ class RoutingMetrics:
     def update(self, selected_BE: Tensor) -> None:
         self.visits = self.visits + selected_BE.sum(0).cpu()
         self.rows += len(selected_BE)
+
+    def merge(self, other: RoutingMetrics) -> None:
+        """Add the rows of `other`."""
+        self.visits = self.visits + other.visits
+        self.rows += other.rows
 
     def compute(self) -> dict[str, float | list[float]]:
         """`load`: share of all visits that each expert received; it sums to 1."""

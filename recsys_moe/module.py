@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from recsys_moe.artifact import build_model
 from recsys_moe.columns import Batch
 from recsys_moe.config import Config, parse_config
+from recsys_moe.devices import Counts, all_sum, on_first, process_count, step_counts
 from recsys_moe.errors import RunError
-from recsys_moe.evaluate import Evaluation, task_weights
+from recsys_moe.evaluate import Evaluation, merged, task_weights
 from recsys_moe.lazy_adam import LazyAdam, fits
 from recsys_moe.model import Output
 from recsys_moe.penalties import penalty
@@ -58,14 +59,21 @@ class RecModule(lightning.LightningModule):
             router.stream.reseed(stream_seed(self.config.trainer.seed, "router", task))
             router.start(counts_U)
 
-    def losses(self, output: Output, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Weighted sum of the tasks' mean losses, and the weighted penalties."""
-        logits_BT = output.logits_BT
+    def losses(
+        self, output: Output, labels_BT: Tensor, counts: Counts | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Weighted sum of the tasks' mean losses, and the weighted penalties.
+
+        Averaged over processes the losses are means over the rows of all of them. So are penalties
+        that are means over rows; the others (switch, importance, load) judge each process' part.
+        """
+        labelled_T, rows = counts or step_counts(labels_BT)
+        columns = zip(output.logits_BT.unbind(1), labels_BT.unbind(1), labelled_T, strict=True)
         per_task = [
-            weight * mean_loss(task.kind, logits_BT[:, t], labels_BT[:, t])
-            for t, (task, weight) in enumerate(zip(self.schema.tasks, self.weights, strict=True))
+            weight * mean_loss(task.kind, *column)
+            for task, weight, column in zip(self.schema.tasks, self.weights, columns, strict=True)
         ]
-        return torch.stack(per_task).sum(), self._penalties(output)
+        return torch.stack(per_task).sum(), self._penalties(output) * (len(labels_BT) / rows)
 
     def _penalties(self, output: Output) -> Tensor:
         """Sum over the task routers, not multiplied by the task weights."""
@@ -76,7 +84,14 @@ class RecModule(lightning.LightningModule):
                 total = total + weight * routing.losses[name]
         return total
 
-    def on_train_epoch_start(self) -> None:
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["epoch_sums"] = self._epoch_sums().cpu()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        sums = checkpoint["epoch_sums"] * (self.global_rank == 0)  # of all processes
+        self._loss_sum, self._pairs, self._rows = sums[0], sums[1], int(sums[2])
+
+    def on_train_start(self) -> None:
         self._steps_per_epoch = max(int(self.trainer.num_training_batches), 1)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -87,33 +102,35 @@ class RecModule(lightning.LightningModule):
         for router in self.model.routers:
             router.advance(self.global_step / self._steps_per_epoch)
         passes = max(router.passes for router in self.model.routers)
+        counts = step_counts(batch.labels)
         outputs = [self.model(batch.user, batch.item) for _ in range(passes)]
-        losses, penalties = zip(*(self.losses(o, batch.labels) for o in outputs), strict=True)
+        parts = [self.losses(output, batch.labels, counts) for output in outputs]
+        losses, penalties = zip(*parts, strict=True)
         loss = torch.stack(losses).mean()
-        self._add_to_epoch(loss.detach(), outputs[0], len(batch.user))
+        self._add_to_epoch(loss.detach() * counts.rows, outputs[0], len(batch.user))
         if batch_idx % settings.log_every_n_steps == 0:
             self._report(loss.detach())
         extra = torch.stack(penalties).sum()
         if passes == 2:
-            extra = extra + self._disagreement(outputs[0], outputs[1], batch.labels)
+            extra = extra + self._disagreement(outputs[0], outputs[1], batch.labels, counts)
         return passes * loss + extra
 
-    def _add_to_epoch(self, loss: Tensor, output: Output, rows: int) -> None:
+    def _add_to_epoch(self, loss_sum: Tensor, output: Output, rows: int) -> None:
         selected_BE = torch.stack([routing.selected_BE for routing in output.routings]).any(0)
-        self._loss_sum = self._loss_sum.to(loss.device) + loss * rows
-        self._pairs = self._pairs.to(loss.device) + selected_BE.sum()
+        self._loss_sum = self._loss_sum.to(loss_sum.device) + loss_sum
+        self._pairs = self._pairs.to(loss_sum.device) + selected_BE.sum()
         self._rows += rows
 
-    def _disagreement(self, first: Output, second: Output, labels_BT: Tensor) -> Tensor:
+    def _disagreement(
+        self, first: Output, second: Output, labels_BT: Tensor, counts: Counts
+    ) -> Tensor:
         """Of two passes: sum over tasks of task weight x the router's `consistency` x mean."""
+        logits = first.logits_BT.unbind(1), second.logits_BT.unbind(1)
+        columns = zip(*logits, labels_BT.unbind(1), counts.labelled_T, strict=True)
         per_task = [
-            weight
-            * router.consistency
-            * mean_disagreement(
-                task.kind, first.logits_BT[:, t], second.logits_BT[:, t], labels_BT[:, t]
-            )
-            for t, (task, weight, router) in enumerate(
-                zip(self.schema.tasks, self.weights, self.model.routers, strict=True)
+            weight * router.consistency * mean_disagreement(task.kind, *column)
+            for task, weight, router, column in zip(
+                self.schema.tasks, self.weights, self.model.routers, columns, strict=True
             )
         ]
         return torch.stack(per_task).sum()
@@ -126,6 +143,7 @@ class RecModule(lightning.LightningModule):
             )
 
     def _report(self, loss: Tensor) -> None:
+        loss = all_sum(loss) / process_count()
         self._check_finite(loss, "training")
         self.log("loss", loss, prog_bar=True, logger=False)
 
@@ -144,14 +162,16 @@ class RecModule(lightning.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self._flush()  # also before the checkpoint, which is written after validation
-        self.model.reseed(self.config.trainer.seed)
+        rank, seed = self.global_rank, self.config.trainer.seed
+        self.model.reseed(stream_seed(seed, "validation", rank) if rank else seed)
         self._evaluation = Evaluation(self.schema, self.config)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._evaluation.update(self.model(batch.user, batch.item), batch.labels)
+        if len(batch.user):  # none where there are fewer batches than processes
+            self._evaluation.update(self.model(batch.user, batch.item), batch.labels)
 
     def on_validation_epoch_end(self) -> None:
-        result = self._evaluation.result("val")
+        result = on_first(self._evaluation, lambda parts: merged(parts).result("val"))
         self._log_epoch_sums()
         self._check_finite(result["loss"], "validation")
         self.log("val/loss", result["loss"], prog_bar=True)
@@ -168,12 +188,17 @@ class RecModule(lightning.LightningModule):
 
         `train/evaluated_share`: (example, expert) pairs evaluated, of all there are.
         """
-        rows = max(self._rows, 1)
-        self._check_finite(self._loss_sum, "training")
-        self.log("train/loss", (self._loss_sum / rows).float())
-        share = self._pairs / (rows * self.config.model.num_experts)
+        loss_sum, pairs, rows = self._epoch_sums()
+        self._check_finite(loss_sum, "training")
+        self.log("train/loss", (loss_sum / rows.clamp(min=1)).float())
+        share = pairs / (rows.clamp(min=1) * self.config.model.num_experts)
         self.log("train/evaluated_share", share.float())
         self._reset_epoch_sums()
+
+    def _epoch_sums(self) -> Tensor:
+        """Of the epoch so far and all processes: loss times rows, evaluated pairs, rows. (3,)"""
+        sums = (self._loss_sum, self._pairs, torch.tensor(self._rows))
+        return all_sum(torch.stack([value.double().to(self.device) for value in sums]))
 
     def configure_optimizers(self) -> Any:
         optimizer = self._optimizer()
@@ -203,7 +228,8 @@ class RecModule(lightning.LightningModule):
         settings, tables = self.config.optim, self._tables()
         if settings.embeddings != "auto":
             return tables if settings.embeddings == "lazy" else []
-        if settings.weight_decay or not fits(settings.betas) or self.config.trainer.devices > 1:
+        several = self.config.trainer.processes > 1
+        if settings.weight_decay or not fits(settings.betas) or several:
             return []
         rows = LAZY_FROM * self.config.trainer.batch_size
         return [t for t in tables if len(t.weight) >= rows and t.weight.device.type == "cpu"]

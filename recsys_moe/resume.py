@@ -3,59 +3,132 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
+import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from recsys_moe.config import Config
+from recsys_moe.config import Config, parse_config
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.run_folder import data_hashes
+from recsys_moe.run_folder import BEST, CHECKPOINTS, LAST, PREVIOUS, data_hashes
 from recsys_moe.schema import Schema
+
+logger = logging.getLogger("recsys_moe.fit")
 
 MAY_CHANGE = (
     *("trainer.max_epochs", "trainer.patience", "trainer.min_delta", "trainer.log_every_n_steps"),
-    *("trainer.accelerator", "data.eval_batch_size", "data.max_memory_mb"),
+    *("trainer.checkpoint_every_n_steps", "data.eval_batch_size"),
+    *("trainer.accelerator", "trainer.devices", "trainer.num_nodes"),
 )
 """Settings that a continued run may change; the learning rate and the rest are restored."""
 
 
-def find_checkpoint(out: Path, resume: str) -> Path:
-    """`auto` is the last checkpoint of `out`, anything else a path. Raises ConfigError."""
-    path = out / "checkpoints" / "last.ckpt" if resume == "auto" else Path(resume)
+class Saved(NamedTuple):
+    """A checkpoint that was read."""
+
+    path: Path
+    state: dict[str, Any]
+
+    @property
+    def finished(self) -> int:
+        """Epochs that were finished."""
+        return int(self.state["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
+
+
+def find_checkpoint(out: Path, resume: str) -> Saved | None:
+    """`auto` is the newest checkpoint of `out` that can be read, None where there is none yet.
+
+    Anything else is a path. Raises ConfigError when it, or every one of `out`, cannot be read.
+    """
+    if resume != "auto":
+        return _read_named(Path(resume))
+    folder = out / CHECKPOINTS
+    paths = [folder / name for name in (LAST, PREVIOUS, BEST) if (folder / name).is_file()]
+    for path in paths:
+        try:
+            return read_checkpoint(path)
+        except ValueError as error:
+            logger.warning("%s; trying the one before", error)
+    if paths:
+        raise ConfigError(f"--resume auto: no checkpoint in {folder} can be read; use --overwrite")
+    logger.info("%s has no checkpoint yet: starting from the beginning", out)
+    return None
+
+
+def _read_named(path: Path) -> Saved:
     if not path.is_file():
-        raise ConfigError(f"--resume {resume}: there is no checkpoint {path}")
-    return path
+        raise ConfigError(f"--resume {path}: there is no checkpoint {path}")
+    try:
+        return read_checkpoint(path)
+    except ValueError as error:
+        raise ConfigError(f"--resume: {error}; --resume auto finds the newest good one") from None
+
+
+def read_checkpoint(path: Path) -> Saved:
+    """Raises ValueError, saying why, when it is not a whole checkpoint of fit."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # torch.load reads on over flipped bits
+        if damaged is not None:
+            raise ValueError(f"{path} cannot be read as a checkpoint of fit: {damaged} is damaged")
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        saved = Saved(path, state)
+        _ = saved.finished, *(state["hyper_parameters"][key] for key in ("config", "schema_json"))
+        return saved
+    except zipfile.BadZipFile:
+        reason = "it is cut off or no checkpoint at all"
+    except (
+        OSError,
+        RuntimeError,
+        pickle.UnpicklingError,
+        EOFError,
+        LookupError,
+        TypeError,
+    ) as error:
+        reason = type(error).__name__ + (f" {error}" if isinstance(error, OSError) else "")
+    raise ValueError(f"{path} cannot be read as a checkpoint of fit: {reason}")
 
 
 def belongs_to(checkpoint: Path, out: Path) -> bool:
     """True when the checkpoint is one of the run folder `out`."""
-    return (out / "checkpoints").resolve() in checkpoint.resolve().parents
+    return (out / CHECKPOINTS).resolve() in checkpoint.resolve().parents
 
 
-def check_resume(checkpoint: Path, config: Config, data: Path, out: Path) -> None:
+def check_resume(saved: Saved, config: Config, data: Path) -> None:
     """Raise ConfigError or DataError, naming the first difference, unless the run can go on."""
-    saved = _hyper_parameters(checkpoint)
-    before, now = _flat(saved["config"]), _flat(config.model_dump(mode="json"))
-    for key in sorted(before.keys() | now.keys()):
-        if before.get(key) != now.get(key) and key not in MAY_CHANGE:
+    before = parse_config(saved.state["hyper_parameters"]["config"])
+    _check_config(before, config)
+    _check_epochs(saved, before, config)
+    if Schema.from_json(saved.state["hyper_parameters"]["schema_json"]) != Schema.load(data):
+        raise DataError(f"--resume: {data} is not the data this run began with; start a new run")
+    _check_files(saved.path.parent.parent / "data.lock.json", data)
+
+
+def _check_config(before: Config, now: Config) -> None:
+    old, new = (_flat(config.model_dump(mode="json")) for config in (before, now))
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key) and key not in MAY_CHANGE:
             raise ConfigError(
-                f"--resume: {key} was {before.get(key)} and must stay so, got {now.get(key)}; "
+                f"--resume: {key} was {old.get(key)} and must stay so, got {new.get(key)}; "
                 f"only {', '.join(MAY_CHANGE)} may change"
             )
-    if Schema.from_json(saved["schema_json"]) != Schema.load(data):
-        raise DataError(f"--resume: {data} is not the data this run began with; start a new run")
-    _check_files(out / "data.lock.json", data)
 
 
-def _hyper_parameters(checkpoint: Path) -> dict[str, Any]:
-    try:
-        state = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        found: dict[str, Any] = state["hyper_parameters"]
-        return {"config": found["config"], "schema_json": found["schema_json"]}
-    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, LookupError, TypeError):
-        raise ConfigError(f"--resume {checkpoint} cannot be read as a checkpoint of fit") from None
+def _check_epochs(saved: Saved, before: Config, now: Config) -> None:
+    most = now.trainer.max_epochs
+    if most < saved.finished:
+        raise ConfigError(
+            f"--resume: trainer.max_epochs must be at least {saved.finished}, the epochs that are "
+            f"finished, got {most}"
+        )
+    if now.optim.schedule == "cosine" and most != before.trainer.max_epochs:
+        raise ConfigError(
+            f"--resume: trainer.max_epochs was {before.trainer.max_epochs} and must stay so with "
+            f"optim.schedule=cosine, whose learning rate ends there, got {most}; start a new run"
+        )
 
 
 def _check_files(lock: Path, data: Path) -> None:

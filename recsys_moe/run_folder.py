@@ -7,21 +7,33 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from recsys_moe.config import Config
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import SCHEMA_FILE, sha256_file
 
 PACKAGES = ("recsys-moe", "torch", "lightning", "torchmetrics", "numpy", "pandas", "pyarrow")
+PART = ".part"
+"""Ending of a file that is being written."""
+CHECKPOINTS = "checkpoints"
+LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
+"""Files of the folder of checkpoints. `previous` is what was `last` before."""
 
 
-def create_run_folder(out: Path, overwrite: bool) -> None:
-    """Make an empty folder. Raises ConfigError when something is there and must stay."""
+def create_run_folder(out: Path, overwrite: bool, *, resume: bool = False) -> None:
+    """Make an empty folder. Raises ConfigError when something is there and must stay.
+
+    `resume`: a run that ended before its first checkpoint is in nobody's way.
+    """
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if resume and (out / CHECKPOINTS).is_dir() and not any((out / CHECKPOINTS).glob("*.ckpt")):
+            return
         if not overwrite:
             raise ConfigError(
                 f"--out {out} exists; choose another folder, continue it with --resume auto, "
@@ -30,7 +42,7 @@ def create_run_folder(out: Path, overwrite: bool) -> None:
         if not (out / "config.yaml").is_file():
             raise ConfigError(f"--out {out} is not a run folder; --overwrite will not delete it")
         shutil.rmtree(out)
-    (out / "checkpoints").mkdir(parents=True)
+    (out / CHECKPOINTS).mkdir(parents=True)
 
 
 def record_run(out: Path, config: Config, data: Path) -> None:
@@ -73,6 +85,37 @@ def write_json(path: Path, content: Any) -> None:
 def write_text(path: Path, text: str) -> None:
     """Replace `path` in one step, so that a reader never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    with replacing(path) as stream:
+        stream.write(text.encode("utf-8"))
+
+
+@contextmanager
+def replacing(path: Path, *, keep: Path | None = None) -> Iterator[IO[bytes]]:
+    """A stream whose content becomes `path` when the block ends without an error.
+
+    The content is on the disk before it gets the name: neither a kill nor a loss of power leaves
+    half a file. `keep`: where the file goes that was `path`; between the two renames there is none.
+    """
+    part = path.with_name(path.name + PART)
+    try:
+        with part.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        if keep is not None and path.exists():
+            os.replace(path, keep)
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, where the system has a call for that."""
+    if os.name == "posix":
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)

@@ -62,16 +62,25 @@ def row_losses(kind: TaskKind, logits_B: Tensor, labels_B: Tensor) -> tuple[Tens
     return torch.where(mask_B, losses_B, torch.zeros_like(losses_B)), mask_B
 
 
-def mean_loss(kind: TaskKind, logits_B: Tensor, labels_B: Tensor) -> Tensor:
-    """Mean loss over the labelled rows of the batch; 0, with a gradient of 0, if there are none."""
+def mean_loss(
+    kind: TaskKind, logits_B: Tensor, labels_B: Tensor, count: Tensor | None = None
+) -> Tensor:
+    """Mean loss over the labelled rows of the batch; 0, with a gradient of 0, if there are none.
+
+    `count`, a scalar above 0: what to divide the sum by instead of this batch's labelled rows.
+    """
     losses_B, mask_B = row_losses(kind, logits_B, labels_B)
-    return losses_B.sum() / mask_B.sum().clamp(min=1)
+    return losses_B.sum() / (mask_B.sum().clamp(min=1) if count is None else count)
 
 
 def mean_disagreement(
-    kind: TaskKind, first_B: Tensor, second_B: Tensor, labels_B: Tensor
+    kind: TaskKind, first_B: Tensor, second_B: Tensor, labels_B: Tensor, count: Tensor | None = None
 ) -> Tensor:
-    """Mean over the labelled rows of how far two logits of a row disagree; 0 if there are none."""
+    """Mean over the labelled rows of how far two logits of a row disagree; 0 if there are none.
+
+    `count` as in `mean_loss`.
+    """
     mask_B = ~labels_B.isnan()
     rows_B = KINDS[kind].disagreement(first_B, second_B)
-    return torch.where(mask_B, rows_B, torch.zeros_like(rows_B)).sum() / mask_B.sum().clamp(min=1)
+    total = torch.where(mask_B, rows_B, torch.zeros_like(rows_B)).sum()
+    return total / (mask_B.sum().clamp(min=1) if count is None else count)

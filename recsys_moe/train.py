@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import logging
 import shutil
-import signal
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import lightning
-import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.strategies import DDPStrategy
 
 from recsys_moe.artifact import save_artifact
-from recsys_moe.callbacks import EpochCsv, progress_callback
+from recsys_moe.callbacks import EpochCsv, Patience, progress_callback
+from recsys_moe.checkpoints import Checkpoints
 from recsys_moe.config import Config, suggestion
 from recsys_moe.data import RecDataModule
-from recsys_moe.errors import ConfigError, Interrupted
+from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.evaluate import calibrate, evaluate_model
+from recsys_moe.launch import check_starter
 from recsys_moe.module import RecModule
 from recsys_moe.process import training_process
-from recsys_moe.resume import belongs_to, check_resume, find_checkpoint
-from recsys_moe.run_folder import create_run_folder, record_run, write_json
+from recsys_moe.resume import belongs_to, check_resume, find_checkpoint, read_checkpoint
+from recsys_moe.run_folder import BEST, CHECKPOINTS, create_run_folder, record_run, write_json
 from recsys_moe.schema import Schema
 from recsys_moe.streaming import user_counts, watched_items
 
@@ -47,8 +45,10 @@ def fit(
 ) -> dict[str, Any]:
     """Train, keep the best checkpoint by validation loss, save its artifact and its evaluation.
 
-    `resume`: None, `auto` (the last checkpoint of `out`) or the path of a checkpoint.
-    Returns the evaluation of the best model on the validation split.
+    `resume`: None, `auto` (the newest good checkpoint of `out`, or the beginning where there is
+    none yet) or the path of a checkpoint.
+    Returns the evaluation of the best model on the validation split; on several devices the first
+    process does, the others return {}.
     """
     data, out = Path(data), Path(out)
     datamodule = RecDataModule(data, config)
@@ -58,20 +58,39 @@ def fit(
         datamodule.rows(split)
     module.start_routers(user_counts(datamodule.rows("train"), datamodule.schema))
     trainer = _trainer(config, out)  # before anything at `out` is touched
-    checkpoint = None if resume is None else find_checkpoint(out, resume)
-    if checkpoint is not None:
-        check_resume(checkpoint, config, data, out)
+    checkpoint = None if resume is None else _checkpoint(config, data, out, resume)
     is_new = checkpoint is None or not belongs_to(checkpoint, out)
-    if is_new:
-        create_run_folder(out, overwrite)
-    record_run(out, config, data)
-    try:
-        _run(trainer, module, datamodule, checkpoint, out)
-    except ConfigError:  # found out at the first step
+    if trainer.is_global_zero:
         if is_new:
+            create_run_folder(out, overwrite, resume=resume == "auto")
+            _take_best(checkpoint, out)
+        record_run(out, config, data)
+    try:
+        _run(trainer, module, datamodule, checkpoint)
+    except ConfigError:  # found out at the first step
+        if is_new and trainer.is_global_zero:
             shutil.rmtree(out)
         raise
-    return _finish(trainer, module, datamodule, data, out)
+    except OSError as error:
+        remedy = "make room or make it writable, then continue with --resume auto"
+        raise RunError(f"{error.filename or out}: {error.strerror or error}; {remedy}") from None
+    return _finish(module, datamodule, data, out) if trainer.is_global_zero else {}
+
+
+def _checkpoint(config: Config, data: Path, out: Path, resume: str) -> Path | None:
+    """What to continue from. Raises ConfigError and DataError when it does not fit."""
+    saved = find_checkpoint(out, resume)
+    if saved is None:
+        return None
+    check_resume(saved, config, data)
+    logger.info("continuing from %s: %d epochs are finished", saved.path, saved.finished)
+    return saved.path
+
+
+def _take_best(checkpoint: Path | None, out: Path) -> None:
+    """Copy the best so far of another run folder, beside its checkpoint, to a new one."""
+    if checkpoint is not None and checkpoint.with_name(BEST).is_file():
+        shutil.copyfile(checkpoint.with_name(BEST), out / CHECKPOINTS / BEST)
 
 
 def _run(
@@ -79,29 +98,15 @@ def _run(
     module: RecModule,
     datamodule: RecDataModule,
     checkpoint: Path | None,
-    out: Path,
 ) -> None:
     """Lightning's loop. Raises Interrupted on SIGINT and SIGTERM."""
-    try:
-        with _own_signals():
-            trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
-    except SystemExit as stop:  # Lightning's answer to SIGTERM (exit code 0) and SIGINT (1)
-        name = signal.SIGTERM if isinstance(stop, SIGTERMException) else signal.SIGINT
-        raise Interrupted(_after_interrupt(out), name) from None
-
-
-@contextmanager
-def _own_signals() -> Iterator[None]:
-    """Lightning's signal handlers and training_process(), put back afterwards."""
-    in_main = threading.current_thread() is threading.main_thread()
-    # Lightning would call a handler of ours before its own.
-    handler = signal.signal(signal.SIGTERM, signal.SIG_DFL) if in_main else None
-    try:
-        with training_process():
-            yield
-    finally:
-        if handler is not None:
-            signal.signal(signal.SIGTERM, handler)
+    checkpoints = trainer.checkpoint_callback
+    assert isinstance(checkpoints, Checkpoints)
+    with checkpoints.stop.listening(), training_process():
+        trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
+    if checkpoints.stop.number:
+        message = f"interrupted; all is saved in {checkpoints.folder}: continue with --resume auto"
+        raise Interrupted(message, checkpoints.stop.number)
 
 
 def dry_run(config: Config, data: Path) -> dict[str, Any]:
@@ -124,14 +129,6 @@ def dry_run(config: Config, data: Path) -> dict[str, Any]:
     }
 
 
-def _after_interrupt(out: Path) -> str:
-    """What is saved, in words. A run folder without any checkpoint is removed."""
-    if any((out / "checkpoints").glob("*.ckpt")):
-        return f"interrupted; finished epochs are saved in {out}: continue with --resume auto"
-    shutil.rmtree(out)
-    return "interrupted before the first epoch was finished; nothing is saved"
-
-
 def check_tasks(config: Config, schema: Schema) -> None:
     """Raise ConfigError when the configuration weighs a task that the data do not have."""
     names = [task.name for task in schema.tasks]
@@ -144,11 +141,7 @@ def _trainer(config: Config, out: Path) -> lightning.Trainer:
     settings = config.trainer
     _quieten_lightning()
     bar = sys.stderr.isatty()
-    if settings.devices > 1:
-        raise ConfigError(
-            f"trainer.devices must be 1, got {settings.devices}: "
-            "training on several devices is not supported yet"
-        )
+    check_starter(settings.devices, settings.num_nodes)
     try:
         return _build_trainer(config, out, bar)
     except MisconfigurationException as error:
@@ -158,13 +151,19 @@ def _trainer(config: Config, out: Path) -> lightning.Trainer:
 
 def _build_trainer(config: Config, out: Path, bar: bool) -> lightning.Trainer:
     settings = config.trainer
+    checkpoints = Checkpoints(out / CHECKPOINTS, settings.checkpoint_every_n_steps)
     return lightning.Trainer(
         accelerator=settings.accelerator,
         devices=settings.devices,
+        num_nodes=settings.num_nodes,
+        # Buffers of routers follow from seed, data and step: they need not be sent every step.
+        strategy=DDPStrategy(broadcast_buffers=False) if settings.processes > 1 else "auto",
+        use_distributed_sampler=False,
         precision=settings.precision,
         max_epochs=settings.max_epochs,
         logger=TensorBoardLogger(out, name="", version="events"),
-        callbacks=list(_callbacks(config, out, bar)),
+        callbacks=[*_callbacks(config, out, bar), checkpoints],
+        plugins=[checkpoints.files],
         reload_dataloaders_every_n_epochs=1,
         num_sanity_val_steps=0,
         log_every_n_steps=settings.log_every_n_steps,
@@ -175,37 +174,24 @@ def _build_trainer(config: Config, out: Path, bar: bool) -> lightning.Trainer:
 
 def _callbacks(config: Config, out: Path, bar: bool) -> Iterable[Callback]:
     settings = config.trainer
-    yield ModelCheckpoint(
-        out / "checkpoints",
-        filename="best",
-        monitor="val/loss",
-        save_last=True,
-        enable_version_counter=False,
-    )
-    yield EarlyStopping(
+    yield Patience(
         "val/loss", patience=settings.patience, min_delta=settings.min_delta, check_finite=True
     )
     yield EpochCsv(out / "metrics.csv")
     yield progress_callback(bar)
 
 
-def _finish(
-    trainer: lightning.Trainer,
-    module: RecModule,
-    datamodule: RecDataModule,
-    data: Path,
-    out: Path,
-) -> dict[str, Any]:
+def _finish(module: RecModule, datamodule: RecDataModule, data: Path, out: Path) -> dict[str, Any]:
     """Restore the best checkpoint, calibrate and evaluate it on `val`, write both and model/."""
-    best = trainer.checkpoint_callback
-    assert isinstance(best, ModelCheckpoint)
-    state = torch.load(best.best_model_path, map_location="cpu", weights_only=True)
+    try:
+        state = read_checkpoint(out / CHECKPOINTS / BEST).state
+    except ValueError as error:
+        raise RunError(f"{error}; start again with --overwrite") from None
     module.load_state_dict(state["state_dict"])
     model, schema, config = module.model.cpu(), module.schema, module.config
-    calibrations = calibrate(model, datamodule.val_dataloader(), schema, config)
-    result = evaluate_model(
-        model, datamodule.val_dataloader(), schema, config, "val", calibrations=calibrations
-    )
+    batches = datamodule.val_batches()
+    calibrations = calibrate(model, batches, schema, config)
+    result = evaluate_model(model, batches, schema, config, "val", calibrations=calibrations)
     result["epoch"] = state["epoch"] + 1
     write_json(out / "evaluation" / "val.json", result)
     seen = watched_items(datamodule.rows("train"), schema)
@@ -217,8 +203,12 @@ def _finish(
 def _quieten_lightning() -> None:
     """Keep Lightning's banners, tips and hints about workers out of our users' logs."""
     # Its SIGTERM handler logs, and a log line inside our own log line loses the signal.
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for part in ("pytorch", "fabric"):
+        logging.getLogger(f"lightning.{part}").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated.*")
+    warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated.*")
+    # What is logged is the same in all processes already.
+    warnings.filterwarnings("ignore", message=".*recommended to use .self.log.*sync_dist=True.*")
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message="The number of training batches.*is smaller.*")
-    warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")
+    warnings.filterwarnings("ignore", message="You're resuming from a checkpoint.*")

@@ -161,7 +161,7 @@ def test_mistakes_are_answered_in_one_line_with_their_exit_code(
     assert "1..model.num_experts=4, got 5" in fails(2, *fit, "--k", 5, "--experts", 4)
     assert "at least 2 for moesart, got 1" in fails(2, *fit, "--k", 1)
     assert "exists; choose another folder" in fails(2, "fit", "--data", prepared, "--out", run)
-    assert "there is no checkpoint" in fails(2, *fit, "--resume", "auto")
+    assert "there is no checkpoint" in fails(2, *fit, "--resume", tmp_path / "last.ckpt")
     assert "is not prepared data" in fails(3, "fit", "--data", tmp_path, "--out", out)
     assert "neither a model folder" in fails(3, "evaluate", tmp_path)
     assert "--split must be one of" in fails(2, "evaluate", run, "--split", "tset")

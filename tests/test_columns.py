@@ -47,15 +47,11 @@ def test_the_order_is_a_function_of_the_seed(schema: Schema) -> None:
 
 
 def test_every_epoch_is_shuffled_anew_from_seed_and_epoch(prepared: Path) -> None:
-    class FakeTrainer:
-        current_epoch = 0
+    raw = {"data": {"unseen_rate": 0}, "trainer": {"seed": 3}}
 
     def order(epoch: int) -> list[int]:
-        raw = {"data": {"unseen_rate": 0}, "trainer": {"seed": 3}}
-        module = RecDataModule(prepared, parse_config(raw))
-        module.trainer = FakeTrainer()  # type: ignore[assignment]
-        module.trainer.current_epoch = epoch  # type: ignore[misc]
-        return torch.cat([batch.user for batch in module.train_dataloader()]).tolist()
+        batches = RecDataModule(prepared, parse_config(raw)).train_batches(epoch)
+        return torch.cat([batch.user for batch in batches]).tolist()
 
     assert order(0) == order(0) and order(0) != order(1)
 
@@ -83,16 +79,6 @@ def test_missing_labels_arrive_as_nan(prepared: Path, schema: Schema) -> None:
     rating = [task.name for task in schema.tasks].index("rating")
     missing = frame["rating"].isna().to_numpy()
     assert missing.any() and (columns.labels[:, rating].isnan().numpy() == missing).all()
-
-
-def test_memory_mapped_columns_equal_those_in_memory(prepared: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "copy"
-    shutil.copytree(prepared, folder)
-    schema = Schema.load(folder)
-    in_memory, mapped = (load_columns(folder, schema, "train", limit) for limit in (4096, 0))
-    assert (folder / ".columns" / "train.user.npy").is_file()
-    assert torch.equal(in_memory.user, mapped.user)
-    torch.testing.assert_close(in_memory.labels, mapped.labels, equal_nan=True)
 
 
 def damage_truncate(folder: Path) -> None:

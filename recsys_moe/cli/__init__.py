@@ -14,7 +14,8 @@ import sys
 import typer
 
 import recsys_moe
-from recsys_moe.cli import export, inference, prepare, recommend, serve, settings, training
+from recsys_moe import launch
+from recsys_moe.cli import compare, export, inference, prepare, recommend, serve, settings, training
 from recsys_moe.errors import UserError
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app.add_typer(prepare.app, name="prepare")
 app.command()(training.fit)
 app.command()(inference.evaluate)
 app.command()(inference.predict)
+app.command()(compare.compare)
 app.command()(export.export)
 app.command()(recommend.recommend)
 app.command()(recommend.similar)
@@ -49,7 +51,8 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     # So that what is half-written goes away on SIGTERM as it does on Ctrl-C.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    level = logging.ERROR if launch.rank() else logging.INFO  # the first process speaks for all
+    logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
     try:
         app()
     except UserError as error:
@@ -70,5 +73,6 @@ def main() -> None:
 
 
 def _fail(message: str, exit_code: int) -> None:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    if not launch.report(message, exit_code):
+        print(f"error: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(exit_code)

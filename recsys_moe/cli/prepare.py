@@ -20,7 +20,7 @@ Out = Annotated[Path, typer.Option(help="Folder to create.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the folder at --out.")]
 Json = Annotated[bool, typer.Option("--json", help="Print schema.json.")]
 Seed = Annotated[int, typer.Option(min=0, help="Drives the split and the sampled negatives.")]
-Protocol = Annotated[str, typer.Option(help="paper, time or leave-last.")]
+Protocol = Annotated[str, typer.Option(help="paper, hash, time or leave-last.")]
 
 
 @app.command()
@@ -119,6 +119,15 @@ def table(
         typer.Option(help="What to do with repeated pairs."),
     ] = "error",
     protocol: Protocol = "paper",
+    engine: Annotated[
+        str, typer.Option(help="memory, or in pieces: stream (bounded memory) or dask (a cluster).")
+    ] = "memory",
+    max_memory_mb: Annotated[
+        int, typer.Option(min=1, help="For stream, and for each worker of dask.")
+    ] = 2048,
+    scheduler: Annotated[
+        str, typer.Option(help="Dask's: processes, threads, synchronous or tcp://HOST:PORT.")
+    ] = "processes",
     seed: Seed = 0,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -140,6 +149,9 @@ def table(
         negatives=negatives,
         duplicates=duplicates,
         protocol=protocol,
+        engine=engine,
+        max_memory_mb=max_memory_mb,
+        scheduler=scheduler,
         seed=seed,
         force=overwrite,
     )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from recsys_moe import launch
+
 if TYPE_CHECKING:
     from recsys_moe.config import Config
 
@@ -37,7 +39,8 @@ def fit(
     batch_size: Annotated[int | None, typer.Option(help="Rows per training step.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of Adam.")] = None,
     seed: Annotated[int | None, typer.Option(help="Drives every random stream.")] = None,
-    devices: Annotated[int | None, typer.Option(help="Number of devices.")] = None,
+    devices: Annotated[int | None, typer.Option(help="Devices of each machine.")] = None,
+    num_nodes: Annotated[int | None, typer.Option(help="Machines that train together.")] = None,
     set_: Sets = None,
     resume: Annotated[
         str | None, typer.Option(help="`auto` (last checkpoint of --out) or a checkpoint file.")
@@ -58,9 +61,14 @@ def fit(
         "trainer.batch_size": batch_size,
         "trainer.seed": seed,
         "trainer.devices": devices,
+        "trainer.num_nodes": num_nodes,
         "optim.lr": lr,
     }
     resolved = resolve(config, router, flags, set_ or [])
+    trainer = resolved.trainer
+    if trainer.processes > 1 and not (dry_run or launch.is_started_outside()):
+        launch.run_workers(trainer.devices, trainer.num_nodes)
+        return
     logger.info("loading torch and lightning ...")
     from recsys_moe import train
 
@@ -68,7 +76,8 @@ def fit(
         print(json.dumps(train.dry_run(resolved, data), indent=2))
         return
     result = train.fit(resolved, data, out, overwrite=overwrite, resume=resume)
-    print(json.dumps(result) if as_json else _summary(result, out))
+    if result:
+        print(json.dumps(result) if as_json else _summary(result, out))
 
 
 def resolve(file: str | None, router: str | None, flags: dict[str, Any], sets: list[str]) -> Config:

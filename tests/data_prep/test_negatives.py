@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep import negatives
+from data_prep.negatives import OneStream
 from data_prep.streams import stream
 from tests.data_prep.samples import chi_square
 
@@ -26,13 +27,13 @@ def test_each_user_gets_the_wanted_number_or_all_that_is_free(
     case: tuple[np.ndarray, np.ndarray, int], seed: int
 ) -> None:
     wanted, taken, items = case
-    drawn = negatives.draw(wanted, taken, items, stream(seed, "negatives"))
+    drawn = negatives.draw(wanted, taken, items, OneStream(stream(seed, "negatives")))
     free = items - np.bincount(taken // items, minlength=len(wanted))
     got = np.bincount(drawn // items, minlength=len(wanted))
     assert got.tolist() == np.minimum(wanted, free).tolist()
     assert len(set(drawn.tolist())) == len(drawn)
     assert set(drawn.tolist()).isdisjoint(taken.tolist())
-    again = negatives.draw(wanted, taken, items, stream(seed, "negatives"))
+    again = negatives.draw(wanted, taken, items, OneStream(stream(seed, "negatives")))
     assert drawn.tolist() == again.tolist()
 
 
@@ -44,7 +45,7 @@ def test_each_user_gets_the_wanted_number_or_all_that_is_free(
 def test_every_free_item_is_drawn_equally_often(positives: int, wanted: int) -> None:
     items, users = 12, 4000
     taken = (np.arange(users)[:, None] * items + np.arange(positives)).ravel()
-    drawn = negatives.draw(np.full(users, wanted), taken, items, stream(0, "uniform"))
+    drawn = negatives.draw(np.full(users, wanted), taken, items, OneStream(stream(0, "uniform")))
     counts = np.bincount(drawn % items, minlength=items)[positives:]
     assert counts.sum() == users * wanted
     # 12 - positives cells, so at most 9 degrees of freedom: 99.99% of draws stay below 33.7.
@@ -54,7 +55,9 @@ def test_every_free_item_is_drawn_equally_often(positives: int, wanted: int) -> 
 
 def test_every_pair_of_items_is_drawn_equally_often() -> None:
     users, items = 6000, 5
-    drawn = negatives.draw(np.full(users, 2), np.array([], np.int64), items, stream(1, "pairs"))
+    drawn = negatives.draw(
+        np.full(users, 2), np.array([], np.int64), items, OneStream(stream(1, "pairs"))
+    )
     first, second = np.sort(drawn).reshape(users, 2).T  # sorted keys: two per user, in order
     pairs = np.bincount((first % items) * items + second % items)
     pairs = pairs[pairs > 0]
@@ -66,10 +69,13 @@ def test_every_pair_of_items_is_drawn_equally_often() -> None:
 def test_blocks_of_heavy_users_do_not_change_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(negatives, "GRID_CELLS", 25)  # two users of 10 items at a time
     taken = np.array([u * 10 + i for u in range(7) for i in range(u)])
-    drawn = negatives.draw(np.full(7, 10), taken, 10, stream(0, "blocks"))
+    drawn = negatives.draw(np.full(7, 10), taken, 10, OneStream(stream(0, "blocks")))
     assert np.bincount(drawn // 10).tolist() == [10 - u for u in range(7)]
     assert set(drawn.tolist()).isdisjoint(taken.tolist())
 
 
 def test_no_items_give_no_negatives() -> None:
-    assert len(negatives.draw(np.array([3]), np.array([], np.int64), 0, stream(0, "none"))) == 0
+    assert (
+        len(negatives.draw(np.array([3]), np.array([], np.int64), 0, OneStream(stream(0, "none"))))
+        == 0
+    )

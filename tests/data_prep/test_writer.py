@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep import writer
+from data_prep import parts, writer
 from data_prep.rows import Examples, Prepared
 from recsys_moe.schema import ConfigError, DataError, Schema, Task
 from tests.data_prep.samples import columns, hashes
@@ -153,7 +153,7 @@ def test_an_interruption_keeps_the_previous_output(
         raise KeyboardInterrupt
 
     if moment == "writing":
-        monkeypatch.setattr(pq, "write_table", stop)
+        monkeypatch.setattr(pq, "ParquetWriter", stop)
     else:
         rename = Path.rename
         monkeypatch.setattr(
@@ -172,8 +172,11 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_many_rows_make_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "ROWS_PER_PART", 2)
+    monkeypatch.setattr(parts, "ROWS_PER_GROUP", 1)
+    monkeypatch.setattr(parts, "ROWS_PER_PART", 2)
     writer.write(prepared(), tmp_path / "out")
     names = [path.name for path in sorted((tmp_path / "out" / "train").iterdir())]
     assert names == ["part-00000.parquet", "part-00001.parquet"]
+    files = [pq.ParquetFile(tmp_path / "out" / "train" / name) for name in names]
+    assert [file.num_row_groups for file in files] == [2, 1]
     assert columns(tmp_path / "out", "train")["user_index"] == [0, 1, 2]

@@ -1,0 +1,94 @@
+"""Files of a user's own in pieces: a Parquet file by row group, a text file from front to back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data_prep import delimited, table_files
+from data_prep.table_files import TableFile
+from recsys_moe.schema import DataError, Source
+
+ROWS = 1 << 18
+"""Most rows of a Parquet file at once."""
+TEXT_BLOCK = 1 << 23
+"""Bytes of a text file at once."""
+_FEWEST_BYTES = 4
+"""Of a row of text: two ids of one character, a separator and a line break."""
+_MOST_PACKED = 20
+"""How much smaller than its content a .gz is at most, as rows of numbers go."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """What one task reads."""
+
+    path: Path
+    group: int | None
+    """Row group of a Parquet file; None: the whole text file."""
+    first: int
+    """Rows of the file before it."""
+    most_rows: int
+    """Exact for Parquet, an upper bound for text."""
+
+
+def pieces(place: Path) -> list[Piece]:
+    """A file, or the files of a folder by name, in pieces. Raises DataError naming the file."""
+    return [piece for path in table_files.files_at(place) for piece in _pieces(path)]
+
+
+def _pieces(path: Path) -> Iterator[Piece]:
+    if not table_files.is_parquet(path):
+        packed = _MOST_PACKED if path.name.endswith(".gz") else 1
+        rows = path.stat().st_size * packed // _FEWEST_BYTES
+        yield Piece(path=path, group=None, first=0, most_rows=rows)
+        return
+    first = 0
+    try:
+        metadata = pq.read_metadata(path)
+    except (pa.ArrowException, OSError) as error:
+        raise table_files.not_parquet(path, error) from None
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group).num_rows
+        yield Piece(path=path, group=group, first=first, most_rows=rows)
+        first += rows
+
+
+def read(piece: Piece, columns: list[str]) -> Iterator[TableFile]:
+    """The rows of a piece, some at a time; a row is named by its number in the file."""
+    first = piece.first
+    batches = _text(piece.path, columns) if piece.group is None else _parquet(piece, columns)
+    source = Source(name=piece.path.name, sha256="", bytes=0)
+    for batch in batches:
+        table = pa.Table.from_batches([batch])
+        yield TableFile(label=str(piece.path), columns=table, source=source, first=first)
+        first += len(table)
+
+
+def _parquet(piece: Piece, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    try:
+        file = pq.ParquetFile(piece.path)
+        table_files.check_columns(file, piece.path, columns)
+        yield from file.iter_batches(ROWS, row_groups=[piece.group], columns=columns)
+    except (pa.ArrowException, OSError) as error:
+        raise table_files.not_parquet(piece.path, error) from None
+
+
+def _text(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    packing = "gzip" if path.name.endswith(".gz") else None
+    try:
+        with pa.input_stream(str(path), compression=packing) as stream:
+            head = stream.read(TEXT_BLOCK)
+        layout = table_files.text_layout(head, path, columns)
+        delimited.check_header(head, layout, str(path))
+        with pa.input_stream(str(path), compression=packing) as stream:
+            yield from delimited.batches(stream, layout, TEXT_BLOCK)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"{path}: cannot be read in pieces ({reason}); --engine memory tells the line"
+        ) from None

@@ -1,0 +1,74 @@
+"""The protocol `hash`: what happens to a row depends on the seed and on its user and item alone.
+
+So the rows of some users can be prepared without those of the others, in any order and on any
+machine, and a pair keeps its split when the data grow. The shares of the splits are expectations.
+Negatives of a user depend on the user's rows and on the known items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from data_prep import hashing, negatives
+from data_prep.hashing import HashedDraws, Hashes
+from data_prep.ids import Ints, sorted_distinct
+from data_prep.rows import Examples, joined, unlabelled
+from data_prep.splits import TEST, TRAIN, VAL, Holdout, Splits
+
+
+class IdHashes(NamedTuple):
+    """By dense index: of every user and of every item."""
+
+    user: Hashes
+    item: Hashes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """Rows in the order of their keys, with their splits."""
+
+    rows: Examples
+    split: Splits
+    key: Hashes
+    missing_negatives: int
+
+    def part(self, split: int) -> Examples:
+        return self.rows.take(np.flatnonzero(self.split == split))
+
+
+def place(
+    rows: Examples, hashes: IdHashes, negative_task: str | None, holdout: Holdout, seed: int
+) -> Placed:
+    """All rows of some users (in the order of the files), their negatives, split and order."""
+    missing = 0
+    if negative_task is not None:
+        drawn = _negatives(rows, hashes, negative_task, seed)
+        missing = int((rows.labels[negative_task] != 0).sum()) - len(drawn)
+        rows = joined([rows, drawn])
+    pair = (hashes.user[rows.user], hashes.item[rows.item])
+    key = hashing.mix(hashing.key(seed, "order"), *pair)
+    order = np.argsort(key, kind="stable")
+    split = _split(hashing.mix(hashing.key(seed, "split"), *pair)[order], holdout)
+    return Placed(rows=rows.take(order), split=split, key=key[order], missing_negatives=missing)
+
+
+def _split(hashed: Hashes, holdout: Holdout) -> Splits:
+    """`test` of all rows, then `val` of the rest, as ranges of the hash."""
+    held_out = holdout.test + (1 - holdout.test) * holdout.val
+    split = np.full(len(hashed), TRAIN, dtype=np.int8)
+    split[hashed < np.uint64(held_out * 2**64)] = VAL
+    split[hashed < np.uint64(holdout.test * 2**64)] = TEST
+    return split
+
+
+def _negatives(rows: Examples, hashes: IdHashes, task: str, seed: int) -> Examples:
+    users = sorted_distinct(rows.user)
+    user, num_items = np.searchsorted(users, rows.user), len(hashes.item)
+    wanted = np.bincount(user[rows.labels[task] != 0], minlength=len(users))
+    taken = sorted_distinct(user * num_items + rows.item)
+    draws = HashedDraws(hashing.mix(hashing.key(seed, "negatives"), hashes.user[users]))
+    keys: Ints = negatives.draw(wanted, taken, num_items, draws)
+    return unlabelled(users[keys // num_items], keys % num_items, rows, task)

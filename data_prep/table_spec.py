@@ -1,0 +1,105 @@
+"""What `prepare table` is told about a table: its columns and tasks, and what is known of items."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+import pyarrow as pa
+
+from data_prep import delimited, ids, table_columns, table_files
+from data_prep.ids import Ints
+from data_prep.options import one_of
+from data_prep.rows import UNKNOWN_TIME
+from data_prep.table_files import TableFile
+from recsys_moe.schema import ConfigError, DataError, Task, TaskKind
+
+Duplicates = Literal["error", "first", "last", "keep"]
+_RESERVED = ("user_index", "item_index", "timestamp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """What to read from every file: our names on the left."""
+
+    user: str
+    item: str
+    tasks: tuple[tuple[Task, str], ...]
+    timestamp: str | None
+
+    def names(self) -> list[str]:
+        named = [self.user, self.item, *(column for _, column in self.tasks)]
+        return list(dict.fromkeys(named + ([self.timestamp] if self.timestamp else [])))
+
+
+def parse_tasks(specs: Sequence[str]) -> tuple[tuple[Task, str], ...]:
+    """Tasks and the columns of their labels; every task weighs the same."""
+    if not specs:
+        raise ConfigError("--task must be given at least once, as in --task watch:binary=clicked")
+    found = tuple(_task(spec, 1 / len(specs)) for spec in specs)
+    names = [task.name for task, _ in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"--task names must differ, got {name!r} twice")
+    return found
+
+
+def _task(spec: str, weight: float) -> tuple[Task, str]:
+    match = re.fullmatch(r"([A-Za-z][A-Za-z0-9_]*):([a-z]+)=(.+)", spec)
+    if match is None:
+        raise ConfigError(
+            f"--task must be NAME:KIND=COLUMN, as in watch:binary=clicked, got {spec!r}"
+        )
+    name, kind, column = match.groups()
+    one_of(f"--task {name}: KIND", kind, ("binary", "regression"))
+    if name in _RESERVED:
+        raise ConfigError(f"--task must not be named {', '.join(_RESERVED)}, got {name!r}")
+    return Task(name=name, kind=cast(TaskKind, kind), column=name, weight=weight), column
+
+
+def times(file: TableFile, column: str | None) -> Ints:
+    """Seconds since 1970, UNKNOWN_TIME where there is no column."""
+    if column is None:
+        return np.full(len(file.columns), UNKNOWN_TIME, dtype=np.int64)
+    return table_columns.timestamps(file, column)
+
+
+def item_features(items: Path | None, key: str) -> tuple[pa.Table | None, list[TableFile]]:
+    """All columns of the items' file with `key` first, as `item`; and the files read."""
+    if items is None:
+        return None, []
+    files = table_files.read(Path(items), None)
+    tables = []
+    for file in files:
+        if key not in file.columns.column_names:
+            raise delimited.missing_column(file.label, key, file.columns.column_names)
+        rest = file.columns.drop_columns([key])
+        tables.append(rest.add_column(0, "item", table_columns.ids(file, key)))
+    table = pa.concat_tables(tables)
+    if len(set(table.column_names) | {"item_index"}) <= len(table.column_names):
+        raise DataError(f"{items}: columns must not be named item or item_index, nor repeat")
+    ids.refuse_repeated(table, "item", str(items))
+    return table, files
+
+
+def command(
+    columns: Columns,
+    tasks: Sequence[str],
+    negatives: str,
+    duplicates: str,
+    protocol: str,
+    seed: int,
+) -> str:
+    """The command without places, so that equal input gives equal bytes."""
+    words = ["prepare", "table", "--user", columns.user, "--item", columns.item]
+    for spec in tasks:
+        words += ["--task", spec]
+    if columns.timestamp is not None:
+        words += ["--timestamp", columns.timestamp]
+    words += ["--negatives", negatives, "--duplicates", duplicates]
+    return shlex.join([*words, "--protocol", protocol, "--seed", str(seed)])

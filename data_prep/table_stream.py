@@ -1,0 +1,130 @@
+"""`prepare table` in bounded memory: the protocol `hash` in three passes over pieces.
+
+1. Every piece of the input: check it, note its ids, set its rows aside by user.
+2. Every bin of users: index, repeated pairs, negatives, split; set the rows aside by their order.
+3. Every range of the order: sort and write.
+The tasks of a pass know nothing of each other, so they run anywhere that reaches the files, and
+what they hold is a piece, a bin or a range, and the ids. The result does not depend on how
+many there are: it is the one of `--engine memory`, byte for byte.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from data_prep import chunks, protocols, table_tasks, writer
+from data_prep.engines import Mapper
+from data_prep.rows import Prepared
+from data_prep.table_files import TableFile, files_at
+from data_prep.table_spec import Columns, Duplicates, item_features
+from data_prep.table_tasks import Done, Job
+from recsys_moe.schema import SPLITS, ConfigError, DataError, Schema, Source, sha256_file
+
+log = logging.getLogger("recsys_moe.prepare")
+ROW_BYTES = 1024
+"""What a row of a bin takes at most, negatives and copies included. See benchmarks/streaming.py."""
+MOST_BINS = 1024
+
+
+def prepare(
+    out: Path,
+    place: Path,
+    columns: Columns,
+    *,
+    items: Path | None,
+    duplicates: Duplicates,
+    negative_task: str | None,
+    seed: int,
+    command: str,
+    max_memory_mb: int,
+    mapper: Mapper,
+    force: bool,
+) -> Schema:
+    """As `table.prepare`, whose arguments these are. Raises DataError and ConfigError."""
+    pieces = chunks.pieces(place)
+    job = Job(
+        columns=columns,
+        folder=out.resolve().parent / f".{out.name}.rows-{os.getpid()}",
+        bins=_bins(sum(piece.most_rows for piece in pieces), max_memory_mb),
+        duplicates=duplicates,
+        negative_task=negative_task,
+        seed=seed,
+    )
+    features = item_features(items, columns.item)
+    try:
+        users, known_items, timed = _known(job, place, pieces, mapper)
+        done = list(mapper(partial(table_tasks.place_bin, job), range(job.bins)))
+        prepared = _prepared(job, place, (users, known_items), features, command, done)
+        blocks = {name: table_tasks.blocks(job, name) for name in SPLITS}
+        return writer.write_blocks(prepared, blocks, out, timed=timed, force=force)
+    finally:
+        shutil.rmtree(job.folder, ignore_errors=True)
+
+
+def _bins(most_rows: int, max_memory_mb: int) -> int:
+    """So many that a bin fits in half the memory: the other half is for a piece and the ids."""
+    needed = 2 * most_rows * ROW_BYTES
+    bins = -(-needed // (max_memory_mb * 2**20))
+    if bins > MOST_BINS:
+        raise ConfigError(
+            f"--max-memory-mb must be at least {-(-needed // (MOST_BINS * 2**20))} for up to "
+            f"{most_rows} rows, got {max_memory_mb}"
+        )
+    return max(1, bins)
+
+
+def _known(
+    job: Job, place: Path, pieces: list[chunks.Piece], mapper: Mapper
+) -> tuple[pa.Array, pa.Array, bool]:
+    """Pass 1: users, items, and whether any row has a time."""
+    tasks = list(enumerate(pieces))
+    found = table_tasks.merge(mapper(partial(table_tasks.set_aside, job), tasks))
+    if found.rows == 0:
+        raise DataError(f"{files_at(place)[0]}: has no rows")
+    users = table_tasks.save_ids(job, "users", found.users)
+    items = table_tasks.save_ids(job, "items", found.items)
+    log.info("%d rows of %d users and %d items", found.rows, len(users), len(items))
+    return users, items, found.timed
+
+
+def _prepared(
+    job: Job,
+    place: Path,
+    known: tuple[pa.Array, pa.Array],
+    features: tuple[pa.Table | None, list[TableFile]],
+    command: str,
+    done: list[Done],
+) -> Prepared:
+    """Everything but the rows."""
+    about_items, files = features
+    return Prepared(
+        name="table",
+        protocol="hash",
+        vocabulary="all",
+        tasks=tuple(task for task, _ in job.columns.tasks),
+        splits={},
+        users=protocols.features(None, "user", known[0]),
+        items=protocols.features(about_items, "item", known[1]),
+        seeds={"negatives": job.seed, "split": job.seed},
+        sources=(*map(_source, files_at(place)), *(file.source for file in files)),
+        command=command,
+        report=_report(job, done),
+    )
+
+
+def _report(job: Job, done: list[Done]) -> dict[str, int]:
+    dropped = sum(one.dropped_repeats for one in done)
+    report = {} if job.duplicates == "keep" else {"dropped_repeats": dropped}
+    if job.negative_task is not None:
+        report["missing_negatives"] = sum(one.missing_negatives for one in done)
+    return report
+
+
+def _source(path: Path) -> Source:
+    return Source(name=path.name, sha256=sha256_file(path), bytes=path.stat().st_size)

@@ -1,0 +1,188 @@
+"""The tasks of `prepare table` in pieces: what is done with a piece, a bin and a range of rows.
+
+Each is a function of the job and of what is on disk, and of nothing another task does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from data_prep import chunks, hash_split, hashing, ids, splits, table_columns
+from data_prep.chunks import Piece
+from data_prep.hash_split import IdHashes, Placed
+from data_prep.rows import UNKNOWN_TIME, Examples
+from data_prep.spill import SpillFile, read_bin
+from data_prep.table_files import TableFile
+from data_prep.table_spec import Columns, Duplicates, times
+from recsys_moe.schema import SPLITS, DataError
+
+LABEL = "label "
+"""Begins the names of the columns with labels, so that a task may have any name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What all tasks know."""
+
+    columns: Columns
+    folder: Path
+    """Where rows are set aside."""
+    bins: int
+    duplicates: Duplicates
+    negative_task: str | None
+    seed: int
+
+
+class Found(NamedTuple):
+    """Of one piece: distinct ids as text, rows, and whether any has a time."""
+
+    users: pa.Array
+    items: pa.Array
+    rows: int
+    timed: bool
+
+
+class Done(NamedTuple):
+    """Of one bin: rows dropped because their pair was there, negatives that were not there."""
+
+    dropped_repeats: int
+    missing_negatives: int
+
+
+def set_aside(job: Job, numbered: tuple[int, Piece]) -> Found:
+    """Pass 1 for one piece."""
+    number, piece = numbered
+    found = []
+    with SpillFile(job.folder / "by-user" / f"{number:06d}.arrow", job.bins) as spilled:
+        for file in chunks.read(piece, job.columns.names()):
+            rows = _checked(file, job.columns)
+            coded = rows.column(0).dictionary_encode()
+            hashes = hashing.of_ids(coded.dictionary)[coded.indices.to_numpy()]
+            spilled.add(rows, (hashes % np.uint64(job.bins)).astype(np.int64))
+            timed = bool((rows["timestamp"].to_numpy() != UNKNOWN_TIME).any())
+            found.append(Found(coded.dictionary, pc.unique(rows.column(1)), len(rows), timed))
+    return merge(found)
+
+
+def _checked(file: TableFile, columns: Columns) -> pa.RecordBatch:
+    """Ids as text, labels (NaN: missing) and times of some rows."""
+    values = {
+        "user": table_columns.ids(file, columns.user),
+        "item": table_columns.ids(file, columns.item),
+    }
+    for task, column in columns.tasks:
+        values[LABEL + task.name] = table_columns.labels(file, column, task.kind)
+    values["timestamp"] = times(file, columns.timestamp)
+    return pa.RecordBatch.from_pydict({name: pa.array(value) for name, value in values.items()})
+
+
+def merge(found: Iterable[Found]) -> Found:
+    """Of several pieces together."""
+    whole = Found(pa.array([], pa.string()), pa.array([], pa.string()), 0, False)
+    for one in found:
+        whole = Found(
+            pc.unique(pa.concat_arrays([whole.users, one.users])),
+            pc.unique(pa.concat_arrays([whole.items, one.items])),
+            whole.rows + one.rows,
+            whole.timed or one.timed,
+        )
+    return whole
+
+
+def save_ids(job: Job, name: str, text: pa.Array) -> pa.Array:
+    """The ids in ascending order; kept with their hashes where every task finds them."""
+    known = ids.integers_if_canonical(text)
+    known = known.take(pc.sort_indices(known))
+    table = pa.table({"id": known.cast(pa.string()), "hash": hashing.of_ids(known)})
+    with pa.ipc.new_file(str(job.folder / f"{name}.arrow"), table.schema) as file:
+        file.write_table(table)
+    return known
+
+
+def _load_ids(job: Job, name: str) -> pa.Table:
+    with pa.OSFile(str(job.folder / f"{name}.arrow")) as file:
+        return pa.ipc.open_file(file).read_all().combine_chunks()
+
+
+def place_bin(job: Job, number: int) -> Done:
+    """Pass 2 for the users of one bin."""
+    table = read_bin(sorted((job.folder / "by-user").iterdir()), number, job.bins)
+    if table is None or len(table) == 0:
+        return Done(0, 0)
+    users, items = (_load_ids(job, name) for name in ("users", "items"))
+    rows = _indexed(table, users["id"], items["id"])
+    kept = _distinct(rows, users["id"], items["id"], job.duplicates)
+    hashes = IdHashes(users["hash"].to_numpy(), items["hash"].to_numpy())
+    placed = hash_split.place(kept, hashes, job.negative_task, splits.MOVIELENS, job.seed)
+    for code, split in enumerate(SPLITS):
+        _keep_placed(job, placed, code, job.folder / split / f"{number:06d}.arrow")
+    return Done(len(rows) - len(kept), placed.missing_negatives)
+
+
+def _indexed(table: pa.Table, users: pa.ChunkedArray, items: pa.ChunkedArray) -> Examples:
+    def index(name: str, known: pa.ChunkedArray) -> ids.Ints:
+        codes = pc.index_in(table[name], value_set=known)
+        return np.asarray(codes.to_numpy()).astype(np.int64)
+
+    return _examples(table, index("user", users), index("item", items))
+
+
+def _examples(table: pa.Table, user: ids.Ints, item: ids.Ints) -> Examples:
+    labels = [name for name in table.column_names if name.startswith(LABEL)]
+    return Examples(
+        user=user,
+        item=item,
+        labels={name.removeprefix(LABEL): table[name].to_numpy() for name in labels},
+        timestamp=table["timestamp"].to_numpy(),
+    )
+
+
+def _distinct(
+    rows: Examples, users: pa.ChunkedArray, items: pa.ChunkedArray, duplicates: Duplicates
+) -> Examples:
+    """One row per pair, or all of them with `keep`."""
+    if duplicates == "keep":
+        return rows
+    pairs = rows.user * len(items) + rows.item
+    kept = ids.one_per_value(pairs, last=duplicates == "last")
+    if duplicates == "error" and len(kept) < len(rows):
+        again = int(np.setdiff1d(np.arange(len(rows)), kept)[0])
+        user, item = users[int(rows.user[again])], items[int(rows.item[again])]
+        raise DataError(
+            f"user {user.as_py()!r} and item {item.as_py()!r} have several rows; "
+            "pass --duplicates first, last or keep"
+        )
+    return rows.take(kept)
+
+
+def _keep_placed(job: Job, placed: Placed, split: int, path: Path) -> None:
+    part, key = placed.part(split), placed.key[placed.split == split]
+    columns = {LABEL + name: pa.array(label) for name, label in part.labels.items()}
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "user": pa.array(part.user),
+            "item": pa.array(part.item),
+            **columns,
+            "timestamp": pa.array(part.timestamp),
+            "key": pa.array(key),
+        }
+    )
+    ranges = ((key >> np.uint64(32)) * np.uint64(job.bins)) >> np.uint64(32)
+    with SpillFile(path, job.bins) as spilled:
+        spilled.add(rows, ranges.astype(np.int64))
+
+
+def blocks(job: Job, split: str) -> Iterator[Examples]:
+    """Pass 3: the rows of a split in their order, range by range."""
+    paths = sorted((job.folder / split).glob("*.arrow"))
+    for number in range(job.bins):
+        if (table := read_bin(paths, number, job.bins)) is not None:
+            rows = _examples(table, table["user"].to_numpy(), table["item"].to_numpy())
+            yield rows.take(np.argsort(table["key"].to_numpy(), kind="stable"))

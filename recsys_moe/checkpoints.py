@@ -1,0 +1,199 @@
+"""When a run is saved, and how: whole files only, and never the newest as the only good one."""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from recsys_moe.errors import ConfigError, Interrupted, RunError
+from recsys_moe.lazy_adam import LazyAdam
+from recsys_moe.run_folder import BEST, LAST, PART, PREVIOUS, replacing
+from recsys_moe.signals import StopSignals
+
+logger = logging.getLogger("recsys_moe.fit")
+
+STEPS_BETWEEN_WISHES = 16
+"""Several processes agree on stopping every so many steps; each time they wait for each other."""
+GENERATORS = "generators"
+UNTOUCHED = {"ready": 0, "started": 0, "processed": 0, "completed": 0}
+BEGUN = {**UNTOUCHED, "ready": 1, "started": 1}
+
+
+class WholeFiles(TorchCheckpointIO):
+    """Replaces a checkpoint only by a complete one, and keeps what was `last` as `previous`.
+
+    A failed write is kept in `failures` by file name, not raised: one process writes, and the
+    others of the run wait for it to come back.
+    """
+
+    def __init__(self) -> None:
+        self.failures: dict[str, OSError] = {}
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
+    ) -> None:
+        path = Path(path)
+        keep = path.with_name(PREVIOUS) if path.name == LAST else None
+        self.failures.pop(path.name, None)
+        try:
+            with replacing(path, keep=keep) as stream:
+                torch.save(checkpoint, stream)
+        except (OSError, RuntimeError) as error:
+            # torch's writer may meet the error of the disk with one of its own.
+            failure = error if isinstance(error, OSError) else error.__context__
+            if not isinstance(failure, OSError):
+                raise
+            self.failures[path.name] = failure
+
+
+class Checkpoints(Checkpoint):
+    """`best` by validation loss and `last` at each epoch's end; `last` every N steps, on a signal.
+
+    A signal ends the run with Interrupted once its step, or its batch of validation, is saved.
+    What a run needs to go on besides the state of model, optimizer, loops and callbacks: torch's
+    own generators, for parts from outside. The project's streams depend on (seed, step) alone.
+    """
+
+    def __init__(self, folder: Path, every_n_steps: int) -> None:
+        self.folder = folder
+        self.every_n_steps = every_n_steps
+        self.files = WholeFiles()
+        self.stop = StopSignals()
+        self.best_loss = math.inf
+        self._batches = 0
+        self._loaded: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best_loss": self.best_loss, "batches": self._batches}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if (self.folder / BEST).is_file():
+            self.best_loss = state_dict["best_loss"]
+        self._batches = state_dict["batches"]
+
+    def on_load_checkpoint(
+        self,
+        trainer: lightning.Trainer,
+        pl_module: lightning.LightningModule,
+        checkpoint: dict[str, Any],
+    ) -> None:
+        optimizer = checkpoint["optimizer_states"][0].get("lazy", {})
+        self._loaded = {
+            GENERATORS: checkpoint[GENERATORS],
+            "pending": optimizer.get("step") != optimizer.get("base"),
+        }
+
+    def on_save_checkpoint(
+        self,
+        trainer: lightning.Trainer,
+        pl_module: lightning.LightningModule,
+        checkpoint: dict[str, Any],
+    ) -> None:
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        checkpoint[GENERATORS] = {"torch": torch.get_rng_state(), "cuda": cuda}
+        if trainer.validating:  # so that Lightning goes back to it, and to its first batch
+            progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
+            progress |= {"total": BEGUN, "current": UNTOUCHED, "is_last_batch": False}
+
+    def on_train_start(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
+    ) -> None:
+        self.stop.install()  # Lightning has put its own handler for SIGTERM in front
+        for part in self.folder.glob(f"*{PART}") if trainer.is_global_zero else ():
+            part.unlink()
+        batches = int(trainer.num_training_batches)
+        if self._loaded:
+            self._check_fits(trainer, batches)
+            _restore_generators(self._loaded.pop(GENERATORS))
+        self._batches = batches
+
+    def _check_fits(self, trainer: lightning.Trainer, batches: int) -> None:
+        """Raise ConfigError when a run that stopped inside an epoch cannot go on like this."""
+        inside = trainer.fit_loop.restarting
+        remedy = "; go on as before to the end of the epoch, or from best.ckpt, the end of one"
+        if inside and batches != self._batches:
+            raise ConfigError(
+                f"--resume: the run stopped inside an epoch of {self._batches} steps, which has "
+                f"{batches} with trainer.devices={trainer.world_size}{remedy}"
+            )
+        if self._loaded["pending"] and not isinstance(trainer.optimizers[0], LazyAdam):
+            raise ConfigError(
+                "--resume: the run stopped inside an epoch with lazy embeddings, which this "
+                f"device does not use (optim.embeddings){remedy}"
+            )
+
+    def on_train_batch_end(
+        self,
+        trainer: lightning.Trainer,
+        pl_module: lightning.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        if batch_idx + 1 == trainer.num_training_batches:
+            return  # validation is next
+        step = trainer.global_step
+        several = trainer.world_size > 1
+        number = 0 if several and step % STEPS_BETWEEN_WISHES else self._wish(trainer)
+        if number:
+            self._end(trainer, number)
+        elif step % self.every_n_steps == 0:
+            self._save(trainer, LAST)
+
+    def on_validation_batch_end(
+        self, trainer: lightning.Trainer, *args: Any, **kwargs: Any
+    ) -> None:
+        # Processes may have different numbers of batches here: several of them stop afterwards.
+        if trainer.world_size == 1 and self.stop.number:
+            self._end(trainer, self.stop.number)
+
+    def on_train_epoch_end(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
+    ) -> None:
+        loss = float(trainer.callback_metrics["val/loss"])
+        if trainer.strategy.reduce_boolean_decision(loss < self.best_loss):
+            self.best_loss = loss
+            self._save(trainer, BEST)
+        number = self._wish(trainer)
+        if number:
+            self._end(trainer, number)
+        self._save(trainer, LAST)
+
+    def _wish(self, trainer: lightning.Trainer) -> int:
+        """The signal that came to any process, SIGTERM where only another one knows; or 0."""
+        asked = trainer.strategy.reduce_boolean_decision(bool(self.stop.number), all=False)
+        return (self.stop.number or signal.SIGTERM) if asked else 0
+
+    def _end(self, trainer: lightning.Trainer, number: int) -> None:
+        saved = self._save(trainer, LAST)
+        where = f"epoch {trainer.current_epoch + 1}, step {trainer.global_step}"
+        what = f"is saved in {self.folder}" if saved else f"is NOT saved, see above; {self.folder}"
+        raise Interrupted(f"interrupted; {where} {what}: continue with --resume auto", number)
+
+    def _save(self, trainer: lightning.Trainer, name: str) -> bool:
+        """True when it is on the disk. Raises RunError when the result of the run would miss it."""
+        trainer.save_checkpoint(self.folder / name)
+        failure = self.files.failures.get(name)
+        if not trainer.strategy.reduce_boolean_decision(failure is not None, all=False):
+            return True
+        reason = f"{self.folder / name} cannot be written: {failure and failure.strerror}"
+        remedy = "make room or make the folder writable"
+        if name == BEST:
+            raise RunError(f"{reason}; {remedy}, then continue with --resume auto")
+        if trainer.is_global_zero:
+            logger.warning("%s; training goes on with the last good one; %s", reason, remedy)
+        return False
+
+
+def _restore_generators(saved: dict[str, Any]) -> None:
+    torch.set_rng_state(saved["torch"])
+    if torch.cuda.is_available() and len(saved["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(saved["cuda"])

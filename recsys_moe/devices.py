@@ -1,0 +1,69 @@
+"""What the processes of a run tell each other; a lone process gets back what it said.
+
+Every process must come here the same number of times in the same order. Axes: B batch, T tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Counts(NamedTuple):
+    """Rows of a training step over all processes, divided by the number of processes.
+
+    Gradients are averaged over processes, so a sum divided by this becomes the mean over all rows
+    of the step, however unevenly labels are spread.
+    """
+
+    labelled_T: Tensor
+    """Rows with a label of each task, above 0 (at least one row in all is assumed)."""
+    rows: Tensor
+    """()"""
+
+
+def step_counts(labels_BT: Tensor) -> Counts:
+    """One small all-reduce. `labels_BT`: this process' part, NaN where a label is missing."""
+    labelled_T = (~labels_BT.isnan()).sum(0)
+    counts = all_sum(torch.cat([labelled_T, labelled_T.new_tensor([len(labels_BT)])]))
+    counts = counts.clamp(min=1) / process_count()
+    return Counts(counts[:-1], counts[-1])
+
+
+def process_count() -> int:
+    return dist.get_world_size() if _several() else 1
+
+
+def all_sum(values: Tensor) -> Tensor:
+    """Sum over all processes, the same bits in each of them."""
+    if not _several():
+        return values
+    total = values.clone()
+    dist.all_reduce(total)
+    return total
+
+
+def on_first(value: T, merge: Callable[[list[T]], R]) -> R:
+    """`merge` of the values of all processes, in the order of their ranks, done by the first one.
+
+    Values go to the first process alone; all of them get the result.
+    """
+    if not _several():
+        return merge([value])
+    is_first = dist.get_rank() == 0
+    values: list[Any] | None = [None] * dist.get_world_size() if is_first else None
+    dist.gather_object(value, values)
+    result = [merge(values) if values is not None else None]
+    dist.broadcast_object_list(result)
+    return result[0]  # type: ignore[return-value]
+
+
+def _several() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

@@ -1,0 +1,190 @@
+"""One process per device of this machine: started, watched and stopped by the command itself.
+
+Standard library only. Lightning can start processes too, but after an error in one of them it
+kills the command itself, whose exit code then says nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from recsys_moe.errors import ConfigError, UserError
+from recsys_moe.executor import end_with_parent
+
+REPORTS = "RECSYS_MOE_REPORTS"
+"""Names the folder where processes that were started here leave their last error."""
+SECONDS_BETWEEN_LOOKS = 0.05
+SECONDS_TO_END = 15.0
+"""Left to the others after a failure; the first process may have a folder to clear."""
+SECONDS_AFTER_FIRST = 1.0
+"""Left to the others when the first process has ended too: nothing of theirs can be lost."""
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+
+class WorkerError(UserError):
+    """What the first process to fail said, with its exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def rank() -> int:
+    """Which process of the run this is, by its starter's variables; 0 for a lone one."""
+    for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return 0
+
+
+def is_started_outside() -> bool:
+    """True for a process of torchrun, of srun or of `run_workers`."""
+    return "LOCAL_RANK" in os.environ or "SLURM_PROCID" in os.environ
+
+
+def check_starter(devices: int, num_nodes: int) -> None:
+    """Raise ConfigError where torchrun or srun started another number of processes."""
+    for starter, name in (("torchrun", "WORLD_SIZE"), ("srun", "SLURM_NTASKS")):
+        if is_started_outside() and os.environ.get(name, "").isdigit():
+            found = int(os.environ[name])
+            if found != devices * num_nodes:
+                raise ConfigError(
+                    f"trainer.devices={devices} x trainer.num_nodes={num_nodes} must be the "
+                    f"number of processes of {starter}, got {found}; pass --devices and --num-nodes"
+                )
+            return
+
+
+def run_workers(devices: int, num_nodes: int) -> None:
+    """Run this command again in a process for each device of this machine, and wait for all.
+
+    SIGINT and SIGTERM go on to all of them. When one fails the others have `SECONDS_TO_END` left.
+    Raises WorkerError, and ConfigError where other nodes cannot be found.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        reports = Path(folder)
+        common = _environment(devices, num_nodes)
+        node = int(common["NODE_RANK"])
+        workers: list[subprocess.Popen[bytes]] = []
+        with _passing_on(workers), _ending(workers):
+            for local in range(devices):
+                ranks = {"LOCAL_RANK": str(local), "RANK": str(node * devices + local)}
+                workers.append(_start({**common, **ranks, REPORTS: str(reports)}))
+            codes = _wait(workers)
+        _raise_first(codes, reports)
+
+
+def _environment(devices: int, num_nodes: int) -> dict[str, str]:
+    needed = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
+    missing = [name for name in needed if name not in os.environ]
+    if num_nodes > 1 and missing:
+        raise ConfigError(
+            f"trainer.num_nodes={num_nodes} needs {', '.join(needed)} on every node, "
+            f"{missing[0]} is missing; set them, or start with torchrun or srun"
+        )
+    own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "NODE_RANK": "0"}
+    threads = str(max(1, (os.cpu_count() or 1) // devices))
+    known = {"OMP_NUM_THREADS": threads, **os.environ}
+    return {**known, **(own if num_nodes == 1 else {}), "WORLD_SIZE": str(devices * num_nodes)}
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _start(environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, *sys.orig_argv[1:]],
+        env=environment,
+        start_new_session=True,  # Ctrl-C reaches us alone, and we pass it on once
+        preexec_fn=end_with_parent() if sys.platform == "linux" else None,
+    )
+
+
+@contextmanager
+def _passing_on(workers: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Send SIGINT and SIGTERM on to the processes."""
+
+    def send(number: int, frame: FrameType | None) -> None:
+        for worker in workers:
+            worker.send_signal(number)
+
+    before = {number: signal.signal(number, send) for number in NUMBERS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+
+
+@contextmanager
+def _ending(workers: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Leave no process behind."""
+    try:
+        yield
+    finally:
+        for worker in workers:
+            if worker.poll() is None:
+                worker.kill()
+                worker.wait()
+
+
+def _wait(workers: list[subprocess.Popen[bytes]]) -> list[int | None]:
+    """Until all have ended, or a while after one has failed: the others may wait for it.
+
+    Returns how things stood when the first failure was seen: an exit code, negative for a signal,
+    or None, per process.
+    """
+    seen: list[int | None] = []
+    deadline = float("inf")
+    while time.monotonic() < deadline:
+        codes = [worker.poll() for worker in workers]
+        if not seen and any(codes):
+            seen, deadline = codes, time.monotonic() + SECONDS_TO_END
+        if seen and codes[0] is not None:
+            deadline = min(deadline, time.monotonic() + SECONDS_AFTER_FIRST)
+        if None not in codes:
+            break
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    return seen
+
+
+def _raise_first(codes: list[int | None], reports: Path) -> None:
+    """Raise the first error; what the others say of it is that a connection was lost."""
+    for device, code in enumerate(codes):
+        if code is not None and code < 0:  # killed: it could not leave a report
+            raise WorkerError(f"the process of device {device} was ended by signal {-code}", 1)
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in reports.glob("*.json")]
+    if codes and found:
+        first = min(found, key=lambda report: report["time"])
+        raise WorkerError(first["message"], first["exit_code"])
+    for code in codes:
+        if code:
+            raise WorkerError("a process ended early", code)
+
+
+def report(message: str, exit_code: int) -> bool:
+    """Leave the last error of this process to the one that started it. False when none did."""
+    folder = os.environ.get(REPORTS)
+    if folder is None:
+        return False
+    content = {"time": time.time(), "message": message, "exit_code": exit_code}
+    part = Path(folder) / f"{rank()}.part"
+    with contextlib.suppress(OSError):  # the starter is gone
+        part.write_text(json.dumps(content), encoding="utf-8")
+        part.replace(part.with_suffix(".json"))
+    return True

@@ -1,0 +1,53 @@
+"""SIGINT and SIGTERM as a wish to stop, for a loop that finishes its step first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+SECONDS_OF_ONE_WISH = 1.0
+"""`timeout` and terminals send a signal to the process and to its group: that is one wish."""
+
+
+class StopSignals:
+    """`number` is the first signal that came, 0 before; a second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._since = 0.0
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Handle both signals, and put back the handlers that were there afterwards."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in NUMBERS}
+        self.install()
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler or signal.SIG_DFL)
+
+    def install(self) -> None:
+        """Take the signals (again); one that is ignored, as by nohup, stays ignored."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in NUMBERS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._receive)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        # Written past Python's streams: the signal may have come inside one of their locks.
+        if not self.number:
+            self.number, self._since = number, time.monotonic()
+            os.write(2, b"stopping after this step; the same again stops at once\n")
+        elif time.monotonic() - self._since > SECONDS_OF_ONE_WISH:
+            os._exit(128 + number)

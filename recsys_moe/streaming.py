@@ -1,0 +1,226 @@
+"""Rows that stay on disk: batches through a shuffle window, counts and lists in chunks.
+
+What is held at once: the rows of a window with their places in its order (`row_bytes` each), and
+one row group while it is read. Axes: B batch, T tasks, U users, N rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from recsys_moe.columns import (
+    Batch,
+    Columns,
+    EvalBatches,
+    Rows,
+    StoredColumns,
+    Unseen,
+    batch_bounds,
+    batches_per_epoch,
+    part_bounds,
+    shuffled,
+)
+from recsys_moe.schema import Schema
+from recsys_moe.seeds import stream_seed
+
+SORTED_AT_ONCE = 1 << 20
+
+
+def row_bytes(schema: Schema) -> int:
+    """Memory of a training row: two int32 indices, float32 labels, an int64 place in the order."""
+    return 4 * (2 + len(schema.tasks)) + 8
+
+
+def rows_within(schema: Schema, megabytes: int) -> int:
+    """How many rows fit in as much memory (2**20 bytes each)."""
+    return megabytes * 2**20 // row_bytes(schema)
+
+
+def open_rows(folder: Path, schema: Schema, split: str, most: int) -> Rows:
+    """A split: in memory when it has at most `most` rows, else on disk. Raises DataError."""
+    stored = StoredColumns(folder, schema, split)
+    return stored.load() if len(stored) <= most else stored
+
+
+class Piece(NamedTuple):
+    """Rows start..stop of a row group."""
+
+    group: int
+    start: int
+    stop: int
+
+
+class StreamBatches:
+    """One epoch of training batches from disk; like TrainBatches, with a shuffle in two steps.
+
+    The row groups come in a random order. Of the rows in that order every process takes one
+    contiguous range, with as many rows as its share of TrainBatches, and reads them in windows of
+    `window` rows (whole batches), each shuffled within itself. All of it depends on (seed, rank,
+    world) alone, so that `start` skips windows without reading them.
+    """
+
+    def __init__(
+        self,
+        rows: StoredColumns,
+        schema: Schema,
+        batch_size: int,
+        unseen_rate: float,
+        seed: int,
+        *,
+        window: int,
+        rank: int = 0,
+        world: int = 1,
+        start: int = 0,
+    ) -> None:
+        self.rows = rows
+        self.unseen = Unseen(unseen_rate, schema.user.size, schema.item.size)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.rank, self.world, self.start = rank, world, start
+        self.batches = batches_per_epoch(len(rows), batch_size, world)
+        self.window = max(1, window // batch_size)
+        """In batches."""
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        first, stop = self._range()
+        bounds = batch_bounds(stop - first, self.batch_size, self.batches)
+        read = lru_cache(1)(self.rows.group)  # two windows often share a row group
+        pieces = self._pieces()
+        for number in range(self.start // self.window, -(-self.batches // self.window)):
+            mine = bounds[number * self.window : (number + 1) * self.window]
+            begin, end = mine[0][0], mine[-1][1]
+            yield from shuffled(
+                _gather(cut(pieces, first + begin, first + end), read, len(self.rows.schema.tasks)),
+                [(a - begin, b - begin) for a, b in mine],
+                self.unseen,
+                stream_seed(self.seed, "window", self.rank, number),
+                start=self.start - number * self.window,
+            )
+
+    def _range(self) -> tuple[int, int]:
+        """The rows of this process in the epoch's order: its full batches and its last one."""
+        full = (self.batches - 1) * self.batch_size
+        left = (0, len(self.rows) - full * self.world)
+        first, stop = part_bounds(*left, self.rank, self.world)
+        return full * self.rank + first, full * (self.rank + 1) + stop
+
+    def _pieces(self) -> list[Piece]:
+        """All row groups in the epoch's order, the same for every process."""
+        generator = torch.Generator().manual_seed(stream_seed(self.seed, "groups"))
+        order = torch.randperm(len(self.rows.sizes), generator=generator).tolist()
+        return [Piece(group, 0, self.rows.sizes[group]) for group in order]
+
+
+def cut(pieces: Iterable[Piece], start: int, stop: int) -> list[Piece]:
+    """Rows start..stop of the sequence that `pieces` make."""
+    found, place = [], 0
+    for group, first, last in pieces:
+        low, high = max(start - place, 0), min(stop - place, last - first)
+        if low < high:
+            found.append(Piece(group, first + low, first + high))
+        place += last - first
+    return found
+
+
+def _gather(pieces: list[Piece], read: Callable[[int], Columns], tasks: int) -> Columns:
+    """The rows of `pieces` in their order, from row groups that `read` gives."""
+    columns, place = Columns.empty(sum(p.stop - p.start for p in pieces), tasks), 0
+    for group, start, stop in pieces:
+        columns.put(place, read(group).take(slice(start, stop)))
+        place += stop - start
+    return columns
+
+
+class StreamEvalBatches:
+    """The rows of a split in order: the batches of EvalBatches, one row group in memory."""
+
+    def __init__(
+        self, rows: StoredColumns, batch_size: int, *, rank: int = 0, world: int = 1
+    ) -> None:
+        self.rows = rows
+        self.batch_size = batch_size
+        self.bounds = part_bounds(0, -(-len(rows) // batch_size), rank, world)
+
+    def __len__(self) -> int:
+        return self.bounds[1] - self.bounds[0]
+
+    def __iter__(self) -> Iterator[Batch]:
+        pieces = [Piece(group, 0, rows) for group, rows in enumerate(self.rows.sizes)]
+        read = lru_cache(1)(self.rows.group)
+        tasks = len(self.rows.schema.tasks)
+        for batch in range(*self.bounds):
+            first = batch * self.batch_size
+            mine = cut(pieces, first, first + self.batch_size)
+            yield _gather(mine, read, tasks).take(slice(None))
+
+
+def eval_batches(
+    rows: Rows, batch_size: int, *, rank: int = 0, world: int = 1
+) -> EvalBatches | StreamEvalBatches:
+    """All rows in order, or part `rank` of `world` of them, from memory or from disk."""
+    kind = EvalBatches if isinstance(rows, Columns) else StreamEvalBatches
+    return kind(rows, batch_size, rank=rank, world=world)  # type: ignore[arg-type]
+
+
+def user_counts(rows: Rows, schema: Schema) -> Tensor:
+    """Rows of each known user (U,) int64."""
+    return _counts((chunk.user for chunk in rows.chunks()), schema.user.size)
+
+
+def _counts(users: Iterable[Tensor], size: int) -> Tensor:
+    counts_U = torch.zeros(size + 1, dtype=torch.int64)
+    for user_N in users:
+        counts_U += torch.bincount(user_N, minlength=size + 1)
+    return counts_U[:size]
+
+
+def watched_items(rows: Rows, schema: Schema) -> dict[str, Tensor]:
+    """Per user the items of training rows that count as watched, as offsets and item indices.
+
+    Watched: label 1 of the first binary task; every row where the data have no binary task.
+    Two passes: how many items each user has, then each item to its place.
+    """
+    counts_U = _counts((user_N for user_N, _ in _watched(rows, schema)), schema.user.size)
+    offsets = torch.cat([counts_U.new_zeros(1), counts_U.cumsum(0)])
+    items = torch.empty(int(offsets[-1]), dtype=torch.int32)
+    free_U = offsets[:-1].clone()
+    for user_N, item_N in _watched(rows, schema):
+        user_N, order = user_N.sort()
+        here_U = torch.bincount(user_N, minlength=schema.user.size)
+        first_U = here_U.cumsum(0) - here_U
+        items[free_U[user_N] + torch.arange(len(user_N)) - first_U[user_N]] = item_N[order]
+        free_U += here_U
+    _sort_within_users(items, offsets, schema.item.size)
+    return {"offsets": offsets, "items": items}
+
+
+def _watched(rows: Rows, schema: Schema) -> Iterator[tuple[Tensor, Tensor]]:
+    """User (int64) and item of the watched rows with a known user, chunk by chunk."""
+    kinds = [task.kind for task in schema.tasks]
+    for chunk in rows.chunks():
+        mask_N = chunk.user < schema.user.size
+        if "binary" in kinds:
+            mask_N &= chunk.labels[:, kinds.index("binary")] == 1
+        yield chunk.user[mask_N].long(), chunk.item[mask_N]
+
+
+def _sort_within_users(items: Tensor, offsets: Tensor, size: int) -> None:
+    """Ascending items for each user, in place, for blocks of users."""
+    first = 0
+    while first < len(offsets) - 1:
+        most = offsets[first] + SORTED_AT_ONCE
+        stop = max(first + 1, int(torch.searchsorted(offsets, most, right=True)) - 1)
+        counts = offsets[first : stop + 1].diff()
+        block = slice(int(offsets[first]), int(offsets[stop]))
+        keys = torch.repeat_interleave(counts) * (size + 1) + items[block]
+        items[block] = (keys.sort().values % (size + 1)).int()
+        first = stop

@@ -1,0 +1,178 @@
+"""Kill `fit` with SIGKILL at random moments of its life, resume it, and compare the results.
+
+A run is started with `--resume auto`, killed, started again in the same way, perhaps killed again,
+until it finishes; its weights, metrics.csv and evaluation must then be those of a run that nobody
+killed, byte by byte. Most children are forked from a process that has imported everything and run
+nothing; `--commands` of the kills hit real processes, imports included.
+
+    python tests/crash/kills.py --kills 92 --commands 8
+
+Prints a line per run, and as the last line a JSON object; exit code 1 when a result differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch: a forked child inherits no threads
+
+from recsys_moe import cli
+
+RESULTS = ("model/weights.safetensors", "metrics.csv", "evaluation/val.json")
+SECONDS = 120.0
+"""No run takes longer; one that does hangs, and fails the test."""
+SETTINGS = (
+    *("model.embedding_dim=8", "model.expert_dim=16", "model.tower_dims=[8]"),
+    *("model.num_experts=4", "trainer.batch_size=32", "data.eval_batch_size=128"),
+    # Stops early, after the fifth epoch: the first is the best, and four more are waited for.
+    *("trainer.max_epochs=9", "trainer.patience=4", "trainer.min_delta=1000000"),
+    "trainer.checkpoint_every_n_steps=7",
+)
+
+
+def arguments(data: Path, out: Path) -> list[str]:
+    sets = [word for setting in SETTINGS for word in ("--set", setting)]
+    return ["fit", "--data", str(data), "--out", str(out), "--resume", "auto", *sets]
+
+
+class Child:
+    """A process that runs the command line: forked from this one, or started anew."""
+
+    def __init__(self, words: list[str], log: Path, forked: bool) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        if forked:
+            self.number = os.fork()
+            if self.number == 0:
+                _become(words, log)
+            return
+        command = [sys.executable, "-m", "recsys_moe.cli", *words]
+        with log.open("ab") as stream:
+            self.process = subprocess.Popen(command, stdout=stream, stderr=stream)
+
+    def code(self) -> int | None:
+        """Exit code, None while it runs."""
+        if self.process is not None:
+            return self.process.poll()
+        number, status = os.waitpid(self.number, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if number else None
+
+    def wait(self, seconds: float) -> int | None:
+        end = time.monotonic() + seconds
+        while (code := self.code()) is None and time.monotonic() < end:
+            time.sleep(0.002)
+        return code
+
+    def kill(self) -> None:
+        os.kill(self.process.pid if self.process else self.number, signal.SIGKILL)
+        self.wait(SECONDS)
+
+
+def _become(words: list[str], log: Path) -> None:
+    """Be the command line, in a forked child; never returns."""
+    code = 1
+    try:
+        stream = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.dup2(stream, 1)
+        os.dup2(stream, 2)
+        sys.argv = ["recsys-moe", *words]
+        cli.main()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def finish(child: Child, log: Path) -> None:
+    code = child.wait(SECONDS)
+    if code is None:
+        child.kill()
+    if code != 0:
+        sys.exit(f"a run ended with {code}:\n{log.read_text()[-2000:]}")
+
+
+def stage(out: Path) -> str:
+    """How far a run had come when it was killed."""
+    if (out / "model").is_dir():
+        return "artifact written"
+    if any((out / "checkpoints").glob("*.part")):
+        return "while a checkpoint was written"
+    if not any((out / "checkpoints").glob("*.ckpt")):
+        return "before the first checkpoint"
+    rows = (out / "metrics.csv").read_text().count("\n") if (out / "metrics.csv").exists() else 0
+    return "after the last epoch" if rows == 6 else f"epoch {max(rows, 1)}"
+
+
+def one_run(
+    words: list[str], out: Path, life: float, most: int, draw: random.Random, forked: bool
+) -> list[str]:
+    """Run to the end through at most `most` kills. Where each of them hit."""
+    log, hits = out.with_suffix(".log"), []
+    for again in range(most):
+        child = Child(words, log, forked)
+        if child.wait(draw.uniform(0, life)) is not None:
+            break
+        child.kill()
+        hits.append(stage(out))
+        if again + 1 < most and draw.random() < 0.5:
+            break
+    finish(Child(words, log, forked), log)
+    return hits
+
+
+def survey(folder: Path, kills: int, forked: bool, seed: int) -> Counter[str]:
+    """As many kills, over as many runs as that takes. Exits when a result differs."""
+    draw, hits, runs = random.Random(seed), Counter[str](), 0
+    kind = "forked" if forked else "command"
+    straight = folder / f"straight-{kind}"
+    begun = time.monotonic()
+    log = straight.with_suffix(".log")
+    finish(Child(arguments(folder / "data", straight), log, forked), log)
+    life = time.monotonic() - begun
+    while hits.total() < kills:
+        out, runs = folder / f"{kind}-{runs}", runs + 1
+        words = arguments(folder / "data", out)
+        most = min(3, kills - hits.total())
+        hit = one_run(words, out, life, most, draw, forked)
+        hits.update(hit)
+        for name in RESULTS:
+            if (out / name).read_bytes() != (straight / name).read_bytes():
+                sys.exit(f"{out.name}, killed at {hit}: {name} differs from the run in one piece")
+        print(f"{out.name}: equal after {hit}", flush=True)
+    print(f"{hits.total()} kills in {runs} runs of {life:.1f} s ({kind}): all ended equal")
+    return hits
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=92, help="of forked runs")
+    parser.add_argument("--commands", type=int, default=8, help="of real processes")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        sizes = ["--users", "60", "--items", "40", "--interactions", "1000"]
+        words = ["prepare", "synthetic", "--out", str(folder / "data"), *sizes]
+        finish(Child(words, folder / "data.log", forked=True), folder / "data.log")
+        for module in ("pandas", "torch.utils.tensorboard", "recsys_moe.train"):
+            importlib.import_module(module)  # once, and not in every forked child
+        hits = survey(folder, asked.kills, True, asked.seed)
+        if asked.commands:
+            hits += survey(folder, asked.commands, False, asked.seed)
+    print(json.dumps({"kills": hits.total(), "hits": dict(sorted(hits.items()))}))
+
+
+if __name__ == "__main__":
+    main()

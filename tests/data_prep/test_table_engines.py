@@ -1,0 +1,275 @@
+"""`prepare table` in pieces: the bytes of the preparation in memory, in bounded memory, on Dask."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from data_prep import chunks, engines, hashing, parts, table, table_stream
+from recsys_moe.schema import SPLITS, ConfigError, DataError
+from tests.data_prep.samples import IDS, columns, frame, hashes, raw_rows, save
+
+ROWS = 3000
+HASH = {**IDS, "protocol": "hash"}
+
+
+def log(rows: int = ROWS, users: int = 120) -> pd.DataFrame:
+    """Long-tailed users and items, some pairs twice, a rating where clicked, sometimes a time."""
+    rng = np.random.default_rng(3)
+    user = (users * rng.random(rows) ** 2).astype(int)
+    item = (200 * rng.random(rows) ** 2).astype(int)
+    clicked = rng.integers(0, 2, rows)
+    return pd.DataFrame(
+        {
+            "who": user * 7,
+            "what": [f"i{n:04d}" for n in item],
+            "clicked": clicked,
+            "stars": np.where(clicked == 1, rng.integers(1, 6, rows), np.nan),
+            "when": np.where(rng.random(rows) < 0.5, 1_000_000 + np.arange(rows), np.nan),
+        }
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three files: Parquet with small row groups, CSV, packed TSV."""
+    data, place = log(), tmp_path / "log"
+    save(data.iloc[1200:2000], place / "b.csv")
+    save(data.iloc[2000:], place / "c.tsv.gz")
+    data.iloc[:1200].to_parquet(place / "a.parquet", index=False, row_group_size=250)
+    return place
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many pieces, bins, row groups and parts, although there are few rows."""
+    monkeypatch.setattr(chunks, "ROWS", 100)
+    monkeypatch.setattr(chunks, "TEXT_BLOCK", 4000)
+    monkeypatch.setattr(parts, "ROWS_PER_GROUP", 300)
+    monkeypatch.setattr(parts, "ROWS_PER_PART", 900)
+    monkeypatch.setattr(table_stream, "ROW_BYTES", 400)
+
+
+@pytest.mark.parametrize("duplicates", ["first", "last", "keep"])
+@pytest.mark.parametrize("negatives", ["none", "per-user"])
+def test_every_engine_writes_the_bytes_of_the_one_in_memory(
+    duplicates: str, negatives: str, folder: Path, small: None, tmp_path: Path
+) -> None:
+    options = {**HASH, "duplicates": duplicates, "negatives": negatives, "timestamp": "when"}
+    schema = table.prepare(tmp_path / "memory", input=folder, **options)
+    expected = hashes(tmp_path / "memory")
+    assert len([name for name in expected if name.startswith("train/")]) > 1
+    for name, more in (
+        ("stream", {"max_memory_mb": 3}),  # 7 or more bins
+        ("one bin", {"max_memory_mb": 4096}),
+        ("dask", {"max_memory_mb": 3, "engine": "dask", "scheduler": "synchronous"}),
+    ):
+        found = table.prepare(
+            tmp_path / name, input=folder, **{**options, "engine": "stream", **more}
+        )
+        assert found == schema
+        assert hashes(tmp_path / name) == expected, name
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "log", "memory", "stream", "one bin", "dask"
+    }  # fmt: skip
+
+
+def test_dask_threads_write_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    options = {**HASH, "duplicates": "first", "negatives": "per-user", "input": folder}
+    table.prepare(tmp_path / "memory", **options)
+    table.prepare(tmp_path / "dask", engine="dask", scheduler="threads", **options)
+    assert hashes(tmp_path / "dask") == hashes(tmp_path / "memory")
+
+
+def test_a_pair_keeps_its_split_when_the_data_grow(tmp_path: Path) -> None:
+    data = log().drop_duplicates(["who", "what"])
+    halves = []
+    for name, part in (("half", data.iloc[: len(data) // 2]), ("all", data)):
+        out = tmp_path / name
+        table.prepare(out, input=save(part, tmp_path / f"{name}.csv"), **HASH)
+        rows = raw_rows(out)
+        halves.append({row[:2]: split for split in SPLITS for row in rows[split]})
+    half, everything = halves
+    assert {pair: everything[pair] for pair in half} == half
+
+
+def test_the_shares_of_the_splits_are_those_of_the_paper_on_average(tmp_path: Path) -> None:
+    n = np.arange(20_000)
+    data = pd.DataFrame({"who": n // 100, "what": n % 100, "clicked": n % 2, "stars": 1.0})
+    schema = table.prepare(tmp_path / "o", input=save(data, tmp_path / "x.parquet"), **HASH)
+    # five standard errors: 5 sqrt(20,000 * .1 * .9) = 212, 5 sqrt(20,000 * .1125 * .8875) = 223
+    assert abs(schema.rows["test"] - 2000) < 212
+    assert abs(schema.rows["val"] - 2250) < 223
+    assert table.prepare(
+        tmp_path / "p", input=tmp_path / "x.parquet", seed=1, **HASH
+    ).rows != schema.rows  # fmt: skip
+
+
+def test_the_order_mixes_users(tmp_path: Path) -> None:
+    data = log().drop_duplicates(["who", "what"]).sort_values("who")
+    table.prepare(tmp_path / "o", input=save(data, tmp_path / "x.csv"), **HASH)
+    users = np.array(columns(tmp_path / "o", "train")["user_index"])
+    halves = np.split(users[: len(users) // 2 * 2], 2)
+    assert abs(halves[0].mean() - halves[1].mean()) < 5  # sorted by user it would be 50 and more
+
+
+def test_negatives_of_a_user_are_free_items_each_equally_often(tmp_path: Path) -> None:
+    """900 users, each with 1 of 10 items: one negative among the other 9."""
+    n = np.arange(900)
+    data = pd.DataFrame({"who": n, "what": n % 10, "clicked": 1, "stars": 2.0})
+    source = save(data, tmp_path / "x.csv")
+    table.prepare(tmp_path / "o", input=source, negatives="per-user", **HASH)
+    rows = [row for part in raw_rows(tmp_path / "o").values() for row in part]
+    drawn = [row for row in rows if row[2] == 0]
+    assert len(drawn) == 900 and all(user % 10 != item for user, item, *_ in drawn)  # type: ignore[operator]
+    counts = np.bincount([item for _, item, *_ in drawn], minlength=10)  # type: ignore[arg-type]
+    assert (abs(counts - 90) < 5 * np.sqrt(900 * 0.1 * 0.9)).all()
+
+
+def test_heavy_users_get_all_items_that_are_left(tmp_path: Path) -> None:
+    data = pd.DataFrame({"who": 0, "what": range(40), "clicked": 1, "stars": 1.0})
+    data = pd.concat([data, data.iloc[:30].assign(who=1), data.iloc[:5].assign(who=2)])
+    source = save(data, tmp_path / "x.csv")
+    schema = table.prepare(tmp_path / "o", input=source, negatives="per-user", **HASH)
+    assert sum(schema.rows.values()) == 75 + 0 + 10 + 5
+    assert schema.report["missing_negatives"] == 40 + 20
+
+
+def test_hashes_stay_what_they_are() -> None:
+    """Another value here gives other splits for the same data."""
+    assert hashing.of_ids(pa.array(["7"])).tolist() == hashing.of_ids(pa.array([7])).tolist()
+    one, two = hashing.of_ids(pa.array(["7", "u1"])).tolist()
+    assert (one, two) == (639464881952108352, 2984610181246591869)
+    assert hashing.mix(hashing.key(0, "split"), hashing.of_ids(pa.array([7]))).tolist() == [
+        9194880853406468119
+    ]
+
+
+REFUSED = {
+    "paper": ({"protocol": "paper"}, "--engine stream must have --protocol hash, got paper"),
+    "leave-last": (
+        {"protocol": "leave-last", "timestamp": "when"},
+        "--engine stream must have --protocol hash, got leave-last",
+    ),
+    "split files": (
+        {"input": None, **dict.fromkeys(SPLITS, Path("x.csv")), "protocol": "paper"},
+        "--engine stream splits --input",
+    ),
+    "engine": ({"engine": "strem"}, "got 'strem'; did you mean 'stream'"),
+    "memory": ({"max_memory_mb": 0}, "--max-memory-mb must be at least 1, got 0"),
+    "scheduler": (
+        {"engine": "dask", "scheduler": "thread"},
+        "--scheduler must be .*got 'thread'; did you mean 'threads'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_needs_all_rows_is_refused_with_its_remedy(
+    options: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    source = save(frame(), tmp_path / "x.csv")
+    given = {"input": source, **HASH, "engine": "stream", **options}
+    with pytest.raises(ConfigError, match=message):
+        table.prepare(tmp_path / "out", **given)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
+
+
+def test_too_little_memory_is_refused_with_what_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_stream, "ROW_BYTES", 1 << 28)
+    source = save(frame(), tmp_path / "x.parquet")
+    # 40 rows of 2**28 bytes, twice, in at most 1024 bins: 20 MB
+    with pytest.raises(ConfigError, match="must be at least 20 for up to 40 rows, got 1"):
+        table.prepare(tmp_path / "o", input=source, **HASH, engine="stream", max_memory_mb=1)
+
+
+@pytest.mark.parametrize(
+    ("absent", "scheduler"), [("dask", "processes"), ("distributed", "tcp://localhost:8786")]
+)
+def test_without_dask_the_extra_is_named(
+    absent: str, scheduler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == absent]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, absent, None)
+    monkeypatch.delitem(sys.modules, "data_prep.dask_table", raising=False)
+    monkeypatch.delattr("data_prep.dask_table", raising=False)
+    message = rf'needs {absent}; pip install "recsys-moe\[cluster\]"'
+    with pytest.raises(ConfigError, match=message):
+        engines.mapper("dask", scheduler)
+
+
+CELLS = {
+    "label": ("clicked", 2, "row 5: clicked must be 0 or 1"),
+    "no user": ("who", "", "row 5: who must be there in every row"),
+}
+
+
+@pytest.mark.parametrize(("column", "value", "message"), CELLS.values(), ids=CELLS)
+def test_a_wrong_cell_is_named_by_its_row_and_nothing_is_left(
+    column: str, value: object, message: str, small: None, tmp_path: Path
+) -> None:
+    data = frame().astype(object)
+    data.loc[4, column] = value
+    source = save(data, tmp_path / "x.csv")
+    with pytest.raises(DataError, match=r"x\.csv, " + message):
+        table.prepare(tmp_path / "out", input=source, engine="stream", **HASH)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
+
+
+def test_rows_count_from_the_front_of_the_file(small: None, tmp_path: Path) -> None:
+    data = log(900)
+    data.loc[850, "clicked"] = 3
+    data.to_parquet(tmp_path / "x.parquet", index=False, row_group_size=350)
+    with pytest.raises(DataError, match=r"x\.parquet, row 851: clicked"):
+        table.prepare(tmp_path / "out", input=tmp_path / "x.parquet", engine="stream", **HASH)
+
+
+WRONG = {
+    "repeated": ("x.csv", None, "user 'u2' and item '004' have several rows; pass --duplicates"),
+    "fields": ("x.csv", b"who,what,clicked,stars\nu,i,1\n", "cannot be read in pieces .*engine"),
+    "no column": ("x.csv", b"who,what,click,stars\n", "'clicked' is missing.*mean 'click'"),
+    "no rows": ("x.csv", b"who,what,clicked,stars\n", "has no rows"),
+    "latin": ("x.csv", b"who,what,clicked,stars\n\xe9,i,1,2\n", "cannot be read in pieces"),
+    "parquet": ("x.parquet", b"PAR1 and so on", "is not a whole Parquet file"),
+    "gzip": ("x.csv.gz", b"who,what", "cannot be read in pieces"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "message"), WRONG.values(), ids=WRONG)
+def test_a_file_that_cannot_be_used_is_named(
+    name: str, content: bytes | None, message: str, tmp_path: Path
+) -> None:
+    source = tmp_path / name
+    if content is None:
+        save(pd.concat([frame(), frame().iloc[[2]]]), source)
+    else:
+        source.write_bytes(content)
+    with pytest.raises(DataError, match=message) as failure:
+        table.prepare(tmp_path / "out", input=source, engine="stream", **HASH)
+    assert "\n" not in str(failure.value)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_the_command_line_streams(tmp_path: Path) -> None:
+    source = save(log().drop_duplicates(["who", "what"]), tmp_path / "x.parquet")
+    words = ["--user", "who", "--item", "what", "--task", "watch:binary=clicked", "--json"]
+    words += ["--out", str(tmp_path / "stream"), "--engine", "stream", "--max-memory-mb", "64"]
+    command = [sys.executable, "-m", "recsys_moe.cli", "prepare", "table", "--protocol", "hash"]
+    run = subprocess.run(
+        [*command, "--input", str(source), *words], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    ids = {"user": "who", "item": "what", "tasks": ["watch:binary=clicked"]}
+    schema = table.prepare(tmp_path / "memory", input=source, protocol="hash", **ids)
+    assert json.loads(run.stdout) == json.loads(schema.to_json())
+    assert hashes(tmp_path / "memory") == hashes(tmp_path / "stream")

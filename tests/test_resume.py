@@ -1,0 +1,261 @@
+"""Stop and continue: a run in pieces ends in the bytes of the run in one piece."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from recsys_moe.checkpoints import Checkpoints
+from recsys_moe.columns import TrainBatches
+from recsys_moe.config import Config, parse_config
+from recsys_moe.errors import ConfigError, DataError, Interrupted
+from recsys_moe.module import RecModule
+from recsys_moe.train import fit
+from tests.conftest import TINY_MODEL
+
+RESULTS = ("model/weights.safetensors", "metrics.csv", "evaluation/val.json")
+
+
+def config(**sections: Any) -> Config:
+    trainer = {"max_epochs": 3, "batch_size": 64, **sections.pop("trainer", {})}
+    data = {"eval_batch_size": 128, **sections.pop("data", {})}  # several batches of validation
+    return parse_config({"model": TINY_MODEL, "trainer": trainer, "data": data, **sections})
+
+
+def results(run: Path) -> list[bytes]:
+    return [(run / name).read_bytes() for name in RESULTS]
+
+
+Stop = tuple[str, int]
+"""Hook of the callback after which a signal comes, and at which of its calls from the start."""
+
+
+def fit_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, settings: Config, data: Path, out: Path, stops: list[Stop]
+) -> list[str]:
+    """Fit, with a SIGTERM at each stop and a resume after it. The messages of the stops."""
+    messages = []
+    for hook, call in stops:
+        with monkeypatch.context() as patched:
+            patched.setattr(Checkpoints, hook, after_signal(getattr(Checkpoints, hook), call))
+            with pytest.raises(Interrupted) as stopped:
+                fit(settings, data, out, resume="auto")
+            assert stopped.value.exit_code == 128 + signal.SIGTERM
+            messages.append(str(stopped.value))
+    fit(settings, data, out, resume="auto")
+    return messages
+
+
+def after_signal(hook: Callable[..., None], call: int) -> Callable[..., None]:
+    calls = iter(range(1, 10**9))
+
+    def sends(*args: Any, **kwargs: Any) -> None:
+        if next(calls) == call:
+            os.kill(os.getpid(), signal.SIGTERM)
+        hook(*args, **kwargs)
+
+    return sends
+
+
+@pytest.fixture(scope="module")
+def straight(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    out = tmp_path_factory.mktemp("straight") / "run"
+    fit(config(), prepared, out)
+    return results(out)
+
+
+STEP, VALIDATION, EPOCH = "on_train_batch_end", "on_validation_batch_end", "on_train_epoch_end"
+
+
+@pytest.mark.parametrize(
+    "stops",
+    [
+        [(STEP, 1)],
+        [(STEP, 40), (STEP, 1), (STEP, 1)],
+        [(VALIDATION, 2), (VALIDATION, 1), (STEP, 3)],
+        [(EPOCH, 1), (STEP, 5), (EPOCH, 1), (EPOCH, 1)],
+    ],
+    ids=str,
+)
+def test_a_run_in_pieces_ends_in_the_same_bytes(
+    prepared: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    straight: list[bytes],
+    stops: list[Stop],
+) -> None:
+    fit_in_pieces(monkeypatch, config(), prepared, tmp_path / "run", stops)
+    assert results(tmp_path / "run") == straight
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "lazy": {"optim": {"embeddings": "lazy"}},
+    "cosine": {"optim": {"schedule": "cosine"}},
+    "noise": {"model": {**TINY_MODEL, "router": {"name": "topk", "noise": True}}},
+    "permutation": {"model": {**TINY_MODEL, "router": {"name": "comet"}}},
+    "from disk": {"data": {"eval_batch_size": 128, "shuffle_window": 300}},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_state_beyond_the_weights_is_saved_too(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    settings = config(trainer={"max_epochs": 2}, **VARIANTS[variant])
+    fit(settings, prepared, tmp_path / "straight")
+    stops = [(STEP, 37), (VALIDATION, 1)]
+    fit_in_pieces(monkeypatch, settings, prepared, tmp_path / "run", stops)
+    assert results(tmp_path / "run") == results(tmp_path / "straight")
+
+
+def test_a_part_from_outside_may_draw_from_torch_s_own_generator(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = RecModule.losses
+
+    def noisy(self: RecModule, *args: Any) -> Any:
+        loss, penalties = losses(self, *args)
+        return loss * (1 + torch.rand(())), penalties
+
+    monkeypatch.setattr(RecModule, "losses", noisy)
+    settings = config(trainer={"max_epochs": 1})
+    fit(settings, prepared, tmp_path / "straight")
+    fit_in_pieces(monkeypatch, settings, prepared, tmp_path / "run", [(STEP, 9), (STEP, 9)])
+    assert results(tmp_path / "run") == results(tmp_path / "straight")
+
+
+def test_the_message_says_where_the_run_stopped(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, settings = tmp_path / "run", config(trainer={"max_epochs": 1})
+    (message,) = fit_in_pieces(monkeypatch, settings, prepared, out, [(STEP, 4)])
+    where = f"epoch 1, step 4 is saved in {out / 'checkpoints'}"
+    assert message == f"interrupted; {where}: continue with --resume auto"
+
+
+@pytest.fixture()
+def stopped(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of three epochs that stopped inside its second one."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoints, STEP, after_signal(getattr(Checkpoints, STEP), 40))
+        with pytest.raises(Interrupted):
+            fit(config(), prepared, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_more_epochs_and_more_patience_continue_as_if_they_had_been_asked_for(
+    prepared: Path, tmp_path: Path
+) -> None:
+    impatient = {"patience": 1, "min_delta": 1e6}  # no epoch is better by 1e6: stops after two
+    patient = {**impatient, "patience": 3, "max_epochs": 9}
+    for name, trainer in (("straight", patient), ("run", {**impatient, "max_epochs": 5})):
+        fit(config(trainer=trainer), prepared, tmp_path / name)
+    rows = (tmp_path / "run" / "metrics.csv").read_bytes()
+    fit(config(trainer={**impatient, "max_epochs": 9}), prepared, tmp_path / "run", resume="auto")
+    assert (tmp_path / "run" / "metrics.csv").read_bytes() == rows
+    fit(config(trainer=patient), prepared, tmp_path / "run", resume="auto")
+    assert results(tmp_path / "run") == results(tmp_path / "straight")
+
+
+def test_a_moved_run_keeps_its_best_and_its_rows(
+    prepared: Path, tmp_path: Path, straight: list[bytes], stopped: Path
+) -> None:
+    shutil.move(stopped, tmp_path / "moved")
+    fit(config(), prepared, tmp_path / "moved", resume="auto")
+    assert results(tmp_path / "moved") == straight
+
+
+def test_a_checkpoint_of_another_folder_continues_in_a_new_one(
+    prepared: Path, tmp_path: Path, straight: list[bytes], stopped: Path
+) -> None:
+    last = stopped / "checkpoints" / "last.ckpt"
+    fit(config(), prepared, tmp_path / "new", resume=str(last))
+    assert results(tmp_path / "new") == straight
+    shutil.copytree(prepared, tmp_path / "data")
+    with (tmp_path / "data" / "users.parquet").open("ab") as stream:
+        stream.write(b" ")
+    with pytest.raises(DataError, match="users.parquet has changed since the run began"):
+        fit(config(), tmp_path / "data", tmp_path / "newer", resume=str(last))
+
+
+def test_a_damaged_last_checkpoint_costs_steps_and_not_the_result(
+    prepared: Path, straight: list[bytes], stopped: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    last = stopped / "checkpoints" / "last.ckpt"
+    os.truncate(last, last.stat().st_size - 100)
+    with caplog.at_level(logging.INFO):
+        fit(config(), prepared, stopped, resume="auto")
+    assert "it is cut off or no checkpoint at all; trying the one before" in caplog.text
+    assert "previous.ckpt: 1 epochs are finished" in caplog.text
+    assert results(stopped) == straight
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"optim": {"lr": 0.1}}, "optim.lr was 0.0004 and must stay so, got 0.1"),
+        ({"model": {**TINY_MODEL, "num_experts": 8}}, "model.num_experts was 4 and must stay"),
+        ({"trainer": {"batch_size": 32}}, "trainer.batch_size was 64 and must stay so, got 32"),
+    ],
+)
+def test_what_may_not_change_is_named(
+    prepared: Path, stopped: Path, sections: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        fit(config(**sections), prepared, stopped, resume="auto")
+
+
+def test_fewer_epochs_than_are_finished_are_refused(prepared: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    fit(config(trainer={"max_epochs": 2}), prepared, out)
+    with pytest.raises(ConfigError, match="max_epochs must be at least 2, .* finished, got 1"):
+        fit(config(trainer={"max_epochs": 1}), prepared, out, resume="auto")
+
+
+def test_a_cosine_schedule_ends_where_it_was_meant_to(prepared: Path, tmp_path: Path) -> None:
+    cosine = {"optim": {"schedule": "cosine"}}
+    fit(config(trainer={"max_epochs": 1}, **cosine), prepared, tmp_path / "run")
+    with pytest.raises(ConfigError, match="max_epochs was 1 and must stay so with .*=cosine"):
+        fit(config(**cosine), prepared, tmp_path / "run", resume="auto")
+
+
+def test_steps_that_lazy_embeddings_still_owe_are_not_dropped(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where `auto` is dense, after an odd number of steps: then one is pending."""
+    monkeypatch.setattr("recsys_moe.module.LAZY_FROM", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoints, STEP, after_signal(getattr(Checkpoints, STEP), 3))
+        with pytest.raises(Interrupted):
+            fit(config(), prepared, tmp_path / "run")
+    monkeypatch.setattr("recsys_moe.module.LAZY_FROM", 10**9)
+    with pytest.raises(ConfigError, match="with lazy embeddings, which this device does not use"):
+        fit(config(), prepared, tmp_path / "run", resume="auto")
+
+
+def test_another_number_of_steps_per_epoch_is_refused_inside_one(
+    prepared: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with two devices, which take two batches in a step."""
+    monkeypatch.setattr(TrainBatches, "__len__", lambda batches: batches.batches // 2)
+    with pytest.raises(ConfigError, match="inside an epoch of [0-9]+ steps, .* best.ckpt"):
+        fit(config(), prepared, stopped, resume="auto")
+
+
+def test_auto_starts_where_there_is_nothing_yet_but_not_in_a_folder_of_others(
+    prepared: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="--out .* exists"):
+        fit(config(), prepared, tmp_path, resume="auto")
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)  # killed before its first checkpoint
+    fit(config(trainer={"max_epochs": 1}), prepared, tmp_path / "run", resume="auto")
+    assert (tmp_path / "run" / "model").is_dir()
