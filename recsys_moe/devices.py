@@ -32,7 +32,7 @@ class Counts(NamedTuple):
 def step_counts(labels_BT: Tensor) -> Counts:
     """One small all-reduce. `labels_BT`: this process' part, NaN where a label is missing."""
     labelled_T = (~labels_BT.isnan()).sum(0)
-    counts = all_sum(torch.cat([labelled_T, labelled_T.new_tensor([len(labels_BT)])]))
+    counts = all_sum(torch.cat([labelled_T, labelled_T.new_full((1,), len(labels_BT))]))
     counts = counts.clamp(min=1) / process_count()
     return Counts(counts[:-1], counts[-1])
 
