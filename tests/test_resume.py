@@ -191,7 +191,7 @@ def test_a_damaged_last_checkpoint_costs_steps_and_not_the_result(
 ) -> None:
     last = stopped / "checkpoints" / "last.ckpt"
     os.truncate(last, last.stat().st_size - 100)
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="recsys_moe.fit"):
         fit(config(), prepared, stopped, resume="auto")
     assert "it is cut off or no checkpoint at all; trying the one before" in caplog.text
     assert "previous.ckpt: 1 epochs are finished" in caplog.text
