@@ -16,6 +16,7 @@ from recsys_moe.artifact import Artifact, load_artifact
 from recsys_moe.config import suggestion
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.explanation import ExpertShare, expert_shares
+from recsys_moe.few_rows import FEW_ROWS, logits_of_few
 from recsys_moe.item_filters import matching_items
 from recsys_moe.ranking import Ranker
 from recsys_moe.recommender import Recommendation, Recommender, largest
@@ -75,12 +76,16 @@ class Predictor:
         self.users.warm_up()
         self.items.warm_up()
 
-    def score(self, users: Ids, items: Ids) -> Scores:
-        """Predictions for the pairs zip(users, items). Raises DataError on unequal lengths."""
+    def score(self, users: Ids, items: Ids, *, calibrate: bool = True) -> Scores:
+        """Predictions for the pairs zip(users, items). Raises DataError on unequal lengths.
+
+        `calibrate=False` leaves `calibrated` empty, for callers who would not look at it.
+        """
         user, unseen_user, item, unseen_item = self._pairs(users, items)
         logits_BT = self._logits(user, item)
         raw = {t.name: KINDS[t.kind].link(logits_BT[:, i]) for i, t in enumerate(self.tasks)}
-        return Scores(raw, unseen_user, unseen_item, self._calibrated(logits_BT))
+        calibrated = self._calibrated(logits_BT) if calibrate else {}
+        return Scores(raw, unseen_user, unseen_item, calibrated)
 
     def recommend(
         self,
@@ -198,6 +203,8 @@ class Predictor:
     def _logits(self, user_B: Tensor, item_B: Tensor) -> Tensor:
         model = self.artifact.model
         with self._ranker.seeded():
+            if 0 < len(user_B) <= FEW_ROWS:
+                return logits_of_few(model, user_B, item_B)
             logits = [model(*batch).logits_BT for batch in self._batches(user_B, item_B)]
         return torch.cat(logits) if logits else torch.empty(0, len(self.tasks))
 

@@ -158,6 +158,8 @@ def linear_gate(shape: RouterShape) -> nn.Linear:
 
 def gate_logits(gate: nn.Linear, x_BD: Tensor) -> Tensor:
     """float32 logits (B, E), also under autocast: a softmax of bf16 logits drifts."""
+    if not torch.is_autocast_enabled(x_BD.device.type):  # entering costs as much as a small gate
+        return gate(full_precision(x_BD))
     with torch.autocast(x_BD.device.type, enabled=False):
         return gate(full_precision(x_BD))
 
@@ -168,7 +170,9 @@ def full_precision(x_BD: Tensor) -> Tensor:
 
 
 FEW = 4
-"""Entries up to which they are found one by one instead of sorting the row."""
+"""Entries up to which they are found one by one instead of sorting the row..."""
+SMALL = 1024
+"""... unless the batch has no more entries than this: then sorting takes fewer operations."""
 
 
 def largest_k(values_BE: Tensor, k: int) -> Tensor:
@@ -179,7 +183,8 @@ def largest_k(values_BE: Tensor, k: int) -> Tensor:
     """
     mask_BE = torch.zeros_like(values_BE, dtype=torch.bool)
     eager_cpu = values_BE.device.type == "cpu" and not torch.compiler.is_exporting()
-    if k <= FEW and eager_cpu and bool((values_BE > -torch.inf).all()):
+    by_maxima = k <= FEW and eager_cpu and values_BE.numel() > SMALL
+    if by_maxima and bool((values_BE > -torch.inf).all()):
         return _k_maxima(values_BE, k, mask_BE)
     return mask_BE.scatter_(-1, descending_order(values_BE)[:, :k], True)
 

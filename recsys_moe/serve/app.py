@@ -1,12 +1,13 @@
-"""The routes and their OpenAPI document. A page joins as one more entry of `routes`."""
+"""The routes and their OpenAPI document, and the page beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -14,6 +15,7 @@ from starlette.exceptions import HTTPException
 import recsys_moe
 from recsys_moe.errors import UserError
 from recsys_moe.serve import http, schemas
+from recsys_moe.serve.page import add_page
 from recsys_moe.serve.service import Service
 
 FAULTS = {
@@ -30,6 +32,14 @@ FAULTS = {
     504: "The answer was not ready in time.",
 }
 ASKING = (400, 408, 413, 415, 422, 429, 504)
+
+
+class PlainRoute(APIRoute):
+    """Calls its endpoint: what FastAPI does for dependencies and bodies, ours do not need."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
+        return handler
 
 
 @dataclass(frozen=True)
@@ -56,10 +66,12 @@ def build_app(service: Service) -> FastAPI:
         redoc_url=None,
         telemetry=None,
     )
+    app.router.route_class = PlainRoute
     app.add_exception_handler(HTTPException, http.on_http_error)
     app.add_middleware(http.Observed, metrics=service.metrics)
     for route in routes(service):
         _add(app, route, service.key)
+    add_page(app)
     return app
 
 

@@ -2,8 +2,8 @@
 
 One batch runs at a time. While nothing runs, a request runs as soon as the event loop has read
 what else had already arrived: nobody waits for a timer, and load makes the batches by itself.
-Small batches run on the event loop. A thread would have to fight it for the interpreter's lock at
-every tensor operation, which costs more than the work. Large ones run in the one worker thread.
+Small batches run on the event loop, which spares a lone request the way through a thread. Large
+ones run in the one worker thread, so that requests are read meanwhile.
 """
 
 from __future__ import annotations

@@ -116,6 +116,8 @@ class ModelReply(Reply):
     """Name of the data set it learned from."""
     users: int
     items: int
+    example_users: list[int | str]
+    """A few ids of users, spread over all of them, to try the model with."""
     tasks: list[TaskInfo]
     score_names: list[str]
     item_columns: list[str]

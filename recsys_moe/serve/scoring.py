@@ -27,7 +27,7 @@ class Scoring:
             return [reply for request in requests for reply in self.predict([request])]
         users = list(chain.from_iterable(request.users for request in requests))
         items = list(chain.from_iterable(request.items for request in requests))
-        scores = loaded.predictor.score(users, items)
+        scores = loaded.predictor.score(users, items, calibrate=False)
         return self._cut(scores, [len(request.users) for request in requests], loaded.version)
 
     def recommend(self, requests: list[RecommendRequest]) -> list[schemas.RecommendReply]:
@@ -58,7 +58,7 @@ class Scoring:
         return schemas.RecommendReply(model=loaded.version, rankings=rankings)
 
     def _explanations(self, loaded: Loaded, request: Pairs) -> schemas.ExplainReply:
-        scores = loaded.predictor.score(request.users, request.items)
+        scores = loaded.predictor.score(request.users, request.items, calibrate=False)
         unseen_user, unseen_item = self._unseen(scores)
         explanations = loaded.predictor.explain(request.users, request.items)
         pairs = [

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+import pyarrow as pa
+
 import recsys_moe
 from recsys_moe.errors import UserError
 from recsys_moe.item_filters import filter_columns
@@ -18,6 +20,8 @@ from recsys_moe.serve.scoring import Scoring
 
 BATCH_ROWS = 1024
 """Pairs that run together: about 20 ms that another request may have to wait for them."""
+EXAMPLES = 8
+"""Users that /model names to try it with."""
 INLINE_ROWS = 256
 """Up to so many pairs run on the event loop, which stands still for about 5 ms."""
 
@@ -64,6 +68,7 @@ class Service:
             data=schema.name,
             users=schema.user.size,
             items=schema.item.size,
+            example_users=_spread(loaded.predictor.users.ids),
             tasks=[
                 schemas.TaskInfo(name=task.name, kind=task.kind, low=task.low, high=task.high)
                 for task in schema.tasks
@@ -87,6 +92,13 @@ class Service:
             raise http.refuse(504, f"no answer within {seconds:g} s; ask for less") from None
         except UserError as error:
             raise http.refuse(422, str(error).removeprefix("--")) from None
+
+
+def _spread(ids: pa.Array) -> list[int | str]:
+    """Up to EXAMPLES of the ids, at equal distances from the first one on."""
+    step = max(1, len(ids) // EXAMPLES)
+    found: list[int | str] = ids[::step][:EXAMPLES].to_pylist()
+    return found
 
 
 def _check_lengths(pairs: Pairs) -> None:

@@ -65,8 +65,13 @@ def retrained(folder: Path, factor: float = 1.1) -> None:
     new = Path(shutil.copytree(folder, folder.with_name("new")))
     weights = new / "weights.safetensors"
     save_file({name: factor * value for name, value in load_file(weights).items()}, weights)
-    manifest = json.loads((new / "manifest.json").read_text(encoding="utf-8"))
-    manifest["files"][weights.name] = sha256_file(weights)
-    (new / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    sealed(new, weights.name)
     folder.rename(folder.with_name("old"))
     new.rename(folder)
+
+
+def sealed(folder: Path, name: str) -> None:
+    """Note in the manifest what a test has written into a file."""
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    manifest["files"][name] = sha256_file(folder / name)
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")

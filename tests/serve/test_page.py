@@ -1,0 +1,234 @@
+"""The page at `/` in a real browser against a real server, with the keyboard alone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recsys_moe.serve.page import FILES, POLICY
+from tests.serve.conftest import KEY, Caller, sealed
+from tests.serve.test_server import Running, running
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is in [dev]")
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
+TITLES = [
+    "<script>document.title = 'broken'</script>",
+    "<img src=x onerror=\"document.title = 'broken'\">",
+    "A \u2018quiet\u2019 film & <b>more</b>",
+]
+ARGUMENTS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+
+
+@pytest.mark.parametrize("path", sorted(FILES))
+def test_the_files_need_no_key_and_allow_nothing_from_elsewhere(path: str, run: Path) -> None:
+    answer = Caller(run, key=KEY)("GET", path)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith(FILES[path][1])
+    assert answer.headers["content-security-policy"] == POLICY
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    outside = answer.text.replace("http://www.w3.org/2000/svg", "")  # a name, never fetched
+    assert "://" not in outside
+    assert answer.text.isascii()
+
+
+def test_the_model_names_users_to_try(caller: Caller) -> None:
+    answer = caller("GET", "/model").json()
+    assert answer["example_users"] == [1, 8, 15, 22, 29, 36, 43, 50]  # 60 users, every 60 // 8 = 7
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    binary = shutil.which("chromium") or shutil.which("chromium-browser")
+    driver = shutil.which("chromedriver")
+    if not (binary and driver):
+        pytest.skip("no chromium and chromedriver; on Debian: apt-get install chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    profile = tmp_path_factory.mktemp("profile")
+    for argument in (*ARGUMENTS, f"--user-data-dir={profile}", "--window-size=1000,1200"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    found = webdriver.Chrome(options, webdriver.ChromeService(driver))
+    yield found
+    found.quit()
+
+
+@pytest.fixture(scope="module")
+def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """The first items have titles that would like to be markup; the server wants a key."""
+    folder = Path(shutil.copytree(run / "model", tmp_path_factory.mktemp("page") / "model"))
+    table = pq.read_table(folder / "items.parquet")
+    titles = [TITLES[row % 3] for row in range(table.num_rows)]
+    place = table.column_names.index("title")
+    pq.write_table(table.set_column(place, "title", pa.array(titles)), folder / "items.parquet")
+    sealed(folder, "items.parquet")
+    with running(folder, "--watch", "0") as found:
+        yield found
+
+
+class Page:
+    """What a person does: press keys, and look."""
+
+    def __init__(self, browser: Any, server: Running, key: str = KEY) -> None:
+        self.browser, self.address = browser, str(server.client.base_url).rstrip("/")
+        self.console: list[str] = []
+        browser.get(f"{self.address}/")
+        self.wait(lambda: self.focused() == "key")
+        self.type(key, Keys.ENTER)
+
+    def wait(self, condition: Any) -> None:
+        WebDriverWait(self.browser, 20, 0.05).until(lambda _: condition())
+
+    def type(self, *keys: str) -> None:
+        self.browser.switch_to.active_element.send_keys(*keys)
+
+    def focused(self) -> str:
+        return str(self.browser.switch_to.active_element.get_attribute("id"))
+
+    def text(self, element: str) -> str:
+        return str(self.browser.find_element(By.ID, element).text)
+
+    def ask(self, user: str) -> None:
+        self.wait(lambda: self.focused() == "user")
+        self.type(Keys.CONTROL, "a")  # a modifier is held until the end of the call
+        self.type(user, Keys.ENTER)
+        self.wait(lambda: self.text("status").endswith(f"for user {user}"))
+
+    def rows(self) -> list[Any]:
+        return list(self.browser.find_elements(By.CSS_SELECTOR, "#items > li"))
+
+
+@pytest.fixture
+def page(browser: Any, server: Running) -> Page:
+    return Page(browser, server)
+
+
+def test_a_user_typed_on_the_keyboard_gets_what_the_service_answers(
+    page: Page, server: Running
+) -> None:
+    page.ask("7")
+    body = {"users": ["7"], "k": 10, "exclude_seen": True, "score": "watch"}
+    ranked = server.client.post("/recommend", json=body).json()["rankings"][0]["items"]
+    pairs = {"users": ["7"] * 10, "items": [entry["item"] for entry in ranked]}
+    explained = server.client.post("/explain", json=pairs).json()["pairs"]
+    assert len(page.rows()) == len(ranked) == 10
+    for row, entry, pair in zip(page.rows(), ranked, explained, strict=True):
+        assert row.get_attribute("data-item") == str(entry["item"])
+        assert row.find_element(By.TAG_NAME, "h3").text == entry["title"]
+        for name, task in pair["tasks"].items():
+            part = row.find_element(By.CSS_SELECTOR, f"[data-task={name}]")
+            value = entry["scores"][name]
+            assert float(part.get_attribute("data-value")) == value
+            shown = f"{100 * value:.1f} %" if name == "watch" else f"{value:.2f}"
+            assert part.find_element(By.CSS_SELECTOR, ".line").text.split("\n") == [name, shown]
+            words = [text.text for text in part.find_elements(By.CSS_SELECTOR, ".experts li")]
+            shares = task["experts"]
+            starts = [f"expert {e['expert']} {100 * e['share']:.1f} %" for e in shares]
+            assert len(words) == len(starts) == 2  # MOESART's k
+            assert all(map(str.startswith, words, starts))
+
+
+def test_nothing_came_from_elsewhere_nothing_complained_and_no_title_became_markup(
+    page: Page,
+) -> None:
+    page.ask("1")
+    titles = {row.find_element(By.TAG_NAME, "h3").text for row in page.rows()}
+    assert titles == set(TITLES)
+    assert page.browser.title == "recsys-moe"
+    assert page.browser.find_elements(By.CSS_SELECTOR, "#items img, #items script, #items b") == []
+    fetched = page.browser.execute_script(
+        "return performance.getEntriesByType('resource').map((entry) => entry.name)"
+    )
+    names = ("page.js", "page.css", "page.svg", "model", "recommend", "explain")
+    assert {f"{page.address}/{name}" for name in names} <= set(fetched)
+    assert [name for name in fetched if not name.startswith(f"{page.address}/")] == []
+    # The browser itself notes the 401 that makes the page ask for the key.
+    entries = [e["message"] for e in page.browser.get_log("browser")]
+    assert [message for message in entries if "model - Failed to load" not in message] == []
+
+
+def test_an_unknown_user_is_told_that_this_is_for_nobody_in_particular(page: Page) -> None:
+    page.ask("<b>nobody</b>")
+    assert "<b>nobody</b> was not in training" in page.text("nobody")
+    page.ask("7")
+    assert page.text("nobody") == ""
+
+
+def test_every_control_is_reached_by_tab_in_reading_order(page: Page) -> None:
+    page.wait(lambda: page.focused() == "user")
+    order = []
+    for _ in range(5):
+        order.append(page.focused() or page.browser.switch_to.active_element.text)
+        page.type(Keys.TAB)
+    assert order == ["user", "k", "score", "Recommend", "seen"]
+    page.type(Keys.ENTER)  # the first of the users to try
+    page.wait(lambda: page.text("status").endswith("for user 1"))
+
+
+def test_a_wrong_key_is_said_and_asked_for_again(browser: Any, server: Running) -> None:
+    page = Page(browser, server, "wrong")
+    page.wait(lambda: "does not accept" in page.text("error"))
+    assert page.focused() == "key"
+    browser.get_log("browser")
+
+
+def test_the_load_of_every_expert_is_a_bar_and_a_sentence(page: Page, server: Running) -> None:
+    page.wait(lambda: page.focused() == "user")
+    routing = server.client.get("/model").json()["metrics"]["val"]["routing"]
+    for element, (name, task) in zip(
+        page.browser.find_elements(By.CLASS_NAME, "task-load"), routing.items(), strict=True
+    ):
+        assert element.find_element(By.TAG_NAME, "h3").text == name
+        bars = element.find_elements(By.TAG_NAME, "li")
+        words = [f"Expert {e}: {100 * part:.1f} %" for e, part in enumerate(task["load"])]
+        heights = [bar.find_element(By.CSS_SELECTOR, ".bar > *").size["height"] for bar in bars]
+        assert [bar.get_property("textContent") for bar in bars] == words
+        most = max(task["load"])
+        assert heights == pytest.approx([71 * part / most for part in task["load"]], abs=1)
+
+
+@pytest.mark.parametrize("width", [360, 1000])
+def test_nothing_is_wider_than_the_window(page: Page, width: int) -> None:
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        page.ask("7")
+        widths = "return ((e) => [e.scrollWidth, e.clientWidth])(document.documentElement)"
+        needed, there = page.browser.execute_script(widths)
+        assert needed == there <= width
+    finally:
+        page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_model_without_titles_and_figures_is_shown_and_a_service_that_is_gone_is_said(
+    browser: Any, folder: Path
+) -> None:
+    items = pq.read_table(folder / "items.parquet")
+    pq.write_table(items.drop_columns(["title"]), folder / "items.parquet")
+    (folder / "card.json").write_text("{}")
+    for name in ("items.parquet", "card.json"):
+        sealed(folder, name)
+    with running(folder, "--watch", "0") as server:
+        page = Page(browser, server)
+        page.ask("7")
+        for row in page.rows():
+            title = f"Item {row.get_attribute('data-item')}"
+            assert row.find_element(By.TAG_NAME, "h3").text == title
+        assert not page.browser.find_element(By.ID, "load").is_displayed()
+        server.process.kill()
+        server.process.wait()
+        page.type(Keys.ENTER)
+        page.wait(lambda: "does not answer" in page.text("error"))
+    browser.get_log("browser")
