@@ -225,4 +225,6 @@ def _autocast(*tensors: Tensor) -> list[Tensor]:
     kind = tensors[0].device.type
     if not torch.is_autocast_enabled(kind):
         return list(tensors)
+    if tensors[0].dtype == torch.float64:  # as autocast does, too
+        return list(tensors)
     return [tensor.to(torch.get_autocast_dtype(kind)) for tensor in tensors]

@@ -71,13 +71,18 @@ class MoE(nn.Module):
     def _is_sparse(self, selected_BTE: Tensor) -> bool:
         if self.dispatch != "auto":
             return self.dispatch == "sparse"
-        if torch.compiler.is_exporting():
-            return False
+        if torch.compiler.is_compiling() or _is_captured(selected_BTE):
+            return False  # static shapes
         promised = sum(cast(Router, router).max_selected for router in self.routers)
-        if promised < len(self.experts.kernel_EDH):
+        if promised < DENSE_FROM * len(self.experts.kernel_EDH):
             return True
         # Routers that become sparse as their gates saturate promise nothing: look.
         return selected_BTE.any(1).float().mean().item() < DENSE_FROM
+
+
+def _is_captured(like: Tensor) -> bool:
+    """Is a CUDA graph being recorded?"""
+    return like.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def check_routing(routing: object, router: str, num_experts: int) -> None:

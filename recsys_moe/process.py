@@ -10,35 +10,47 @@ from typing import Any
 
 import torch
 
-# glibc, malloc.h and its defaults
-TRIM_THRESHOLD, MMAP_MAX = -1, -4
-NEVER, DEFAULT_TRIM, DEFAULT_MAPS = 2**31 - 1, 128 * 1024, 65536
+# glibc: parameters of malloc.h
+TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4
+TRAINING = {TRIM_THRESHOLD: 2**31 - 1, MMAP_MAX: 0}
+# Any call ends glibc's own adaptation for good: these are the values that it ends at.
+AFTERWARDS = {TRIM_THRESHOLD: 2**26, MMAP_THRESHOLD: 2**25, MMAP_MAX: 65536}
 
 
 @contextmanager
 def training_process() -> Iterator[None]:
-    """Flush denormals and keep freed memory for the next step; put back afterwards."""
+    """Flush denormals and keep freed memory for the next step; put back afterwards.
+
+    Threads of OpenMP take the flag over when they are created, and keep it: enter before the first
+    parallel operation of the process, as the command line does, or only the calling thread flushes.
+    """
+    flushed = _flushes_denormals()
     torch.set_flush_denormal(True)  # rare rows drive Adam's moments into slow denormals
-    _tune_malloc(trim_threshold=NEVER, maps=0)
+    _tune_malloc(TRAINING)
     try:
         yield
     finally:
-        _tune_malloc(trim_threshold=DEFAULT_TRIM, maps=DEFAULT_MAPS)
+        _tune_malloc(AFTERWARDS)
         _give_back()
-        torch.set_flush_denormal(False)
+        torch.set_flush_denormal(flushed)
 
 
-def _tune_malloc(trim_threshold: int, maps: int) -> None:
-    """Ask glibc to serve large blocks from its heap and to return none to the system.
+def _flushes_denormals() -> bool:
+    """1e-40 is a denormal float32."""
+    return bool(torch.tensor([1e-40]).mul(1.0).item() == 0)
+
+
+def _tune_malloc(settings: dict[int, int]) -> None:
+    """Ask glibc to serve large blocks from its heap and to return none to the system, or not.
 
     By default a block above 32 MB is mapped anew at each step, and its page faults cost more than
     filling it: 30 of 60 ms of a step with 256 experts, whose gradient has 67 MB. Other C libraries
     have no such calls and are left as they are.
     """
     mallopt = _c_function("mallopt")
-    if mallopt is not None:
-        mallopt(TRIM_THRESHOLD, trim_threshold)
-        mallopt(MMAP_MAX, maps)
+    for name, value in settings.items():
+        if mallopt is not None:
+            mallopt(name, value)
 
 
 def _give_back() -> None:

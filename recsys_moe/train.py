@@ -35,6 +35,7 @@ from recsys_moe.streaming import user_counts, watched_items
 logger = logging.getLogger("recsys_moe.fit")
 
 
+@training_process()
 def fit(
     config: Config,
     data: Path,
@@ -102,7 +103,7 @@ def _run(
     """Lightning's loop. Raises Interrupted on SIGINT and SIGTERM."""
     checkpoints = trainer.checkpoint_callback
     assert isinstance(checkpoints, Checkpoints)
-    with checkpoints.stop.listening(), training_process():
+    with checkpoints.stop.listening():
         trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
     if checkpoints.stop.number:
         message = f"interrupted; all is saved in {checkpoints.folder}: continue with --resume auto"

@@ -182,6 +182,80 @@ def test_training_output_equals_the_evaluation_output_in_expectation(path: str) 
     torch.testing.assert_close(layer.train() and mean(), layer.eval() and mean(), rtol=5e-3, atol=0)
 
 
+def masked_naive(
+    x_BD: Tensor, weights_BTE: Tensor, kernel_EDH: Tensor, bias_EH: Tensor, keep_BEH: Tensor
+) -> Tensor:
+    """The mixture with a given mask, kept activations scaled by 2: rate 0.5."""
+    hidden_BEH = torch.relu(torch.einsum("bd,edh->beh", x_BD, kernel_EDH) + bias_EH)
+    return torch.einsum("bte,beh->bth", weights_BTE, 2 * keep_BEH * hidden_BEH)
+
+
+@pytest.mark.parametrize("way", ["per expert", "padded", "dense"])
+def test_dropped_units_carry_neither_value_nor_gradient(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against the definition with the mask that the way itself drew, by its seed."""
+    *leaves, selected_BTE = problem(8, 2, 4, seed=7)
+    dropout = Dropout(0.5).train()
+    monkeypatch.setattr(dispatch, "max_padding", lambda pairs: 1e9 if way == "padded" else 0.0)
+    plan = dispatch.plan_pairs(selected_BTE)
+    shape = (4, 8, H) if way == "dense" else (len(plan.row_P), H)
+    dropout.stream.reseed(3)
+    mask = dropout.mask(shape, leaves[0])
+    assert mask is not None
+    if way == "dense":
+        keep_BEH = mask.transpose(0, 1)
+    else:
+        chosen_BE = selected_BTE.any(1)
+        keep_BEH = torch.zeros(8, 4, H)
+        pair_BE = torch.zeros(8, 4, dtype=torch.long)
+        pair_BE[chosen_BE] = plan.pair_of_row
+        keep_BEH[chosen_BE] = mask[pair_BE[chosen_BE]]
+    expected = masked_naive(*leaves, keep_BEH)
+    dropout.stream.reseed(3)
+    out = (
+        dense_experts(*leaves, dropout)
+        if way == "dense"
+        else sparse_experts(leaves[0], leaves[1], selected_BTE, *leaves[2:], dropout)
+    )
+    torch.testing.assert_close(out, expected)
+    probe = torch.randn(out.shape, dtype=torch.float64)
+    ours, theirs = (torch.autograd.grad((o * probe).sum(), leaves) for o in (out, expected))
+    for name, a, b in zip("xwkb", ours, theirs, strict=True):
+        mask_BTE = selected_BTE if name == "w" else torch.ones(())
+        torch.testing.assert_close(a * mask_BTE, b * mask_BTE)
+
+
+def test_dense_draws_a_mask_of_its_own_for_every_expert_and_row() -> None:
+    """Equal experts and rows: sums over H = 4,000 units differ only by their masks."""
+    layer = Experts(3, D, 4_000, dropout=0.5)
+    with torch.no_grad():
+        layer.kernel_EDH.copy_(layer.kernel_EDH[:1].expand_as(layer.kernel_EDH).clone())
+    x_BD = torch.randn(1, D).expand(2, -1)
+    alone = [torch.eye(3)[e].expand(2, 1, 3) for e in range(3)]
+    sums = []
+    for weights_BTE in alone:
+        layer.dropout.stream.reseed(0)
+        out = dense_experts(x_BD, weights_BTE, layer.kernel_EDH, layer.bias_EH, layer.dropout)
+        sums += out.sum(-1).flatten().tolist()
+    assert len(set(sums)) == 6
+
+
+def test_auto_is_dense_where_nearly_all_is_chosen_and_while_compiling() -> None:
+    def is_sparse(k: int, experts: int) -> bool:
+        routers = [TopKRouter(TopKRouter.Config(k=k), RouterShape(D, experts))]
+        layer = MoE(Experts(experts, D, H, 0.0), routers)
+        return layer._is_sparse(torch.ones(1, 1, experts) > 0)
+
+    assert is_sparse(2, 16) and is_sparse(13, 16)  # 13 / 16 = 0.81 < 0.85
+    assert not is_sparse(15, 16)  # 0.94, and the mask is full
+
+
+def test_a_rate_close_to_one_keeps_one_in_256() -> None:
+    dropout = Dropout(0.999).train()
+    assert dropout.keep_of_256 == 1 and dropout.scale == 256
+
+
 def test_dropout_is_reproducible_under_its_seed_and_off_in_evaluation() -> None:
     dropout = Dropout(0.5).eval()
     assert dropout.mask((4, 4), torch.empty(0)) is None and dropout.scale == 1

@@ -318,3 +318,15 @@ def test_trimmed_lasso_gradient_golden() -> None:
     o_E = O.clone().requires_grad_()
     trimmed_lasso(o_E.softmax(-1)[None], 2).backward()
     assert o_E.grad.tolist() == pytest.approx([-0.076756, -0.028237, 0.076756, 0.028237], abs=1e-6)
+
+
+def test_the_adjusted_expert_is_one_of_the_possible_ones() -> None:
+    """k = 3 of 4 and two possible: an adjusted expert beyond them would leave equal weights.
+
+    With g = (1/2, 1/2) the adjusted expert weighs (1/2) / (1/2 + 1/2): log(k - 1) = log 2 as well,
+    so the inputs are (1, 0) and the weights differ from 1/2 in every row.
+    """
+    drawn = router(k=3).train()(torch.tensor([[1.0, 0.0, -900.0, -900.0]]).expand(200, -1))
+    g = 1 / (1 + math.exp(-1))  # of expert 0; the correction of the other is 1 / (k - 1) = 1/2
+    expected = {round(w, 4) for w in (g / (g + 0.5), 0.5 / (0.5 + 1 - g))}
+    assert {round(w, 4) for w in drawn.weights_BE[:, 0].tolist()} == expected
