@@ -11,12 +11,12 @@ largest difference from the definition is printed. Then a table for people and o
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
+import common
 import torch
 from torch import Tensor
 
@@ -43,9 +43,10 @@ def main() -> None:
         warm_up = WARM_UP if users == 1 else 1
         times, error = timed(rivals(predictor), predictor, users, repeats, warm_up, clock)
         results[users] = report(times, users, error)
-    facts = {"items": predictor.items.feature.size, "threads": torch.get_num_threads()}
-    facts |= {"cpus": os.cpu_count(), "torch": torch.__version__, "clock": options.clock}
-    print(json.dumps({"benchmark": "ranking", **facts, "users": results}))
+    share = 1 / results[1]["naive"]["ratio"]
+    numbers = {"items": predictor.items.feature.size, "clock": options.clock, "users": results}
+    target = common.target("split over naive, one user", share, 1 / 20, "x")
+    common.report("ranking", numbers, [target])
 
 
 def rivals(predictor: Predictor) -> dict[str, Rival]:
@@ -103,10 +104,10 @@ def timed(
     return times, error
 
 
-def report(times: dict[str, list[float]], users: int, error: float) -> dict[str, object]:
+def report(times: dict[str, list[float]], users: int, error: float) -> dict[str, Any]:
     """Print the table of one number of users; the same as a mapping."""
     print(f"{users} user(s)    median ms      min      max   x split   (largest error {error:.1e})")
-    found: dict[str, object] = {"error": error}
+    found: dict[str, Any] = {"error": error}
     for name, values in times.items():
         pairs = zip(values, times["split"], strict=True)
         ratio = statistics.median(value / split for value, split in pairs)

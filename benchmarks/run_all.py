@@ -60,7 +60,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def arguments(script: str, data: Path | None, options: argparse.Namespace) -> list[str] | None:
     """What a script is called with; None where it cannot run."""
     if script == "ranking":
-        repeats = ["--repeats", "2", "--users", "2"] if options.quick else []
+        repeats = ["--users", "20", *(["--repeats", "2"] if options.quick else [])]
         return [str(options.run), *repeats] if options.run else None
     if script == "embeddings":  # its table of a million rows takes minutes
         return ["--rows", "10000", "100000", "--steps", "3" if options.quick else "60"]

@@ -3,8 +3,9 @@
     python benchmarks/step.py [--rounds N] [--clock wall|cpu]
 
 The paper's MovieLens-1M shape. Each round runs an untimed step, as a training loop has one before
-every step, then a timed one (forward, backward, optimizer), sgemm on squares, the step's own matmuls alone at their own shapes, and a copy of as many bytes as Adam
-moves. The floor is what README.md derives; ratios are taken within a round.
+every step, then a timed one (forward, backward, optimizer), sgemm on squares, the step's own
+matmuls alone at their own shapes, and a copy of as many bytes as Adam moves. The floor is what
+README.md derives; ratios are taken within a round.
 """
 
 from __future__ import annotations
