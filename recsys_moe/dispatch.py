@@ -19,10 +19,10 @@ from recsys_moe.dropout import Dropout
 def max_padding(pairs_per_expert: float) -> float:
     """Evaluated pairs per real pair up to which one padded batched matmul is the faster way.
 
-    From benchmarks/experts.py: with 121, 30 and 8 pairs per expert it runs 1.2, 1.7 and 2.2 times
-    as fast per evaluated pair as a matmul per expert, whose calls are then too small.
+    From benchmarks/experts.py on two threads: with 121, 31 and 8 pairs per expert it runs 1.2, 1.7
+    and 2.5 times as fast per evaluated pair as a matmul per expert, whose calls are then too small.
     """
-    return min(1.1 + 16 / pairs_per_expert, 3.0)
+    return min(1.1 + 16 / pairs_per_expert, 2.5)
 
 
 def sparse_experts(

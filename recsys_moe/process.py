@@ -18,21 +18,36 @@ AFTERWARDS = {TRIM_THRESHOLD: 2**26, MMAP_THRESHOLD: 2**25, MMAP_MAX: 65536}
 
 
 @contextmanager
-def training_process() -> Iterator[None]:
-    """Flush denormals and keep freed memory for the next step; put back afterwards.
+def flushed_denormals() -> Iterator[None]:
+    """Rare rows drive Adam's moments into denormals, which are slow: take them for 0.
 
     Threads of OpenMP take the flag over when they are created, and keep it: enter before the first
     parallel operation of the process, as the command line does, or only the calling thread flushes.
     """
-    flushed = _flushes_denormals()
-    torch.set_flush_denormal(True)  # rare rows drive Adam's moments into slow denormals
+    before = _flushes_denormals()
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+@contextmanager
+def kept_memory() -> Iterator[None]:
+    """Keep freed memory for the next training step; give it back at the end."""
     _tune_malloc(TRAINING)
     try:
         yield
     finally:
         _tune_malloc(AFTERWARDS)
         _give_back()
-        torch.set_flush_denormal(flushed)
+
+
+@contextmanager
+def training_process() -> Iterator[None]:
+    """Both, around a training loop."""
+    with flushed_denormals(), kept_memory():
+        yield
 
 
 def _flushes_denormals() -> bool:

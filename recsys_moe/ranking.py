@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from recsys_moe.model import MultiTaskMoE
 from recsys_moe.routers import Router, Routing
 
-ROWS_PER_CHUNK = 2048
+ROWS_PER_CHUNK = 4096
 """Pairs computed at a time: what they need stays in a core's cache, and memory is bounded."""
 MAX_CACHE_MB = 512.0
 """Memory for item halves; those of experts that do not fit are computed for each chunk."""

@@ -26,7 +26,7 @@ from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.evaluate import calibrate, evaluate_model
 from recsys_moe.launch import check_starter
 from recsys_moe.module import RecModule
-from recsys_moe.process import training_process
+from recsys_moe.process import flushed_denormals, kept_memory
 from recsys_moe.resume import belongs_to, check_resume, find_checkpoint, read_checkpoint
 from recsys_moe.run_folder import BEST, CHECKPOINTS, create_run_folder, record_run, write_json
 from recsys_moe.schema import Schema
@@ -35,7 +35,7 @@ from recsys_moe.streaming import user_counts, watched_items
 logger = logging.getLogger("recsys_moe.fit")
 
 
-@training_process()
+@flushed_denormals()
 def fit(
     config: Config,
     data: Path,
@@ -103,7 +103,7 @@ def _run(
     """Lightning's loop. Raises Interrupted on SIGINT and SIGTERM."""
     checkpoints = trainer.checkpoint_callback
     assert isinstance(checkpoints, Checkpoints)
-    with checkpoints.stop.listening():
+    with checkpoints.stop.listening(), kept_memory():
         trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
     if checkpoints.stop.number:
         message = f"interrupted; all is saved in {checkpoints.folder}: continue with --resume auto"
