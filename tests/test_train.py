@@ -5,9 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,6 @@ from recsys_moe.config import Config, ConfigError, parse_config
 from recsys_moe.errors import DataError, RunError
 from recsys_moe.module import RecModule
 from recsys_moe.moe import MoE
-from recsys_moe.process import training_process
 from recsys_moe.routers.base_layer import BaseLayerRouter
 from recsys_moe.schema import Schema
 from recsys_moe.streaming import watched_items
@@ -190,52 +186,6 @@ def test_a_loss_that_is_not_finite_stops_the_run_in_words(prepared: Path, tmp_pa
 def test_fit_leaves_the_float_state_of_the_process_as_it_was(run: Path) -> None:
     """Denormals are flushed during training only: 1e-40 is a float32 denormal."""
     assert torch.tensor([1e-40]).mul(1.0).item() != 0
-
-
-FLUSHED = """
-import sys
-from pathlib import Path
-import torch
-from recsys_moe.config import parse_config
-from recsys_moe.module import RecModule
-from recsys_moe.train import fit
-
-def count(self):
-    print("flushed", int((torch.full((10**6,), 1e-40) * 1.0 == 0).sum()))
-
-RecModule.on_fit_end = count
-settings = {"model": {"embedding_dim": 8, "num_experts": 4}, "trainer": {"max_epochs": 1}}
-fit(parse_config(settings), Path(sys.argv[1]), Path(sys.argv[2]))
-"""
-
-
-def test_every_thread_of_a_fit_flushes_denormals(prepared: Path, tmp_path: Path) -> None:
-    """A million elements are shared out over two threads; 1e-40 is a float32 denormal."""
-    root = str(Path(__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", FLUSHED, str(prepared), str(tmp_path / "run")],
-        capture_output=True, text=True, timeout=120,
-        env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "2"},
-    )  # fmt: skip
-    assert "flushed 1000000" in done.stdout, done.stderr
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's malloc")
-def test_large_blocks_are_kept_during_training_and_cheap_afterwards() -> None:
-    """Page faults of ten blocks of 64 MB, which the default maps anew, and of 4 MB afterwards."""
-    resource = pytest.importorskip("resource")
-
-    def faults(megabytes: int) -> int:
-        torch.zeros(megabytes * 2**18)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(10):
-            torch.zeros(megabytes * 2**18)
-        return int(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-
-    pages = 10 * 64 * 256  # of 4 KB
-    with training_process():
-        assert faults(64) < pages / 4
-    assert faults(4) < 10 * 4 * 256 / 4
 
 
 def test_resume_continues_to_the_same_weights(prepared: Path, run: Path, tmp_path: Path) -> None:

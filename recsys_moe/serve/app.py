@@ -64,6 +64,7 @@ def build_app(service: Service) -> FastAPI:
         description='Scores, rankings and explanations of one model. Errors are `{"error": ...}`.',
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # it would redirect to any Host, before the key is checked
         telemetry=None,
     )
     app.router.route_class = PlainRoute

@@ -58,8 +58,10 @@ class Models:
         Raises UserError, and keeps the old model, when the new one cannot be used.
         """
         async with self._replacing:
-            if fingerprint(self.path) == self.current.version:
+            found = fingerprint(self.path)
+            if found == self.current.version:
                 return False
+            self._refused = found  # until it is in use
             try:
                 self._use(await asyncio.to_thread(load, self.path))
             except UserError as error:
@@ -79,11 +81,9 @@ class Models:
     async def follow(self) -> None:
         """`reload` for those who wait for no answer: errors are logged, and not repeated."""
         try:
-            found = fingerprint(self.path)
-            if found not in (self._refused, self.current.version):
-                self._refused = found
+            if fingerprint(self.path) not in (self._refused, self.current.version):
                 await self.reload()
-        except DataError:
+        except UserError:
             pass  # `reload` logged it; or the folder is being replaced this very moment
         except Exception:
             logger.exception("the new model cannot be loaded, the old one stays")

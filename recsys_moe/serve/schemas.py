@@ -50,6 +50,8 @@ class Reply(BaseModel):
 class PredictReply(Reply):
     scores: dict[str, list[float]]
     """Per task one score for each pair: a probability for binary tasks, else a value."""
+    calibrated: dict[str, list[float]]
+    """Per binary task the probability calibrated on validation; empty for a model without."""
     unseen_user: list[bool]
     unseen_item: list[bool]
     """Training has not seen the id; the row trained for such ids stood in."""
@@ -122,6 +124,9 @@ class ModelReply(Reply):
     score_names: list[str]
     item_columns: list[str]
     """Columns that conditions in `where` may name."""
+    rows_are_independent: bool
+    """False where the router decides about the rows of a request together: the same pair may then
+    score differently in /predict, /recommend and /explain."""
     settings: dict[str, Any]
     """The `model` section of its configuration."""
     metrics: dict[str, Any]

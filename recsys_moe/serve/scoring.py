@@ -27,7 +27,7 @@ class Scoring:
             return [reply for request in requests for reply in self.predict([request])]
         users = list(chain.from_iterable(request.users for request in requests))
         items = list(chain.from_iterable(request.items for request in requests))
-        scores = loaded.predictor.score(users, items, calibrate=False)
+        scores = loaded.predictor.score(users, items)
         return self._cut(scores, [len(request.users) for request in requests], loaded.version)
 
     def recommend(self, requests: list[RecommendRequest]) -> list[schemas.RecommendReply]:
@@ -87,6 +87,7 @@ class Scoring:
     def _cut(self, scores: Scores, sizes: list[int], version: str) -> list[schemas.PredictReply]:
         """One reply per request out of the scores of all of them."""
         tasks = {name: values.tolist() for name, values in scores.tasks.items()}
+        calibrated = {name: values.tolist() for name, values in scores.calibrated.items()}
         unseen_user, unseen_item = self._unseen(scores)
         replies, start = [], 0
         for size in sizes:
@@ -96,6 +97,7 @@ class Scoring:
                 schemas.PredictReply.model_construct(
                     model=version,
                     scores={name: values[rows] for name, values in tasks.items()},
+                    calibrated={name: values[rows] for name, values in calibrated.items()},
                     unseen_user=unseen_user[rows],
                     unseen_item=unseen_item[rows],
                 )

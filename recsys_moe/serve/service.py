@@ -75,6 +75,7 @@ class Service:
             ],
             score_names=list(loaded.predictor.score_names),
             item_columns=filter_columns(artifact.items),
+            rows_are_independent=loaded.predictor.rows_are_independent,
             settings=artifact.config.model.model_dump(mode="json"),
             metrics=artifact.card,
             limits=asdict(self.limits),

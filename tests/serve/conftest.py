@@ -13,12 +13,15 @@ import httpx
 import pytest
 from safetensors.torch import load_file, save_file
 
-from recsys_moe.schema import sha256_file
+from recsys_moe.artifact import build_model, save_artifact
+from recsys_moe.config import parse_config
+from recsys_moe.schema import Schema, sha256_file
 from recsys_moe.serve.app import build_app
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Models
 from recsys_moe.serve.service import Service
+from tests.conftest import TINY_MODEL
 
 KEY = "a-key-for-tests"
 
@@ -58,6 +61,16 @@ def caller(run: Path) -> Caller:
 def folder(run: Path, tmp_path: Path) -> Path:
     """A copy of the run's model that a test may replace."""
     return Path(shutil.copytree(run / "model", tmp_path / "model"))
+
+
+@pytest.fixture(scope="session")
+def rivals(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained model whose rows compete for experts. Read only."""
+    config = parse_config({"model": {**TINY_MODEL, "router": {"name": "expert_choice"}}})
+    data, out = run / "model", tmp_path_factory.mktemp("rivals") / "model"
+    weights = build_model(config, Schema.load(data)).state_dict()
+    save_artifact(out, weights, config, data, load_file(data / "seen.safetensors"), {}, {})
+    return out
 
 
 def retrained(folder: Path, factor: float = 1.1) -> None:

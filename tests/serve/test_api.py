@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from recsys_moe.calibration import Calibration
 from recsys_moe.predictor import Predictor
 from recsys_moe.serve.limits import Limits
 from tests.serve.conftest import KEY, Caller
@@ -34,8 +37,6 @@ def test_predict_gives_the_scores_of_the_python_api(caller: Caller, predictor: P
 def test_requests_that_run_together_get_each_their_own_scores(
     caller: Caller, predictor: Predictor
 ) -> None:
-    import asyncio
-
     async def ask(client: Any) -> list[Any]:
         bodies = [{"users": [u], "items": [u % 7 + 1]} for u in range(1, 41)]
         answers = await asyncio.gather(*(client.post("/predict", json=b) for b in bodies))
@@ -50,6 +51,38 @@ def test_requests_that_run_together_get_each_their_own_scores(
         line.split()[0]: float(line.split()[1]) for line in batches.splitlines() if line[0] != "#"
     }
     assert number[ones] < number[total], "no two requests ran together"
+
+
+def test_predict_gives_the_calibrated_probability_beside_the_raw_one(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrations = caller.models.current.predictor.artifact.calibration
+    monkeypatch.setitem(calibrations, "watch", Calibration((0.0,), (1.0,), 100))
+    answer = caller.post("/predict", {"users": [1, 5], "items": [2, 8]}).json()
+    odds = [math.e * p / (1 - p) for p in answer["scores"]["watch"]]  # a logit more: e times
+    expected = [o / (1 + o) for o in odds]
+    assert answer["calibrated"] == {"watch": pytest.approx(expected, abs=1e-5)}
+    monkeypatch.delitem(calibrations, "watch")
+    assert caller.post("/predict", PAIR).json()["calibrated"] == {}
+
+
+def test_requests_whose_rows_would_compete_run_one_by_one(rivals: Path) -> None:
+    caller, predictor = Caller(rivals), Predictor.load(rivals)
+    users = [[u, u + 1, u + 2] for u in range(1, 49, 3)]
+    items = [[u % 7 + 1] * 3 for u in range(16)]
+
+    async def ask(client: Any) -> list[Any]:
+        bodies = [{"users": u, "items": i} for u, i in zip(users, items, strict=True)]
+        answers = await asyncio.gather(*(client.post("/predict", json=b) for b in bodies))
+        return [answer.json()["scores"]["rating"] for answer in answers]
+
+    alone = [
+        predictor.score(u, i).tasks["rating"].tolist() for u, i in zip(users, items, strict=True)
+    ]
+    assert sum(caller.together(ask), []) == pytest.approx(sum(alone, []), abs=1e-5)
+    merged = predictor.score(sum(users, []), sum(items, [])).tasks["rating"].tolist()
+    assert merged != pytest.approx(sum(alone, []), abs=1e-3)
+    assert caller("GET", "/model").json()["rows_are_independent"] is False
 
 
 def test_recommend_gives_the_ranking_of_the_python_api(
@@ -85,6 +118,7 @@ def test_explain_names_experts_whose_shares_sum_to_one(
 def test_model_describes_itself_without_a_path(caller: Caller, run: Path) -> None:
     answer = caller("GET", "/model")
     assert answer.json()["items"] == 40
+    assert answer.json()["rows_are_independent"] is True
     assert [task["name"] for task in answer.json()["tasks"]] == ["watch", "rating"]
     assert str(run) not in answer.text
 
@@ -172,17 +206,12 @@ def test_a_key_guards_all_but_health(run: Path) -> None:
     caller = Caller(run, key=KEY)
     assert caller.post("/predict", PAIR).status_code == 401
     assert caller("GET", "/metrics").status_code == 401
-    for wrong in ("Bearer x", f"Basic {KEY}", KEY, f"Bearer {KEY}x"):
+    keys = ("", KEY[:1], KEY[:-1], KEY[:-1] + "x", KEY[1:], KEY.upper(), f"{KEY}x")
+    for wrong in (*(f"Bearer {key}" for key in keys), f"Basic {KEY}", KEY, ""):
         assert caller.post("/predict", PAIR, headers={"Authorization": wrong}).status_code == 401
     right = {"Authorization": f"Bearer {KEY}"}
     assert caller.post("/predict", PAIR, headers=right).status_code == 200
     assert caller("GET", "/healthz").status_code == caller("GET", "/readyz").status_code == 200
-
-
-def test_a_draining_service_is_not_ready(run: Path) -> None:
-    caller = Caller(run)
-    caller.service.draining = True
-    assert caller("GET", "/readyz").status_code == 503
 
 
 def test_the_document_names_the_limits_and_every_fault(caller: Caller) -> None:

@@ -124,6 +124,7 @@ def test_a_user_typed_on_the_keyboard_gets_what_the_service_answers(
     pairs = {"users": ["7"] * 10, "items": [entry["item"] for entry in ranked]}
     explained = server.client.post("/explain", json=pairs).json()["pairs"]
     assert len(page.rows()) == len(ranked) == 10
+    assert page.text("together") == ""
     for row, entry, pair in zip(page.rows(), ranked, explained, strict=True):
         assert row.get_attribute("data-item") == str(entry["item"])
         assert row.find_element(By.TAG_NAME, "h3").text == entry["title"]
@@ -213,13 +214,12 @@ def test_nothing_is_wider_than_the_window(page: Page, width: int) -> None:
 
 
 def test_a_model_without_titles_and_figures_is_shown_and_a_service_that_is_gone_is_said(
-    browser: Any, folder: Path
+    browser: Any, rivals: Path, tmp_path: Path
 ) -> None:
+    folder = Path(shutil.copytree(rivals, tmp_path / "model"))
     items = pq.read_table(folder / "items.parquet")
     pq.write_table(items.drop_columns(["title"]), folder / "items.parquet")
-    (folder / "card.json").write_text("{}")
-    for name in ("items.parquet", "card.json"):
-        sealed(folder, name)
+    sealed(folder, "items.parquet")
     with running(folder, "--watch", "0") as server:
         page = Page(browser, server)
         page.ask("7")
@@ -227,6 +227,7 @@ def test_a_model_without_titles_and_figures_is_shown_and_a_service_that_is_gone_
             title = f"Item {row.get_attribute('data-item')}"
             assert row.find_element(By.TAG_NAME, "h3").text == title
         assert not page.browser.find_element(By.ID, "load").is_displayed()
+        assert "decides about items together" in page.text("together")
         server.process.kill()
         server.process.wait()
         page.type(Keys.ENTER)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from recsys_moe.errors import DataError
-from recsys_moe.serve.models import fingerprint
-from tests.serve.conftest import KEY, Caller, retrained
+from recsys_moe.predictor import Predictor
+from recsys_moe.serve.models import fingerprint, load
+from tests.serve.conftest import KEY, Caller, retrained, sealed
 
 PAIR = {"users": [1], "items": [2]}
 RIGHT = {"Authorization": f"Bearer {KEY}"}
@@ -93,3 +94,35 @@ def test_a_model_without_finite_scores_is_refused(folder: Path) -> None:
     retrained(folder, factor=float("nan"))
     with pytest.raises(DataError, match="not finite"):
         Caller(folder)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_refusal_is_logged_once_however_often_the_watch_looks(
+    asked: bool, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caller = Caller(folder, key=KEY)
+    config = folder / "config.yaml"
+    config.write_text(config.read_text() + "modle: {}\n")  # a ConfigError, no DataError
+    sealed(folder, config.name)
+    if asked:
+        assert caller("POST", "/reload", headers=RIGHT).status_code == 409
+    for _ in range(2):
+        caller.together(lambda client: caller.models.follow())
+    assert ["refused" in record.message for record in caplog.records] == [True]
+    assert "modle" in caplog.text and "Traceback" not in caplog.text
+
+
+def test_a_folder_that_changes_while_it_is_read_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Predictor.load
+
+    def slowly(path: Path) -> Predictor:
+        predictor = read(path)
+        manifest = folder / "manifest.json"
+        manifest.write_text(manifest.read_text() + "\n")
+        return predictor
+
+    monkeypatch.setattr(Predictor, "load", slowly)
+    with pytest.raises(DataError, match="changed while it was being read"):
+        load(folder)

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
 
 from recsys_moe.errors import ConfigError, RunError
 from recsys_moe.serve.limits import Limits
-from recsys_moe.serve.server import Settings, read_key, serve
-from tests.serve.conftest import KEY, retrained
+from recsys_moe.serve.server import Server, Settings, _listener, read_key, serve
+from tests.serve.conftest import KEY, Caller, retrained
 
 PAIR = {"users": [1], "items": [2]}
 MAIN = """
@@ -106,6 +107,21 @@ def sent_in_two_halves(server: Running, body: bytes) -> bytes:
         assert server.process.poll() is None
         connection.sendall(body[5:])
         return connection.recv(4096).split(b"\r\n")[0]
+
+
+def test_a_server_that_is_told_to_stop_is_not_ready(run: Path) -> None:
+    caller = Caller(run)
+    server = Server(uvicorn.Config(caller.app, log_config=None), caller.service, Settings())
+    assert caller("GET", "/readyz").status_code == 200
+    server.handle_exit(signal.SIGTERM, None)
+    assert server.should_exit
+    assert caller("GET", "/readyz").status_code == 503
+    assert caller.post("/predict", PAIR).status_code == 200  # what is in flight is answered
+
+
+def test_the_listening_socket_names_tcp_without_which_every_answer_takes_40_ms() -> None:
+    with _listener("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP  # what asyncio asks before TCP_NODELAY
 
 
 def test_a_taken_port_is_named_before_the_model_is_loaded() -> None:

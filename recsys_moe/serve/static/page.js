@@ -98,6 +98,7 @@ function showModel() {
   const binary = model.tasks.find((task) => task.kind === "binary");
   find("score").value = (binary ?? model.tasks[0]).name;
   find("picks").replaceChildren(...model.example_users.map(pick));
+  find("together").hidden = model.rows_are_independent;
   find("ask").hidden = false;
   showLoad();
 }
@@ -145,9 +146,9 @@ function taskOf(task, value) {
 }
 
 function itemOf(entry) {
-  const title = make("h3", "", entry.title ?? `Item ${entry.item}`);
+  const title = make("h3", "", entry.title || `Item ${entry.item}`);
   const body = make("div", "", title);
-  if (entry.title !== null) body.append(make("p", "quiet", `item ${entry.item}`));
+  if (entry.title) body.append(make("p", "quiet", `item ${entry.item}`));
   const tasks = model.tasks.map((task) => taskOf(task, entry.scores[task.name]));
   body.append(make("div", "tasks", ...tasks));
   const element = make("li", "", make("span", "rank", String(entry.rank)), body);

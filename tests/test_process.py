@@ -1,0 +1,58 @@
+"""Settings of the process that trains: on every thread, and put back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from recsys_moe.process import training_process
+
+FLUSHED = """
+import sys
+from pathlib import Path
+import torch
+from recsys_moe.config import parse_config
+from recsys_moe.module import RecModule
+from recsys_moe.train import fit
+
+def count(self):
+    print("flushed", int((torch.full((10**6,), 1e-40) * 1.0 == 0).sum()))
+
+RecModule.on_fit_end = count
+settings = {"model": {"embedding_dim": 8, "num_experts": 4}, "trainer": {"max_epochs": 1}}
+fit(parse_config(settings), Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def test_every_thread_of_a_fit_flushes_denormals(prepared: Path, tmp_path: Path) -> None:
+    """A million elements are shared out over two threads; 1e-40 is a float32 denormal."""
+    root = str(Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", FLUSHED, str(prepared), str(tmp_path / "run")],
+        capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "2"},
+    )  # fmt: skip
+    assert "flushed 1000000" in done.stdout, done.stderr
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's malloc")
+def test_large_blocks_are_kept_during_training_and_cheap_afterwards() -> None:
+    """Page faults of ten blocks of 64 MB, which the default maps anew, and of 4 MB afterwards."""
+    resource = pytest.importorskip("resource")
+
+    def faults(megabytes: int) -> int:
+        torch.zeros(megabytes * 2**18)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(10):
+            torch.zeros(megabytes * 2**18)
+        return int(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+    pages = 10 * 64 * 256  # of 4 KB
+    with training_process():
+        assert faults(64) < pages / 4
+    assert faults(4) < 10 * 4 * 256 / 4
