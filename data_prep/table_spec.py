@@ -11,6 +11,7 @@ from typing import Literal, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from data_prep import delimited, ids, table_columns, table_files
 from data_prep.ids import Ints
@@ -21,6 +22,8 @@ from recsys_moe.schema import ConfigError, DataError, Task, TaskKind
 
 Duplicates = Literal["error", "first", "last", "keep"]
 _RESERVED = ("user_index", "item_index", "timestamp")
+PLAIN_NUMBER = r"^-?(0|[1-9][0-9]{0,14})([.][0-9]+)?([eE][+-]?[0-9]{1,2})?$"
+"""Up to 15 digits before the point: so many a float64 keeps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +73,10 @@ def times(file: TableFile, column: str | None) -> Ints:
 
 
 def item_features(items: Path | None, key: str) -> tuple[pa.Table | None, list[TableFile]]:
-    """All columns of the items' file with `key` first, as `item`; and the files read."""
+    """All columns of the items' file with `key` first, as `item`; and the files read.
+
+    Columns of a text file that hold plain numbers only become numbers, for `recommend --where`.
+    """
     if items is None:
         return None, []
     files = table_files.read(Path(items), None)
@@ -84,7 +90,34 @@ def item_features(items: Path | None, key: str) -> tuple[pa.Table | None, list[T
     if len(set(table.column_names) | {"item_index"}) <= len(table.column_names):
         raise DataError(f"{items}: columns must not be named item or item_index, nor repeat")
     ids.refuse_repeated(table, "item", str(items))
+    if all(file.layout for file in files):  # a text file; Parquet says itself what a column is
+        table = _typed(table)
     return table, files
+
+
+def _typed(table: pa.Table) -> pa.Table:
+    """Empty cells become nulls, and columns of plain numbers numbers; `item` and `title` stay text.
+
+    A column that has a value like 007 or 12345678901234567890 in it is text: as a number it would
+    not be what was written.
+    """
+    for place, name in enumerate(table.column_names):
+        if name != "item":
+            cells = table[name]
+            text = pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
+            table = table.set_column(place, name, text if name == "title" else _numbers(text))
+    return table
+
+
+def _numbers(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    """int64 or else float64 where all that is there is a plain number, otherwise `text`."""
+    is_plain = pc.all(pc.match_substring_regex(text, PLAIN_NUMBER)).as_py()
+    if not is_plain or text.null_count == len(text):
+        return text
+    try:
+        return text.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return text.cast(pa.float64())
 
 
 def command(

@@ -15,7 +15,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from recsys_moe import calibration
 from recsys_moe.calibration import Calibrations
 from recsys_moe.config import Config, parse_config, read_config_file
 from recsys_moe.model import MultiTaskMoE
-from recsys_moe.schema import DataError, Schema, sha256_file
+from recsys_moe.schema import DataError, Feature, Schema, sha256_file
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
@@ -122,9 +123,23 @@ def save_artifact(
         _write_json(folder / "card.json", card)
         _write_json(folder / "calibration.json", calibration.to_json(calibrations))
         (folder / MANIFEST).write_text(_manifest(folder), encoding="utf-8")
+        replace_folder(folder, out)
+
+
+def replace_folder(folder: Path, out: Path) -> None:
+    """Put `folder` in the place `out`, in two renames; a failure puts back what was there.
+
+    `folder` lies in a temporary folder of its own beside `out`, which takes the older one away.
+    """
+    previous = folder.with_name("previous")
+    try:
         if out.exists():
-            os.replace(out, Path(name) / "previous")
+            os.replace(out, previous)
         os.replace(folder, out)
+    except BaseException:
+        if previous.exists():
+            os.replace(previous, out)
+        raise
 
 
 def _as_readable_as(folder: Path, file: Path) -> None:
@@ -165,25 +180,69 @@ def load_artifact(path: Path) -> Artifact:
     """Load a model folder or run folder. Raises DataError naming the file that is wrong."""
     folder = find_artifact(path)
     parts = _parts(folder, _checked_version(folder))
-    schema = Schema.load(folder)
+    with _reading(folder / "schema.json"):
+        schema = Schema.load(folder)
     config = parse_config(parts["config"])
     return Artifact(
-        model=_load_model(folder, config, schema),
         schema=schema,
         config=config,
-        users=pq.read_table(folder / "users.parquet"),
-        items=pq.read_table(folder / "items.parquet"),
-        seen=load_file(folder / "seen.safetensors"),
+        users=_load_ids(folder / "users.parquet", schema.user),
+        items=_load_ids(folder / "items.parquet", schema.item),
+        seen=_load_seen(folder / "seen.safetensors", schema),
+        model=_load_model(folder, config, schema),  # after the ids: they bound its size
         card=parts["card"],
         calibration=_calibrations(folder, parts["calibration"]),
     )
 
 
-def _load_model(folder: Path, config: Config, schema: Schema) -> MultiTaskMoE:
-    model = build_model(config, schema)
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """One DataError with the file's name for whatever its reader raises.
+
+    The hashes only tell that a file is the one that was written, not that it can be read.
+    """
     try:
+        yield
+    except DataError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError) as error:
+        raise _damaged(path, error) from None
+    except (RuntimeError, ValueError, SafetensorError, pa.ArrowException) as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: object) -> DataError:
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    return DataError(f"{path} is damaged: {reason}; export the model again")
+
+
+def _load_ids(path: Path, feature: Feature) -> pa.Table:
+    with _reading(path):
+        table = pq.read_table(path)
+    if feature.name not in table.column_names or table.num_rows != feature.size:
+        wanted = f"it must have a column {feature.name!r} and {feature.size} rows"
+        raise _damaged(path, f"{wanted}, got {table.column_names} and {table.num_rows}")
+    return table
+
+
+def _load_seen(path: Path, schema: Schema) -> dict[str, torch.Tensor]:
+    with _reading(path):
+        seen = load_file(path)
+        ends = [int(end) for end in seen["offsets"][[0, -1]]]
+        is_whole = len(seen["offsets"]) == schema.user.size + 1
+        is_whole &= bool((seen["offsets"].diff() >= 0).all())
+        is_whole &= bool(((seen["items"] >= 0) & (seen["items"] <= schema.item.size)).all())
+        is_whole &= ends == [0, len(seen["items"])]
+    if not is_whole:
+        raise _damaged(path, "its offsets and items do not fit schema.json")
+    return seen
+
+
+def _load_model(folder: Path, config: Config, schema: Schema) -> MultiTaskMoE:
+    try:
+        model = build_model(config, schema)
         model.load_state_dict(load_file(folder / "weights.safetensors"))
-    except (RuntimeError, SafetensorError) as error:
+    except (RuntimeError, TypeError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(
             f"{folder}/weights.safetensors does not fit config.yaml: {reason}"
@@ -193,22 +252,28 @@ def _load_model(folder: Path, config: Config, schema: Schema) -> MultiTaskMoE:
 
 def _parts(folder: Path, version: int) -> Parts:
     """What the folder says in text, lifted from its version to the current one."""
-    parts: Parts = {"config": read_config_file(str(folder / "config.yaml"))}
-    for name in ("card", "calibration"):
-        if SINCE.get(f"{name}.json", 1) <= version:
-            parts[name] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    parts: Parts = {}
+    with _reading(folder / "config.yaml"):
+        parts["config"] = read_config_file(str(folder / "config.yaml"))
+    for file in ("card.json", "calibration.json"):
+        if SINCE.get(file, 1) <= version:
+            parts[Path(file).stem] = _read_object(folder / file)
     for step in range(version, FORMAT_VERSION):
         parts = MIGRATIONS[step](parts)
     return parts
 
 
+def _read_object(path: Path) -> dict[str, Any]:
+    with _reading(path):
+        content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise _damaged(path, f"it must hold a JSON object, got {type(content).__name__}")
+    return content
+
+
 def _calibrations(folder: Path, content: dict[str, Any]) -> Calibrations:
-    try:
+    with _reading(folder / "calibration.json"):
         return calibration.from_json(content)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise DataError(
-            f"{folder}/calibration.json is damaged: {error}; export the model again"
-        ) from None
 
 
 def _checked_version(folder: Path) -> int:
@@ -216,7 +281,7 @@ def _checked_version(folder: Path) -> int:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         version, hashes = manifest["format_version"], dict(manifest["files"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise DataError(f"{folder}/{MANIFEST} is damaged; export the model again") from None
     if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise DataError(

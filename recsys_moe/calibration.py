@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from recsys_moe.schema import Task
@@ -21,6 +22,8 @@ from recsys_moe.schema import Task
 MAX_KNOTS = 32
 ROWS_PER_KNOT = 50
 """Fewer rows than this in a bin tell more about chance than about the model."""
+ROWS_PER_PART = 1 << 16
+"""Mapped at a time, each with a number per segment; bounds the memory."""
 MIN_GAP = 0.01
 """Least distance of two knots; bounds how much the map can amplify a rounding error."""
 
@@ -56,15 +59,47 @@ Calibrations = dict[str, Calibration]
 
 
 def fit_calibrations(logits_NT: Tensor, labels_NT: Tensor, tasks: Sequence[Task]) -> Calibrations:
-    """Fit each binary task on its labelled rows; labels are NaN where missing."""
+    """Fit each binary task on its labelled rows; labels are NaN where missing.
+
+    A map that does not help on rows it was not fitted on is replaced by the identity.
+    """
     found = {}
     for t, task in enumerate(tasks):
         labelled_N = ~labels_NT[:, t].isnan()
         if task.kind == "binary":
-            fit = fit_calibration(logits_NT[labelled_N, t], labels_NT[labelled_N, t])
+            rows = logits_NT[labelled_N, t], labels_NT[labelled_N, t]
+            fit = fit_calibration(*rows)
             if fit is not None:
-                found[task.name] = fit
+                found[task.name] = fit if generalizes(*rows) else identity(fit.rows)
     return found
+
+
+def identity(rows: int) -> Calibration:
+    """The map that leaves every probability as it is."""
+    return Calibration((0.0,), (0.0,), rows)
+
+
+def generalizes(logits_N: Tensor, labels_N: Tensor) -> bool:
+    """Does a map fitted on one random half lower the cross-entropy of the other, over both halves?
+
+    False where a half has labels of one class only.
+    """
+    order_N = torch.randperm(len(labels_N), generator=torch.Generator().manual_seed(0))
+    raw = better = 0.0
+    halves = order_N.tensor_split(2)
+    for fitted_M, held_out_M in (halves, halves[::-1]):
+        fit = fit_calibration(logits_N[fitted_M], labels_N[fitted_M])
+        if fit is None:
+            return False
+        for part_M in held_out_M.split(ROWS_PER_PART):
+            logits_M, labels_M = logits_N[part_M].double(), labels_N[part_M].double()
+            raw += _cross_entropy(logits_M.sigmoid(), labels_M)
+            better += _cross_entropy(fit.apply(logits_M), labels_M)
+    return better < raw
+
+
+def _cross_entropy(probability_M: Tensor, labels_M: Tensor) -> float:
+    return float(F.binary_cross_entropy(probability_M, labels_M, reduction="sum"))
 
 
 def fit_calibration(logits_N: Tensor, labels_N: Tensor) -> Calibration | None:

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from recsys_moe import lazy_adam
-from recsys_moe.config_text import answer, commented_yaml, router_schema
+from recsys_moe.config_text import PlainLoader, answer, commented_yaml, router_schema
 from recsys_moe.config_text import suggestion as suggestion
 from recsys_moe.errors import ConfigError
 from recsys_moe.routers import RouterConfig, find_router
@@ -252,8 +252,8 @@ def read_config_file(file: str) -> dict[str, Any]:
     """The mapping in a YAML file. Raises ConfigError when there is none."""
     path = find_config(file)
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raw = yaml.load(path.read_text(encoding="utf-8"), PlainLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(raw, dict | None):
         raise ConfigError(f"{path} must hold a mapping of sections, got {type(raw).__name__}")

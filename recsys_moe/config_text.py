@@ -22,6 +22,15 @@ OWN_WORDS = ("model.", "penalties.", "data.", "optim.")
 WIDTH = 96
 
 
+class PlainLoader(yaml.SafeLoader):
+    """YAML without aliases: ten nested ones make a short file grow beyond any memory."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not accepted; write the value out")
+        return super().compose_node(parent, index)
+
+
 def commented_yaml(section: Section, depth: int = 0) -> str:
     """`section` as YAML that it can be read from, each key below its documentation."""
     margin = "  " * depth

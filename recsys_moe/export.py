@@ -32,6 +32,7 @@ from recsys_moe.artifact import (
     Artifact,
     find_artifact,
     load_artifact,
+    replace_folder,
     save_artifact,
 )
 from recsys_moe.config import suggestion
@@ -167,9 +168,7 @@ def export(
         report = _describe(artifact, sum(p.stat().st_size for p in folder.iterdir()))
         report["formats"] = dict(_graphs(artifact, folder, formats, progress))
         (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        if out.exists():
-            os.replace(out, Path(name) / "previous")
-        os.replace(folder, out)
+        replace_folder(folder, out)
     return report
 
 

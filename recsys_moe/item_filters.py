@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 
@@ -53,6 +54,10 @@ def filter_columns(items: pa.Table) -> list[str]:
 
 
 def _matches(items: pa.Table, condition: str) -> pa.Array:
+    try:
+        condition.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"--where must be text in UTF-8, got {condition!r}") from None
     parsed = CONDITION.fullmatch(condition)
     if not parsed:
         raise ConfigError(f"--where must look like {FORM}, got {condition!r}")
@@ -72,10 +77,12 @@ def _number_matches(values: pa.Array, operator: str, value: str, condition: str)
     if operator not in NUMBERS:
         raise ConfigError(f"--where {condition!r}: {operator} needs text, the column holds numbers")
     try:
-        number = pa.scalar(float(value))
+        number = float(value)
     except ValueError:
-        raise ConfigError(f"--where {condition!r}: {value!r} is not a number") from None
-    return NUMBERS[operator](values.cast(pa.float64()), number)
+        number = math.nan
+    if math.isnan(number):  # nothing is above, below or equal to it
+        raise ConfigError(f"--where {condition!r}: {value!r} is not a number")
+    return NUMBERS[operator](values.cast(pa.float64()), pa.scalar(number))
 
 
 def _text_matches(values: pa.Array, operator: str, value: str, condition: str) -> pa.Array:

@@ -147,7 +147,7 @@ def _pieces(source: Path) -> Iterator[pa.RecordBatch]:
             yield from pq.ParquetFile(source).iter_batches(batch_size=ROWS_PER_PIECE)
         else:
             yield from _text_pieces(source)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{source} cannot be read: {str(error).splitlines()[0]}") from None
 
 
@@ -162,27 +162,39 @@ def _text_pieces(source: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _write(path: Path, suffix: str, pieces: Iterator[pa.Table]) -> None:
-    write = _write_parquet if suffix == ".parquet" else _write_text
+    write = write_parquet if suffix == ".parquet" else write_text
     first = next(pieces, None)
     if first is None:
         raise DataError("--input holds no rows; there is nothing to predict")
     write(path, suffix, chain([first], pieces), first.schema)
 
 
-def _write_parquet(path: Path, suffix: str, pieces: Iterable[pa.Table], schema: pa.Schema) -> None:
+def write_parquet(path: Path, suffix: str, pieces: Iterable[pa.Table], schema: pa.Schema) -> None:
+    """A row group per piece; `suffix` is there to be called as `write_text` is."""
     with pq.ParquetWriter(path, schema) as writer:
         for piece in pieces:
             writer.write_table(piece)
 
 
-def _write_text(path: Path, suffix: str, pieces: Iterable[pa.Table], schema: pa.Schema) -> None:
+def write_text(path: Path, suffix: str, pieces: Iterable[pa.Table], schema: pa.Schema) -> None:
     """Quotes where a value needs them; pyarrow's own writer quotes all text or none."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter=DELIMITERS[suffix], lineterminator="\n")
         writer.writerow(schema.names)
         for piece in pieces:
-            columns = [column.cast(pa.string()).to_pylist() for column in piece.columns]
+            columns = [_cells(*pair) for pair in zip(schema.names, piece.columns, strict=True)]
             writer.writerows(zip(*columns, strict=True))
+
+
+def _cells(name: str, column: pa.ChunkedArray) -> list[str | None]:
+    try:
+        cells: list[str | None] = column.cast(pa.string()).to_pylist()
+    except (pa.ArrowException, UnicodeDecodeError):
+        raise DataError(
+            f"--output: column {name!r} ({column.type}) cannot be written as text; "
+            "write .parquet, or leave the column out"
+        ) from None
+    return cells
 
 
 def count_rows(source: Path) -> int | None:

@@ -107,7 +107,8 @@ class Predictor:
         unseen users. Filters never change the score of an item that they let through.
 
         Raises ConfigError for an unknown score or a condition that does not fit, DataError when
-        the model's scores are not finite, ValueError for k < 1.
+        the model's scores are not finite, ValueError for k < 1, TypeError for one id or condition
+        where a list belongs.
         """
         return list(
             self.iter_recommend(
@@ -131,8 +132,9 @@ class Predictor:
         score: str | None = None,
     ) -> Iterator[list[Recommendation]]:
         """`recommend`, one user's list after the other, in bounded memory."""
-        if k < 1:
-            raise ValueError(f"k must be at least 1, got {k}")
+        _check_k(k)
+        if isinstance(where, str):
+            raise TypeError(f"expected a list of conditions, got {where!r}; pass [{where!r}]")
         formula = self._formula(score)
         item_N = self._allowed(candidates, where)
         index_U, _ = self.users.index(users)
@@ -155,8 +157,10 @@ class Predictor:
     def similar(self, item: str | int, k: int = 10) -> list[Recommendation]:
         """The k other items whose embeddings have the largest cosine with that of `item`.
 
-        `scores` holds `cosine`, in [-1, 1]. Raises DataError for an item the model does not know.
+        `scores` holds `cosine`, in [-1, 1]. Raises DataError for an item the model does not know,
+        ValueError for k < 1.
         """
+        _check_k(k)
         index, unseen = self.items.index([item])
         if unseen:
             raise DataError(f"item {item} was not seen in training: it has no embedding to compare")
@@ -236,3 +240,8 @@ class Predictor:
             named_N[index[~unseen]] = True
             holds_N &= named_N
         return holds_N.nonzero()[:, 0]
+
+
+def _check_k(k: int) -> None:
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")

@@ -8,13 +8,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recsys_moe.config import suggestion
 from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.predict import write_parquet, write_text
 from recsys_moe.predictor import Predictor, Recommendation
 
 USERS_PER_PIECE = 1024
@@ -44,7 +45,8 @@ def recommend_file(
     counts = {"users": 0, "unseen_user": 0}
     part = output.with_name(f".{output.name}.part")
     try:
-        _write(part, output.suffix, _ranked(predictor, Path(users), k, options, counts, progress))
+        pieces = _ranked(predictor, Path(users), k, options, counts, progress)
+        _write(part, output.suffix, pieces, _schema(predictor, options.get("score")))
         os.replace(part, output)
     finally:
         part.unlink(missing_ok=True)
@@ -80,7 +82,7 @@ def read_ids(path: Path, column: str, option: str) -> Iterator[str]:
 
 def _text_ids(path: Path, column: str, option: str) -> Iterator[str]:
     with path.open(encoding="utf-8-sig") as stream:
-        yield from (line.strip() for line in stream if line.strip())
+        yield from (line.removesuffix("\n") for line in stream if line.strip())
 
 
 def _csv_ids(path: Path, column: str, option: str) -> Iterator[str]:
@@ -88,7 +90,7 @@ def _csv_ids(path: Path, column: str, option: str) -> Iterator[str]:
         rows = csv.reader(stream)
         header = next(rows, [])
         place = header.index(_column(header, column, f"{option} {path}"))
-        yield from (row[place].strip() if place < len(row) else "" for row in rows if row)
+        yield from (row[place] if place < len(row) else "" for row in rows if row)
 
 
 def _parquet_ids(path: Path, column: str, option: str) -> Iterator[str]:
@@ -132,44 +134,15 @@ def _check_output(output: Path, overwrite: bool) -> None:
         raise ConfigError(f"--output {output}: there is no folder {output.parent}")
 
 
-def _write(path: Path, suffix: str, pieces: Iterator[Rows]) -> None:
-    if suffix == ".parquet":
-        _write_parquet(path, pieces)
-        return
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        if suffix == ".csv":
-            _write_csv(stream, pieces)
-        else:
+def _write(path: Path, suffix: str, pieces: Iterator[Rows], schema: pa.Schema) -> None:
+    if suffix == ".jsonl":
+        with path.open("w", encoding="utf-8", newline="") as stream:
             for piece in pieces:
                 stream.writelines(json.dumps(user) + "\n" for user in piece)
-
-
-def _write_csv(stream: IO[str], pieces: Iterator[Rows]) -> None:
-    writer = csv.writer(stream, lineterminator="\n")
-    header: list[str] = []
-    for piece in pieces:
-        for row in _flat(piece):
-            if not header:
-                header = list(row)
-                writer.writerow(header)
-            writer.writerow(row.values())
-
-
-def _write_parquet(path: Path, pieces: Iterator[Rows]) -> None:
-    writer: Any = None
-    try:
-        for piece in pieces:
-            rows = _flat(piece)
-            if not rows:
-                continue
-            if writer is None:
-                writer = pq.ParquetWriter(path, _schema(rows))
-            writer.write_table(pa.Table.from_pylist(rows, writer.schema))
-    finally:
-        if writer is not None:
-            writer.close()
-    if writer is None:
-        raise DataError("--users: nothing was left to recommend to any user; loosen the filters")
+        return
+    write = write_parquet if suffix == ".parquet" else write_text
+    tables = (pa.Table.from_pylist(_flat(piece), schema) for piece in pieces)
+    write(path, suffix, tables, schema)
 
 
 def _flat(piece: Rows) -> Rows:
@@ -181,7 +154,17 @@ def _flat(piece: Rows) -> Rows:
     ]
 
 
-def _schema(rows: Rows) -> pa.Schema:
-    """Types of the columns; titles are text even where the first ones are missing."""
-    found = pa.Table.from_pylist(rows).schema
-    return found.set(found.get_field_index("title"), pa.field("title", pa.string()))
+def _schema(predictor: Predictor, score: str | None) -> pa.Schema:
+    """Columns of the output, also where filters leave no row: predictions are float32."""
+    names = [task.name for task in predictor.tasks]
+    products = [score] if score and score not in names else []
+    return pa.schema(
+        [
+            ("user", pa.string()),
+            ("unseen_user", pa.bool_()),
+            ("rank", pa.int64()),
+            ("item", predictor.items.ids.type),
+            ("title", pa.string()),
+            *((name, pa.float32()) for name in [*names, *products]),
+        ]
+    )

@@ -95,7 +95,7 @@ class Recommender:
         table = self.artifact.items.take(pa.array(item_K.numpy()))
         items = table["item"].to_pylist()
         known = "title" in table.column_names
-        titles = table["title"].to_pylist() if known else [None] * len(items)
+        titles = table["title"].cast(pa.string()).to_pylist() if known else [None] * len(items)
         columns = [column.tolist() for column in scores.values()]
         rows = [dict(zip(scores, row, strict=True)) for row in zip(*columns, strict=True)]
         return [

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from recsys_moe.errors import DataError
 from recsys_moe.schema import Feature
 
 Ids: TypeAlias = Sequence[str | int] | pa.Array
@@ -44,4 +45,7 @@ class Vocabulary:
 def _text_array(ids: Ids) -> pa.Array:
     if isinstance(ids, pa.Array | pa.ChunkedArray):
         return ids.cast(pa.string())
-    return pa.array([str(value) for value in ids], pa.string())
+    try:
+        return pa.array([str(value) for value in ids], pa.string())
+    except UnicodeEncodeError as error:
+        raise DataError(f"ids must be text in UTF-8, got {error.object!r}") from None

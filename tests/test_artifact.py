@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from recsys_moe.artifact import FORMAT_VERSION, MIGRATIONS, load_artifact
+from recsys_moe.artifact import FORMAT_VERSION, MIGRATIONS, load_artifact, save_artifact
 from recsys_moe.errors import DataError
 from recsys_moe.export import export
 from recsys_moe.predict import predict_file
 from recsys_moe.predictor import Predictor
 from recsys_moe.schema import sha256_file
+
+SEEN = "seen.safetensors"
 
 
 @pytest.fixture
@@ -85,3 +90,77 @@ def test_a_calibration_that_cannot_be_one_is_refused_by_name(model: Path) -> Non
 def test_another_user_of_the_machine_may_read_what_the_folder_lets_them(model: Path) -> None:
     modes = {path.name: path.stat().st_mode & 0o777 for path in model.iterdir()}
     assert len(set(modes.values())) == 1, modes
+
+
+def test_a_rename_that_fails_leaves_the_older_model_in_place(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = shutil.copytree(model, tmp_path / "old")
+    (old / "of-the-older-one.txt").write_text("precious")
+    artifact, rename = load_artifact(model), os.replace
+    weights, seen = artifact.model.state_dict(), artifact.seen
+    for last in ("export", "model"):  # what export and save_artifact call the new folder
+
+        def failing(source: Path, target: Path, last: str = last) -> None:
+            if Path(source).name == last:
+                raise OSError("the disk is gone")
+            rename(source, target)
+
+        monkeypatch.setattr(os, "replace", failing)
+        with pytest.raises(OSError, match="the disk is gone"):
+            if last == "export":
+                export(model, old, overwrite=True)
+            else:
+                save_artifact(old, weights, artifact.config, model, seen, {}, {})
+        assert (old / "of-the-older-one.txt").read_text() == "precious"
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "old"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("users.parquet", b"no"),
+        ("items.parquet", b"PAR1 and so on PAR1"),
+        ("seen.safetensors", b"no"),
+        ("weights.safetensors", b"no"),
+        ("card.json", b"[" * 100_000),
+        ("card.json", b"[]"),
+        ("calibration.json", b"[" * 100_000),
+        ("schema.json", b"[" * 100_000),
+        ("schema.json", b"\xff"),
+        ("config.yaml", b"[" * 1500),
+        ("config.yaml", b"model: &a {}\noptim: *a\n"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_whole_file_that_cannot_be_read_is_refused_by_name(
+    model: Path, name: str, content: bytes
+) -> None:
+    (model / name).write_bytes(content)
+    edit_manifest(model)
+    with pytest.raises(DataError, match=f"{name} (is damaged|does not fit)") as caught:
+        load_artifact(model)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_do_not_fit_each_other_are_refused_by_name(model: Path) -> None:
+    seen = load_file(model / "seen.safetensors")
+    users = pq.read_table(model / "users.parquet")
+    beyond = {**seen, "items": torch.full_like(seen["items"], 10**6)}
+    for other in ({"items": seen["items"]}, {**seen, "offsets": seen["offsets"][:-1]}, beyond):
+        save_file({key: value.contiguous() for key, value in other.items()}, model / SEEN)
+        edit_manifest(model)
+        with pytest.raises(DataError, match=r"seen\.safetensors is damaged"):
+            load_artifact(model)
+    save_file(seen, model / SEEN)
+    for table in (users.slice(1), users.rename_columns(["who", *users.column_names[1:]])):
+        pq.write_table(table, model / "users.parquet")
+        edit_manifest(model)
+        with pytest.raises(DataError, match=r"users\.parquet is damaged: it must have .* 60 rows"):
+            load_artifact(model)
+
+
+def test_a_manifest_nested_without_end_is_damaged(model: Path) -> None:
+    (model / "manifest.json").write_text("[" * 100_000)
+    with pytest.raises(DataError, match=r"manifest\.json is damaged"):
+        load_artifact(model)

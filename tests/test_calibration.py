@@ -10,13 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys_moe.artifact import load_artifact
+from recsys_moe.artifact import load_artifact, save_artifact
 from recsys_moe.calibration import (
     MAX_KNOTS,
     Calibration,
     fit_calibration,
     fit_calibrations,
     from_json,
+    generalizes,
+    identity,
     to_json,
 )
 from recsys_moe.evaluate import evaluate_artifact
@@ -117,4 +119,46 @@ def test_fit_leaves_a_calibration_and_evaluation_reports_both_errors(run: Path) 
     assert watch["ece_calibrated"] == pytest.approx(
         artifact.card["val"]["tasks"]["watch"]["ece_calibrated"], abs=1e-6
     )
-    assert watch["ece"] != watch["ece_calibrated"]
+
+
+def test_an_evaluation_applies_the_map_of_the_model(
+    run: Path, prepared: Path, tmp_path: Path
+) -> None:
+    trained, shift = load_artifact(run), Calibration((0.0,), (1.0,), rows=9)
+    weights, out = trained.model.state_dict(), tmp_path / "model"
+    save_artifact(out, weights, trained.config, run / "model", trained.seen, {}, {"watch": shift})
+    watch = evaluate_artifact(out, "val", prepared)["tasks"]["watch"]
+    # Sigmoids of shifted logits: probabilities 0.1 to 0.25 too high where they were about right.
+    assert watch["ece_calibrated"] > watch["ece"] + 0.1
+
+
+def test_a_map_that_does_not_help_on_held_out_rows_is_not_kept() -> None:
+    """300 rows of a model that is right already: 6 bins of 50 follow chance."""
+    task = Task(name="watch", kind="binary", column="w", weight=1.0)
+    wrong, labels = overconfident(300, seed=0)
+    for logits, helps in ((wrong, True), (wrong / 3, False)):
+        assert generalizes(logits, labels) is helps
+        found = fit_calibrations(logits[:, None], labels[:, None], [task])["watch"]
+        assert found == (fit_calibration(logits, labels) if helps else identity(rows=300))
+    assert torch.equal(identity(300).apply(wrong), wrong.sigmoid())
+
+
+def test_whether_a_map_helps_is_asked_of_the_rows_it_was_not_fitted_on() -> None:
+    """Labels of chance and 50 rows a bin: on its own rows any fitted map does as well or better."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.zeros(400) + torch.randn(400, generator=generator)
+    labels = (torch.rand(400, generator=generator) < logits.sigmoid()).float()
+    fit = fit_calibration(logits, labels)
+    assert fit is not None
+    entropy = torch.nn.functional.binary_cross_entropy
+    assert entropy(fit.apply(logits), labels) < entropy(logits.sigmoid(), labels)
+    assert not generalizes(logits, labels)
+
+
+def test_bins_too_close_to_tell_apart_share_a_knot() -> None:
+    logits = torch.tensor([0.0, 0.005]).repeat_interleave(50)
+    labels = torch.cat([torch.ones(50) * (torch.arange(50) < n) for n in (10, 40)])
+    fit = fit_calibration(logits, labels)
+    # 100 rows: 2 bins, 0.005 < MIN_GAP apart. Pooled: 50 of 100, log((50 + 1) / (50 + 1)) = 0.
+    assert fit is not None
+    assert fit.logits == pytest.approx((0.0025,)) and fit.targets == pytest.approx((0.0,))

@@ -234,3 +234,16 @@ def test_merging_lets_the_top_win_and_changes_neither(
 
 def test_a_set_value_is_read_as_yaml() -> None:
     assert parse_set("a.b=[1, 2]") == {"a": {"b": [1, 2]}}
+
+
+def test_yaml_with_aliases_or_without_end_is_refused_at_once(tmp_path: Path) -> None:
+    """Nine lines, each ten times the one before: a billion values for a reader of aliases."""
+    bomb = "a0: &a0 [1]\n" + "".join(
+        f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
+    )
+    (tmp_path / "bomb.yaml").write_text(bomb)
+    with pytest.raises(ConfigError, match=r"aliases \(\*name\) are not accepted; write the value"):
+        read_config_file(str(tmp_path / "bomb.yaml"))
+    (tmp_path / "deep.yaml").write_text("[" * 1500)
+    with pytest.raises(ConfigError, match="is not valid YAML"):
+        read_config_file(str(tmp_path / "deep.yaml"))

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys_moe import export as exporting
-from recsys_moe.artifact import FILES, Artifact, build_model, load_artifact
+from recsys_moe.artifact import FILES, Artifact, build_model, load_artifact, save_artifact
 from recsys_moe.calibration import Calibration
 from recsys_moe.config import parse_config
 from recsys_moe.errors import ConfigError, RunError
@@ -111,13 +112,17 @@ def test_settings_that_change_inference_are_exported_too(
 def test_the_graph_predicts_what_the_predictor_says_about_raw_ids(
     run: Path, tmp_path: Path
 ) -> None:
-    export(run, tmp_path / "out", ["pt2"])
+    trained, bent = load_artifact(run), Calibration((-1.0, 0.0, 2.0), (-2.0, 0.5, 1.0), rows=9)
+    weights, model = trained.model.state_dict(), tmp_path / "model"
+    save_artifact(model, weights, trained.config, run / "model", trained.seen, {}, {"watch": bent})
+    export(model, tmp_path / "out", ["pt2"])
     runner = FORMATS["pt2"].load(tmp_path / "out" / "model.pt2")
     predictor = Predictor.load(tmp_path / "out")
     scores = predictor.score([1, 2, "nobody"], [3, 4, 3])
     user, _ = predictor.users.index(["1", "2", "nobody"])
     item, _ = predictor.items.index(["3", "4", "3"])
     predictions, calibrated = runner(user, item)
+    assert not torch.equal(predictions[:, 0], calibrated[:, 0])
     torch.testing.assert_close(predictions[:, 0], scores.tasks["watch"])
     torch.testing.assert_close(predictions[:, 1], scores.tasks["rating"])
     torch.testing.assert_close(calibrated[:, 0], scores.calibrated["watch"])
@@ -191,6 +196,51 @@ def test_nan_missing_columns_and_rows_repeated_are_differences(run: Path, broken
     model = Graph(artifact).eval()
     with pytest.raises(RunError, match="x: (predictions|outputs) must"):
         check_parity("x", lambda *rows: tuple(map(broken, model(*rows))), model, artifact)
+
+
+def test_every_output_is_compared(run: Path) -> None:
+    artifact = load_artifact(run)
+    model = Graph(artifact).eval()
+    assert model.outputs == ("predictions", "calibrated")
+    for place in (0, 1):
+
+        def runner(user: Any, item: Any, place: int = place) -> Any:
+            found = list(model(user, item))
+            found[place] = found[place] + 1e-3
+            return tuple(found)
+
+        with pytest.raises(RunError, match="predictions must agree .* a difference of 0.001"):
+            check_parity("x", runner, model, artifact)
+
+
+def test_ids_that_training_has_not_seen_are_compared_together_and_each_alone(run: Path) -> None:
+    artifact = load_artifact(run)
+    model = Graph(artifact).eval()
+    users, items = artifact.schema.user.size, artifact.schema.item.size
+    user, item = parity_rows(artifact)
+    assert user[:2].tolist() == [users] * 2 and item[1:3].tolist() == [items] * 2
+    assert item[0] < items and user[2] < users
+    wrong: list[Callable[[Any, Any], Any]] = [
+        lambda user, item: (user == users) & (item < items),
+        lambda user, item: (user == users) & (item == items),
+        lambda user, item: (user < users) & (item == items),
+    ]
+    for is_wrong in wrong:
+
+        def runner(user: Any, item: Any, is_wrong: Any = is_wrong) -> Any:
+            return tuple(out + 1e-3 * is_wrong(user, item)[:, None] for out in model(user, item))
+
+        with pytest.raises(RunError, match="predictions must agree"):
+            check_parity("x", runner, model, artifact)
+
+
+def test_the_card_of_an_export_has_every_evaluation_of_the_run(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run / "model", tmp_path / "run" / "model")
+    shutil.copytree(run / "evaluation", tmp_path / "run" / "evaluation")
+    (tmp_path / "run" / "evaluation" / "test.json").write_text('{"rows": 7}')
+    export(tmp_path / "run", tmp_path / "out")
+    card = load_artifact(tmp_path / "out").card
+    assert card == {**load_artifact(run).card, "test": {"rows": 7}}
 
 
 def test_formats_folders_and_missing_extras_are_refused_before_any_work(

@@ -55,6 +55,8 @@ def test_all_conditions_must_hold(where: list[str], expected: list[int]) -> None
         ("year>= ", "must look like COLUMN OP VALUE"),
         ("=1", "must look like COLUMN OP VALUE"),
         ("year>=new", "'new' is not a number"),
+        ("year>=nan", "'nan' is not a number"),
+        ("title=\udcff", "must be text in UTF-8, got 'title=\\udcff'"),
         ("year~19", "~ needs text, the column holds numbers"),
         ("genres<Horror", "< needs numbers, the column holds text"),
     ],

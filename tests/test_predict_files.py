@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from recsys_moe import predict
-from recsys_moe.errors import ConfigError
+from recsys_moe.artifact import build_model, load_artifact
+from recsys_moe.calibration import Calibration
+from recsys_moe.config import parse_config
+from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.predict import count_rows, predict_file
 from recsys_moe.predictor import Predictor
+from tests.conftest import TINY_MODEL
 
 AWKWARD = ["plain", "a, b", 'say "hi"', "tab\there", "two\nlines", "", " 7 "]
 
@@ -57,15 +63,15 @@ def test_only_values_that_need_quotes_are_quoted(predictor: Predictor, tmp_path:
     assert lines[2].startswith('1,2,"a, b",')
 
 
-def test_the_calibrated_column_is_the_map_of_the_raw_one(
-    predictor: Predictor, tmp_path: Path
-) -> None:
+def test_the_calibrated_column_is_the_map_of_the_raw_one(run: Path, tmp_path: Path) -> None:
+    bent = Calibration((-1.0, 0.0, 1.0), (-1.5, 0.5, 1.0), rows=9)
+    predictor = Predictor(replace(load_artifact(run), calibration={"watch": bent}))
     source = tmp_path / "pairs.parquet"
     pd.DataFrame({"user": range(1, 41), "item": range(1, 41)}).to_parquet(source)
     predict_file(predictor, source, tmp_path / "out.parquet")
     frame = pd.read_parquet(tmp_path / "out.parquet")
     raw = predictor.score(range(1, 41), range(1, 41)).tasks["watch"].double()
-    expected = predictor.artifact.calibration["watch"].apply(raw.logit())
+    expected = bent.apply(raw.logit())
     assert frame["watch_calibrated"].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
     assert frame["watch"].tolist() == pytest.approx(raw.tolist(), abs=1e-6)
 
@@ -108,3 +114,49 @@ def test_the_progress_bar_knows_the_rows(tmp_path: Path) -> None:
 def test_another_suffix_is_refused(predictor: Predictor, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--input must end in one of \.csv, \.tsv, \.parquet"):
         predict_file(predictor, tmp_path / "pairs.json", tmp_path / "out.csv")
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [pa.array([[1], [2]]), pa.array([{"a": 1}, {"a": 2}]), pa.array([b"a", b"\xff"])],
+    ids=["list", "struct", "bytes"],
+)
+def test_a_column_that_is_no_text_is_refused_for_text_and_kept_in_parquet(
+    predictor: Predictor, tmp_path: Path, notes: pa.Array
+) -> None:
+    pairs = pa.table({"user": [1, 2], "item": [3, 4], "notes": notes})
+    pq.write_table(pairs, tmp_path / "p.parquet")
+    with pytest.raises(DataError, match=r"column 'notes' \(.*\) cannot be written as text; write"):
+        predict_file(predictor, tmp_path / "p.parquet", tmp_path / "out.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["p.parquet"]
+    predict_file(predictor, tmp_path / "p.parquet", tmp_path / "out.parquet")
+    assert pq.read_table(tmp_path / "out.parquet")["notes"].to_pylist() == notes.to_pylist()
+
+
+def test_a_header_that_is_not_utf8_is_refused(predictor: Predictor, tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_bytes(b"user,item,caf\xff\n1,2,3\n")
+    with pytest.raises(DataError, match=r"pairs\.csv cannot be read: .*0xff"):
+        predict_file(predictor, tmp_path / "pairs.csv", tmp_path / "out.csv")
+
+
+def test_no_piece_cuts_rows_that_are_routed_together(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups of 32 rows: a limit of 80 rows makes pieces of 2 * 32 = 64, and no score changes."""
+    router = {"name": "expert_choice", "eval_group": 32}
+    config = parse_config({"model": {**TINY_MODEL, "router": router}})
+    artifact = load_artifact(run)
+    torch.manual_seed(0)
+    model = build_model(config, artifact.schema).eval()
+    for table in (model.user_embedding, model.item_embedding):
+        table.weight.data.mul_(20)  # so that which experts a row gets matters
+    competing = Predictor(replace(artifact, model=model, config=config))
+    users, items = [n % 60 + 1 for n in range(200)], [n % 40 + 1 for n in range(200)]
+    source = tmp_path / "pairs.parquet"
+    pd.DataFrame({"user": users, "item": items}).to_parquet(source)
+    monkeypatch.setattr(predict, "ROWS_PER_PIECE", 80)
+    told: list[int] = []
+    predict_file(competing, source, tmp_path / "out.parquet", progress=told.append)
+    assert told == [64] * 3 + [8]  # 200 = 3 * 64 + 8
+    found = pd.read_parquet(tmp_path / "out.parquet")["watch"]
+    assert found.tolist() == pytest.approx(competing.score(users, items).tasks["watch"].tolist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -9,11 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+from recsys_moe.cli import recommend as commands
 from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.predict import predict_file
 from recsys_moe.predictor import Predictor
 from recsys_moe.ranking import Ranker
 from recsys_moe.recommend import recommend_file
@@ -97,11 +101,28 @@ def test_scores_that_are_not_finite_are_refused(run: Path) -> None:
         predictor.recommend([1], k=2)
 
 
+def test_what_a_user_has_seen_is_what_the_training_rows_say(
+    predictor: Predictor, prepared: Path
+) -> None:
+    rows = pd.read_parquet(prepared / "train")
+    watched = rows[rows["watch"] == 1].groupby("user_index")["item_index"].agg(set)
+    size = predictor.users.feature.size
+    assert [set(predictor.seen(user).tolist()) for user in range(size)] == [
+        watched.get(user, set()) for user in range(size)
+    ]
+
+
 def test_ids_must_be_a_list_and_k_positive(predictor: Predictor) -> None:
     with pytest.raises(TypeError, match="pass .'12'."):
         predictor.recommend("12")
     with pytest.raises(ValueError, match="k must be at least 1, got 0"):
         predictor.recommend([1], k=0)
+    with pytest.raises(ValueError, match="k must be at least 1, got 0"):
+        predictor.similar(1, k=0)
+    with pytest.raises(TypeError, match="list of conditions, got 'item>1'; pass .'item>1'."):
+        predictor.recommend([1], where="item>1")
+    with pytest.raises(DataError, match=r"ids must be text in UTF-8, got '\\udcff'"):
+        predictor.recommend(["\udcff"])
 
 
 def test_threads_that_share_a_cold_predictor_get_the_serial_answer(run: Path) -> None:
@@ -209,6 +230,54 @@ def test_a_users_file_that_cannot_be_used_leaves_nothing_behind(
         recommend_file(predictor, tmp_path / name, tmp_path / "out.csv")
     assert message in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("score", [None, "watch*rating"])
+@pytest.mark.parametrize("target", ["out.csv", "out.parquet", "out.jsonl"])
+def test_filters_that_leave_nothing_leave_the_columns(
+    predictor: Predictor, tmp_path: Path, target: str, score: str | None
+) -> None:
+    (tmp_path / "users.txt").write_text("1\n2\n")
+    nothing = {"where": ["title=no such title"], "score": score}
+    recommend_file(predictor, tmp_path / "users.txt", tmp_path / target, **nothing)
+    if target == "out.jsonl":
+        users = [json.loads(line) for line in (tmp_path / target).read_text().splitlines()]
+        assert [(user["user"], user["items"]) for user in users] == [("1", []), ("2", [])]
+        return
+    [one] = predictor.recommend([1], 1, score=score)
+    columns = ["user", "unseen_user", "rank", "item", "title", *one[0].scores]
+    rows = read(tmp_path / target)
+    assert list(rows.columns) == columns and len(rows) == 0
+
+
+def test_a_list_is_written_as_predict_writes_its_pairs(
+    predictor: Predictor, tmp_path: Path
+) -> None:
+    """The same words for true and false, the digits of float32, ids with their blanks."""
+    (tmp_path / "users.csv").write_text("user\n3\n 3 \n")
+    recommend_file(predictor, tmp_path / "users.csv", tmp_path / "lists.csv", 1)
+    with (tmp_path / "lists.csv").open(newline="") as file:
+        lists = list(csv.DictReader(file))
+    assert [row["user"] for row in lists] == ["3", " 3 "]
+    pairs = "".join(f"{row['user']},{row['item']}\n" for row in lists)
+    (tmp_path / "pairs.csv").write_text(f"user,item\n{pairs}")
+    predict_file(predictor, tmp_path / "pairs.csv", tmp_path / "scores.csv")
+    with (tmp_path / "scores.csv").open(newline="") as file:
+        scores = list(csv.DictReader(file))
+    assert [row["unseen_user"] for row in lists] == ["false", "true"]
+    assert [row["unseen_user"] for row in scores] == ["false", "true"]
+    for ours, theirs in zip(lists, scores, strict=True):
+        assert float(ours["watch"]) == pytest.approx(float(theirs["watch"]), abs=1e-6)
+        assert str(np.float32(ours["watch"])) == ours["watch"]
+
+
+def test_an_empty_id_and_empty_candidates_are_refused(predictor: Predictor) -> None:
+    for empty in ("", " "):
+        with pytest.raises(ConfigError, match=f"--user must be an id, got '{empty}'"):
+            commands._check(empty, None, None)
+    for empty in ("", " , "):
+        with pytest.raises(ConfigError, match=f"--candidates must name an item .*got '{empty}'"):
+            commands._candidates(predictor, empty)
 
 
 def call(*args: object) -> subprocess.CompletedProcess[str]:

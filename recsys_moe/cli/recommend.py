@@ -96,6 +96,8 @@ def table(ranked: Sequence[Recommendation], scores: Sequence[str]) -> str:
 def _check(user: str | None, users: Path | None, output: Path | None) -> None:
     if (user is None) == (users is None):
         raise ConfigError("pass either --user ID or --users FILE")
+    if user is not None and not user.strip():
+        raise ConfigError(f"--user must be an id, got {user!r}")
     if (users is None) != (output is None):
         raise ConfigError("--users FILE and --output FILE go together; pass both or --user ID")
 
@@ -110,6 +112,8 @@ def _candidates(predictor: Predictor, candidates: str | None) -> list[str] | Non
         ids = list(read_ids(Path(candidates), "item", "--candidates"))
     else:
         ids = [part.strip() for part in candidates.split(",") if part.strip()]
+    if not ids:
+        raise ConfigError(f"--candidates must name an item or a file of items, got {candidates!r}")
     if unknown := int(predictor.items.index(ids)[1].sum()):
         logger.info("%d of %d candidates are unknown to the model: left out", unknown, len(ids))
     return ids

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from data_prep import table
+from recsys_moe.item_filters import matching_items
 from recsys_moe.schema import SPLITS, DataError, Schema
 from tests.data_prep.samples import IDS, columns, frame, hashes, raw_rows, rows_of, save
 
@@ -160,6 +162,36 @@ def test_what_is_known_about_items_comes_along(tmp_path: Path) -> None:
     save(pd.concat([about, about]), items)
     with pytest.raises(DataError, match=r"items\.csv: item '009' has more than one row"):
         table.prepare(tmp_path / "b", input=source, items=items, **IDS)
+
+
+def test_plain_numbers_about_items_can_be_compared_and_nothing_else_changes(
+    tmp_path: Path,
+) -> None:
+    about = {
+        "what": ["000", "001", "002"],
+        "title": ["1984", "", "Two"],
+        "year": ["1999", "", "2001"],
+        "price": ["9.50", "12", "-1e3"],
+        "code": ["007", "8", "9"],
+        "long": ["12345678901234567890", "1", "2"],
+        "none": ["", "", ""],
+    }
+    items = save(pd.DataFrame(about), tmp_path / "items.csv")
+    source = save(frame(), tmp_path / "x.csv")
+    table.prepare(tmp_path / "out", input=source, items=items, **IDS)
+    known = pq.read_table(tmp_path / "out" / "items.parquet")
+    found = {name: values[:3] for name, values in known.to_pydict().items()}
+    assert found["title"] == ["1984", None, "Two"]
+    assert found["year"] == [1999, None, 2001] and found["price"] == [9.5, 12.0, -1000.0]
+    assert found["code"] == about["code"] and found["long"] == about["long"]
+    assert found["none"] == [None] * 3
+    assert matching_items(known, ["year>=2000"]).nonzero()[:, 0].tolist() == [2]
+    assert matching_items(known, ["price<10", "year<2000"]).nonzero()[:, 0].tolist() == [0]
+    save(pd.DataFrame(about), tmp_path / "items.parquet")  # says itself what a column is
+    parquet = tmp_path / "items.parquet"
+    table.prepare(tmp_path / "typed", input=source, items=parquet, **IDS)
+    kept = pq.read_table(tmp_path / "typed" / "items.parquet").to_pydict()
+    assert kept["year"][:3] == about["year"]
 
 
 def test_the_same_seed_gives_the_same_bytes_and_the_command_tells_all(tmp_path: Path) -> None:
