@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -63,7 +64,8 @@ def test_memory_stages_are_peaks_so_they_never_fall(prepared: Path, tmp_path: Pa
         pytest.skip("the peak is read from /proc/self/status, which only Linux has")
     stages = memory.measure(prepared, tmp_path / "run", 1)
     peaks = [stages[stage] for stage in memory.STAGES]
-    assert peaks == sorted(peaks)
+    # proc(5): the kernel counts per thread and adds up late, so by less than a megabyte they may.
+    assert all(later > earlier - 1 for earlier, later in itertools.pairwise(peaks))
     assert peaks[0] > 100  # MB; torch alone takes more
 
 
