@@ -55,6 +55,9 @@ def main() -> None:
     logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
     try:
         app()
+    except SystemExit as end:
+        _leave(end)
+        raise
     except UserError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -70,6 +73,17 @@ def main() -> None:
             raise
         hint = "a fault of recsys-moe; RECSYS_MOE_DEBUG=1 shows where"
         _fail(f"{type(error).__name__}: {str(error)[:300]} ({hint})", 1)
+
+
+def _leave(end: SystemExit) -> None:
+    """End one of several training processes at once when its work is done.
+
+    Threads of the collectives may abort a process that tears down while another is leaving.
+    """
+    if end.code in (None, 0) and launch.REPORTS in os.environ:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _fail(message: str, exit_code: int) -> None:
