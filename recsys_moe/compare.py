@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-import math
-import os
-import shutil
 import signal
-import sys
-import time
-import zipfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
 import yaml
 
 from recsys_moe import compare_tables
 from recsys_moe.compare_plan import Plan, Request, check_folder, make_plan, settle
 from recsys_moe.compare_results import Results, collect, log_file, run_folder
-from recsys_moe.errors import ConfigError, Interrupted, RunError
-from recsys_moe.executor import Executor, Job, LocalExecutor, Outcome
+from recsys_moe.errors import Interrupted, RunError
+from recsys_moe.executor import Executor, Job, LocalExecutor
+from recsys_moe.local_runs import Progress, alone, check_jobs, evaluate_step, fit_step, workers
 from recsys_moe.run_folder import write_json, write_text
 from recsys_moe.schema import Schema
 from recsys_moe.significance import load_scipy_stats
-
-logger = logging.getLogger("recsys_moe.compare")
-COMMAND = [sys.executable, "-m", "recsys_moe.cli"]
-SECONDS_TO_WAIT = 40.0
-"""For the processes of an earlier comparison that was killed to end."""
 
 
 @dataclass(frozen=True)
@@ -67,74 +54,19 @@ def compare(
     check_jobs(jobs)
     check_folder(out)
     plan = make_plan(request, data)
-    with _alone(out) as lock:
+    with alone(out) as lock:
         plan = settle(plan, out)
-        executor = executor or LocalExecutor(*_workers(plan, jobs), inherited=lock)
+        configs = [contender.config for contender in plan.contenders.values()]
+        runs = len(plan.contenders) * len(plan.seeds)
+        executor = executor or LocalExecutor(*workers(configs, jobs, runs), inherited=lock)
         failures = _run(plan, data, out, executor)
         return Comparison(_write(plan, data, out), failures)
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def check_jobs(jobs: int | None) -> None:
-    """Raise ConfigError when there would be more processes than cores."""
-    if jobs is not None and not 1 <= jobs <= cores():
-        raise ConfigError(
-            f"--jobs must be in 1..{cores()}, the cores of this machine, got {jobs}; "
-            "leave it out for the most"
-        )
-
-
-def _workers(plan: Plan, jobs: int | None) -> tuple[int, int]:
-    """Processes at a time and threads of each: together never more than there are cores."""
-    accelerators = {c.config["trainer"]["accelerator"] for c in plan.contenders.values()}
-    on_gpu = bool(accelerators - {"cpu"}) and torch.cuda.is_available()
-    wanted = jobs or (1 if on_gpu else cores())
-    workers = min(wanted, len(plan.contenders) * len(plan.seeds))
-    return workers, cores() // workers
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[tuple[int, ...]]:
-    """Hold the lock of `out`; yields the descriptors that keep it while a process has them open.
-
-    Processes inherit them: where we were killed, the lock is free when the last of them has ended.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    if sys.platform == "win32":
-        yield ()
-        return
-    with (out / ".lock").open("w") as stream:
-        _lock(stream.fileno(), out)
-        yield (stream.fileno(),)
-
-
-def _lock(descriptor: int, out: Path) -> None:
-    """Wait a while for the lock. Raises RunError."""
-    import fcntl
-
-    deadline = time.monotonic() + SECONDS_TO_WAIT
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise RunError(
-                    f"--out {out} is in use by another compare or by runs that one has left; "
-                    "wait for it or stop it"
-                ) from None
-        time.sleep(0.2)
 
 
 def _run(plan: Plan, data: Path, out: Path, executor: Executor) -> list[str]:
     """Failures, in words."""
     jobs = [_job(plan, data, out, key, seed) for key, seed in plan.runs()]
-    progress = _Progress(len(jobs))
+    progress = Progress(len(jobs), "runs")
     try:
         with closing(executor.run(jobs)) as outcomes:
             for outcome in outcomes:
@@ -158,48 +90,8 @@ def _job(plan: Plan, data: Path, out: Path, key: str, seed: int) -> Job:
         write_text(config, yaml.safe_dump(plan.contenders[key].config, sort_keys=False))
     paths = ["--data", str(data), "--config", str(config), "--seed", str(seed), "--out", str(run)]
 
-    def fit() -> list[str] | None:
-        if (run / "model" / "manifest.json").is_file():
-            return None
-        # A checkpoint that was cut off while it was written lacks the archive's directory.
-        if zipfile.is_zipfile(run / "checkpoints" / "last.ckpt"):
-            return [*COMMAND, "fit", *paths, "--resume", "auto"]
-        if run.exists():
-            shutil.rmtree(run)
-        return [*COMMAND, "fit", *paths]
-
-    def evaluate() -> list[str] | None:
-        if (run / "evaluation" / f"{plan.split}.json").is_file():
-            return None
-        split = ["--split", plan.split, "--data", str(data)]
-        return [*COMMAND, "evaluate", str(run), *split]
-
-    return Job(run.name, (fit, evaluate), log)
-
-
-class _Progress:
-    """Plain lines: how many runs are finished, which failed, and how long the rest may take."""
-
-    def __init__(self, total: int) -> None:
-        self.total, self.done, self.ran = total, 0, 0
-        self.failures: list[str] = []
-        self.start = time.monotonic()
-
-    def add(self, outcome: Outcome) -> None:
-        job = outcome.job
-        self.ran += outcome.started > 0
-        if outcome.exit_code:
-            self.failures.append(f"{job.name} (exit {outcome.exit_code}, log {job.log})")
-            logger.error("failed: %s", self.failures[-1])
-        else:
-            self.done += 1
-        if outcome.started:
-            logger.info("%d of %d runs: %s%s", self.done, self.total, job.name, self._left())
-
-    def _left(self) -> str:
-        left = self.total - self.done - len(self.failures)
-        seconds = (time.monotonic() - self.start) / self.ran * left
-        return f", about {math.ceil(seconds / 60)} min left" if left else ""
+    steps = fit_step(run, paths), evaluate_step(run, plan.split, data)
+    return Job(run.name, steps, log)
 
 
 def _write(plan: Plan, data: Path, out: Path) -> Results:

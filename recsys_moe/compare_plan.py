@@ -20,6 +20,7 @@ from recsys_moe.config import (
     select_router,
     suggestion,
 )
+from recsys_moe.config_diff import flat as flat
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.evaluate import task_weights
 from recsys_moe.routers import ROUTERS, find_router
@@ -255,18 +256,10 @@ def _joined(before: Plan, now: Plan, out: Path) -> Plan:
 
 
 def _same_config(key: str, before: Raw, now: Raw, out: Path) -> None:
-    was, is_ = dict(_flat(before)), dict(_flat(now))
+    was, is_ = dict(flat(before)), dict(flat(now))
     for setting in sorted(was.keys() | is_.keys()):
         if was.get(setting) != is_.get(setting) and setting != "trainer.seed":
             raise ConfigError(
                 f"{setting} of {key} in {out} is {was.get(setting)} and must stay so, "
                 f"got {is_.get(setting)}; choose another --out"
             )
-
-
-def _flat(section: Raw, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in section.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

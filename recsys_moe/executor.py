@@ -12,15 +12,23 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 logger = logging.getLogger("recsys_moe.executor")
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_TO_STOP = 30.0
 SIGNAL_AT_PARENT_DEATH = 1  # linux/prctl.h
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
 
 Step = Callable[[], list[str] | None]
 """Asked when its turn comes, and again after a lost worker: the command that is still to run, or
@@ -35,6 +43,8 @@ class Job:
     steps: tuple[Step, ...]
     log: Path
     """Receives the commands and their output, behind what earlier attempts have left there."""
+    ends_early: Callable[[], bool] = lambda: False
+    """Asked again and again while a command runs: True stops it, and the job is done."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +57,63 @@ class Outcome:
 
 
 class Executor(Protocol):
-    """Where jobs run. A finished step is never repeated, a lost worker is tried again."""
+    """Where jobs run. A finished step is never repeated, a lost worker is tried again.
+
+    A job is taken when a worker is free for it, so that it may depend on outcomes so far.
+    """
 
     def run(self, jobs: Iterable[Job]) -> Generator[Outcome]:
         """Outcomes in the order in which jobs end. Closing the generator stops what runs."""
+
+
+class Process(Protocol):
+    """A command under way, seen as `subprocess.Popen` is."""
+
+    def poll(self) -> int | None:
+        """The exit code, negative where a signal ended it; None while it runs."""
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+
+    def kill(self) -> None:
+        """End it."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code. Raises subprocess.TimeoutExpired."""
+
+
+class Launcher(Protocol):
+    """Starts commands somewhere; `run_jobs` does the rest."""
+
+    @property
+    def workers(self) -> int:
+        """Commands at a time."""
+
+    @property
+    def retries(self) -> int:
+        """How often a step is tried again after its worker was lost to a signal."""
+
+    def launch(self, command: list[str], log: Path) -> Process:
+        """Start a command with its output behind what `log` holds."""
+
+
+def run_jobs(launcher: Launcher, jobs: Iterable[Job]) -> Generator[Outcome]:
+    """See Executor.run."""
+    waiting, more, running = iter(jobs), True, list[_Worker]()
+    try:
+        while more or running:
+            while more and len(running) < launcher.workers:
+                job = next(waiting, None)
+                more = job is not None
+                running += [] if job is None else [_Worker(job, launcher)]
+            for worker in list(running):
+                if (outcome := worker.look()) is not None:
+                    running.remove(worker)
+                    yield outcome
+            if len(running) == launcher.workers or not more:
+                time.sleep(SECONDS_BETWEEN_LOOKS if running else 0)
+    finally:
+        stop([worker.process for worker in running if worker.process is not None])
 
 
 @dataclass(frozen=True)
@@ -66,19 +129,21 @@ class LocalExecutor:
 
     def run(self, jobs: Iterable[Job]) -> Generator[Outcome]:
         """See Executor. Processes also end when this one is killed (Linux)."""
-        waiting, running = deque(jobs), list[_Worker]()
-        try:
-            while waiting or running:
-                while waiting and len(running) < self.workers:
-                    running.append(_Worker(waiting.popleft(), self))
-                for worker in list(running):
-                    if (outcome := worker.look()) is not None:
-                        running.remove(worker)
-                        yield outcome
-                if len(running) == self.workers or not waiting:
-                    time.sleep(SECONDS_BETWEEN_LOOKS if running else 0)
-        finally:
-            _stop([worker.process for worker in running if worker.process is not None])
+        return run_jobs(self, jobs)
+
+    def launch(self, command: list[str], log: Path) -> Process:
+        """See Launcher."""
+        with begun_log(command, log) as stream:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=self.environment(),
+                start_new_session=True,  # Ctrl-C reaches us alone, and we stop each process once
+                preexec_fn=end_with_parent() if sys.platform == "linux" else None,
+                pass_fds=self.inherited,
+            )
 
     def environment(self) -> dict[str, str]:
         """The processes' environment: no more threads than `threads`, fewer where set so."""
@@ -93,17 +158,22 @@ class LocalExecutor:
 class _Worker:
     """A job under way, with at most one process at a time."""
 
-    def __init__(self, job: Job, executor: LocalExecutor) -> None:
-        self.job, self.executor = job, executor
+    def __init__(self, job: Job, launcher: Launcher) -> None:
+        self.job, self.launcher = job, launcher
         self.steps = deque(job.steps)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         self.lost = self.started = 0
+        self.deadline: float | None = None
+        """When a process that was asked to stop has had its time."""
 
     def look(self) -> Outcome | None:
         """Start the next command when the last one has ended; the outcome at the end."""
         code = 0 if self.process is None else self.process.poll()
         if code is None:
+            self._watch()
             return None
+        if self.deadline is not None:
+            return Outcome(self.job, 0, self.started)
         if self.process is not None and code == 0:
             self.steps.popleft()
             self.lost = 0
@@ -112,13 +182,22 @@ class _Worker:
             return Outcome(self.job, code, self.started)
         return self._start()
 
+    def _watch(self) -> None:
+        """Stop the process where the job ends early."""
+        assert self.process is not None
+        if self.deadline is None and self.job.ends_early():
+            self.process.terminate()
+            self.deadline = time.monotonic() + SECONDS_TO_STOP
+        elif self.deadline is not None and time.monotonic() > self.deadline:
+            self.process.kill()
+
     def _try_again(self, code: int) -> bool:
         """True after a signal (the system ran out of memory, a person killed it) and not too often.
 
         A command that ends by itself with an error would do so again.
         """
         lost = code < 0 or code in (128 + signal.SIGINT, 128 + signal.SIGTERM)
-        if not lost or self.lost == self.executor.retries:
+        if not lost or self.lost == self.launcher.retries:
             return False
         self.lost += 1
         logger.warning("%s: worker lost (exit %d), trying again", self.job.name, code)
@@ -129,26 +208,18 @@ class _Worker:
             command = self.steps[0]()
             if command is not None:
                 self.started += 1
-                self.process = _launch(command, self.job.log, self.executor)
+                self.process = self.launcher.launch(command, self.job.log)
                 return None
             self.steps.popleft()
         return Outcome(self.job, 0, self.started)
 
 
-def _launch(command: list[str], log: Path, executor: LocalExecutor) -> subprocess.Popen[bytes]:
+def begun_log(command: list[str], log: Path) -> BinaryIO:
+    """`log`, open at its end, with the command written there."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab", buffering=0) as stream:
-        stream.write(f"$ {shlex.join(command)}\n".encode())
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=executor.environment(),
-            start_new_session=True,  # Ctrl-C reaches us alone, and we stop each process once
-            preexec_fn=end_with_parent() if sys.platform == "linux" else None,
-            pass_fds=executor.inherited,
-        )
+    stream = log.open("ab", buffering=0)
+    stream.write(f"$ {shlex.join(command)}\n".encode())
+    return stream
 
 
 def end_with_parent() -> Callable[[], object]:
@@ -157,9 +228,9 @@ def end_with_parent() -> Callable[[], object]:
     return lambda: prctl(SIGNAL_AT_PARENT_DEATH, signal.SIGTERM)
 
 
-def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
+def stop(processes: Sequence[Process], seconds: float | None = None) -> None:
     """SIGTERM, time to save what is finished, then SIGKILL."""
-    deadline = time.monotonic() + SECONDS_TO_STOP
+    deadline = time.monotonic() + (SECONDS_TO_STOP if seconds is None else seconds)
     for process in processes:
         process.terminate()
     try:

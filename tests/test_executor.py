@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,3 +136,39 @@ def test_processes_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not is_alive(pid)
+
+
+def test_a_job_is_taken_when_a_worker_is_free_for_it(tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    def jobs() -> Iterator[Job]:
+        for name in "abc":
+            assert len(ended) >= ord(name) - ord("b")  # all before the last one have been heard of
+            yield job(tmp_path, name, "pass")
+
+    for outcome in LocalExecutor(1, 1).run(jobs()):
+        ended.append(outcome.job.name)
+    assert ended == ["a", "b", "c"]
+
+
+def test_a_job_that_ends_early_is_stopped_and_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "pathlib.Path('begun').touch(); time.sleep(60)"
+    monkeypatch.chdir(tmp_path)
+    looks = Path("begun").exists
+    early = replace(job(tmp_path, "early", code, "print('next')"), ends_early=looks)
+    (outcome,) = LocalExecutor(1, 1).run([early])
+    assert (outcome.exit_code, outcome.started) == (0, 1)
+    assert "next" not in (tmp_path / "early.log").read_text().split("\n", 1)[1]
+
+
+def test_a_job_that_does_not_stop_when_it_ends_early_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recsys_moe.executor.SECONDS_TO_STOP", 0.2)
+    code = "signal.signal(signal.SIGTERM, signal.SIG_IGN); pathlib.Path('deaf').touch();"
+    monkeypatch.chdir(tmp_path)
+    deaf = job(tmp_path, "deaf", code + "time.sleep(60)")
+    (outcome,) = LocalExecutor(1, 1).run([replace(deaf, ends_early=Path("deaf").exists)])
+    assert outcome.exit_code == 0 and not (tmp_path / "deaf-0").exists()

@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("recsys_moe.compare")
 
+# Also for other commands that hand runs to `engines.choose_executor`.
+Engine = Annotated[str, typer.Option(help="Where runs are executed: local, or ray (a cluster).")]
+Address = Annotated[
+    str | None, typer.Option(help="Of the cluster: HOST:PORT, auto, or local to try it here.")
+]
+CpusPerRun = Annotated[
+    int | None, typer.Option(min=1, help="On a cluster: CPUs and threads of a run [1].")
+]
+GpusPerRun = Annotated[int | None, typer.Option(min=0, help="On a cluster: GPUs of a run [0].")]
+
 
 def compare(
     data: Annotated[Path, typer.Option(help="Prepared folder.")],
@@ -33,6 +43,10 @@ def compare(
     jobs: Annotated[
         int | None, typer.Option(help="Runs at a time; without it one per core, or one on a GPU.")
     ] = None,
+    engine: Engine = "local",
+    address: Address = None,
+    cpus_per_run: CpusPerRun = None,
+    gpus_per_run: GpusPerRun = None,
     config: ConfigFile = None,
     k: Annotated[
         int | None, typer.Option(help="Experts per example, of the routers with a k.")
@@ -58,12 +72,18 @@ def compare(
         "trainer.devices": devices,
         "optim.lr": lr,
     }
+    from recsys_moe.engines import choose_executor
+
+    executor = choose_executor(
+        engine, address, out, needed=[data], jobs=jobs, cpus=cpus_per_run, gpus=gpus_per_run
+    )
     logger.info("loading torch ...")
     from recsys_moe import compare as comparison
 
     request = _request(routers, range(seed, seed + seeds), weights or [], split, config, settings)
     request = _typed(request, set_ or [], flags)
-    found = comparison.compare(request, data, out, jobs=jobs)
+    jobs_here = jobs if executor is None else None
+    found = comparison.compare(request, data, out, jobs=jobs_here, executor=executor)
     results = (out / "results.json").read_text(encoding="utf-8")
     table = (out / "table.md").read_text(encoding="utf-8")
     print(json.dumps(json.loads(results)) if as_json else table, end="\n" if as_json else "")

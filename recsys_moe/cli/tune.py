@@ -1,0 +1,124 @@
+"""`recsys-moe tune`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from recsys_moe.cli.compare import Address, CpusPerRun, Engine, GpusPerRun
+from recsys_moe.cli.training import ConfigFile, Sets, resolve
+
+logger = logging.getLogger("recsys_moe.tune")
+
+
+def tune(
+    data: Annotated[Path, typer.Option(help="Prepared folder.")],
+    router: Annotated[str, typer.Option(help="A name of `recsys-moe routers`, or module:Class.")],
+    trials: Annotated[int, typer.Option(min=1, help="Trials in the whole study.")],
+    out: Annotated[Path, typer.Option(help="Folder to create or to continue.")],
+    space: Annotated[
+        str | None, typer.Option(help="YAML: what to search, over the ranges of the router.")
+    ] = None,
+    sampler: Annotated[str, typer.Option(help="tpe, or random as in the paper.")] = "tpe",
+    pruner: Annotated[
+        str | None,
+        typer.Option(help="asha or none; without it asha with tpe and none with random."),
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(metavar="URL", help="Database; without it OUT/study.db.")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(metavar="W,...", help="Task weights in the data's order.")
+    ] = None,
+    evaluate_test: Annotated[
+        bool,
+        typer.Option("--evaluate-test", help="Also evaluate on test, for the curve alone."),
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option(help="Trials at a time; without it one per core, or one on a GPU.")
+    ] = None,
+    engine: Engine = "local",
+    address: Address = None,
+    cpus_per_run: CpusPerRun = None,
+    gpus_per_run: GpusPerRun = None,
+    config: ConfigFile = None,
+    k: Annotated[int | None, typer.Option(help="Experts per example.")] = None,
+    experts: Annotated[int | None, typer.Option(help="Number of experts.")] = None,
+    max_epochs: Annotated[int | None, typer.Option(help="Most epochs to train.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per training step.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of Adam; not searched then.")] = (
+        None
+    ),
+    seed: Annotated[int, typer.Option(min=0, help="Of the search and of every trial.")] = 0,
+    devices: Annotated[int | None, typer.Option(help="Number of devices per trial.")] = None,
+    set_: Sets = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print trials.json.")] = False,
+) -> None:
+    """Search the settings of a router: trials as run folders, the best one as YAML for fit.
+
+    Starting it again repeats no finished trial; a larger --trials adds some.
+    """
+    flags = {
+        "model.router.k": k,
+        "model.num_experts": experts,
+        "trainer.max_epochs": max_epochs,
+        "trainer.batch_size": batch_size,
+        "trainer.devices": devices,
+        "optim.lr": lr,
+    }
+    resolved = resolve(config, router, {**flags, "trainer.seed": seed}, set_ or [])
+    from recsys_moe.engines import choose_executor
+
+    executor = choose_executor(
+        engine, address, out, needed=[data], jobs=jobs, cpus=cpus_per_run, gpus=gpus_per_run
+    )
+    logger.info("loading torch and optuna ...")
+    from recsys_moe import tune as tuning
+    from recsys_moe.tune_plan import Request
+
+    request = Request(
+        config=resolved,
+        trials=trials,
+        fixed=_typed(set_ or [], flags),
+        space=_read_space(space),
+        weights=weights,
+        sampler=sampler,
+        pruner=pruner,
+        storage=storage,
+        evaluate_test=evaluate_test,
+    )
+    jobs_here = jobs if executor is None else None
+    found = tuning.tune(request, data, out, jobs=jobs_here, executor=executor)
+    if as_json:
+        results = json.loads((out / "trials.json").read_text(encoding="utf-8"))
+        print(json.dumps(results))
+    else:
+        from recsys_moe.tune_results import summary
+
+        print(summary(found.results, out))
+    found.check()
+
+
+def _typed(sets: list[str], flags: dict[str, Any]) -> list[str]:
+    """Keys that stand on the command line."""
+    from recsys_moe.compare_plan import flat
+    from recsys_moe.config import merge_all, parse_set
+
+    typed = merge_all(map(parse_set, sets))
+    given = [key for key, value in flags.items() if value is not None]
+    return [*(key for key, _ in flat(typed)), *given]
+
+
+def _read_space(file: str | None) -> dict[str, Any] | None:
+    from recsys_moe.config import read_config_file
+    from recsys_moe.errors import ConfigError
+
+    if file is None:
+        return None
+    if not Path(file).is_file():
+        raise ConfigError(f"--space {file}: there is no such file")
+    return read_config_file(file)

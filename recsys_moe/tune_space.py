@@ -1,0 +1,170 @@
+"""What tuning searches: the paper's ranges per router, in one table, and those of a user's file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from recsys_moe.config import merge, nested, parse_config
+from recsys_moe.errors import ConfigError
+
+Raw = dict[str, Any]
+Value = float | int | str | bool | None
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers between two bounds, both included."""
+
+    low: float
+    high: float
+    log: bool = False
+    """Evenly in the logarithm."""
+    whole: bool = False
+
+    def to_json(self) -> Raw:
+        return {"low": self.low, "high": self.high, "log": self.log}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """One of these, each as likely as the others."""
+
+    choices: tuple[Value, ...]
+
+    def to_json(self) -> Raw:
+        return {"choices": list(self.choices)}
+
+
+Dimension = Range | Choices
+Space = dict[str, Dimension]
+"""By dotted key of the configuration."""
+
+LR = Range(5e-5, 5e-4, log=True)  # MOESART S6.3, MovieLens and Books
+_LASSO: Space = {"penalties.trimmed_lasso": Choices((0.0, 0.01, 0.1, 1.0, 10.0))}  # MOESART S6.3
+# Supplement of COMET (Ibrahim et al. 2023), MovieLens and Books; MOESART states no ranges.
+_SMOOTH_STEP: Space = {
+    "model.router.gamma": Choices((0.01, 0.1, 1.0, 5.0, 10.0)),
+    "model.router.entropy": Choices((0.05, 0.1, 0.5, 1.0, 5.0, 10.0)),
+}
+_SMOOTH_STEP_BOOKS: Space = {
+    "model.router.gamma": Choices((0.1, 0.5, 1.0, 5.0, 10.0)),
+    "model.router.entropy": Choices((1.0, 5.0, 10.0, 50.0, 100.0)),
+}
+SPACES: dict[str, Space] = {
+    "moesart": _LASSO,
+    "dselect_k": _SMOOTH_STEP,
+    "comet": _SMOOTH_STEP,
+    "dselect_k on books": _SMOOTH_STEP_BOOKS,
+    "comet on books": _SMOOTH_STEP_BOOKS,
+}
+"""Beside the learning rate. Where no paper states more: lr alone."""
+
+FIXED = {
+    "tasks": "losses of other task weights cannot be compared; use --weights",
+    "model.router.name": "tune each router by itself; use --router",
+    "trainer.seed": "a seed is no setting; use --seed",
+    "data.eval_batch_size": "it does not change results",
+}
+"""What cannot be searched, and what to do instead."""
+
+
+def default_space(router: str, data: str) -> Space:
+    """The paper's for this router; `data` is the name in schema.json."""
+    own = SPACES.get(f"{router} on {data}", SPACES.get(router, {}))
+    return {"optim.lr": LR, **own}
+
+
+def make_space(base: Raw, data: str, file: Raw, fixed: Iterable[str]) -> Space:
+    """The default space with the dimensions of `file` over it and without those that are fixed.
+
+    `base`: resolved configuration; `file`: key -> {low, high, log} or {choices}, or nothing to
+    leave the key out; `fixed`: keys given on the command line. Raises ConfigError.
+    """
+    space = default_space(base["model"]["router"]["name"], data)
+    space = {key: value for key, value in space.items() if key not in set(fixed)}
+    for key, section in file.items():
+        if key in set(fixed):
+            raise ConfigError(f"--space {key}: it is given on the command line too; drop one")
+        space.pop(str(key), None)
+        if section is not None:
+            space[str(key)] = _dimension(str(key), section)
+    if not space:
+        raise ConfigError("--space: nothing is left to search; leave a key free or name one")
+    return {key: _checked(base, key, dimension) for key, dimension in space.items()}
+
+
+def _dimension(key: str, section: Any) -> Dimension:
+    """Raises ConfigError unless it is {low, high[, log]} or {choices}."""
+    for prefix, remedy in FIXED.items():
+        if key == prefix or key.startswith(f"{prefix}."):
+            raise ConfigError(f"--space {key}: {remedy}")
+    if isinstance(section, dict) and set(section) == {"choices"}:
+        return _choices(key, section["choices"])
+    if isinstance(section, dict) and {"low", "high"} <= set(section) <= {"low", "high", "log"}:
+        return _range(key, section["low"], section["high"], section.get("log", False))
+    raise ConfigError(
+        f"--space {key} must be {{low: 1e-5, high: 1e-3, log: true}} or {{choices: [0, 0.1]}}, "
+        f"got {section!r}"
+    )
+
+
+def _choices(key: str, values: Any) -> Choices:
+    plain = isinstance(values, list) and all(isinstance(v, Value) for v in values)
+    if not plain or not values or len(set(map(repr, values))) < len(values):
+        raise ConfigError(
+            f"--space {key}.choices must list different plain values, got {values!r}; e.g. [0, 0.1]"
+        )
+    return Choices(tuple(values))
+
+
+def _range(key: str, low: Any, high: Any, log: Any) -> Range:
+    try:
+        bounds = float(low), float(high)  # YAML takes 1e-5 for text
+    except (TypeError, ValueError):
+        bounds = math.nan, math.nan
+    if not (-math.inf < bounds[0] < bounds[1] < math.inf) or isinstance(low, bool):
+        raise ConfigError(
+            f"--space {key} needs numbers low < high, got low: {low!r}, high: {high!r}; "
+            "e.g. {low: 1e-5, high: 1e-3, log: true}"
+        )
+    if not isinstance(log, bool) or (log and bounds[0] <= 0):
+        raise ConfigError(
+            f"--space {key}.log must be true, with low > 0, or false, got log: {log!r} with "
+            f"low: {low!r}"
+        )
+    return Range(*bounds, log)
+
+
+def _checked(base: Raw, key: str, dimension: Dimension) -> Dimension:
+    """With values as the configuration reads them. Raises ConfigError where it refuses one."""
+    if isinstance(dimension, Choices):
+        read = tuple(_read(base, key, value) for value in dimension.choices)
+        if any(isinstance(value, dict | list) for value in read):
+            raise ConfigError(f"--space {key}: a section cannot be searched; name one of its keys")
+        return Choices(read)
+    whole = not _accepts(base, key, dimension.low + (dimension.high - dimension.low) / math.e)
+    for value in (dimension.low, dimension.high):
+        _read(base, key, int(value) if whole and value.is_integer() else value)
+    return Range(dimension.low, dimension.high, dimension.log, whole)
+
+
+def _read(base: Raw, key: str, value: Value) -> Any:
+    """The value as it stands in the configuration that has it."""
+    try:
+        found: Any = parse_config(merge(base, nested(key, value))).model_dump(mode="json")
+    except ConfigError as error:
+        raise ConfigError(f"--space {key}: {error}") from None
+    for name in key.split("."):
+        found = found[name]
+    return found
+
+
+def _accepts(base: Raw, key: str, value: float) -> bool:
+    try:
+        _read(base, key, value)
+    except ConfigError:
+        return False
+    return True

@@ -1,0 +1,85 @@
+"""The curve of S5: the mean over all draws of s trials, exactly."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys_moe.tune_curve import Point, chances_of_best, csv_text, curve, plot, sizes
+
+LOSSES = st.lists(st.integers(0, 1000), min_size=1, max_size=7, unique=True)
+
+
+def test_the_numbers_of_trials_are_those_of_the_paper() -> None:
+    assert sizes(21) == [1, 2, 5, 10, 15, 20]
+    assert sizes(1) == [1] and sizes(4) == [1, 2] and sizes(0) == []
+    assert sizes(500)[-1] == 500
+
+
+def test_two_of_four_by_hand() -> None:
+    # the best of 2 of 4 is the first in 3 of 6 pairs, the second in 2, the third in 1
+    assert chances_of_best(4, 2) == pytest.approx([3 / 6, 2 / 6, 1 / 6, 0])
+    one, two = curve([3.0, 1.0, 4.0, 2.0], [30.0, 50.0, 10.0, 20.0])
+    assert (one.trials, one.validation, one.test) == (1, 2.5, 27.5)  # plain means
+    assert two.validation == pytest.approx((3 * 1 + 2 * 2 + 1 * 3) / 6)
+    # by validation the test losses are 50, 20, 30, 10
+    assert two.test == pytest.approx((3 * 50 + 2 * 20 + 1 * 30) / 6)
+    # mean of squares 14/6 * ... : (3 * 1 + 2 * 4 + 1 * 9) / 6 = 20/6, minus (10/6) squared
+    assert two.validation_std == pytest.approx((20 / 6 - (10 / 6) ** 2) ** 0.5)
+
+
+@given(LOSSES, st.randoms(use_true_random=False))
+def test_each_point_is_the_mean_over_all_draws(losses: list[int], shuffler: random.Random) -> None:
+    test = [shuffler.random() for _ in losses]
+    for point in curve(losses, test):
+        draws = list(itertools.combinations(range(len(losses)), point.trials))
+        best = [min(draw, key=losses.__getitem__) for draw in draws]
+        found = [losses[i] for i in best], [test[i] for i in best]
+        assert point.validation == pytest.approx(statistics.fmean(found[0]))
+        assert point.validation_std == pytest.approx(statistics.pstdev(found[0]), abs=1e-9)
+        assert point.test == pytest.approx(statistics.fmean(found[1]))
+        assert point.test_std == pytest.approx(statistics.pstdev(found[1]), abs=1e-9)
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=60))
+def test_more_trials_never_make_the_selected_loss_worse(losses: list[float]) -> None:
+    points = curve(losses)
+    for before, after in itertools.pairwise(points):
+        assert after.validation <= before.validation + 1e-9
+    assert points[0].validation == pytest.approx(statistics.fmean(losses))
+    assert min(losses) - 1e-9 <= points[-1].validation
+    assert all(point.test is None for point in points)
+
+
+def test_the_repeats_of_the_paper_estimate_it() -> None:
+    generator = random.Random(0)
+    losses = [generator.random() for _ in range(100)]
+    test = [loss + generator.random() for loss in losses]
+    (point,) = (point for point in curve(losses, test) if point.trials == 10)
+    draws = [generator.sample(range(100), 10) for _ in range(1000)]
+    repeats = [test[min(draw, key=losses.__getitem__)] for draw in draws]
+    assert point.test is not None and point.test_std is not None
+    # within four standard errors of a mean over 1,000
+    assert abs(statistics.fmean(repeats) - point.test) < 4 * point.test_std / 1000**0.5
+    assert statistics.stdev(repeats) == pytest.approx(point.test_std, rel=0.1)
+
+
+def test_table_and_plot_are_the_same_every_time(tmp_path: Path) -> None:
+    points = [Point(1, 0.5, 0.1, 0.6, 0.2), Point(2, 0.4, 0.0, 0.5, 0.1)]
+    assert csv_text(points).splitlines() == [
+        "trials,validation,validation_std,test,test_std",
+        "1,0.5,0.1,0.6,0.2",
+        "2,0.4,0.0,0.5,0.1",
+    ]
+    assert csv_text([Point(1, 0.5, 0.1)]).splitlines()[1] == "1,0.5,0.1,,"
+    files = [tmp_path / name for name in ("a.svg", "b.svg", "c.png")]
+    plot(points, "title", files)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert files[2].read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.svg", "b.svg", "c.png"]

@@ -1,0 +1,93 @@
+"""What is searched: the ranges of the papers, a user's file over them, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from recsys_moe.config import parse_config
+from recsys_moe.errors import ConfigError
+from recsys_moe.routers import ROUTERS
+from recsys_moe.tune_space import Choices, Range, Space, default_space, make_space
+
+
+def space(router: str = "moesart", file: Any = None, fixed: tuple[str, ...] = ()) -> Space:
+    base = parse_config({"model": {"router": {"name": router}}}).model_dump(mode="json")
+    return make_space(base, "movielens-1m", file or {}, fixed)
+
+
+def test_the_space_of_the_paper_is_the_default() -> None:
+    assert space() == {
+        "optim.lr": Range(5e-5, 5e-4, log=True),
+        "penalties.trimmed_lasso": Choices((0.0, 0.01, 0.1, 1.0, 10.0)),
+    }
+    assert space("topk") == {"optim.lr": Range(5e-5, 5e-4, log=True)}
+    gamma = Choices((0.01, 0.1, 1.0, 5.0, 10.0))
+    assert space("comet")["model.router.gamma"] == gamma == space("dselect_k")["model.router.gamma"]
+    books = default_space("comet", "books")["model.router.entropy"]
+    assert books == Choices((1.0, 5.0, 10.0, 50.0, 100.0))
+
+
+@pytest.mark.parametrize("router", sorted(ROUTERS))
+@pytest.mark.parametrize("data", ["movielens-1m", "books"])
+def test_every_default_space_is_accepted_by_its_router(router: str, data: str) -> None:
+    base = parse_config({"model": {"router": {"name": router}}}).model_dump(mode="json")
+    assert make_space(base, data, {}, ()) == default_space(router, data)
+
+
+def test_a_file_widens_adds_and_leaves_out() -> None:
+    file = {
+        "optim.lr": {"low": "1e-5", "high": 0.01, "log": True},  # YAML takes 1e-5 for text
+        "penalties.trimmed_lasso": None,
+        "model.router.k": {"low": 2, "high": 4},
+        "model.dropout": {"low": 0, "high": 0.5},
+        "model.router.strategy": {"choices": ["3", "i"]},
+    }
+    assert space(file=file) == {
+        "optim.lr": Range(1e-5, 0.01, log=True),
+        "model.router.k": Range(2, 4, whole=True),
+        "model.dropout": Range(0, 0.5),
+        "model.router.strategy": Choices(("3", "i")),
+    }
+
+
+def test_what_the_command_line_gives_is_not_searched() -> None:
+    assert list(space(fixed=("optim.lr", "model.num_experts"))) == ["penalties.trimmed_lasso"]
+    with pytest.raises(ConfigError, match="optim.lr: it is given on the command line too"):
+        space(file={"optim.lr": {"low": 1, "high": 2}}, fixed=("optim.lr",))
+    with pytest.raises(ConfigError, match="nothing is left to search"):
+        space("topk", fixed=("optim.lr",))
+
+
+@pytest.mark.parametrize(
+    ("key", "section", "message"),
+    [
+        ("optim.lrr", {"choices": [1]}, "optim: unknown key 'lrr'; did you mean 'lr'"),
+        ("optim.lr", {"low": 1e-4}, r"must be \{low: 1e-5, high: 1e-3, log: true\} or"),
+        ("optim.lr", {"low": 1e-4, "high": 1e-3, "logg": True}, "logg"),
+        ("optim.lr", [1e-4, 1e-3], r"or \{choices: \[0, 0.1\]\}, got \[0.0001, 0.001\]"),
+        ("optim.lr", {"low": 1e-3, "high": 1e-4}, "needs numbers low < high, got low: 0.001"),
+        ("optim.lr", {"low": "x", "high": 1}, "low: 'x'"),
+        ("optim.lr", {"low": 1, "high": float("inf")}, "high: inf"),
+        ("optim.lr", {"low": True, "high": 2}, "low: True"),
+        ("optim.lr", {"low": 0, "high": 1, "log": True}, "log: True with low: 0"),
+        ("optim.lr", {"low": 1, "high": 2, "log": "yes"}, "log: 'yes'"),
+        ("optim.lr", {"low": -1, "high": 1}, "greater than 0, got -1"),
+        ("optim.lr", {"choices": []}, r"different plain values, got \[\]"),
+        ("optim.lr", {"choices": 3}, "got 3"),
+        ("optim.lr", {"choices": [0.1, 0.1]}, r"different plain values, got \[0.1, 0.1\]"),
+        ("optim.lr", {"choices": [[0.1]]}, "plain values"),
+        ("model.router.k", {"choices": [2, 17]}, "17"),
+        ("model.router.k", {"low": 2, "high": 17}, "17"),
+        ("model.router.k", {"low": 2.5, "high": 4}, "2.5"),
+        ("penalties", {"choices": [None]}, "--space penalties"),
+        ("tasks.watch.weight", {"choices": [0.1, 0.9]}, "weights cannot be compared"),
+        ("trainer.seed", {"low": 0, "high": 9}, "use --seed"),
+        ("model.router.name", {"choices": ["topk"]}, "use --router"),
+    ],
+)
+def test_a_space_that_cannot_be_searched_is_refused(key: str, section: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        space(file={key: section})
+    assert f"--space {key}" in str(caught.value) and "\n" not in str(caught.value)
