@@ -1,14 +1,16 @@
-"""`recsys-moe config show|schema` and `recsys-moe routers`."""
+"""`recsys-moe config show|schema|diff` and `recsys-moe routers`."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from recsys_moe.cli.training import ConfigFile, RouterName, Sets, resolve
+
+Side = Annotated[str, typer.Argument(help="YAML file, shipped config, run or model folder.")]
 
 app = typer.Typer(help="Look at the configuration.", no_args_is_help=True)
 
@@ -25,6 +27,45 @@ def schema() -> None:
     from recsys_moe.config import Config
 
     print(json.dumps(Config.model_json_schema(), indent=2))
+
+
+@app.command()
+def diff(
+    a: Side,
+    b: Side,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 where they differ.")
+    ] = False,
+) -> None:
+    """Print the keys whose resolved values differ, as `section.key: a -> b`.
+
+    A and B are each a YAML file, the name of a shipped config, a run folder or a model folder.
+    """
+    from recsys_moe.config_diff import differences, read_resolved
+
+    found = differences(read_resolved(a), read_resolved(b))
+    if as_json:
+        print(json.dumps({"equal": not found, "differences": found}))
+    else:
+        _print_differences(found)
+    if found and exit_code:
+        raise typer.Exit(1)
+
+
+def _print_differences(found: dict[str, Any]) -> None:
+    """Coloured on a terminal alone."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from recsys_moe.config_diff import shown
+
+    console = Console(highlight=False, soft_wrap=True)
+    for key, value in found.items():
+        sides = (shown(value, "a"), "red"), " -> ", (shown(value, "b"), "green")
+        console.print(Text.assemble((key, "bold"), ": ", *sides))
+    if not found:
+        print("no difference")
 
 
 def routers(

@@ -1,0 +1,58 @@
+"""`recsys-moe doctor`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def doctor(
+    data: Annotated[Path | None, typer.Option(help="Check a prepared folder too.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(metavar="RUN|MODEL", help="Check a run or a model too.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Versions, processor, memory, devices, extras: a report that fits into a bug report.
+
+    It holds no name of a user, a machine or a folder above the last. Exit code 1 where something
+    that the product needs is broken, 3 where the data or the model are.
+    """
+    from recsys_moe.doctor import examine
+
+    report = examine(data, run)
+    if as_json:
+        print(json.dumps(asdict(report)))
+    else:
+        print("\n".join(_lines(report.facts)))
+        for kind in ("warnings", "problems", "invalid"):
+            for text in getattr(report, kind):
+                print(f"{kind.removesuffix('s')}: {text}")
+        print("no problem found" if not report.exit_code else "see the last lines")
+    raise typer.Exit(report.exit_code)
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
+    lines: list[str] = []
+    for section, found in facts.items():
+        lines.append(section)
+        if isinstance(found, list):
+            lines += [f"  {_text(one)}" for one in found] or ["  none"]
+            continue
+        width = max(map(len, found)) + 2
+        lines += [f"  {key:{width}}{_text(value)}" for key, value in found.items()]
+    return lines
+
+
+def _text(value: Any) -> str:
+    """A value in one line: `present fastapi 0.115; missing onnx`, `-` for nothing."""
+    if isinstance(value, dict):
+        parts = [f"{key} {_text(entry)}" for key, entry in value.items() if entry not in ([], {})]
+        return ", ".join(parts)
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    return {None: "-", True: "yes", False: "no"}.get(value, str(value))

@@ -1,0 +1,118 @@
+"""Facts about this machine: processor, memory, limits, accelerators. None where it does not say.
+
+No node name, no serial number, and no kernel build, which some systems name after the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from recsys_moe.executor import cores
+
+GIB = 2**30
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def system() -> dict[str, Any]:
+    """Operating system and processor."""
+    return {
+        "platform": f"{platform.system()} {platform.machine()}",
+        "libc": " ".join(platform.libc_ver()).strip() or None,
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "usable cores": cores(),
+    }
+
+
+def _cpu_name() -> str | None:
+    with suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        if found := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
+            return found[1]
+    return platform.processor() or None
+
+
+def gib(count: int | None) -> str | None:
+    """Bytes -> "1.5 GiB"."""
+    return None if count is None else f"{count / GIB:.1f} GiB"
+
+
+def memory() -> dict[str, int | None]:
+    """Bytes; None where the system does not say."""
+    found: dict[str, int | None] = {"total": None, "available": None}
+    with suppress(OSError, ValueError, AttributeError):
+        found["total"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError):
+        text = Path("/proc/meminfo").read_text(encoding="utf-8")
+        if line := re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE):
+            found["available"] = int(line[1]) * 1024
+    return found
+
+
+def memory_limit() -> int | None:
+    """Bytes that the control group grants; None for no limit."""
+    with suppress(OSError, ValueError):
+        return int((CGROUP / "memory.max").read_text(encoding="utf-8"))
+    return None
+
+
+def core_quota() -> float | None:
+    """Cores that the control group grants, from `cpu.max`: "150000 100000" is 1.5."""
+    with suppress(OSError, ValueError):
+        granted, period = (CGROUP / "cpu.max").read_text(encoding="utf-8").split()
+        return int(granted) / int(period)
+    return None
+
+
+def number_formats() -> dict[str, Any]:
+    """What the processor computes fast, as torch sees it."""
+    import torch
+
+    can_flush = torch.set_flush_denormal(True)
+    torch.set_flush_denormal(False)
+    fast = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return {
+        "vector instructions": torch.backends.cpu.get_cpu_capability(),
+        "denormals can be flushed": can_flush,
+        "bf16 on the CPU": "fast" if fast is not None and fast() else "emulated",
+    }
+
+
+def accelerators() -> list[dict[str, Any]]:
+    """GPUs that torch can use, empty without one."""
+    import torch
+
+    if torch.cuda.is_available():
+        return [_gpu(number) for number in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        return [{"kind": "mps", "memory": gib(torch.mps.recommended_max_memory())}]
+    return []
+
+
+def _gpu(number: int) -> dict[str, Any]:
+    import torch
+
+    properties = torch.cuda.get_device_properties(number)
+    return {
+        "kind": "cuda",
+        "name": properties.name,
+        "memory": gib(properties.total_memory),
+        "compute capability": f"{properties.major}.{properties.minor}",
+        "driver": _driver(),
+        "cuda of torch": torch.version.cuda,
+        "bf16": torch.cuda.is_bf16_supported(),
+    }
+
+
+def _driver() -> str | None:
+    with suppress(OSError):
+        text = NVIDIA_DRIVER.read_text(encoding="utf-8")
+        if found := re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", text):
+            return found[1]
+    return None
