@@ -1,0 +1,68 @@
+"""`recsys-moe report`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from recsys_moe.report.page import Report
+
+logger = logging.getLogger("recsys_moe.report")
+
+
+def report(
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="RUN|COMPARISON", help="Run, model or comparison folder."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to create.")],
+    data: Annotated[Path | None, typer.Option(help="Prepared folder, if it has moved.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="train, val or test.", show_default="test")
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Most rows to look at.", show_default="100000")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the samples that are drawn.")] = 0,
+    map_: Annotated[
+        str,
+        typer.Option("--map", help="How examples are mapped: pca, or umap (of the extra report)."),
+    ] = "pca",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a report.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Write a page about a run or a comparison: figures, and warnings in words."""
+    logger.info("loading torch and matplotlib ...")
+    from dataclasses import asdict
+
+    from recsys_moe.report.build import Asked, build_report
+
+    asked = Asked(path, out, data=data, split=split, rows=rows, seed=seed, map=map_)
+    found = build_report(asked, overwrite=overwrite, progress=_progress)
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in found.findings]))
+        return
+    print(f"{out / 'report.html'}: {_words(found)}")
+
+
+def _progress(title: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+    from recsys_moe.progress import row_progress
+
+    logger.info("%s: %s rows", title, f"{total:,}")
+    return row_progress(title, total)
+
+
+def _words(found: Report) -> str:
+    """What stands out, a line each."""
+    from recsys_moe.report.findings import in_short
+
+    lines = [f"  {finding.level}: {finding.text}" for finding in found.findings]
+    return "\n".join([in_short(found.findings), *lines])

@@ -1,0 +1,138 @@
+"""The look of all figures, and figures as bytes: SVG, PNG, and SVG to stand inside the page.
+
+The same data give the same bytes: no dates, fixed ids, the Agg renderer, and the font that comes
+with matplotlib drawn as outlines. Colours of Okabe and Ito (2008), told apart by colour-blind
+readers; experts differ by marker and number besides.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+COLOURS = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8c6d46", "#6f6fb0"),
+)
+MARKERS = "os^DvPX*<>"
+PAPER, INK, QUIET, LINE = "#ffffff", "#23282b", "#5d666a", "#d9d6cd"
+THEME = {PAPER: "var(--card)", INK: "var(--ink)", QUIET: "var(--quiet)", LINE: "var(--line)"}
+"""Colours that follow the page's light or dark theme -> what stands for them in the page."""
+STYLE: dict[str, Any] = {
+    "svg.hashsalt": "recsys-moe",
+    "svg.fonttype": "path",
+    "text.parse_math": False,  # a $ in a name is a $
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+    "axes.titlesize": 10.0,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": LINE,
+    "grid.linewidth": 0.6,
+    "text.color": INK,
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 4.5,
+    "figure.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
+}
+PNG_DPI = 150
+WIDTH = 8.0
+"""Inches."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """One figure in three forms."""
+
+    svg: bytes
+    png: bytes
+    inline: str
+    """An `svg` element without an outside reference; its ids begin with the figure's name."""
+
+
+def colour(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]
+
+
+def marker(number: int) -> str:
+    return MARKERS[number // len(COLOURS) % len(MARKERS)]
+
+
+def _styled() -> AbstractContextManager[None]:
+    """Our style over matplotlib's defaults, whatever the user's own settings are."""
+    style: dict[Any, Any] = {k: v for k, v in matplotlib.rcParamsDefault.items() if k != "backend"}
+    return matplotlib.rc_context(style | STYLE)
+
+
+@contextmanager
+def canvas(columns: int = 1, rows: int = 1, height: float = 3.0) -> Iterator[tuple[Figure, Any]]:
+    """A figure with a grid of axes (rows, columns) in our style. `height` in inches."""
+    with _styled():
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        yield figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def render(name: str, draw: Callable[[Any], Figure], data: Any) -> Image:
+    """Draw `data` and write it out. `name`: letters, digits, `-`, `_` and `.`."""
+    with _styled(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # drawn as a box
+        figure = draw(data)
+        svg, png = io.BytesIO(), io.BytesIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(svg, format="svg", metadata=nothing, dpi=PNG_DPI)
+        figure.set_layout_engine("none")  # what the first drawing has laid out stays
+        figure.savefig(png, format="png", metadata={"Software": None}, dpi=PNG_DPI)
+    return Image(svg.getvalue(), png.getvalue(), inline_svg(svg.getvalue().decode(), name))
+
+
+def inline_svg(text: str, name: str) -> str:
+    """An SVG file -> an element for the page: themed, with ids of its own, without metadata."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)  # names of tasks and experts
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = text.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)
+    for before in (' id="', "url(#", 'href="#'):
+        text = text.replace(before, f"{before}{name}-")
+    for fixed, themed in THEME.items():
+        text = text.replace(f": {fixed}", f": {themed}")
+    return text
+
+
+def titled(axes: Axes, title: str, x: str, y: str) -> None:
+    axes.set_title(title)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+
+
+def as_percent(axis: Any, digits: int = 0) -> None:
+    """Ticks of shares as percentages."""
+    axis.set_major_formatter(lambda value, _: f"{100 * value:.{digits}f}%")
+
+
+def whole_numbers(axes: Axes) -> None:
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))

@@ -1,0 +1,164 @@
+"""One pass of a model over a split, or over a sample of it, with what the figures need of each row.
+
+Axes: N rows, T tasks, E experts, B rows of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recsys_moe.artifact import Artifact
+from recsys_moe.columns import Columns, EvalBatches, Rows
+from recsys_moe.evaluate import Evaluation
+from recsys_moe.model import MultiTaskMoE
+from recsys_moe.routers import Routing
+from recsys_moe.routing_history import take_rows, top_expert
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows of a split and what the model does with them."""
+
+    columns: Columns
+    split: str
+    split_rows: int
+    """Rows of the whole split."""
+    logits_NT: Tensor
+    top_NT: Tensor
+    """int64: the expert with the largest weight, -1 where no expert took the row."""
+    entropy_NT: Tensor
+    """Of the routing distribution in nats; NaN where no expert took the row."""
+    visits_TE: Tensor
+    """Rows that selected an expert."""
+    weight_TE: Tensor
+    """Sum over rows of the routing weights."""
+    either_E: Tensor
+    """Rows that selected an expert for any task."""
+    mass_TE: Tensor
+    """[t, j]: mean mass of the j + 1 largest entries of the routing distribution."""
+    dense_T: tuple[bool, ...]
+    """True: the distribution is the router's dense probabilities; else its weights, normalised."""
+    evaluation: dict[str, Any]
+    """Metrics on these rows, as `evaluate --json` has them."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.columns)
+
+    @property
+    def is_whole(self) -> bool:
+        """Is this the whole split?"""
+        return self.rows == self.split_rows
+
+
+def choose_rows(total: int, most: int, group: int, seed: int) -> Tensor:
+    """Ascending places of all rows, or of random groups of `group` consecutive ones.
+
+    At most `most` rows, or one group. Rows of a group are routed together and so stay together.
+    """
+    groups, wanted = -(-total // group), max(1, most // group)
+    if total <= most or wanted >= groups:
+        return torch.arange(total)
+    order_G = torch.randperm(groups, generator=torch.Generator().manual_seed(seed))
+    first_G = order_G[:wanted].sort().values * group
+    row_N = (first_G[:, None] + torch.arange(group)).flatten()
+    return row_N[row_N < total]
+
+
+class _Collector:
+    """What is kept of each batch."""
+
+    def __init__(self, tasks: int, experts: int) -> None:
+        self.logits: list[Tensor] = []
+        self.tops: list[Tensor] = []
+        self.entropies: list[Tensor] = []
+        self.visits_TE, self.weight_TE, self.mass_TE = (
+            torch.zeros(tasks, experts, dtype=torch.float64) for _ in range(3)
+        )
+        self.either_E = torch.zeros(experts, dtype=torch.float64)
+
+    def add(self, logits_BT: Tensor, routings: list[Routing]) -> None:
+        self.logits.append(logits_BT)
+        self.tops.append(torch.stack([top_expert(routing) for routing in routings], 1))
+        shares = [distribution(routing) for routing in routings]
+        self.entropies.append(torch.stack([entropy(share_BE) for share_BE in shares], 1))
+        for t, (routing, share_BE) in enumerate(zip(routings, shares, strict=True)):
+            self.visits_TE[t] += routing.selected_BE.sum(0)
+            self.weight_TE[t] += routing.weights_BE.double().sum(0)
+            largest_BE = share_BE.sort(-1, descending=True).values
+            self.mass_TE[t] += largest_BE.double().cumsum(-1).sum(0)
+        self.either_E += torch.stack([r.selected_BE for r in routings]).any(0).sum(0)
+
+
+def distribution(routing: Routing) -> Tensor:
+    """The router's dense probabilities, or its weights divided by their sum; 0 without any. (B, E)
+
+    Rows that no expert took are 0 throughout.
+    """
+    weights_BE = routing.weights_BE
+    total_B1 = weights_BE.sum(-1, keepdim=True)
+    shares_BE = routing.probs_BE
+    if shares_BE is None:
+        shares_BE = weights_BE / total_B1.clamp(min=torch.finfo(weights_BE.dtype).tiny)
+    return shares_BE.float() * routing.selected_BE.any(-1, keepdim=True)
+
+
+def entropy(share_BE: Tensor) -> Tensor:
+    """-sum p ln p per row in nats, in 0..ln E; NaN for a row of zeros. (B, E) -> (B,)"""
+    found_B = -torch.xlogy(share_BE, share_BE).sum(-1)
+    return torch.where(share_BE.sum(-1) > 0, found_B.clamp(min=0), torch.nan)
+
+
+@torch.inference_mode()
+def take_sample(
+    artifact: Artifact,
+    rows: Rows,
+    split: str,
+    most: int,
+    seed: int,
+    progress: Callable[[int], None] = lambda rows: None,
+) -> Sample:
+    """At most `most` rows of a split through the model, as `evaluate` does it.
+
+    All of them where the split has no more: then the metrics are those of `evaluate`.
+    """
+    model, config, tasks = artifact.model, artifact.config, artifact.schema.tasks
+    row_N = choose_rows(len(rows), most, config.model.router.eval_rows, seed)
+    columns = take_rows(rows, row_N)
+    evaluation = Evaluation(artifact.schema, config, artifact.calibration)
+    found = _Collector(len(tasks), config.model.num_experts)
+    model.eval()
+    model.reseed(config.trainer.seed)
+    dense: tuple[bool, ...] = ()
+    for batch in EvalBatches(columns, config.eval_rows):
+        output = model(batch.user, batch.item)
+        evaluation.update(output, batch.labels)
+        found.add(output.logits_BT, output.routings)
+        dense = tuple(routing.probs_BE is not None for routing in output.routings)
+        progress(len(batch.labels))
+    return Sample(
+        columns=columns,
+        split=split,
+        split_rows=len(rows),
+        logits_NT=torch.cat(found.logits),
+        top_NT=torch.cat(found.tops),
+        entropy_NT=torch.cat(found.entropies),
+        visits_TE=found.visits_TE,
+        weight_TE=found.weight_TE,
+        either_E=found.either_E,
+        mass_TE=found.mass_TE / max(len(columns), 1),
+        dense_T=dense,
+        evaluation=evaluation.result(split),
+    )
+
+
+@torch.inference_mode()
+def pair_embeddings(model: MultiTaskMoE, columns: Columns) -> Tensor:
+    """User and item embeddings side by side: what routers and experts read. (N, D)"""
+    parts = model.user_embedding(columns.user), model.item_embedding(columns.item)
+    return torch.cat(parts, -1)

@@ -1,0 +1,102 @@
+"""Where the routers sent a fixed sample of validation rows after each epoch: routing.safetensors.
+
+What `recsys-moe report` shows as the routing's consistency between epochs. Axes: R recorded
+epochs, T tasks, N sampled rows, B rows of a batch, E experts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from recsys_moe.columns import Columns, Rows
+from recsys_moe.errors import DataError
+from recsys_moe.model import MultiTaskMoE
+from recsys_moe.routers import Routing
+
+ROWS = 2048
+"""Most rows of the sample, unless a single group that is routed together has more."""
+FILE = "routing.safetensors"
+NOBODY = -1
+"""Stands for the top expert of a row that no expert took."""
+
+
+@dataclass(frozen=True)
+class RoutingHistory:
+    """The content of routing.safetensors."""
+
+    epoch_R: Tensor
+    """int64: numbers of the epochs, from 1."""
+    top_RTN: Tensor
+    """int16: expert with the largest weight, or NOBODY."""
+    row_N: Tensor
+    """int64: places of the sampled rows in the validation split."""
+
+
+def top_expert(routing: Routing) -> Tensor:
+    """Per row the selected expert with the largest weight, the lowest in ties. (B,) int64."""
+    weights_BE = routing.weights_BE.masked_fill(~routing.selected_BE, -1.0)
+    taken_B = routing.selected_BE.any(-1)
+    return torch.where(taken_B, weights_BE.argmax(-1), NOBODY)
+
+
+def spread_rows(total: int, most: int, group: int) -> Tensor:
+    """Places of evenly spread groups of `group` rows in a row: at most `most` rows, or one group.
+
+    Groups are whole except the last one of the split, as in an evaluation.
+    """
+    groups = -(-total // group)
+    chosen = max(1, min(groups, most // group))
+    first_G = torch.arange(chosen) * groups // chosen * group
+    row_N = (first_G[:, None] + torch.arange(group)).flatten()
+    return row_N[row_N < total]
+
+
+def take_rows(rows: Rows, row_N: Tensor) -> Columns:
+    """The rows at ascending places, from memory or by row group from disk."""
+    found, start = [], 0
+    for chunk in rows.chunks():
+        inside_N = (row_N >= start) & (row_N < start + len(chunk))
+        found.append(chunk.take(row_N[inside_N] - start))
+        start += len(chunk)
+    return Columns(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+
+
+@torch.inference_mode()
+def top_experts(model: MultiTaskMoE, user_N: Tensor, item_N: Tensor) -> Tensor:
+    """Top expert per task and row in evaluation mode, (T, N) int16 on the CPU.
+
+    The mode is put back; nothing is drawn from torch's own generator by our routers.
+    """
+    training = model.training
+    model.eval()
+    try:
+        x_ND = torch.cat([model.user_embedding(user_N), model.item_embedding(item_N)], -1)
+        routings = [r(x_ND, user_N) if r.uses_users else r(x_ND) for r in model.routers]
+    finally:
+        model.train(training)
+    return torch.stack([top_expert(routing) for routing in routings]).short().cpu()
+
+
+def read_routing(path: Path) -> RoutingHistory:
+    """Read routing.safetensors. Raises DataError when it is damaged."""
+    try:
+        content = load_file(path)
+        history = RoutingHistory(content["epoch"], content["top"], content["row"])
+    except (OSError, KeyError, RuntimeError, ValueError, SafetensorError) as error:
+        raise _damaged(path, error) from None
+    shape = (len(history.epoch_R), len(history.row_N))
+    top = history.top_RTN
+    if top.dim() != 3 or (len(top), top.shape[2]) != shape or bool((top < NOBODY).any()):
+        raise _damaged(path, f"shapes {tuple(top.shape)} and {shape} do not fit")
+    return history
+
+
+def _damaged(path: Path, error: object) -> DataError:
+    reason = str(error).splitlines()[0]
+    return DataError(f"{path} is damaged: {reason}; remove it to report without it")

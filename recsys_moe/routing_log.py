@@ -1,0 +1,72 @@
+"""The callback that writes routing.safetensors: one pass through the routers alone per epoch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import Callback
+from safetensors.torch import save
+from torch import Tensor
+
+from recsys_moe.columns import Columns
+from recsys_moe.model import MultiTaskMoE
+from recsys_moe.routing_history import ROWS, spread_rows, take_rows, top_experts
+from recsys_moe.run_folder import replacing
+from recsys_moe.sharded import join_lookup
+
+
+class RoutingLog(Callback):
+    """Adds an epoch to routing.safetensors at its end.
+
+    As with metrics.csv the rows are part of each checkpoint, so that a resumed run writes the file
+    of an uninterrupted one. On several devices the first process writes it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._content: dict[str, Tensor] = {}
+        self._sample: Columns | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self._content)
+
+    def on_load_checkpoint(
+        self,
+        trainer: lightning.Trainer,
+        pl_module: lightning.LightningModule,
+        checkpoint: dict[str, Any],
+    ) -> None:
+        # Checkpoints of earlier versions have none; the file then begins where it is continued.
+        self._content = dict(checkpoint["callbacks"].get(self.state_key, {}))
+        if trainer.is_global_zero and self._content:
+            self._write()
+
+    def on_train_epoch_end(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
+    ) -> None:
+        model = pl_module.model
+        assert isinstance(model, MultiTaskMoE)
+        if not trainer.is_global_zero:
+            join_lookup([model.user_embedding, model.item_embedding])
+            return
+        rows = trainer.datamodule.rows("val")  # type: ignore[attr-defined]
+        if "row" not in self._content:
+            group = max(router.config.eval_rows for router in model.routers)
+            self._content["row"] = spread_rows(len(rows), ROWS, group)
+        if self._sample is None:
+            self._sample = take_rows(rows, self._content["row"])
+        batch = (index_N.to(pl_module.device) for index_N in (self._sample.user, self._sample.item))
+        self._add("epoch", torch.tensor(trainer.current_epoch + 1))
+        self._add("top", top_experts(model, *batch))
+        self._write()
+
+    def _add(self, name: str, values: Tensor) -> None:
+        before = self._content.get(name, values[None][:0])
+        self._content[name] = torch.cat([before, values[None]])
+
+    def _write(self) -> None:
+        with replacing(self.path) as stream:
+            stream.write(save(self._content))
