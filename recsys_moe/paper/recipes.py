@@ -1,0 +1,75 @@
+"""Recipes in configs/paper: which runs a table or figure of the paper needs, and how to draw it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from recsys_moe.config import configs_folder, read_config_file, suggestion
+from recsys_moe.errors import ConfigError
+from recsys_moe.section import Section
+
+FigureKind = Literal["curves", "inference", "balance", "bias", "tuning", "maps"]
+WITHOUT_RUNS = ("bias",)
+
+
+class Recipe(Section):
+    """What a study of the paper trains. The file's name is the recipe's."""
+
+    makes: str
+    """The table or figure of the paper."""
+    reading: str
+    """What the paper finds, and what is different here."""
+    prepare: str | None = None
+    """The command that makes the data of the study."""
+    config: str | None = None
+    """A shipped configuration, common to all runs."""
+    routers: list[str] = []
+    """Routers, or labels that `settings` gives a router."""
+    settings: dict[str, dict[str, Any]] = {}
+    """Sections of the configuration per label."""
+    weights: list[str] = []
+    """Task weights in the order of the data, as `--weights` of compare."""
+    seeds: Annotated[int, Field(ge=1)] = 1
+    """Runs per router and task weights."""
+    trials: Annotated[int, Field(ge=1)] | None = None
+    """Trials per router of a tuning study, which has no seeds."""
+    common: dict[str, Any] = Field(default={}, alias="set")
+    """Sections of the configuration, over `config`, for all runs."""
+    figure: FigureKind | None = None
+    """What is drawn from the runs besides the table."""
+
+    @model_validator(mode="after")
+    def _runs_are_said(self) -> Recipe:
+        if (self.figure in WITHOUT_RUNS) == bool(self.routers):
+            raise ValueError(f"routers must be named unless figure is one of {WITHOUT_RUNS}")
+        return self
+
+
+def recipes() -> dict[str, Recipe]:
+    """All shipped recipes by name."""
+    return {file.stem: read_recipe(file) for file in sorted(folder().glob("*.yaml"))}
+
+
+def find_recipe(name: str) -> Recipe:
+    """The shipped recipe `name`. Raises ConfigError naming the nearest."""
+    known = [file.stem for file in sorted(folder().glob("*.yaml"))]
+    if name not in known:
+        raise ConfigError(f"unknown recipe {name!r}; {suggestion(name, known)}")
+    return read_recipe(folder() / f"{name}.yaml")
+
+
+def read_recipe(file: Path) -> Recipe:
+    """Raises ConfigError when `file` is none."""
+    try:
+        return Recipe.model_validate(read_config_file(str(file)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the recipe"
+        raise ConfigError(f"{file}: {where}: {first['msg']}") from None
+
+
+def folder() -> Path:
+    return configs_folder() / "paper"
