@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import typing
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -18,8 +15,8 @@ from pydantic import (
     model_validator,
 )
 
-from recsys_moe import lazy_adam
-from recsys_moe.config_text import PlainLoader, answer, commented_yaml, router_schema
+from recsys_moe import config_files, lazy_adam
+from recsys_moe.config_text import answer, commented_yaml, router_schema
 from recsys_moe.config_text import suggestion as suggestion
 from recsys_moe.errors import ConfigError
 from recsys_moe.routers import RouterConfig, find_router
@@ -27,6 +24,12 @@ from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.section import Section
 
 DEFAULT_ROUTER = "moesart"
+
+# Used from here, like the rest of the configuration.
+configs_folder, find_config = config_files.configs_folder, config_files.find_config
+read_config_file, parse_set = config_files.read_config_file, config_files.parse_set
+nested, merge, merge_all = config_files.nested, config_files.merge, config_files.merge_all
+router_name, router_section = config_files.router_name, config_files.router_section
 
 
 def _window(value: Any) -> Any:
@@ -162,12 +165,28 @@ class TrainerConfig(Section):
     num_nodes: int = Field(default=1, ge=1)
     """Machines that train together."""
     log_every_n_steps: int = Field(default=100, ge=1)
+    shard_embeddings: bool = False
+    """Divide the rows of the embedding tables and their optimizer state among the devices, instead
+    of a copy on each. See docs/large_embeddings.md."""
     checkpoint_every_n_steps: int = Field(default=10_000, ge=1)
     """Steps between checkpoints inside an epoch; the end of an epoch always has one."""
 
     @property
     def processes(self) -> int:
         return self.devices * self.num_nodes
+
+    @property
+    def is_sharded(self) -> bool:
+        return self.shard_embeddings and self.processes > 1
+
+    @model_validator(mode="after")
+    def _shards_step_together(self) -> TrainerConfig:
+        if self.is_sharded and self.precision == "16-mixed":
+            raise ValueError(
+                "trainer.precision must be 32-true, bf16-mixed or 64-true with "
+                "trainer.shard_embeddings=true, got 16-mixed, where each device would scale alone"
+            )
+        return self
 
     @model_validator(mode="after")
     def _batch_is_shared_out(self) -> TrainerConfig:
@@ -202,9 +221,11 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _lazy_on_one_device(self) -> Config:
-        if self.optim.embeddings == "lazy" and self.trainer.processes > 1:
+        several = self.trainer.processes > 1 and not self.trainer.is_sharded
+        if self.optim.embeddings == "lazy" and several:
             raise ValueError(
-                "optim.embeddings must be dense or auto with several devices, "
+                "optim.embeddings must be dense or auto with several devices unless "
+                "trainer.shard_embeddings=true, "
                 f"got lazy with trainer.devices x trainer.num_nodes = {self.trainer.processes}"
             )
         return self
@@ -246,90 +267,6 @@ def _router_config(raw: dict[str, Any]) -> type[RouterConfig]:
         return find_router(router_name(raw) or DEFAULT_ROUTER).Config
     except ValueError:
         return RouterConfig
-
-
-def read_config_file(file: str) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises ConfigError when there is none."""
-    path = find_config(file)
-    try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), PlainLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(raw, dict | None):
-        raise ConfigError(f"{path} must hold a mapping of sections, got {type(raw).__name__}")
-    return raw or {}
-
-
-def find_config(file: str) -> Path:
-    """`file` itself, or the shipped config of that name (with or without .yaml)."""
-    path = Path(file)
-    if path.is_file():
-        return path
-    shipped = configs_folder() / path.with_suffix(".yaml").name
-    if len(path.parts) == 1 and shipped.is_file():
-        return shipped
-    names = ", ".join(sorted(p.stem for p in configs_folder().glob("*.yaml")))
-    raise ConfigError(
-        f"--config {file}: no such file, and no shipped config of that name ({names})"
-    )
-
-
-def configs_folder() -> Path:
-    """Shipped configs: inside the package in a wheel, beside it in an editable install."""
-    inside = Path(__file__).parent / "configs"
-    return inside if inside.is_dir() else Path(__file__).parents[1] / "configs"
-
-
-def parse_set(assignment: str) -> dict[str, Any]:
-    """`a.b=value` -> {"a": {"b": value}}; the value is read as YAML."""
-    key, separator, text = assignment.partition("=")
-    if not separator or not all(key.split(".")):
-        raise ConfigError(f"--set must look like section.key=value, got {assignment!r}")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"--set {key}: {text!r} is not a YAML value") from None
-    return nested(key, value)
-
-
-def nested(key: str, value: Any) -> dict[str, Any]:
-    """`("a.b", 1)` -> {"a": {"b": 1}}."""
-    for name in reversed(key.split(".")):
-        value = {name: value}
-    return typing.cast(dict[str, Any], value)
-
-
-def merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
-    """`top` over `base`, section by section; neither is changed."""
-    merged = dict(base)
-    for key, value in top.items():
-        below = merged.get(key)
-        both = isinstance(below, dict) and isinstance(value, dict)
-        merged[key] = merge(below, value) if both else value  # type: ignore[arg-type]
-    return merged
-
-
-def merge_all(mappings: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Later mappings over earlier ones."""
-    merged: dict[str, Any] = {}
-    for mapping in mappings:
-        merged = merge(merged, mapping)
-    return merged
-
-
-def router_section(raw: dict[str, Any]) -> dict[str, Any]:
-    """`model.router` of an unvalidated mapping; a bare name stands for a section with that name."""
-    model = raw.get("model")
-    section = model.get("router") if isinstance(model, dict) else None
-    if isinstance(section, str):
-        return {"name": section}
-    return dict(section) if isinstance(section, dict) else {}
-
-
-def router_name(raw: dict[str, Any]) -> str | None:
-    """The name in `model.router`; text, whatever YAML made of it. None where there is none."""
-    name = router_section(raw).get("name")
-    return None if name is None else str(name)
 
 
 def select_router(raw: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:

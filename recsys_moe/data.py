@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import lightning
-from torch.utils.data import DataLoader
 
 from recsys_moe.columns import Batch, Columns, EvalBatches, Rows, TrainBatches
 from recsys_moe.config import Config
@@ -19,6 +19,22 @@ from recsys_moe.streaming import (
     open_rows,
     rows_within,
 )
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Batches, and behind them `missing` times an empty one."""
+
+    batches: EvalBatches | StreamEvalBatches
+    missing: int
+    empty: Batch
+
+    def __len__(self) -> int:
+        return len(self.batches) + self.missing
+
+    def __iter__(self) -> Iterator[Batch]:
+        yield from self.batches
+        yield from [self.empty] * self.missing
 
 
 class RecDataModule(lightning.LightningDataModule):
@@ -80,14 +96,16 @@ class RecDataModule(lightning.LightningDataModule):
         stored = (rows, self.schema, size, rate, seed)
         return StreamBatches(*stored, window=self.window, rank=rank, world=world, start=start)
 
-    def val_dataloader(self) -> EvalBatches | StreamEvalBatches | DataLoader[Batch]:
+    def val_dataloader(self) -> EvalBatches | StreamEvalBatches | Padded:
         rank, world = self._share
         batches = self.val_batches(rank=rank, world=world)
-        if len(batches):
-            return batches
         # Without any batch Lightning would skip validation here, and the others would wait for it.
-        empty: Any = [Columns.empty(0, len(self.schema.tasks)).take(slice(None))]
-        return DataLoader(empty, batch_size=None)
+        least = max(len(self.val_batches(rank=other, world=world)) for other in range(world))
+        missing = (least if self.config.trainer.is_sharded else 1) - len(batches)
+        if missing <= 0:
+            return batches
+        empty = Columns.empty(0, len(self.schema.tasks)).take(slice(None))
+        return Padded(batches, missing, empty)
 
     def val_batches(self, *, rank: int = 0, world: int = 1) -> EvalBatches | StreamEvalBatches:
         """Batches of the validation split in order: part `rank` of `world`."""

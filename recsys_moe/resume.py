@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
 import zipfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -22,6 +23,7 @@ MAY_CHANGE = (
     *("trainer.max_epochs", "trainer.patience", "trainer.min_delta", "trainer.log_every_n_steps"),
     *("trainer.checkpoint_every_n_steps", "data.eval_batch_size"),
     *("trainer.accelerator", "trainer.devices", "trainer.num_nodes"),
+    "trainer.shard_embeddings",
 )
 """Settings that a continued run may change; the learning rate and the rest are restored."""
 
@@ -74,7 +76,7 @@ def read_checkpoint(path: Path) -> Saved:
             damaged = archive.testzip()  # torch.load reads on over flipped bits
         if damaged is not None:
             raise ValueError(f"{path} cannot be read as a checkpoint of fit: {damaged} is damaged")
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = load_mapped(path)
         saved = Saved(path, state)
         _ = saved.finished, *(state["hyper_parameters"][key] for key in ("config", "schema_json"))
         return saved
@@ -90,6 +92,14 @@ def read_checkpoint(path: Path) -> Saved:
     ) as error:
         reason = type(error).__name__ + (f" {error}" if isinstance(error, OSError) else "")
     raise ValueError(f"{path} cannot be read as a checkpoint of fit: {reason}")
+
+
+def load_mapped(path: Path) -> dict[str, Any]:
+    """The checkpoint in a file, of which only the tensors that are used are read (not on Windows,
+    which does not replace a file that is mapped)."""
+    is_mapped = os.name == "posix"
+    state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
+    return cast(dict[str, Any], state)
 
 
 def belongs_to(checkpoint: Path, out: Path) -> bool:

@@ -21,7 +21,12 @@ from recsys_moe.module import RecModule
 from recsys_moe.train import fit
 from tests.conftest import TINY_MODEL
 
-RESULTS = ("model/weights.safetensors", "metrics.csv", "evaluation/val.json")
+RESULTS = (
+    "model/weights.safetensors",
+    "metrics.csv",
+    "evaluation/val.json",
+    "routing.safetensors",
+)
 
 
 def config(**sections: Any) -> Config:

@@ -1,0 +1,97 @@
+"""Unvalidated configuration: where files are found, how they and `--set` are read and merged."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from recsys_moe.config_text import PlainLoader
+from recsys_moe.errors import ConfigError
+
+
+def read_config_file(file: str) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises ConfigError when there is none."""
+    path = find_config(file)
+    try:
+        raw = yaml.load(path.read_text(encoding="utf-8"), PlainLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(raw, dict | None):
+        raise ConfigError(f"{path} must hold a mapping of sections, got {type(raw).__name__}")
+    return raw or {}
+
+
+def find_config(file: str) -> Path:
+    """`file` itself, or the shipped config of that name (with or without .yaml)."""
+    path = Path(file)
+    if path.is_file():
+        return path
+    shipped = configs_folder() / path.with_suffix(".yaml").name
+    if len(path.parts) == 1 and shipped.is_file():
+        return shipped
+    names = ", ".join(sorted(p.stem for p in configs_folder().glob("*.yaml")))
+    raise ConfigError(
+        f"--config {file}: no such file, and no shipped config of that name ({names})"
+    )
+
+
+def configs_folder() -> Path:
+    """Shipped configs: inside the package in a wheel, beside it in an editable install."""
+    inside = Path(__file__).parent / "configs"
+    return inside if inside.is_dir() else Path(__file__).parents[1] / "configs"
+
+
+def parse_set(assignment: str) -> dict[str, Any]:
+    """`a.b=value` -> {"a": {"b": value}}; the value is read as YAML."""
+    key, separator, text = assignment.partition("=")
+    if not separator or not all(key.split(".")):
+        raise ConfigError(f"--set must look like section.key=value, got {assignment!r}")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"--set {key}: {text!r} is not a YAML value") from None
+    return nested(key, value)
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """`("a.b", 1)` -> {"a": {"b": 1}}."""
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return typing.cast(dict[str, Any], value)
+
+
+def merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    """`top` over `base`, section by section; neither is changed."""
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        both = isinstance(below, dict) and isinstance(value, dict)
+        merged[key] = merge(below, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def merge_all(mappings: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Later mappings over earlier ones."""
+    merged: dict[str, Any] = {}
+    for mapping in mappings:
+        merged = merge(merged, mapping)
+    return merged
+
+
+def router_section(raw: dict[str, Any]) -> dict[str, Any]:
+    """`model.router` of an unvalidated mapping; a bare name stands for a section with that name."""
+    model = raw.get("model")
+    section = model.get("router") if isinstance(model, dict) else None
+    if isinstance(section, str):
+        return {"name": section}
+    return dict(section) if isinstance(section, dict) else {}
+
+
+def router_name(raw: dict[str, Any]) -> str | None:
+    """The name in `model.router`; text, whatever YAML made of it. None where there is none."""
+    name = router_section(raw).get("name")
+    return None if name is None else str(name)
