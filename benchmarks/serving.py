@@ -1,16 +1,15 @@
 """Requests per second and latency of `recsys-moe serve` beside a bare FastAPI echo.
 
-    python benchmarks/serving.py RUN [--seconds N] [--rounds N] [--soak SECONDS --rate N]
+    python benchmarks/serving.py RUN [--seconds N] [--rounds N]
 
 Needs wrk on the PATH. Server, echo and wrk share the machine; each round measures the echo and the
-service in turn, so the ratios travel between machines and the milliseconds do not. `--soak` asks
-/predict at a fixed rate instead, and shows errors, p99 and memory. A table, then one JSON line.
+service in turn, so the ratios travel between machines and the milliseconds do not. Both run in the
+same uvicorn with the same loop and parser. A table, then one JSON line. `soak.py` runs for minutes.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import re
@@ -24,8 +23,6 @@ import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
-import httpx
-
 ECHO = """
 from fastapi import FastAPI
 from pydantic import BaseModel
@@ -37,6 +34,11 @@ class Body(BaseModel):
 async def echo(body: Body) -> Body:
     return body
 """
+SAME = (
+    *("--no-access-log", "--no-server-header", "--no-proxy-headers", "--lifespan", "off"),
+    *("--ws", "none", "--log-level", "warning"),
+)
+"""What `recsys-moe serve` asks of uvicorn."""
 SCRIPT = """
 wrk.method = "POST"; wrk.headers["Content-Type"] = "application/json"
 local n = 0
@@ -61,22 +63,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 32, 256])
-    parser.add_argument("--soak", type=int, default=0)
-    parser.add_argument("--rate", type=int, default=500)
     options = parser.parse_args()
-    if not options.soak and not shutil.which("wrk"):
+    if not shutil.which("wrk"):
         sys.exit("wrk is not on the PATH; on Debian: apt-get install wrk")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (folder / "echo.py").write_text(ECHO)
         server = ["recsys_moe.cli", "serve", str(options.run.resolve()), "--port", "8771"]
         serving = started(stack, [*server, "--watch", "0"], folder, 8771)
-        echo = ["uvicorn", "echo:app", "--port", "8772", "--no-access-log"]
-        echoing = started(stack, [*echo, "--log-level", "warning"], folder, 8772)
-        if options.soak:
-            asyncio.run(soak(serving, options.soak, options.rate))
-        else:
-            report(options, load(options, folder, {"echo": echoing}, serving))
+        echo = ["uvicorn", "echo:app", "--port", "8772", *SAME]
+        echoing = started(stack, echo, folder, 8772)
+        report(options, load(options, folder, {"echo": echoing}, serving))
 
 
 def started(stack: ExitStack, module: list[str], folder: Path, port: int) -> int:
@@ -151,42 +148,6 @@ def report(options: argparse.Namespace, found: dict[tuple[int, str], list[Measur
         rows.append({"clients": concurrency, "case": name, **row, "of_echo": ratio})
     facts = {"cpus": os.cpu_count(), "rounds": options.rounds, "seconds": options.seconds}
     print(json.dumps({"benchmark": "serving", **facts, "rows": rows}))
-
-
-async def soak(pid: int, seconds: int, rate: int) -> None:
-    """/predict at up to a fixed rate over 32 connections; memory every tenth of the time."""
-    late: list[float] = []
-    wrong = 0
-    memory = [megabytes(pid)]
-    start = time.perf_counter()
-
-    async def ask(client: httpx.AsyncClient, first: int) -> None:
-        nonlocal wrong
-        for number in range(first, seconds * rate, 32):
-            await asyncio.sleep(max(0.0, start + number / rate - time.perf_counter()))
-            began = time.perf_counter()
-            if began > start + seconds:
-                return
-            body = {"users": [number % 6040 + 1], "items": [number % 3000 + 1]}
-            try:
-                wrong += (await client.post("/predict", json=body)).status_code != 200
-            except httpx.HTTPError:
-                wrong += 1
-            late.append(1e3 * (time.perf_counter() - began))
-
-    async def watch() -> None:
-        for _ in range(10):
-            await asyncio.sleep(seconds / 10)
-            memory.append(megabytes(pid))
-
-    async with httpx.AsyncClient(base_url="http://127.0.0.1:8771", timeout=30) as client:
-        await asyncio.gather(watch(), *(ask(client, first) for first in range(32)))
-    cuts = statistics.quantiles(late, n=100)
-    done = len(late) / (time.perf_counter() - start)
-    print(f"{len(late)} requests, {done:.0f}/s, {wrong} errors, p50 {cuts[49]:.1f} ms, "
-          f"p99 {cuts[98]:.1f} ms, memory {memory[1]:.0f} -> {memory[-1]:.0f} MB")  # fmt: skip
-    numbers = {"rate": done, "errors": wrong, "p50": cuts[49], "p99": cuts[98], "memory": memory}
-    print(json.dumps({"benchmark": "serving soak", "seconds": seconds, **numbers}))
 
 
 def megabytes(pid: int) -> float:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
@@ -16,29 +14,20 @@ from recsys_moe.artifact import Artifact, load_artifact
 from recsys_moe.config import suggestion
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.explanation import ExpertShare, expert_shares
-from recsys_moe.few_rows import FEW_ROWS, logits_of_few
 from recsys_moe.item_filters import matching_items
 from recsys_moe.ranking import Ranker
 from recsys_moe.recommender import Recommendation, Recommender, largest
-from recsys_moe.tasks import KINDS
+from recsys_moe.scores import PlainScores, Scorer, Scores, whole_batch
 from recsys_moe.vocabulary import Ids, Vocabulary
 
-__all__ = ["ExpertShare", "Predictor", "Recommendation", "Scores", "Vocabulary"]
-
-ROWS_PER_BATCH = 8192
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Predictions for pairs, in the order of the pairs."""
-
-    tasks: dict[str, Tensor]
-    """Per task (N,) float32: a probability for binary tasks, a value for regression."""
-    unseen_user: Tensor
-    unseen_item: Tensor
-    """bool (N,): the id was unknown in training and the out-of-vocabulary row was used."""
-    calibrated: dict[str, Tensor] = field(default_factory=dict)
-    """Per binary task (N,): the probability calibrated on validation; empty for a model without."""
+__all__ = [
+    "ExpertShare",
+    "PlainScores",
+    "Predictor",
+    "Recommendation",
+    "Scores",
+    "Vocabulary",
+]
 
 
 class Predictor:
@@ -54,14 +43,14 @@ class Predictor:
         self.users = Vocabulary(artifact.schema.user, artifact.users["user"])
         self.items = Vocabulary(artifact.schema.item, artifact.items["item"])
         config = artifact.config
-        # Batches that cut no group of rows that are routed together.
-        self._rows = math.lcm(ROWS_PER_BATCH, config.model.router.eval_rows)
+        rows = whole_batch(config.model.router.eval_rows)
         self._ranker = Ranker(
             artifact.model,
             artifact.schema.item.size,
             seed=config.trainer.seed,
-            whole_rows=self._rows,
+            whole_rows=rows,
         )
+        self._scorer = Scorer(artifact, self._ranker, rows)
         self._recommender = Recommender(artifact, self._ranker)
         self._names = [task.name for task in self.tasks]
 
@@ -81,11 +70,15 @@ class Predictor:
 
         `calibrate=False` leaves `calibrated` empty, for callers who would not look at it.
         """
-        user, unseen_user, item, unseen_item = self._pairs(users, items)
-        logits_BT = self._logits(user, item)
-        raw = {t.name: KINDS[t.kind].link(logits_BT[:, i]) for i, t in enumerate(self.tasks)}
-        calibrated = self._calibrated(logits_BT) if calibrate else {}
-        return Scores(raw, unseen_user, unseen_item, calibrated)
+        return self._scorer.scores(*self._pairs(users, items), calibrate)
+
+    def score_plain(
+        self, users: Sequence[str | int], items: Sequence[str | int], *, calibrate: bool = True
+    ) -> PlainScores:
+        """`score` in plain numbers; for a few pairs in a fraction of its time."""
+        if not 0 < len(users) == len(items) <= self._scorer.one_by_one:
+            return self.score(users, items, calibrate=calibrate).plain()
+        return self._scorer.plain(self.users.places(users), self.items.places(items), calibrate)
 
     def recommend(
         self,
@@ -177,10 +170,10 @@ class Predictor:
         unchanged. Towers are not linear, so contributions need not sum to the logit. Largest
         absolute contribution first. Raises DataError on unequal lengths.
         """
-        user_B, _, item_B, _ = self._pairs(users, items)
+        user_B, item_B = self._pairs(users, items)
         found: list[dict[str, list[ExpertShare]]] = []
         with self._ranker.seeded():
-            for user, item in self._batches(user_B, item_B):
+            for user, item in self._scorer.batches(user_B, item_B):
                 shares = zip(*expert_shares(self.artifact.model, user, item), strict=True)
                 found += [dict(zip(self._names, row, strict=True)) for row in shares]
         return found
@@ -193,31 +186,12 @@ class Predictor:
         """Was this id unknown in training? Then its row of the embedding table stands in."""
         return bool(self.users.index([user])[1])
 
-    def _pairs(self, users: Ids, items: Ids) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _pairs(self, users: Ids, items: Ids) -> tuple[Tensor, Tensor]:
         if len(users) != len(items):
             raise DataError(
                 f"users and items must have the same length, got {len(users)} and {len(items)}"
             )
-        return *self.users.index(users), *self.items.index(items)
-
-    def _batches(self, user_B: Tensor, item_B: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        return zip(user_B.split(self._rows), item_B.split(self._rows), strict=True)
-
-    @torch.inference_mode()
-    def _logits(self, user_B: Tensor, item_B: Tensor) -> Tensor:
-        model = self.artifact.model
-        with self._ranker.seeded():
-            if 0 < len(user_B) <= FEW_ROWS:
-                return logits_of_few(model, user_B, item_B)
-            logits = [model(*batch).logits_BT for batch in self._batches(user_B, item_B)]
-        return torch.cat(logits) if logits else torch.empty(0, len(self.tasks))
-
-    def _calibrated(self, logits_BT: Tensor) -> dict[str, Tensor]:
-        parts = logits_BT.split(ROWS_PER_BATCH)
-        return {
-            name: torch.cat([fit.apply(part[:, self._names.index(name)]) for part in parts])
-            for name, fit in self.artifact.calibration.items()
-        }
+        return self.users.index(users)[0], self.items.index(items)[0]
 
     def _formula(self, score: str | None) -> tuple[str, ...]:
         """Names of the tasks to multiply."""

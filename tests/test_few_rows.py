@@ -45,7 +45,7 @@ def test_scores_do_not_depend_on_the_way_taken(run: Any, monkeypatch: pytest.Mon
     predictor = Predictor.load(run)
     users, items = [1, "nobody"], [2, 3]
     few = predictor.score(users, items)
-    monkeypatch.setattr("recsys_moe.predictor.FEW_ROWS", 0)
+    monkeypatch.setattr("recsys_moe.scores.FEW_ROWS", 0)
     many = predictor.score(users, items)
     for task, values in many.tasks.items():
         torch.testing.assert_close(few.tasks[task], values)

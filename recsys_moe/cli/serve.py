@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,13 @@ def serve(
     model: Model,
     host: Annotated[str, typer.Option(help="Address to bind; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another name that requests may have in Host; * for any. On a loopback address "
+            "only localhost and the address are allowed, elsewhere any name."
+        ),
+    ] = None,
     api_key_file: Annotated[
         Path | None,
         typer.Option(help="File with the key that requests must carry (or RECSYS_MOE_API_KEY)."),
@@ -71,6 +79,8 @@ def serve(
     if missing := [name for name in EXTRA if find_spec(name) is None]:
         remedy = 'install it with: pip install "recsys-moe[serve]"'
         raise ConfigError(f"serve needs {', '.join(missing)}; {remedy}")
+    # Read when numpy is loaded: threads for products as small as ours only wait for each other.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(threads))
     from recsys_moe.serve.limits import Limits
     from recsys_moe.serve.server import Settings, read_key
     from recsys_moe.serve.server import serve as run
@@ -87,4 +97,5 @@ def serve(
         drain=drain,
     )
     key = read_key(api_key_file)
-    run(model, Settings(host, port, limits, key, watch, threads, access_log))
+    names = tuple(allow_host or ())
+    run(model, Settings(host, port, limits, key, watch, threads, access_log, names))

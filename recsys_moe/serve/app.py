@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -25,6 +23,7 @@ FAULTS = {
     409: "The new model cannot be used; the old one stays.",
     413: "The body is too large.",
     415: "The body is not application/json.",
+    421: "`Host` is not a name of this service.",
     422: "The body breaks a rule, which the message names.",
     429: "Too much is waiting; try again after `Retry-After` seconds.",
     500: "A fault of the service.",
@@ -34,20 +33,12 @@ FAULTS = {
 ASKING = (400, 408, 413, 415, 422, 429, 504)
 
 
-class PlainRoute(APIRoute):
-    """Calls its endpoint: what FastAPI does for dependencies and bodies, ours do not need."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
-        return handler
-
-
 @dataclass(frozen=True)
 class Route:
     """One path. `body` is None for GET; `replies` None for text."""
 
     path: str
-    handle: Callable[[Request], Awaitable[Response]]
+    handle: http.Endpoint
     summary: str
     replies: type[BaseModel] | None
     body: type[BaseModel] | None = None
@@ -65,13 +56,13 @@ def build_app(service: Service) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # it would redirect to any Host, before the key is checked
-        telemetry=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    app.router.route_class = PlainRoute
     app.add_exception_handler(HTTPException, http.on_http_error)
-    app.add_middleware(http.Observed, metrics=service.metrics)
+    direct: dict[tuple[str, str], http.Direct] = {}
+    app.add_middleware(http.Observed, metrics=service.metrics, direct=direct, hosts=service.hosts)
     for route in routes(service):
-        _add(app, route, service.key)
+        direct[route.method, route.path] = http.Direct(route.path, _add(app, route, service))
     add_page(app)
     return app
 
@@ -142,7 +133,9 @@ def routes(service: Service) -> list[Route]:
     return found
 
 
-def _add(app: FastAPI, route: Route, key: str | None) -> None:
+def _add(app: FastAPI, route: Route, service: Service) -> http.Endpoint:
+    """Document the route, answer other methods on its path with 405, and return its endpoint."""
+    key = service.key
     guarded = route.guarded and key is not None
 
     async def endpoint(request: Request) -> Response:
@@ -150,7 +143,8 @@ def _add(app: FastAPI, route: Route, key: str | None) -> None:
             http.check_key(request, key)
         return await route.handle(request)
 
-    faults = (*route.faults, *((401,) if guarded else ()), 500)
+    named = service.hosts is not None
+    faults = (*route.faults, *((401,) if guarded else ()), *((421,) if named else ()), 500)
     app.add_api_route(
         route.path,
         endpoint,
@@ -161,6 +155,7 @@ def _add(app: FastAPI, route: Route, key: str | None) -> None:
         responses=_replies(route, faults),
         openapi_extra=_extra(route, guarded),
     )
+    return endpoint
 
 
 def _replies(route: Route, faults: tuple[int, ...]) -> dict[int | str, dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import chain
 
 from recsys_moe.explanation import ExpertShare
-from recsys_moe.predictor import Recommendation, Scores
+from recsys_moe.predictor import PlainScores, Recommendation
 from recsys_moe.serve import schemas
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Loaded
@@ -27,7 +27,7 @@ class Scoring:
             return [reply for request in requests for reply in self.predict([request])]
         users = list(chain.from_iterable(request.users for request in requests))
         items = list(chain.from_iterable(request.items for request in requests))
-        scores = loaded.predictor.score(users, items)
+        scores = loaded.predictor.score_plain(users, items)
         return self._cut(scores, [len(request.users) for request in requests], loaded.version)
 
     def recommend(self, requests: list[RecommendRequest]) -> list[schemas.RecommendReply]:
@@ -58,18 +58,18 @@ class Scoring:
         return schemas.RecommendReply(model=loaded.version, rankings=rankings)
 
     def _explanations(self, loaded: Loaded, request: Pairs) -> schemas.ExplainReply:
-        scores = loaded.predictor.score(request.users, request.items, calibrate=False)
-        unseen_user, unseen_item = self._unseen(scores)
+        scores = loaded.predictor.score_plain(request.users, request.items, calibrate=False)
+        self._count_unseen(scores)
         explanations = loaded.predictor.explain(request.users, request.items)
         pairs = [
             schemas.Explanation(
                 user=user,
                 item=item,
-                unseen_user=unseen_user[row],
-                unseen_item=unseen_item[row],
+                unseen_user=scores.unseen_user[row],
+                unseen_item=scores.unseen_item[row],
                 tasks={
                     task: schemas.TaskExplanation(
-                        score=float(scores.tasks[task][row]), experts=_shares(experts)
+                        score=scores.tasks[task][row], experts=_shares(experts)
                     )
                     for task, experts in explanations[row].items()
                 },
@@ -78,17 +78,15 @@ class Scoring:
         ]
         return schemas.ExplainReply(model=loaded.version, pairs=pairs)
 
-    def _unseen(self, scores: Scores) -> tuple[list[bool], list[bool]]:
-        user, item = scores.unseen_user.tolist(), scores.unseen_item.tolist()
-        self._metrics.unseen("user", sum(user))
-        self._metrics.unseen("item", sum(item))
-        return user, item
+    def _count_unseen(self, scores: PlainScores) -> None:
+        self._metrics.unseen("user", sum(scores.unseen_user))
+        self._metrics.unseen("item", sum(scores.unseen_item))
 
-    def _cut(self, scores: Scores, sizes: list[int], version: str) -> list[schemas.PredictReply]:
+    def _cut(
+        self, scores: PlainScores, sizes: list[int], version: str
+    ) -> list[schemas.PredictReply]:
         """One reply per request out of the scores of all of them."""
-        tasks = {name: values.tolist() for name, values in scores.tasks.items()}
-        calibrated = {name: values.tolist() for name, values in scores.calibrated.items()}
-        unseen_user, unseen_item = self._unseen(scores)
+        self._count_unseen(scores)
         replies, start = [], 0
         for size in sizes:
             rows = slice(start, start + size)
@@ -96,10 +94,10 @@ class Scoring:
                 # Our own numbers need no validation, and this is the hottest path there is.
                 schemas.PredictReply.model_construct(
                     model=version,
-                    scores={name: values[rows] for name, values in tasks.items()},
-                    calibrated={name: values[rows] for name, values in calibrated.items()},
-                    unseen_user=unseen_user[rows],
-                    unseen_item=unseen_item[rows],
+                    scores={name: values[rows] for name, values in scores.tasks.items()},
+                    calibrated={name: values[rows] for name, values in scores.calibrated.items()},
+                    unseen_user=scores.unseen_user[rows],
+                    unseen_item=scores.unseen_item[rows],
                 )
             )
             start += size

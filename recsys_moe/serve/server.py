@@ -21,6 +21,7 @@ import uvicorn
 
 from recsys_moe.errors import ConfigError, RunError
 from recsys_moe.serve.app import build_app
+from recsys_moe.serve.hosts import allowed_hosts, checked_names
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Models
@@ -43,8 +44,11 @@ class Settings:
     threads: int = 1
     """Threads of one tensor operation."""
     access_log: bool = False
+    hosts: tuple[str, ...] = ()
+    """More names that requests may have in `Host` (see `hosts.allowed_hosts`)."""
 
     def __post_init__(self) -> None:
+        checked_names(self.hosts)
         if self.watch < 0:
             raise ConfigError(f"--watch must be at least 0 seconds, got {self.watch:g}")
         if self.threads < 1:
@@ -81,7 +85,8 @@ def serve(model: Path, settings: Settings) -> None:
     with _listener(settings.host, settings.port) as listener:
         metrics = Metrics()
         models = Models(model, metrics, _settle)
-        service = Service(models, metrics, settings.limits, settings.key)
+        hosts = allowed_hosts(listener.getsockname()[0], checked_names(settings.hosts))
+        service = Service(models, metrics, settings.limits, settings.key, hosts)
         config = uvicorn.Config(
             build_app(service),
             log_config=None,
@@ -103,6 +108,8 @@ class Server(uvicorn.Server):
         self._service = service
         self._settings = settings
         self._background: set[asyncio.Task[None]] = set()
+        # One task per request whose head has been read.
+        service.batcher.alone = lambda: len(self.server_state.tasks) == 1
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

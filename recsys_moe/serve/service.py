@@ -30,10 +30,16 @@ class Service:
     """What the routes call."""
 
     def __init__(
-        self, models: Models, metrics: Metrics, limits: Limits, key: str | None = None
+        self,
+        models: Models,
+        metrics: Metrics,
+        limits: Limits,
+        key: str | None = None,
+        hosts: frozenset[bytes] | None = None,
     ) -> None:
-        """`key`: the API key that requests must carry, if any."""
-        self.models, self.metrics, self.limits, self.key = models, metrics, limits, key
+        """`key`: the API key that requests must carry, if any. `hosts`: what they may call us."""
+        self.models, self.metrics, self.limits = models, metrics, limits
+        self.key, self.hosts = key, hosts
         self.draining = False
         scoring = Scoring(lambda: models.current, metrics)
         others = limits.max_queue_users

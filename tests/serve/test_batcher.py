@@ -94,6 +94,33 @@ def test_lanes_take_turns() -> None:
     assert order == ["a", "b", "a", "b", "a"]
 
 
+def test_the_only_request_of_a_server_runs_at_once_and_others_still_together() -> None:
+    ran: list[list[int]] = []
+
+    def noted(requests: list[int]) -> list[int]:
+        ran.append(requests)
+        return doubled(requests)
+
+    async def go() -> None:
+        batcher = Batcher([Lane("a", noted, 8, 100, inline=4)], Metrics())
+        batcher.alone = lambda: bool(alone)
+        asyncio.get_running_loop().call_soon(ran.append, [])  # the next turn of the loop
+        assert await batcher.submit("a", 7, 4, 5.0) == 14
+        assert ran == [[7]]
+        with pytest.raises(ValueError, match="13"):
+            await batcher.submit("a", 13, 1, 5.0)
+        assert await batcher.submit("a", 8, 5, 5.0) == 16  # too many rows for the loop: a thread
+        assert ran[-2:] == [[], [8]]
+        alone.clear()
+        both = (batcher.submit("a", number, 1, 5.0) for number in (1, 2))
+        assert await asyncio.gather(*both) == [2, 4]
+        assert ran[-1] == [1, 2]
+        batcher.close()
+
+    alone = [True]
+    asyncio.run(go())
+
+
 def test_the_queue_is_empty_again_afterwards() -> None:
     lane = Lane("a", doubled, 1, 3)
     together(lane, *range(5))

@@ -18,10 +18,10 @@ import httpx
 import pytest
 import uvicorn
 
-from recsys_moe.errors import ConfigError, RunError
+from recsys_moe.errors import ConfigError, DataError, RunError
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.server import Server, Settings, _listener, read_key, serve
-from tests.serve.conftest import KEY, Caller, retrained
+from tests.serve.conftest import KEY, Caller, retrained, sealed
 
 PAIR = {"users": [1], "items": [2]}
 MAIN = """
@@ -77,10 +77,14 @@ def running(*args: object) -> Iterator[Running]:
 
 
 def test_a_server_lives_and_ends_as_promised(folder: Path) -> None:
-    with running(folder, "--watch", "0") as server:
+    with running(folder, "--watch", "0", "--allow-host", "scores.example") as server:
         assert server.client.get("/readyz").json() == {"status": "ready"}
         assert server.client.post("/predict", json=PAIR).status_code == 200
         assert httpx.post(f"{server.client.base_url}/predict", json=PAIR).status_code == 401
+        rebound = {"Host": "elsewhere.example"}
+        assert server.client.get("/model", headers=rebound).status_code == 421
+        named = {"Host": "scores.example:80"}
+        assert server.client.get("/model", headers=named).status_code == 200
         retrained(folder)
         server.process.send_signal(signal.SIGHUP)
         version = server.wait_for("now serving model (.*)")
@@ -98,7 +102,7 @@ def sent_in_two_halves(server: Running, body: bytes) -> bytes:
     """The status line of a request that was in flight when SIGTERM came."""
     url = server.client.base_url
     with socket.create_connection((url.host, url.port or 80), timeout=10) as connection:
-        head = f"POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+        head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body[:5])
         time.sleep(0.2)
@@ -133,11 +137,33 @@ def test_a_taken_port_is_named_before_the_model_is_loaded() -> None:
 
 
 def test_a_folder_without_a_model_is_exit_code_3(tmp_path: Path) -> None:
-    from recsys_moe.errors import DataError
-
     with pytest.raises(DataError, match="neither a model folder") as caught:
         serve(tmp_path, Settings(port=0))
     assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["modle: {}", "model: {num_experts: 0}", "optim: {lr: much}", "model: {router: {name: x}}"],
+)
+def test_a_model_whose_settings_are_not_valid_is_exit_code_3(folder: Path, line: str) -> None:
+    (folder / "config.yaml").write_text(f"{line}\n")
+    sealed(folder, "config.yaml")
+    with pytest.raises(DataError, match=r"config\.yaml cannot be used: .*") as caught:
+        serve(folder, Settings(port=0))
+    assert caught.value.exit_code == 3
+    assert "\n" not in str(caught.value)
+
+
+def test_a_lone_request_is_known_by_the_tasks_of_the_server(run: Path) -> None:
+    caller = Caller(run)
+    server = Server(uvicorn.Config(caller.app, log_config=None), caller.service, Settings())
+    tasks: set[object] = server.server_state.tasks  # type: ignore[assignment]
+    assert not caller.service.batcher.alone()
+    tasks.add("one")
+    assert caller.service.batcher.alone()
+    tasks.add("two")
+    assert not caller.service.batcher.alone()
 
 
 def test_the_key_comes_from_the_file_before_the_environment(
