@@ -25,7 +25,7 @@ import shape
 
 HERE = Path(__file__).parent
 SCRIPTS = ("step", "experts", "lightning_share", "memory", "validation", "feeding", "precision",
-           "gpu", "embeddings", "ranking")  # fmt: skip
+           "gpu", "embeddings", "all_to_all", "ranking")  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> None:

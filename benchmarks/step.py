@@ -1,6 +1,7 @@
 """One training step against its floor: the same FLOPs and bytes at the machine's own rates.
 
     python benchmarks/step.py [--rounds N] [--clock wall|cpu]
+    python benchmarks/step.py --parts          # where the step goes instead: parts.py
 
 The paper's MovieLens-1M shape. Each round runs an untimed step, as a training loop has one before
 every step, then a timed one (forward, backward, optimizer), sgemm on squares, the step's own
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import common
+import parts
 import torch
 from shape import Step, build_model
 from torch import Tensor, nn
@@ -24,14 +26,21 @@ SQUARES = (512, 1024, 2048)
 BYTES_PER_PARAMETER = 28
 """Adam in float32 reads p, g, m, v and writes p, m, v."""
 PARTS = ("forward", "backward", "optimizer")
+COPIED = 64 * 2**20
+"""Bytes that a copy moves for the rate of `--parts`."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = common.parser(__doc__, rounds=60)
     parser.add_argument("--experts", type=int, default=16)
     parser.add_argument("--squares", type=int, nargs="+", default=SQUARES)
+    parser.add_argument("--parts", action="store_true", help="time the parts of a step instead")
     options = common.parse(parser, argv)
     with training_process():
+        if options.parts:
+            squares = {f"{n}": square(n) for n in options.squares}
+            parts.main(options, squares, copy(COPIED), COPIED)
+            return
         model = build_model(num_experts=options.experts)
         step = Step(model)
         step.forward()

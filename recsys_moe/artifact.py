@@ -26,13 +26,14 @@ import pyarrow.parquet as pq
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 import recsys_moe
 from recsys_moe import calibration
 from recsys_moe.calibration import Calibrations
 from recsys_moe.config import Config, parse_config, read_config_file
 from recsys_moe.model import MultiTaskMoE
-from recsys_moe.schema import DataError, Feature, Schema, sha256_file
+from recsys_moe.schema import ConfigError, DataError, Feature, Schema, sha256_file
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
@@ -77,8 +78,13 @@ class Artifact:
     """Empty for a model that was written before there was calibration."""
 
 
-def build_model(config: Config, schema: Schema) -> MultiTaskMoE:
-    """The untrained model that a configuration describes for the data of `schema`."""
+def build_model(
+    config: Config, schema: Schema, *, tables: Callable[[int, int], nn.Embedding] | None = None
+) -> MultiTaskMoE:
+    """The untrained model that a configuration describes for the data of `schema`.
+
+    `tables`: see MultiTaskMoE.
+    """
     settings = config.model
     return MultiTaskMoE(
         schema.user.size,
@@ -91,6 +97,7 @@ def build_model(config: Config, schema: Schema) -> MultiTaskMoE:
         tower_dims=settings.tower_dims,
         dropout=settings.dropout,
         dispatch=settings.dispatch,
+        tables=tables,
     )
 
 
@@ -182,7 +189,7 @@ def load_artifact(path: Path) -> Artifact:
     parts = _parts(folder, _checked_version(folder))
     with _reading(folder / "schema.json"):
         schema = Schema.load(folder)
-    config = parse_config(parts["config"])
+    config = _config(folder / "config.yaml", parts["config"])
     return Artifact(
         schema=schema,
         config=config,
@@ -193,6 +200,15 @@ def load_artifact(path: Path) -> Artifact:
         card=parts["card"],
         calibration=_calibrations(folder, parts["calibration"]),
     )
+
+
+def _config(path: Path, content: dict[str, Any]) -> Config:
+    """A setting that is wrong here is no fault of the command line."""
+    try:
+        return parse_config(content)
+    except ConfigError as error:
+        reason = (str(error).splitlines() or ["it is not valid"])[0]
+        raise DataError(f"{path} cannot be used: {reason}") from None
 
 
 @contextmanager
@@ -242,7 +258,7 @@ def _load_model(folder: Path, config: Config, schema: Schema) -> MultiTaskMoE:
     try:
         model = build_model(config, schema)
         model.load_state_dict(load_file(folder / "weights.safetensors"))
-    except (RuntimeError, TypeError, SafetensorError) as error:
+    except (RuntimeError, TypeError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(
             f"{folder}/weights.safetensors does not fit config.yaml: {reason}"

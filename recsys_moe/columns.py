@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from recsys_moe.schema import DataError, Schema
 
@@ -209,9 +210,10 @@ class StoredColumns:
             raise DataError(f"{part}: column {missing[0]!r} is missing; prepare the data again")
         table = _read(lambda _: file.read_row_group(group, columns=names), part)
         user, item = (_indices(table[one.column], one.size, part) for one in features)
-        labels = torch.empty(table.num_rows, len(tasks))
+        labels = torch.full((table.num_rows, len(tasks)), torch.nan)
         for column, task in enumerate(tasks):
-            labels[:, column] = torch.from_numpy(table[task.column].to_numpy().copy())
+            known, values = _known(table[task.column], pa.float32(), part)
+            labels[known, column] = values
         return Columns(user, item, labels)
 
     def chunks(self) -> Iterator[Columns]:
@@ -224,6 +226,7 @@ class StoredColumns:
         for chunk in self.chunks():
             columns.put(start, chunk.take(slice(None)))
             start += len(chunk)
+        pa.default_memory_pool().release_unused()  # else it keeps what the reader needed
         return columns
 
 
@@ -249,10 +252,20 @@ def _row_groups(folder: Path) -> list[tuple[Path, int, int]]:
 
 
 def _indices(column: pa.ChunkedArray, size: int, part: Path) -> Tensor:
-    values = column.to_numpy()
-    if column.null_count or values.min(initial=0) < 0 or values.max(initial=0) > size:
+    known, values = _known(column, pa.int32(), part)
+    if not (known.all() and (values >= 0).all() and (values <= size).all()):
         raise DataError(f"{part}: indices must be in 0..{size}; prepare the data again")
-    return torch.from_numpy(values.copy())
+    return values.clone()
+
+
+def _known(column: pa.ChunkedArray, kind: pa.DataType, part: Path) -> tuple[Tensor, Tensor]:
+    """Which rows have a value, bool (N,), and these values, read-only.
+
+    Not by `to_numpy`, which imports pandas: 45 MB that training has no other use for.
+    """
+    known = _read(lambda _: column.is_valid().cast(pa.uint8()).combine_chunks(), part)
+    values = _read(lambda _: column.drop_null().cast(kind).combine_chunks(), part)
+    return from_dlpack(known).bool(), from_dlpack(values)
 
 
 def _read(reader: Callable[[Path], T], part: Path) -> T:

@@ -71,6 +71,23 @@ class Evaluation:
         self.rows += other.rows
         self.batchwise_sum += other.batchwise_sum
 
+    def calibrate(self) -> Calibrations:
+        """Fit the calibrations of the binary tasks on the rows seen, and judge by them."""
+        for task, metrics in zip(self.tasks, self.metrics, strict=True):
+            if isinstance(metrics, BinaryMetrics):
+                logits_N1, labels_N1 = (c.values[:, None] for c in (metrics.logits, metrics.labels))
+                metrics.calibration = fit_calibrations(logits_N1, labels_N1, [task]).get(task.name)
+        return self.calibrations
+
+    @property
+    def calibrations(self) -> Calibrations:
+        """In use, by task name."""
+        found = {}
+        for task, metrics in zip(self.tasks, self.metrics, strict=True):
+            if isinstance(metrics, BinaryMetrics) and metrics.calibration is not None:
+                found[task.name] = metrics.calibration
+        return found
+
     def _parts(self) -> list[TaskMetrics | RoutingMetrics]:
         return [*self.metrics, *self.routing, self.union]
 
@@ -120,7 +137,6 @@ def merged(parts: Iterable[Evaluation]) -> Evaluation:
     return first
 
 
-@torch.inference_mode()
 def evaluate_model(
     model: MultiTaskMoE,
     batches: Iterable[Batch],
@@ -131,30 +147,27 @@ def evaluate_model(
     calibrations: Calibrations | None = None,
 ) -> dict[str, Any]:
     """Evaluate `model` in evaluation mode on its own device; `progress` is told rows done."""
-    model.eval()
-    model.reseed(config.trainer.seed)  # only routers that sample at inference draw
-    device = model.user_embedding.weight.device
     evaluation = Evaluation(schema, config, calibrations)
-    for batch in batches:
-        user, item, labels = (tensor.to(device) for tensor in batch)
-        evaluation.update(model(user, item), labels)
-        progress(len(labels))
+    add_rows(evaluation, model, batches, config, progress)
     return evaluation.result(split)
 
 
 @torch.inference_mode()
-def calibrate(
-    model: MultiTaskMoE, batches: Iterable[Batch], schema: Schema, config: Config
-) -> Calibrations:
-    """Calibrations of the binary tasks, fitted on the logits of all rows of `batches`."""
+def add_rows(
+    evaluation: Evaluation,
+    model: MultiTaskMoE,
+    batches: Iterable[Batch],
+    config: Config,
+    progress: Callable[[int], None] = lambda rows: None,
+) -> None:
+    """Score `batches` by `model` in evaluation mode and add them to `evaluation`."""
     model.eval()
-    model.reseed(config.trainer.seed)
+    model.reseed(config.trainer.seed)  # only routers that sample at inference draw
     device = model.user_embedding.weight.device
-    logits, labels = [], []
     for batch in batches:
-        logits.append(model(batch.user.to(device), batch.item.to(device)).logits_BT.cpu())
-        labels.append(batch.labels)
-    return fit_calibrations(torch.cat(logits), torch.cat(labels), schema.tasks)
+        user, item, labels = (tensor.to(device) for tensor in batch)
+        evaluation.update(model(user, item), labels)
+        progress(len(labels))
 
 
 def evaluate_artifact(
@@ -170,9 +183,7 @@ def evaluate_artifact(
     if split not in SPLITS:
         raise ConfigError(f"--split must be one of {', '.join(SPLITS)}, got {split!r}")
     artifact = load_artifact(path)
-    folder = Path(data) if data else _recorded_data(path)
-    schema = Schema.load(folder)
-    _check_fits(artifact, schema, folder)
+    folder, schema = data_of(path, artifact, data)
     most = rows_within(schema, artifact.config.data.max_memory_mb)
     batches = eval_batches(open_rows(folder, schema, split, most), artifact.config.eval_rows)
     result = evaluate_model(
@@ -180,6 +191,17 @@ def evaluate_artifact(
     )
     result["trained_on_these_data"] = schema == artifact.schema
     return result
+
+
+def data_of(path: Path, artifact: Artifact, data: Path | None) -> tuple[Path, Schema]:
+    """The prepared folder `data`, by default the one that the run at `path` has on record.
+
+    Raises DataError when there is none or it does not fit the model.
+    """
+    folder = Path(data) if data else _recorded_data(path)
+    schema = Schema.load(folder)
+    _check_fits(artifact, schema, folder)
+    return folder, schema
 
 
 def _recorded_data(path: Path) -> Path:

@@ -5,7 +5,7 @@ A plain nn.Module on plain tensors. Axes: B batch, T tasks, D = user + item embe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -45,10 +45,13 @@ class MultiTaskMoE(nn.Module):
         tower_dims: Sequence[int] = (256,),
         dropout: float = 0.5,
         dispatch: Dispatch = "auto",
+        tables: Callable[[int, int], nn.Embedding] | None = None,
     ) -> None:
+        """`tables`: (rows, columns) -> embedding, for another kind than the usual one."""
         super().__init__()
-        self.user_embedding = _embedding(num_users + 1, embedding_dim)
-        self.item_embedding = _embedding(num_items + 1, embedding_dim)
+        table = tables or _embedding
+        self.user_embedding = table(num_users + 1, embedding_dim)
+        self.item_embedding = table(num_items + 1, embedding_dim)
         shape = RouterShape(2 * embedding_dim, num_experts, num_users)
         routers = [find_router(router.name)(router, shape) for _ in range(num_tasks)]
         experts = Experts(num_experts, shape.input_dim, expert_dim, dropout)

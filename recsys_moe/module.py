@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial, reduce
 from typing import Any
 
 import lightning
@@ -15,11 +17,13 @@ from recsys_moe.config import Config, parse_config
 from recsys_moe.devices import Counts, all_sum, on_first, process_count, step_counts
 from recsys_moe.errors import RunError
 from recsys_moe.evaluate import Evaluation, merged, task_weights
+from recsys_moe.launch import rank
 from recsys_moe.lazy_adam import LazyAdam, fits
 from recsys_moe.model import Output
 from recsys_moe.penalties import penalty
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
+from recsys_moe.sharded import ShardedEmbedding, join_lookup, tables_of
 from recsys_moe.tasks import mean_disagreement, mean_loss
 
 LAZY_FROM = 40
@@ -45,13 +49,17 @@ class RecModule(lightning.LightningModule):
         self.weights = task_weights(self.config, self.schema.tasks)
         self.penalty_weights = self.config.penalties.model_dump()
         torch.manual_seed(stream_seed(self.config.trainer.seed, "init"))
-        self.model = build_model(self.config, self.schema)
+        self.model = build_model(self.config, self.schema, tables=self._make_tables())
         self._lazy: LazyAdam | None = None
         self._reset_epoch_sums()
 
     def _reset_epoch_sums(self) -> None:
         self._loss_sum, self._pairs = (torch.zeros((), dtype=torch.float64) for _ in range(2))
         self._rows = 0
+
+    def _make_tables(self) -> Callable[[int, int], nn.Embedding] | None:
+        settings = self.config.trainer
+        return tables_of(rank(), settings.processes) if settings.is_sharded else None
 
     def start_routers(self, counts_U: Tensor) -> None:
         """Tell the routers how often each known user occurs in training."""
@@ -77,12 +85,12 @@ class RecModule(lightning.LightningModule):
 
     def _penalties(self, output: Output) -> Tensor:
         """Sum over the task routers, not multiplied by the task weights."""
-        total = output.logits_BT.new_zeros(())
+        total: Tensor | float = 0.0
         for router, routing in zip(self.model.routers, output.routings, strict=True):
             total = total + penalty(self.penalty_weights, routing, router.kept)
             for name, weight in router.loss_weights.items():
                 total = total + weight * routing.losses[name]
-        return total
+        return total if isinstance(total, Tensor) else output.logits_BT.new_full((), total)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["epoch_sums"] = self._epoch_sums().cpu()
@@ -116,7 +124,7 @@ class RecModule(lightning.LightningModule):
         return passes * loss + extra
 
     def _add_to_epoch(self, loss_sum: Tensor, output: Output, rows: int) -> None:
-        selected_BE = torch.stack([routing.selected_BE for routing in output.routings]).any(0)
+        selected_BE = reduce(torch.logical_or, [r.selected_BE for r in output.routings])
         self._loss_sum = self._loss_sum.to(loss_sum.device) + loss_sum
         self._pairs = self._pairs.to(loss_sum.device) + selected_BE.sum()
         self._rows += rows
@@ -150,7 +158,8 @@ class RecModule(lightning.LightningModule):
     def _catch_up(self, batch: Batch) -> None:
         """Let the rows of lazy tables that the step reads do the steps they have missed."""
         for table, index_B in zip(self._tables(), (batch.user, batch.item), strict=True):
-            if self._lazy is not None and table.sparse:
+            is_own = not isinstance(table, ShardedEmbedding)  # else it tells which of its rows
+            if self._lazy is not None and table.sparse and is_own:
                 self._lazy.catch_up(table.weight, index_B)
 
     def _flush(self) -> None:
@@ -162,13 +171,15 @@ class RecModule(lightning.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self._flush()  # also before the checkpoint, which is written after validation
-        rank, seed = self.global_rank, self.config.trainer.seed
-        self.model.reseed(stream_seed(seed, "validation", rank) if rank else seed)
+        number, seed = self.global_rank, self.config.trainer.seed
+        self.model.reseed(stream_seed(seed, "validation", number) if number else seed)
         self._evaluation = Evaluation(self.schema, self.config)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        if len(batch.user):  # none where there are fewer batches than processes
+        if len(batch.user):
             self._evaluation.update(self.model(batch.user, batch.item), batch.labels)
+        else:  # others have a batch more
+            join_lookup(self._tables())
 
     def on_validation_epoch_end(self) -> None:
         result = on_first(self._evaluation, lambda parts: merged(parts).result("val"))
@@ -218,6 +229,9 @@ class RecModule(lightning.LightningModule):
             decay = settings.weight_decay
             return torch.optim.Adam(self.parameters(), weight_decay=decay, fused=True, **common)
         self._lazy = LazyAdam(self.parameters(), [table.weight for table in lazy], **common)
+        for table in lazy:
+            if isinstance(table, ShardedEmbedding):
+                table.before_read = partial(self._lazy.catch_up, table.weight)
         return self._lazy
 
     def _tables(self) -> list[nn.Embedding]:
@@ -228,8 +242,8 @@ class RecModule(lightning.LightningModule):
         settings, tables = self.config.optim, self._tables()
         if settings.embeddings != "auto":
             return tables if settings.embeddings == "lazy" else []
-        several = self.config.trainer.processes > 1
-        if settings.weight_decay or not fits(settings.betas) or several:
+        is_copied = self.config.trainer.processes > 1 and not self.config.trainer.is_sharded
+        if settings.weight_decay or not fits(settings.betas) or is_copied:
             return []
         rows = LAZY_FROM * self.config.trainer.batch_size
-        return [t for t in tables if len(t.weight) >= rows and t.weight.device.type == "cpu"]
+        return [t for t in tables if t.num_embeddings >= rows and t.weight.device.type == "cpu"]

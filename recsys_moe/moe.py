@@ -55,18 +55,34 @@ class MoE(nn.Module):
 
     def forward(self, x_BD: Tensor, user_B: Tensor) -> tuple[Tensor, list[Routing]]:
         """(B, D) and user indices (B,) -> mixtures (B, T, H) and the routing of each task."""
+        weights_BTE, selected_BTE, routings = self._route(x_BD, user_B)
+        experts = self.experts
+        parts = experts.kernel_EDH, experts.bias_EH, experts.dropout
+        if self._is_sparse(selected_BTE):
+            return sparse_experts(x_BD, weights_BTE, selected_BTE, *parts), routings
+        return dense_experts(x_BD, weights_BTE, *parts), routings
+
+    def _route(self, x_BD: Tensor, user_B: Tensor) -> tuple[Tensor, Tensor, list[Routing]]:
+        """Weights and selection (B, T, E), and the routing of each task."""
+        joint = self._joint(x_BD)
+        if joint is not None:
+            return joint.weights_BE, joint.selected_BE, joint.per_task()
         routings = [
             router(x_BD, user_B) if router.uses_users else router(x_BD) for router in self.routers
         ]
         for router, routing in zip(self.routers, routings, strict=True):
             check_routing(routing, type(router).__name__, len(self.experts.kernel_EDH))
         weights_BTE = torch.stack([routing.weights_BE for routing in routings], dim=1)
-        selected_BTE = torch.stack([routing.selected_BE for routing in routings], dim=1)
-        experts = self.experts
-        parts = experts.kernel_EDH, experts.bias_EH, experts.dropout
-        if self._is_sparse(selected_BTE):
-            return sparse_experts(x_BD, weights_BTE, selected_BTE, *parts), routings
-        return dense_experts(x_BD, weights_BTE, *parts), routings
+        return weights_BTE, torch.stack([r.selected_BE for r in routings], dim=1), routings
+
+    def _joint(self, x_BD: Tensor) -> Routing | None:
+        """All tasks at once, where their routers are alike and have a way to."""
+        first, *others = self.routers
+        if not others or not isinstance(first, Router):
+            return None
+        kind = type(first)
+        alike = all(type(r) is kind and r.config == first.config for r in others)
+        return kind.joint(list(self.routers), x_BD) if alike else None
 
     def _is_sparse(self, selected_BTE: Tensor) -> bool:
         if self.dispatch != "auto":

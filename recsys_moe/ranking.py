@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -133,11 +134,13 @@ class Ranker:
     def _route(self, router: Router, user_U: Tensor, place_B: Tensor, item_B: Tensor) -> Routing:
         model, rows = self.model, len(item_B)
         width = model.user_embedding.embedding_dim
-        item_BD = self._buffers.take("item", rows, width)
-        torch.index_select(model.item_embedding.weight, 0, item_B, out=item_BD)
-        user_BD = _of_users(model.user_embedding(user_U), place_B).expand(rows, -1)
         x_BD = self._buffers.take("x", rows, 2 * width)
-        torch.cat([user_BD, item_BD], -1, out=x_BD)
+        x_BD[:, :width] = _of_users(model.user_embedding(user_U), place_B)
+        first = int(item_B[0]) if rows else 0
+        if torch.equal(item_B, torch.arange(first, first + rows)):  # nothing to gather
+            x_BD[:, width:] = model.item_embedding.weight[first : first + rows]
+        else:
+            x_BD[:, width:] = model.item_embedding.weight.index_select(0, item_B)
         return route(router, x_BD, _of_users(user_U, place_B).expand(rows))
 
     def _user_halves(self, user_U: Tensor) -> Tensor:
@@ -148,18 +151,17 @@ class Ranker:
 
     def _mixed(self, user_EUH: Tensor, place_B: Tensor, item_B: Tensor, routing: Routing) -> Tensor:
         """The mixture (B, H): sum_e w_e relu(user half + item half) over the chosen experts."""
-        selected_BE = routing.selected_BE
-        sizes_E = selected_BE.sum(0).tolist()
-        row_P = selected_BE.t().nonzero(as_tuple=True)[1]
-        item_P, place_P = item_B[row_P], place_B[row_P]
-        hidden_PH = self._buffers.take("hidden", len(row_P), user_EUH.shape[-1])
+        chosen = _Chosen.of(routing)
+        item_P = item_B.index_select(0, chosen.row_P)
+        place_P = place_B.index_select(0, chosen.row_P) if user_EUH.shape[1] > 1 else place_B
+        hidden_PH = self._buffers.take("hidden", len(item_P), user_EUH.shape[-1])
         start = 0
-        for expert, size in enumerate(sizes_E):
+        for expert, size in enumerate(chosen.sizes_E):
             if size:
                 part, start = slice(start, start + size), start + size
                 self._item_half(expert, item_P[part], hidden_PH[part])
                 hidden_PH[part] += _of_users(user_EUH[expert], place_P[part])
-        return _mix(hidden_PH.relu_(), selected_BE, routing.weights_BE)
+        return chosen.mix(hidden_PH.relu_())
 
     def _tower_logits(self, tower: nn.Module, x_BH: Tensor) -> Tensor:
         """Logits (B,), layer by layer into buffers."""
@@ -209,18 +211,39 @@ def route(router: Router, x_BD: Tensor, user_B: Tensor) -> Routing:
     return routing
 
 
-def _mix(hidden_PH: Tensor, selected_BE: Tensor, weights_BE: Tensor) -> Tensor:
-    """Weighted sums (B, H) of the pairs of each row; the pairs are in the order of experts.
+class _Chosen(NamedTuple):
+    """The chosen pairs P in the order of their experts, and where each row finds its own."""
 
-    `embedding_bag` weighs and adds in one pass.
-    """
-    pair_BE = (selected_BE.t().flatten().cumsum(0) - 1).view(selected_BE.shape[::-1]).t()
-    count_B = selected_BE.sum(-1)
-    starts_B = count_B.cumsum(0) - count_B
-    weights_N = weights_BE[selected_BE]
-    return torch.embedding_bag(
-        hidden_PH, pair_BE[selected_BE], starts_B, False, 0, False, weights_N
-    )[0]
+    row_P: Tensor
+    sizes_E: list[int]
+    pair_P: Tensor
+    """The pairs in the order of their rows..."""
+    weight_P: Tensor
+    """... with their weights..."""
+    start_B: Tensor
+    """... and where those of each row start."""
+
+    @classmethod
+    def of(cls, routing: Routing) -> _Chosen:
+        """One search for what is selected: masks as indices would each repeat it."""
+        selected_BE = routing.selected_BE
+        rows, experts = selected_BE.shape
+        selected_EB = selected_BE.t().contiguous()
+        found_P = selected_EB.flatten().nonzero()[:, 0]
+        expert_P = found_P.div(rows, rounding_mode="floor")
+        row_P = found_P - expert_P * rows
+        flat_P = row_P * experts + expert_P
+        ends_BE = selected_BE.flatten().cumsum(0)
+        place_P = ends_BE.index_select(0, flat_P) - 1  # in the order of rows
+        pair_P = torch.empty_like(place_P).scatter_(0, place_P, torch.arange(len(place_P)))
+        weight_P = routing.weights_BE.flatten().index_select(0, flat_P.index_select(0, pair_P))
+        start_B = torch.cat([ends_BE.new_zeros(1), ends_BE[experts - 1 : -1 : experts]])
+        return cls(row_P, selected_EB.sum(1).tolist(), pair_P, weight_P, start_B)
+
+    def mix(self, hidden_PH: Tensor) -> Tensor:
+        """Weighted sums (B, H) of each row's pairs, weighed and added in one pass."""
+        bag = (self.pair_P, self.start_B, False, 0, False, self.weight_P)
+        return torch.embedding_bag(hidden_PH, *bag)[0]
 
 
 def _of_users(values_U: Tensor, place_P: Tensor) -> Tensor:

@@ -56,10 +56,9 @@ def row_losses(kind: TaskKind, logits_B: Tensor, labels_B: Tensor) -> tuple[Tens
     The label is replaced before the loss is taken: a NaN multiplied by a zero mask afterwards
     would still reach the gradient.
     """
-    mask_B = ~labels_B.isnan()
-    filled_B = torch.where(mask_B, labels_B, torch.zeros_like(labels_B))
-    losses_B = KINDS[kind].row_loss(logits_B, filled_B)
-    return torch.where(mask_B, losses_B, torch.zeros_like(losses_B)), mask_B
+    missing_B = labels_B.isnan()
+    losses_B = KINDS[kind].row_loss(logits_B, labels_B.masked_fill(missing_B, 0))
+    return losses_B.masked_fill(missing_B, 0), ~missing_B
 
 
 def mean_loss(

@@ -15,21 +15,26 @@ import lightning
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies import DDPStrategy, Strategy
 
-from recsys_moe.artifact import save_artifact
+from recsys_moe.artifact import build_model, save_artifact
 from recsys_moe.callbacks import EpochCsv, Patience, progress_callback
 from recsys_moe.checkpoints import Checkpoints
-from recsys_moe.config import Config, suggestion
+from recsys_moe.config import Config, merge, suggestion
 from recsys_moe.data import RecDataModule
 from recsys_moe.errors import ConfigError, Interrupted, RunError
-from recsys_moe.evaluate import calibrate, evaluate_model
+from recsys_moe.evaluate import Evaluation, add_rows
 from recsys_moe.launch import check_starter
+from recsys_moe.lean_loop import NoProfiler, skip_idle_hooks
+from recsys_moe.model import MultiTaskMoE
 from recsys_moe.module import RecModule
 from recsys_moe.process import flushed_denormals, kept_memory
 from recsys_moe.resume import belongs_to, check_resume, find_checkpoint, read_checkpoint
+from recsys_moe.routing_log import RoutingLog
 from recsys_moe.run_folder import BEST, CHECKPOINTS, create_run_folder, record_run, write_json
 from recsys_moe.schema import Schema
+from recsys_moe.sharded import unfilled
+from recsys_moe.sharded_strategy import ShardedStrategy
 from recsys_moe.streaming import user_counts, watched_items
 
 logger = logging.getLogger("recsys_moe.fit")
@@ -103,6 +108,8 @@ def _run(
     """Lightning's loop. Raises Interrupted on SIGINT and SIGTERM."""
     checkpoints = trainer.checkpoint_callback
     assert isinstance(checkpoints, Checkpoints)
+    for part in (module, *trainer.callbacks):  # type: ignore[attr-defined]
+        skip_idle_hooks(part)
     with checkpoints.stop.listening(), kept_memory():
         trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
     if checkpoints.stop.number:
@@ -114,7 +121,8 @@ def dry_run(config: Config, data: Path) -> dict[str, Any]:
     """Open the data, build the model, run one step on one batch; write nothing."""
     datamodule = RecDataModule(Path(data), config)
     check_tasks(config, datamodule.schema)
-    module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
+    alone = merge(config.model_dump(mode="json"), {"trainer": {"devices": 1, "num_nodes": 1}})
+    module = RecModule(alone, datamodule.schema.to_json())
     batches = datamodule.train_dataloader()
     batch = next(iter(batches))
     start = time.perf_counter()
@@ -158,13 +166,14 @@ def _build_trainer(config: Config, out: Path, bar: bool) -> lightning.Trainer:
         devices=settings.devices,
         num_nodes=settings.num_nodes,
         # Buffers of routers follow from seed, data and step: they need not be sent every step.
-        strategy=DDPStrategy(broadcast_buffers=False) if settings.processes > 1 else "auto",
+        strategy=_strategy(config, checkpoints, broadcast_buffers=False),
         use_distributed_sampler=False,
         precision=settings.precision,
         max_epochs=settings.max_epochs,
         logger=TensorBoardLogger(out, name="", version="events"),
         callbacks=[*_callbacks(config, out, bar), checkpoints],
         plugins=[checkpoints.files],
+        profiler=NoProfiler(),
         reload_dataloaders_every_n_epochs=1,
         num_sanity_val_steps=0,
         log_every_n_steps=settings.log_every_n_steps,
@@ -173,12 +182,19 @@ def _build_trainer(config: Config, out: Path, bar: bool) -> lightning.Trainer:
     )
 
 
+def _strategy(config: Config, checkpoints: Checkpoints, **ddp: Any) -> Strategy | str:
+    if config.trainer.is_sharded:
+        return ShardedStrategy(checkpoints.files, checkpoints.folder, **ddp)
+    return DDPStrategy(**ddp) if config.trainer.processes > 1 else "auto"
+
+
 def _callbacks(config: Config, out: Path, bar: bool) -> Iterable[Callback]:
     settings = config.trainer
     yield Patience(
         "val/loss", patience=settings.patience, min_delta=settings.min_delta, check_finite=True
     )
     yield EpochCsv(out / "metrics.csv")
+    yield RoutingLog(out / "routing.safetensors")
     yield progress_callback(bar)
 
 
@@ -188,17 +204,31 @@ def _finish(module: RecModule, datamodule: RecDataModule, data: Path, out: Path)
         state = read_checkpoint(out / CHECKPOINTS / BEST).state
     except ValueError as error:
         raise RunError(f"{error}; start again with --overwrite") from None
-    module.load_state_dict(state["state_dict"])
-    model, schema, config = module.model.cpu(), module.schema, module.config
+    schema, config = module.schema, module.config
+    epoch, model = state["epoch"] + 1, _trained(module, state["state_dict"])
+    del state  # three times the model: the optimizer's moments
     batches = datamodule.val_batches()
-    calibrations = calibrate(model, batches, schema, config)
-    result = evaluate_model(model, batches, schema, config, "val", calibrations=calibrations)
-    result["epoch"] = state["epoch"] + 1
+    evaluation = Evaluation(schema, config)
+    add_rows(evaluation, model, batches, config)
+    calibrations = evaluation.calibrate()
+    result = evaluation.result("val")
+    result["epoch"] = epoch
     write_json(out / "evaluation" / "val.json", result)
     seen = watched_items(datamodule.rows("train"), schema)
     card = {"val": result}
     save_artifact(out / "model", model.state_dict(), config, data, seen, card, calibrations)
     return result
+
+
+def _trained(module: RecModule, weights: dict[str, Any]) -> MultiTaskMoE:
+    """The model on the CPU with the weights of a checkpoint; sharded tables stay in its file."""
+    if not module.config.trainer.is_sharded:
+        module.load_state_dict(weights)
+        return module.model.cpu()
+    model = build_model(module.config, module.schema, tables=unfilled)
+    own = {name.removeprefix("model."): values for name, values in weights.items()}
+    model.load_state_dict(own, assign=True)
+    return model
 
 
 def _quieten_lightning() -> None:

@@ -51,6 +51,23 @@ def test_a_benchmark_ends_with_its_results_and_where_they_were_measured(
         assert target["met"] == (target["value"] <= target["most"]), target
 
 
+def test_the_parts_of_a_step_take_time_and_add_up_to_a_step(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--parts", "--rounds=2", "--experts=2", "--squares", "16"]
+    found = result("step", words, capsys)["parts"]
+    assert all(part["both"][0] > 0 for part in found.values())
+    step = importlib.import_module("parts").CutStep(2, lambda: 0.0)
+    batch = next(step.batches)
+    monkeypatch.setattr(step, "batches", itertools.repeat(batch))
+    monkeypatch.setattr(step.optimizer, "step", lambda: None)
+    gradients = []
+    for run in (step.whole, step.cut):  # equal weights, batch and seed
+        run()
+        gradients.append([p.grad.clone() for p in step.module.parameters()])
+    torch.testing.assert_close(*gradients)
+
+
 def test_without_a_gpu_its_benchmark_says_so_and_ends_well(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -126,3 +129,33 @@ def test_damaged_data_are_refused_by_name(
     with pytest.raises(DataError, match=message) as caught:
         load_columns(folder, Schema.load(folder), "train")
     assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_reading_a_split_imports_no_pandas(prepared: Path) -> None:
+    """It would take 45 MB for as long as the training runs."""
+    code = (
+        "import sys; from pathlib import Path; from recsys_moe.columns import load_columns; "
+        "from recsys_moe.schema import Schema; folder = Path(sys.argv[1]); "
+        "print(len(load_columns(folder, Schema.load(folder), 'train')), 'pandas' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(prepared)],
+        capture_output=True, text=True, timeout=120, env=environment,
+    )  # fmt: skip
+    rows = Schema.load(prepared).rows["train"]
+    assert done.stdout.split() == [str(rows), "False"], done.stderr
+
+
+@pytest.mark.parametrize("column", ["user_index", "watch"])
+def test_a_column_of_words_is_refused_by_name(
+    column: str, prepared: Path, schema: Schema, tmp_path: Path
+) -> None:
+    shutil.copytree(prepared, tmp_path / "data")
+    part = next((tmp_path / "data" / "train").glob("*.parquet"))
+    table = pq.read_table(part)
+    words = pa.array(["many"] * table.num_rows)
+    place = table.column_names.index(column)
+    pq.write_table(table.set_column(place, column, words), part)
+    with pytest.raises(DataError, match="cannot be read as Parquet: Failed to parse"):
+        load_columns(tmp_path / "data", schema, "train")

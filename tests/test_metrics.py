@@ -10,7 +10,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
-from recsys_moe.metrics import BinaryMetrics, RegressionMetrics, RoutingMetrics, exact_auc
+from recsys_moe.calibration import Calibration
+from recsys_moe.metrics import (
+    BinaryMetrics,
+    Column,
+    RegressionMetrics,
+    RoutingMetrics,
+    exact_auc,
+)
 
 NAN = math.nan
 
@@ -88,3 +95,27 @@ def test_load_is_the_share_of_visits_per_expert() -> None:
     result = metrics.compute()
     assert result["experts_per_example"] == 1.5
     assert result["load"] == pytest.approx([2 / 3, 1 / 3, 0])
+
+
+def test_a_column_holds_its_parts_in_order_and_grows_by_doubling() -> None:
+    """Of 100 parts of 3 rows few move the column: room for 6, 18, 42, 90, 186, 378 rows."""
+    column, places = Column(), set()
+    for part in range(100):
+        column.add(torch.arange(3 * part, 3 * part + 3).float())
+        places.add(len(column._room))
+    assert torch.equal(column.values, torch.arange(300).float())
+    assert places == {6, 18, 42, 90, 186, 378}
+    assert torch.equal(Column().values, torch.empty(0))
+
+
+def test_a_calibration_may_come_after_the_rows() -> None:
+    calibration = Calibration((-1.0, 1.0), (-2.0, 3.0), 10)
+    first, later = BinaryMetrics(calibration), BinaryMetrics()
+    for metrics in (first, later):
+        metrics.update(torch.tensor([-1.0, 0.5, 2.0]), torch.tensor([0.0, 1.0, torch.nan]))
+    assert later.compute()["ece_calibrated"] is None
+    later.calibration = calibration
+    assert later.compute() == first.compute()
+    # Straight lines: -1 -> -2 and 0.5 -> -2 + 1.5 * 5 / 2 = 1.75; each row alone in its bin.
+    low, high = torch.sigmoid(torch.tensor([-2.0, 1.75])).tolist()
+    assert first.compute()["ece_calibrated"] == pytest.approx((low + 1 - high) / 2)

@@ -16,7 +16,7 @@ from recsys_moe.dispatch import dense_experts, sparse_experts
 from recsys_moe.dropout import Dropout
 from recsys_moe.errors import ConfigError
 from recsys_moe.moe import Experts, MoE, naive_moe
-from recsys_moe.routers import RouterShape, Routing
+from recsys_moe.routers import Router, RouterShape, Routing
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.routers.softmax import SoftmaxRouter
 from recsys_moe.routers.topk import TopKRouter
@@ -86,6 +86,47 @@ def test_the_layer_equals_the_naive_mixture_of_its_routings(name: str, training:
     torch.testing.assert_close(mixed_BTH, expected)
 
 
+@pytest.mark.parametrize("strategy", ["i", "ii", "iii", "3"])
+@pytest.mark.parametrize("k", [2, 3])
+def test_routers_asked_together_decide_as_those_asked_one_by_one(
+    strategy: str, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same draws from each task's own stream, the same mixture and the same gradients."""
+    torch.manual_seed(0)
+    config = MoesartRouter.Config(k=k, strategy=strategy, temperature=0.7)
+    routers = [MoesartRouter(config, RouterShape(D, 6)) for _ in range(2)]
+    layer = MoE(Experts(6, D, H, dropout=0.0), routers).double().train()
+    x_BD = torch.randn(11, D, dtype=torch.float64, requires_grad=True)
+    assert MoesartRouter.joint(routers, x_BD) is not None
+    found = []
+    for joint in (MoesartRouter.joint, lambda routers, x_BD: None):
+        monkeypatch.setattr(MoesartRouter, "joint", joint)
+        for task, router in enumerate(routers):
+            router.stream.reseed(task)
+        mixed_BTH, routings = layer(x_BD, torch.zeros(11, dtype=torch.long))
+        value = (mixed_BTH * torch.arange(1.0, H + 1)).sum() + routings[1].probs_BE[:, 0].sum()
+        gradients = torch.autograd.grad(value, [x_BD, *(r.gate.weight for r in routers)])
+        found.append((mixed_BTH, *gradients, *(vars(routing) for routing in routings)))
+    torch.testing.assert_close(*found)
+    assert not torch.equal(*(routing["selected_BE"] for routing in found[0][-2:]))
+
+
+def test_only_equal_training_routers_are_asked_together() -> None:
+    shape, x_BD = RouterShape(D, 6), torch.randn(3, D)
+    two, three = (MoesartRouter(MoesartRouter.Config(k=k), shape) for k in (2, 3))
+    steps = MoesartRouter(MoesartRouter.Config(sampler="sequential"), shape)
+
+    def together(*routers: Router) -> bool:
+        return MoE(Experts(6, D, H, 0.0), routers)._joint(x_BD) is not None
+
+    other = MoesartRouter(MoesartRouter.Config(), shape)
+    assert together(two, other)
+    assert not together(two) and not together(two, three) and not together(steps, steps)
+    assert not together(TopKRouter(TopKRouter.Config(), shape), two)
+    two.eval(), other.eval()
+    assert not together(two, other)
+
+
 class Foreign(torch.nn.Module):
     """Stands for a router of somebody else's that returns what it was given."""
 
@@ -153,16 +194,37 @@ def test_an_unvisited_expert_has_a_zero_gradient_and_not_a_missing_one() -> None
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_dropout_keeps_the_same_share_in_every_bit_lane(rate: float) -> None:
-    """8 lanes of 2**17 draws: five standard errors of a share p are 5 sqrt(p (1 - p) / 2**17)."""
+def test_dropout_keeps_the_same_share_in_every_lane(rate: float) -> None:
+    """2**17 draws each: five standard errors of a share p are 5 sqrt(p (1 - p) / 2**17).
+
+    Lanes: columns of 8 are the bytes of a word, where one byte decides; eighths of the mask are
+    the bits of a byte, where one bit does.
+    """
     dropout = Dropout(rate)
     dropout.train()
     mask = dropout.mask((2**17, 8), torch.empty(0))
-    assert mask is not None
+    assert mask is not None and set(mask.unique().tolist()) == {0, 1}
     keep = dropout.keep_of_256 / 256
     tolerance = 5 * (keep * (1 - keep) / 2**17) ** 0.5
-    assert mask.double().mean(0).tolist() == pytest.approx([keep] * 8, abs=tolerance)
+    for lanes in (mask.view(-1, 8), mask.view(8, -1).t()):
+        assert lanes.double().mean(0).tolist() == pytest.approx([keep] * 8, abs=tolerance)
     assert keep == pytest.approx(1 - rate, abs=1 / 512)
+
+
+def test_coins_of_one_byte_are_independent() -> None:
+    """Pairs of bits agree half of the time: 28 pairs, 2**17 draws each, five standard errors."""
+    mask = Dropout(0.5).train().mask((8, 2**17), torch.empty(0))
+    assert mask is not None
+    signs = 2 * mask - 1
+    correlation = signs @ signs.t() / 2**17
+    assert (correlation - torch.eye(8)).abs().max() < 5 / 2 ** (17 / 2)
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.5])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (7, 9)])
+def test_masks_of_odd_sizes_have_their_shape(rate: float, shape: tuple[int, int]) -> None:
+    mask = Dropout(rate).train().mask(shape, torch.empty(0))
+    assert mask is not None and mask.shape == shape and mask.is_contiguous()
 
 
 @pytest.mark.parametrize("path", ["sparse", "dense"])
@@ -208,9 +270,9 @@ def test_dropped_units_carry_neither_value_nor_gradient(
     else:
         chosen_BE = selected_BTE.any(1)
         keep_BEH = torch.zeros(8, 4, H)
-        pair_BE = torch.zeros(8, 4, dtype=torch.long)
-        pair_BE[chosen_BE] = plan.pair_of_row
-        keep_BEH[chosen_BE] = mask[pair_BE[chosen_BE]]
+        pair_EB = torch.zeros(4, 8, dtype=torch.long)
+        pair_EB[chosen_BE.t()] = plan.real_R  # by expert, then row
+        keep_BEH[chosen_BE] = mask[pair_EB.t()[chosen_BE]]
     expected = masked_naive(*leaves, keep_BEH)
     dropout.stream.reseed(3)
     out = (

@@ -17,9 +17,9 @@ from torch import Tensor
 from recsys_moe import ranking
 from recsys_moe.model import MultiTaskMoE
 from recsys_moe.moe import naive_moe
-from recsys_moe.ranking import Ranker, route
+from recsys_moe.ranking import Ranker, _Chosen, route
 from recsys_moe.recommender import largest
-from recsys_moe.routers import ROUTERS, find_router
+from recsys_moe.routers import ROUTERS, Routing, find_router
 
 USERS, ITEMS, SEED = 7, 23, 3
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -125,3 +125,17 @@ def test_only_routers_that_draw_or_compete_have_dependent_rows() -> None:
 def test_the_largest_come_first_and_ties_go_to_the_lower_place(values: list[int], k: int) -> None:
     expected = sorted(range(len(values)), key=lambda place: (-values[place], place))[:k]
     assert largest(torch.tensor(values, dtype=torch.float32), k).tolist() == expected
+
+
+@given(st.integers(1, 9), st.integers(1, 6), st.integers(0, 10**6))
+def test_chosen_pairs_are_mixed_as_defined(rows: int, experts: int, seed: int) -> None:
+    """Any number of experts per row, none included: y_b = sum over the chosen of w_be h_be."""
+    generator = torch.Generator().manual_seed(seed)
+    selected_BE = torch.rand(rows, experts, generator=generator) < 0.4
+    weights_BE = torch.rand(rows, experts, generator=generator) * selected_BE
+    hidden_EBH = torch.randn(experts, rows, 3, generator=generator)
+    chosen = _Chosen.of(Routing(weights_BE, selected_BE))
+    assert chosen.sizes_E == selected_BE.sum(0).tolist()
+    mixed_BH = chosen.mix(hidden_EBH[selected_BE.t()])  # in the order of experts
+    expected_BH = torch.einsum("be,ebh->bh", weights_BE, hidden_EBH)
+    torch.testing.assert_close(mixed_BH, expected_BH)

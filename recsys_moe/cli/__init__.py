@@ -15,7 +15,20 @@ import typer
 
 import recsys_moe
 from recsys_moe import launch
-from recsys_moe.cli import compare, export, inference, prepare, recommend, serve, settings, training
+from recsys_moe.cli import (
+    compare,
+    doctor,
+    export,
+    inference,
+    paper,
+    prepare,
+    recommend,
+    report,
+    serve,
+    settings,
+    training,
+    tune,
+)
 from recsys_moe.errors import UserError
 
 app = typer.Typer(
@@ -30,11 +43,15 @@ app.command()(training.fit)
 app.command()(inference.evaluate)
 app.command()(inference.predict)
 app.command()(compare.compare)
+app.command()(tune.tune)
+app.command()(paper.paper)
 app.command()(export.export)
 app.command()(recommend.recommend)
 app.command()(recommend.similar)
+app.command()(report.report)
 app.command()(serve.serve)
 app.command()(settings.routers)
+app.command()(doctor.doctor)
 app.add_typer(settings.app, name="config")
 
 

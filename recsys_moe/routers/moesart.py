@@ -8,6 +8,7 @@ Axes: B batch, E experts, D input width. `counts_BE` is the paper's r, `adjusted
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -21,6 +22,7 @@ from recsys_moe.routers.base import (
     Routing,
     check_k,
     gate_logits,
+    joint_gate_logits,
     largest_k,
     linear_gate,
     softmax_over,
@@ -72,10 +74,12 @@ class MoesartRouter(Router):
         return self.shape.num_experts if dense else self.config.k
 
     def forward(self, x_BD: Tensor) -> Routing:
-        logits_BE = gate_logits(self.gate, x_BD) / self.config.temperature
+        logits_BE = self._tempered(gate_logits(self.gate, x_BD))
+        if self._draws and self._by_gumbel:
+            return self._drawn(logits_BE, self._uniform)
         log_probs_BE = logits_BE.log_softmax(-1)
         probs_BE = log_probs_BE.exp()
-        if self.training or self.config.inference == "sampled":
+        if self._draws:
             weights_BE, selected_BE = self._sampled(log_probs_BE, probs_BE)
         elif self.config.inference == "dense":
             weights_BE, selected_BE = probs_BE, torch.ones_like(probs_BE, dtype=torch.bool)
@@ -84,14 +88,48 @@ class MoesartRouter(Router):
             weights_BE = selected_BE.to(probs_BE.dtype) / self.config.k
         return Routing(weights_BE, selected_BE, probs_BE, logits_BE)
 
+    @classmethod
+    def joint(cls, routers: Sequence[MoesartRouter], x_BD: Tensor) -> Routing | None:
+        """In training with the Gumbel sampler; every task draws from its own stream."""
+        first = routers[0]
+        if not (first.training and first._by_gumbel):
+            return None
+        logits_BTE = joint_gate_logits([router.gate for router in routers], x_BD)
+
+        def uniform(shape: tuple[int, ...], like: Tensor) -> Tensor:
+            return torch.stack([router._uniform(shape, like) for router in routers], 1)
+
+        return first._drawn(first._tempered(logits_BTE), uniform)
+
+    @property
+    def _draws(self) -> bool:
+        return self.training or self.config.inference == "sampled"
+
+    @property
+    def _by_gumbel(self) -> bool:
+        return self.config.sampler == "gumbel" and not self.config.replacement
+
+    def _tempered(self, logits_BE: Tensor) -> Tensor:
+        temperature = self.config.temperature
+        return logits_BE if temperature == 1 else logits_BE / temperature
+
+    def _drawn(self, logits_BE: Tensor, uniform: Callable[..., Tensor]) -> Routing:
+        """A fresh draw by `sample_gumbel`; also of several tasks, everything (B, T, E) then.
+
+        `uniform(shape, like)`: uniform numbers of a shape that leaves out the tasks.
+        """
+        rows, num_experts = len(logits_BE), logits_BE.shape[-1]
+        log_probs_BE = logits_BE.log_softmax(-1)
+        probs_BE = log_probs_BE.exp()
+        noise_BE = uniform((rows, num_experts), logits_BE)
+        drawn = sample_gumbel(probs_BE.detach(), noise_BE, self.config.k)
+        adjusted_B = (uniform((rows,), logits_BE) * drawn[1].sum(-1)).long()
+        weighed = distinct_weights(log_probs_BE, *drawn, adjusted_B, self.config.strategy)
+        return Routing(*weighed, probs_BE, logits_BE)
+
     def _sampled(self, log_probs_BE: Tensor, probs_BE: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights and mask of a fresh draw."""
+        """Weights and mask of a fresh draw by `sample_sequential`."""
         config = self.config
-        if config.sampler == "gumbel" and not config.replacement:
-            noise_BE = self._uniform(probs_BE.shape, probs_BE)
-            drawn = sample_gumbel(probs_BE.detach(), noise_BE, config.k)
-            adjusted_B = (self._uniform((len(probs_BE),), probs_BE) * drawn[1].sum(-1)).long()
-            return distinct_weights(log_probs_BE, *drawn, adjusted_B, config.strategy)
         with torch.no_grad():
             uniforms_KB = self._uniform((config.k, len(probs_BE)), probs_BE)
             counts_BE = sample_sequential(probs_BE, uniforms_KB, config.replacement)
@@ -114,14 +152,15 @@ def distinct_weights(
 ) -> tuple[Tensor, Tensor]:
     """`sampled_weights` of distinct draws and their mask (B, E), computed on (B, K) only.
 
-    `drawn_BK`, `possible_BK`: from `sample_gumbel`; `adjusted_B`: column of the one expert whose
+    Also of several tasks at once, (B, T, E) and so on. `drawn_BK`, `possible_BK`: from
+    `sample_gumbel`; `adjusted_B`: column of the one expert whose
     logit eq. (3) leaves uncorrected. Nothing here is drawn twice, so r = 1 and log r = 0.
     """
     drawn_log_probs_BK = log_probs_BE.gather(-1, drawn_BK)
     if strategy == "3":
         columns_K = torch.arange(drawn_BK.shape[-1], device=drawn_BK.device)
         correction = -math.log(drawn_BK.shape[-1] - 1)
-        is_adjusted_BK = columns_K == adjusted_B[:, None]
+        is_adjusted_BK = columns_K == adjusted_B[..., None]
         drawn_log_probs_BK = torch.where(is_adjusted_BK, drawn_log_probs_BK, correction)
     elif strategy == "iii":
         drawn_log_probs_BK = 0 * drawn_log_probs_BK
@@ -167,9 +206,9 @@ def sample_gumbel(probs_BE: Tensor, noise_BE: Tensor, k: int) -> tuple[Tensor, T
     drawn, a row with fewer than k others has them last and marked False.
     """
     tiny = torch.finfo(noise_BE.dtype).tiny  # u = 0 would make the key 0 whatever the probability
-    keys_BE = probs_BE / -torch.log(noise_BE.clamp(min=tiny))
-    keys_BK, drawn_BK = keys_BE.topk(k, -1)
-    return drawn_BK, keys_BK > 0
+    negative_keys_BE = probs_BE / noise_BE.clamp(min=tiny).log_()
+    keys_BK, drawn_BK = negative_keys_BE.topk(k, -1, largest=False)
+    return drawn_BK, keys_BK < 0
 
 
 def sample_sequential(probs_BE: Tensor, uniforms_KB: Tensor, replacement: bool) -> Tensor:

@@ -1,0 +1,57 @@
+"""Lightning passes over what is empty and still calls what is defined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from recsys_moe.lean_loop import STEP_HOOKS, NoProfiler, skip_idle_hooks
+
+
+class Module(lightning.LightningModule):
+    """One parameter, which each step lowers by the learning rate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        return self.weight.sum()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+
+
+class Ends(Callback):
+    """Counts the ends of batches and defines nothing else."""
+
+    seen = 0
+
+    def on_train_batch_end(self, *unused: Any) -> None:
+        self.seen += 1
+
+
+def test_a_step_is_the_same_without_its_idle_hooks(tmp_path: Path) -> None:
+    """Three steps of 0.5 against a gradient of 1: -1.5."""
+    module, ends = Module(), Ends()
+    for part in (module, ends):
+        skip_idle_hooks(part)
+    trainer = lightning.Trainer(
+        max_epochs=1, callbacks=[ends], profiler=NoProfiler(), accelerator="cpu", logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    trainer.fit(module, DataLoader(torch.zeros(3, 1), batch_size=1))
+    assert (module.weight.item(), ends.seen, trainer.global_step) == (-1.5, 3, 3)
+
+
+def test_only_hooks_that_are_not_defined_are_skipped() -> None:
+    ends = Ends()
+    skip_idle_hooks(ends)
+    called = [name for name in STEP_HOOKS if callable(getattr(ends, name))]
+    assert called == ["on_train_batch_end"]
