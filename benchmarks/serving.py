@@ -142,9 +142,9 @@ def report(options: argparse.Namespace, found: dict[tuple[int, str], list[Measur
         row["errors"] = sum(run["errors"] for run in runs)
         echo = found[concurrency, name.replace("predict", "echo")] if "row" in name else []
         ratios = [run["rate"] / other["rate"] for run, other in zip(runs, echo, strict=False)]
-        ratio = statistics.median(ratios) if ratios else float("nan")
+        ratio = statistics.median(ratios) if ratios else None
         numbers = "".join(f"{row[column]:10.2f}" for column in columns)
-        print(f"{concurrency:7} {name:20}{numbers}{ratio:9.2f}")
+        print(f"{concurrency:7} {name:20}{numbers}{'' if ratio is None else f'{ratio:.2f}':>9}")
         rows.append({"clients": concurrency, "case": name, **row, "of_echo": ratio})
     facts = {"cpus": os.cpu_count(), "rounds": options.rounds, "seconds": options.seconds}
     print(json.dumps({"benchmark": "serving", **facts, "rows": rows}))

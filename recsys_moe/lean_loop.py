@@ -30,9 +30,11 @@ class NoProfiler(PassThroughProfiler):
 def skip_idle_hooks(part: Callback | lightning.LightningModule) -> None:
     """Let Lightning pass over the hooks of a step that `part` does not define.
 
-    It looks them up on the instance and calls what can be called.
+    It looks them up on the instance and calls what can be called. A hook that the instance itself
+    carries, as those of a LambdaCallback, stays.
     """
     base = Callback if isinstance(part, Callback) else lightning.LightningModule
     for name in STEP_HOOKS:
-        if getattr(type(part), name) is getattr(base, name):
+        inherited = getattr(type(part), name) is getattr(base, name)
+        if inherited and name not in vars(part):
             setattr(part, name, None)

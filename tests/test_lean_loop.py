@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, LambdaCallback
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -55,3 +55,11 @@ def test_only_hooks_that_are_not_defined_are_skipped() -> None:
     skip_idle_hooks(ends)
     called = [name for name in STEP_HOOKS if callable(getattr(ends, name))]
     assert called == ["on_train_batch_end"]
+
+
+def test_a_hook_that_the_callback_carries_itself_stays() -> None:
+    steps = []
+    watcher = LambdaCallback(on_train_batch_start=lambda *unused: steps.append(1))
+    skip_idle_hooks(watcher)
+    watcher.on_train_batch_start(None, None, None, 0)  # type: ignore[arg-type]
+    assert steps == [1]
