@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from recsys_moe.columns import Columns
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.lazy_adam import LazyAdam
 from recsys_moe.run_folder import BEST, LAST, PART, PREVIOUS, replacing
@@ -23,6 +24,7 @@ logger = logging.getLogger("recsys_moe.fit")
 STEPS_BETWEEN_WISHES = 16
 """Several processes agree on stopping every so many steps; each time they wait for each other."""
 GENERATORS = "generators"
+STREAMED_BY = "streamed_by"
 UNTOUCHED = {"ready": 0, "started": 0, "processed": 0, "completed": 0}
 BEGUN = {**UNTOUCHED, "ready": 1, "started": 1}
 
@@ -89,6 +91,7 @@ class Checkpoints(Checkpoint):
         self._loaded = {
             GENERATORS: checkpoint[GENERATORS],
             "pending": optimizer.get("step") != optimizer.get("base"),
+            "streamed_by": checkpoint.get(STREAMED_BY),
         }
 
     def on_save_checkpoint(
@@ -99,6 +102,7 @@ class Checkpoints(Checkpoint):
     ) -> None:
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         checkpoint[GENERATORS] = {"torch": torch.get_rng_state(), "cuda": cuda}
+        checkpoint[STREAMED_BY] = _streamed_by(trainer)
         if trainer.validating:  # so that Lightning goes back to it, and to its first batch
             progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
             progress |= {"total": BEGUN, "current": UNTOUCHED, "is_last_batch": False}
@@ -106,7 +110,6 @@ class Checkpoints(Checkpoint):
     def on_train_start(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
     ) -> None:
-        self.stop.install()  # Lightning has put its own handler for SIGTERM in front
         for part in self.folder.glob(f"*{PART}") if trainer.is_global_zero else ():
             part.unlink()
         batches = int(trainer.num_training_batches)
@@ -123,6 +126,12 @@ class Checkpoints(Checkpoint):
             raise ConfigError(
                 f"--resume: the run stopped inside an epoch of {self._batches} steps, which has "
                 f"{batches} with trainer.devices={trainer.world_size}{remedy}"
+            )
+        before, now = self._loaded["streamed_by"], _streamed_by(trainer)
+        if inside and before and before != now:
+            raise ConfigError(
+                f"--resume: the run stopped inside an epoch that {before} processes read from "
+                f"disk, each its own rows; with {trainer.world_size} some would come twice{remedy}"
             )
         if self._loaded["pending"] and not isinstance(trainer.optimizers[0], LazyAdam):
             raise ConfigError(
@@ -191,6 +200,12 @@ class Checkpoints(Checkpoint):
         if trainer.is_global_zero:
             logger.warning("%s; training goes on with the last good one; %s", reason, remedy)
         return False
+
+
+def _streamed_by(trainer: lightning.Trainer) -> int | None:
+    """Processes that share out the training rows as they read them; None for rows in memory."""
+    rows = trainer.datamodule.rows("train")  # type: ignore[attr-defined]
+    return None if isinstance(rows, Columns) else trainer.world_size
 
 
 def _restore_generators(saved: dict[str, Any]) -> None:

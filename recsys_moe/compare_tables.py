@@ -23,11 +23,12 @@ class Markup:
     escape: Callable[[str], str]
 
 
-MARKDOWN = Markup(" +- ", lambda text: f"**{text}**", lambda text: text)
+MARKDOWN = Markup(" +- ", lambda text: f"**{text}**", lambda text: text.replace("|", r"\|"))
 LATEX = Markup(r" $\pm$ ", lambda text: rf"\textbf{{{text}}}", lambda text: _tex(text))
 TEX_ESCAPES = str.maketrans(
     {character: rf"\{character}" for character in "_%&#${}"}
     | {"\\": r"\textbackslash{}", "<": "$<$", ">": "$>$", "~": r"\textasciitilde{}"}
+    | {"^": r"\textasciicircum{}"}
 )
 
 

@@ -78,19 +78,36 @@ def examine(data: Path | None = None, run: Path | None = None) -> Report:
     _compiler(report)
     for name, path, look in (("data", data, look_at_data), ("model", run, look_at_model)):
         if path is not None:
-            with _noted(report.invalid, f"--{'run' if name == 'model' else name}"):
+            with _noted(report.invalid, f"--{'run' if name == 'model' else name}", path):
                 report.facts[name] = look(path)
     if data is not None and run is not None and not report.invalid:
         _compare_files(report, data, run)
     return report
 
 
-def redacted(text: str) -> str:
-    """`text` without folders (a path keeps its last name), the user's name and the machine's."""
+def redacted(text: str, *given: Path) -> str:
+    """`text` without folders (a path keeps its last name), the user's name and the machine's.
+
+    `given`: paths that may stand in it and hold blanks and brackets, at which others end.
+    """
+    for folder in sorted({each for path in given for each in _folders(path)}, key=len)[::-1]:
+        text = re.sub(rf"(?<![\w.\\/-]){re.escape(folder)}[\\/]+", "", text)
     text = FOLDERS.sub("", text.replace(str(Path.home()), "~"))
     with suppress(Exception):  # a user without a name has none to hide
         text = _without(text, getpass.getuser(), "<user>")
     return _without(text, platform.node(), "<host>")
+
+
+def _folders(path: Path) -> Iterator[str]:
+    """A path and its folder as messages spell them: as given, absolute, resolved, in quotes."""
+    for spelled in (path, path.absolute(), path.resolve()):
+        for folder in (spelled, spelled.parent):
+            if folder.name:  # neither `.` nor the root
+                yield from (str(folder), repr(str(folder))[1:-1])
+
+
+def _last_name(path: Path) -> str:
+    return redacted(path.resolve().name)
 
 
 def _without(text: str, word: str, mark: str) -> str:
@@ -98,13 +115,13 @@ def _without(text: str, word: str, mark: str) -> str:
 
 
 @contextmanager
-def _noted(lines: list[str], subject: str) -> Iterator[None]:
-    """Turns an exception into a line of `lines` that begins with `subject`."""
+def _noted(lines: list[str], subject: str, *given: Path) -> Iterator[None]:
+    """Turns an exception into a line of `lines` that begins with `subject`, `given` redacted."""
     try:
         yield
     except Exception as error:
         name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        lines.append(f"{subject} {name}{redacted(' '.join(str(error).split()))}")
+        lines.append(f"{subject} {name}{' '.join(redacted(str(error), *given).split())}")
 
 
 def version_of(package: str) -> str | None:
@@ -235,7 +252,7 @@ def look_at_data(folder: Path) -> dict[str, Any]:
                 f"{file} must have {feature.size} rows, got {count}; prepare the data again"
             )
     return {
-        "folder": redacted(str(folder.resolve())),
+        "folder": _last_name(folder),
         "name": schema.name,
         "protocol": schema.protocol,
         "users": schema.user.size,
@@ -252,7 +269,7 @@ def look_at_model(path: Path) -> dict[str, Any]:
     artifact = load_artifact(path)
     router = artifact.config.model.router
     return {
-        "folder": redacted(str(path.resolve())),
+        "folder": _last_name(path),
         "data": artifact.schema.name,
         "router": router.name,
         "experts": artifact.config.model.num_experts,
@@ -267,10 +284,11 @@ def _compare_files(report: Report, data: Path, run: Path) -> None:
 
     from recsys_moe.run_folder import data_hashes
 
-    lock = run / "data.lock.json"
-    if not lock.is_file():
+    lock = _lock_of(run)
+    if lock is None:
+        report.facts["data"]["files"] = "not compared: the model lies in no run folder"
         return
-    with _noted(report.invalid, "data.lock.json:"):
+    with _noted(report.invalid, "data.lock.json:", data, lock):
         kept, found = json.loads(lock.read_text(encoding="utf-8"))["files"], data_hashes(data)
         changed = sorted(n for n in kept.keys() | found.keys() if kept.get(n) != found.get(n))
         report.facts["data"]["files"] = "those of the run" if not changed else "not those of it"
@@ -279,3 +297,12 @@ def _compare_files(report: Report, data: Path, run: Path) -> None:
                 f"--data is not what --run was trained on: {', '.join(map(redacted, changed))} "
                 "differ; evaluate on the data of the run"
             )
+
+
+def _lock_of(path: Path) -> Path | None:
+    """What a run, or the run of a model, has kept of its data; None where a model lies alone."""
+    from recsys_moe.artifact import find_artifact
+
+    run = find_artifact(path).resolve().parent
+    found = (folder / "data.lock.json" for folder in (path, run))
+    return next((lock for lock in found if lock.is_file()), None)

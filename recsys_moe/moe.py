@@ -76,11 +76,14 @@ class MoE(nn.Module):
         return weights_BTE, torch.stack([r.selected_BE for r in routings], dim=1), routings
 
     def _joint(self, x_BD: Tensor) -> Routing | None:
-        """All tasks at once, where their routers are alike and have a way to."""
+        """All tasks at once, where their routers are alike and have a way to.
+
+        Of their own class: one inherited from a parent would pass over the child's `forward`.
+        """
         first, *others = self.routers
-        if not others or not isinstance(first, Router):
-            return None
         kind = type(first)
+        if not others or not isinstance(first, Router) or "joint" not in vars(kind):
+            return None
         alike = all(type(r) is kind and r.config == first.config for r in others)
         return kind.joint(list(self.routers), x_BD) if alike else None
 

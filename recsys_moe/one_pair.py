@@ -25,7 +25,7 @@ from recsys_moe.routers.softmax import SoftmaxRouter
 from recsys_moe.routers.topk import TopKRouter
 from recsys_moe.routers.vmoe import VMoERouter
 
-WORTH_SPARSE, WORTH_DENSE, WORTH_IN_TENSORS = 8, 4, 1
+WORTH_SPARSE, WORTH_DENSE, WORTH_IN_TENSORS = 8, 1, 1
 """Pairs up to which one after the other is faster than all in tensors: where numpy repeats routers
 that keep at most half of the experts, or more of them, or where a router runs in tensors."""
 

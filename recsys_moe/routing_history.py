@@ -33,16 +33,22 @@ class RoutingHistory:
     epoch_R: Tensor
     """int64: numbers of the epochs, from 1."""
     top_RTN: Tensor
-    """int16: expert with the largest weight, or NOBODY."""
+    """int16: the top expert, or NOBODY."""
     row_N: Tensor
     """int64: places of the sampled rows in the validation split."""
 
 
 def top_expert(routing: Routing) -> Tensor:
-    """Per row the selected expert with the largest weight, the lowest in ties. (B,) int64."""
+    """Per row the selected expert with the largest weight. (B,) int64.
+
+    Of equal weights (MOESART's are all 1/k at inference) the most probable one counts; the lowest
+    number where the router has no probabilities, or where these are equal too.
+    """
     weights_BE = routing.weights_BE.masked_fill(~routing.selected_BE, -1.0)
-    taken_B = routing.selected_BE.any(-1)
-    return torch.where(taken_B, weights_BE.argmax(-1), NOBODY)
+    tied_BE = weights_BE == weights_BE.amax(-1, keepdim=True)
+    probs_BE = torch.zeros_like(weights_BE) if routing.probs_BE is None else routing.probs_BE
+    best_B = probs_BE.masked_fill(~tied_BE, -1.0).argmax(-1)
+    return torch.where(routing.selected_BE.any(-1), best_B, NOBODY)
 
 
 def spread_rows(total: int, most: int, group: int) -> Tensor:

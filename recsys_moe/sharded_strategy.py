@@ -97,8 +97,8 @@ class ShardedStrategy(DDPStrategy):
                 table = tables[weight]
                 entries[number] = {k: change(v, table) if v.dim() else v for k, v in values}
         result = {**state, "state": entries}
-        if "lazy" in state and "last" in state["lazy"]:
-            lazy = zip(state["lazy"]["last"], getattr(optimizer, "last", ()), strict=True)
+        if "last" in state.get("lazy", {}) and hasattr(optimizer, "last"):
+            lazy = zip(state["lazy"]["last"], optimizer.last, strict=True)
             last = [change(values, tables[weight]) for values, weight in lazy]
             result["lazy"] = {**state["lazy"], "last": last}
         return result
@@ -189,7 +189,8 @@ class _TableFile:
             if self.failure is not None:
                 return torch.empty(0, *shape[1:], dtype=dtype)
             size = torch.Size(shape).numel()
-            return torch.from_file(str(self.path), shared=False, size=size, dtype=dtype).view(shape)
+            # shared: a private mapping would count as memory in full
+            return torch.from_file(str(self.path), shared=True, size=size, dtype=dtype).view(shape)
         finally:
             with contextlib.suppress(OSError):  # Windows keeps it as long as it is mapped
                 os.unlink(self.path)

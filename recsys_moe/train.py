@@ -66,6 +66,11 @@ def fit(
     trainer = _trainer(config, out)  # before anything at `out` is touched
     checkpoint = None if resume is None else _checkpoint(config, data, out, resume)
     is_new = checkpoint is None or not belongs_to(checkpoint, out)
+    if checkpoint is not None and is_new and out.resolve() in checkpoint.resolve().parents:
+        raise ConfigError(
+            f"--resume {checkpoint} lies in --out {out}, which a new run would replace; "
+            "move it away or choose another --out"
+        )
     if trainer.is_global_zero:
         if is_new:
             create_run_folder(out, overwrite, resume=resume == "auto")
@@ -110,6 +115,9 @@ def _run(
     assert isinstance(checkpoints, Checkpoints)
     for part in (module, *trainer.callbacks):  # type: ignore[attr-defined]
         skip_idle_hooks(part)
+    # Lightning's handlers would stop one process of several before the first step, and end with
+    # exit code 0; under SLURM they requeue by themselves. Ours are the only ones.
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     with checkpoints.stop.listening(), kept_memory():
         trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
     if checkpoints.stop.number:
@@ -170,6 +178,7 @@ def _build_trainer(config: Config, out: Path, bar: bool) -> lightning.Trainer:
         use_distributed_sampler=False,
         precision=settings.precision,
         max_epochs=settings.max_epochs,
+        default_root_dir=out,  # where Lightning looks for checkpoints of a requeued SLURM job
         logger=TensorBoardLogger(out, name="", version="events"),
         callbacks=[*_callbacks(config, out, bar), checkpoints],
         plugins=[checkpoints.files],

@@ -167,13 +167,18 @@ class _Search:
     def _settle(self, outcome: Outcome, progress: Progress) -> None:
         """Tell the study how a trial has ended, and people."""
         trial = self.open.pop(outcome.job.name, None)
+        untested = trial is not None and self._is_untested(trial)
         ending = "" if trial is None else self._ending(trial)
-        if ending:
+        if ending and not untested:
             outcome = Outcome(outcome.job, 0, outcome.started)
         if outcome.started or trial is not None:
             self.write()
         if trial is not None or outcome.exit_code:
             progress.add(outcome, ending)
+
+    def _is_untested(self, trial: OpenTrial) -> bool:
+        """Trained to its end, and without the test result that was asked for."""
+        return not self._is_cut(trial) and self._lacks_test(trial.number)
 
     def _ending(self, trial: OpenTrial) -> str:
         """In words; empty for a trial that has not ended but failed: it stays open."""

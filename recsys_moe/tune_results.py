@@ -146,10 +146,11 @@ def _notes(plan: Plan, trials: Sequence[TrialRecord], complete: Sequence[TrialRe
     tested = sum(trial.test is not None for trial in complete)
     ended = [trial for trial in trials if trial.state not in ("complete", "running")]
     notes = ["The best trial is that with the lowest validation loss; test losses choose nothing."]
-    if 0 < tested < len(complete):
+    if tested < len(complete):
+        count = f"Only {tested}" if tested else "None"
         notes.append(
-            f"Only {tested} of {len(complete)} complete trials are evaluated on the test split, so "
-            "the curve is of validation alone: start again with --evaluate-test."
+            f"{count} of {len(complete)} complete trials are evaluated on the test split, so the "
+            "curve is of validation alone; --evaluate-test evaluates them."
         )
     if ended:
         notes.append(f"The curve leaves out {len(ended)} trials that were pruned or diverged.")

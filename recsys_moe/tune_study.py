@@ -5,11 +5,13 @@ One process writes: trials train in processes of their own and know nothing of i
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from recsys_moe.errors import ConfigError, RunError, UserError
@@ -21,7 +23,10 @@ DATABASE = "study.db"
 SCHEMES = ("sqlite", "postgresql")
 REDUCTION = 4
 """Of so many trials that come as far, one goes on (Li et al. 2020, ASHA's eta)."""
-DIVERGED = "diverged"
+DIVERGED, DECIDED = "diverged", "decided"
+"""Attributes of a trial: it has diverged; the last epoch after which it was let go on."""
+WRITTEN_OPTIONS = ("dbname", "host", "port", "service", "sslmode", "user")
+"""Of a storage's query, what may be written down: no other one is known to hold no secret."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ def load_optuna() -> Any:
 
 
 def safe_storage(url: str | None) -> str:
-    """A storage in words without its password. Raises ConfigError when it is none we take."""
+    """A storage in words without its secrets. Raises ConfigError when it is none we take."""
     if url is None:
         return DATABASE
     load_optuna()
@@ -58,16 +63,25 @@ def safe_storage(url: str | None) -> str:
 
     try:
         parsed = make_url(url)
-        known = parsed.get_backend_name() in SCHEMES
+        # An @ in the host is the rest of a password with an @.
+        known = parsed.get_backend_name() in SCHEMES and "@" not in (parsed.host or "")
     except (ArgumentError, ValueError):
         known = False
     if not known or not parsed.database:
         # The value is not repeated: it may hold a password.
         raise ConfigError(
             "--storage must look like sqlite:///FILE or postgresql://USER@HOST/DATABASE; "
-            "leave it out for a file in --out"
+            "an @ in a password is written %40; leave it out for a file in --out"
         )
-    return parsed.render_as_string(hide_password=True)
+    query = {name: value for name, value in parsed.query.items() if name in WRITTEN_OPTIONS}
+    return parsed.set(query=query).render_as_string(hide_password=True)
+
+
+def _file_url(database: Path) -> str:
+    """Whatever is in the name: a ? in it begins no query."""
+    from sqlalchemy import URL
+
+    return URL.create("sqlite", database=str(database.resolve())).render_as_string()
 
 
 def rungs(max_epochs: int) -> list[int]:
@@ -83,7 +97,7 @@ class Study:
         self.optuna = load_optuna()
         self.plan, self.out = plan, out
         self.rungs = rungs(plan.config["trainer"]["max_epochs"])
-        url = storage or f"sqlite:///{out.resolve() / DATABASE}"
+        url = storage or _file_url(out / DATABASE)
         with self._stored():
             self._study = self.optuna.create_study(
                 study_name=plan.study,
@@ -181,6 +195,9 @@ class OpenTrial:
         self.ended = False
         frozen = study._study.get_trials(deepcopy=False)[self.number]
         self._reported = set(frozen.intermediate_values)
+        # The next epoch is reported after the decision only, so the last alone may lack it.
+        last = max(self._reported, default=1)
+        self._decided = max(frozen.user_attrs.get(DECIDED, 0), last - 1)
 
     def report(self, losses: dict[int, float]) -> bool:
         """Validation losses by epoch, from 1 on; True when the trial is cut, now or before.
@@ -193,14 +210,44 @@ class OpenTrial:
             lowest = min(lowest, loss)
             if not self.ended and epoch not in self._reported:
                 self._report(epoch, lowest)
+            if not self.ended and epoch in self.study.rungs and epoch > self._decided:
+                self._decide(epoch)
         return self.ended
 
     def _report(self, epoch: int, lowest: float) -> None:
         with self.study._stored():
             self._trial.report(lowest, epoch)
             self._reported.add(epoch)
-            if epoch in self.study.rungs and self._trial.should_prune():
+
+    def _decide(self, epoch: int) -> None:
+        """Cut it, or let it go on, after the epoch that it has reported last."""
+        with self.study._stored():
+            if self._is_behind():
                 self._tell("PRUNED")
+            else:
+                self._trial.set_user_attr(DECIDED, epoch)
+        self._decided = epoch
+
+    def _is_behind(self) -> bool:
+        """What the pruner says of it, also where a kill has cut off what it said before.
+
+        optuna notes in a trial that it has come to a rung and then asks no more. So this shows
+        the pruner the trial without the note of its last rung, beside the others.
+        """
+        study = self.study._study
+        trials = study.get_trials(deepcopy=False)
+        this = copy.copy(trials[self.number])
+        rung = self.study.rungs.index(this.last_step)
+        this.system_attrs = {
+            key: value
+            for key, value in this.system_attrs.items()
+            if key != f"completed_rung_{rung}"
+        }
+        others = [trial for trial in trials if trial.number != self.number]
+        view = SimpleNamespace(
+            get_trials=lambda deepcopy: others, _storage=study._storage, direction=study.direction
+        )
+        return bool(study.pruner.prune(view, this))
 
     def complete(self, loss: float) -> None:
         """It has trained to its end with this lowest validation loss."""

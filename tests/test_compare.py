@@ -267,3 +267,12 @@ def test_a_comparison_that_is_killed_loses_and_repeats_no_finished_run(
     for run, expected in zip(found["runs"], results(done)["runs"][:2], strict=True):
         assert run["values"]["loss"] == pytest.approx(expected["values"]["loss"], rel=1e-4)
         assert run["values"]["seconds_per_epoch"] >= 0
+
+
+@pytest.mark.parametrize("name", ["none.yaml", "quickstart"])  # nor is a shipped one meant
+def test_a_settings_file_that_is_missing_is_named_by_its_option(
+    prepared: Path, tmp_path: Path, name: str
+) -> None:
+    flags = ["--routers", "topk", "--out", str(tmp_path / "out"), "--settings", name]
+    with pytest.raises(ConfigError, match=f"^--settings {name}: there is no such file"):
+        cli.app(["compare", "--data", str(prepared), *flags], standalone_mode=False)

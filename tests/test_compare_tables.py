@@ -76,6 +76,15 @@ def test_latex_escapes_and_has_as_many_cells_in_each_line() -> None:
     assert not re.search(r"(?<![\\])[_%#]|[^$]<", caption)
 
 
+def test_marks_of_the_languages_in_a_label_are_escaped() -> None:
+    results = example()
+    (group,) = results.groups
+    named = replace(group, rows=[replace(group.rows[0], router="top|k^2"), *group.rows[1:]])
+    results = replace(results, groups=[named])
+    assert r"| top\|k^2 | yes |" in markdown(results)
+    assert r"top|k\textasciicircum{}2 & yes" in latex(results)
+
+
 def test_csv_is_unrounded_and_empty_where_there_is_nothing() -> None:
     first, second, _ = csv.DictReader(csv_text(example()).splitlines())
     assert (first["loss.mean"], first["loss.standard_error"]) == ("0.40893", "0.00021")

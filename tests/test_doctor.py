@@ -225,6 +225,39 @@ def test_a_run_is_checked_and_so_is_whether_the_data_are_its_own(
     assert "card.json was truncated or edited" in examine(None, tmp_path / "model").invalid[0]
 
 
+def test_a_model_in_a_run_folder_is_compared_with_the_data_of_the_run(
+    prepared: Path, run: Path, tmp_path: Path
+) -> None:
+    assert examine(prepared, run / "model").facts["data"]["files"] == "those of the run"
+    shutil.copytree(prepared, tmp_path / "other")
+    edited(tmp_path / "other", command="another")
+    assert examine(tmp_path / "other", run / "model").exit_code == 3
+    shutil.copytree(run / "model", tmp_path / "model")
+    report = examine(prepared, tmp_path / "model")
+    assert report.exit_code == 0
+    assert report.facts["data"]["files"].startswith("not compared: ")
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_folders_with_blanks_and_brackets_are_hidden(
+    prepared: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relative: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    secret = Path("Secret Customer (ACME) a=b;  it's") if relative else tmp_path / "Big, (ACME) x"
+    shutil.copytree(prepared, secret / "my movies")
+    shutil.copytree(run / "model", secret / "my model")
+    report = examine(secret / "my movies", secret / "my model")
+    assert report.exit_code == 0
+    assert report.facts["data"]["folder"] == "my movies"
+    assert report.facts["model"]["folder"] == "my model"
+    (secret / "my model" / "card.json").write_text("{}")
+    spoilt = examine(secret / "none here", secret / "my model")
+    assert spoilt.exit_code == 3 and len(spoilt.invalid) == 2
+    assert "none here" in spoilt.invalid[0] and "card.json" in spoilt.invalid[1]
+    for word in ("Secret", "Customer", "Big", "ACME", "it's", str(tmp_path)):
+        assert word not in str(report) + str(spoilt), word
+
+
 def test_redaction_leaves_last_names_and_hides_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(getpass, "getuser", lambda: "jo")
     monkeypatch.setattr(platform, "node", lambda: "box.corp")

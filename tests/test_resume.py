@@ -16,9 +16,10 @@ import torch
 from recsys_moe.checkpoints import Checkpoints
 from recsys_moe.columns import TrainBatches
 from recsys_moe.config import Config, parse_config
+from recsys_moe.data import RecDataModule
 from recsys_moe.errors import ConfigError, DataError, Interrupted
 from recsys_moe.module import RecModule
-from recsys_moe.train import fit
+from recsys_moe.train import _trainer, fit
 from tests.conftest import TINY_MODEL
 
 RESULTS = (
@@ -59,13 +60,13 @@ def fit_in_pieces(
     return messages
 
 
-def after_signal(hook: Callable[..., None], call: int) -> Callable[..., None]:
+def after_signal(hook: Callable[..., Any], call: int) -> Callable[..., Any]:
     calls = iter(range(1, 10**9))
 
-    def sends(*args: Any, **kwargs: Any) -> None:
+    def sends(*args: Any, **kwargs: Any) -> Any:
         if next(calls) == call:
             os.kill(os.getpid(), signal.SIGTERM)
-        hook(*args, **kwargs)
+        return hook(*args, **kwargs)
 
     return sends
 
@@ -264,3 +265,49 @@ def test_auto_starts_where_there_is_nothing_yet_but_not_in_a_folder_of_others(
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)  # killed before its first checkpoint
     fit(config(trainer={"max_epochs": 1}), prepared, tmp_path / "run", resume="auto")
     assert (tmp_path / "run" / "model").is_dir()
+
+
+def test_a_signal_before_the_first_step_is_saved_and_told(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lightning's own handler would end such a run with exit code 0."""
+    load = RecDataModule.train_dataloader
+    monkeypatch.setattr(RecDataModule, "train_dataloader", after_signal(load, 1))
+    with pytest.raises(Interrupted) as stopped:
+        fit(config(), prepared, tmp_path / "run")
+    assert stopped.value.exit_code == 128 + signal.SIGTERM
+    monkeypatch.undo()
+    fit(config(), prepared, tmp_path / "run", resume="auto")
+    assert (tmp_path / "run" / "model" / "manifest.json").is_file()
+
+
+def test_a_requeued_job_s_file_in_the_current_folder_is_nobody_s(tmp_path: Path) -> None:
+    """Under SLURM Lightning continues from any hpc_ckpt_1.ckpt in its root folder."""
+    assert _trainer(config(), tmp_path / "run").default_root_dir == str(tmp_path / "run")
+
+
+def test_a_checkpoint_that_overwrite_would_delete_is_not_continued(
+    stopped: Path, prepared: Path
+) -> None:
+    (stopped / "backup").mkdir()
+    saved = stopped / "backup" / "last.ckpt"
+    saved.write_bytes((stopped / "checkpoints" / "last.ckpt").read_bytes())
+    with pytest.raises(ConfigError, match="lies in --out"):
+        fit(config(), prepared, stopped, overwrite=True, resume=str(saved))
+    assert saved.is_file()
+
+
+def test_rows_that_processes_read_from_disk_are_not_shared_out_anew_inside_an_epoch(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streamed = config(data={"shuffle_window": 100})
+    monkeypatch.setattr(Checkpoints, STEP, after_signal(getattr(Checkpoints, STEP), 7))
+    with pytest.raises(Interrupted):
+        fit(streamed, prepared, tmp_path / "run")
+    monkeypatch.undo()
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    state = torch.load(last, weights_only=True)
+    assert state["streamed_by"] == 1
+    torch.save({**state, "streamed_by": 2}, last)
+    with pytest.raises(ConfigError, match="2 processes read from disk"):
+        fit(streamed, prepared, tmp_path / "run", resume=str(last))

@@ -133,6 +133,20 @@ def test_two_studies_share_a_database_and_a_folder_can_move(prepared: Path, tmp_
 def test_a_password_is_never_written(prepared: Path) -> None:
     assert safe_storage("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
     assert safe_storage(None) == "study.db"
+    url = "postgresql+psycopg://me@host/db?password=hunter2&sslpassword=hunter2&sslmode=require"
+    assert safe_storage(url) == "postgresql+psycopg://me@host/db?sslmode=require"
+    # the part behind a bare @ would be taken for the host and written with it
+    with pytest.raises(ConfigError, match="an @ in a password is written %40") as caught:
+        safe_storage("postgresql://me:se@cret@host/db")
+    assert "cret" not in str(caught.value)
+
+
+def test_the_database_is_in_the_folder_whatever_its_name(prepared: Path, tmp_path: Path) -> None:
+    out = tmp_path / "lr? 100% {a}#1"
+    for _ in range(2):
+        tune(replace(ASKED, trials=1), prepared, out, executor=Pretend())
+    assert (out / "study.db").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == [out.name] and len(trials(out)) == 1
 
 
 def test_a_missing_optuna_is_named(

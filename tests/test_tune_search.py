@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from recsys_moe import tune_study
 from recsys_moe.config import parse_config
 from recsys_moe.errors import Interrupted, RunError
 from recsys_moe.executor import Job, Outcome
 from recsys_moe.module import RecModule
 from recsys_moe.tune import tune
-from recsys_moe.tune_study import rungs
+from recsys_moe.tune_plan import make_plan
+from recsys_moe.tune_study import OpenTrial, Study, rungs
 from tests.conftest import TINY_MODEL
 from tests.tune_pretend import ASKED, TRAINER, Pretend, bowl, drawn, in_memory, longer, trials
 
@@ -121,7 +123,96 @@ def test_a_loss_that_is_no_number_ends_the_trial_and_not_the_study(
     assert again.ran == []
 
 
+@pytest.mark.usefixtures("quick")
+def test_only_the_last_attempt_tells_whether_a_trial_diverged(
+    prepared: Path, tmp_path: Path
+) -> None:
+    said = "error: the training loss became nan\n\n$ fit\nerror: no room"
+    request = replace(ASKED, trials=1)
+    found = tune(request, prepared, tmp_path / "out", executor=Pretend(fails="0000", says=said))
+    assert [trial["state"] for trial in trials(tmp_path / "out")] == ["running"]
+    assert len(found.failures) == 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_failed_test_evaluation_is_a_failure_and_tried_again(
+    prepared: Path, tmp_path: Path
+) -> None:
+    class Untested(Pretend):
+        def run(self, jobs: Iterable[Job]) -> Generator[Outcome]:
+            for outcome in super().run(replace(job, steps=job.steps[:1]) for job in jobs):
+                yield Outcome(outcome.job, 1, 2)
+
+    out, request = tmp_path / "out", replace(ASKED, trials=2, evaluate_test=True)
+    with pytest.raises(RunError, match="2 of the trials failed: 0000 .exit 1, log .*same command"):
+        tune(request, prepared, out, executor=Untested()).check()
+    assert [trial["state"] for trial in trials(out)] == ["complete"] * 2
+    notes = json.loads((out / "trials.json").read_text())["notes"]
+    assert any(note.startswith("None of 2 complete trials are evaluated") for note in notes)
+    executor = Pretend()
+    tune(request, prepared, out, executor=executor).check()
+    assert executor.ran == ["evaluate test of 0000", "evaluate test of 0001"]
+    notes = json.loads((out / "trials.json").read_text())["notes"]
+    assert not any("evaluated on the test split" in note for note in notes)
+
+
+@pytest.mark.usefixtures("quick")
+def test_two_trials_at_once_do_not_try_the_same_place(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = opened(replace(ASKED, sampler="tpe"), prepared, tmp_path)
+    for _ in range(12):
+        study.ask().complete(1.0)
+    # With one seed and the same results, what is under way alone makes a difference.
+    monkeypatch.setattr(tune_study, "stream_seed", lambda *_: 7)
+    first, second = study.ask(), study.ask()
+    assert first.params["optim.lr"] != second.params["optim.lr"]
+
+
+def opened(request: Any, data: Path, out: Path) -> Study:
+    return Study(make_plan(request, data, "study.db"), out, None)
+
+
 # Pruning
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_trial_is_judged_by_its_lowest_loss_so_far(prepared: Path, tmp_path: Path) -> None:
+    study = opened(longer(16, pruner="asha"), prepared, tmp_path)
+    assert study.rungs == [1, 4]
+    assert not study.ask().report(dict.fromkeys(range(1, 5), 1.0))
+    assert not study.ask().report({1: 0.5, 2: 0.5, 3: 2.0, 4: 2.0})  # 0.5 < 1 at both
+    assert study.ask().report({1: 0.4, 2: 0.6, 3: 0.6, 4: 0.1, 5: 0.1}) is False
+    assert study.ask().report({1: 0.7})
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("last_words", ["_decide", "_tell"], ids=["before it", "half-way"])
+def test_a_cut_is_decided_also_where_a_kill_came_between(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_words: str
+) -> None:
+    study = opened(longer(16, pruner="asha"), prepared, tmp_path)
+    for number in range(6):  # of seven trials the best alone goes on: 7 // 4 = 1
+        study.ask().report({1: 1.0 + number})
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenTrial, last_words, killed)
+        with pytest.raises(KeyboardInterrupt):
+            study.ask().report({1: 1.5})  # second of seven
+    assert study.entries()[6].state == "running"
+    assert study.reopen(6).report({1: 1.5, 2: 1.4})
+    assert study.entries()[6].state == "pruned"
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_was_let_go_on_is_not_judged_again(prepared: Path, tmp_path: Path) -> None:
+    study = opened(longer(16, pruner="asha"), prepared, tmp_path)
+    assert not study.ask().report({1: 1.0})
+    study.ask().report({1: 0.5})  # overtakes it
+    assert not study.reopen(0).report({1: 1.0, 2: 0.9})
 
 
 def test_trials_are_cut_at_a_sixteenth_and_a_quarter_of_the_epochs() -> None:

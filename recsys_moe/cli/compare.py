@@ -109,8 +109,17 @@ def _request(
         weights=weights,
         split=split,
         file=read_config_file(config) if config else None,
-        settings=read_config_file(str(settings)) if settings else None,
+        settings=_read_settings(settings) if settings else None,
     )
+
+
+def _read_settings(file: Path) -> dict[str, Any]:
+    from recsys_moe.config import read_config_file
+    from recsys_moe.errors import ConfigError
+
+    if not file.is_file():
+        raise ConfigError(f"--settings {file}: there is no such file")
+    return read_config_file(str(file))
 
 
 def _typed(request: Request, sets: list[str], flags: dict[str, Any]) -> Request:

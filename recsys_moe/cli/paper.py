@@ -51,6 +51,7 @@ def paper(
                 print(f"{name:20} {entry.makes}")
         return
     chosen = find_recipe(recipe)
+    _refuse(chosen.figure, {"--seeds": seeds, "--settings": settings}, {"--trials": trials})
     if out is None:
         raise ConfigError(f"--out is needed: the folder for the runs of {recipe}")
     if chosen.routers and data is None:
@@ -62,11 +63,12 @@ def paper(
     epochs = [] if max_epochs is None else [nested("trainer.max_epochs", max_epochs)]
     typed = merge_all([*map(parse_set, set_ or []), *epochs])
     logger.info("%s", chosen.reading)
-    if data is None:
+    if data is None or not chosen.routers:
         study.draw_bias(out)
         return _say(chosen.makes, out, as_json)
     if chosen.figure == "tuning":
-        tuning.run_tuning(chosen, data, out, trials=trials, typed=typed, jobs=jobs)
+        seeded = merge_all([typed, nested("trainer.seed", seed)])
+        tuning.run_tuning(chosen, data, out, trials=trials, typed=seeded, jobs=jobs)
         return _say(chosen.makes, out, as_json)
     number = chosen.seeds if seeds is None else seeds
     comparison = study.run_recipe(
@@ -81,6 +83,16 @@ def paper(
     name = "results.json" if as_json else "table.md"
     print((out / name).read_text(encoding="utf-8"), end="")
     comparison.check()
+
+
+def _refuse(figure: str | None, of_compare: dict[str, object], of_tune: dict[str, object]) -> None:
+    """Raise ConfigError for an option that the study has no use for."""
+    from recsys_moe.errors import ConfigError
+
+    idle = {"tuning": of_compare, "bias": {**of_compare, **of_tune}}.get(figure or "", of_tune)
+    for option, value in idle.items():
+        if value is not None:
+            raise ConfigError(f"{option} has no meaning for this study, got {value}; leave it out")
 
 
 def _say(makes: str, out: Path, as_json: bool) -> None:

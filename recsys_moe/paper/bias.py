@@ -2,8 +2,8 @@
 
 The figure of the paper holds for draws with replacement, where strategy (iii) is unbiased and
 eq. (3) lies below (i) and (ii). Without replacement, as the router trains, the draws follow a
-sequential law: (i) and (ii) coincide, (iii) is biased, and eq. (3) is the worst of them for a
-confident router. Axes: E experts.
+sequential law: (i) and (ii) coincide, (iii) is biased, and eq. (3) is worse than (i) for a router
+that is confident enough. Axes: E experts.
 """
 
 from __future__ import annotations

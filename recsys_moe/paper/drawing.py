@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from recsys_moe.paper.bias import Bias
 from recsys_moe.paper.figures import Balance, Histogram
-from recsys_moe.report.plots import canvas, colour, marker, render, titled
+from recsys_moe.report.plots import canvas, colour, marker, plain_log, render, titled
 from recsys_moe.run_folder import replacing, write_json
 from recsys_moe.tune_curve import Point
 
@@ -57,17 +57,18 @@ def draw_histograms(histograms: Sequence[Histogram]) -> Figure:
     """A row per router, a column per task; sparse and dense inference over each other."""
     tasks = list(dict.fromkeys(h.task for h in histograms))
     routers = list(dict.fromkeys(h.router for h in histograms))
-    with canvas(len(tasks), len(routers), height=2.4 * len(routers)) as (figure, grid):
+    with canvas(len(tasks), len(routers), height=2.6 * len(routers)) as (figure, grid):
         for row, router in zip(grid, routers, strict=True):
             for axes, task in zip(row, tasks, strict=True):
                 for h in (h for h in histograms if (h.router, h.task) == (router, task)):
-                    label = f"{h.inference} inference, mean {h.mean:.4f}"
+                    label = f"{h.inference}, mean {h.mean:.4f}"
                     axes.stairs(
                         h.shares, h.edges, color=colour(h.inference == "dense"), label=label
                     )
                 titled(axes, f"{router}, {task}", "loss of a row", "share of rows")
                 axes.set_yscale("log")
-                axes.legend()
+                plain_log(axes.yaxis)
+                axes.legend(title="inference")
     return figure
 
 
@@ -106,5 +107,6 @@ def draw_tuning(curves: Mapping[str, Sequence[Point]]) -> Figure:
             axes.plot(trials, means, color=colour(place), marker=marker(place), label=router)
         titled(axes, "", "trials", "test loss of the best on validation")
         axes.set_xscale("log")
+        plain_log(axes.xaxis)
         axes.legend()
     return figure

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from recsys_moe.compare_results import Results, RunRecord
-from recsys_moe.paper.inference_gap import Gap, distances, inference_gap
+from recsys_moe.paper.inference_gap import Gap, distances, inference_gap, selected_by
 from recsys_moe.significance import Spread, spread
 
 
@@ -69,10 +69,14 @@ def evenness(load: list[float]) -> float:
 def inference_figure(
     results: Results, out: Path, data: Path
 ) -> tuple[list[Histogram], list[dict[str, object]]]:
-    """Histograms and Wasserstein distances of the first seed of each contender."""
-    first = results.seeds[0]
-    runs = [record for record in results.runs if record.seed == first]
-    gaps = [inference_gap(out / record.run, data, results.split) for record in runs]
+    """Histograms and Wasserstein distances of the first seed that has a run of each contender.
+
+    A dense router is made as sparse as the k-sparse ones beside it.
+    """
+    first = min(record.seed for record in results.runs)
+    runs = [out / record.run for record in results.runs if record.seed == first]
+    k = max((selected for run in runs if (selected := selected_by(run))), default=2)
+    gaps = [inference_gap(run, data, results.split, k) for run in runs]
     return histograms(gaps), [asdict(distance) for distance in distances(gaps)]
 
 

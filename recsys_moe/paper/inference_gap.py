@@ -73,6 +73,11 @@ def inference_gap(run: Path, data: Path, split: str, k: int = 2) -> Gap:
     return Gap(router.name, run.name, losses)
 
 
+def selected_by(run: Path) -> int:
+    """The k of a run's router; 0 for one that takes all experts."""
+    return int(getattr(load_artifact(run).config.model.router, "k", 0))
+
+
 def switched(router: RouterConfig, way: str, k: int) -> RouterConfig:
     """The configuration of `router` for one way of inference."""
     changes: dict[str, Any] = dict(SWITCHES[router.name][way])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recsys_moe.config import merge, parse_config, read_config_file, select_router
+from recsys_moe.config_diff import flat
 from recsys_moe.errors import RunError
 from recsys_moe.paper import drawing
 from recsys_moe.paper.recipes import Recipe
@@ -57,6 +58,7 @@ def as_request(recipe: Recipe, router: str, trials: int | None, typed: dict[str,
         config=parse_config(merge(raw, typed)),
         trials=trials or recipe.trials or 1,
         weights=recipe.weights[0] if recipe.weights else None,
+        fixed=[key for key, _ in flat(typed)],
         sampler="random",
         evaluate_test=True,
     )

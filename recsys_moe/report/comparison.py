@@ -13,11 +13,12 @@ from typing import Any
 from recsys_moe.compare_results import Column, Group, Results, Row, RunRecord, TTest, is_bold
 from recsys_moe.errors import DataError
 from recsys_moe.report.experts import IDLE
-from recsys_moe.report.findings import Finding, join, slug
+from recsys_moe.report.findings import Finding, join, named, slug
 from recsys_moe.report.learning import read_epochs
 from recsys_moe.significance import Spread
 
 RESULTS = "results.json"
+METRICS = "metrics.csv"
 
 
 @dataclass(frozen=True)
@@ -114,13 +115,23 @@ def runs_of(results: Results, row: Row) -> list[RunRecord]:
     return [run for run in results.runs if run.contender == row.contender]
 
 
+def check_runs(folder: Path, results: Results) -> None:
+    """Raises DataError when a finished run is no longer where it was."""
+    for path in (folder / run.run / METRICS for run in results.runs):
+        if not path.is_file():
+            raise DataError(
+                f"{path} is missing, though {folder / RESULTS} counts its run; put the run folder "
+                "back, or remove its rest and run `recsys-moe compare` again to train it anew"
+            )
+
+
 def curves(folder: Path, results: Results, group: Group) -> Curves:
     """Means over the runs that reached each epoch."""
     found = []
     for row in group.rows:
         by_epoch: dict[int, list[float]] = {}
         for run in runs_of(results, row):
-            for line in read_epochs(folder / run.run / "metrics.csv"):
+            for line in read_epochs(folder / run.run / METRICS):
                 by_epoch.setdefault(int(line["epoch"]), []).append(line["val/loss"])
         if by_epoch:
             found.append(_curve(row.router, dict(sorted(by_epoch.items()))))
@@ -196,7 +207,7 @@ def idle_experts(run: RunRecord) -> list[int]:
 
 
 def comparison_findings(results: Results) -> Iterator[Finding]:
-    """Who is best and how sure that is; what is missing; which runs have idle experts."""
+    """Who is best and how sure that is; what is missing; which routers have idle experts."""
     for number, group in enumerate(results.groups):
         yield from _verdicts(results, group, number)
     if results.missing:
@@ -206,10 +217,22 @@ def comparison_findings(results: Results) -> Iterator[Finding]:
     if len(results.seeds) == 1:
         text = "There is one seed: no spread is known and nothing was tested."
         yield Finding("warning", text, "")
-    for run in results.runs:
-        if idle := idle_experts(run):
-            words = f"Expert {idle[0]} is" if len(idle) == 1 else f"Experts {join(idle)} are"
-            text = f"{words} idle in {Path(run.run).name} (below {IDLE:.0%} of an even share)."
+    for group in results.groups:
+        yield from _idle(results, group)
+
+
+def _idle(results: Results, group: Group) -> Iterator[Finding]:
+    """One warning per router with idle experts, whatever the number of its seeds."""
+    for row in group.rows:
+        runs = runs_of(results, row)
+        idle = {Path(run.run).name: found for run in runs if (found := idle_experts(run))}
+        if idle:
+            words = join(f"{named(experts)} in {run}" for run, experts in idle.items())
+            text = (
+                f"{row.router}{_weights(group)} has idle experts in {len(idle)} of {len(runs)} "
+                f"{'run' if len(runs) == 1 else 'runs'} (below {IDLE:.0%} of an even share): "
+                f"{words}."
+            )
             yield Finding("warning", text, "")
 
 

@@ -19,6 +19,7 @@ from recsys_moe.significance import Spread
 def comparison_report(folder: Path, out: Path) -> Report:
     """`out`: where the report will lie; links to the run folders start there. Raises DataError."""
     results = comparison.read_results(folder)
+    comparison.check_runs(folder, results)
     seeds = f"{len(results.seeds)} {'seed' if len(results.seeds) == 1 else 'seeds'}"
     return Report(
         title=f"Routers on {results.data}",
@@ -38,7 +39,9 @@ def comparison_report(folder: Path, out: Path) -> Report:
             "files": {
                 comparison.RESULTS: sha256_file(folder / comparison.RESULTS),
                 **{
-                    f"{run.run}/metrics.csv": sha256_file(folder / run.run / "metrics.csv")
+                    f"{run.run}/{comparison.METRICS}": sha256_file(
+                        folder / run.run / comparison.METRICS
+                    )
                     for run in results.runs
                 },
             },

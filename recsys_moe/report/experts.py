@@ -31,7 +31,7 @@ class ExpertLoad:
     visits: dict[str, list[float]]
     """Per task the share of rows that select each expert; sums to the experts per example."""
     first: dict[str, list[float]]
-    """Per task the share of rows whose largest weight each expert has."""
+    """Per task the share of rows whose top expert each expert is."""
     weight: dict[str, list[float]]
     """Per task each expert's share of all routing weight; sums to 1."""
     either: list[float]

@@ -57,6 +57,11 @@ def join(names: Iterable[object]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
+def named(experts: Sequence[int]) -> str:
+    """expert 3, or experts 3 and 4; at least one."""
+    return f"{'expert' if len(experts) == 1 else 'experts'} {join(experts)}"
+
+
 def expert_findings(load: ExpertLoad) -> Iterator[Finding]:
     """Idle experts, experts without weight, and an expert that takes most."""
     even = max(load.even.values(), default=0.0)
@@ -70,7 +75,9 @@ def expert_findings(load: ExpertLoad) -> Iterator[Finding]:
         few = [e for e, v in enumerate(visits) if v <= IDLE * load.even[task]]
         if spared := [e for e in few if e not in load.idle]:
             words = join(f"{e} ({percent(visits[e])})" for e in spared)
-            yield _note(f"Hardly visited for {task}, but used elsewhere: experts {words}.", "load")
+            experts = "expert" if len(spared) == 1 else "experts"
+            text = f"Hardly visited for {task}, but used elsewhere: {experts} {words}."
+            yield _note(text, "load")
     for task, first in load.first.items():
         busiest = max(range(len(first)), key=first.__getitem__)
         if len(first) > 2 and first[busiest] > DOMINANT:

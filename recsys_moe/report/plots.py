@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
 COLOURS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8c6d46", "#6f6fb0"),
@@ -61,6 +61,8 @@ STYLE: dict[str, Any] = {
 PNG_DPI = 150
 WIDTH = 8.0
 """Inches."""
+MOST_WHOLE = 8
+"""Whole numbers up to which each one has its tick."""
 
 
 @dataclass(frozen=True)
@@ -134,5 +136,28 @@ def as_percent(axis: Any, digits: int = 0) -> None:
     axis.set_major_formatter(lambda value, _: f"{100 * value:.{digits}f}%")
 
 
-def whole_numbers(axes: Axes) -> None:
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+class _PlainLog(LogFormatter):
+    """Labels the ticks that matplotlib would label, but as 0.01 and 100.
+
+    Its own labels are TeX, which stands there as it is written where `text.parse_math` is off.
+    """
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
+
+
+def plain_log(axis: Any) -> None:
+    """Plain numbers at the ticks of a logarithmic axis. Call it after setting the scale."""
+    axis.set_major_formatter(_PlainLog())
+    axis.set_minor_formatter(_PlainLog())
+
+
+def whole_numbers(axes: Axes, values: Sequence[int]) -> None:
+    """Ticks of x at the ascending whole numbers `values`, or at some of them where they are many.
+
+    A few stand where they are: a locator would divide the room around a single epoch.
+    """
+    if len(values) <= MOST_WHOLE:
+        axes.set_xticks(values)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=MOST_WHOLE))

@@ -21,6 +21,7 @@ def learning(data: Curves) -> Figure:
     columns = min(COLUMNS, len(data.routers))
     with canvas(columns, rows, height=0.6 + 1.65 * rows) as (figure, grid):
         panels = grid.flatten()
+        epochs = sorted({epoch for router in data.routers for epoch in router.epochs})
         for axes, mine in zip(panels, data.routers, strict=False):
             for other in data.routers:
                 axes.plot(other.epochs, other.mean, color=LINE, linewidth=0.8)
@@ -30,7 +31,7 @@ def learning(data: Curves) -> Figure:
             axes.set_title(mine.router, fontsize=8.5)
             axes.tick_params(labelsize=7.5)
             axes.sharey(panels[0])
-            whole_numbers(axes)
+            whole_numbers(axes, epochs)
         for axes in panels[len(data.routers) :]:
             axes.set_visible(False)
         figure.supxlabel("epoch", fontsize=9)

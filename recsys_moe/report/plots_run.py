@@ -48,7 +48,7 @@ def learning(data: LearningCurves) -> Figure:
             titled(axes, name, "epoch", f"{name} (validation)")
         for axes in grid[0]:
             axes.axvline(data.best_epoch, color=QUIET, linewidth=0.9, linestyle=":")
-            whole_numbers(axes)
+            whole_numbers(axes, data.epochs)
     return figure
 
 
@@ -111,7 +111,7 @@ def mass(data: Sharpness) -> Figure:
             )
             titled(axes, task, "most probable experts", f"share of the {data.basis[task]}")
             axes.set_ylim(0, 1.04)
-            whole_numbers(axes)
+            whole_numbers(axes, range(1, len(values) + 1))
             as_percent(axes.yaxis)
     return figure
 
@@ -165,7 +165,7 @@ def consistency(data: Consistency) -> Figure:
         axes.plot([], [], ":", color=QUIET, linewidth=1.2, label="by chance")
         titled(axes, "Examples that keep their top expert", "epoch", "same as an epoch before")
         axes.set_ylim(0, 1.04)
-        whole_numbers(axes)
+        whole_numbers(axes, data.epochs)
         as_percent(axes.yaxis)
         axes.legend(loc="lower right")
     return figure
@@ -215,7 +215,7 @@ def error(data: list[ErrorBy]) -> Figure:
             axes.errorbar(places, groups.value, margins, fmt="o-", color=colour(0), capsize=3)
             ends = zip(groups.low, groups.high, strict=True)
             labels = [f"{a}" if a == b else f"{a}-{b}" for a, b in ends]
-            axes.set_xticks(list(places), labels)
+            axes.set_xticks(list(places), labels, rotation=30, ha="right")
             titled(axes, groups.by, "watched rows in training", f"{groups.metric} of {groups.task}")
             axes.grid(axis="x", visible=False)
         if len({groups.metric for groups in data}) == 1 and len(data) > 1:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from recsys_moe.report import plots_run
 from recsys_moe.report.experts import IDLE
-from recsys_moe.report.findings import join, percent, slug
+from recsys_moe.report.findings import join, named, percent, slug
 from recsys_moe.report.page import Html, Section, Shown, element, table
 from recsys_moe.report.quality import ErrorBy, Quality
 from recsys_moe.report.run_figures import RunFigures, router_words
@@ -32,7 +32,7 @@ def tiles(found: RunFigures) -> list[tuple[str, str, str]]:
     experts = found.artifact.config.model.num_experts
     shown.append(("experts per example", f"{cost:.2f}", f"of {experts}; tasks share an expert"))
     idle = found.load.idle
-    words = f"expert {join(idle)}" if idle else "every expert is used"
+    words = named(idle) if idle else "every expert is used"
     return [*shown, ("idle experts", str(len(idle)), words)]
 
 
@@ -84,7 +84,7 @@ def _learning(found: RunFigures) -> Section:
 
 def _experts(found: RunFigures) -> Section:
     load, alike = found.load, found.likeness
-    idle = f"Idle: expert {join(load.idle)}." if load.idle else "No expert is idle."
+    idle = f"Idle: {named(load.idle)}." if load.idle else "No expert is idle."
     busiest = {t: max(range(len(v)), key=v.__getitem__) for t, v in load.visits.items()}
     most = join(f"expert {e} ({percent(load.visits[t][e])}) for {t}" for t, e in busiest.items())
     pairs = join(f"{a} and {b} ({cosine:.3f})" for a, b, cosine in alike.twins)
@@ -93,7 +93,8 @@ def _experts(found: RunFigures) -> Section:
             "load",
             "Who is visited",
             "A bar is the share of examples that visit an expert, the diamond the share for which "
-            "it has the largest weight. The dashed line is an even share.",
+            "it has the largest weight (of equal weights: is the most probable). The dashed line "
+            "is an even share.",
             f"{idle} Most visited: {most}.",
             _model(found),
             load,

@@ -30,7 +30,8 @@ class Sample:
     """Rows of the whole split."""
     logits_NT: Tensor
     top_NT: Tensor
-    """int64: the expert with the largest weight, -1 where no expert took the row."""
+    """int64: the expert with the largest weight, the most probable one of equal weights; -1 where
+    no expert took the row."""
     entropy_NT: Tensor
     """Of the routing distribution in nats; NaN where no expert took the row."""
     visits_TE: Tensor

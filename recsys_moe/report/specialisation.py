@@ -30,7 +30,7 @@ class ExpertMap:
     x: list[float]
     y: list[float]
     top: dict[str, list[int]]
-    """Per task the expert with the largest weight; -1 where no expert took the example."""
+    """Per task the top expert of each example; -1 where no expert took the example."""
     explained: float | None
     """Share of the variance that the two axes hold (PCA), None for UMAP."""
     neighbours: dict[str, float]

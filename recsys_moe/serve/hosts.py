@@ -39,12 +39,17 @@ def allowed_hosts(bound: str, names: Sequence[str]) -> frozenset[bytes] | None:
     return frozenset(name.encode() for name in (*LOOPBACK, bound, *names))
 
 
-def host_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Lower-case name or address in the `Host` of an ASGI scope, empty where there is none."""
-    host = next((value for name, value in headers if name == b"host"), b"").lower()
+def host_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """Lower-case name or address in the `Host` of an ASGI scope.
+
+    None where there is none: a browser always sends it, simple health checks may not.
+    """
+    host = next((value.lower() for name, value in headers if name == b"host"), None)
+    if host is None:
+        return None
     if host.startswith(b"["):
         return host[1:].partition(b"]")[0]
-    return host.partition(b":")[0]
+    return host.partition(b":")[0].removesuffix(b".")
 
 
 def _is_address(text: str) -> bool:

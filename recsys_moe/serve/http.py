@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import sys
@@ -168,10 +169,15 @@ class Observed:
             await send(message)
 
         try:
-            if self.hosts is None or host_of(scope["headers"]) in self.hosts:
+            if self.hosts is None or host_of(scope["headers"]) in (None, *self.hosts):
                 await (direct or self.app)(scope, receive, noting)
             else:
                 await reply(ErrorReply(error=MISDIRECTED), 421)(scope, receive, noting)
+        except asyncio.CancelledError:  # the time to drain is up
+            if status:
+                raise
+            logger.warning("%s %s was cut off: shutting down", scope["method"], scope["path"])
+            await reply(ErrorReply(error="shutting down"), 503)(scope, receive, noting)
         except Exception:
             logger.exception("%s %s failed", scope["method"], scope["path"])
             if status:

@@ -110,7 +110,10 @@ def fingerprint(path: Path) -> str:
 
 
 def _try_out(predictor: Predictor, path: Path) -> None:
-    """A model that trained to NaN would answer with no numbers."""
+    """A model that trained to NaN would answer with no numbers, be it for one user only."""
+    for name, parameter in predictor.artifact.model.named_parameters():
+        if not parameter.isfinite().all():
+            raise DataError(f"{path}: {name} is not finite everywhere; train it again")
     users = predictor.users.ids[:64].to_pylist()
     items = predictor.items.ids[: len(users)].to_pylist()
     scores = predictor.score(users[: len(items)], items)

@@ -23,7 +23,10 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.paper import bias, drawing, figures, inference_gap
 from recsys_moe.paper.recipes import Recipe, find_recipe, folder, read_recipe
 from recsys_moe.paper.study import as_request, draw, draw_bias, run_recipe
+from recsys_moe.paper.tuning import as_request as tuning_request
 from recsys_moe.paper.tuning import run_tuning
+from recsys_moe.significance import Spread
+from recsys_moe.tune_curve import Point
 from tests.conftest import TINY_MODEL
 from tests.test_compare import InProcess
 from tests.tune_pretend import Pretend
@@ -199,6 +202,48 @@ def test_histograms_hold_every_row_once() -> None:
     assert found[0].edges == found[1].edges
 
 
+def test_sparse_inference_keeps_as_many_experts_for_every_router(
+    study: tuple[Results, Path], prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first seed's runs, and the k of the sparse ones for the dense one too."""
+    results, out = study
+    asked = []
+
+    def pretend(run: Path, data: Path, split: str, k: int) -> inference_gap.Gap:
+        asked.append((run.name, split, k))
+        return gap("topk", [0.0], [1.0])
+
+    monkeypatch.setattr(figures, "inference_gap", pretend)
+    monkeypatch.setattr(figures, "selected_by", lambda run: 3 if "topk" in run.name else 0)
+    figures.inference_figure(results, out, prepared)
+    routers = ("softmax", "moesart", "topk")
+    assert asked == [(f"{name}-0.5_0.5-seed0", "test", 3) for name in routers]
+
+
+def test_balances_are_drawn_at_their_evenness_and_loss() -> None:
+    point = figures.Balance(
+        "topk", "watch", Spread(0.5, 0.1, 2), Spread(0, 0, 2), Spread(1, 0, 2), Spread(0.7, 0, 2)
+    )
+    (axes,) = drawing.draw_balances([point]).axes
+    assert axes.containers[0].lines[0].get_xydata().tolist() == [[0.5, 0.7]]
+
+
+def test_histograms_are_drawn_as_they_are() -> None:
+    sparse = figures.Histogram("topk", "sparse", "watch", 0.5, [0, 1, 2], [0.9, 0.1])
+    dense = figures.Histogram("topk", "dense", "watch", 0.6, [0, 1, 2], [0.2, 0.8])
+    (axes,) = drawing.draw_histograms([sparse, dense]).axes
+    drawn = {patch.get_label(): patch.get_data().values.tolist() for patch in axes.patches}
+    assert drawn == {"sparse, mean 0.5000": [0.9, 0.1], "dense, mean 0.6000": [0.2, 0.8]}
+
+
+def test_the_band_of_tuning_is_one_standard_deviation() -> None:
+    points = [Point(1, 1, 0, 0.8, 0.1), Point(2, 1, 0, 0.6, 0.05)]
+    (axes,) = drawing.draw_tuning({"topk": points}).axes
+    assert not any("$" in label.get_text() for label in axes.get_xticklabels(which="both"))
+    heights = {round(y, 6) for _, y in axes.collections[0].get_paths()[0].vertices.tolist()}
+    assert heights == {0.7, 0.9, 0.55, 0.65}
+
+
 def test_the_bars_are_as_high_as_the_biases() -> None:
     found = bias.study(4, 2)
     bars = [bar.get_height() for bar in drawing.draw_bias(found).axes[0].patches]
@@ -225,17 +270,41 @@ def test_the_bias_study_says_what_the_paper_shows(tmp_path: Path) -> None:
         assert found[shape, False, "i"] == pytest.approx(found[shape, False, "ii"])
 
 
+@pytest.mark.parametrize(
+    ("shape", "with_", "without"),
+    [  # of (i), (iii), (3); n = 8, k = 4
+        ("2^-i", [0.1721, 0, 0.0837], [0.0671, 0.2876, 0.2238]),
+        ("0.9 on one", [0.1003, 0, 0.0698], [0.0583, 0.6949, 0.5721]),
+    ],
+)
+def test_eq_3_is_worse_than_i_for_a_confident_router_without_replacement(
+    shape: str, with_: list[float], without: list[float]
+) -> None:
+    found = {(b.shape, b.replacement, b.strategy): b.bias for b in bias.study(8, 4)}
+    for replacement, expected in ((True, with_), (False, without)):
+        biases = [found[shape, replacement, strategy] for strategy in ("i", "iii", "3")]
+        assert biases == pytest.approx(expected, abs=6e-5)
+    assert found[shape, False, "3"] > found[shape, False, "i"]
+
+
 def test_probabilities_of_all_draws_add_up_to_one() -> None:
     g = bias.distribution("random", 6)
     for replacement in (True, False):
         assert sum(p for _, p in bias.draws(g, 3, replacement)) == pytest.approx(1)
 
 
+def test_what_is_typed_is_not_searched_and_stands_over_the_recipe() -> None:
+    typed = {"optim": {"lr": 1e-3}, "trainer": {"max_epochs": 2}}
+    request = tuning_request(find_recipe("figs2_tuning"), "moesart", 7, typed)
+    assert request.fixed == ["optim.lr", "trainer.max_epochs"]
+    assert (request.config.optim.lr, request.config.trainer.max_epochs) == (1e-3, 2)
+    assert (request.trials, request.weights, request.sampler) == (7, "0.1,0.9", "random")
+
+
 def test_tuning_draws_the_curve_of_every_router(prepared: Path, tmp_path: Path) -> None:
     """The figure's numbers are those of each study's own results."""
     recipe = find_recipe("figs2_tuning")
-    typed = {"model": TINY_MODEL, "trainer": {"max_epochs": 2, "batch_size": 64}}
-    found = run_tuning(recipe, prepared, tmp_path, trials=3, typed=typed, executor=Pretend())
+    found = run_tuning(recipe, prepared, tmp_path, trials=3, typed=TINY, executor=Pretend())
     numbers = json.loads((tmp_path / "figure.json").read_text())["tuning"]
     assert list(numbers) == ["moesart", "topk"]
     for router, points in found.items():
@@ -264,6 +333,8 @@ def test_recipes_are_listed_with_what_they_make() -> None:
     [
         (["fig4"], "unknown recipe 'fig4'; did you mean 'fig4_k'"),
         (["fig4_k"], "--out is needed"),
+        (["fig4_k", "--trials", "3"], "--trials has no meaning for this study, got 3"),
+        (["figs2_tuning", "--seeds", "3"], "--seeds has no meaning for this study, got 3"),
         (["fig4_k", "--out", "x"], "--data is needed for Figure 4"),
     ],
 )

@@ -76,8 +76,31 @@ def test_findings_name_the_best_the_missing_and_the_idle() -> None:
         "loss (weights watch 1): of the k-sparse routers the best mean is moe<b>sart</b> (0.3100); "
         "it is significantly better than topk (0.4100, p = 0.01).",
         "1 of 6 runs have not finished and are not counted.",
-        "Expert 3 is idle in 0-seed1 (below 10% of an even share).",
+        "topk (weights watch 1) has idle experts in 1 of 2 runs (below 10% of an even share): "
+        "expert 3 in 0-seed1.",
     ]
+
+
+def test_a_router_with_idle_experts_in_every_run_gets_one_warning() -> None:
+    results = example_results()
+    for run, load in zip(results.runs, ([0.5, 0.5, 0, 0], [0, 0.5, 0.5, 0]), strict=False):
+        run.details["routing"]["watch"]["load"] = load
+    idle = [f.text for f in comparison_findings(results) if "idle" in f.text]
+    assert idle == [
+        "topk (weights watch 1) has idle experts in 2 of 2 runs (below 10% of an even share): "
+        "experts 2 and 3 in 0-seed0 and experts 0 and 3 in 0-seed1."
+    ]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_that_was_deleted_is_named_with_the_remedy(compared: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(compared, tmp_path / "cmp"))
+    shutil.rmtree(folder / "runs/1-seed0")
+    with pytest.raises(
+        DataError, match=r"1-seed0.metrics\.csv is missing.*put the run folder back"
+    ):
+        report(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -88,6 +111,9 @@ def test_the_page_has_the_table_with_its_bold_cell_and_a_link_to_every_run(
     text = (out / "report.html").read_text()
     assert re.findall(r"<td><strong>(.*?)</strong></td>", text) == ["0.3100 +- 0.0100"]
     assert "moe<b>sart" not in text and "moe&lt;b&gt;sart&lt;/b&gt;" in text
+    # topk's runs have 0 and 1 idle experts, the others' none
+    means = re.findall(r"<td>(\d\.\d)</td>\s*</tr>", text)
+    assert means == ["0.5", "0.0", "0.0"]
     links = [(out / link).resolve() for link in re.findall(r'href="(\.\.[^"]*)"', text)]
     assert links == [(compared / run.run).resolve() for run in example_results().runs]
     assert all((link / "metrics.csv").is_file() for link in links)

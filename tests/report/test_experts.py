@@ -79,6 +79,17 @@ def test_a_visited_expert_without_weight_is_light_and_not_idle() -> None:
     assert (found.idle, found.light) == ([], [1])
 
 
+@pytest.mark.parametrize(("weight", "light"), [(0.02, [1]), (0.03, [])])
+def test_an_expert_hardly_counts_below_a_tenth_of_an_even_share_of_the_weight(
+    weight: float, light: list[int]
+) -> None:
+    # an even share of four experts is 0.25, a tenth of it 0.025
+    others = (1 - weight) / 3
+    weights_BE = torch.tensor([[others, weight, others, others]])
+    dense = Routing(weights_BE, torch.ones(1, 4, dtype=torch.bool))
+    assert expert_load(sample_of(dense), ["watch"]).light == light
+
+
 def test_entropy_is_ln_of_the_number_of_equal_experts() -> None:
     probs = [[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.25] * 4]
     taken = routing([[1.0, 0, 0, 0]] * 3, probs)

@@ -34,7 +34,7 @@ def test_an_idle_expert_is_said_with_its_share_and_the_even_one() -> None:
 
 def test_an_expert_idle_for_one_task_only_is_a_note() -> None:
     found = texts(findings.expert_findings(load([0.5, 0.48, 0.02], [0.3, 0.3, 0.4])))
-    assert found == ["note: Hardly visited for watch, but used elsewhere: experts 2 (2.0%)."]
+    assert found == ["note: Hardly visited for watch, but used elsewhere: expert 2 (2.0%)."]
 
 
 def test_a_dominant_expert_and_rows_of_nobody_are_said() -> None:
@@ -121,6 +121,14 @@ def test_small_shares_keep_a_digit() -> None:
     shares = [0, 1, 0.1234, 0.0005, 0.00049, 0.00001, 1e-7]
     words = ["0.0%", "100.0%", "12.3%", "0.1%", "0.05%", "0.001%", "less than 0.001%"]
     assert [percent(share) for share in shares] == words
+
+
+def test_several_experts_are_in_the_plural() -> None:
+    assert [findings.named(experts) for experts in ([9], [9, 14], [1, 2, 3])] == [
+        "expert 9",
+        "experts 9 and 14",
+        "experts 1, 2 and 3",
+    ]
 
 
 def test_names_of_files_are_plain_and_stay_apart() -> None:

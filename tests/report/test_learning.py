@@ -15,7 +15,8 @@ from recsys_moe.artifact import load_artifact
 from recsys_moe.columns import load_columns
 from recsys_moe.errors import DataError
 from recsys_moe.report.learning import consistency, learning_curves, read_epochs
-from recsys_moe.routers import Routing
+from recsys_moe.routers import RouterShape, Routing
+from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.routing_history import (
     FILE,
     ROWS,
@@ -86,13 +87,31 @@ def test_the_last_epoch_of_the_log_is_where_the_last_model_sends_its_rows(
         [artifact.model.user_embedding(sampled.user), artifact.model.item_embedding(sampled.item)],
         1,
     )
-    assert torch.equal(expected[0].long(), artifact.model.routers[0](x_ND).weights_BE.argmax(1))
+    assert artifact.config.model.router.name == "moesart"  # equal weights: the logits decide
+    assert torch.equal(expected[0].long(), artifact.model.routers[0](x_ND).logits_BE.argmax(1))
 
 
-def test_a_row_that_no_expert_took_has_no_top_expert_and_ties_go_to_the_lowest() -> None:
+def test_without_probabilities_ties_go_to_the_lowest_and_a_row_of_nobody_has_no_top() -> None:
     weights_BE = torch.tensor([[0.0, 0.0, 0.0], [0.5, 0.0, 0.5], [0.0, 0.0, 0.0]])
     selected_BE = torch.tensor([[False] * 3, [True, False, True], [False, True, False]])
     assert top_expert(Routing(weights_BE, selected_BE)).tolist() == [-1, 0, 1]
+
+
+def test_of_equal_weights_the_most_probable_selected_expert_is_the_top_one() -> None:
+    weights_BE = torch.tensor([[0.5, 0.0, 0.5, 0.0], [0.4, 0.6, 0.0, 0.0], [0.5, 0.0, 0.0, 0.5]])
+    # row 0: 2 of the tied 0 and 2, though 1 is more probable; row 1: no tie; row 2: equal again
+    probs_BE = torch.tensor([[0.1, 0.5, 0.3, 0.1], [0.6, 0.3, 0.1, 0.0], [0.2, 0.3, 0.3, 0.2]])
+    assert top_expert(Routing(weights_BE, weights_BE > 0, probs_BE)).tolist() == [2, 1, 0]
+
+
+def test_the_top_expert_of_moesart_is_its_most_probable_one_though_its_weights_are_equal() -> None:
+    router = MoesartRouter(MoesartRouter.Config(k=2), RouterShape(input_dim=3, num_experts=4))
+    with torch.no_grad():  # experts 3 and 0 are chosen in every row, 3 is the more probable
+        router.gate.weight.zero_()
+        router.gate.bias.copy_(torch.tensor([2.0, 0.0, 1.0, 3.0]))
+    routing = router.eval()(torch.zeros(5, 3))
+    assert routing.weights_BE.tolist() == [[0.5, 0.0, 0.0, 0.5]] * 5
+    assert top_expert(routing).tolist() == [3] * 5
 
 
 @pytest.mark.parametrize(("total", "group"), [(100_003, 1), (100_003, 512), (10, 4), (5000, 3000)])

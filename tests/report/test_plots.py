@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from recsys_moe.report import plots_comparison, plots_run
-from recsys_moe.report.comparison import costs, seeds
+from recsys_moe.report.comparison import Curves, RouterCurve, costs, seeds
 from recsys_moe.report.experts import ExpertLoad, Likeness, Sharpness
 from recsys_moe.report.learning import Consistency, LearningCurves
-from recsys_moe.report.plots import INK, render
+from recsys_moe.report.plots import INK, canvas, plain_log, render, whole_numbers
 from recsys_moe.report.quality import ErrorBy, Reliability, Roc
 from recsys_moe.report.specialisation import ExpertMap, GenreBreakdown
 from tests.report.conftest import example_results
@@ -100,7 +100,57 @@ def test_roc_calibration_and_errors() -> None:
     )
     (axes,) = plots_run.error([groups]).axes
     assert lines(axes)[0] == [1.1, 0.9]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["1-4", "5"]
+    labels = axes.get_xticklabels()
+    assert [label.get_text() for label in labels] == ["1-4", "5"]
+    assert all(label.get_rotation() for label in labels)  # "1099-2341" beside its like
+    (whiskers,) = axes.collections
+    ends = [segment[:, 1].tolist() for segment in whiskers.get_segments()]
+    assert ends == [pytest.approx([1.0, 1.2]), pytest.approx([0.8, 1.0])]  # value -+ 0.1
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 8])
+def test_each_of_a_few_epochs_has_one_tick(epochs: int) -> None:
+    steps, values = list(range(1, epochs + 1)), [0.5] * epochs
+    curve = RouterCurve("topk", steps, values, values, values, [1] * epochs)
+    figures = (
+        plots_run.learning(LearningCurves(steps, values, values, {"watch AUC": values}, 1)),
+        plots_comparison.learning(Curves({"watch": 1.0}, [curve])),
+    )
+    for axes in (axes for figure in figures for axes in figure.axes):
+        assert axes.get_xticks().tolist() == steps
+        assert [label.get_text() for label in axes.get_xticklabels()] == list(map(str, steps))
+
+
+def test_of_many_epochs_some_whole_ones_have_a_tick() -> None:
+    with canvas() as (_, grid):
+        axes = grid[0][0]
+        axes.plot(range(1, 101), range(100))
+        whole_numbers(axes, range(1, 101))
+        ticks = axes.get_xticks().tolist()
+    assert len(ticks) <= 10 and all(tick == int(tick) for tick in ticks)
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ((0.001, 1.0), {"0.001", "0.01", "0.1", "1"}),
+        ((1, 200), {"1", "10", "100"}),
+        ((2, 5), {"3"}),
+    ],
+)
+def test_labels_of_a_logarithmic_axis_are_plain_numbers(
+    ends: tuple[float, float], expected: set[str]
+) -> None:
+    with canvas() as (figure, grid):
+        axis = grid[0][0].yaxis
+        grid[0][0].plot([0, 1], ends)
+        grid[0][0].set_yscale("log")
+        plain_log(axis)
+        figure.draw_without_rendering()
+        labels = {label.get_text() for label in axis.get_ticklabels(which="both")} - {""}
+    assert expected <= labels
+    assert not any("$" in label for label in labels)
+    assert all(float(label) > 0 for label in labels)
 
 
 def test_the_map_has_every_example_at_its_place_under_its_expert() -> None:
@@ -118,6 +168,18 @@ def test_genres_are_coloured_by_log2_of_the_lift_and_carry_the_lift() -> None:
     drawn = np.ma.filled(axes.images[0].get_array(), np.nan)
     assert np.array_equal(drawn, [[1, -2], [np.nan, np.nan]], equal_nan=True)
     assert [text.get_text() for text in axes.texts] == ["2.0", "0.0"]
+
+
+def test_curves_of_a_comparison_are_means_in_a_band_before_the_others() -> None:
+    epochs, runs = [1, 2], [2, 2]
+    first = RouterCurve("topk", epochs, [1.0, 0.5], [0.9, 0.4], [1.3, 0.8], runs)
+    second = RouterCurve("softmax", epochs, [0.7, 0.6], [0.7, 0.6], [0.7, 0.6], runs)
+    panels = plots_comparison.learning(Curves({"watch": 1.0}, [first, second])).axes
+    for axes, mine in zip(panels, (first, second), strict=True):
+        assert lines(axes) == [first.mean, second.mean, mine.mean]
+        (band,) = axes.collections
+        heights = {y for _, y in band.get_paths()[0].vertices.tolist()}
+        assert heights == {*mine.low, *mine.high}
 
 
 def test_costs_and_seeds_of_a_comparison() -> None:

@@ -58,6 +58,7 @@ def test_names_are_asked_of_a_loopback_address_or_where_some_are_given(
         (b"127.0.0.1:80", b"127.0.0.1"),
         (b"[::1]:8000", b"::1"),
         (b"[::1]", b"::1"),
+        (b"localhost.", b"localhost"),
         (b"", b""),
         (b"127.0.0.1.elsewhere.example", b"127.0.0.1.elsewhere.example"),
         (b"localhost@elsewhere.example", b"localhost@elsewhere.example"),
@@ -65,7 +66,7 @@ def test_names_are_asked_of_a_loopback_address_or_where_some_are_given(
 )
 def test_the_port_is_no_part_of_the_name(value: bytes, name: bytes) -> None:
     assert host_of([(b"accept", b"*/*"), (b"host", value)]) == name
-    assert host_of([]) == b""
+    assert host_of([]) is None
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost", "[::1]:1", "Scores.Example:443"])
@@ -85,7 +86,7 @@ def test_another_name_is_421_and_gets_nothing(named: Named, path: str, host: str
     assert list(answer.json()) == ["error"] and "--allow-host" in answer.json()["error"]
 
 
-def test_a_request_without_a_name_is_refused(named: Named) -> None:
+def test_a_simple_health_check_without_a_name_is_answered(named: Named) -> None:
     sent = []
 
     async def send(message: object) -> None:
@@ -94,9 +95,9 @@ def test_a_request_without_a_name_is_refused(named: Named) -> None:
     async def receive() -> dict[str, object]:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    scope = {"type": "http", "method": "GET", "path": "/model", "headers": []}
+    scope = {"type": "http", "method": "GET", "path": "/healthz", "headers": []}
     asyncio.run(named.app({**scope, "query_string": b""}, receive, send))
-    assert sent[0]["status"] == 421  # type: ignore[index]
+    assert sent[0]["status"] == 200  # type: ignore[index]
 
 
 def test_the_document_names_421_where_names_are_asked_and_the_counter_counts_it(

@@ -1,0 +1,84 @@
+"""Random streams: every step draws anew, no unit follows from another, no router is passed over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from recsys_moe.columns import load_columns
+from recsys_moe.dropout import Dropout
+from recsys_moe.module import RecModule
+from recsys_moe.moe import Experts, MoE
+from recsys_moe.routers import RouterShape, Routing
+from recsys_moe.routers.moesart import MoesartRouter
+from recsys_moe.schema import Schema
+from tests.conftest import TINY_MODEL
+
+SHAPE = RouterShape(8, 6, 1)
+
+
+def test_every_step_draws_anew_and_the_same_step_the_same(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropout and moesart draw from (seed, step): a step resumed is the step that was."""
+    schema = Schema.load(prepared)
+    batch = load_columns(prepared, schema, "train").take(slice(64))
+    module = RecModule({"model": TINY_MODEL}, schema.to_json()).train()
+    module._steps_per_epoch = 25
+
+    def loss(step: int) -> float:
+        monkeypatch.setattr(RecModule, "global_step", step)
+        return module.training_step(batch, 1).item()
+
+    found = [loss(step) for step in (0, 1, 25, 0)]
+    assert found[0] == found[3]
+    assert len(set(found[:3])) == 3
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.5])
+def test_no_unit_of_a_dropout_mask_follows_from_another(rate: float) -> None:
+    """Autocorrelation at every lag of 2**18 units: of as many normal numbers the largest is 4.8."""
+    mask = Dropout(rate).train().mask((2**10, 2**8), torch.empty(0))
+    kept_N = (mask.flatten() > 0).double()
+    centred_N = kept_N - kept_N.mean()
+    spectrum = torch.fft.rfft(centred_N).abs() ** 2
+    correlation_N = torch.fft.irfft(spectrum, n=len(kept_N))[1 : len(kept_N) // 2 + 1]
+    z = correlation_N / (centred_N.square().mean() * len(kept_N) ** 0.5)
+    assert z.abs().max() < 6.5
+    assert z[:-1].square().mean() == pytest.approx(1, abs=0.05)
+
+
+class Child(MoesartRouter):
+    """Takes the first two experts, whatever its parent would draw."""
+
+    calls = 0
+
+    def forward(self, x_BD: Tensor) -> Routing:
+        Child.calls += 1
+        weights_BE = torch.zeros(len(x_BD), 6)
+        weights_BE[:, :2] = 0.5
+        return Routing(weights_BE, weights_BE > 0)
+
+
+def test_a_child_of_a_router_is_asked_itself_in_training() -> None:
+    routers = [Child(Child.Config(), SHAPE) for _ in range(2)]
+    layer = MoE(Experts(6, 8, 4, 0.0), routers).train()
+    _, routings = layer(torch.randn(5, 8), torch.zeros(5, dtype=torch.long))
+    assert Child.calls == 2
+    assert all(routing.selected_BE[:, :2].all() for routing in routings)
+
+
+def test_routers_asked_in_one_go_decide_in_full_precision_under_autocast() -> None:
+    routers = [MoesartRouter(MoesartRouter.Config(), SHAPE).train() for _ in range(2)]
+    x_BD = torch.randn(64, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        joint = MoesartRouter.joint(routers, x_BD)
+        alone = [router.gate(x_BD.float()) for router in routers]
+    assert joint is not None and joint.logits_BE is not None and joint.probs_BE is not None
+    assert {t.dtype for t in (joint.logits_BE, joint.probs_BE, joint.weights_BE)} == {torch.float32}
+    exact_BTE = torch.stack([router.gate(x_BD) for router in routers], 1)
+    torch.testing.assert_close(joint.logits_BE, exact_BTE)
+    assert not torch.equal(alone[0].float(), exact_BTE[:, 0])  # bfloat16 would show
