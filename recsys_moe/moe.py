@@ -81,9 +81,9 @@ class MoE(nn.Module):
         Of their own class: one inherited from a parent would pass over the child's `forward`.
         """
         first, *others = self.routers
-        kind = type(first)
-        if not others or not isinstance(first, Router) or "joint" not in vars(kind):
+        if not others or not isinstance(first, Router) or "joint" not in vars(type(first)):
             return None
+        kind = type(first)
         alike = all(type(r) is kind and r.config == first.config for r in others)
         return kind.joint(list(self.routers), x_BD) if alike else None
 
