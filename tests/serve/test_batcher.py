@@ -62,6 +62,7 @@ def test_one_failing_request_fails_alone(inline: int) -> None:
 
 
 def test_a_late_answer_is_a_timeout_and_what_nobody_waits_for_is_not_run() -> None:
+    """The worker is free again after 0.2 s, when the other two have given up."""
     ran: list[Any] = []
 
     def noted(requests: list[Any]) -> list[Any]:
@@ -69,9 +70,29 @@ def test_a_late_answer_is_a_timeout_and_what_nobody_waits_for_is_not_run() -> No
         time.sleep(0.2)
         return requests
 
-    replies = together(Lane("a", noted, 1, 100), 1, 2, 3, seconds=0.1)
-    assert {type(reply) for reply in replies} == {TimeoutError}
-    assert 3 not in ran
+    async def go() -> list[Any]:
+        batcher = Batcher([Lane("a", noted, 1, 100)], Metrics())
+        work = (batcher.submit("a", number, 1, 0.1) for number in (1, 2, 3))
+        replies = await asyncio.gather(*work, return_exceptions=True)
+        await asyncio.sleep(0.5)
+        batcher.close()
+        return replies
+
+    assert {type(reply) for reply in asyncio.run(go())} == {TimeoutError}
+    assert ran == [1]
+
+
+def test_bounds_count_rows_and_not_requests() -> None:
+    """Room for 8 rows: two requests of 3 wait, a third is refused; a batch of 4 takes one of 3."""
+    seen: list[int] = []
+
+    def counted(requests: list[Any]) -> list[Any]:
+        seen.append(len(requests))
+        return requests
+
+    replies = together(Lane("a", counted, 4, 8), 1, 2, 3, size=3)
+    assert [type(reply) for reply in replies] == [int, int, Busy]
+    assert seen == [1, 1]
 
 
 def test_lanes_take_turns() -> None:
