@@ -12,6 +12,13 @@ WholeNumber = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
 Text = Annotated[StrictStr, Field(max_length=512)]
 Id = WholeNumber | Text
 """A raw id; 7 and "7" are the same id, as everywhere."""
+LARGEST_EXACT = 2**53 - 1
+"""JavaScript, and much else that reads JSON, rounds larger whole numbers."""
+
+
+def exact(raw: int | str) -> int | str:
+    """An id as JSON can carry it everywhere: a large number as text, which is the same id."""
+    return str(raw) if isinstance(raw, int) and abs(raw) > LARGEST_EXACT else raw
 
 
 class Request(BaseModel):

@@ -106,7 +106,7 @@ class Scoring:
 
 def _ranked(entry: Recommendation) -> schemas.RankedItem:
     return schemas.RankedItem(
-        rank=entry.rank, item=entry.item, title=entry.title, scores=entry.scores
+        rank=entry.rank, item=schemas.exact(entry.item), title=entry.title, scores=entry.scores
     )
 
 

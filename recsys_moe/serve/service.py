@@ -15,7 +15,7 @@ from recsys_moe.serve.batcher import Batcher, Busy, Lane
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Models
-from recsys_moe.serve.schemas import Pairs, RecommendRequest
+from recsys_moe.serve.schemas import Pairs, RecommendRequest, exact
 from recsys_moe.serve.scoring import Scoring
 
 BATCH_ROWS = 1024
@@ -104,8 +104,7 @@ class Service:
 def _spread(ids: pa.Array) -> list[int | str]:
     """Up to EXAMPLES of the ids, at equal distances from the first one on."""
     step = max(1, len(ids) // EXAMPLES)
-    found: list[int | str] = ids[::step][:EXAMPLES].to_pylist()
-    return found
+    return [exact(raw) for raw in ids[::step][:EXAMPLES].to_pylist()]
 
 
 def _check_lengths(pairs: Pairs) -> None:

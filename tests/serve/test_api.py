@@ -8,11 +8,16 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from recsys_moe.calibration import Calibration
 from recsys_moe.predictor import Predictor
+from recsys_moe.recommender import Recommendation
 from recsys_moe.serve.limits import Limits
+from recsys_moe.serve.schemas import exact
+from recsys_moe.serve.scoring import _ranked
+from recsys_moe.serve.service import _spread
 from tests.serve.conftest import KEY, Caller
 
 PAIR = {"users": [1], "items": [2]}
@@ -223,3 +228,12 @@ def test_the_document_names_the_limits_and_every_fault(caller: Caller) -> None:
     body = asked["requestBody"]["content"]["application/json"]["schema"]
     assert body["properties"]["users"]["maxItems"] == 10_000
     assert {"200", "400", "408", "413", "415", "422", "429", "504"} <= set(asked["responses"])
+
+
+def test_ids_that_javascript_would_round_are_told_as_text() -> None:
+    """2**53 + 1 reads as 2**53 there; the text is the same id to us."""
+    ids = [2**53 + 1, 2**53 - 1, -(2**53), 7, "x"]
+    assert [exact(raw) for raw in ids] == [str(2**53 + 1), 2**53 - 1, str(-(2**53)), 7, "x"]
+    assert _spread(pa.array([2**53 + 1, 3])) == ["9007199254740993", 3]
+    entry = Recommendation(1, 2**60, None, {"watch": 0.5})
+    assert _ranked(entry).item == str(2**60)
