@@ -25,8 +25,6 @@ from recsys_moe.paper.recipes import Recipe, find_recipe, folder, read_recipe
 from recsys_moe.paper.study import as_request, draw, draw_bias, run_recipe
 from recsys_moe.paper.tuning import as_request as tuning_request
 from recsys_moe.paper.tuning import run_tuning
-from recsys_moe.significance import Spread
-from recsys_moe.tune_curve import Point
 from tests.conftest import TINY_MODEL
 from tests.test_compare import InProcess
 from tests.tune_pretend import Pretend
@@ -218,30 +216,6 @@ def test_sparse_inference_keeps_as_many_experts_for_every_router(
     figures.inference_figure(results, out, prepared)
     routers = ("softmax", "moesart", "topk")
     assert asked == [(f"{name}-0.5_0.5-seed0", "test", 3) for name in routers]
-
-
-def test_balances_are_drawn_at_their_evenness_and_loss() -> None:
-    point = figures.Balance(
-        "topk", "watch", Spread(0.5, 0.1, 2), Spread(0, 0, 2), Spread(1, 0, 2), Spread(0.7, 0, 2)
-    )
-    (axes,) = drawing.draw_balances([point]).axes
-    assert axes.containers[0].lines[0].get_xydata().tolist() == [[0.5, 0.7]]
-
-
-def test_histograms_are_drawn_as_they_are() -> None:
-    sparse = figures.Histogram("topk", "sparse", "watch", 0.5, [0, 1, 2], [0.9, 0.1])
-    dense = figures.Histogram("topk", "dense", "watch", 0.6, [0, 1, 2], [0.2, 0.8])
-    (axes,) = drawing.draw_histograms([sparse, dense]).axes
-    drawn = {patch.get_label(): patch.get_data().values.tolist() for patch in axes.patches}
-    assert drawn == {"sparse, mean 0.5000": [0.9, 0.1], "dense, mean 0.6000": [0.2, 0.8]}
-
-
-def test_the_band_of_tuning_is_one_standard_deviation() -> None:
-    points = [Point(1, 1, 0, 0.8, 0.1), Point(2, 1, 0, 0.6, 0.05)]
-    (axes,) = drawing.draw_tuning({"topk": points}).axes
-    assert not any("$" in label.get_text() for label in axes.get_xticklabels(which="both"))
-    heights = {round(y, 6) for _, y in axes.collections[0].get_paths()[0].vertices.tolist()}
-    assert heights == {0.7, 0.9, 0.55, 0.65}
 
 
 def test_the_bars_are_as_high_as_the_biases() -> None:
