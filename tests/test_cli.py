@@ -123,6 +123,12 @@ def interrupt_fit(prepared: Path, run: Path, number: signal.Signals) -> tuple[in
         return process.wait(60), process.stderr.read(), seconds
 
 
+def seconds_to_import(module: str) -> float:
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-c", f"import {module}"], check=True, timeout=60)
+    return time.monotonic() - start
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_fit_with_its_exit_code_and_what_is_saved(
     prepared: Path, tmp_path: Path, number: signal.Signals, code: int
@@ -130,7 +136,8 @@ def test_a_signal_ends_fit_with_its_exit_code_and_what_is_saved(
     found, rest, seconds = interrupt_fit(prepared, tmp_path / "run", number)
     assert found == code and "Traceback" not in rest and "--resume auto" in rest
     assert (tmp_path / "run" / "checkpoints" / "last.ckpt").is_file()
-    assert seconds < 10  # the first progress of fit
+    # The first progress of fit; on a machine that takes 5 s to import Lightning alone, in proportion.
+    assert seconds < 10 or seconds < 2 * seconds_to_import("lightning")
 
 
 @pytest.mark.parametrize(
