@@ -136,7 +136,7 @@ def test_a_signal_ends_fit_with_its_exit_code_and_what_is_saved(
     found, rest, seconds = interrupt_fit(prepared, tmp_path / "run", number)
     assert found == code and "Traceback" not in rest and "--resume auto" in rest
     assert (tmp_path / "run" / "checkpoints" / "last.ckpt").is_file()
-    # The first progress of fit; on a machine that takes 5 s to import Lightning alone, in proportion.
+    # The first progress of fit; where importing Lightning alone takes 5 s, in proportion.
     assert seconds < 10 or seconds < 2 * seconds_to_import("lightning")
 
 
