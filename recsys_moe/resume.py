@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from recsys_moe.config import Config, parse_config
+from recsys_moe.config_diff import flat
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.run_folder import BEST, CHECKPOINTS, LAST, PREVIOUS, data_hashes
 from recsys_moe.schema import Schema
@@ -118,7 +119,7 @@ def check_resume(saved: Saved, config: Config, data: Path) -> None:
 
 
 def _check_config(before: Config, now: Config) -> None:
-    old, new = (_flat(config.model_dump(mode="json")) for config in (before, now))
+    old, new = (dict(flat(config.model_dump(mode="json"))) for config in (before, now))
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key) and key not in MAY_CHANGE:
             raise ConfigError(
@@ -148,12 +149,3 @@ def _check_files(lock: Path, data: Path) -> None:
     for name in sorted(recorded.keys() | found.keys()):
         if recorded.get(name) != found.get(name):
             raise DataError(f"--resume: {data / name} has changed since the run began")
-
-
-def _flat(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} -> {"a.b": 1}"""
-    flat: dict[str, Any] = {}
-    for key, value in section.items():
-        name = f"{prefix}{key}"
-        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return flat

@@ -56,7 +56,7 @@ def test_a_request_that_cannot_run_is_refused_before_anything_is_written(
         ({"space": {"optim.lr": {"low": 1e-5, "high": 1}}}, "--space optim.lr of .*'low': 5e-05"),
         ({"space": {"optim.lr": None}}, "optim.lr of"),
         ({"config": parse_config({"model": TINY_MODEL})}, "trainer.batch_size of .* is 64"),
-        ({"storage": "sqlite:////tmp/other.db"}, "--storage of .* is study.db and must stay so"),
+        ({"storage": "sqlite:///other.db"}, "--storage of .* is study.db and must stay so"),
     ],
 )
 @pytest.mark.usefixtures("quick")

@@ -69,7 +69,7 @@ def evenness(load: list[float]) -> float:
 def inference_figure(
     results: Results, out: Path, data: Path
 ) -> tuple[list[Histogram], list[dict[str, object]]]:
-    """Histograms and Wasserstein distances of the first seed that has a run of each contender.
+    """Histograms and Wasserstein distances of the runs of the first seed that has any.
 
     A dense router is made as sparse as the k-sparse ones beside it.
     """
