@@ -14,9 +14,11 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from recsys_moe.columns import Columns
+from recsys_moe.devices import on_first
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.lazy_adam import LazyAdam
-from recsys_moe.run_folder import BEST, LAST, PART, PREVIOUS, replacing
+from recsys_moe.resume import CHECKPOINT_FORMAT, DATA_FILES, FORMAT
+from recsys_moe.run_folder import BEST, LAST, PART, PREVIOUS, locked_hashes, replacing
 from recsys_moe.signals import StopSignals
 
 logger = logging.getLogger("recsys_moe.fit")
@@ -91,7 +93,7 @@ class Checkpoints(Checkpoint):
         self._loaded = {
             GENERATORS: checkpoint[GENERATORS],
             "pending": optimizer.get("step") != optimizer.get("base"),
-            "streamed_by": checkpoint.get(STREAMED_BY),
+            "streamed_by": checkpoint[STREAMED_BY],
         }
 
     def on_save_checkpoint(
@@ -103,6 +105,8 @@ class Checkpoints(Checkpoint):
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         checkpoint[GENERATORS] = {"torch": torch.get_rng_state(), "cuda": cuda}
         checkpoint[STREAMED_BY] = _streamed_by(trainer)
+        checkpoint[FORMAT] = CHECKPOINT_FORMAT
+        checkpoint[DATA_FILES] = locked_hashes(self.folder.parent)
         if trainer.validating:  # so that Lightning goes back to it, and to its first batch
             progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
             progress |= {"total": BEGUN, "current": UNTOUCHED, "is_last_batch": False}
@@ -191,9 +195,10 @@ class Checkpoints(Checkpoint):
         """True when it is on the disk. Raises RunError when the result of the run would miss it."""
         trainer.save_checkpoint(self.folder / name)
         failure = self.files.failures.get(name)
-        if not trainer.strategy.reduce_boolean_decision(failure is not None, all=False):
+        why = on_first(failure and str(failure.strerror), lambda said: next(filter(None, said), ""))
+        if not why:
             return True
-        reason = f"{self.folder / name} cannot be written: {failure and failure.strerror}"
+        reason = f"{self.folder / name} cannot be written: {why}"
         remedy = "make room or make the folder writable"
         if name == BEST:
             raise RunError(f"{reason}; {remedy}, then continue with --resume auto")

@@ -280,17 +280,14 @@ def look_at_model(path: Path) -> dict[str, Any]:
 
 def _compare_files(report: Report, data: Path, run: Path) -> None:
     """Are the data those that the run was trained on, by the hashes that it has kept?"""
-    import json
-
-    from recsys_moe.run_folder import data_hashes
+    from recsys_moe.run_folder import DATA_LOCK, changed_files, data_hashes, locked_hashes
 
     lock = _lock_of(run)
     if lock is None:
         report.facts["data"]["files"] = "not compared: the model lies in no run folder"
         return
-    with _noted(report.invalid, "data.lock.json:", data, lock):
-        kept, found = json.loads(lock.read_text(encoding="utf-8"))["files"], data_hashes(data)
-        changed = sorted(n for n in kept.keys() | found.keys() if kept.get(n) != found.get(n))
+    with _noted(report.invalid, f"{DATA_LOCK}:", data, lock):
+        changed = changed_files(locked_hashes(lock.parent), data_hashes(data))
         report.facts["data"]["files"] = "those of the run" if not changed else "not those of it"
         if changed:
             report.invalid.append(
@@ -302,7 +299,8 @@ def _compare_files(report: Report, data: Path, run: Path) -> None:
 def _lock_of(path: Path) -> Path | None:
     """What a run, or the run of a model, has kept of its data; None where a model lies alone."""
     from recsys_moe.artifact import find_artifact
+    from recsys_moe.run_folder import DATA_LOCK
 
     run = find_artifact(path).resolve().parent
-    found = (folder / "data.lock.json" for folder in (path, run))
+    found = (folder / DATA_LOCK for folder in (path, run))
     return next((lock for lock in found if lock.is_file()), None)

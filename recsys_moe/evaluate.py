@@ -20,7 +20,7 @@ from recsys_moe.config import Config, suggestion
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.metrics import LOSS_KEY, METRICS, BinaryMetrics, RoutingMetrics, TaskMetrics
 from recsys_moe.model import MultiTaskMoE, Output
-from recsys_moe.run_folder import write_json
+from recsys_moe.run_folder import DATA_LOCK, write_json
 from recsys_moe.schema import SPLITS, Schema, Task
 from recsys_moe.streaming import eval_batches, open_rows, rows_within
 from recsys_moe.tasks import row_losses
@@ -206,7 +206,7 @@ def data_of(path: Path, artifact: Artifact, data: Path | None) -> tuple[Path, Sc
 
 def _recorded_data(path: Path) -> Path:
     """The data that a run folder, or the run folder around a model folder, was trained on."""
-    for lock in (Path(path) / "data.lock.json", Path(path).resolve().parent / "data.lock.json"):
+    for lock in (Path(path) / DATA_LOCK, Path(path).resolve().parent / DATA_LOCK):
         if lock.is_file():
             break
     else:

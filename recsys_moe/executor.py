@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from recsys_moe.starter import inherited
+
 logger = logging.getLogger("recsys_moe.executor")
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_TO_STOP = 30.0
@@ -152,7 +154,7 @@ class LocalExecutor:
             name: str(min(int(value), self.threads) if value.isdigit() else self.threads)
             for name, value in set_.items()
         }
-        return {**os.environ, **limits}
+        return {**inherited(), **limits}
 
 
 class _Worker:

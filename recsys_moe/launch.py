@@ -22,6 +22,7 @@ from types import FrameType
 
 from recsys_moe.errors import ConfigError, UserError
 from recsys_moe.executor import end_with_parent
+from recsys_moe.starter import rank
 
 REPORTS = "RECSYS_MOE_REPORTS"
 """Names the folder where processes that were started here leave their last error."""
@@ -39,32 +40,6 @@ class WorkerError(UserError):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
-
-
-def rank() -> int:
-    """Which process of the run this is, by its starter's variables; 0 for a lone one."""
-    for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"):
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    return 0
-
-
-def is_started_outside() -> bool:
-    """True for a process of torchrun, of srun or of `run_workers`."""
-    return "LOCAL_RANK" in os.environ or "SLURM_PROCID" in os.environ
-
-
-def check_starter(devices: int, num_nodes: int) -> None:
-    """Raise ConfigError where torchrun or srun started another number of processes."""
-    for starter, name in (("torchrun", "WORLD_SIZE"), ("srun", "SLURM_NTASKS")):
-        if is_started_outside() and os.environ.get(name, "").isdigit():
-            found = int(os.environ[name])
-            if found != devices * num_nodes:
-                raise ConfigError(
-                    f"trainer.devices={devices} x trainer.num_nodes={num_nodes} must be the "
-                    f"number of processes of {starter}, got {found}; pass --devices and --num-nodes"
-                )
-            return
 
 
 def run_workers(devices: int, num_nodes: int) -> None:
@@ -167,7 +142,9 @@ def _raise_first(codes: list[int | None], reports: Path) -> None:
     """Raise the first error; what the others say of it is that a connection was lost."""
     for device, code in enumerate(codes):
         if code is not None and code < 0:  # killed: it could not leave a report
-            raise WorkerError(f"the process of device {device} was ended by signal {-code}", 1)
+            exit_code = 128 - code if -code in NUMBERS else 1
+            message = f"the process of device {device} was ended by signal {-code}"
+            raise WorkerError(message, exit_code)
     found = [json.loads(file.read_text(encoding="utf-8")) for file in reports.glob("*.json")]
     if codes and found:
         first = min(found, key=lambda report: report["time"])

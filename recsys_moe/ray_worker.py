@@ -14,10 +14,9 @@ from typing import BinaryIO
 
 import recsys_moe
 from recsys_moe.executor import begun_log, end_with_parent, stop
+from recsys_moe.starter import inherited
 
 SECONDS_BETWEEN_LOOKS = 0.1
-FOREIGN = ("RAY_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK")
-"""Beginnings of variables that describe the worker; a run would take them for its own."""
 
 
 def missing_on_worker(needed: list[str], version: str) -> str | None:
@@ -74,9 +73,8 @@ def _in_the_child() -> Callable[[], None] | None:
 
 def worker_environment(cpus: int, gpus: int) -> dict[str, str]:
     """The worker's environment without what describes the worker, and with limits."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     limits = {"OMP_NUM_THREADS": str(cpus), "MKL_NUM_THREADS": str(cpus)}
-    return {**kept, **limits, **({} if gpus else {"CUDA_VISIBLE_DEVICES": ""})}
+    return {**inherited(), **limits, **({} if gpus else {"CUDA_VISIBLE_DEVICES": ""})}
 
 
 def _hold(stream: BinaryIO) -> None:

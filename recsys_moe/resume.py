@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import pickle
@@ -15,11 +14,15 @@ import torch
 from recsys_moe.config import Config, parse_config
 from recsys_moe.config_diff import flat
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.run_folder import BEST, CHECKPOINTS, LAST, PREVIOUS, data_hashes
+from recsys_moe.run_folder import BEST, CHECKPOINTS, LAST, PREVIOUS, changed_files, data_hashes
 from recsys_moe.schema import Schema
 
 logger = logging.getLogger("recsys_moe.fit")
 
+CHECKPOINT_FORMAT = 1
+"""Raised when what `fit` reads back from a checkpoint changes; another one's is not continued."""
+FORMAT, DATA_FILES = "recsys_moe_format", "data_files"
+"""Keys of a checkpoint, beside Lightning's."""
 MAY_CHANGE = (
     *("trainer.max_epochs", "trainer.patience", "trainer.min_delta", "trainer.log_every_n_steps"),
     *("trainer.checkpoint_every_n_steps", "data.eval_batch_size"),
@@ -78,9 +81,7 @@ def read_checkpoint(path: Path) -> Saved:
         if damaged is not None:
             raise ValueError(f"{path} cannot be read as a checkpoint of fit: {damaged} is damaged")
         state = load_mapped(path)
-        saved = Saved(path, state)
-        _ = saved.finished, *(state["hyper_parameters"][key] for key in ("config", "schema_json"))
-        return saved
+        return _checked(Saved(path, state))
     except zipfile.BadZipFile:
         reason = "it is cut off or no checkpoint at all"
     except (
@@ -93,6 +94,19 @@ def read_checkpoint(path: Path) -> Saved:
     ) as error:
         reason = type(error).__name__ + (f" {error}" if isinstance(error, OSError) else "")
     raise ValueError(f"{path} cannot be read as a checkpoint of fit: {reason}")
+
+
+def _checked(saved: Saved) -> Saved:
+    """Raises LookupError where something is missing, ValueError for another format."""
+    parameters = saved.state["hyper_parameters"]
+    _ = saved.finished, parameters["config"], parameters["schema_json"]
+    found = saved.state.get(FORMAT)
+    if found != CHECKPOINT_FORMAT:
+        raise ValueError(
+            f"{saved.path} is a checkpoint of format {found}; this version of recsys-moe "
+            f"continues format {CHECKPOINT_FORMAT} only"
+        )
+    return saved
 
 
 def load_mapped(path: Path) -> dict[str, Any]:
@@ -115,7 +129,9 @@ def check_resume(saved: Saved, config: Config, data: Path) -> None:
     _check_epochs(saved, before, config)
     if Schema.from_json(saved.state["hyper_parameters"]["schema_json"]) != Schema.load(data):
         raise DataError(f"--resume: {data} is not the data this run began with; start a new run")
-    _check_files(saved.path.parent.parent / "data.lock.json", data)
+    changed = changed_files(saved.state[DATA_FILES], data_hashes(data))
+    if changed:
+        raise DataError(f"--resume: {data / changed[0]} has changed since the run began")
 
 
 def _check_config(before: Config, now: Config) -> None:
@@ -140,12 +156,3 @@ def _check_epochs(saved: Saved, before: Config, now: Config) -> None:
             f"--resume: trainer.max_epochs was {before.trainer.max_epochs} and must stay so with "
             f"optim.schedule=cosine, whose learning rate ends there, got {most}; start a new run"
         )
-
-
-def _check_files(lock: Path, data: Path) -> None:
-    if not lock.is_file():
-        return
-    recorded, found = json.loads(lock.read_text(encoding="utf-8"))["files"], data_hashes(data)
-    for name in sorted(recorded.keys() | found.keys()):
-        if recorded.get(name) != found.get(name):
-            raise DataError(f"--resume: {data / name} has changed since the run began")

@@ -18,6 +18,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.schema import SCHEMA_FILE, sha256_file
 
 PACKAGES = ("recsys-moe", "torch", "lightning", "torchmetrics", "numpy", "pandas", "pyarrow")
+DATA_LOCK = "data.lock.json"
 PART = ".part"
 """Ending of a file that is being written."""
 CHECKPOINTS = "checkpoints"
@@ -52,13 +53,24 @@ def record_run(out: Path, config: Config, data: Path) -> None:
     before = commands.read_text(encoding="utf-8") if commands.is_file() else ""
     write_text(commands, before + " ".join(["recsys-moe", *sys.argv[1:]]) + "\n")
     write_json(out / "env.json", environment())
-    write_json(out / "data.lock.json", {"folder": str(data.resolve()), "files": data_hashes(data)})
+    write_json(out / DATA_LOCK, {"folder": str(data.resolve()), "files": data_hashes(data)})
+
+
+def locked_hashes(run: Path) -> dict[str, str]:
+    """The `data_hashes` that a run recorded; empty where there is no such record."""
+    lock = run / DATA_LOCK
+    return json.loads(lock.read_text(encoding="utf-8"))["files"] if lock.is_file() else {}
 
 
 def data_hashes(data: Path) -> dict[str, str]:
     """SHA-256 of every file of a prepared folder, by relative path."""
     files = [data / SCHEMA_FILE, *sorted(data.glob("*.parquet")), *sorted(data.glob("*/*.parquet"))]
     return {file.relative_to(data).as_posix(): sha256_file(file) for file in files}
+
+
+def changed_files(recorded: dict[str, str], found: dict[str, str]) -> list[str]:
+    """Names whose `data_hashes` differ, or that only one side has."""
+    return sorted(n for n in recorded.keys() | found.keys() if recorded.get(n) != found.get(n))
 
 
 def environment() -> dict[str, Any]:

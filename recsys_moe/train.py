@@ -24,7 +24,7 @@ from recsys_moe.config import Config, merge, suggestion
 from recsys_moe.data import RecDataModule
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.evaluate import Evaluation, add_rows
-from recsys_moe.launch import check_starter
+from recsys_moe.joining import environments, let_signals_end_the_wait, lost_peers
 from recsys_moe.lean_loop import NoProfiler, skip_idle_hooks
 from recsys_moe.model import MultiTaskMoE
 from recsys_moe.module import RecModule
@@ -35,6 +35,7 @@ from recsys_moe.run_folder import BEST, CHECKPOINTS, create_run_folder, record_r
 from recsys_moe.schema import Schema
 from recsys_moe.sharded import unfilled
 from recsys_moe.sharded_strategy import ShardedStrategy
+from recsys_moe.starter import check_starter
 from recsys_moe.streaming import user_counts, watched_items
 
 logger = logging.getLogger("recsys_moe.fit")
@@ -118,7 +119,9 @@ def _run(
     # Lightning's handlers would stop one process of several before the first step, and end with
     # exit code 0; under SLURM they requeue by themselves. Ours are the only ones.
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
-    with checkpoints.stop.listening(), kept_memory():
+    if trainer.world_size > 1:
+        let_signals_end_the_wait(trainer.strategy)
+    with checkpoints.stop.listening(), kept_memory(), lost_peers():
         trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
     if checkpoints.stop.number:
         message = f"interrupted; all is saved in {checkpoints.folder}: continue with --resume auto"
@@ -181,7 +184,7 @@ def _build_trainer(config: Config, out: Path, bar: bool) -> lightning.Trainer:
         default_root_dir=out,  # where Lightning looks for checkpoints of a requeued SLURM job
         logger=TensorBoardLogger(out, name="", version="events"),
         callbacks=[*_callbacks(config, out, bar), checkpoints],
-        plugins=[checkpoints.files],
+        plugins=[checkpoints.files, *environments()],
         profiler=NoProfiler(),
         reload_dataloaders_every_n_epochs=1,
         num_sanity_val_steps=0,

@@ -21,7 +21,7 @@ from recsys_moe import run_folder
 from recsys_moe.checkpoints import Checkpoints, WholeFiles
 from recsys_moe.config import Config, parse_config
 from recsys_moe.errors import ConfigError, RunError
-from recsys_moe.resume import find_checkpoint, read_checkpoint
+from recsys_moe.resume import CHECKPOINT_FORMAT, FORMAT, find_checkpoint, read_checkpoint
 from recsys_moe.run_folder import replacing
 from recsys_moe.signals import StopSignals
 from recsys_moe.train import fit
@@ -37,7 +37,8 @@ def whole(number: int) -> dict[str, Any]:
     """The smallest checkpoint that is read as one; `number` tells it from others."""
     progress = {"epoch_progress": {"current": {"processed": number}}}
     parameters = {"config": {}, "schema_json": ""}
-    return {"loops": {"fit_loop": progress}, "hyper_parameters": parameters}
+    state = {"loops": {"fit_loop": progress}, "hyper_parameters": parameters}
+    return {**state, FORMAT: CHECKPOINT_FORMAT}
 
 
 @pytest.fixture()
@@ -121,6 +122,17 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     DAMAGES[damage](folder / "previous.ckpt")
     with pytest.raises(ConfigError, match="no checkpoint in .* can be read; use --overwrite"):
         find_checkpoint(folder.parent, "auto")
+
+
+@pytest.mark.parametrize("version", [None, 0, CHECKPOINT_FORMAT + 1])
+def test_a_checkpoint_of_another_format_is_refused_by_its_number(
+    folder: Path, version: int | None
+) -> None:
+    state = whole(1) | {FORMAT: version}
+    WholeFiles().save_checkpoint(state, folder / "last.ckpt")
+    message = f"last.ckpt is a checkpoint of format {version}; .* continues format 1 only"
+    with pytest.raises(ConfigError, match=message):
+        find_checkpoint(folder.parent, str(folder / "last.ckpt"))
 
 
 def test_a_flipped_bit_in_a_weight_is_found(run: Path, tmp_path: Path) -> None:

@@ -145,41 +145,6 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize(
-    ("variables", "rank"),
-    [
-        ({}, 0),
-        ({"RANK": "3", "LOCAL_RANK": "1"}, 3),  # torchrun and our own
-        ({"SLURM_PROCID": "2"}, 2),
-    ],
-)
-def test_the_rank_is_what_the_starter_says(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], rank: int
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert launch.rank() == rank
-    assert launch.is_started_outside() == bool(variables)
-
-
-@pytest.mark.parametrize(
-    ("variables", "starter"),
-    [
-        ({"LOCAL_RANK": "0", "WORLD_SIZE": "4"}, "torchrun"),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, "srun"),
-    ],
-)
-def test_a_starter_with_another_number_of_processes_is_refused(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], starter: str
-) -> None:
-    launch.check_starter(1, 1)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    launch.check_starter(2, 2)
-    with pytest.raises(ConfigError, match=f"the number of processes of {starter}, got 4"):
-        launch.check_starter(2, 1)
-
-
 def test_a_report_is_left_only_to_our_own_starter(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -188,8 +188,10 @@ def test_a_checkpoint_of_another_folder_continues_in_a_new_one(
     shutil.copytree(prepared, tmp_path / "data")
     with (tmp_path / "data" / "users.parquet").open("ab") as stream:
         stream.write(b" ")
-    with pytest.raises(DataError, match="users.parquet has changed since the run began"):
-        fit(config(), tmp_path / "data", tmp_path / "newer", resume=str(last))
+    alone = shutil.copy(last, tmp_path / "alone.ckpt")
+    for checkpoint in (last, alone):  # a checkpoint knows its data without its run folder
+        with pytest.raises(DataError, match="users.parquet has changed since the run began"):
+            fit(config(), tmp_path / "data", tmp_path / "newer", resume=str(checkpoint))
 
 
 def test_a_damaged_last_checkpoint_costs_steps_and_not_the_result(

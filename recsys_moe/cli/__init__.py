@@ -30,6 +30,7 @@ from recsys_moe.cli import (
     tune,
 )
 from recsys_moe.errors import UserError
+from recsys_moe.starter import rank
 
 app = typer.Typer(
     name="recsys-moe",
@@ -68,7 +69,7 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     # So that what is half-written goes away on SIGTERM as it does on Ctrl-C.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    level = logging.ERROR if launch.rank() else logging.INFO  # the first process speaks for all
+    level = logging.ERROR if rank() else logging.INFO  # the first process speaks for all
     logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
     try:
         app()

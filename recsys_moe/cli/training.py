@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recsys_moe import launch
+from recsys_moe.starter import is_started_outside
 
 if TYPE_CHECKING:
     from recsys_moe.config import Config
@@ -66,7 +67,7 @@ def fit(
     }
     resolved = resolve(config, router, flags, set_ or [])
     trainer = resolved.trainer
-    if trainer.processes > 1 and not (dry_run or launch.is_started_outside()):
+    if trainer.processes > 1 and not (dry_run or is_started_outside()):
         launch.run_workers(trainer.devices, trainer.num_nodes)
         return
     logger.info("loading torch and lightning ...")

@@ -22,6 +22,7 @@ from recsys_moe.report.findings import Finding
 from recsys_moe.report.quality import Quality, quality
 from recsys_moe.report.sample import Sample, pair_embeddings, take_sample
 from recsys_moe.routing_history import FILE, read_routing
+from recsys_moe.run_folder import DATA_LOCK
 from recsys_moe.schema import SCHEMA_FILE, SPLITS, Schema, Task, sha256_file
 from recsys_moe.streaming import open_rows, rows_within
 
@@ -114,7 +115,7 @@ def run_figures(path: Path, options: Options, progress: Progress) -> RunFigures:
 def _run_folder(path: Path) -> Path:
     """The run folder of a run or of its model/; a model folder alone stands for itself."""
     folder = find_artifact(path).resolve()
-    return folder.parent if (folder.parent / "data.lock.json").is_file() else folder
+    return folder.parent if (folder.parent / DATA_LOCK).is_file() else folder
 
 
 def _some(rows: int, most: int, seed: int) -> torch.Tensor:
