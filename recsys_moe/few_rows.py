@@ -14,8 +14,16 @@ from torch import Tensor
 from recsys_moe.model import MultiTaskMoE
 from recsys_moe.ranking import route
 
-FEW_ROWS = 16
-"""Here 0.8 of the forward pass's time (16 experts, k=2); from about 64 rows on it is faster."""
+FEW_PRODUCTS = 256
+"""Rows times visited experts. Below, this takes 0.6 to 1.0 of the forward pass's time: up to 16
+rows with 16 experts (k=2, two tasks), up to 8 with 64 or 256, where each row visits its own."""
+
+
+def is_few(model: MultiTaskMoE, rows: int) -> bool:
+    """Is `logits_of_few` worth it? By the most experts that so many rows can visit."""
+    num_experts = len(model.moe.experts.bias_EH)
+    visited = min(num_experts, rows * sum(router.max_selected for router in model.routers))
+    return 0 < rows * visited <= FEW_PRODUCTS
 
 
 @torch.inference_mode()

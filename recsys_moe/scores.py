@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recsys_moe.artifact import Artifact
 from recsys_moe.calibration import sigmoid
-from recsys_moe.few_rows import FEW_ROWS, logits_of_few
+from recsys_moe.few_rows import is_few, logits_of_few
 from recsys_moe.one_pair import OnePair
 from recsys_moe.ranking import Ranker
 from recsys_moe.schema import Task, TaskKind
@@ -98,7 +98,7 @@ class Scorer:
             pairs = zip(user_B.tolist(), item_B.tolist(), strict=True)
             return torch.tensor([self._one.logits(*pair) for pair in pairs])
         with self._ranker.seeded():
-            if 0 < len(user_B) <= FEW_ROWS:
+            if is_few(model, len(user_B)):
                 return logits_of_few(model, user_B, item_B)
             logits = [model(*batch).logits_BT for batch in self.batches(user_B, item_B)]
         return torch.cat(logits) if logits else torch.empty(0, len(self._tasks))

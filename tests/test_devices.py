@@ -148,6 +148,17 @@ def test_a_signal_stops_both_and_one_device_goes_on_from_there(
     stop_and_go_on(prepared, tmp_path / "run", signal.SIGTERM)
 
 
+def test_a_result_that_cannot_be_written_ends_both_in_words(prepared: Path, tmp_path: Path) -> None:
+    """Only the first process writes, and both hear why it could not."""
+    limited = ["bash", "-c", 'ulimit -f 8; exec "$@"', "limited"]  # of 1,024 bytes
+    args = limited + command(prepared, tmp_path / "run", 1, 2)
+    result = subprocess.run(args, env=ENVIRONMENT, capture_output=True, text=True)
+    assert result.returncode == 1, result.stderr
+    (line,) = (line for line in result.stderr.splitlines() if line.startswith("error: "))
+    assert "best.ckpt cannot be written: File too large; make room" in line
+    assert sorted(file.name for file in (tmp_path / "run" / "checkpoints").iterdir()) == []
+
+
 slow = pytest.mark.skipif(
     not os.environ.get("RECSYS_MOE_SLOW"),
     reason="other ways of what is tested above, half a minute in all: set RECSYS_MOE_SLOW=1",

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from recsys_moe.few_rows import FEW_ROWS, logits_of_few
+from recsys_moe.few_rows import FEW_PRODUCTS, is_few, logits_of_few
 from recsys_moe.predictor import Predictor
 from recsys_moe.routers import Routing
 from tests.test_ranking import ITEMS, SEED, SETTINGS, USERS, model_with
 
 
-@pytest.mark.parametrize("rows", [1, 3, FEW_ROWS])
+@pytest.mark.parametrize("rows", [1, 3, 16])
 @pytest.mark.parametrize("name", sorted(SETTINGS))
 @torch.inference_mode()
 def test_the_logits_equal_those_of_the_forward_pass(name: str, rows: int) -> None:
@@ -45,9 +45,26 @@ def test_scores_do_not_depend_on_the_way_taken(run: Any, monkeypatch: pytest.Mon
     predictor = Predictor.load(run)
     users, items = [1, "nobody"], [2, 3]
     few = predictor.score(users, items)
-    monkeypatch.setattr("recsys_moe.scores.FEW_ROWS", 0)
+    monkeypatch.setattr("recsys_moe.few_rows.FEW_PRODUCTS", 0)
     many = predictor.score(users, items)
     for task, values in many.tasks.items():
         torch.testing.assert_close(few.tasks[task], values)
     assert set(few.calibrated) == {"watch"}
     assert predictor.score(users, items, calibrate=False).calibrated == {}
+
+
+@pytest.mark.parametrize(
+    ("experts", "k", "most"),
+    [
+        (4, 1, 64),  # 64 rows x all 4 experts = 256 products
+        (4, 4, 64),
+        (64, 1, 11),  # two tasks, each visits one: 11 rows x 22 experts = 242; 12 x 24 = 288
+        (64, 64, 4),  # 4 rows x 64 experts = 256
+    ],
+)
+def test_few_are_so_many_that_rows_times_experts_stay_small(
+    experts: int, k: int, most: int
+) -> None:
+    model = model_with({"name": "topk", "k": k}, experts=experts)
+    assert FEW_PRODUCTS == 256
+    assert [is_few(model, rows) for rows in (0, 1, most, most + 1)] == [False, True, True, False]

@@ -30,11 +30,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def model_with(router: dict[str, Any], users: int = USERS, items: int = ITEMS) -> MultiTaskMoE:
+def model_with(
+    router: dict[str, Any], users: int = USERS, items: int = ITEMS, experts: int = 4
+) -> MultiTaskMoE:
     """Random parameters of size 1, so that routing varies and biases matter."""
     torch.manual_seed(0)
     config = find_router(router["name"]).Config(**router)
-    sizes: dict[str, Any] = {"embedding_dim": 4, "num_experts": 4, "expert_dim": 6}
+    sizes: dict[str, Any] = {"embedding_dim": 4, "num_experts": experts, "expert_dim": 6}
     model = MultiTaskMoE(users, items, 2, router=config, tower_dims=(5,), **sizes).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.7)

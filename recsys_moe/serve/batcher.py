@@ -45,8 +45,8 @@ class Lane:
     max_batch: int
     """Rows that run together; a larger request runs alone."""
     max_queue: int
-    inline: int = 0
-    """Batches of up to this many rows run on the event loop."""
+    inline: Callable[[], int] = lambda: 0
+    """Batches of up to so many rows run on the event loop."""
     jobs: deque[Job] = field(default_factory=deque)
     waiting: int = 0
 
@@ -85,7 +85,7 @@ class Batcher:
         lane = self._lanes[name]
         if lane.waiting + size > lane.max_queue:
             raise Busy
-        if not self._busy and size <= lane.inline and self.alone():
+        if not self._busy and size <= lane.inline() and self.alone():
             return self._at_once(lane, request, size)
         loop = asyncio.get_running_loop()
         job = Job(request, size, loop.create_future())
@@ -124,7 +124,7 @@ class Batcher:
         self._metrics.ran(lane.name, rows)
         loop = asyncio.get_running_loop()
         requests = [job.request for job in batch]
-        if rows <= lane.inline:
+        if rows <= lane.inline():
             self._finish(batch, _attempt(lane.run, requests))
         else:
             running = loop.run_in_executor(self._worker, _attempt, lane.run, requests)

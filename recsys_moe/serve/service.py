@@ -22,8 +22,6 @@ BATCH_ROWS = 1024
 """Pairs that run together: about 20 ms that another request may have to wait for them."""
 EXAMPLES = 8
 """Users that /model names to try it with."""
-INLINE_ROWS = 256
-"""Up to so many pairs run on the event loop, which stands still for about 5 ms."""
 
 
 class Service:
@@ -43,9 +41,13 @@ class Service:
         self.draining = False
         scoring = Scoring(lambda: models.current, metrics)
         others = limits.max_queue_users
+
+        def inline() -> int:
+            return models.current.inline_rows
+
         self.batcher = Batcher(
             [
-                Lane("predict", scoring.predict, BATCH_ROWS, limits.max_queue, INLINE_ROWS),
+                Lane("predict", scoring.predict, BATCH_ROWS, limits.max_queue, inline),
                 Lane("recommend", scoring.recommend, 1, others),
                 Lane("explain", scoring.explain, 1, others),
             ],

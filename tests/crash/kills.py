@@ -6,6 +6,7 @@ killed, byte by byte. Most children are forked from a process that has imported 
 nothing; `--commands` of the kills hit real processes, imports included.
 
     python tests/crash/kills.py --kills 92 --commands 8
+    python tests/crash/kills.py --kills 0 --commands 8 --set trainer.devices=2
 
 Prints a line per run, and as the last line a JSON object; exit code 1 when a result differs.
 """
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: a forked child inherits no threads
@@ -41,8 +43,8 @@ SETTINGS = (
 )
 
 
-def arguments(data: Path, out: Path) -> list[str]:
-    sets = [word for setting in SETTINGS for word in ("--set", setting)]
+def arguments(data: Path, out: Path, settings: Sequence[str] = ()) -> list[str]:
+    sets = [word for setting in (*SETTINGS, *settings) for word in ("--set", setting)]
     return ["fit", "--data", str(data), "--out", str(out), "--resume", "auto", *sets]
 
 
@@ -132,18 +134,20 @@ def one_run(
     return hits
 
 
-def survey(folder: Path, kills: int, forked: bool, seed: int) -> Counter[str]:
+def survey(
+    folder: Path, kills: int, forked: bool, seed: int, settings: Sequence[str]
+) -> Counter[str]:
     """As many kills, over as many runs as that takes. Exits when a result differs."""
     draw, hits, runs = random.Random(seed), Counter[str](), 0
     kind = "forked" if forked else "command"
     straight = folder / f"straight-{kind}"
     begun = time.monotonic()
     log = straight.with_suffix(".log")
-    finish(Child(arguments(folder / "data", straight), log, forked), log)
+    finish(Child(arguments(folder / "data", straight, settings), log, forked), log)
     life = time.monotonic() - begun
     while hits.total() < kills:
         out, runs = folder / f"{kind}-{runs}", runs + 1
-        words = arguments(folder / "data", out)
+        words = arguments(folder / "data", out, settings)
         most = min(3, kills - hits.total())
         hit = one_run(words, out, life, most, draw, forked)
         hits.update(hit)
@@ -160,6 +164,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=92, help="of forked runs")
     parser.add_argument("--commands", type=int, default=8, help="of real processes")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", action="append", default=[], help="KEY=VALUE, as of fit")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -168,9 +173,10 @@ def main() -> None:
         finish(Child(words, folder / "data.log", forked=True), folder / "data.log")
         for module in ("pandas", "torch.utils.tensorboard", "recsys_moe.train"):
             importlib.import_module(module)  # once, and not in every forked child
-        hits = survey(folder, asked.kills, True, asked.seed)
-        if asked.commands:
-            hits += survey(folder, asked.commands, False, asked.seed)
+        hits = Counter[str]()
+        for kills, forked in ((asked.kills, True), (asked.commands, False)):
+            if kills:
+                hits += survey(folder, kills, forked, asked.seed, asked.set)
     print(json.dumps({"kills": hits.total(), "hits": dict(sorted(hits.items()))}))
 
 

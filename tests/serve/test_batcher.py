@@ -40,7 +40,9 @@ def test_requests_of_one_moment_run_together_up_to_the_bound(inline: int) -> Non
         seen.append(len(requests))
         return doubled(requests)
 
-    assert together(Lane("a", counted, 4, 100, inline), *range(10)) == [2 * n for n in range(10)]
+    assert together(Lane("a", counted, 4, 100, lambda: inline), *range(10)) == [
+        2 * n for n in range(10)
+    ]
     assert seen == [4, 4, 2]
 
 
@@ -56,7 +58,7 @@ def test_what_does_not_fit_the_queue_is_refused_at_once_and_the_rest_is_answered
 
 @pytest.mark.parametrize("inline", [0, 100])
 def test_one_failing_request_fails_alone(inline: int) -> None:
-    replies = together(Lane("a", doubled, 8, 100, inline), 1, 13, 3)
+    replies = together(Lane("a", doubled, 8, 100, lambda: inline), 1, 13, 3)
     assert (replies[0], replies[2]) == (2, 6)
     assert isinstance(replies[1], ValueError)
 
@@ -123,7 +125,7 @@ def test_the_only_request_of_a_server_runs_at_once_and_others_still_together() -
         return doubled(requests)
 
     async def go() -> None:
-        batcher = Batcher([Lane("a", noted, 8, 100, inline=4)], Metrics())
+        batcher = Batcher([Lane("a", noted, 8, 100, inline=lambda: 4)], Metrics())
         batcher.alone = lambda: bool(alone)
         asyncio.get_running_loop().call_soon(ran.append, [])  # the next turn of the loop
         assert await batcher.submit("a", 7, 4, 5.0) == 14
@@ -146,3 +148,46 @@ def test_the_queue_is_empty_again_afterwards() -> None:
     lane = Lane("a", doubled, 1, 3)
     together(lane, *range(5))
     assert (lane.waiting, len(lane.jobs)) == (0, 0)
+
+
+def test_one_batch_runs_at_a_time_also_when_a_lone_request_could_run_at_once() -> None:
+    """The model's worker thread is busy: the loop must not score beside it."""
+    running: list[int] = []
+    most: list[int] = []
+
+    def slow(requests: list[int]) -> list[int]:
+        running.append(1)
+        most.append(len(running))
+        time.sleep(0.1)
+        running.pop()
+        return requests
+
+    async def go() -> None:
+        batcher = Batcher([Lane("a", slow, 8, 100, inline=lambda: 4)], Metrics())
+        batcher.alone = lambda: True
+        large = asyncio.ensure_future(batcher.submit("a", 1, 8, 5.0))
+        batcher.alone = lambda: False
+        await asyncio.sleep(0.03)  # it is in the thread now
+        batcher.alone = lambda: True
+        assert await batcher.submit("a", 2, 1, 5.0) == 2
+        assert await large == 1
+        batcher.close()
+
+    asyncio.run(go())
+    assert most == [1, 1]
+
+
+def test_rows_are_counted_on_every_way_through() -> None:
+    metrics = Metrics()
+
+    async def go() -> None:
+        batcher = Batcher([Lane("a", doubled, 8, 100, inline=lambda: 4)], metrics)
+        for alone, size in ((True, 1), (False, 2), (False, 5)):  # at once, on the loop, a thread
+            batcher.alone = lambda alone=alone: alone  # type: ignore[misc]
+            await batcher.submit("a", 1, size, 5.0)
+        batcher.close()
+
+    asyncio.run(go())
+    text = metrics.text().decode()
+    assert 'recsys_moe_batch_rows_count{kind="a"} 3.0' in text
+    assert 'recsys_moe_batch_rows_sum{kind="a"} 8.0' in text  # 1 + 2 + 5

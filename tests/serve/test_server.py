@@ -113,6 +113,25 @@ def sent_in_two_halves(server: Running, body: bytes) -> bytes:
         return connection.recv(4096).split(b"\r\n")[0]
 
 
+def test_what_is_not_done_when_the_time_to_drain_is_up_is_503_and_the_server_ends(
+    run: Path,
+) -> None:
+    """Half a request, and SIGTERM: the other half never comes."""
+    with running(run, "--watch", "0", "--drain", "1") as server:
+        url = server.client.base_url
+        with socket.create_connection((url.host, url.port or 80), timeout=10) as connection:
+            head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n"
+            head += "Content-Type: application/json\r\nContent-Length: 27\r\n\r\n{"
+            connection.sendall(head.encode())
+            time.sleep(0.2)
+            begun = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            answer = connection.makefile("rb").read()
+        assert answer.startswith(b"HTTP/1.1 503") and b'{"error":"shutting down"}' in answer
+        assert server.process.wait(10) == 128 + signal.SIGTERM
+        assert time.monotonic() - begun < 8  # and not the 10 s of --timeout, or 30 s of --drain
+
+
 def test_a_server_that_is_told_to_stop_is_not_ready(run: Path) -> None:
     caller = Caller(run)
     server = Server(uvicorn.Config(caller.app, log_config=None), caller.service, Settings())
