@@ -46,17 +46,25 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
 
 
 def in_turn(
-    calls: Mapping[str, Call], rounds: int, clock: str = "wall", warm_up: int = WARM_UP
+    calls: Mapping[str, Call],
+    rounds: int,
+    clock: str = "wall",
+    warm_up: int = WARM_UP,
+    *,
+    settle: bool = False,
 ) -> Times:
     """Milliseconds of each call in each round; a round makes every call once, in their order.
 
     `clock`: `wall`, or `cpu` for the processor time of all threads, which other work on the
-    machine disturbs less (use one thread).
+    machine disturbs less (use one thread). `settle`: each call is made once more, untimed, right
+    before, as in a loop of its own: else its rivals' memory is in the caches, and not its own.
     """
     now = CLOCKS[clock]
     times: Times = {name: [] for name in calls}
     for round_ in range(-min(warm_up, rounds), rounds):
         for name, call in calls.items():
+            if settle:
+                call()
             synchronise()
             start = now()
             call()

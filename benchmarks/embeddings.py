@@ -1,69 +1,72 @@
 """What moving the embedding tables costs per step: dense fused Adam against LazyAdam.
 
-    python benchmarks/embeddings.py [--rows 10000 100000] [--steps N] [--batch N]
+    python benchmarks/embeddings.py [--rows 10000 100000] [--rounds N] [--batch N]
 
-One table of each size, width 128: look up a batch, backward, step; the two in turn. Rows are drawn
-by Zipf's law or uniformly (where few rows repeat, the worst case of the lazy one). Timed apart: the
-flush, once per epoch, and the first 66 steps of LazyAdam. A table for people, then one JSON line.
+One table of each size, width 128: look up a batch, backward, step; the two in turn, on the same
+rows. Rows are drawn by Zipf's law or uniformly (where few rows repeat, the worst case of the lazy
+one). Timed apart: the flush, once per epoch, and the first 66 steps of LazyAdam.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import statistics
-import time
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import common
 import torch
 from torch import Tensor, nn
 
 from recsys_moe.lazy_adam import LazyAdam
+from recsys_moe.process import training_process
 
-DIM, WARM_UP, SETTLE = 128, 66, 5
+DIM, WARM_UP = 128, 66
+BATCHES = 50
+"""Batches that a table goes through in a circle."""
 Step = Callable[[Tensor], None]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = common.parser(__doc__, rounds=100)
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--steps", type=int, default=100)
-    options = parser.parse_args()
-    torch.set_flush_denormal(True)
-    results = [
-        compare(rows, options.batch, options.steps, drawn)
-        for rows in options.rows
-        for drawn in ("zipf", "uniform")
-    ]
-    report(results)
-    facts = {"dim": DIM, "batch": options.batch, "steps": options.steps, "cpus": os.cpu_count()}
-    print(json.dumps({"benchmark": "embeddings", **facts, "results": results}))
+    options = common.parse(parser, argv)
+    with training_process():
+        found = [
+            compare(rows, drawn, options) for rows in options.rows for drawn in ("zipf", "uniform")
+        ]
+    show(found)
+    common.report("embeddings", {"dim": DIM, "batch": options.batch, "results": found})
 
 
-def compare(rows: int, batch: int, steps: int, drawn: str) -> dict[str, object]:
-    """Medians, tenths and the median of the ratios of neighbouring steps, in milliseconds."""
+def compare(rows: int, drawn: str, options: Any) -> dict[str, Any]:
+    """Milliseconds of both ways, their ratio within a round, and what is timed apart."""
     torch.manual_seed(0)
-    dense = training_step(rows, lazy=False)[0]
+    dense, _ = training_step(rows, lazy=False)
     lazy, flush = training_step(rows, lazy=True)
-    warm_up_ms = sum(timed(lazy, draw(rows, batch, drawn)) for _ in range(WARM_UP))
-    batches = [draw(rows, batch, drawn) for _ in range(SETTLE + steps)]
-    measured = [(timed(dense, index_B), timed(lazy, index_B)) for index_B in batches][SETTLE:]
-    ratio = statistics.median(a / b for a, b in measured)
-    numbers = {
-        name: {"median": statistics.median(times), **spread(times)}
-        for name, times in zip(("dense", "lazy"), zip(*measured, strict=True), strict=True)
-    }
-    flush_ms = timed(lambda _: flush(), torch.empty(0))
+    batches = [draw(rows, options.batch, drawn) for _ in range(BATCHES)]
+    begun = common.in_turn(
+        {"first": lambda: [lazy(index_B) for index_B in circle(batches, WARM_UP)]}, 1, warm_up=0
+    )
+    sources = [itertools.cycle(batches) for _ in range(2)]
+    times = common.in_turn(
+        {"dense": lambda: dense(next(sources[0])), "lazy": lambda: lazy(next(sources[1]))},
+        options.rounds,
+        options.clock,
+    )
+    flushed = common.in_turn({"flush": flush}, 1, warm_up=0)
     return {
         "rows": rows,
         "drawn": drawn,
-        **numbers,
-        "ratio": ratio,
-        "flush": flush_ms,
-        "warm_up": warm_up_ms,
+        **{name: common.spread(times[name]) for name in ("dense", "lazy")},
+        "ratio": common.ratio(times, "dense", "lazy"),
+        "flush": flushed["flush"][0],
+        "warm_up": begun["first"][0],
     }
+
+
+def circle(batches: list[Tensor], steps: int) -> list[Tensor]:
+    return list(itertools.islice(itertools.cycle(batches), steps))
 
 
 def training_step(rows: int, *, lazy: bool) -> tuple[Step, Callable[[], None]]:
@@ -92,27 +95,15 @@ def draw(rows: int, batch: int, drawn: str) -> Tensor:
     return (torch.tensor(float(rows)) ** torch.rand(batch)).long().clamp(max=rows) - 1
 
 
-def timed(call: Step, index_B: Tensor) -> float:
-    start = time.perf_counter()
-    call(index_B)
-    return 1e3 * (time.perf_counter() - start)
-
-
-def spread(times: tuple[float, ...]) -> dict[str, float]:
-    tenths = statistics.quantiles(times, n=10)
-    return {"p10": tenths[0], "p90": tenths[-1]}
-
-
-def report(results: list[dict[str, object]]) -> None:
-    print(f"{'rows':>9} {'drawn':8} {'dense ms (p10-p90)':>24} {'lazy ms (p10-p90)':>24} "
-          f"{'dense/lazy':>10} {'flush ms':>9} {'warm-up ms':>10}")  # fmt: skip
-    for row in results:
-        cells = [
-            f"{times['median']:.2f} ({times['p10']:.2f}-{times['p90']:.2f})"  # type: ignore[index]
-            for times in (row["dense"], row["lazy"])
-        ]
-        print(f"{row['rows']:9} {row['drawn']:8} {cells[0]:>24} {cells[1]:>24} "
-              f"{row['ratio']:10.2f} {row['flush']:9.1f} {row['warm_up']:10.0f}")  # fmt: skip
+def show(found: list[dict[str, Any]]) -> None:
+    common.table(
+        ["rows", "drawn", "dense, ms", "lazy, ms", "dense / lazy", "flush, ms", "first 66, ms"],
+        [
+            [f"{row['rows']}", row["drawn"], f"{row['dense']:.2f}", f"{row['lazy']:.2f}",
+             f"{row['ratio']:.2f}", f"{row['flush']:.1f}", f"{row['warm_up']:.0f}"]
+            for row in found
+        ],
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
     python benchmarks/experts.py [--rounds N] [--clock wall|cpu]
 
-The paper's MovieLens-1M shape. Three tables, the rivals of each in turn:
+The paper's MovieLens-1M shape. Three tables, the rivals of each in turn, in the first two after an
+untimed call of the same:
 1. forward + backward with E = 16, 64, 256 experts, moesart, k=2 (the optimizer runs, timed apart),
    beside a copy of as many bytes as the expert kernels move: read twice, their gradient written;
 2. forward + backward with k = 1 ... 16 of 16 experts, topk: only the chosen pairs, all pairs, and
@@ -54,7 +55,7 @@ def by_experts(options: Any) -> tuple[dict[int, dict[str, Any]], list[dict[str, 
         kernels = copy(BYTES_PER_WEIGHT * step.model.moe.experts.kernel_EDH.numel())
         calls |= {f"{e}": step.forward_backward, f"{e} optimizer": step.optimize,
                   f"{e} copy": kernels}  # fmt: skip
-    times = common.in_turn(calls, options.rounds, options.clock)
+    times = common.in_turn(calls, options.rounds, options.clock, settle=True)
     first, rows = f"{options.experts[0]}", []
     found: dict[int, dict[str, Any]] = {}
     for e, step in steps.items():
@@ -83,7 +84,7 @@ def by_k(options: Any) -> tuple[dict[str, Any], float | None]:
         (k, way): Step(_topk(k, options.most, way)) for k in options.k for way in WAYS
     }  # fmt: skip
     calls = {f"{k} {way}": step.forward_backward for (k, way), step in steps.items()}
-    times = common.in_turn(calls, max(options.rounds // 2, 1), options.clock)
+    times = common.in_turn(calls, max(options.rounds // 2, 1), options.clock, settle=True)
     rows, found, shares, ratios, worst = [], {}, [], [], 0.0
     for k in options.k:
         share = steps[k, "sparse"].pairs / (BATCH * options.most)

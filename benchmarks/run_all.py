@@ -5,8 +5,9 @@
 
 Each runs in a process of its own and prints its tables. The last line is one JSON object with
 those of all benchmarks. Without --data and --small-data made-up rows of the same sizes are used;
-without --run (a run or model folder) the ranking of a catalogue is left out. Peers: `make
-bench-peers`. Exits with 1 when a benchmark fails; a missed target is no failure.
+without --run (a run or model folder) a catalogue of that size is ranked by a model that was trained
+for an epoch of few rows. Peers: `make bench-peers`. Exits with 1 when a benchmark fails; a missed
+target is no failure.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import common
 import shape
 
 HERE = Path(__file__).parent
+RATINGS_TO_RANK = 30_000
 SCRIPTS = ("step", "experts", "lightning_share", "memory", "validation", "feeding", "precision",
            "gpu", "embeddings", "all_to_all", "ranking")  # fmt: skip
 
@@ -36,10 +38,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         if data is None and {"lightning_share", "memory"} & set(options.only):
             ratings = 60_000 if options.quick else shape.RATINGS
             data = shape.make_data(Path(scratch) / "data", shape.USERS, shape.ITEMS, ratings)
+        if options.run is None and "ranking" in options.only:
+            options.run = made_run(Path(scratch))
         for script in options.only:
-            words = arguments(script, data, options)
-            if words is not None:
-                results[script] = run(script, words)
+            results[script] = run(script, arguments(script, data, options))
     print("## All targets\n")
     common.print_targets([t for result in results.values() for t in result.get("targets", [])])
     failed = [script for script, result in results.items() if "failed" in result]
@@ -57,13 +59,22 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def arguments(script: str, data: Path | None, options: argparse.Namespace) -> list[str] | None:
-    """What a script is called with; None where it cannot run."""
+def made_run(scratch: Path) -> Path | None:
+    """A run with as many users and items as MovieLens-1M; None where training it fails."""
+    data = shape.make_data(scratch / "few", shape.USERS, shape.ITEMS, RATINGS_TO_RANK)
+    words = ["--data", str(data), "--out", str(scratch / "run"), "--max-epochs", "1"]
+    command = [sys.executable, "-m", "recsys_moe.cli", "fit", "--config", "movielens_1m", *words]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+    return scratch / "run" if done.returncode == 0 else None
+
+
+def arguments(script: str, data: Path | None, options: argparse.Namespace) -> list[str]:
+    """What a script is called with."""
     if script == "ranking":
         repeats = ["--users", "20", *(["--repeats", "2"] if options.quick else [])]
-        return [str(options.run), *repeats] if options.run else None
+        return [str(options.run), *repeats]
     if script == "embeddings":  # its table of a million rows takes minutes
-        return ["--rows", "10000", "100000", "--steps", "3" if options.quick else "60"]
+        return ["--rows", "10000", "100000", *(["--quick"] if options.quick else [])]
     folder = {"lightning_share": data, "memory": data, "precision": options.small_data}.get(script)
     words = ["--data", str(folder)] if folder else []
     return [*words, "--quick"] if options.quick else words
@@ -73,14 +84,14 @@ def run(script: str, words: Sequence[str]) -> dict[str, Any]:
     """The script's last line; its tables go to stdout as they come."""
     print(f"## {script}\n", flush=True)
     command = [sys.executable, str(HERE / f"{script}.py"), *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     last = ""
-    for line in process.stdout:
-        if not line.startswith('{"benchmark"'):
-            print(line, end="", flush=True)
-        last = line
-    if process.wait() != 0 or not last.startswith('{"benchmark"'):
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if not line.startswith('{"benchmark"'):
+                print(line, end="", flush=True)
+            last = line
+    if process.returncode != 0 or not last.startswith('{"benchmark"'):
         print(f"failed: {' '.join(command)} (exit {process.returncode})\n", flush=True)
         return {"failed": process.returncode}
     return dict(json.loads(last))

@@ -21,6 +21,7 @@ TINY = {
     "validation": ["--rounds=2", "--rows=300"],
     "feeding": ["--rounds=2", "--rows=5000"],
     "precision": ["--rounds=2", "--batch-size=32", "--seeds=1", "--epochs=1", "--data={data}"],
+    "embeddings": ["--rounds=2", "--rows", "50", "200", "--batch=8"],
     "gpu": ["--rounds=2", "--batch-size=32", "--device=cpu", "--ways", "sparse", "dense"],
 }
 
@@ -109,3 +110,25 @@ def test_make_bench_runs_every_benchmark_but_the_server_and_the_large_data() -> 
     text = {path.stem: path.read_text(encoding="utf-8") for path in BENCHMARKS.glob("*.py")}
     runnable = {name for name, code in text.items() if "__main__" in code}
     assert set(scripts) == runnable - {"run_all", "serving", "soak", "streaming"}
+
+
+def test_a_settled_call_is_made_once_untimed_before_each_timed_one() -> None:
+    common = importlib.import_module("common")
+    made: list[str] = []
+    calls = {name: lambda name=name: made.append(name) for name in "ab"}
+    times = common.in_turn(calls, 2, warm_up=0, settle=True)
+    assert "".join(made) == "aabbaabb" and {len(values) for values in times.values()} == {2}
+
+
+def test_a_catalogue_is_ranked_also_where_no_run_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_all, shape = importlib.import_module("run_all"), importlib.import_module("shape")
+    monkeypatch.setattr(shape, "USERS", 30)
+    monkeypatch.setattr(shape, "ITEMS", 40)
+    monkeypatch.setattr(run_all, "RATINGS_TO_RANK", 300)
+    with pytest.raises(SystemExit) as end:
+        run_all.main(["--quick", "--only", "ranking"])
+    last = json.loads(capsys.readouterr().out.strip().rpartition("\n")[2])
+    assert (end.value.code, last["failed"]) == (0, [])
+    assert last["results"]["ranking"]["items"] == 40
