@@ -63,6 +63,8 @@ def build_app(service: Service) -> FastAPI:
     app.add_middleware(http.Observed, metrics=service.metrics, direct=direct, hosts=service.hosts)
     for route in routes(service):
         direct[route.method, route.path] = http.Direct(route.path, _add(app, route, service))
+        if route.method == "GET":  # the server sends the head alone
+            direct["HEAD", route.path] = direct["GET", route.path]
     add_page(app)
     return app
 

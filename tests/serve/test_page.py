@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from recsys_moe.serve.page import FILES, POLICY
-from tests.serve.conftest import KEY, Caller, sealed
+from tests.serve.conftest import KEY, Caller, retrained, sealed
 from tests.serve.test_server import Running, running
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is in [dev]")
@@ -232,4 +233,43 @@ def test_a_model_without_titles_and_figures_is_shown_and_a_service_that_is_gone_
         server.process.wait()
         page.type(Keys.ENTER)
         page.wait(lambda: "does not answer" in page.text("error"))
+    browser.get_log("browser")
+
+
+def test_an_answer_to_an_older_question_is_not_shown(page: Page) -> None:
+    page.wait(lambda: page.focused() == "user")
+    page.browser.execute_script(
+        """const real = window.fetch;
+        window.fetch = (path, options) =>
+          path === "recommend" && options.body.includes('"7"')
+            ? new Promise((done) => {
+                window.release = () => real(path, options).then(done).then(() => (window.late = 1));
+              })
+            : real(path, options);"""
+    )
+    page.type("7", Keys.ENTER)
+    page.wait(lambda: page.browser.execute_script("return Boolean(window.release)"))
+    page.ask("1")
+    page.browser.execute_script("window.release()")
+    page.wait(lambda: page.browser.execute_script("return window.late"))
+    assert page.text("results-title") == "For user 1"
+    assert page.text("status").endswith("for user 1")
+
+
+def test_another_model_is_noticed_with_the_next_answer(
+    browser: Any, run: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(run / "model", tmp_path / "model"))
+    with running(folder, "--watch", "0") as server:
+        page = Page(browser, server)
+        page.ask("7")
+        page.browser.find_element(By.CSS_SELECTOR, "#score option[value=rating]").click()
+        retrained(folder)
+        server.process.send_signal(signal.SIGHUP)
+        version = server.wait_for("now serving model (.*)")
+        assert version not in page.text("facts")
+        page.browser.find_element(By.ID, "user").click()
+        page.ask("7")
+        assert page.text("facts").endswith(f"model {version}")
+        assert page.browser.find_element(By.ID, "score").get_attribute("value") == "rating"
     browser.get_log("browser")

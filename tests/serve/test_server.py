@@ -80,6 +80,8 @@ def test_a_server_lives_and_ends_as_promised(folder: Path) -> None:
     with running(folder, "--watch", "0", "--allow-host", "scores.example") as server:
         assert server.client.get("/readyz").json() == {"status": "ready"}
         assert server.client.post("/predict", json=PAIR).status_code == 200
+        head = server.client.head("/healthz")  # what some load balancers ask
+        assert (head.status_code, head.content) == (200, b"")
         assert httpx.post(f"{server.client.base_url}/predict", json=PAIR).status_code == 401
         rebound = {"Host": "elsewhere.example"}
         assert server.client.get("/model", headers=rebound).status_code == 421

@@ -103,6 +103,16 @@ function showModel() {
   showLoad();
 }
 
+/** Another model took over: its tasks and limits may differ. Keep what was chosen where it is there. */
+async function showNewModel() {
+  const chosen = ["k", "score"].map((id) => [find(id), find(id).value]);
+  model = await call("model");
+  showModel();
+  for (const [list, value] of chosen) {
+    if ([...list.options].some((entry) => entry.value === value)) list.value = value;
+  }
+}
+
 function showLoad() {
   const split = Object.values(model.metrics).find((metrics) => metrics?.routing);
   const tasks = Object.entries(split?.routing ?? {}).filter(([, routing]) => routing.load);
@@ -194,6 +204,8 @@ async function recommend() {
   say("status", "Asking \u2026");
   try {
     const answer = await call("recommend", { ...body, exclude_seen: find("seen").checked });
+    if (number !== asked) return;
+    if (answer.model !== model.model) await showNewModel();
     if (number !== asked) return;
     const [ranking] = answer.rankings;
     const rows = showRanking(user, ranking);
