@@ -195,3 +195,15 @@ def test_compare_through_a_cluster_gives_the_results_of_its_runs(
     assert found["values"]["loss"] == evaluated["loss"]
     assert "ray: 1 nodes" in done.stderr and "1 of 1 runs" in done.stderr
     assert not list((tmp_path / "out").glob(".probe*"))
+
+
+def test_tune_through_a_cluster_finishes_its_trials(prepared: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "recsys_moe.cli", "tune", "--data", str(prepared)]
+    command += ["--router", "topk", "--trials", "2", "--out", str(tmp_path / "out"), "--json"]
+    command += ["--set", f"model={json.dumps(TINY_MODEL)}", "--max-epochs", "1"]
+    command += ["--engine", "ray", "--address", "local"]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["trials"]
+    assert [trial["state"] for trial in found] == ["complete", "complete"]
+    assert "ray: 1 nodes" in done.stderr and "2 of 2 trials" in done.stderr
