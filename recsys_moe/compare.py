@@ -89,7 +89,9 @@ def _job(plan: Plan, data: Path, out: Path, key: str, seed: int) -> Job:
     if not config.is_file():
         write_text(config, yaml.safe_dump(plan.contenders[key].config, sort_keys=False))
     paths = ["--data", str(data), "--config", str(config), "--seed", str(seed), "--out", str(run)]
-
+    if plan.split != "val":  # which `fit` evaluates in any case
+        paths += ["--evaluate", plan.split]
+    # The second step is for a run that was stopped between the two.
     steps = fit_step(run, paths), evaluate_step(run, plan.split, data)
     return Job(run.name, steps, log)
 

@@ -84,9 +84,12 @@ def test_from_nothing_to_recommendations(tmp_path: Path) -> None:
     prepared = call("prepare", "synthetic", "--out", data, *sizes)
     assert prepared.returncode == 0, prepared.stderr
     assert "60 users, 40 items" in prepared.stdout
-    fitted = call("fit", "--data", data, "--out", run, *TINY, "--max-epochs", 2, "--json")
+    asked = ["--max-epochs", 2, "--evaluate", "test", "--json"]
+    fitted = call("fit", "--data", data, "--out", run, *TINY, *asked)
     assert fitted.returncode == 0, fitted.stderr
-    assert json.loads(fitted.stdout)["split"] == "val"  # stdout holds the result alone
+    told = json.loads(fitted.stdout)  # stdout holds the result alone
+    assert told["split"] == "val"
+    kept = json.loads((run / "evaluation" / "test.json").read_text())
     assert "epoch 1/2" in fitted.stderr and "\r" not in fitted.stderr
     evaluated = call("evaluate", run, "--json")
     result = json.loads(evaluated.stdout)
@@ -94,6 +97,7 @@ def test_from_nothing_to_recommendations(tmp_path: Path) -> None:
     assert set(result["tasks"]["rating"]) >= {"mse", "rmse", "mae"}
     assert sum(result["routing"]["watch"]["load"]) == pytest.approx(1)
     assert json.loads((run / "evaluation" / "test.json").read_text()) == result
+    assert told["test"] == kept == result  # in the process of fit as in one of its own
     user = call("recommend", run, "--user", 1, "--k", 3, "--exclude-seen", "--json")
     assert [item["rank"] for item in json.loads(user.stdout)["items"]] == [1, 2, 3]
     (tmp_path / "pairs.csv").write_text("user,item\n1,1\nnobody,1\n")
@@ -202,6 +206,14 @@ def test_a_data_set_of_ones_own_is_one_module(tmp_path: Path) -> None:
 def test_a_module_that_is_not_there_is_named(fails: Failure, tmp_path: Path) -> None:
     message = fails(2, "prepare", "module", "no_such", "--source", "x", "--out", tmp_path / "d")
     assert "no_such" in message
+
+
+def test_a_split_to_evaluate_that_is_none_is_refused_before_training(
+    fails: Failure, prepared: Path, tmp_path: Path
+) -> None:
+    line = fails(2, "fit", "--data", prepared, "--out", tmp_path / "run", "--evaluate", "tset")
+    assert "--evaluate must be one of train, val, test, got 'tset'" in line
+    assert not (tmp_path / "run").exists()
 
 
 def test_usage_errors_exit_with_2() -> None:

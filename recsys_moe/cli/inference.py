@@ -27,16 +27,33 @@ def evaluate(
 ) -> None:
     """Exact metrics of a model on a split: AUC, BCE, ECE, MSE, RMSE, MAE, routing load."""
     from recsys_moe.errors import GateError
-    from recsys_moe.evaluate import evaluate_artifact, parse_gates, save_evaluation
-    from recsys_moe.progress import row_progress
+    from recsys_moe.evaluate import parse_gates
 
     gates = parse_gates(model, min_ or [], max_ or [])
-    with row_progress(f"evaluating {split}") as progress:
-        result = evaluate_artifact(model, split, data, progress)
-    save_evaluation(model, result)
+    result = evaluated(model, split, data)
     print(json.dumps(result) if as_json else table(result, f"{split}, {result['rows']} rows"))
     if missed := [text for gate in gates if (text := gate.missed(result))]:
         raise GateError("; ".join(missed))
+
+
+def check_split(option: str, split: str | None) -> None:
+    """Raise ConfigError unless it is None or a split."""
+    from recsys_moe.errors import ConfigError
+    from recsys_moe.schema import SPLITS
+
+    if split not in (None, *SPLITS):
+        raise ConfigError(f"{option} must be one of {', '.join(SPLITS)}, got {split!r}")
+
+
+def evaluated(model: Path, split: str, data: Path | None) -> dict[str, Any]:
+    """The metrics of a split, which the run keeps."""
+    from recsys_moe.evaluate import evaluate_artifact, save_evaluation
+    from recsys_moe.progress import row_progress
+
+    with row_progress(f"evaluating {split}") as progress:
+        result = evaluate_artifact(model, split, data, progress)
+    save_evaluation(model, result)
+    return result
 
 
 def predict(

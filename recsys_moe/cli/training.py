@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recsys_moe import launch
+from recsys_moe.cli import inference
 from recsys_moe.starter import is_started_outside
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ def fit(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run at --out.")
     ] = False,
+    evaluate: Annotated[
+        str | None, typer.Option(metavar="SPLIT", help="Then evaluate on it as well, e.g. test.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="One step on one batch; write nothing.")
     ] = False,
@@ -66,6 +70,7 @@ def fit(
         "optim.lr": lr,
     }
     resolved = resolve(config, router, flags, set_ or [])
+    inference.check_split("--evaluate", evaluate)
     trainer = resolved.trainer
     if trainer.processes > 1 and not (dry_run or is_started_outside()):
         launch.run_workers(trainer.devices, trainer.num_nodes)
@@ -77,8 +82,10 @@ def fit(
         print(json.dumps(train.dry_run(resolved, data), indent=2))
         return
     result = train.fit(resolved, data, out, overwrite=overwrite, resume=resume)
-    if result:
-        print(json.dumps(result) if as_json else _summary(result, out))
+    if not result:  # another process of the run reports
+        return
+    more = {evaluate: inference.evaluated(out, evaluate, data)} if evaluate is not None else {}
+    print(json.dumps({**result, **more}) if as_json else _summary(result, more, out))
 
 
 def resolve(file: str | None, router: str | None, flags: dict[str, Any], sets: list[str]) -> Config:
@@ -101,8 +108,8 @@ def resolve(file: str | None, router: str | None, flags: dict[str, Any], sets: l
     return resolved
 
 
-def _summary(result: dict[str, Any], out: Path) -> str:
-    from recsys_moe.cli.inference import table
-
-    title = f"best epoch {result['epoch']} on val"
-    return f"{table(result, title)}\nrun: {out}   artifact: {out / 'model'}"
+def _summary(result: dict[str, Any], more: dict[str, dict[str, Any]], out: Path) -> str:
+    titled = {f"best epoch {result['epoch']} on val": result}
+    titled |= {f"{split}, {found['rows']} rows": found for split, found in more.items()}
+    tables = [inference.table(found, title) for title, found in titled.items()]
+    return "\n".join([*tables, f"run: {out}   artifact: {out / 'model'}"])
