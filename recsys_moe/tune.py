@@ -70,12 +70,12 @@ def tune(
     plan = make_plan(request, data, safe_storage(request.storage))
     with alone(out) as lock:
         plan = settle(plan, out)
-        study = Study(plan, out, request.storage)
         at_once = workers([plan.config], jobs, request.trials)
         executor = executor or LocalExecutor(*at_once, inherited=lock)
-        search = _Search(plan, study, data, out, request)
-        failures = search.run(executor)
-        results = search.write()
+        with closing(Study(plan, out, request.storage)) as study:
+            search = _Search(plan, study, data, out, request)
+            failures = search.run(executor)
+            results = search.write()
         tune_results.plot(results, out)
         return Tuning(results, failures)
 

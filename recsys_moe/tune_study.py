@@ -99,9 +99,10 @@ class Study:
         self.rungs = rungs(plan.config["trainer"]["max_epochs"])
         url = storage or _file_url(out / DATABASE)
         with self._stored():
+            self._storage = self._open(url)
             self._study = self.optuna.create_study(
                 study_name=plan.study,
-                storage=self._open(url),
+                storage=self._storage,
                 load_if_exists=True,
                 direction="minimize",
                 pruner=self._pruner(),
@@ -111,6 +112,11 @@ class Study:
                 f"the study {plan.study} is not in --storage {plan.storage}, but {out} has trials; "
                 "bring the database back or choose another --out"
             )
+
+    def close(self) -> None:
+        """Give the connections back to the database."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
 
     def _open(self, url: str) -> Any:
         try:

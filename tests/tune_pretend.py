@@ -95,4 +95,5 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: dict[str, Any] = {}
     opened = lambda self, url: kept.setdefault(url, optuna.storages.InMemoryStorage())  # noqa: E731
     monkeypatch.setattr(Study, "_open", opened)
+    monkeypatch.setattr(Study, "close", lambda self: None)
     monkeypatch.setattr(tune_results, "plot", lambda results, out: None)
