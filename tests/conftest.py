@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 # Before torch is imported, here or in a subprocess: the same sums in the same order on any machine.
@@ -10,6 +11,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.setdefault("MKL_NUM_THREADS", "2")
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+# A shell's background jobs ignore Ctrl-C, and what they start inherits that: tests send it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 from hypothesis import HealthCheck, settings
