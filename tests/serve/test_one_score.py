@@ -86,6 +86,11 @@ def test_every_way_out_of_a_model_gives_the_same_scores(model: Path, tmp_path: P
         body = {"users": list(pairs["user"]), "items": list(pairs["item"])}
         answer = server.client.post("/predict", json=body).json()
         found["HTTP predict"] = np.array([answer["scores"][name] for name in tasks]).T
+        alone = [  # another way through the service than pairs that come together
+            server.client.post("/predict", json={"users": [user], "items": [item]}).json()["scores"]
+            for user, item in zip(body["users"], body["items"], strict=True)
+        ]
+        found["HTTP, pair by pair"] = np.array([[s[name][0] for name in tasks] for s in alone])
         asked = {"users": users, "k": K}
         lists = server.client.post("/recommend", json=asked).json()["rankings"]
         items = [entry for ranking in lists for entry in ranking["items"]]
