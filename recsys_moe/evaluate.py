@@ -21,7 +21,7 @@ from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.metrics import LOSS_KEY, METRICS, BinaryMetrics, RoutingMetrics, TaskMetrics
 from recsys_moe.model import MultiTaskMoE, Output
 from recsys_moe.run_folder import DATA_LOCK, write_json
-from recsys_moe.schema import SPLITS, Schema, Task
+from recsys_moe.schema import Schema, Task, check_split
 from recsys_moe.streaming import eval_batches, open_rows, rows_within
 from recsys_moe.tasks import row_losses
 
@@ -180,8 +180,7 @@ def evaluate_artifact(
 
     A run folder knows its data; a model folder alone needs `data`.
     """
-    if split not in SPLITS:
-        raise ConfigError(f"--split must be one of {', '.join(SPLITS)}, got {split!r}")
+    check_split("--split", split)
     artifact = load_artifact(path)
     folder, schema = data_of(path, artifact, data)
     most = rows_within(schema, artifact.config.data.max_memory_mb)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch.distributed as dist
@@ -15,9 +15,8 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning.pytorch.strategies import Strategy
 
 from recsys_moe.errors import ConfigError, RunError
+from recsys_moe.signals import handled
 from recsys_moe.starter import srun_tasks
-
-STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 def environments() -> list[ClusterEnvironment]:
@@ -44,21 +43,10 @@ def let_signals_end_the_wait(strategy: Strategy) -> None:
     connect = strategy.setup_environment
 
     def interruptible() -> None:
-        with _default_handlers():
+        with handled(signal.SIG_DFL):
             connect()
 
     strategy.setup_environment = interruptible  # type: ignore[method-assign]
-
-
-@contextmanager
-def _default_handlers() -> Iterator[None]:
-    before: dict[signal.Signals, Callable[..., object] | int | None]
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in STOPPING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
 
 
 @contextmanager

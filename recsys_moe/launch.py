@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from types import FrameType
 
 from recsys_moe.errors import ConfigError, UserError
 from recsys_moe.executor import end_with_parent
+from recsys_moe.signals import NUMBERS, handled
 from recsys_moe.starter import rank
 
 REPORTS = "RECSYS_MOE_REPORTS"
@@ -31,7 +31,6 @@ SECONDS_TO_END = 15.0
 """Left to the others after a failure; the first process may have a folder to clear."""
 SECONDS_AFTER_FIRST = 1.0
 """Left to the others when the first process has ended too: nothing of theirs can be lost."""
-NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class WorkerError(UserError):
@@ -98,12 +97,8 @@ def _passing_on(workers: list[subprocess.Popen[bytes]]) -> Iterator[None]:
         for worker in workers:
             worker.send_signal(number)
 
-    before = {number: signal.signal(number, send) for number in NUMBERS}
-    try:
+    with handled(send):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
 
 
 @contextmanager

@@ -26,6 +26,12 @@ IdType = Literal["int64", "string"]
 Vocabulary = Literal["all", "train"]
 
 
+def check_split(option: str, split: str) -> None:
+    """Raise ConfigError unless it is a split."""
+    if split not in SPLITS:
+        raise ConfigError(f"{option} must be one of {', '.join(SPLITS)}, got {split!r}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """One label to learn. Rows whose label is null do not take part in this task."""

@@ -6,13 +6,27 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 SECONDS_OF_ONE_WISH = 1.0
 """`timeout` and terminals send a signal to the process and to its group: that is one wish."""
+
+
+@contextmanager
+def handled(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> Iterator[None]:
+    """Both signals go to `handler` inside; one that is ignored, as by nohup, stays ignored."""
+    before = {number: signal.getsignal(number) for number in NUMBERS}
+    taken = [number for number in NUMBERS if before[number] != signal.SIG_IGN]
+    for number in taken:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, before[number] or signal.SIG_DFL)
 
 
 class StopSignals:
@@ -28,21 +42,8 @@ class StopSignals:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.getsignal(number) for number in NUMBERS}
-        self.install()
-        try:
+        with handled(self._receive):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler or signal.SIG_DFL)
-
-    def install(self) -> None:
-        """Take the signals (again); one that is ignored, as by nohup, stays ignored."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in NUMBERS:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._receive)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         # Written past Python's streams: the signal may have come inside one of their locks.

@@ -36,15 +36,6 @@ def evaluate(
         raise GateError("; ".join(missed))
 
 
-def check_split(option: str, split: str | None) -> None:
-    """Raise ConfigError unless it is None or a split."""
-    from recsys_moe.errors import ConfigError
-    from recsys_moe.schema import SPLITS
-
-    if split not in (None, *SPLITS):
-        raise ConfigError(f"{option} must be one of {', '.join(SPLITS)}, got {split!r}")
-
-
 def evaluated(model: Path, split: str, data: Path | None) -> dict[str, Any]:
     """The metrics of a split, which the run keeps."""
     from recsys_moe.evaluate import evaluate_artifact, save_evaluation

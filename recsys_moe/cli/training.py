@@ -11,6 +11,7 @@ import typer
 
 from recsys_moe import launch
 from recsys_moe.cli import inference
+from recsys_moe.schema import check_split
 from recsys_moe.starter import is_started_outside
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def fit(
         "optim.lr": lr,
     }
     resolved = resolve(config, router, flags, set_ or [])
-    inference.check_split("--evaluate", evaluate)
+    if evaluate is not None:
+        check_split("--evaluate", evaluate)
     trainer = resolved.trainer
     if trainer.processes > 1 and not (dry_run or is_started_outside()):
         launch.run_workers(trainer.devices, trainer.num_nodes)
