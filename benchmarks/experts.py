@@ -8,12 +8,13 @@ untimed call of the same:
    beside a copy of as many bytes as the expert kernels move: read twice, their gradient written;
 2. forward + backward with k = 1 ... 16 of 16 experts, topk: only the chosen pairs, all pairs, and
    the way that `dispatch=auto` takes. Says where `moe.DENSE_FROM` should be;
-3. the two grouped matmuls of `recsys_moe.dispatch`, forward + backward, per evaluated pair: padded
-   to equal shares, and one matmul per expert. Their ratio is the padding that pays.
+3. the grouped matmuls of `recsys_moe.dispatch`, forward + backward: cut into the blocks that
+   `pairs.plan_blocks` chooses, as one padded block, and without any padding.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
@@ -23,11 +24,15 @@ import torch
 from shape import BATCH, TASKS, Step, build_model
 from step import copy
 
-from recsys_moe import dispatch, moe
+from recsys_moe import dispatch, moe, pairs
 from recsys_moe.process import training_process
 from recsys_moe.routers.topk import TopKRouter
 
 WAYS = ("sparse", "dense", "auto")
+CUTS = {"planned": (pairs.CPU_BLOCK, pairs.WORTH), "one block": (10**9, 1.0), "without": (0, 0.0)}
+"""`pairs.CPU_BLOCK` and `pairs.WORTH` of each way to cut."""
+LOADS = {"equal": 0.0, "unequal": 0.5}
+"""Standard deviation of the logarithm of an expert's chance."""
 DIM = 256
 BYTES_PER_WEIGHT = 12
 """Of an expert kernel in float32: forward and backward read it, backward writes its gradient."""
@@ -125,49 +130,46 @@ def _crossing(shares: list[float], ratios: list[float]) -> float | None:
 
 
 def by_way_of_matmul(options: Any) -> list[dict[str, Any]]:
-    calls: dict[str, common.Call] = {}
-    evaluated: dict[str, int] = {}
-    for e in options.experts:
-        selected_BTE = _random_pairs(e)
-        for name, padding in (("padded", float("inf")), ("per expert", 0.0)):
-            with patch.object(dispatch, "max_padding", return_value=padding):
-                plan = dispatch.plan_pairs(selected_BTE)
-            evaluated[f"{e} {name}"] = len(plan.row_P)
-            calls[f"{e} {name}"] = _grouped(plan, e)
-    times = common.in_turn(calls, options.rounds, options.clock)
+    """Equal loads, as fresh routers have, and unequal ones, as trained routers do."""
     rows, found = [], []
-    for e in options.experts:
-        padded, each = evaluated[f"{e} padded"], evaluated[f"{e} per expert"]
-        whole = common.ratio(times, f"{e} per expert", f"{e} padded")
-        pays = common.Spread(*(value * padded / each for value in whole))
-        ms = [common.spread(times[f"{e} {name}"]) for name in ("padded", "per expert")]
-        used = dispatch.max_padding(each / e)
-        rows.append([f"{each / e:.0f}", f"{padded / each:.2f}", *(f"{m:.1f}" for m in ms),
-                     f"{pays:.2f}", f"{used:.2f}"])  # fmt: skip
-        found.append({"pairs_per_expert": each / e, "padding": padded / each, "padded_ms": ms[0],
-                      "per_expert_ms": ms[1], "pays_up_to": pays, "max_padding": used})  # fmt: skip
-    common.table(
-        ["pairs per expert", "padding here", "padded, ms", "per expert, ms",
-         "padded is faster per pair by", "max_padding"],
-        rows,
-    )  # fmt: skip
+    for experts, loads in itertools.product(options.experts, LOADS):
+        selected_BTE, plans = _random_pairs(experts, LOADS[loads]), {}
+        for cut, (per_block, worth) in CUTS.items():
+            with patch.multiple(pairs, CPU_BLOCK=per_block, WORTH=worth):
+                plans[cut] = pairs.plan_pairs(selected_BTE)
+        calls = {cut: _grouped(plan, experts) for cut, plan in plans.items()}
+        times = common.in_turn(calls, options.rounds, options.clock, settle=True)
+        ms = {cut: common.spread(times[cut]) for cut in CUTS}
+        over = {cut: common.ratio(times, "planned", cut) for cut in ("one block", "without")}
+        real = len(plans["planned"].real_R)
+        padding = {cut: len(plan.row_P) / real for cut, plan in plans.items()}
+        blocks = len(plans["planned"].blocks)
+        rows.append([f"{experts}", loads, f"{blocks}", *(f"{padding[cut]:.2f}" for cut in CUTS),
+                     *(f"{ms[cut]:.1f}" for cut in CUTS),
+                     *(f"{ratio:.2f}" for ratio in over.values())])  # fmt: skip
+        found.append({"experts": experts, "loads": loads, "pairs": real, "blocks": blocks,
+                      "padding": padding, "ms": ms, "planned_over": over})  # fmt: skip
+    head = ["E", "loads", "blocks", *(f"padding, {cut}" for cut in CUTS),
+            *(f"{cut}, ms" for cut in CUTS), *(f"planned / {cut}" for cut in over)]  # fmt: skip
+    common.table(head, rows)
     return found
 
 
-def _random_pairs(experts: int) -> torch.Tensor:
-    """bool (B, T, E): two experts per example and task."""
-    index_BTK = torch.rand(BATCH, TASKS, experts).topk(2).indices
+def _random_pairs(experts: int, spread: float) -> torch.Tensor:
+    """bool (B, T, E): two experts per example and task, drawn by log-normal chances."""
+    chances_BTE = (spread * torch.randn(experts)).exp().expand(BATCH * TASKS, -1)
+    index_BTK = chances_BTE.multinomial(2).view(BATCH, TASKS, 2)
     return torch.zeros(BATCH, TASKS, experts, dtype=torch.bool).scatter_(-1, index_BTK, True)
 
 
-def _grouped(plan: dispatch.Plan, experts: int) -> common.Call:
+def _grouped(plan: pairs.Plan, experts: int) -> common.Call:
     """The private halves of dispatch: what is timed is exactly what a step runs."""
     kernel_EDH, bias_EH = torch.randn(experts, DIM, DIM), torch.zeros(experts, DIM)
     x_PD, grad_PH = (torch.randn(len(plan.row_P), DIM) for _ in range(2))
 
     def run() -> None:
-        dispatch._linear(x_PD, kernel_EDH, bias_EH, plan)
-        dispatch._linear_backward(grad_PH, x_PD, kernel_EDH, plan)
+        dispatch._linear(x_PD, kernel_EDH, bias_EH, plan.blocks)
+        dispatch._linear_backward(grad_PH, x_PD, kernel_EDH, plan.blocks)
 
     return run
 

@@ -99,10 +99,14 @@ def damage_column(folder: Path) -> None:
 
 
 def damage_index(folder: Path) -> None:
+    set_one_index(folder, 61)
+
+
+def set_one_index(folder: Path, index: int) -> None:
     part = next((folder / "train").glob("*.parquet"))
     table = pq.read_table(part)
-    bad = pa.array([10**6] * table.num_rows, pa.int32())
-    pq.write_table(table.set_column(0, "user_index", bad), part)
+    indices = [*table["user_index"].to_pylist()[1:], index]
+    pq.write_table(table.set_column(0, "user_index", pa.array(indices, pa.int32())), part)
 
 
 def damage_rows(folder: Path) -> None:
@@ -129,6 +133,20 @@ def test_damaged_data_are_refused_by_name(
     with pytest.raises(DataError, match=message) as caught:
         load_columns(folder, Schema.load(folder), "train")
     assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("index", "is_known"), [(-1, False), (0, True), (60, True), (61, False)])
+def test_indices_are_those_of_the_users_and_one_for_unseen_ones(
+    index: int, is_known: bool, prepared: Path, tmp_path: Path
+) -> None:
+    """60 users: 0 to 59, and 60 for whom training has not seen."""
+    folder = shutil.copytree(prepared, tmp_path / "data")
+    set_one_index(folder, index)
+    if is_known:
+        assert load_columns(folder, Schema.load(folder), "train").user[-1] == index
+    else:
+        with pytest.raises(DataError, match=r"indices must be in 0\.\.60; prepare the data again"):
+            load_columns(folder, Schema.load(folder), "train")
 
 
 def test_reading_a_split_imports_no_pandas(prepared: Path) -> None:

@@ -33,6 +33,7 @@ RANKS = {
     "recsys_moe.routers.permutation": 1.5,
     "recsys_moe.penalties": 2,
     "recsys_moe.dropout": 1,
+    "recsys_moe.pairs": 1,
     "recsys_moe.dispatch": 2,
     "recsys_moe.columns": 1,
     "recsys_moe.streaming": 1.5,
@@ -107,7 +108,7 @@ RANKS = {
 }
 FAMILIES = ("recsys_moe.serve", "recsys_moe.report", "recsys_moe.paper", "recsys_moe.cli")
 LIGHTNING_FREE = (
-    *("schema", "columns", "routers", "moe", "tasks", "config", "model"),
+    *("schema", "columns", "routers", "pairs", "dispatch", "moe", "tasks", "config", "model"),
     *("artifact", "evaluate", "predictor", "predict", "ranking", "recommender", "recommend"),
 )
 

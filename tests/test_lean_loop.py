@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import lightning
+import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, LambdaCallback
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from recsys_moe.checkpoints import Checkpoints
+from recsys_moe.config import parse_config
 from recsys_moe.lean_loop import STEP_HOOKS, NoProfiler, skip_idle_hooks
+from recsys_moe.train import fit
 
 
 class Module(lightning.LightningModule):
@@ -63,3 +67,23 @@ def test_a_hook_that_the_callback_carries_itself_stays() -> None:
     skip_idle_hooks(watcher)
     watcher.on_train_batch_start(None, None, None, 0)  # type: ignore[arg-type]
     assert steps == [1]
+
+
+def test_fit_runs_the_lean_loop(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a training Lightning meets no profiler and no hook to call in vain."""
+    profilers: list[object] = []
+    idle: list[str] = []
+
+    def look(self: Callback, trainer: Any, module: lightning.LightningModule) -> None:
+        profilers.append(trainer.profiler)
+        for part, base in ((module, lightning.LightningModule), (self, Callback)):
+            kept = [name for name in STEP_HOOKS if callable(getattr(part, name))]
+            idle.extend(name for name in kept if getattr(type(part), name) is getattr(base, name))
+
+    monkeypatch.setattr(Checkpoints, "on_train_epoch_start", look)
+    model = {"embedding_dim": 8, "num_experts": 4, "expert_dim": 16, "tower_dims": [8]}
+    config = parse_config({"model": model, "trainer": {"max_epochs": 1, "batch_size": 64}})
+    fit(config, prepared, tmp_path / "run")
+    assert [type(profiler) for profiler in profilers] == [NoProfiler] and idle == []

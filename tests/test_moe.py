@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe import dispatch
+from recsys_moe import pairs
 from recsys_moe.dispatch import dense_experts, sparse_experts
 from recsys_moe.dropout import Dropout
 from recsys_moe.errors import ConfigError
@@ -37,18 +37,24 @@ def problem(rows: int, tasks: int, experts: int, seed: int) -> tuple[Tensor, ...
     return (*leaves, selected_BTE)
 
 
-PADDING = {"a matmul per expert": 0.0, "one padded matmul": torch.inf}
+WAYS = {"a block per load": (0, 0.0), "one block": (10**9, 1.0), "as planned": (3, 1.0)}
+"""Cost of a block, and how much cheaper a cut must be: the extremes, and one in between."""
 
 
-@pytest.mark.parametrize("limit", PADDING.values(), ids=PADDING.keys())
+def cut_by(patch: pytest.MonkeyPatch, way: str) -> None:
+    for name, value in zip(("CPU_BLOCK", "WORTH"), WAYS[way], strict=True):
+        patch.setattr(pairs, name, value)
+
+
+@pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=40)
 @given(st.integers(1, 9), st.integers(1, 3), st.integers(1, 6), st.integers(0, 10**6))
 def test_sparse_and_dense_equal_naive_in_values_and_gradients(
-    limit: float, rows: int, tasks: int, experts: int, seed: int
+    way: str, rows: int, tasks: int, experts: int, seed: int
 ) -> None:
     """Also with rows that no expert is chosen for and experts that no row chose."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "max_padding", lambda pairs: limit)
+        cut_by(patch, way)
         check_against_naive(rows, tasks, experts, seed)
 
 
@@ -157,28 +163,19 @@ def test_a_foreign_router_with_a_wrong_result_is_named(result: object, said: str
 
 def test_only_chosen_pairs_are_evaluated_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
-    addmm = torch.addmm
+    baddbmm = torch.baddbmm
 
     def counting(bias: Tensor, x: Tensor, kernel: Tensor, out: Tensor) -> Tensor:
-        rows.append(len(x))
-        return addmm(bias, x, kernel, out=out)
+        rows.append(x.shape[:2].numel())
+        return baddbmm(bias, x, kernel, out=out)
 
     *leaves, selected_BTE = problem(9, 2, 6, seed=4)
     x_BD, weights_BTE, kernel_EDH, bias_EH = leaves
-    monkeypatch.setattr(torch, "addmm", counting)
-    monkeypatch.setattr(dispatch, "max_padding", lambda pairs: 0.0)
+    monkeypatch.setattr(torch, "baddbmm", counting)
+    cut_by(monkeypatch, "a block per load")
     sparse_experts(x_BD, weights_BTE, selected_BTE, kernel_EDH, bias_EH, Dropout(0.0))
     # not the sum over tasks: shared pairs count once
     assert sum(rows) == int(selected_BTE.any(1).sum())
-
-
-def test_few_pairs_per_expert_are_padded_and_skewed_loads_are_not() -> None:
-    """8 experts: 2 pairs each need no padding; all 16 pairs on one expert would pad to 128."""
-    even_BTE = torch.eye(8, dtype=torch.bool).repeat(2, 1)[:, None]
-    skewed_BTE = torch.zeros(16, 1, 8, dtype=torch.bool)
-    skewed_BTE[:, :, 3] = True
-    assert dispatch.plan_pairs(even_BTE).capacity == 2
-    assert dispatch.plan_pairs(skewed_BTE).capacity is None
 
 
 def test_an_unvisited_expert_has_a_zero_gradient_and_not_a_missing_one() -> None:
@@ -252,15 +249,16 @@ def masked_naive(
     return torch.einsum("bte,beh->bth", weights_BTE, 2 * keep_BEH * hidden_BEH)
 
 
-@pytest.mark.parametrize("way", ["per expert", "padded", "dense"])
+@pytest.mark.parametrize("way", [*WAYS, "dense"])
 def test_dropped_units_carry_neither_value_nor_gradient(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against the definition with the mask that the way itself drew, by its seed."""
     *leaves, selected_BTE = problem(8, 2, 4, seed=7)
     dropout = Dropout(0.5).train()
-    monkeypatch.setattr(dispatch, "max_padding", lambda pairs: 1e9 if way == "padded" else 0.0)
-    plan = dispatch.plan_pairs(selected_BTE)
+    if way != "dense":
+        cut_by(monkeypatch, way)
+    plan = pairs.plan_pairs(selected_BTE)
     shape = (4, 8, H) if way == "dense" else (len(plan.row_P), H)
     dropout.stream.reseed(3)
     mask = dropout.mask(shape, leaves[0])

@@ -1,0 +1,160 @@
+"""The comparison with other libraries: fair turns, whole loops, and no figure without a clock."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+PEERS = Path(__file__).parents[1] / "benchmarks" / "peers"
+PYTHON = os.environ.get("RECSYS_MOE_PEERS")
+"""Python of the environment that `make bench-peers` makes; without it the peers stay out."""
+BLOCK = {"batch_size": 10, "full_batches": 100, "warm_up_steps": 2, "warm_up_seconds": 0.5,
+         "steps": 3, "seconds": 1.0}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The scripts import each other by short names, which must not stay behind."""
+    monkeypatch.syspath_prepend(PEERS)
+    yield
+    for path in PEERS.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def compare() -> ModuleType:
+    return importlib.import_module("compare")
+
+
+def ticked(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    step: float,
+    **changed: Any,
+) -> tuple[int, dict[str, Any]]:
+    """Ticks until the clock ended the process, each `step` seconds after the last; its line."""
+    clock = importlib.import_module("clock")
+    now = iter(float(n) * step for n in range(1000))
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(clock.os, "_exit", lambda code: sys.exit(code))
+    watch = clock.Clock(argparse.Namespace(**{**BLOCK, **changed}))
+    with pytest.raises(SystemExit):
+        for _ in range(1000):
+            watch.tick()
+    return len(watch.ticks), json.loads(capsys.readouterr().out)
+
+
+def test_the_clock_measures_steps_after_a_warm_up_of_steps_and_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step of 0.125 s: warm after 0.5 s (4 steps), 1 s more (8 steps), 10 / 0.125 = 80 rows/s."""
+    ticks, result = ticked(monkeypatch, capsys, 0.125)
+    assert ticks == 1 + 4 + 8
+    assert result == {"examples_per_s": 80.0, "steps": 8, "seconds": 1.0, "warm_up_steps": 4}
+
+
+def test_slow_steps_are_counted_and_not_only_timed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step of 2 s: two to warm up and three to measure, though one takes long enough."""
+    ticks, result = ticked(monkeypatch, capsys, 2.0)
+    assert (ticks, result["steps"], result["warm_up_steps"]) == (1 + 2 + 3, 3, 2)
+
+
+def test_the_clock_ends_before_the_short_batch_of_an_epoch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ticks, result = ticked(monkeypatch, capsys, 0.125, full_batches=6)
+    assert (ticks, result["steps"]) == (1 + 6, 2)
+
+
+def test_each_round_begins_with_another_contender() -> None:
+    assert [compare().turned(["a", "b", "c"], n) for n in range(4)] == [
+        ["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"], ["a", "b", "c"],
+    ]  # fmt: skip
+
+
+def test_ratios_are_taken_within_a_round(capsys: pytest.CaptureFixture[str]) -> None:
+    """60 / 10 and 90 / 30: 6 and 3, median 4.5, where the ratio of the medians is 75 / 20."""
+    entry = compare().line("rechub", 16, {"ours": [60.0, 90.0], "rechub": [10.0, 30.0]})
+    assert entry["ratios"] == [6.0, 3.0] and entry["median_ratio"] == 4.5
+    assert "4.5x" in (said := capsys.readouterr().out) and "goal 6x: no" in said
+
+
+@pytest.mark.parametrize(
+    ("code", "printed"),
+    [(1, '{"examples_per_s": 5.0}'), (0, "epoch 1 done"), (0, "")],
+)
+def test_a_contender_that_ended_otherwise_than_by_its_clock_is_no_result(
+    code: int, printed: str
+) -> None:
+    ended = subprocess.CompletedProcess([], code, printed, "the reason")
+    with pytest.raises(SystemExit, match="rechub was not measured.*\n.*the reason"):
+        compare().result_of(ended, "rechub")
+
+
+def test_a_label_that_is_missing_becomes_the_mean_of_its_column() -> None:
+    labels = np.array([[0, 1], [1, math.nan], [1, 4]], dtype=np.float32)
+    filled = importlib.import_module("clock").without_missing(labels)
+    assert filled.tolist() == [[0, 1], [1, 2.5], [1, 4]]
+    assert filled.dtype == np.float32
+
+
+def test_contenders_train_on_the_rows_of_the_prepared_folder(
+    prepared: Path, tmp_path: Path
+) -> None:
+    import pyarrow.parquet as pq
+
+    rows = compare().write_rows(prepared, tmp_path / "rows.npz")
+    read = importlib.import_module("clock").load_rows(tmp_path / "rows.npz")
+    table = pq.read_table(prepared / "train")
+    assert rows == table.num_rows == len(read.user) == len(read.labels)
+    assert (read.users, read.items) == (60, 40)
+    for column, ours in ((read.user, "user_index"), (read.item, "item_index")):
+        assert column.tolist() == table[ours].to_pylist()
+    rated = [value for value in table["rating"].to_pylist() if value is not None]
+    assert read.labels[~np.isnan(read.labels[:, 1]), 1].tolist() == rated
+
+
+def test_an_unknown_contender_and_missing_peers_are_refused(tmp_path: Path) -> None:
+    def said(*words: str) -> str:
+        run = subprocess.run([sys.executable, PEERS / "compare.py", *words], text=True,
+                             capture_output=True, timeout=60)  # fmt: skip
+        assert run.returncode == 2
+        return run.stderr
+
+    assert "'theirs' is none of ours, rechub, deepctr, twin" in said("--contenders", "theirs")
+    assert "run make bench-peers" in said("--peers-python", str(tmp_path / "none"))
+
+
+def test_fit_and_its_twin_are_measured_in_their_whole_loops() -> None:
+    check(["--contenders", "ours,twin"], ["ours", "twin"])
+
+
+@pytest.mark.skipif(PYTHON is None, reason="RECSYS_MOE_PEERS names no Python with the peers")
+def test_the_peers_are_measured_in_their_own_loops() -> None:
+    words = ["--contenders", "ours,rechub,deepctr", "--peers-python", str(PYTHON)]
+    check(words, ["ours", "rechub", "deepctr"])
+
+
+def check(words: list[str], contenders: list[str]) -> None:
+    command = [sys.executable, PEERS / "compare.py", "--quick", "--ratings", "40000", *words]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    *table, last = run.stdout.strip().splitlines()
+    result = json.loads(last)
+    assert [block["contender"] for block in result["blocks"]] == contenders
+    for block in result["blocks"]:
+        assert block["steps"] >= 5 and block["examples_per_s"] > 0
+    assert len(table) == 1 + len(contenders) and "goal 6x" in table[-1]
