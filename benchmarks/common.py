@@ -1,7 +1,7 @@
 """What the benchmarks share: timing rivals in turn, medians and spread, tables, a line of JSON.
 
 Import it before torch: GNU OpenMP reads GOMP_SPINCOUNT when torch loads, and the benchmarks run
-with the value that the command line sets (`recsys_moe.cli.main`).
+with the value that `recsys-moe fit` takes (`recsys_moe.spinning`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+from recsys_moe import spinning
+
+spinning.spin_briefly()
+spinning.spin_long_if_alone()
 
 import torch  # noqa: E402
 

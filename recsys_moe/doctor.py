@@ -24,7 +24,7 @@ from typing import Any
 import recsys_moe
 from recsys_moe import machine
 from recsys_moe.errors import UserError
-from recsys_moe.executor import cores
+from recsys_moe.machine import cores
 
 NEEDED = {
     **{name: name for name in ("torch", "lightning", "torchmetrics", "numpy", "pandas", "pyarrow")},

@@ -17,20 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from recsys_moe.spinning import undecided
 from recsys_moe.starter import inherited
 
 logger = logging.getLogger("recsys_moe.executor")
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_TO_STOP = 30.0
 SIGNAL_AT_PARENT_DEATH = 1  # linux/prctl.h
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
 
 Step = Callable[[], list[str] | None]
 """Asked when its turn comes, and again after a lost worker: the command that is still to run, or
@@ -154,7 +147,7 @@ class LocalExecutor:
             name: str(min(int(value), self.threads) if value.isdigit() else self.threads)
             for name, value in set_.items()
         }
-        return {**inherited(), **limits}
+        return {**undecided(inherited()), **limits}
 
 
 class _Worker:

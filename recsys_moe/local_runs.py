@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from recsys_moe.errors import ConfigError, RunError
-from recsys_moe.executor import Outcome, Step, cores
+from recsys_moe.executor import Outcome, Step
+from recsys_moe.machine import cores
 from recsys_moe.run_folder import CHECKPOINTS, LAST
 
 logger = logging.getLogger("recsys_moe.local_runs")

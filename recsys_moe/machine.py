@@ -12,8 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from recsys_moe.executor import cores
-
 GIB = 2**30
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 CGROUP = Path("/sys/fs/cgroup")
@@ -60,6 +58,13 @@ def memory_limit() -> int | None:
     with suppress(OSError, ValueError):
         return int((CGROUP / "memory.max").read_text(encoding="utf-8"))
     return None
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def core_quota() -> float | None:

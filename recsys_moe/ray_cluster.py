@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys_moe.errors import ConfigError, RunError
-from recsys_moe.executor import cores
+from recsys_moe.machine import cores
 
 logger = logging.getLogger("recsys_moe.ray_cluster")
 LOCAL, AUTO = "local", "auto"

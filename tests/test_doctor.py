@@ -21,7 +21,7 @@ import torch
 from recsys_moe import doctor, machine
 from recsys_moe.cli import app
 from recsys_moe.doctor import EXTRAS, NEEDED, Report, examine, redacted
-from recsys_moe.executor import cores
+from recsys_moe.machine import cores
 
 if sys.version_info >= (3, 11):
     import tomllib

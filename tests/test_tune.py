@@ -17,7 +17,7 @@ from recsys_moe import cli
 from recsys_moe.compare_plan import Request as CompareRequest
 from recsys_moe.compare_plan import make_plan as make_comparison
 from recsys_moe.config import read_config_file
-from recsys_moe.local_runs import cores
+from recsys_moe.machine import cores
 from recsys_moe.tune import tune
 from tests.conftest import TINY_MODEL
 from tests.test_compare import InProcess, written

@@ -14,7 +14,7 @@ import sys
 import typer
 
 import recsys_moe
-from recsys_moe import launch
+from recsys_moe import launch, spinning
 from recsys_moe.cli import (
     compare,
     doctor,
@@ -64,9 +64,7 @@ def version() -> None:
 
 def main() -> None:
     """Entry point of the `recsys-moe` script."""
-    # Read by GNU OpenMP when torch loads. Its idle threads spin so long that two processes on the
-    # same two cores take 5 to 10 times as long per step; spinning less costs a lone one 10%.
-    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+    spinning.spin_briefly()
     # So that what is half-written goes away on SIGTERM as it does on Ctrl-C.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     level = logging.ERROR if rank() else logging.INFO  # the first process speaks for all

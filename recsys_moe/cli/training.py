@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recsys_moe import launch
+from recsys_moe import launch, spinning
 from recsys_moe.cli import inference
 from recsys_moe.schema import check_split
 from recsys_moe.starter import is_started_outside
@@ -77,6 +77,8 @@ def fit(
     if trainer.processes > 1 and not (dry_run or is_started_outside()):
         launch.run_workers(trainer.devices, trainer.num_nodes)
         return
+    if trainer.processes == 1:
+        spinning.spin_long_if_alone()
     logger.info("loading torch and lightning ...")
     from recsys_moe import train
 
