@@ -81,12 +81,19 @@ def number_formats() -> dict[str, Any]:
 
     can_flush = torch.set_flush_denormal(True)
     torch.set_flush_denormal(False)
-    fast = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     return {
         "vector instructions": torch.backends.cpu.get_cpu_capability(),
         "denormals can be flushed": can_flush,
-        "bf16 on the CPU": "fast" if fast is not None and fast() else "emulated",
+        "bf16 on the CPU": "fast" if has_fast_bf16() else "emulated",
     }
+
+
+def has_fast_bf16() -> bool:
+    """Does torch compute bfloat16 on this processor by its own instructions?"""
+    import torch
+
+    says = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return says is not None and bool(says())
 
 
 def accelerators() -> list[dict[str, Any]]:

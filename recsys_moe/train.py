@@ -26,6 +26,7 @@ from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.evaluate import Evaluation, add_rows
 from recsys_moe.joining import environments, let_signals_end_the_wait, lost_peers
 from recsys_moe.lean_loop import NoProfiler, skip_idle_hooks
+from recsys_moe.machine import has_fast_bf16
 from recsys_moe.model import MultiTaskMoE
 from recsys_moe.module import RecModule
 from recsys_moe.process import flushed_denormals, kept_memory
@@ -65,6 +66,8 @@ def fit(
         datamodule.rows(split)
     module.start_routers(user_counts(datamodule.rows("train"), datamodule.schema))
     trainer = _trainer(config, out)  # before anything at `out` is touched
+    if config.trainer.precision == "bf16-mixed" and trainer.strategy.root_device.type == "cpu":
+        _warn_of_emulation()
     checkpoint = None if resume is None else _checkpoint(config, data, out, resume)
     is_new = checkpoint is None or not belongs_to(checkpoint, out)
     if checkpoint is not None and is_new and out.resolve() in checkpoint.resolve().parents:
@@ -87,6 +90,14 @@ def fit(
         remedy = "make room or make it writable, then continue with --resume auto"
         raise RunError(f"{error.filename or out}: {error.strerror or error}; {remedy}") from None
     return _finish(module, datamodule, data, out) if trainer.is_global_zero else {}
+
+
+def _warn_of_emulation() -> None:
+    if not has_fast_bf16():
+        logger.warning(
+            "trainer.precision=bf16-mixed on a processor without bfloat16 instructions: "
+            "steps may take 10 times as long; use 32-true"
+        )
 
 
 def _checkpoint(config: Config, data: Path, out: Path, resume: str) -> Path | None:

@@ -20,7 +20,14 @@ TINY = {
     "lightning_share": ["--rounds=2", "--block=2", "--batch-size=32", "--data={data}"],
     "validation": ["--rounds=2", "--rows=300"],
     "feeding": ["--rounds=2", "--rows=5000"],
-    "precision": ["--rounds=2", "--batch-size=32", "--seeds=1", "--epochs=1", "--data={data}"],
+    "precision": [
+        "--rounds=2",
+        "--batch-size=32",
+        "--seeds=1",
+        "--epochs=1",
+        "--emulated",
+        "--data={data}",
+    ],
     "embeddings": ["--rounds=2", "--rows", "50", "200", "--batch=8"],
     "gpu": ["--rounds=2", "--batch-size=32", "--device=cpu", "--ways", "sparse", "dense"],
 }
@@ -74,6 +81,16 @@ def test_without_a_gpu_its_benchmark_says_so_and_ends_well(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "sees no CUDA device" in result("gpu", [], capsys)["skipped"]
+
+
+def test_without_bfloat16_a_processor_trains_nothing_in_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.import_module("common"), "cpu_flags", lambda: ["avx2"])
+    words = ["--rounds=9", "--batch-size", "8", "16", "--data=none"]
+    found = result("precision", words, capsys)
+    assert found["quality"] == {"skipped": "no bfloat16 instructions"}
+    assert set(found["speed"]) == {"step, batch 8", "matmul of 1024 squares"}
 
 
 def test_memory_stages_are_peaks_so_they_never_fall(prepared: Path, tmp_path: Path) -> None:

@@ -305,3 +305,22 @@ def test_watched_items_are_the_positive_training_items_of_each_user(prepared: Pa
     rating_only = replace(schema, tasks=schema.tasks[1:])
     everything = watched_items(replace(columns, labels=columns.labels[:, 1:]), rating_only)
     assert len(everything["items"]) == len(columns)
+
+
+@pytest.mark.parametrize(
+    ("is_fast", "precision", "warned"),
+    [(False, "bf16-mixed", True), (True, "bf16-mixed", False), (False, "32-true", False)],
+)
+def test_emulated_bfloat16_is_warned_of(
+    is_fast: bool,
+    precision: str,
+    warned: bool,
+    prepared: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("recsys_moe.train.has_fast_bf16", lambda: is_fast)
+    trainer = {"max_epochs": 1, "precision": precision, "accelerator": "cpu"}
+    fit(config(trainer=trainer), prepared, tmp_path / "run")
+    assert ("bfloat16 instructions: steps may take 10 times as long" in caplog.text) == warned
