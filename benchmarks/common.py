@@ -154,7 +154,7 @@ def facts() -> dict[str, Any]:
         "cpu": cpu_model(),
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "spin_count": os.environ["GOMP_SPINCOUNT"],
+        "spin_count": os.environ.get("GOMP_SPINCOUNT"),
         "load_average": round(os.getloadavg()[0], 1),
     }
 

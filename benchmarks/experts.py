@@ -2,8 +2,8 @@
 
     python benchmarks/experts.py [--rounds N] [--clock wall|cpu]
 
-The paper's MovieLens-1M shape. Three tables, the rivals of each in turn, in the first two after an
-untimed call of the same:
+The paper's MovieLens-1M shape. Three tables, the rivals of each in turn, after an untimed call
+of the same:
 1. forward + backward with E = 16, 64, 256 experts, moesart, k=2 (the optimizer runs, timed apart),
    beside a copy of as many bytes as the expert kernels move: read twice, their gradient written;
 2. forward + backward with k = 1 ... 16 of 16 experts, topk: only the chosen pairs, all pairs, and

@@ -1,7 +1,7 @@
 """How the chosen (example, expert) pairs are computed. Every way equals `moe.naive_moe`.
 
-Axes: B batch, T tasks, E experts, D input width, H expert width; P pairs and N entries as in
-`pairs`.
+Axes: B batch, T tasks, E experts, D input width, H expert width, X either; P evaluated
+pairs, R of them real, and N entries as in `pairs`; S = B T slots, one per mixture.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from types import FrameType
 from recsys_moe.errors import ConfigError, UserError
 from recsys_moe.executor import end_with_parent
 from recsys_moe.signals import NUMBERS, handled
+from recsys_moe.spinning import undecided
 from recsys_moe.starter import rank
 
 REPORTS = "RECSYS_MOE_REPORTS"
@@ -70,7 +71,7 @@ def _environment(devices: int, num_nodes: int) -> dict[str, str]:
         )
     own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "NODE_RANK": "0"}
     threads = str(max(1, (os.cpu_count() or 1) // devices))
-    known = {"OMP_NUM_THREADS": threads, **os.environ}
+    known = {"OMP_NUM_THREADS": threads, **undecided(dict(os.environ))}
     return {**known, **(own if num_nodes == 1 else {}), "WORLD_SIZE": str(devices * num_nodes)}
 
 

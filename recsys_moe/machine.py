@@ -89,7 +89,7 @@ def number_formats() -> dict[str, Any]:
 
 
 def has_fast_bf16() -> bool:
-    """Does torch compute bfloat16 on this processor by its own instructions?"""
+    """As torch sees it: on x86 with AVX-512 or better, elsewhere with instructions for it."""
     import torch
 
     says = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 CPU_BLOCK, GPU_BLOCK = 32, 2048
-"""What one more batched matmul costs, in pairs of 256 x 256 that could be computed meanwhile.
+"""What one more batched matmul costs, in pairs that could be computed meanwhile.
 
-On a CPU from benchmarks/experts.py; on a GPU estimated from the time of a launch, not measured.
+For experts of 256 x 256; smaller ones compute more. On a CPU by trial, see benchmarks/experts.py
+for what comes of it; on a GPU estimated from the time of a launch, not measured.
 """
 WORTH = 1.2
 """How many times as much one block must cost to be cut: to be cut at all costs about a tenth."""
@@ -57,7 +58,7 @@ class Plan(NamedTuple):
 def plan_pairs(selected_BTE: Tensor) -> Plan:
     """Order the chosen pairs by expert and remember where each task finds its own.
 
-    Everything but the search for the entries takes time by their number, not by that of experts.
+    Nothing takes time by the number of experts times that of rows but the search for the entries.
     """
     num_rows, num_tasks, num_experts = selected_BTE.shape
     flat_N = _where(selected_BTE)

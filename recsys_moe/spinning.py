@@ -11,21 +11,26 @@ from __future__ import annotations
 import os
 import socket
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from recsys_moe.machine import core_quota, cores
 
 VARIABLE = "GOMP_SPINCOUNT"
 BRIEF, LONG = "3000", "300000"
-"""Turns of the loop. LONG is what OpenMP does by itself."""
+"""Turns of the loop. LONG is OpenMP's own where there are as many cores as threads."""
+SAID = (VARIABLE, "OMP_WAIT_POLICY")
+"""Variables by which the user decides."""
 SECONDS = 0.1
 """How long the machine is watched."""
 TOLERATED = 0.3
-"""Processors that others may use of ours."""
+"""Processors that others on the machine may use beyond those that our threads leave."""
 STAT = Path("/proc/stat")
 TURN = "\0recsys-moe: long spinning"
-"""Name of a socket in Linux' abstract namespace, which belongs to one process at a time."""
+"""Name of a socket in Linux' abstract namespace, which belongs to one process at a time.
+
+Containers with networks of their own do not see each other's, only each other's work.
+"""
 
 _is_ours = False
 _turns: list[socket.socket] = []
@@ -34,14 +39,14 @@ _turns: list[socket.socket] = []
 def spin_briefly() -> None:
     """Unless the environment says how long."""
     global _is_ours
-    if VARIABLE not in os.environ:
+    if not any(name in os.environ for name in SAID):
         os.environ[VARIABLE], _is_ours = BRIEF, True
 
 
 def spin_long_if_alone() -> None:
     """Where `spin_briefly` decided, the machine is idle, and no other process has this turn."""
     wanted = threads()
-    if not _is_ours or wanted == 1:  # a lone thread waits for none
+    if not _is_ours or _turns or wanted == 1:  # a lone thread waits for none
         return
     if take_turn(TURN) and has_idle_cores(wanted):
         os.environ[VARIABLE] = LONG
@@ -56,12 +61,12 @@ def undecided(environment: dict[str, str]) -> dict[str, str]:
 
 def take_turn(name: str) -> bool:
     """Until `give_turn_back` or the end of this process. False where another process has it."""
-    with suppress(OSError, AttributeError):
-        turn = socket.socket(socket.AF_UNIX)
-        _turns.append(turn)
+    with suppress(OSError, AttributeError), ExitStack() as stack:
+        turn = stack.enter_context(socket.socket(socket.AF_UNIX))
         turn.bind(name)
+        _turns.append(turn)
+        stack.pop_all()
         return True
-    give_turn_back()
     return False
 
 

@@ -95,7 +95,7 @@ def fit(
 def _warn_of_emulation() -> None:
     if not has_fast_bf16():
         logger.warning(
-            "trainer.precision=bf16-mixed on a processor without bfloat16 instructions: "
+            "trainer.precision=bf16-mixed on a processor that torch emulates bfloat16 on: "
             "steps may take 10 times as long; use 32-true"
         )
 

@@ -178,7 +178,11 @@ def test_only_chosen_pairs_are_evaluated_and_each_once(monkeypatch: pytest.Monke
     assert sum(rows) == int(selected_BTE.any(1).sum())
 
 
-def test_an_unvisited_expert_has_a_zero_gradient_and_not_a_missing_one() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_an_unvisited_expert_has_a_zero_gradient_and_not_a_missing_one(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_by(monkeypatch, way)
     layer = Experts(3, D, H, dropout=0.0)
     selected_BTE = torch.tensor([[[True, False, False]]])
     weights_BTE = selected_BTE.float()
@@ -187,7 +191,8 @@ def test_an_unvisited_expert_has_a_zero_gradient_and_not_a_missing_one() -> None
         x_BD, weights_BTE, selected_BTE, layer.kernel_EDH, layer.bias_EH, layer.dropout
     )
     out.sum().backward()
-    assert layer.kernel_EDH.grad is not None and (layer.kernel_EDH.grad[1:] == 0).all()
+    for parameter in (layer.kernel_EDH, layer.bias_EH):
+        assert parameter.grad is not None and (parameter.grad[1:] == 0).all()
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])

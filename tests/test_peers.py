@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ def ticked(
     """Ticks until the clock ended the process, each `step` seconds after the last; its line."""
     clock = importlib.import_module("clock")
     now = iter(float(n) * step for n in range(1000))
-    monkeypatch.setattr(clock.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(now)))
     monkeypatch.setattr(clock.os, "_exit", lambda code: sys.exit(code))
     watch = clock.Clock(argparse.Namespace(**{**BLOCK, **changed}))
     with pytest.raises(SystemExit):
@@ -129,8 +129,7 @@ def test_contenders_train_on_the_rows_of_the_prepared_folder(
 
 def test_an_unknown_contender_and_missing_peers_are_refused(tmp_path: Path) -> None:
     def said(*words: str) -> str:
-        run = subprocess.run([sys.executable, PEERS / "compare.py", *words], text=True,
-                             capture_output=True, timeout=60)  # fmt: skip
+        run = compared(*words)
         assert run.returncode == 2
         return run.stderr
 
@@ -148,9 +147,15 @@ def test_the_peers_are_measured_in_their_own_loops() -> None:
     check(words, ["ours", "rechub", "deepctr"])
 
 
+def compared(*words: str) -> subprocess.CompletedProcess[str]:
+    """The comparison, of this checkout."""
+    command = [sys.executable, str(PEERS / "compare.py"), *words]
+    environment = {**os.environ, "PYTHONPATH": str(PEERS.parents[1])}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
 def check(words: list[str], contenders: list[str]) -> None:
-    command = [sys.executable, PEERS / "compare.py", "--quick", "--ratings", "40000", *words]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    run = compared("--quick", "--ratings", "40000", *words)
     assert run.returncode == 0, run.stderr
     *table, last = run.stdout.strip().splitlines()
     result = json.loads(last)

@@ -7,10 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from recsys_moe import spinning
+from recsys_moe import launch, spinning
 from recsys_moe.executor import LocalExecutor
 
 NAME = f"\0recsys-moe: a test, {os.getpid()}"
@@ -97,8 +98,8 @@ def test_cores_are_idle_where_others_leave_as_many_as_there_will_be_threads(
     monkeypatch.setattr(spinning, "cores", lambda: 4)
     monkeypatch.setattr(spinning, "core_quota", lambda: quota)
     monkeypatch.setattr(spinning, "busy_seconds", lambda: next(seen))
-    monkeypatch.setattr(spinning.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(spinning.time, "perf_counter", lambda: next(clock))
+    time = SimpleNamespace(sleep=lambda seconds: None, perf_counter=lambda: next(clock))
+    monkeypatch.setattr(spinning, "time", time)
     assert spinning.has_idle_cores(wanted) == is_free
 
 
@@ -130,17 +131,40 @@ def test_runs_of_a_comparison_decide_for_themselves(monkeypatch: pytest.MonkeyPa
     assert LocalExecutor(1, 1).environment()[spinning.VARIABLE] == "7"
 
 
-@pytest.mark.parametrize(("devices", "asked"), [(1, 1), (2, 0)])
-def test_fit_asks_unless_it_is_one_of_several(
-    devices: int, asked: int, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_processes_that_train_together_decide_for_themselves_and_have_the_turn_before_them(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from typer.testing import CliRunner
+    spinning.spin_briefly()
+    monkeypatch.setenv(spinning.VARIABLE, "300000")
+    assert spinning.VARIABLE not in launch._environment(2, 1)
 
-    from recsys_moe.cli import app
 
-    asking: list[int] = []
-    monkeypatch.setattr(spinning, "spin_long_if_alone", lambda: asking.append(1))
-    words = ["--data", str(prepared), "--out", str(tmp_path / "run"), "--devices", str(devices)]
-    result = CliRunner().invoke(app, ["fit", *words, "--dry-run"])
-    assert result.exit_code == 0, result.output
-    assert len(asking) == asked
+@needs_linux
+def test_asked_again_a_process_keeps_its_turn() -> None:
+    assert decided() == decided() == "300000"
+    assert not spinning.take_turn(NAME) and len(spinning._turns) == 1
+
+
+def test_a_policy_of_the_user_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    spinning.spin_briefly()
+    spinning.spin_long_if_alone()
+    assert spinning.VARIABLE not in os.environ
+
+
+@pytest.mark.parametrize(("rank", "asked"), [(None, True), ("0", False)])
+def test_fit_asks_before_torch_loads_unless_it_is_one_of_several(
+    rank: str | None, asked: bool, prepared: Path, tmp_path: Path
+) -> None:
+    code = "import sys; from recsys_moe import cli, spinning\n"
+    code += "def ask(): assert 'torch' not in sys.modules; print('asked', file=sys.stderr)\n"
+    code += "spinning.spin_long_if_alone = ask; cli.app()"
+    words = ["fit", "--data", str(prepared), "--out", str(tmp_path / "run"), "--dry-run"]
+    several = {} if rank is None else {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "1"}
+    run = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **several},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert ("asked" in run.stderr.split()) == asked

@@ -323,4 +323,4 @@ def test_emulated_bfloat16_is_warned_of(
     monkeypatch.setattr("recsys_moe.train.has_fast_bf16", lambda: is_fast)
     trainer = {"max_epochs": 1, "precision": precision, "accelerator": "cpu"}
     fit(config(trainer=trainer), prepared, tmp_path / "run")
-    assert ("bfloat16 instructions: steps may take 10 times as long" in caplog.text) == warned
+    assert ("emulates bfloat16 on: steps may take 10 times as long" in caplog.text) == warned

@@ -47,6 +47,8 @@ class Clock:
             seconds = self.ticks[-1] - self.ticks[0]
             if step >= options.warm_up_steps and seconds >= options.warm_up_seconds:
                 self.warm = step
+            elif step >= options.full_batches:
+                sys.exit("error: an epoch is over before the warm-up; use more rows")
             return
         seconds = self.ticks[-1] - self.ticks[self.warm]
         enough = step - self.warm >= options.steps and seconds >= options.seconds

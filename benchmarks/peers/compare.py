@@ -72,7 +72,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="does it work? E=16, one short round")
     options = parser.parse_args()
     if options.quick:
-        options.experts, options.rounds, options.seconds, options.steps = [16], 1, 1.0, 5
+        options.experts, options.rounds, options.seconds, options.steps = [16], 1, 0.2, 5
         options.patience = 0.0
     if set(options.contenders) & set(PEERS) and not options.peers_python.is_file():
         parser.error(f"--peers-python {options.peers_python} does not exist; run make bench-peers")

@@ -7,7 +7,7 @@ from typing import Any
 
 from clock import Clock, parse_options
 
-from recsys_moe import cli
+from recsys_moe import cli, spinning
 
 
 def main() -> None:
@@ -15,6 +15,7 @@ def main() -> None:
     clock, command_line = Clock(options), cli.app
 
     def watched() -> None:
+        spinning.spin_long_if_alone()  # as fit, which would come too late: this loads torch
         add_callback(clock)
         command_line()
 

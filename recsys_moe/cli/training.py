@@ -60,6 +60,8 @@ def fit(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Train a model on prepared data and keep its best checkpoint and artifact."""
+    if not is_started_outside():
+        spinning.spin_long_if_alone()  # now: settings need torch, which reads it once, as it loads
     flags = {
         "model.router.k": k,
         "model.num_experts": experts,
@@ -75,10 +77,9 @@ def fit(
         check_split("--evaluate", evaluate)
     trainer = resolved.trainer
     if trainer.processes > 1 and not (dry_run or is_started_outside()):
+        spinning.give_turn_back()
         launch.run_workers(trainer.devices, trainer.num_nodes)
         return
-    if trainer.processes == 1:
-        spinning.spin_long_if_alone()
     logger.info("loading torch and lightning ...")
     from recsys_moe import train
 
