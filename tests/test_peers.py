@@ -79,6 +79,17 @@ def test_the_clock_ends_before_the_short_batch_of_an_epoch(
     assert (ticks, result["steps"]) == (1 + 6, 2)
 
 
+def test_an_epoch_shorter_than_the_warm_up_is_no_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = importlib.import_module("clock")
+    watch = clock.Clock(argparse.Namespace(**{**BLOCK, "full_batches": 1}))
+    watch.tick()
+    with pytest.raises(SystemExit, match="over before the warm-up; use more rows"):
+        watch.tick()
+    assert capsys.readouterr().out == ""
+
+
 def test_each_round_begins_with_another_contender() -> None:
     assert [compare().turned(["a", "b", "c"], n) for n in range(4)] == [
         ["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"], ["a", "b", "c"],

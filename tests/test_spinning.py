@@ -21,7 +21,8 @@ needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="names of socke
 @pytest.fixture(autouse=True)
 def undecided(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a new process, on a machine whose two cores are idle and nobody's turn."""
-    monkeypatch.delenv(spinning.VARIABLE)
+    for name in spinning.SAID:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setattr(spinning, "_is_ours", False)
     monkeypatch.setattr(spinning, "TURN", NAME)
