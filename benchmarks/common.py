@@ -1,7 +1,7 @@
 """What the benchmarks share: timing rivals in turn, medians and spread, tables, a line of JSON.
 
 Import it before torch: GNU OpenMP reads GOMP_SPINCOUNT when torch loads, and the benchmarks run
-with the value that `recsys-moe fit` takes (`recsys_moe.spinning`).
+with the value that `recsys-moe fit` takes (`recsys_moe.train.processes.spinning`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from recsys_moe import spinning
+from recsys_moe.train.processes import spinning
 
 spinning.spin_briefly()
 spinning.spin_long_if_alone()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys_moe.lazy_adam import LazyAdam
-from recsys_moe.process import training_process
+from recsys_moe.train.processes.memory import training_process
 
 DIM, WARM_UP = 128, 66
 BATCHES = 50

@@ -25,8 +25,8 @@ from shape import BATCH, TASKS, Step, build_model
 from step import copy
 
 from recsys_moe import dispatch, moe, pairs
-from recsys_moe.process import training_process
 from recsys_moe.routers.topk import TopKRouter
+from recsys_moe.train.processes.memory import training_process
 
 WAYS = ("sparse", "dense", "auto")
 CUTS = {"planned": (pairs.CPU_BLOCK, pairs.WORTH), "one block": (10**9, 1.0), "without": (0, 0.0)}

@@ -17,7 +17,7 @@ import torch
 from shape import BATCH, TRAIN_ROWS, Step, build_model, random_columns, schema
 
 from recsys_moe.columns import TrainBatches
-from recsys_moe.process import training_process
+from recsys_moe.train.processes.memory import training_process
 
 WARM_UP = 10
 

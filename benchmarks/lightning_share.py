@@ -2,7 +2,7 @@
 
     python benchmarks/lightning_share.py [--data DIR] [--rounds N] [--clock wall|cpu]
 
-`recsys_moe.train.fit` trains the paper's model and stops after every block of steps for the bare
+`recsys_moe.train.fit.fit` trains the paper's model and stops after every block of steps for the bare
 loop to train as many: the same `training_step`, batches and optimizer, called by hand. What is
 left of the difference is Lightning, its callbacks, logging and progress (a bar on a terminal,
 lines elsewhere). Without --data the rows are made up.
@@ -25,9 +25,9 @@ from watching import watched_by
 
 from recsys_moe.columns import Batch
 from recsys_moe.config import Config, parse_config
-from recsys_moe.data import RecDataModule
-from recsys_moe.module import RecModule
-from recsys_moe.train import fit
+from recsys_moe.train.fit import fit
+from recsys_moe.train.loader import RecDataModule
+from recsys_moe.train.module import RecModule
 
 
 class EnoughError(Exception):

@@ -79,7 +79,7 @@ def measure(data: Path, out: Path, epochs: int) -> dict[str, float]:
     from watching import watched_by
 
     from recsys_moe.config import parse_config
-    from recsys_moe.train import fit
+    from recsys_moe.train.fit import fit
 
     stages = {"libraries": resident("VmRSS")}
 

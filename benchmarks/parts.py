@@ -23,11 +23,11 @@ from torch import Tensor
 
 from recsys_moe import dispatch
 from recsys_moe.config import parse_config
-from recsys_moe.devices import step_counts
 from recsys_moe.dropout import Dropout
 from recsys_moe.model import Output
-from recsys_moe.module import RecModule
 from recsys_moe.seeds import stream_seed
+from recsys_moe.train.module import RecModule
+from recsys_moe.train.processes.devices import step_counts
 
 INSIDE = {
     (dispatch, "plan_pairs"): ("plan", 0),

@@ -27,8 +27,8 @@ from shape import Step, build_model, make_data
 
 from recsys_moe.config import merge, parse_config, read_config_file
 from recsys_moe.machine import has_fast_bf16
-from recsys_moe.process import training_process
-from recsys_moe.train import fit
+from recsys_moe.train.fit import fit
+from recsys_moe.train.processes.memory import training_process
 
 FULL, MIXED = "32-true", "bf16-mixed"
 USERS, ITEMS, RATINGS = 943, 1682, 100_000

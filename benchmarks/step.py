@@ -20,7 +20,7 @@ from shape import Step, build_model
 from torch import Tensor, nn
 
 from recsys_moe.model import MultiTaskMoE
-from recsys_moe.process import training_process
+from recsys_moe.train.processes.memory import training_process
 
 SQUARES = (512, 1024, 2048)
 BYTES_PER_PARAMETER = 28

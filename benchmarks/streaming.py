@@ -82,7 +82,7 @@ def in_process(stage: str, folder: Path) -> dict[str, float]:
 def measure(stage: str, folder: Path) -> dict[str, float]:
     """Rows, seconds, and megabytes beyond the imports at the peak."""
     from data_prep import table
-    from recsys_moe.train import fit
+    from recsys_moe.train.fit import fit
 
     libraries, start = memory.resident("VmRSS"), time.perf_counter()
     if stage == "prepare":

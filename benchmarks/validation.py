@@ -17,7 +17,7 @@ import torch
 from recsys_moe.columns import EvalBatches
 from recsys_moe.config import parse_config
 from recsys_moe.evaluate import evaluate_model
-from recsys_moe.process import training_process
+from recsys_moe.train.processes.memory import training_process
 
 
 def main(argv: Sequence[str] | None = None) -> None:

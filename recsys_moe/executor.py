@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from recsys_moe.spinning import undecided
-from recsys_moe.starter import inherited
+from recsys_moe.train.processes.spinning import undecided
+from recsys_moe.train.processes.starter import inherited
 
 logger = logging.getLogger("recsys_moe.executor")
 SECONDS_BETWEEN_LOOKS = 0.1

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import recsys_moe
 from recsys_moe.executor import begun_log, end_with_parent, stop
-from recsys_moe.starter import inherited
+from recsys_moe.train.processes.starter import inherited
 
 SECONDS_BETWEEN_LOOKS = 0.1
 

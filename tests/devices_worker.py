@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from recsys_moe.columns import Batch, part_bounds
 from recsys_moe.config import Config, parse_config
-from recsys_moe.data import RecDataModule
-from recsys_moe.devices import Counts, on_first, step_counts
 from recsys_moe.evaluate import Evaluation, evaluate_model, merged
-from recsys_moe.module import RecModule
+from recsys_moe.train.loader import RecDataModule
+from recsys_moe.train.module import RecModule
+from recsys_moe.train.processes.devices import Counts, on_first, step_counts
 from tests.conftest import TINY_MODEL
 
 ROWS, WORLD = 63, 2

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from recsys_moe import cli, sharded_strategy
+from recsys_moe import cli
 from recsys_moe.config import parse_config
-from recsys_moe.module import RecModule
 from recsys_moe.run_folder import CHECKPOINTS, LAST
 from recsys_moe.sharded import ShardedEmbedding, join_lookup
-from recsys_moe.train import fit
+from recsys_moe.train import sharded_strategy
+from recsys_moe.train.fit import fit
+from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
 
 WORLD = 2

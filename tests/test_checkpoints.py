@@ -18,13 +18,13 @@ import pytest
 import torch
 
 from recsys_moe import run_folder
-from recsys_moe.checkpoints import Checkpoints, WholeFiles
 from recsys_moe.config import Config, parse_config
 from recsys_moe.errors import ConfigError, RunError
-from recsys_moe.resume import CHECKPOINT_FORMAT, FORMAT, find_checkpoint, read_checkpoint
 from recsys_moe.run_folder import replacing
-from recsys_moe.signals import StopSignals
-from recsys_moe.train import fit
+from recsys_moe.train.checkpoints import Checkpoints, WholeFiles
+from recsys_moe.train.fit import fit
+from recsys_moe.train.processes.signals import StopSignals
+from recsys_moe.train.resume import CHECKPOINT_FORMAT, FORMAT, find_checkpoint, read_checkpoint
 from tests.conftest import TINY_MODEL
 
 
@@ -160,7 +160,7 @@ def full_disk(name: str) -> Callable[..., Any]:
 def test_a_full_disk_is_a_warning_where_the_result_does_not_need_it(
     prepared: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr("recsys_moe.checkpoints.replacing", full_disk("last.ckpt"))
+    monkeypatch.setattr("recsys_moe.train.checkpoints.replacing", full_disk("last.ckpt"))
     fit(config(), prepared, tmp_path / "run")
     assert "last.ckpt cannot be written: No space left on device; training goes on" in caplog.text
     weights = Path("model", "weights.safetensors")
@@ -173,7 +173,7 @@ def test_a_full_disk_ends_the_run_where_the_result_needs_it_and_nothing_is_lost(
     out = tmp_path / "run"
     fit(config(max_epochs=1), prepared, out)
     with monkeypatch.context() as full:
-        full.setattr("recsys_moe.checkpoints.replacing", full_disk("best.ckpt"))
+        full.setattr("recsys_moe.train.checkpoints.replacing", full_disk("best.ckpt"))
         with pytest.raises(RunError, match="best.ckpt cannot be written: No space .* make room"):
             fit(config(), prepared, out, resume="auto")
     fit(config(), prepared, out, resume="auto")

@@ -16,8 +16,8 @@ import torch
 
 from recsys_moe.columns import Batch, Columns, EvalBatches, TrainBatches, load_columns
 from recsys_moe.config import parse_config
-from recsys_moe.data import RecDataModule
 from recsys_moe.schema import DataError, Schema
+from recsys_moe.train.loader import RecDataModule
 
 
 def numbered(rows: int) -> Columns:

@@ -21,14 +21,14 @@ import torch
 
 from recsys_moe.columns import Batch, load_columns
 from recsys_moe.config import parse_config
-from recsys_moe.data import RecDataModule
 from recsys_moe.errors import ConfigError
 from recsys_moe.evaluate import Evaluation, merged
 from recsys_moe.model import Output
-from recsys_moe.module import RecModule
 from recsys_moe.routers import ROUTERS, Routing
 from recsys_moe.schema import Schema
-from recsys_moe.train import fit
+from recsys_moe.train.fit import fit
+from recsys_moe.train.loader import RecDataModule
+from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ from recsys_moe.config import parse_config
 from recsys_moe.evaluate import evaluate_artifact
 from recsys_moe.predictor import Predictor
 from recsys_moe.routers import ROUTERS
-from recsys_moe.train import fit
+from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL
 
 

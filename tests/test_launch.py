@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from recsys_moe import launch
 from recsys_moe.errors import ConfigError
+from recsys_moe.train.processes import launch
 
 LOCAL = "import os, sys, time, signal; rank = int(os.environ['LOCAL_RANK'])\n"
 REPORT = LOCAL + "from recsys_moe import launch\n"

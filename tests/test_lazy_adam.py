@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from recsys_moe import lazy_adam
 from recsys_moe.config import ConfigError, parse_config
 from recsys_moe.lazy_adam import LazyAdam, MissedSteps
-from recsys_moe.module import RecModule
 from recsys_moe.schema import Schema
-from recsys_moe.train import fit
+from recsys_moe.train.fit import fit
+from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
 
 ROWS, DIM, BATCH, NEVER = 300, 3, 12, 20
@@ -314,7 +314,7 @@ def kinds(prepared: Path, **sections: Any) -> list[bool]:
 def test_auto_is_lazy_for_a_table_large_for_its_batch_where_that_is_exact(
     prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recsys_moe.module.LAZY_FROM", 10)
+    monkeypatch.setattr("recsys_moe.train.module.LAZY_FROM", 10)
     six = {"trainer": {"batch_size": 6}}  # 61 >= 10 * 6 > 41
     assert kinds(prepared, **six) == [True, False]
     assert kinds(prepared, trainer={"batch_size": 7}) == [False, False]

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from recsys_moe.columns import Batch
 from recsys_moe.model import Output
-from recsys_moe.module import RecModule
 from recsys_moe.penalties import trimmed_lasso, z_loss
 from recsys_moe.routers import Routing
 from recsys_moe.routers.hash import HashRouter
 from recsys_moe.schema import Feature, Schema, Task
 from recsys_moe.seeds import stream_seed
+from recsys_moe.train.module import RecModule
 
 USERS = 6
 SCHEMA = Schema(

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 import torch
 from recsys_moe.config import parse_config
-from recsys_moe.module import RecModule
-from recsys_moe.train import fit
+from recsys_moe.train.module import RecModule
+from recsys_moe.train.fit import fit
 
 def count(self):
     print("flushed", int((torch.full((10**6,), 1e-40) * 1.0 == 0).sum()))
@@ -46,7 +46,7 @@ def run(code: str, *words: str) -> str:
 FAULTS = """
 import resource
 import torch
-from recsys_moe.process import training_process
+from recsys_moe.train.processes.memory import training_process
 
 def faults(megabytes):
     for _ in range(10):  # the heap grows by a few blocks before it is large enough

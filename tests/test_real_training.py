@@ -11,7 +11,7 @@ from data_prep.movielens import prepare
 from recsys_moe.config import parse_config
 from recsys_moe.evaluate import evaluate_artifact
 from recsys_moe.routers import ROUTERS
-from recsys_moe.train import fit
+from recsys_moe.train.fit import fit
 
 CONSTANT_MSE = 1.29
 """Mean squared error of the best constant rating on the test split."""

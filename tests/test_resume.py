@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from recsys_moe.checkpoints import Checkpoints
 from recsys_moe.columns import TrainBatches
 from recsys_moe.config import Config, parse_config
-from recsys_moe.data import RecDataModule
 from recsys_moe.errors import ConfigError, DataError, Interrupted
-from recsys_moe.module import RecModule
-from recsys_moe.train import _trainer, fit
+from recsys_moe.train.checkpoints import Checkpoints
+from recsys_moe.train.fit import _trainer, fit
+from recsys_moe.train.loader import RecDataModule
+from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
 
 RESULTS = (
@@ -239,12 +239,12 @@ def test_steps_that_lazy_embeddings_still_owe_are_not_dropped(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU, where `auto` is dense, after an odd number of steps: then one is pending."""
-    monkeypatch.setattr("recsys_moe.module.LAZY_FROM", 0)
+    monkeypatch.setattr("recsys_moe.train.module.LAZY_FROM", 0)
     with monkeypatch.context() as patched:
         patched.setattr(Checkpoints, STEP, after_signal(getattr(Checkpoints, STEP), 3))
         with pytest.raises(Interrupted):
             fit(config(), prepared, tmp_path / "run")
-    monkeypatch.setattr("recsys_moe.module.LAZY_FROM", 10**9)
+    monkeypatch.setattr("recsys_moe.train.module.LAZY_FROM", 10**9)
     with pytest.raises(ConfigError, match="with lazy embeddings, which this device does not use"):
         fit(config(), prepared, tmp_path / "run", resume="auto")
 

@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from recsys_moe import sharded
 from recsys_moe.config import parse_config
-from recsys_moe.data import RecDataModule
 from recsys_moe.errors import ConfigError
 from recsys_moe.run_folder import BEST, CHECKPOINTS, LAST
 from recsys_moe.sharded import ShardedEmbedding, owned
-from recsys_moe.sharded_strategy import _TableFile
-from recsys_moe.train import fit
+from recsys_moe.train.fit import fit
+from recsys_moe.train.loader import RecDataModule
+from recsys_moe.train.sharded_strategy import _TableFile
 from tests.sharded_worker import DIM, IDS, SETTINGS, WORLD, weights
 
 ROOT = Path(__file__).parents[1]

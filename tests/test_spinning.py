@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from recsys_moe import launch, spinning
 from recsys_moe.executor import LocalExecutor
+from recsys_moe.train.processes import launch, spinning
 
 NAME = f"\0recsys-moe: a test, {os.getpid()}"
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="names of sockets without files")

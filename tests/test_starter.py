@@ -14,10 +14,10 @@ import pytest
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 
-from recsys_moe import starter
 from recsys_moe.errors import ConfigError, RunError
 from recsys_moe.executor import LocalExecutor
-from recsys_moe.joining import environments, lost_peers
+from recsys_moe.train.processes import starter
+from recsys_moe.train.processes.joining import environments, lost_peers
 
 BATCH_SCRIPT = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
 """What a program finds that a batch script calls without srun."""

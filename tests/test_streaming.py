@@ -24,7 +24,6 @@ from recsys_moe.columns import (
     load_columns,
 )
 from recsys_moe.config import parse_config
-from recsys_moe.data import RecDataModule
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import DataError, Feature, Schema, Task
 from recsys_moe.streaming import (
@@ -35,7 +34,8 @@ from recsys_moe.streaming import (
     user_counts,
     watched_items,
 )
-from recsys_moe.train import fit
+from recsys_moe.train.fit import fit
+from recsys_moe.train.loader import RecDataModule
 from tests.conftest import TINY_MODEL
 
 IDS = 10_000

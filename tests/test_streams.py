@@ -10,11 +10,11 @@ from torch import Tensor
 
 from recsys_moe.columns import load_columns
 from recsys_moe.dropout import Dropout
-from recsys_moe.module import RecModule
 from recsys_moe.moe import Experts, MoE
 from recsys_moe.routers import RouterShape, Routing
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.schema import Schema
+from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
 
 SHAPE = RouterShape(8, 6, 1)

@@ -16,12 +16,12 @@ from torch import Tensor
 from recsys_moe.columns import Batch, load_columns
 from recsys_moe.config import Config, ConfigError, parse_config
 from recsys_moe.errors import DataError, RunError
-from recsys_moe.module import RecModule
 from recsys_moe.moe import MoE
 from recsys_moe.routers.base_layer import BaseLayerRouter
 from recsys_moe.schema import Schema
 from recsys_moe.streaming import watched_items
-from recsys_moe.train import dry_run, fit
+from recsys_moe.train.fit import dry_run, fit
+from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
 
 
@@ -320,7 +320,7 @@ def test_emulated_bfloat16_is_warned_of(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("recsys_moe.train.has_fast_bf16", lambda: is_fast)
+    monkeypatch.setattr("recsys_moe.train.fit.has_fast_bf16", lambda: is_fast)
     trainer = {"max_epochs": 1, "precision": precision, "accelerator": "cpu"}
     fit(config(trainer=trainer), prepared, tmp_path / "run")
     assert ("emulates bfloat16 on: steps may take 10 times as long" in caplog.text) == warned

@@ -15,7 +15,7 @@ from recsys_moe import tune_study
 from recsys_moe.config import parse_config
 from recsys_moe.errors import Interrupted, RunError
 from recsys_moe.executor import Job, Outcome
-from recsys_moe.module import RecModule
+from recsys_moe.train.module import RecModule
 from recsys_moe.tune import tune
 from recsys_moe.tune_plan import make_plan
 from recsys_moe.tune_study import OpenTrial, Study, rungs

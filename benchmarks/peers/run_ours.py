@@ -7,7 +7,8 @@ from typing import Any
 
 from clock import Clock, parse_options
 
-from recsys_moe import cli, spinning
+from recsys_moe import cli
+from recsys_moe.train.processes import spinning
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ import sys
 import typer
 
 import recsys_moe
-from recsys_moe import launch, spinning
 from recsys_moe.cli import (
     compare,
     doctor,
@@ -30,7 +29,8 @@ from recsys_moe.cli import (
     tune,
 )
 from recsys_moe.errors import UserError
-from recsys_moe.starter import rank
+from recsys_moe.train.processes import launch, spinning
+from recsys_moe.train.processes.starter import rank
 
 app = typer.Typer(
     name="recsys-moe",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recsys_moe import launch, spinning
 from recsys_moe.cli import inference
 from recsys_moe.schema import check_split
-from recsys_moe.starter import is_started_outside
+from recsys_moe.train.processes import launch, spinning
+from recsys_moe.train.processes.starter import is_started_outside
 
 if TYPE_CHECKING:
     from recsys_moe.config import Config
@@ -81,7 +81,7 @@ def fit(
         launch.run_workers(trainer.devices, trainer.num_nodes)
         return
     logger.info("loading torch and lightning ...")
-    from recsys_moe import train
+    from recsys_moe.train import fit as train
 
     if dry_run:
         print(json.dumps(train.dry_run(resolved, data), indent=2))

@@ -171,7 +171,7 @@ def main() -> None:
         sizes = ["--users", "60", "--items", "40", "--interactions", "1000"]
         words = ["prepare", "synthetic", "--out", str(folder / "data"), *sizes]
         finish(Child(words, folder / "data.log", forked=True), folder / "data.log")
-        for module in ("pandas", "torch.utils.tensorboard", "recsys_moe.train"):
+        for module in ("pandas", "torch.utils.tensorboard", "recsys_moe.train.fit"):
             importlib.import_module(module)  # once, and not in every forked child
         hits = Counter[str]()
         for kills, forked in ((asked.kills, True), (asked.commands, False)):

@@ -21,9 +21,9 @@ from types import FrameType
 
 from recsys_moe.errors import ConfigError, UserError
 from recsys_moe.executor import end_with_parent
-from recsys_moe.signals import NUMBERS, handled
-from recsys_moe.spinning import undecided
-from recsys_moe.starter import rank
+from recsys_moe.train.processes.signals import NUMBERS, handled
+from recsys_moe.train.processes.spinning import undecided
+from recsys_moe.train.processes.starter import rank
 
 REPORTS = "RECSYS_MOE_REPORTS"
 """Names the folder where processes that were started here leave their last error."""

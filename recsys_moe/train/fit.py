@@ -18,26 +18,26 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 
 from recsys_moe.artifact import build_model, save_artifact
-from recsys_moe.callbacks import EpochCsv, Patience, progress_callback
-from recsys_moe.checkpoints import Checkpoints
 from recsys_moe.config import Config, merge, suggestion
-from recsys_moe.data import RecDataModule
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.evaluate import Evaluation, add_rows
-from recsys_moe.joining import environments, let_signals_end_the_wait, lost_peers
-from recsys_moe.lean_loop import NoProfiler, skip_idle_hooks
 from recsys_moe.machine import has_fast_bf16
 from recsys_moe.model import MultiTaskMoE
-from recsys_moe.module import RecModule
-from recsys_moe.process import flushed_denormals, kept_memory
-from recsys_moe.resume import belongs_to, check_resume, find_checkpoint, read_checkpoint
-from recsys_moe.routing_log import RoutingLog
 from recsys_moe.run_folder import BEST, CHECKPOINTS, create_run_folder, record_run, write_json
 from recsys_moe.schema import Schema
 from recsys_moe.sharded import unfilled
-from recsys_moe.sharded_strategy import ShardedStrategy
-from recsys_moe.starter import check_starter
 from recsys_moe.streaming import user_counts, watched_items
+from recsys_moe.train.callbacks import EpochCsv, Patience, progress_callback
+from recsys_moe.train.checkpoints import Checkpoints
+from recsys_moe.train.lean_loop import NoProfiler, skip_idle_hooks
+from recsys_moe.train.loader import RecDataModule
+from recsys_moe.train.module import RecModule
+from recsys_moe.train.processes.joining import environments, let_signals_end_the_wait, lost_peers
+from recsys_moe.train.processes.memory import flushed_denormals, kept_memory
+from recsys_moe.train.processes.starter import check_starter
+from recsys_moe.train.resume import belongs_to, check_resume, find_checkpoint, read_checkpoint
+from recsys_moe.train.routing_log import RoutingLog
+from recsys_moe.train.sharded_strategy import ShardedStrategy
 
 logger = logging.getLogger("recsys_moe.fit")
 

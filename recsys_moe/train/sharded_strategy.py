@@ -21,10 +21,10 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from recsys_moe.checkpoints import WholeFiles
-from recsys_moe.resume import load_mapped
 from recsys_moe.run_folder import PART
 from recsys_moe.sharded import ShardedEmbedding, owned
+from recsys_moe.train.checkpoints import WholeFiles
+from recsys_moe.train.resume import load_mapped
 
 SENT_AT_ONCE = 2**26
 """Bytes of rows that the first process holds of another one's while it writes."""

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from recsys_moe.artifact import build_model
 from recsys_moe.columns import Batch
 from recsys_moe.config import Config, parse_config
-from recsys_moe.devices import Counts, all_sum, on_first, process_count, step_counts
 from recsys_moe.errors import RunError
 from recsys_moe.evaluate import Evaluation, merged, task_weights
 from recsys_moe.lazy_adam import LazyAdam, fits
@@ -23,8 +22,9 @@ from recsys_moe.penalties import penalty
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 from recsys_moe.sharded import ShardedEmbedding, join_lookup, tables_of
-from recsys_moe.starter import rank
 from recsys_moe.tasks import mean_disagreement, mean_loss
+from recsys_moe.train.processes.devices import Counts, all_sum, on_first, process_count, step_counts
+from recsys_moe.train.processes.starter import rank
 
 LAZY_FROM = 40
 """Rows of an embedding table per row of a batch from which `optim.embeddings=auto` is lazy on a

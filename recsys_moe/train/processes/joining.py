@@ -15,8 +15,8 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning.pytorch.strategies import Strategy
 
 from recsys_moe.errors import ConfigError, RunError
-from recsys_moe.signals import handled
-from recsys_moe.starter import srun_tasks
+from recsys_moe.train.processes.signals import handled
+from recsys_moe.train.processes.starter import srun_tasks
 
 
 def environments() -> list[ClusterEnvironment]:

@@ -1,0 +1,1 @@
+"""Lightning: fit, module, loader, callbacks, checkpoints, resume."""
