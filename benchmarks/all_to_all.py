@@ -3,7 +3,7 @@
     python benchmarks/all_to_all.py [--processes 2] [--rows 20000] [--batch-size 512 4096 32768]
 
 Processes of this machine, gloo, one thread each. A step looks up a batch (uniform ids, width 128)
-and sends gradients back, in three ways: `sharded` is recsys_moe.sharded; `rowwise` is torch's
+and sends gradients back, in three ways: `sharded` is recsys_moe.model.sharded; `rowwise` is torch's
 RowwiseParallel on a DTensor with Shard(0) ids and values; `replicated` is a copy of the table in
 each process and an all-reduce of its gradient. Sent bytes are counted by the formulas in
 docs/large_embeddings.md, for `sharded` from the ids of the step. Bandwidth: of all-to-alls of so
@@ -33,7 +33,7 @@ from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_modul
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from recsys_moe.sharded import ShardedEmbedding, owned  # noqa: E402
+from recsys_moe.model.sharded import ShardedEmbedding, owned  # noqa: E402
 
 DIM = 128
 ROW = 4 * DIM

@@ -17,7 +17,7 @@ import common
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.lazy_adam import LazyAdam
+from recsys_moe.model.lazy_adam import LazyAdam
 from recsys_moe.train.processes.memory import training_process
 
 DIM, WARM_UP = 128, 66

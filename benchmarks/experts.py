@@ -8,7 +8,7 @@ of the same:
    beside a copy of as many bytes as the expert kernels move: read twice, their gradient written;
 2. forward + backward with k = 1 ... 16 of 16 experts, topk: only the chosen pairs, all pairs, and
    the way that `dispatch=auto` takes. Says where `moe.DENSE_FROM` should be;
-3. the grouped matmuls of `recsys_moe.dispatch`, forward + backward: cut into the blocks that
+3. the grouped matmuls of `recsys_moe.model.dispatch`, forward + backward: cut into the blocks that
    `pairs.plan_blocks` chooses, as one padded block, and without any padding.
 """
 
@@ -24,7 +24,7 @@ import torch
 from shape import BATCH, TASKS, Step, build_model
 from step import copy
 
-from recsys_moe import dispatch, moe, pairs
+from recsys_moe.model import dispatch, moe, pairs
 from recsys_moe.routers.topk import TopKRouter
 from recsys_moe.train.processes.memory import training_process
 

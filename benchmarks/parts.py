@@ -21,10 +21,10 @@ import torch
 from shape import BATCH, BATCHES, random_columns, schema
 from torch import Tensor
 
-from recsys_moe import dispatch
 from recsys_moe.config import parse_config
-from recsys_moe.dropout import Dropout
-from recsys_moe.model import Output
+from recsys_moe.model import dispatch
+from recsys_moe.model.dropout import Dropout
+from recsys_moe.model.network import Output
 from recsys_moe.seeds import stream_seed
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.processes.devices import step_counts

@@ -20,7 +20,7 @@ import common
 import torch
 from torch import Tensor
 
-from recsys_moe.moe import naive_moe
+from recsys_moe.model.moe import naive_moe
 from recsys_moe.predictor import Predictor
 from recsys_moe.ranking import Ranker, route
 

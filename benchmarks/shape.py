@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from recsys_moe.columns import Batch, Columns
-from recsys_moe.model import MultiTaskMoE, Output
+from recsys_moe.model.network import MultiTaskMoE, Output
+from recsys_moe.model.tasks import mean_loss
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.schema import Feature, Schema, Task
-from recsys_moe.tasks import mean_loss
 
 USERS, ITEMS, RATINGS, BATCH, TASKS = 6040, 3706, 1_000_209, 512, 2
 TRAIN_ROWS, VAL_ROWS = 1_574_602, 224_943

@@ -19,7 +19,7 @@ import torch
 from shape import Step, build_model
 from torch import Tensor, nn
 
-from recsys_moe.model import MultiTaskMoE
+from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.train.processes.memory import training_process
 
 SQUARES = (512, 1024, 2048)

@@ -32,7 +32,7 @@ import recsys_moe
 from recsys_moe import calibration
 from recsys_moe.calibration import Calibrations
 from recsys_moe.config import Config, parse_config, read_config_file
-from recsys_moe.model import MultiTaskMoE
+from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.schema import ConfigError, DataError, Feature, Schema, sha256_file
 
 FORMAT_VERSION = 2

@@ -15,10 +15,11 @@ from pydantic import (
     model_validator,
 )
 
-from recsys_moe import config_files, lazy_adam
+from recsys_moe import config_files
 from recsys_moe.config_text import answer, commented_yaml, router_schema
 from recsys_moe.config_text import suggestion as suggestion
 from recsys_moe.errors import ConfigError
+from recsys_moe.model import lazy_adam
 from recsys_moe.routers import RouterConfig, find_router
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.section import Section

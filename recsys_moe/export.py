@@ -37,9 +37,9 @@ from recsys_moe.artifact import (
 )
 from recsys_moe.config import suggestion
 from recsys_moe.errors import ConfigError
+from recsys_moe.model.tasks import KINDS
 from recsys_moe.parity import Runner, check_parity, parity_rows
 from recsys_moe.schema import sha256_file
-from recsys_moe.tasks import KINDS
 
 REPORT = "export.json"
 INPUTS = ("user", "item")

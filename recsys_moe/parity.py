@@ -18,7 +18,7 @@ from torch import Tensor
 
 from recsys_moe.artifact import Artifact
 from recsys_moe.errors import RunError
-from recsys_moe.model import MultiTaskMoE
+from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.routers import Router, Routing
 
 TOLERANCE = 1e-5

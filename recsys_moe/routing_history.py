@@ -16,7 +16,7 @@ from torch import Tensor
 
 from recsys_moe.columns import Columns, Rows
 from recsys_moe.errors import DataError
-from recsys_moe.model import MultiTaskMoE
+from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.routers import Routing
 
 ROWS = 2048

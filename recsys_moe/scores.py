@@ -12,10 +12,10 @@ from torch import Tensor
 from recsys_moe.artifact import Artifact
 from recsys_moe.calibration import sigmoid
 from recsys_moe.few_rows import is_few, logits_of_few
+from recsys_moe.model.tasks import KINDS
 from recsys_moe.one_pair import OnePair
 from recsys_moe.ranking import Ranker
 from recsys_moe.schema import Task, TaskKind
-from recsys_moe.tasks import KINDS
 
 ROWS_PER_BATCH = 8192
 PLAIN_LINKS: dict[TaskKind, Callable[[float], float]] = {"binary": sigmoid, "regression": float}

@@ -23,7 +23,7 @@ from recsys_moe.columns import Batch, load_columns
 from recsys_moe.config import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.evaluate import Evaluation, merged
-from recsys_moe.model import Output
+from recsys_moe.model.network import Output
 from recsys_moe.routers import ROUTERS, Routing
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit

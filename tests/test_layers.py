@@ -31,26 +31,26 @@ RANKS = {
     "recsys_moe.routers.base": 1,
     # between base and the routers
     "recsys_moe.routers.permutation": 1.5,
-    "recsys_moe.penalties": 2,
-    "recsys_moe.dropout": 1,
-    "recsys_moe.pairs": 1,
-    "recsys_moe.dispatch": 2,
+    "recsys_moe.model.penalties": 2,
+    "recsys_moe.model.dropout": 1,
+    "recsys_moe.model.pairs": 1,
+    "recsys_moe.model.dispatch": 2,
     "recsys_moe.columns": 1,
     "recsys_moe.streaming": 1.5,
-    "recsys_moe.lazy_adam": 1,
-    "recsys_moe.sharded": 1,
+    "recsys_moe.model.lazy_adam": 1,
+    "recsys_moe.model.sharded": 1,
     "recsys_moe.calibration": 1,
     # routers/<file>.py: 2, without a line here, so that a router is one file and one name
     "recsys_moe.routers": 3,
-    "recsys_moe.tasks": 4,
-    "recsys_moe.moe": 4,
+    "recsys_moe.model.tasks": 4,
+    "recsys_moe.model.moe": 4,
     "recsys_moe.config_text": 4,
     "recsys_moe.config_files": 4.5,
     "recsys_moe.config": 5,
     "recsys_moe.metrics": 5,
     "recsys_moe.overview": 6,
     "recsys_moe.train.loader": 6,
-    "recsys_moe.model": 6,
+    "recsys_moe.model.network": 6,
     "recsys_moe.run_folder": 6,
     "recsys_moe.train.resume": 7,
     "recsys_moe.artifact": 7,
@@ -193,8 +193,8 @@ def test_an_import_upwards_sideways_or_inside_a_function_is_an_offence() -> None
     def found(module: str, source: str) -> int:
         return len(offences(module, imports_in(source, module)))
 
-    assert found("recsys_moe.penalties", "def f():\n    import recsys_moe.cli") == 1
-    assert found("recsys_moe.moe", "from recsys_moe import tasks, schema") == 1
+    assert found("recsys_moe.model.penalties", "def f():\n    import recsys_moe.cli") == 1
+    assert found("recsys_moe.model.moe", "from recsys_moe import tasks, schema") == 1
     assert found("recsys_moe.routers.a", "from .b import B\nfrom .base import Router") == 1
     assert found("recsys_moe.serve.app", "from recsys_moe.serve.batcher import Batcher") == 0
 

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from recsys_moe import lazy_adam
 from recsys_moe.config import ConfigError, parse_config
-from recsys_moe.lazy_adam import LazyAdam, MissedSteps
+from recsys_moe.model import lazy_adam
+from recsys_moe.model.lazy_adam import LazyAdam, MissedSteps
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
 from recsys_moe.train.module import RecModule

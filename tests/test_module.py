@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from recsys_moe.columns import Batch
-from recsys_moe.model import Output
-from recsys_moe.penalties import trimmed_lasso, z_loss
+from recsys_moe.model.network import Output
+from recsys_moe.model.penalties import trimmed_lasso, z_loss
 from recsys_moe.routers import Routing
 from recsys_moe.routers.hash import HashRouter
 from recsys_moe.schema import Feature, Schema, Task

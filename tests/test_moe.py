@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe import pairs
-from recsys_moe.dispatch import dense_experts, sparse_experts
-from recsys_moe.dropout import Dropout
 from recsys_moe.errors import ConfigError
-from recsys_moe.moe import Experts, MoE, naive_moe
+from recsys_moe.model import pairs
+from recsys_moe.model.dispatch import dense_experts, sparse_experts
+from recsys_moe.model.dropout import Dropout
+from recsys_moe.model.moe import Experts, MoE, naive_moe
 from recsys_moe.routers import Router, RouterShape, Routing
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.routers.softmax import SoftmaxRouter

@@ -217,7 +217,7 @@ def test_evaluating_a_bare_model_needs_the_data_and_they_must_be_its_own(
 
 def test_the_batchwise_loss_is_the_papers_mean_of_batch_means(run: Path, prepared: Path) -> None:
     """Recomputed the slow way: sum over batches of 128 of size x loss, over all rows."""
-    from recsys_moe.tasks import mean_loss
+    from recsys_moe.model.tasks import mean_loss
 
     artifact = load_artifact(run)
     rows = load_columns(prepared, artifact.schema, "val")

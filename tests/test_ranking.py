@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from recsys_moe import ranking
-from recsys_moe.model import MultiTaskMoE
-from recsys_moe.moe import naive_moe
+from recsys_moe.model.moe import naive_moe
+from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.ranking import Ranker, _Chosen, route
 from recsys_moe.recommender import largest
 from recsys_moe.routers import ROUTERS, Routing, find_router

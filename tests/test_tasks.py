@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys_moe.tasks import KINDS, mean_loss, row_losses
+from recsys_moe.model.tasks import KINDS, mean_loss, row_losses
 
 NAN = math.nan
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from recsys_moe.columns import Batch, load_columns
 from recsys_moe.config import Config, ConfigError, parse_config
 from recsys_moe.errors import DataError, RunError
-from recsys_moe.moe import MoE
+from recsys_moe.model.moe import MoE
 from recsys_moe.routers.base_layer import BaseLayerRouter
 from recsys_moe.schema import Schema
 from recsys_moe.streaming import watched_items

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from recsys_moe.errors import DataError
+from recsys_moe.model.tasks import KINDS
 from recsys_moe.routing_history import RoutingHistory
 from recsys_moe.schema import Task
-from recsys_moe.tasks import KINDS
 
 
 @dataclass(frozen=True)

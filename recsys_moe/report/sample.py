@@ -15,7 +15,7 @@ from torch import Tensor
 from recsys_moe.artifact import Artifact
 from recsys_moe.columns import Columns, EvalBatches, Rows
 from recsys_moe.evaluate import Evaluation
-from recsys_moe.model import MultiTaskMoE
+from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.routers import Routing
 from recsys_moe.routing_history import take_rows, top_expert
 

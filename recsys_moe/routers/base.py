@@ -18,7 +18,7 @@ from recsys_moe.section import Section
 from recsys_moe.seeds import RandomStream
 
 PENALTY_NAMES = ("trimmed_lasso", "switch", "importance", "load", "z_loss")
-"""Those of recsys_moe.penalties, which reads routings and hence cannot be imported here."""
+"""Those of recsys_moe.model.penalties, which reads routings and hence cannot be imported here."""
 
 
 class RouterConfig(Section):

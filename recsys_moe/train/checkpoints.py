@@ -15,7 +15,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from recsys_moe.columns import Columns
 from recsys_moe.errors import ConfigError, Interrupted, RunError
-from recsys_moe.lazy_adam import LazyAdam
+from recsys_moe.model.lazy_adam import LazyAdam
 from recsys_moe.run_folder import BEST, LAST, PART, PREVIOUS, locked_hashes, replacing
 from recsys_moe.train.processes.devices import on_first
 from recsys_moe.train.processes.signals import StopSignals

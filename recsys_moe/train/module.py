@@ -16,13 +16,13 @@ from recsys_moe.columns import Batch
 from recsys_moe.config import Config, parse_config
 from recsys_moe.errors import RunError
 from recsys_moe.evaluate import Evaluation, merged, task_weights
-from recsys_moe.lazy_adam import LazyAdam, fits
-from recsys_moe.model import Output
-from recsys_moe.penalties import penalty
+from recsys_moe.model.lazy_adam import LazyAdam, fits
+from recsys_moe.model.network import Output
+from recsys_moe.model.penalties import penalty
+from recsys_moe.model.sharded import ShardedEmbedding, join_lookup, tables_of
+from recsys_moe.model.tasks import mean_disagreement, mean_loss
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
-from recsys_moe.sharded import ShardedEmbedding, join_lookup, tables_of
-from recsys_moe.tasks import mean_disagreement, mean_loss
 from recsys_moe.train.processes.devices import Counts, all_sum, on_first, process_count, step_counts
 from recsys_moe.train.processes.starter import rank
 

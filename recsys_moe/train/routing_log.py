@@ -12,10 +12,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from recsys_moe.columns import Columns
-from recsys_moe.model import MultiTaskMoE
+from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.sharded import join_lookup
 from recsys_moe.routing_history import ROWS, spread_rows, take_rows, top_experts
 from recsys_moe.run_folder import replacing
-from recsys_moe.sharded import join_lookup
 
 
 class RoutingLog(Callback):

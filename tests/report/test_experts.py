@@ -14,7 +14,7 @@ from torch import Tensor
 from recsys_moe.artifact import load_artifact
 from recsys_moe.columns import Columns, load_columns
 from recsys_moe.evaluate import evaluate_artifact
-from recsys_moe.penalties import trimmed_lasso
+from recsys_moe.model.penalties import trimmed_lasso
 from recsys_moe.report.experts import BINS, expert_load, likeness, sharpness
 from recsys_moe.report.sample import Sample, _Collector, choose_rows, take_sample
 from recsys_moe.routers import Routing

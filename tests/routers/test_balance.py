@@ -13,7 +13,7 @@ from torch import Tensor
 
 from recsys_moe.config import parse_config
 from recsys_moe.errors import ConfigError
-from recsys_moe.penalties import (
+from recsys_moe.model.penalties import (
     NEEDS,
     PENALTIES,
     importance,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from recsys_moe.config import parse_config
 from recsys_moe.errors import ConfigError
-from recsys_moe.moe import Experts, MoE
+from recsys_moe.model.moe import Experts, MoE
 from recsys_moe.routers import Routing
 from recsys_moe.routers.base import RouterShape
 from recsys_moe.routers.dselect_k import DSelectKRouter, code_probs

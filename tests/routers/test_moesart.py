@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe.penalties import trimmed_lasso
+from recsys_moe.model.penalties import trimmed_lasso
 from recsys_moe.routers import RouterShape
 from recsys_moe.routers.moesart import (
     MoesartRouter,

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from recsys_moe.columns import Batch
+from recsys_moe.model.tasks import KINDS, mean_disagreement
 from recsys_moe.routers import RouterShape
 from recsys_moe.routers.thor import THORRouter
 from recsys_moe.schema import Feature, Schema, Task
 from recsys_moe.seeds import stream_seed
-from recsys_moe.tasks import KINDS, mean_disagreement
 from recsys_moe.train.module import RecModule
 
 NAN = math.nan

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.moe import Dispatch, Experts, MoE
+from recsys_moe.model.moe import Dispatch, Experts, MoE
 from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing, find_router
 from recsys_moe.seeds import stream_seed
 

@@ -11,9 +11,9 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.dispatch import dense_experts, sparse_experts
-from recsys_moe.dropout import Dropout
 from recsys_moe.errors import ConfigError
+from recsys_moe.model.dispatch import dense_experts, sparse_experts
+from recsys_moe.model.dropout import Dropout
 from recsys_moe.routers import Router, Routing
 
 DENSE_FROM = 0.85

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from recsys_moe.dropout import Dropout
-from recsys_moe.pairs import Block, Plan, plan_pairs, starts
+from recsys_moe.model.dropout import Dropout
+from recsys_moe.model.pairs import Block, Plan, plan_pairs, starts
 
 
 def sparse_experts(
