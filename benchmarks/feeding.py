@@ -16,7 +16,7 @@ import common
 import torch
 from shape import BATCH, TRAIN_ROWS, Step, build_model, random_columns, schema
 
-from recsys_moe.columns import TrainBatches
+from recsys_moe.data.columns import TrainBatches
 from recsys_moe.train.processes.memory import training_process
 
 WARM_UP = 10

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recsys_moe.columns import Batch, Columns
+from recsys_moe.data.columns import Batch, Columns
 from recsys_moe.model.network import MultiTaskMoE, Output
 from recsys_moe.model.tasks import mean_loss
 from recsys_moe.routers.moesart import MoesartRouter

@@ -117,9 +117,9 @@ def prepare(table: Any, folder: Path) -> int:
 
 def epoch(data: Path) -> Any:
     """One number for the user and item of every row of a streamed epoch."""
-    from recsys_moe.columns import StoredColumns
+    from recsys_moe.data.columns import StoredColumns
+    from recsys_moe.data.streaming import StreamBatches, rows_within
     from recsys_moe.schema import Schema
-    from recsys_moe.streaming import StreamBatches, rows_within
 
     schema = Schema.load(data)
     stored = StoredColumns(data, schema, "train")

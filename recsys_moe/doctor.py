@@ -236,7 +236,7 @@ def look_at_data(folder: Path) -> dict[str, Any]:
     """Counts of a prepared folder, checked against its schema.json. Raises DataError."""
     import pyarrow.parquet as pq
 
-    from recsys_moe.columns import StoredColumns
+    from recsys_moe.data.columns import StoredColumns
     from recsys_moe.schema import SPLITS, DataError, Schema
 
     schema = Schema.load(folder)

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from recsys_moe.columns import Columns, Rows
+from recsys_moe.data.columns import Columns, Rows
 from recsys_moe.errors import DataError
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.routers import Routing

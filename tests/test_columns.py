@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from recsys_moe.columns import Batch, Columns, EvalBatches, TrainBatches, load_columns
 from recsys_moe.config import parse_config
+from recsys_moe.data.columns import Batch, Columns, EvalBatches, TrainBatches, load_columns
 from recsys_moe.schema import DataError, Schema
 from recsys_moe.train.loader import RecDataModule
 
@@ -152,7 +152,7 @@ def test_indices_are_those_of_the_users_and_one_for_unseen_ones(
 def test_reading_a_split_imports_no_pandas(prepared: Path) -> None:
     """It would take 45 MB for as long as the training runs."""
     code = (
-        "import sys; from pathlib import Path; from recsys_moe.columns import load_columns; "
+        "import sys; from pathlib import Path; from recsys_moe.data.columns import load_columns; "
         "from recsys_moe.schema import Schema; folder = Path(sys.argv[1]); "
         "print(len(load_columns(folder, Schema.load(folder), 'train')), 'pandas' in sys.modules)"
     )

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import torch
 
-from recsys_moe.columns import Batch, load_columns
 from recsys_moe.config import parse_config
+from recsys_moe.data.columns import Batch, load_columns
 from recsys_moe.errors import ConfigError
 from recsys_moe.evaluate import Evaluation, merged
 from recsys_moe.model.network import Output

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from recsys_moe.artifact import FILES, load_artifact
-from recsys_moe.columns import load_columns
+from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.evaluate import evaluate_artifact
 from recsys_moe.predict import predict_file

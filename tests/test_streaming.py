@@ -15,7 +15,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys_moe.columns import (
+from recsys_moe.config import parse_config
+from recsys_moe.data.columns import (
     Batch,
     Columns,
     EvalBatches,
@@ -23,10 +24,7 @@ from recsys_moe.columns import (
     TrainBatches,
     load_columns,
 )
-from recsys_moe.config import parse_config
-from recsys_moe.errors import ConfigError
-from recsys_moe.schema import DataError, Feature, Schema, Task
-from recsys_moe.streaming import (
+from recsys_moe.data.streaming import (
     StreamBatches,
     StreamEvalBatches,
     open_rows,
@@ -34,6 +32,8 @@ from recsys_moe.streaming import (
     user_counts,
     watched_items,
 )
+from recsys_moe.errors import ConfigError
+from recsys_moe.schema import DataError, Feature, Schema, Task
 from recsys_moe.train.fit import fit
 from recsys_moe.train.loader import RecDataModule
 from tests.conftest import TINY_MODEL
@@ -222,7 +222,7 @@ def test_lists_made_in_chunks_are_those_of_all_rows_at_once(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small row groups, blocks of 50 rows to sort, and rows whose user or item is unseen."""
-    monkeypatch.setattr("recsys_moe.streaming.SORTED_AT_ONCE", 50)
+    monkeypatch.setattr("recsys_moe.data.streaming.SORTED_AT_ONCE", 50)
     whole = load_columns(prepared, Schema.load(prepared), "train")
     whole.user[::9], whole.item[::7] = 60, 40
     full = Schema.load(prepared)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe.columns import load_columns
+from recsys_moe.data.columns import load_columns
 from recsys_moe.model.dropout import Dropout
 from recsys_moe.model.moe import Experts, MoE
 from recsys_moe.routers import RouterShape, Routing

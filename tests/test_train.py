@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe.columns import Batch, load_columns
 from recsys_moe.config import Config, ConfigError, parse_config
+from recsys_moe.data.columns import Batch, load_columns
+from recsys_moe.data.streaming import watched_items
 from recsys_moe.errors import DataError, RunError
 from recsys_moe.model.moe import MoE
 from recsys_moe.routers.base_layer import BaseLayerRouter
 from recsys_moe.schema import Schema
-from recsys_moe.streaming import watched_items
 from recsys_moe.train.fit import dry_run, fit
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL

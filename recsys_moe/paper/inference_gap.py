@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from recsys_moe.artifact import load_artifact
-from recsys_moe.columns import Batch
+from recsys_moe.data.columns import Batch
+from recsys_moe.data.streaming import eval_batches, open_rows, rows_within
 from recsys_moe.errors import ConfigError
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import row_losses
 from recsys_moe.routers import Router, RouterConfig, find_router
 from recsys_moe.schema import Schema, Task
 from recsys_moe.significance import load_scipy_stats
-from recsys_moe.streaming import eval_batches, open_rows, rows_within
 
 Losses = npt.NDArray[np.float64]
 WAYS = ("sparse", "dense")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.artifact import Artifact
-from recsys_moe.columns import Columns
+from recsys_moe.data.columns import Columns
 from recsys_moe.report.sample import Sample, pair_embeddings
 
 IDLE = 0.1

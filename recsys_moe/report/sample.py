@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.artifact import Artifact
-from recsys_moe.columns import Columns, EvalBatches, Rows
+from recsys_moe.data.columns import Columns, EvalBatches, Rows
 from recsys_moe.evaluate import Evaluation
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.routers import Routing

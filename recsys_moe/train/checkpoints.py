@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from recsys_moe.columns import Columns
+from recsys_moe.data.columns import Columns
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.model.lazy_adam import LazyAdam
 from recsys_moe.run_folder import BEST, LAST, PART, PREVIOUS, locked_hashes, replacing

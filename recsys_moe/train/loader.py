@@ -8,17 +8,17 @@ from pathlib import Path
 
 import lightning
 
-from recsys_moe.columns import Batch, Columns, EvalBatches, Rows, TrainBatches
 from recsys_moe.config import Config
-from recsys_moe.schema import Schema
-from recsys_moe.seeds import stream_seed
-from recsys_moe.streaming import (
+from recsys_moe.data.columns import Batch, Columns, EvalBatches, Rows, TrainBatches
+from recsys_moe.data.streaming import (
     StreamBatches,
     StreamEvalBatches,
     eval_batches,
     open_rows,
     rows_within,
 )
+from recsys_moe.schema import Schema
+from recsys_moe.seeds import stream_seed
 
 
 @dataclass(frozen=True)

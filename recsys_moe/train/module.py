@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from recsys_moe.artifact import build_model
-from recsys_moe.columns import Batch
 from recsys_moe.config import Config, parse_config
+from recsys_moe.data.columns import Batch
 from recsys_moe.errors import RunError
 from recsys_moe.evaluate import Evaluation, merged, task_weights
 from recsys_moe.model.lazy_adam import LazyAdam, fits

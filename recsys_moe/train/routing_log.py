@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback
 from safetensors.torch import save
 from torch import Tensor
 
-from recsys_moe.columns import Columns
+from recsys_moe.data.columns import Columns
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.sharded import join_lookup
 from recsys_moe.routing_history import ROWS, spread_rows, take_rows, top_experts

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from recsys_moe.artifact import load_artifact
-from recsys_moe.columns import load_columns
+from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import DataError
 from recsys_moe.report.learning import consistency, learning_curves, read_epochs
 from recsys_moe.routers import RouterShape, Routing

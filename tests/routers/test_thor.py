@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from recsys_moe.columns import Batch
+from recsys_moe.data.columns import Batch
 from recsys_moe.model.tasks import KINDS, mean_disagreement
 from recsys_moe.routers import RouterShape
 from recsys_moe.routers.thor import THORRouter

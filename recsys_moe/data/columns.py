@@ -2,7 +2,7 @@
 
 Axes: B batch, T tasks. There is no per-row access and no worker process: a batch of 512 is three
 index operations, well under a hundredth of a training step. What does not fit in memory stays a
-`StoredColumns`, which `recsys_moe.streaming` reads by row group.
+`StoredColumns`, which `recsys_moe.data.streaming` reads by row group.
 """
 
 from __future__ import annotations

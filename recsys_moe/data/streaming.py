@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from recsys_moe.columns import (
+from recsys_moe.data.columns import (
     Batch,
     Columns,
     EvalBatches,

@@ -1,0 +1,1 @@
+"""Prepared rows -> batches, from memory or by row group from disk."""
