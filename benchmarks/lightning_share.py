@@ -23,7 +23,7 @@ import shape
 from lightning.pytorch.callbacks import Callback
 from watching import watched_by
 
-from recsys_moe.config import Config, parse_config
+from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import Batch
 from recsys_moe.train.fit import fit
 from recsys_moe.train.loader import RecDataModule

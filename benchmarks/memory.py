@@ -78,7 +78,7 @@ def measure(data: Path, out: Path, epochs: int) -> dict[str, float]:
     from lightning.pytorch.callbacks import Callback
     from watching import watched_by
 
-    from recsys_moe.config import parse_config
+    from recsys_moe.config.settings import parse_config
     from recsys_moe.train.fit import fit
 
     stages = {"libraries": resident("VmRSS")}

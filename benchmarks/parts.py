@@ -21,7 +21,7 @@ import torch
 from shape import BATCH, BATCHES, random_columns, schema
 from torch import Tensor
 
-from recsys_moe.config import parse_config
+from recsys_moe.config.settings import parse_config
 from recsys_moe.model import dispatch
 from recsys_moe.model.dropout import Dropout
 from recsys_moe.model.network import Output

@@ -140,7 +140,7 @@ def check_coverage(keys: Any) -> None:
 
 
 def train(fit: Any, folder: Path, megabytes: int) -> int:
-    from recsys_moe.config import parse_config
+    from recsys_moe.config.settings import parse_config
     from recsys_moe.schema import Schema
 
     trainer = {"max_epochs": 1, "batch_size": BATCH}

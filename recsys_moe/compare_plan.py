@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from recsys_moe.config import (
+from recsys_moe.config.diff import flat as flat
+from recsys_moe.config.settings import (
     Config,
     merge,
     merge_all,
@@ -20,7 +21,6 @@ from recsys_moe.config import (
     select_router,
     suggestion,
 )
-from recsys_moe.config_diff import flat as flat
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.evaluate import task_weights
 from recsys_moe.routers import ROUTERS, find_router

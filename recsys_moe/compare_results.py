@@ -14,8 +14,8 @@ from typing import Any
 
 from recsys_moe.artifact import load_artifact
 from recsys_moe.compare_plan import Contender, Plan
-from recsys_moe.config import parse_config
-from recsys_moe.overview import overviews
+from recsys_moe.config.overview import overviews
+from recsys_moe.config.settings import parse_config
 from recsys_moe.paper_figures import paper_figures
 from recsys_moe.routers import find_router
 from recsys_moe.schema import Schema

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from recsys_moe.artifact import Artifact, find_artifact, load_artifact
 from recsys_moe.calibration import Calibrations, fit_calibrations
-from recsys_moe.config import Config, suggestion
+from recsys_moe.config.settings import Config, suggestion
 from recsys_moe.data.columns import Batch
 from recsys_moe.data.streaming import eval_batches, open_rows, rows_within
 from recsys_moe.errors import ConfigError, DataError

@@ -35,7 +35,7 @@ from recsys_moe.artifact import (
     replace_folder,
     save_artifact,
 )
-from recsys_moe.config import suggestion
+from recsys_moe.config.settings import suggestion
 from recsys_moe.errors import ConfigError
 from recsys_moe.model.tasks import KINDS
 from recsys_moe.parity import Runner, check_parity, parity_rows

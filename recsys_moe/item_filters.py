@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from recsys_moe.config import suggestion
+from recsys_moe.config.settings import suggestion
 from recsys_moe.errors import ConfigError
 
 CONDITION = re.compile(

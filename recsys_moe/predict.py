@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from recsys_moe.config import suggestion
+from recsys_moe.config.settings import suggestion
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.predictor import Predictor
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from recsys_moe.artifact import Artifact, load_artifact
-from recsys_moe.config import suggestion
+from recsys_moe.config.settings import suggestion
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.explanation import ExpertShare, expert_shares
 from recsys_moe.item_filters import matching_items

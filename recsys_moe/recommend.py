@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recsys_moe.config import suggestion
+from recsys_moe.config.settings import suggestion
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.predict import write_parquet, write_text
 from recsys_moe.predictor import Predictor, Recommendation

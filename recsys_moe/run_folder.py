@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
-from recsys_moe.config import Config
+from recsys_moe.config.settings import Config
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import SCHEMA_FILE, sha256_file
 

@@ -68,7 +68,7 @@ TINY_MODEL = {"embedding_dim": 8, "num_experts": 4, "expert_dim": 16, "tower_dim
 @pytest.fixture(scope="session")
 def run(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of two epochs on `prepared`. Read only."""
-    from recsys_moe.config import parse_config
+    from recsys_moe.config.settings import parse_config
     from recsys_moe.train.fit import fit
 
     out = tmp_path_factory.mktemp("runs") / "run"

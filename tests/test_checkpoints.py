@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from recsys_moe import run_folder
-from recsys_moe.config import Config, parse_config
+from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.errors import ConfigError, RunError
 from recsys_moe.run_folder import replacing
 from recsys_moe.train.checkpoints import Checkpoints, WholeFiles

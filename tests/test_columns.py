@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from recsys_moe.config import parse_config
+from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import Batch, Columns, EvalBatches, TrainBatches, load_columns
 from recsys_moe.schema import DataError, Schema
 from recsys_moe.train.loader import RecDataModule

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys_moe.cli.training import resolve
-from recsys_moe.config import (
+from recsys_moe.config.settings import (
     Config,
     ConfigError,
     configs_folder,

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys_moe.cli import app, main
-from recsys_moe.config import configs_folder, merge
-from recsys_moe.config_diff import differences, flat, read_resolved, shown
+from recsys_moe.config.diff import differences, flat, read_resolved, shown
+from recsys_moe.config.settings import configs_folder, merge
 
 SHIPPED = sorted(path.stem for path in configs_folder().glob("*.yaml"))
 VALUES = st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.integers())

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from recsys_moe.config import PenaltyConfig, parse_config
-from recsys_moe.overview import overviews
+from recsys_moe.config.overview import overviews
+from recsys_moe.config.settings import PenaltyConfig, parse_config
 from recsys_moe.routers import ROUTERS
 
 TEXT = (Path(__file__).parents[1] / "docs" / "routers.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from recsys_moe.artifact import load_artifact
-from recsys_moe.config import parse_config
+from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import load_columns
 from recsys_moe.evaluate import evaluate_artifact
 from recsys_moe.predictor import Predictor

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from recsys_moe import export as exporting
 from recsys_moe.artifact import FILES, Artifact, build_model, load_artifact, save_artifact
 from recsys_moe.calibration import Calibration
-from recsys_moe.config import parse_config
+from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, RunError
 from recsys_moe.export import FORMATS, Graph, export, export_graph
 from recsys_moe.parity import check_parity, near_ties, parity_rows

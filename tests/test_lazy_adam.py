@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from recsys_moe.config import ConfigError, parse_config
+from recsys_moe.config.settings import ConfigError, parse_config
 from recsys_moe.model import lazy_adam
 from recsys_moe.model.lazy_adam import LazyAdam, MissedSteps
 from recsys_moe.schema import Schema

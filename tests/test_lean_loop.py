@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import Callback, LambdaCallback
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from recsys_moe.config import parse_config
+from recsys_moe.config.settings import parse_config
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.fit import fit
 from recsys_moe.train.lean_loop import STEP_HOOKS, NoProfiler, skip_idle_hooks

@@ -15,7 +15,7 @@ import torch
 from recsys_moe import predict
 from recsys_moe.artifact import build_model, load_artifact
 from recsys_moe.calibration import Calibration
-from recsys_moe.config import parse_config
+from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.predict import count_rows, predict_file
 from recsys_moe.predictor import Predictor

@@ -13,7 +13,7 @@ FLUSHED = """
 import sys
 from pathlib import Path
 import torch
-from recsys_moe.config import parse_config
+from recsys_moe.config.settings import parse_config
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.fit import fit
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from recsys_moe.config import Config, parse_config
+from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import TrainBatches
 from recsys_moe.errors import ConfigError, DataError, Interrupted
 from recsys_moe.train.checkpoints import Checkpoints

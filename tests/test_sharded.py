@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from recsys_moe.config import parse_config
+from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.model import sharded
 from recsys_moe.model.sharded import ShardedEmbedding, owned

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe.config import Config, ConfigError, parse_config
+from recsys_moe.config.settings import Config, ConfigError, parse_config
 from recsys_moe.data.columns import Batch, load_columns
 from recsys_moe.data.streaming import watched_items
 from recsys_moe.errors import DataError, RunError

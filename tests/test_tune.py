@@ -16,7 +16,7 @@ import yaml
 from recsys_moe import cli
 from recsys_moe.compare_plan import Request as CompareRequest
 from recsys_moe.compare_plan import make_plan as make_comparison
-from recsys_moe.config import read_config_file
+from recsys_moe.config.settings import read_config_file
 from recsys_moe.machine import cores
 from recsys_moe.tune import tune
 from tests.conftest import TINY_MODEL

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from recsys_moe.cli import main
-from recsys_moe.config import parse_config
+from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, DataError, RunError
 from recsys_moe.tune import tune
 from recsys_moe.tune_study import safe_storage

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from recsys_moe import tune_study
-from recsys_moe.config import parse_config
+from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import Interrupted, RunError
 from recsys_moe.executor import Job, Outcome
 from recsys_moe.train.module import RecModule

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from recsys_moe.config import parse_config
+from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.routers import ROUTERS
 from recsys_moe.tune_space import Choices, Range, Space, default_space, make_space

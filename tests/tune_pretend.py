@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from recsys_moe import tune_results
-from recsys_moe.config import parse_config, read_config_file
+from recsys_moe.config.settings import parse_config, read_config_file
 from recsys_moe.executor import Job, Outcome
 from recsys_moe.tune_plan import Request
 from recsys_moe.tune_study import Study

@@ -24,7 +24,7 @@ def show(config: ConfigFile = None, router: RouterName = None, set_: Sets = None
 @app.command()
 def schema() -> None:
     """Print the JSON schema of the configuration, for editors."""
-    from recsys_moe.config import Config
+    from recsys_moe.config.settings import Config
 
     print(json.dumps(Config.model_json_schema(), indent=2))
 
@@ -42,7 +42,7 @@ def diff(
 
     A and B are each a YAML file, the name of a shipped config, a run folder or a model folder.
     """
-    from recsys_moe.config_diff import differences, read_resolved
+    from recsys_moe.config.diff import differences, read_resolved
 
     found = differences(read_resolved(a), read_resolved(b))
     if as_json:
@@ -58,7 +58,7 @@ def _print_differences(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from recsys_moe.config_diff import shown
+    from recsys_moe.config.diff import shown
 
     console = Console(highlight=False, soft_wrap=True)
     for key, value in found.items():
@@ -74,7 +74,7 @@ def routers(
     as_json: Annotated[bool, typer.Option("--json", help="Print one object per router.")] = False,
 ) -> None:
     """List the routers: experts per example and parameters per task at the configured size."""
-    from recsys_moe.overview import overviews
+    from recsys_moe.config.overview import overviews
 
     found = overviews(resolve(config, None, {}, set_ or []))
     if as_json:

@@ -15,7 +15,7 @@ from recsys_moe.train.processes import launch, spinning
 from recsys_moe.train.processes.starter import is_started_outside
 
 if TYPE_CHECKING:
-    from recsys_moe.config import Config
+    from recsys_moe.config.settings import Config
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -95,7 +95,7 @@ def fit(
 
 def resolve(file: str | None, router: str | None, flags: dict[str, Any], sets: list[str]) -> Config:
     """Defaults < file < command line. Raises ConfigError."""
-    from recsys_moe import config as configuration
+    from recsys_moe.config import settings as configuration
 
     raw = configuration.read_config_file(file) if file else {}
     typed = configuration.merge_all(configuration.parse_set(text) for text in sets)

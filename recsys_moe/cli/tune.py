@@ -106,7 +106,7 @@ def tune(
 def _typed(sets: list[str], flags: dict[str, Any]) -> list[str]:
     """Keys that stand on the command line."""
     from recsys_moe.compare_plan import flat
-    from recsys_moe.config import merge_all, parse_set
+    from recsys_moe.config.settings import merge_all, parse_set
 
     typed = merge_all(map(parse_set, sets))
     given = [key for key, value in flags.items() if value is not None]
@@ -114,7 +114,7 @@ def _typed(sets: list[str], flags: dict[str, Any]) -> list[str]:
 
 
 def _read_space(file: str | None) -> dict[str, Any] | None:
-    from recsys_moe.config import read_config_file
+    from recsys_moe.config.settings import read_config_file
     from recsys_moe.errors import ConfigError
 
     if file is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from recsys_moe.compare import Comparison, compare
 from recsys_moe.compare_plan import Raw, Request
 from recsys_moe.compare_results import Results
-from recsys_moe.config import merge, read_config_file
+from recsys_moe.config.settings import merge, read_config_file
 from recsys_moe.errors import ConfigError
 from recsys_moe.paper import bias, drawing, figures
 from recsys_moe.paper.recipes import Recipe

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recsys_moe.config import merge, parse_config, read_config_file, select_router
-from recsys_moe.config_diff import flat
+from recsys_moe.config.diff import flat
+from recsys_moe.config.settings import merge, parse_config, read_config_file, select_router
 from recsys_moe.errors import RunError
 from recsys_moe.paper import drawing
 from recsys_moe.paper.recipes import Recipe

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from recsys_moe.artifact import MANIFEST, Artifact, find_artifact, load_artifact
+from recsys_moe.config.overview import overviews
 from recsys_moe.data.columns import Columns
 from recsys_moe.data.streaming import open_rows, rows_within
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.evaluate import data_of
-from recsys_moe.overview import overviews
 from recsys_moe.report import experts, findings, learning, specialisation
 from recsys_moe.report.findings import Finding
 from recsys_moe.report.quality import Quality, quality

@@ -18,7 +18,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 
 from recsys_moe.artifact import build_model, save_artifact
-from recsys_moe.config import Config, merge, suggestion
+from recsys_moe.config.settings import Config, merge, suggestion
 from recsys_moe.data.streaming import user_counts, watched_items
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.evaluate import Evaluation, add_rows

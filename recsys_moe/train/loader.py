@@ -8,7 +8,7 @@ from pathlib import Path
 
 import lightning
 
-from recsys_moe.config import Config
+from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import Batch, Columns, EvalBatches, Rows, TrainBatches
 from recsys_moe.data.streaming import (
     StreamBatches,

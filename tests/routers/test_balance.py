@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe.config import parse_config
+from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.model.penalties import (
     NEEDS,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from recsys_moe.config import parse_config
+from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.routers import Router
 from recsys_moe.routers.assignment import linear_assignment

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe.config import parse_config
+from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.routers import RouterShape
 from recsys_moe.routers.expert_choice import ExpertChoiceRouter, pick_examples, picks

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from recsys_moe.cli import app
-from recsys_moe.config import parse_config
-from recsys_moe.overview import Overview, overviews
+from recsys_moe.config.overview import Overview, overviews
+from recsys_moe.config.settings import parse_config
 from recsys_moe.routers import ROUTERS
 
 LINEAR = [

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sklearn.isotonic import isotonic_regression
 from torch import Tensor
 
-from recsys_moe.config import parse_config
+from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.routers.base import RouterShape
 from recsys_moe.routers.soft_topk import Norm, SoftTopKRouter, soft_topk_mask

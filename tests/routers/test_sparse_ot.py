@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe.config import parse_config
+from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.routers.base import RouterShape
 from recsys_moe.routers.sparse_ot import SparseOTRouter, dual_prices, sparse_projection

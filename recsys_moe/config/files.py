@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from recsys_moe.config_text import PlainLoader
+from recsys_moe.config.text import PlainLoader
 from recsys_moe.errors import ConfigError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from recsys_moe.config import Config, parse_config, select_router
+from recsys_moe.config.settings import Config, parse_config, select_router
 from recsys_moe.errors import ConfigError
 from recsys_moe.routers import ROUTERS, Router, RouterShape, find_router
 

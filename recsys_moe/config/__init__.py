@@ -1,0 +1,1 @@
+"""Settings: validated, explained, merged, compared."""
