@@ -14,9 +14,9 @@ import common
 import shape
 import torch
 
+from recsys_moe.artifact.evaluate import evaluate_model
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import EvalBatches
-from recsys_moe.evaluate import evaluate_model
 from recsys_moe.train.processes.memory import training_process
 
 

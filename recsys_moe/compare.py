@@ -10,12 +10,12 @@ from pathlib import Path
 import yaml
 
 from recsys_moe import compare_tables
+from recsys_moe.artifact.run_folder import write_json, write_text
 from recsys_moe.compare_plan import Plan, Request, check_folder, make_plan, settle
 from recsys_moe.compare_results import Results, collect, log_file, run_folder
 from recsys_moe.errors import Interrupted, RunError
 from recsys_moe.executor import Executor, Job, LocalExecutor
 from recsys_moe.local_runs import Progress, alone, check_jobs, evaluate_step, fit_step, workers
-from recsys_moe.run_folder import write_json, write_text
 from recsys_moe.schema import Schema
 from recsys_moe.significance import load_scipy_stats
 

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from recsys_moe.artifact.evaluate import task_weights
+from recsys_moe.artifact.run_folder import data_hashes, write_json
 from recsys_moe.config.diff import flat as flat
 from recsys_moe.config.settings import (
     Config,
@@ -22,9 +24,7 @@ from recsys_moe.config.settings import (
     suggestion,
 )
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.evaluate import task_weights
 from recsys_moe.routers import ROUTERS, find_router
-from recsys_moe.run_folder import data_hashes, write_json
 from recsys_moe.schema import SPLITS, Schema
 
 PLAN_FILE = "plan.json"

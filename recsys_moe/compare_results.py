@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from recsys_moe.artifact import load_artifact
+from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.compare_plan import Contender, Plan
 from recsys_moe.config.overview import overviews
 from recsys_moe.config.settings import parse_config

@@ -264,7 +264,7 @@ def look_at_data(folder: Path) -> dict[str, Any]:
 
 def look_at_model(path: Path) -> dict[str, Any]:
     """What a model or a run's model is; its files must have their hashes. Raises DataError."""
-    from recsys_moe.artifact import load_artifact
+    from recsys_moe.artifact.model_folder import load_artifact
 
     artifact = load_artifact(path)
     router = artifact.config.model.router
@@ -280,7 +280,7 @@ def look_at_model(path: Path) -> dict[str, Any]:
 
 def _compare_files(report: Report, data: Path, run: Path) -> None:
     """Are the data those that the run was trained on, by the hashes that it has kept?"""
-    from recsys_moe.run_folder import DATA_LOCK, changed_files, data_hashes, locked_hashes
+    from recsys_moe.artifact.run_folder import DATA_LOCK, changed_files, data_hashes, locked_hashes
 
     lock = _lock_of(run)
     if lock is None:
@@ -298,8 +298,8 @@ def _compare_files(report: Report, data: Path, run: Path) -> None:
 
 def _lock_of(path: Path) -> Path | None:
     """What a run, or the run of a model, has kept of its data; None where a model lies alone."""
-    from recsys_moe.artifact import find_artifact
-    from recsys_moe.run_folder import DATA_LOCK
+    from recsys_moe.artifact.model_folder import find_artifact
+    from recsys_moe.artifact.run_folder import DATA_LOCK
 
     run = find_artifact(path).resolve().parent
     found = (folder / DATA_LOCK for folder in (path, run))

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
+from recsys_moe.artifact.run_folder import CHECKPOINTS, LAST
 from recsys_moe.errors import ConfigError, RunError
 from recsys_moe.executor import Outcome, Step
 from recsys_moe.machine import cores
-from recsys_moe.run_folder import CHECKPOINTS, LAST
 
 logger = logging.getLogger("recsys_moe.local_runs")
 COMMAND = [sys.executable, "-m", "recsys_moe.cli"]

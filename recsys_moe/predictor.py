@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recsys_moe.artifact import Artifact, load_artifact
+from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.config.settings import suggestion
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.explanation import ExpertShare, expert_shares

@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact import Artifact
+from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import DataError
 from recsys_moe.model.tasks import KINDS
 from recsys_moe.ranking import Ranker

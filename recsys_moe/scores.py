@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact import Artifact
-from recsys_moe.calibration import sigmoid
+from recsys_moe.artifact.calibration import sigmoid
+from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.few_rows import is_few, logits_of_few
 from recsys_moe.model.tasks import KINDS
 from recsys_moe.one_pair import OnePair

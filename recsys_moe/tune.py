@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recsys_moe import tune_results
+from recsys_moe.artifact.run_folder import write_text
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.executor import Executor, Job, LocalExecutor, Outcome
 from recsys_moe.local_runs import (
@@ -25,7 +26,6 @@ from recsys_moe.local_runs import (
     is_trained,
     workers,
 )
-from recsys_moe.run_folder import write_text
 from recsys_moe.schema import Schema
 from recsys_moe.tune_plan import Plan, Request, check_folder, make_plan, settle
 from recsys_moe.tune_results import Results, epoch_losses, log_file, read_evaluation, run_folder

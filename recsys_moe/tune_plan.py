@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from recsys_moe.artifact.evaluate import task_weights
+from recsys_moe.artifact.run_folder import data_hashes, write_json
 from recsys_moe.compare_plan import flat, parse_weights
 from recsys_moe.config.settings import Config, merge, parse_config, suggestion
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.evaluate import task_weights
-from recsys_moe.run_folder import data_hashes, write_json
 from recsys_moe.schema import Schema
 from recsys_moe.tune_space import Space, make_space
 

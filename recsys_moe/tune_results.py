@@ -13,9 +13,9 @@ from typing import Any
 import yaml
 
 from recsys_moe import tune_curve
+from recsys_moe.artifact.run_folder import write_json, write_text
 from recsys_moe.config.settings import merge_all, nested, parse_config
 from recsys_moe.local_runs import is_trained
-from recsys_moe.run_folder import write_json, write_text
 from recsys_moe.schema import Schema
 from recsys_moe.tune_plan import Plan
 from recsys_moe.tune_study import Entry

@@ -17,9 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from recsys_moe.artifact.evaluate import Evaluation, evaluate_model, merged
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import Batch, part_bounds
-from recsys_moe.evaluate import Evaluation, evaluate_model, merged
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.processes.devices import Counts, on_first, step_counts

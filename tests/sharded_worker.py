@@ -17,9 +17,9 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from recsys_moe import cli
+from recsys_moe.artifact.run_folder import CHECKPOINTS, LAST
 from recsys_moe.config.settings import parse_config
 from recsys_moe.model.sharded import ShardedEmbedding, join_lookup
-from recsys_moe.run_folder import CHECKPOINTS, LAST
 from recsys_moe.train import sharded_strategy
 from recsys_moe.train.fit import fit
 from recsys_moe.train.module import RecModule

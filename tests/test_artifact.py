@@ -12,9 +12,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from recsys_moe.artifact import FORMAT_VERSION, MIGRATIONS, load_artifact, save_artifact
+from recsys_moe.artifact.export import export
+from recsys_moe.artifact.model_folder import (
+    FORMAT_VERSION,
+    MIGRATIONS,
+    load_artifact,
+    save_artifact,
+)
 from recsys_moe.errors import DataError
-from recsys_moe.export import export
 from recsys_moe.predict import predict_file
 from recsys_moe.predictor import Predictor
 from recsys_moe.schema import sha256_file

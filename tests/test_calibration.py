@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys_moe.artifact import load_artifact, save_artifact
-from recsys_moe.calibration import (
+from recsys_moe.artifact.calibration import (
     MAX_KNOTS,
     Calibration,
     fit_calibration,
@@ -21,8 +20,9 @@ from recsys_moe.calibration import (
     identity,
     to_json,
 )
-from recsys_moe.evaluate import evaluate_artifact
-from recsys_moe.metrics import BinaryMetrics
+from recsys_moe.artifact.evaluate import evaluate_artifact
+from recsys_moe.artifact.metrics import BinaryMetrics
+from recsys_moe.artifact.model_folder import load_artifact, save_artifact
 from recsys_moe.schema import Task
 
 NUMBERS = st.floats(-20, 20, width=32)

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import torch
 
-from recsys_moe import run_folder
+from recsys_moe.artifact import run_folder
+from recsys_moe.artifact.run_folder import replacing
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.errors import ConfigError, RunError
-from recsys_moe.run_folder import replacing
 from recsys_moe.train.checkpoints import Checkpoints, WholeFiles
 from recsys_moe.train.fit import fit
 from recsys_moe.train.processes.signals import StopSignals

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 import torch
 
+from recsys_moe.artifact.evaluate import Evaluation, merged
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import Batch, load_columns
 from recsys_moe.errors import ConfigError
-from recsys_moe.evaluate import Evaluation, merged
 from recsys_moe.model.network import Output
 from recsys_moe.routers import ROUTERS, Routing
 from recsys_moe.schema import Schema

@@ -17,13 +17,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys_moe import export as exporting
-from recsys_moe.artifact import FILES, Artifact, build_model, load_artifact, save_artifact
-from recsys_moe.calibration import Calibration
+from recsys_moe.artifact import export as exporting
+from recsys_moe.artifact.calibration import Calibration
+from recsys_moe.artifact.export import FORMATS, Graph, export, export_graph
+from recsys_moe.artifact.model_folder import (
+    FILES,
+    Artifact,
+    build_model,
+    load_artifact,
+    save_artifact,
+)
+from recsys_moe.artifact.parity import check_parity, near_ties, parity_rows
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, RunError
-from recsys_moe.export import FORMATS, Graph, export, export_graph
-from recsys_moe.parity import check_parity, near_ties, parity_rows
 from recsys_moe.predictor import Predictor
 from recsys_moe.routers import ROUTERS
 from recsys_moe.routers.base import descending_order, largest_k

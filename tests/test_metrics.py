@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
-from recsys_moe.calibration import Calibration
-from recsys_moe.metrics import (
+from recsys_moe.artifact.calibration import Calibration
+from recsys_moe.artifact.metrics import (
     BinaryMetrics,
     Column,
     RegressionMetrics,

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys_moe import one_pair
-from recsys_moe.artifact import load_artifact, save_artifact
-from recsys_moe.calibration import Calibration, sigmoid
+from recsys_moe.artifact.calibration import Calibration, sigmoid
+from recsys_moe.artifact.model_folder import load_artifact, save_artifact
 from recsys_moe.config.settings import parse_config
 from recsys_moe.model.tasks import KINDS
 from recsys_moe.one_pair import WORTH_DENSE, WORTH_IN_TENSORS, WORTH_SPARSE, OnePair, Rule, rule_of

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 import torch
 
-from recsys_moe.artifact import FILES, load_artifact
+from recsys_moe.artifact.evaluate import evaluate_artifact
+from recsys_moe.artifact.model_folder import FILES, load_artifact
 from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.evaluate import evaluate_artifact
 from recsys_moe.predict import predict_file
 from recsys_moe.predictor import Predictor
 from recsys_moe.schema import Schema

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from recsys_moe import predict
-from recsys_moe.artifact import build_model, load_artifact
-from recsys_moe.calibration import Calibration
+from recsys_moe.artifact.calibration import Calibration
+from recsys_moe.artifact.model_folder import build_model, load_artifact
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.predict import count_rows, predict_file

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from data_prep.movielens import prepare
+from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.config.settings import parse_config
-from recsys_moe.evaluate import evaluate_artifact
 from recsys_moe.routers import ROUTERS
 from recsys_moe.train.fit import fit
 

@@ -20,11 +20,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from recsys_moe.artifact.run_folder import BEST, CHECKPOINTS, LAST
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.model import sharded
 from recsys_moe.model.sharded import ShardedEmbedding, owned
-from recsys_moe.run_folder import BEST, CHECKPOINTS, LAST
 from recsys_moe.train.fit import fit
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.sharded_strategy import _TableFile

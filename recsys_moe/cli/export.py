@@ -24,7 +24,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """A lean copy of the model folder, and graphs for other runtimes, each checked on the way."""
-    from recsys_moe.export import export as run_export
+    from recsys_moe.artifact.export import export as run_export
 
     formats = [name.strip() for name in format_.split(",") if name.strip()]
     report = run_export(

@@ -26,8 +26,8 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Exact metrics of a model on a split: AUC, BCE, ECE, MSE, RMSE, MAE, routing load."""
+    from recsys_moe.artifact.evaluate import parse_gates
     from recsys_moe.errors import GateError
-    from recsys_moe.evaluate import parse_gates
 
     gates = parse_gates(model, min_ or [], max_ or [])
     result = evaluated(model, split, data)
@@ -38,7 +38,7 @@ def evaluate(
 
 def evaluated(model: Path, split: str, data: Path | None) -> dict[str, Any]:
     """The metrics of a split, which the run keeps."""
-    from recsys_moe.evaluate import evaluate_artifact, save_evaluation
+    from recsys_moe.artifact.evaluate import evaluate_artifact, save_evaluation
     from recsys_moe.progress import row_progress
 
     with row_progress(f"evaluating {split}") as progress:

@@ -9,10 +9,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from recsys_moe.artifact.run_folder import replacing, write_json
 from recsys_moe.paper.bias import Bias
 from recsys_moe.paper.figures import Balance, Histogram
 from recsys_moe.report.plots import canvas, colour, marker, plain_log, render, titled
-from recsys_moe.run_folder import replacing, write_json
 from recsys_moe.tune_curve import Point
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact import load_artifact
+from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.data.columns import Batch
 from recsys_moe.data.streaming import eval_batches, open_rows, rows_within
 from recsys_moe.errors import ConfigError

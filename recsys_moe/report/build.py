@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from recsys_moe.artifact import MANIFEST
+from recsys_moe.artifact.model_folder import MANIFEST
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.report.comparison import RESULTS
 from recsys_moe.report.comparison_report import comparison_report

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact import Artifact
+from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.data.columns import Columns
 from recsys_moe.report.sample import Sample, pair_embeddings
 

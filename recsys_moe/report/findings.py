@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recsys_moe.metrics import CALIBRATION_BINS
+from recsys_moe.artifact.metrics import CALIBRATION_BINS
 from recsys_moe.report.experts import IDLE, ExpertLoad, Likeness, Sharpness
 from recsys_moe.report.learning import Consistency, LearningCurves
 from recsys_moe.report.quality import Quality

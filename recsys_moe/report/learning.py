@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from recsys_moe.artifact.routing_history import RoutingHistory
 from recsys_moe.errors import DataError
 from recsys_moe.model.tasks import KINDS
-from recsys_moe.routing_history import RoutingHistory
 from recsys_moe.schema import Task
 
 

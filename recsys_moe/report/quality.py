@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact import Artifact
-from recsys_moe.calibration import identity
-from recsys_moe.metrics import CALIBRATION_BINS, exact_auc
+from recsys_moe.artifact.calibration import identity
+from recsys_moe.artifact.metrics import CALIBRATION_BINS, exact_auc
+from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.report.sample import Sample
 from recsys_moe.schema import TaskKind
 

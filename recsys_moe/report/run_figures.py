@@ -12,18 +12,18 @@ from typing import Any
 
 import torch
 
-from recsys_moe.artifact import MANIFEST, Artifact, find_artifact, load_artifact
+from recsys_moe.artifact.evaluate import data_of
+from recsys_moe.artifact.model_folder import MANIFEST, Artifact, find_artifact, load_artifact
+from recsys_moe.artifact.routing_history import FILE, read_routing
+from recsys_moe.artifact.run_folder import DATA_LOCK
 from recsys_moe.config.overview import overviews
 from recsys_moe.data.columns import Columns
 from recsys_moe.data.streaming import open_rows, rows_within
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.evaluate import data_of
 from recsys_moe.report import experts, findings, learning, specialisation
 from recsys_moe.report.findings import Finding
 from recsys_moe.report.quality import Quality, quality
 from recsys_moe.report.sample import Sample, pair_embeddings, take_sample
-from recsys_moe.routing_history import FILE, read_routing
-from recsys_moe.run_folder import DATA_LOCK
 from recsys_moe.schema import SCHEMA_FILE, SPLITS, Schema, Task, sha256_file
 
 logger = logging.getLogger("recsys_moe.report")

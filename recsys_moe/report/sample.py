@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact import Artifact
+from recsys_moe.artifact.evaluate import Evaluation
+from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.artifact.routing_history import take_rows, top_expert
 from recsys_moe.data.columns import Columns, EvalBatches, Rows
-from recsys_moe.evaluate import Evaluation
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.routers import Routing
-from recsys_moe.routing_history import take_rows, top_expert
 
 
 @dataclass(frozen=True)

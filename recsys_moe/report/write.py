@@ -10,7 +10,7 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from recsys_moe.artifact import replace_folder
+from recsys_moe.artifact.model_folder import replace_folder
 from recsys_moe.errors import ConfigError
 from recsys_moe.report.page import Report, Shown, document
 from recsys_moe.report.plots import Image, render

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 
-from recsys_moe.artifact import MANIFEST, find_artifact
+from recsys_moe.artifact.model_folder import MANIFEST, find_artifact
 from recsys_moe.errors import DataError, UserError
 from recsys_moe.predictor import Predictor
 from recsys_moe.serve.metrics import Metrics

@@ -11,11 +11,11 @@ import lightning
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.artifact import build_model
+from recsys_moe.artifact.evaluate import Evaluation, merged, task_weights
+from recsys_moe.artifact.model_folder import build_model
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import Batch
 from recsys_moe.errors import RunError
-from recsys_moe.evaluate import Evaluation, merged, task_weights
 from recsys_moe.model.lazy_adam import LazyAdam, fits
 from recsys_moe.model.network import Output
 from recsys_moe.model.penalties import penalty

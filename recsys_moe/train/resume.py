@@ -11,10 +11,17 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
+from recsys_moe.artifact.run_folder import (
+    BEST,
+    CHECKPOINTS,
+    LAST,
+    PREVIOUS,
+    changed_files,
+    data_hashes,
+)
 from recsys_moe.config.diff import flat
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.run_folder import BEST, CHECKPOINTS, LAST, PREVIOUS, changed_files, data_hashes
 from recsys_moe.schema import Schema
 
 logger = logging.getLogger("recsys_moe.fit")

@@ -11,11 +11,11 @@ from lightning.pytorch.callbacks import Callback
 from safetensors.torch import save
 from torch import Tensor
 
+from recsys_moe.artifact.routing_history import ROWS, spread_rows, take_rows, top_experts
+from recsys_moe.artifact.run_folder import replacing
 from recsys_moe.data.columns import Columns
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.sharded import join_lookup
-from recsys_moe.routing_history import ROWS, spread_rows, take_rows, top_experts
-from recsys_moe.run_folder import replacing
 
 
 class RoutingLog(Callback):

@@ -16,7 +16,7 @@ import torch
 from typer.testing import CliRunner
 
 from recsys_moe import cli
-from recsys_moe.artifact import load_artifact
+from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.compare_plan import make_plan
 from recsys_moe.compare_results import Results
 from recsys_moe.errors import ConfigError

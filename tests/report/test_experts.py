@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact import load_artifact
+from recsys_moe.artifact.evaluate import evaluate_artifact
+from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.data.columns import Columns, load_columns
-from recsys_moe.evaluate import evaluate_artifact
 from recsys_moe.model.penalties import trimmed_lasso
 from recsys_moe.report.experts import BINS, expert_load, likeness, sharpness
 from recsys_moe.report.sample import Sample, _Collector, choose_rows, take_sample

@@ -11,13 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from recsys_moe.artifact import load_artifact
-from recsys_moe.data.columns import load_columns
-from recsys_moe.errors import DataError
-from recsys_moe.report.learning import consistency, learning_curves, read_epochs
-from recsys_moe.routers import RouterShape, Routing
-from recsys_moe.routers.moesart import MoesartRouter
-from recsys_moe.routing_history import (
+from recsys_moe.artifact.model_folder import load_artifact
+from recsys_moe.artifact.routing_history import (
     FILE,
     ROWS,
     RoutingHistory,
@@ -27,6 +22,11 @@ from recsys_moe.routing_history import (
     top_expert,
     top_experts,
 )
+from recsys_moe.data.columns import load_columns
+from recsys_moe.errors import DataError
+from recsys_moe.report.learning import consistency, learning_curves, read_epochs
+from recsys_moe.routers import RouterShape, Routing
+from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.schema import Schema
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_curve
 
-from recsys_moe.artifact import load_artifact
+from recsys_moe.artifact.metrics import BinaryMetrics
+from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.data.columns import load_columns
-from recsys_moe.metrics import BinaryMetrics
 from recsys_moe.report.quality import (
     ROC_POINTS,
     counts_in_training,

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.cli import app
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.evaluate import evaluate_artifact
 from recsys_moe.report.write import plain
 from tests.report.conftest import IDLE, report
 from tests.serve.test_page import ARGUMENTS

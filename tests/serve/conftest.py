@@ -13,7 +13,7 @@ import httpx
 import pytest
 from safetensors.torch import load_file, save_file
 
-from recsys_moe.artifact import build_model, save_artifact
+from recsys_moe.artifact.model_folder import build_model, save_artifact
 from recsys_moe.config.settings import parse_config
 from recsys_moe.schema import Schema, sha256_file
 from recsys_moe.serve.app import build_app

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from recsys_moe.calibration import Calibration
+from recsys_moe.artifact.calibration import Calibration
 from recsys_moe.predictor import Predictor
 from recsys_moe.recommender import Recommendation
 from recsys_moe.serve.limits import Limits

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recsys_moe.export import FORMATS, export
+from recsys_moe.artifact.export import FORMATS, export
 from recsys_moe.predictor import Predictor
 from tests.serve.test_server import running
 

@@ -13,16 +13,22 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact import Artifact, find_artifact, load_artifact
-from recsys_moe.calibration import Calibrations, fit_calibrations
+from recsys_moe.artifact.calibration import Calibrations, fit_calibrations
+from recsys_moe.artifact.metrics import (
+    LOSS_KEY,
+    METRICS,
+    BinaryMetrics,
+    RoutingMetrics,
+    TaskMetrics,
+)
+from recsys_moe.artifact.model_folder import Artifact, find_artifact, load_artifact
+from recsys_moe.artifact.run_folder import DATA_LOCK, write_json
 from recsys_moe.config.settings import Config, suggestion
 from recsys_moe.data.columns import Batch
 from recsys_moe.data.streaming import eval_batches, open_rows, rows_within
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.metrics import LOSS_KEY, METRICS, BinaryMetrics, RoutingMetrics, TaskMetrics
 from recsys_moe.model.network import MultiTaskMoE, Output
 from recsys_moe.model.tasks import row_losses
-from recsys_moe.run_folder import DATA_LOCK, write_json
 from recsys_moe.schema import Schema, Task, check_split
 
 logger = logging.getLogger("recsys_moe.evaluate")

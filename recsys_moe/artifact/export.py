@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from recsys_moe.artifact import (
+from recsys_moe.artifact.model_folder import (
     FORMAT_VERSION,
     MANIFEST,
     Artifact,
@@ -35,10 +35,10 @@ from recsys_moe.artifact import (
     replace_folder,
     save_artifact,
 )
+from recsys_moe.artifact.parity import Runner, check_parity, parity_rows
 from recsys_moe.config.settings import suggestion
 from recsys_moe.errors import ConfigError
 from recsys_moe.model.tasks import KINDS
-from recsys_moe.parity import Runner, check_parity, parity_rows
 from recsys_moe.schema import sha256_file
 
 REPORT = "export.json"

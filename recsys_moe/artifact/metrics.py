@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torchmetrics.functional.classification import binary_calibration_error
 
-from recsys_moe.calibration import ROWS_PER_PART, Calibration
+from recsys_moe.artifact.calibration import ROWS_PER_PART, Calibration
 from recsys_moe.model.tasks import KINDS, row_losses
 from recsys_moe.schema import TaskKind
 

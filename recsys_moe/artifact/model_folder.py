@@ -29,8 +29,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import recsys_moe
-from recsys_moe import calibration
-from recsys_moe.calibration import Calibrations
+from recsys_moe.artifact import calibration
+from recsys_moe.artifact.calibration import Calibrations
 from recsys_moe.config.settings import Config, parse_config, read_config_file
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.schema import ConfigError, DataError, Feature, Schema, sha256_file

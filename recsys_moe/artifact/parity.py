@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact import Artifact
+from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import RunError
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.routers import Router, Routing

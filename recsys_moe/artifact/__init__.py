@@ -1,0 +1,1 @@
+"""What a run leaves: run folder, model folder, metrics, evaluation, exports."""
