@@ -20,9 +20,9 @@ import common
 import torch
 from torch import Tensor
 
+from recsys_moe.inference.catalogue import Ranker, route
+from recsys_moe.inference.predictor import Predictor
 from recsys_moe.model.moe import naive_moe
-from recsys_moe.predictor import Predictor
-from recsys_moe.ranking import Ranker, route
 
 WARM_UP = 3
 TASK = 0

@@ -20,8 +20,8 @@ from recsys_moe.artifact.model_folder import (
     save_artifact,
 )
 from recsys_moe.errors import DataError
-from recsys_moe.predict import predict_file
-from recsys_moe.predictor import Predictor
+from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.score_files import predict_file
 from recsys_moe.schema import sha256_file
 
 SEEN = "seen.safetensors"

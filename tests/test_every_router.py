@@ -12,7 +12,7 @@ from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import load_columns
-from recsys_moe.predictor import Predictor
+from recsys_moe.inference.predictor import Predictor
 from recsys_moe.routers import ROUTERS
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL

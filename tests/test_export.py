@@ -30,7 +30,7 @@ from recsys_moe.artifact.model_folder import (
 from recsys_moe.artifact.parity import check_parity, near_ties, parity_rows
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, RunError
-from recsys_moe.predictor import Predictor
+from recsys_moe.inference.predictor import Predictor
 from recsys_moe.routers import ROUTERS
 from recsys_moe.routers.base import descending_order, largest_k
 from tests.conftest import TINY_MODEL

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from recsys_moe.few_rows import FEW_PRODUCTS, is_few, logits_of_few
-from recsys_moe.predictor import Predictor
+from recsys_moe.inference.few_rows import FEW_PRODUCTS, is_few, logits_of_few
+from recsys_moe.inference.predictor import Predictor
 from recsys_moe.routers import Routing
 from tests.test_ranking import ITEMS, SEED, SETTINGS, USERS, model_with
 
@@ -45,7 +45,7 @@ def test_scores_do_not_depend_on_the_way_taken(run: Any, monkeypatch: pytest.Mon
     predictor = Predictor.load(run)
     users, items = [1, "nobody"], [2, 3]
     few = predictor.score(users, items)
-    monkeypatch.setattr("recsys_moe.few_rows.FEW_PRODUCTS", 0)
+    monkeypatch.setattr("recsys_moe.inference.few_rows.FEW_PRODUCTS", 0)
     many = predictor.score(users, items)
     for task, values in many.tasks.items():
         torch.testing.assert_close(few.tasks[task], values)

@@ -11,14 +11,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys_moe import one_pair
 from recsys_moe.artifact.calibration import Calibration, sigmoid
 from recsys_moe.artifact.model_folder import load_artifact, save_artifact
 from recsys_moe.config.settings import parse_config
+from recsys_moe.inference import one_pair
+from recsys_moe.inference.one_pair import (
+    WORTH_DENSE,
+    WORTH_IN_TENSORS,
+    WORTH_SPARSE,
+    OnePair,
+    Rule,
+    rule_of,
+)
+from recsys_moe.inference.pair_scores import PLAIN_LINKS
+from recsys_moe.inference.predictor import Predictor
 from recsys_moe.model.tasks import KINDS
-from recsys_moe.one_pair import WORTH_DENSE, WORTH_IN_TENSORS, WORTH_SPARSE, OnePair, Rule, rule_of
-from recsys_moe.predictor import Predictor
-from recsys_moe.scores import PLAIN_LINKS
 from tests.test_ranking import ITEMS, SETTINGS, USERS, model_with
 
 ROUTERS: dict[str, dict[str, Any]] = {

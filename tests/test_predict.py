@@ -18,8 +18,8 @@ from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.artifact.model_folder import FILES, load_artifact
 from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.predict import predict_file
-from recsys_moe.predictor import Predictor
+from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.score_files import predict_file
 from recsys_moe.schema import Schema
 
 
@@ -186,7 +186,7 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
 
 def test_a_copied_model_scores_without_its_run_and_without_lightning(model: Path) -> None:
     code = (
-        "import sys; from recsys_moe.predictor import Predictor;"
+        "import sys; from recsys_moe.inference.predictor import Predictor;"
         f"Predictor.load({str(model)!r}).score([1], [2]);"
         "sys.exit('lightning' in sys.modules)"
     )

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from recsys_moe import predict
 from recsys_moe.artifact.calibration import Calibration
 from recsys_moe.artifact.model_folder import build_model, load_artifact
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.predict import count_rows, predict_file
-from recsys_moe.predictor import Predictor
+from recsys_moe.inference import score_files as predict
+from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.score_files import count_rows, predict_file
 from tests.conftest import TINY_MODEL
 
 AWKWARD = ["plain", "a, b", 'say "hi"', "tab\there", "two\nlines", "", " 7 "]

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe import ranking
+from recsys_moe.inference import catalogue as ranking
+from recsys_moe.inference.catalogue import Ranker, _Chosen, route
+from recsys_moe.inference.top_items import largest
 from recsys_moe.model.moe import naive_moe
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.ranking import Ranker, _Chosen, route
-from recsys_moe.recommender import largest
 from recsys_moe.routers import ROUTERS, Routing, find_router
 
 USERS, ITEMS, SEED = 7, 23, 3

@@ -17,10 +17,10 @@ import torch
 
 from recsys_moe.cli import recommend as commands
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.predict import predict_file
-from recsys_moe.predictor import Predictor
-from recsys_moe.ranking import Ranker
-from recsys_moe.recommend import recommend_file
+from recsys_moe.inference.catalogue import Ranker
+from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.recommend_files import recommend_file
+from recsys_moe.inference.score_files import predict_file
 
 EVERYTHING = 10**6
 

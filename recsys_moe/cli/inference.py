@@ -57,8 +57,8 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Score a file of (user, item) pairs by raw id; unseen ids are flagged, never an error."""
-    from recsys_moe.predict import count_rows, predict_file
-    from recsys_moe.predictor import Predictor
+    from recsys_moe.inference.predictor import Predictor
+    from recsys_moe.inference.score_files import count_rows, predict_file
     from recsys_moe.progress import row_progress
 
     with row_progress("predicting", count_rows(input_)) as progress:

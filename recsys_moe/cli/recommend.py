@@ -14,7 +14,7 @@ from recsys_moe.cli.inference import Json, Model
 from recsys_moe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from recsys_moe.predictor import Predictor, Recommendation
+    from recsys_moe.inference.predictor import Predictor, Recommendation
 
 logger = logging.getLogger("recsys_moe")
 
@@ -50,7 +50,7 @@ def recommend(
 ) -> None:
     """The best items of the catalogue for one user, or for a file of users."""
     _check(user, users, output)
-    from recsys_moe.predictor import Predictor
+    from recsys_moe.inference.predictor import Predictor
 
     predictor = Predictor.load(model)
     options: dict[str, Any] = {
@@ -72,7 +72,7 @@ def similar(
     as_json: Json = False,
 ) -> None:
     """The items nearest to one: cosine of the item embeddings."""
-    from recsys_moe.predictor import Predictor
+    from recsys_moe.inference.predictor import Predictor
 
     ranked = Predictor.load(model).similar(item, k)
     if as_json:
@@ -104,7 +104,7 @@ def _check(user: str | None, users: Path | None, output: Path | None) -> None:
 
 def _candidates(predictor: Predictor, candidates: str | None) -> list[str] | None:
     """Ids from a file or from the option itself; unknown ones are counted on stderr."""
-    from recsys_moe.recommend import ID_FILES, read_ids
+    from recsys_moe.inference.recommend_files import ID_FILES, read_ids
 
     if candidates is None:
         return None
@@ -122,7 +122,7 @@ def _candidates(predictor: Predictor, candidates: str | None) -> list[str] | Non
 def _recommend_one(
     predictor: Predictor, user: str, k: int, options: dict[str, Any], as_json: bool
 ) -> None:
-    from recsys_moe.recommend import as_object
+    from recsys_moe.inference.recommend_files import as_object
 
     [ranked] = predictor.recommend([user], k, **options)
     unseen = predictor.is_unseen_user(user)
@@ -146,8 +146,8 @@ def _recommend_file(
     options: dict[str, Any],
     as_json: bool,
 ) -> None:
+    from recsys_moe.inference.recommend_files import recommend_file
     from recsys_moe.progress import row_progress
-    from recsys_moe.recommend import recommend_file
 
     with row_progress("recommending") as progress:
         counts = recommend_file(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from recsys_moe.artifact.model_folder import MANIFEST, find_artifact
 from recsys_moe.errors import DataError, UserError
-from recsys_moe.predictor import Predictor
+from recsys_moe.inference.predictor import Predictor
 from recsys_moe.serve.metrics import Metrics
 
 logger = logging.getLogger("recsys_moe")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import chain
 
-from recsys_moe.explanation import ExpertShare
-from recsys_moe.predictor import PlainScores, Recommendation
+from recsys_moe.inference.explanation import ExpertShare
+from recsys_moe.inference.predictor import PlainScores, Recommendation
 from recsys_moe.serve import schemas
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Loaded

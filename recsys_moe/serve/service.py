@@ -9,7 +9,7 @@ import pyarrow as pa
 
 import recsys_moe
 from recsys_moe.errors import UserError
-from recsys_moe.item_filters import filter_columns
+from recsys_moe.inference.item_filters import filter_columns
 from recsys_moe.serve import http, schemas
 from recsys_moe.serve.batcher import Batcher, Busy, Lane
 from recsys_moe.serve.limits import Limits

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from recsys_moe.artifact.calibration import Calibration
-from recsys_moe.predictor import Predictor
-from recsys_moe.recommender import Recommendation
+from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.top_items import Recommendation
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.schemas import exact
 from recsys_moe.serve.scoring import _ranked

@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 
 from recsys_moe.artifact.export import FORMATS, export
-from recsys_moe.predictor import Predictor
+from recsys_moe.inference.predictor import Predictor
 from tests.serve.test_server import running
 
 TOLERANCE = 1e-5

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from recsys_moe.errors import DataError
-from recsys_moe.predictor import Predictor
+from recsys_moe.inference.predictor import Predictor
 from recsys_moe.serve.models import fingerprint, load, quick_rows
 from tests.serve.conftest import KEY, Caller, retrained, sealed
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from recsys_moe.inference.catalogue import route
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.ranking import route
 
 FEW_PRODUCTS = 256
 """Rows times visited experts. Below, this takes 0.6 to 1.0 of the forward pass's time: up to 16

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from recsys_moe.config.settings import suggestion
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.predictor import Predictor
+from recsys_moe.inference.predictor import Predictor
 
 ROWS_PER_PIECE = 1 << 16
 FLAGS = ("unseen_user", "unseen_item")

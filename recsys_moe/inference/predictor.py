@@ -13,12 +13,12 @@ from torch import Tensor
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.config.settings import suggestion
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.explanation import ExpertShare, expert_shares
-from recsys_moe.item_filters import matching_items
-from recsys_moe.ranking import Ranker
-from recsys_moe.recommender import Recommendation, Recommender, largest
-from recsys_moe.scores import PlainScores, Scorer, Scores, whole_batch
-from recsys_moe.vocabulary import Ids, Vocabulary
+from recsys_moe.inference.catalogue import Ranker
+from recsys_moe.inference.explanation import ExpertShare, expert_shares
+from recsys_moe.inference.item_filters import matching_items
+from recsys_moe.inference.pair_scores import PlainScores, Scorer, Scores, whole_batch
+from recsys_moe.inference.top_items import Recommendation, Recommender, largest
+from recsys_moe.inference.vocabulary import Ids, Vocabulary
 
 __all__ = [
     "ExpertShare",

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from recsys_moe.inference.catalogue import route
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.ranking import route
 from recsys_moe.routers import Router
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.routers.smoe import SMoERouter

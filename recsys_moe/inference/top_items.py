@@ -12,8 +12,8 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import DataError
+from recsys_moe.inference.catalogue import Ranker
 from recsys_moe.model.tasks import KINDS
-from recsys_moe.ranking import Ranker
 
 SCORES_PER_BATCH = 1 << 21
 """Users times items ranked at a time; bounds the memory of a call with many users."""

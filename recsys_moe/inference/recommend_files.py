@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from recsys_moe.config.settings import suggestion
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.predict import write_parquet, write_text
-from recsys_moe.predictor import Predictor, Recommendation
+from recsys_moe.inference.predictor import Predictor, Recommendation
+from recsys_moe.inference.score_files import write_parquet, write_text
 
 USERS_PER_PIECE = 1024
 ID_FILES = (".csv", ".parquet", ".txt")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from recsys_moe.inference.catalogue import route
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.ranking import route
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from recsys_moe.artifact.calibration import sigmoid
 from recsys_moe.artifact.model_folder import Artifact
-from recsys_moe.few_rows import is_few, logits_of_few
+from recsys_moe.inference.catalogue import Ranker
+from recsys_moe.inference.few_rows import is_few, logits_of_few
+from recsys_moe.inference.one_pair import OnePair
 from recsys_moe.model.tasks import KINDS
-from recsys_moe.one_pair import OnePair
-from recsys_moe.ranking import Ranker
 from recsys_moe.schema import Task, TaskKind
 
 ROWS_PER_BATCH = 8192

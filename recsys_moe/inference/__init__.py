@@ -1,0 +1,1 @@
+"""From an artifact to scores, rankings and explanations on raw ids. Never imports Lightning."""
