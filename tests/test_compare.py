@@ -17,12 +17,12 @@ import pytest
 import torch
 
 from recsys_moe import cli
-from recsys_moe.compare import Comparison, compare
-from recsys_moe.compare_plan import Request
-from recsys_moe.compare_results import TTest, columns_of, compare_best, is_bold
 from recsys_moe.errors import ConfigError, Interrupted, RunError
-from recsys_moe.executor import Executor, Job, Outcome
-from recsys_moe.local_runs import check_jobs
+from recsys_moe.lab.compare.plan import Request
+from recsys_moe.lab.compare.results import TTest, columns_of, compare_best, is_bold
+from recsys_moe.lab.compare.run import Comparison, compare
+from recsys_moe.lab.jobs.executor import Executor, Job, Outcome
+from recsys_moe.lab.jobs.local_runs import check_jobs
 from recsys_moe.machine import cores
 from recsys_moe.schema import Schema
 from tests.conftest import TINY_MODEL

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from recsys_moe.compare_plan import Request, check_folder, make_plan, settle
 from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.lab.compare.plan import Request, check_folder, make_plan, settle
 from recsys_moe.schema import Schema
 from tests.conftest import TINY_MODEL
 

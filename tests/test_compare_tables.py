@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from recsys_moe.compare_results import Column, Group, Results, Row, TTest, columns_of
-from recsys_moe.compare_tables import csv_text, latex, markdown, notes_of
-from recsys_moe.paper_figures import ROWS, paper_figures
+from recsys_moe.lab.compare.paper_figures import ROWS, paper_figures
+from recsys_moe.lab.compare.results import Column, Group, Results, Row, TTest, columns_of
+from recsys_moe.lab.compare.significance import Spread
+from recsys_moe.lab.compare.tables import csv_text, latex, markdown, notes_of
 from recsys_moe.routers import ROUTERS
 from recsys_moe.schema import Schema
-from recsys_moe.significance import Spread
 
 WEIGHTS = ({"watch": 0.1, "rating": 0.9}, {"watch": 0.9, "rating": 0.1})
 COLUMNS = [

@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from recsys_moe import doctor, machine
+from recsys_moe import machine
 from recsys_moe.cli import app
-from recsys_moe.doctor import EXTRAS, NEEDED, Report, examine, redacted
+from recsys_moe.lab import doctor
+from recsys_moe.lab.doctor import EXTRAS, NEEDED, Report, examine, redacted
 from recsys_moe.machine import cores
 
 if sys.version_info >= (3, 11):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from recsys_moe.executor import Job, LocalExecutor, Outcome
+from recsys_moe.lab.jobs.executor import Job, LocalExecutor, Outcome
 
 ROOT = Path(__file__).parents[1]
 
@@ -123,7 +123,7 @@ def test_closing_the_generator_stops_what_runs(tmp_path: Path) -> None:
 def test_processes_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     code = (
-        "import sys; from pathlib import Path; from recsys_moe.executor import Job, LocalExecutor\n"
+        "import sys; from pathlib import Path; from recsys_moe.lab.jobs.executor import Job, LocalExecutor\n"
         f"tell = 'import os, pathlib, time; ' + {TELL!r}.format(sys.argv[1])\n"
         "command = [sys.executable, '-c', tell]\n"
         "job = Job('a', (lambda: command,), Path(sys.argv[1] + '.log'))\n"
@@ -166,7 +166,7 @@ def test_a_job_that_ends_early_is_stopped_and_done(
 def test_a_job_that_does_not_stop_when_it_ends_early_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recsys_moe.executor.SECONDS_TO_STOP", 0.2)
+    monkeypatch.setattr("recsys_moe.lab.jobs.executor.SECONDS_TO_STOP", 0.2)
     code = "signal.signal(signal.SIGTERM, signal.SIG_IGN); pathlib.Path('deaf').touch();"
     monkeypatch.chdir(tmp_path)
     deaf = job(tmp_path, "deaf", code + "time.sleep(60)")

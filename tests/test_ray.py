@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from recsys_moe import executor as executors
-from recsys_moe.ray_cluster import connected, load_ray
-from recsys_moe.ray_executor import RayExecutor
+from recsys_moe.lab.jobs import executor as executors
+from recsys_moe.lab.jobs.ray_cluster import connected, load_ray
+from recsys_moe.lab.jobs.ray_executor import RayExecutor
 from tests.conftest import TINY_MODEL
 from tests.test_ray_executor import ends, job, run
 
@@ -121,7 +121,7 @@ def test_an_address_where_nobody_listens_is_said_at_once(tmp_path: Path) -> None
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code = (
-            "import sys, pathlib; from recsys_moe.ray_executor import RayExecutor\n"
+            "import sys, pathlib; from recsys_moe.lab.jobs.ray_executor import RayExecutor\n"
             "list(RayExecutor(sys.argv[1], pathlib.Path(sys.argv[2])).run([]))"
         )
         command = [sys.executable, "-c", code, address, str(tmp_path)]
@@ -132,8 +132,8 @@ def test_an_address_where_nobody_listens_is_said_at_once(tmp_path: Path) -> None
 LONG = """
 import logging, signal, sys
 from pathlib import Path
-from recsys_moe.executor import Job
-from recsys_moe.ray_executor import RayExecutor
+from recsys_moe.lab.jobs.executor import Job
+from recsys_moe.lab.jobs.ray_executor import RayExecutor
 logging.basicConfig(level="INFO")
 out = Path(sys.argv[1])
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys_moe.errors import ConfigError
-from recsys_moe.significance import holm, load_scipy_stats, paired_p, spread, unpaired_p
+from recsys_moe.lab.compare.significance import holm, load_scipy_stats, paired_p, spread, unpaired_p
 
 P = st.one_of(st.none(), st.floats(0, 1))
 VALUES = st.lists(st.floats(0.1, 1).map(lambda x: round(x, 3)), min_size=2, max_size=6)

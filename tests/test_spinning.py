@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from recsys_moe.executor import LocalExecutor
+from recsys_moe.lab.jobs.executor import LocalExecutor
 from recsys_moe.train.processes import launch, spinning
 
 NAME = f"\0recsys-moe: a test, {os.getpid()}"

@@ -15,7 +15,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 
 from recsys_moe.errors import ConfigError, RunError
-from recsys_moe.executor import LocalExecutor
+from recsys_moe.lab.jobs.executor import LocalExecutor
 from recsys_moe.train.processes import starter
 from recsys_moe.train.processes.joining import environments, lost_peers
 

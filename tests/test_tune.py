@@ -14,11 +14,11 @@ import pytest
 import yaml
 
 from recsys_moe import cli
-from recsys_moe.compare_plan import Request as CompareRequest
-from recsys_moe.compare_plan import make_plan as make_comparison
 from recsys_moe.config.settings import read_config_file
+from recsys_moe.lab.compare.plan import Request as CompareRequest
+from recsys_moe.lab.compare.plan import make_plan as make_comparison
+from recsys_moe.lab.tune.run import tune
 from recsys_moe.machine import cores
-from recsys_moe.tune import tune
 from tests.conftest import TINY_MODEL
 from tests.test_compare import InProcess, written
 from tests.tune_pretend import ASKED, Pretend, drawn, trials

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys_moe.tune_curve import Point, chances_of_best, csv_text, curve, plot, sizes
+from recsys_moe.lab.tune.curve import Point, chances_of_best, csv_text, curve, plot, sizes
 
 LOSSES = st.lists(st.integers(0, 1000), min_size=1, max_size=7, unique=True)
 

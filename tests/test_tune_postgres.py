@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recsys_moe.tune import tune
+from recsys_moe.lab.tune.run import tune
 from tests.tune_pretend import ASKED, Pretend, trials
 
 URL = os.environ.get("RECSYS_MOE_POSTGRES")

@@ -13,8 +13,8 @@ import pytest
 from recsys_moe.cli import main
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, DataError, RunError
-from recsys_moe.tune import tune
-from recsys_moe.tune_study import safe_storage
+from recsys_moe.lab.tune.run import tune
+from recsys_moe.lab.tune.study import safe_storage
 from tests.conftest import TINY_MODEL
 from tests.tune_pretend import ASKED, Pretend, in_memory, trials
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from recsys_moe import tune_study
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import Interrupted, RunError
-from recsys_moe.executor import Job, Outcome
+from recsys_moe.lab.jobs.executor import Job, Outcome
+from recsys_moe.lab.tune import study as tune_study
+from recsys_moe.lab.tune.plan import make_plan
+from recsys_moe.lab.tune.run import tune
+from recsys_moe.lab.tune.study import OpenTrial, Study, rungs
 from recsys_moe.train.module import RecModule
-from recsys_moe.tune import tune
-from recsys_moe.tune_plan import make_plan
-from recsys_moe.tune_study import OpenTrial, Study, rungs
 from tests.conftest import TINY_MODEL
 from tests.tune_pretend import ASKED, TRAINER, Pretend, bowl, drawn, in_memory, longer, trials
 

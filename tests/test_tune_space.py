@@ -8,8 +8,8 @@ import pytest
 
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
+from recsys_moe.lab.tune.space import Choices, Range, Space, default_space, make_space
 from recsys_moe.routers import ROUTERS
-from recsys_moe.tune_space import Choices, Range, Space, default_space, make_space
 
 
 def space(router: str = "moesart", file: Any = None, fixed: tuple[str, ...] = ()) -> Space:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from recsys_moe import tune_results
 from recsys_moe.config.settings import parse_config, read_config_file
-from recsys_moe.executor import Job, Outcome
-from recsys_moe.tune_plan import Request
-from recsys_moe.tune_study import Study
+from recsys_moe.lab.jobs.executor import Job, Outcome
+from recsys_moe.lab.tune import results as tune_results
+from recsys_moe.lab.tune.plan import Request
+from recsys_moe.lab.tune.study import Study
 from tests.conftest import TINY_MODEL
 
 TRAINER = {"max_epochs": 2, "batch_size": 64}

@@ -12,7 +12,7 @@ import typer
 from recsys_moe.cli.training import ConfigFile, Sets
 
 if TYPE_CHECKING:
-    from recsys_moe.compare_plan import Request
+    from recsys_moe.lab.compare.plan import Request
 
 logger = logging.getLogger("recsys_moe.compare")
 
@@ -72,13 +72,13 @@ def compare(
         "trainer.devices": devices,
         "optim.lr": lr,
     }
-    from recsys_moe.engines import choose_executor
+    from recsys_moe.lab.jobs.engines import choose_executor
 
     executor = choose_executor(
         engine, address, out, needed=[data], jobs=jobs, cpus=cpus_per_run, gpus=gpus_per_run
     )
     logger.info("loading torch ...")
-    from recsys_moe import compare as comparison
+    from recsys_moe.lab.compare import run as comparison
 
     request = _request(routers, range(seed, seed + seeds), weights or [], split, config, settings)
     request = _typed(request, set_ or [], flags)
@@ -98,8 +98,8 @@ def _request(
     config: str | None,
     settings: Path | None,
 ) -> Request:
-    from recsys_moe.compare_plan import Request
     from recsys_moe.config.settings import read_config_file
+    from recsys_moe.lab.compare.plan import Request
     from recsys_moe.routers import ROUTERS
 
     labels = [name.strip() for name in routers.split(",") if name.strip()]

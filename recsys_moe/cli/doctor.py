@@ -22,7 +22,7 @@ def doctor(
     It holds no name of a user, a machine or a folder above the last. Exit code 1 where something
     that the product needs is broken, 3 where the data or the model are.
     """
-    from recsys_moe.doctor import examine
+    from recsys_moe.lab.doctor import examine
 
     report = examine(data, run)
     if as_json:

@@ -40,7 +40,7 @@ def paper(
     Starting it again repeats no finished run.
     """
     from recsys_moe.errors import ConfigError
-    from recsys_moe.paper.recipes import find_recipe, recipes
+    from recsys_moe.lab.paper.recipes import find_recipe, recipes
 
     if recipe is None:
         found = recipes()
@@ -58,7 +58,7 @@ def paper(
         raise ConfigError(f"--data is needed for {chosen.makes}; make it with: {chosen.prepare}")
     logger.info("loading torch ...")
     from recsys_moe.config.settings import merge_all, nested, parse_set, read_config_file
-    from recsys_moe.paper import study, tuning
+    from recsys_moe.lab.paper import study, tuning
 
     epochs = [] if max_epochs is None else [nested("trainer.max_epochs", max_epochs)]
     typed = merge_all([*map(parse_set, set_ or []), *epochs])

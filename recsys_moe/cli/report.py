@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from recsys_moe.report.page import Report
+    from recsys_moe.lab.report.page import Report
 
 logger = logging.getLogger("recsys_moe.report")
 
@@ -43,7 +43,7 @@ def report(
     logger.info("loading torch and matplotlib ...")
     from dataclasses import asdict
 
-    from recsys_moe.report.build import Asked, build_report
+    from recsys_moe.lab.report.build import Asked, build_report
 
     asked = Asked(path, out, data=data, split=split, rows=rows, seed=seed, map=map_)
     found = build_report(asked, overwrite=overwrite, progress=_progress)
@@ -62,7 +62,7 @@ def _progress(title: str, total: int) -> AbstractContextManager[Callable[[int], 
 
 def _words(found: Report) -> str:
     """What stands out, a line each."""
-    from recsys_moe.report.findings import in_short
+    from recsys_moe.lab.report.findings import in_short
 
     lines = [f"  {finding.level}: {finding.text}" for finding in found.findings]
     return "\n".join([in_short(found.findings), *lines])

@@ -71,14 +71,14 @@ def tune(
         "optim.lr": lr,
     }
     resolved = resolve(config, router, {**flags, "trainer.seed": seed}, set_ or [])
-    from recsys_moe.engines import choose_executor
+    from recsys_moe.lab.jobs.engines import choose_executor
 
     executor = choose_executor(
         engine, address, out, needed=[data], jobs=jobs, cpus=cpus_per_run, gpus=gpus_per_run
     )
     logger.info("loading torch and optuna ...")
-    from recsys_moe import tune as tuning
-    from recsys_moe.tune_plan import Request
+    from recsys_moe.lab.tune import run as tuning
+    from recsys_moe.lab.tune.plan import Request
 
     request = Request(
         config=resolved,
@@ -97,7 +97,7 @@ def tune(
         results = json.loads((out / "trials.json").read_text(encoding="utf-8"))
         print(json.dumps(results))
     else:
-        from recsys_moe.tune_results import summary
+        from recsys_moe.lab.tune.results import summary
 
         print(summary(found.results, out))
     found.check()
@@ -105,8 +105,8 @@ def tune(
 
 def _typed(sets: list[str], flags: dict[str, Any]) -> list[str]:
     """Keys that stand on the command line."""
-    from recsys_moe.compare_plan import flat
     from recsys_moe.config.settings import merge_all, parse_set
+    from recsys_moe.lab.compare.plan import flat
 
     typed = merge_all(map(parse_set, sets))
     given = [key for key, value in flags.items() if value is not None]

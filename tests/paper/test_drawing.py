@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from recsys_moe.paper import drawing, figures
-from recsys_moe.significance import Spread
-from recsys_moe.tune_curve import Point
+from recsys_moe.lab.compare.significance import Spread
+from recsys_moe.lab.paper import drawing, figures
+from recsys_moe.lab.tune.curve import Point
 
 
 def test_balances_are_drawn_at_their_evenness_and_loss() -> None:

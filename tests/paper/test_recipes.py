@@ -17,14 +17,14 @@ from typer.testing import CliRunner
 
 from recsys_moe import cli
 from recsys_moe.artifact.model_folder import load_artifact
-from recsys_moe.compare_plan import make_plan
-from recsys_moe.compare_results import Results
 from recsys_moe.errors import ConfigError
-from recsys_moe.paper import bias, drawing, figures, inference_gap
-from recsys_moe.paper.recipes import Recipe, find_recipe, folder, read_recipe
-from recsys_moe.paper.study import as_request, draw, draw_bias, run_recipe
-from recsys_moe.paper.tuning import as_request as tuning_request
-from recsys_moe.paper.tuning import run_tuning
+from recsys_moe.lab.compare.plan import make_plan
+from recsys_moe.lab.compare.results import Results
+from recsys_moe.lab.paper import bias, drawing, figures, inference_gap
+from recsys_moe.lab.paper.recipes import Recipe, find_recipe, folder, read_recipe
+from recsys_moe.lab.paper.study import as_request, draw, draw_bias, run_recipe
+from recsys_moe.lab.paper.tuning import as_request as tuning_request
+from recsys_moe.lab.paper.tuning import run_tuning
 from tests.conftest import TINY_MODEL
 from tests.test_compare import InProcess
 from tests.tune_pretend import Pretend

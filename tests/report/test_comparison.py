@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from recsys_moe.errors import DataError
-from recsys_moe.report import comparison
-from recsys_moe.report.comparison import (
+from recsys_moe.lab.report import comparison
+from recsys_moe.lab.report.comparison import (
     comparison_findings,
     costs,
     curves,

@@ -14,9 +14,9 @@ from torch import Tensor
 from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.data.columns import Columns, load_columns
+from recsys_moe.lab.report.experts import BINS, expert_load, likeness, sharpness
+from recsys_moe.lab.report.sample import Sample, _Collector, choose_rows, take_sample
 from recsys_moe.model.penalties import trimmed_lasso
-from recsys_moe.report.experts import BINS, expert_load, likeness, sharpness
-from recsys_moe.report.sample import Sample, _Collector, choose_rows, take_sample
 from recsys_moe.routers import Routing
 
 TASKS = ["watch", "rating"]

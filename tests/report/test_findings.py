@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from recsys_moe.report import findings
-from recsys_moe.report.experts import ExpertLoad, Likeness, Sharpness
-from recsys_moe.report.findings import Finding, in_short, percent, slug, worst_first
-from recsys_moe.report.learning import Consistency, LearningCurves
-from recsys_moe.report.quality import Quality, Reliability, Roc
+from recsys_moe.lab.report import findings
+from recsys_moe.lab.report.experts import ExpertLoad, Likeness, Sharpness
+from recsys_moe.lab.report.findings import Finding, in_short, percent, slug, worst_first
+from recsys_moe.lab.report.learning import Consistency, LearningCurves
+from recsys_moe.lab.report.quality import Quality, Reliability, Roc
 
 
 def texts(found: Iterable[Finding]) -> list[str]:

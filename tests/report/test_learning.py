@@ -24,7 +24,7 @@ from recsys_moe.artifact.routing_history import (
 )
 from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import DataError
-from recsys_moe.report.learning import consistency, learning_curves, read_epochs
+from recsys_moe.lab.report.learning import consistency, learning_curves, read_epochs
 from recsys_moe.routers import RouterShape, Routing
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.schema import Schema

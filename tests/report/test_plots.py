@@ -7,13 +7,13 @@ import re
 import numpy as np
 import pytest
 
-from recsys_moe.report import plots_comparison, plots_run
-from recsys_moe.report.comparison import Curves, RouterCurve, costs, seeds
-from recsys_moe.report.experts import ExpertLoad, Likeness, Sharpness
-from recsys_moe.report.learning import Consistency, LearningCurves
-from recsys_moe.report.plots import INK, canvas, plain_log, render, whole_numbers
-from recsys_moe.report.quality import ErrorBy, Reliability, Roc
-from recsys_moe.report.specialisation import ExpertMap, GenreBreakdown
+from recsys_moe.lab.report import plots_comparison, plots_run
+from recsys_moe.lab.report.comparison import Curves, RouterCurve, costs, seeds
+from recsys_moe.lab.report.experts import ExpertLoad, Likeness, Sharpness
+from recsys_moe.lab.report.learning import Consistency, LearningCurves
+from recsys_moe.lab.report.plots import INK, canvas, plain_log, render, whole_numbers
+from recsys_moe.lab.report.quality import ErrorBy, Reliability, Roc
+from recsys_moe.lab.report.specialisation import ExpertMap, GenreBreakdown
 from tests.report.conftest import example_results
 
 LOAD = ExpertLoad(

@@ -14,7 +14,7 @@ from sklearn.metrics import roc_curve
 from recsys_moe.artifact.metrics import BinaryMetrics
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.data.columns import load_columns
-from recsys_moe.report.quality import (
+from recsys_moe.lab.report.quality import (
     ROC_POINTS,
     counts_in_training,
     error_by,
@@ -22,7 +22,7 @@ from recsys_moe.report.quality import (
     reliability,
     roc,
 )
-from recsys_moe.report.sample import take_sample
+from recsys_moe.lab.report.sample import take_sample
 
 
 def random_rows(rows: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.cli import app
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.report.write import plain
+from recsys_moe.lab.report.write import plain
 from tests.report.conftest import IDLE, report
 from tests.serve.test_page import ARGUMENTS
 
@@ -170,7 +170,7 @@ def test_a_report_that_fails_leaves_nothing(
     def fails(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("recsys_moe.report.write.document", fails)
+    monkeypatch.setattr("recsys_moe.lab.report.write.document", fails)
     with pytest.raises(OSError, match="No space"):
         report(compared, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ import torch
 from sklearn.decomposition import PCA
 
 from recsys_moe.errors import ConfigError
-from recsys_moe.report.specialisation import (
+from recsys_moe.lab.report.specialisation import (
     FEWEST,
     NEIGHBOURS,
     ExpertMap,

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from recsys_moe.errors import ConfigError, UserError
-from recsys_moe.executor import end_with_parent
+from recsys_moe.lab.jobs.executor import end_with_parent
 from recsys_moe.train.processes.signals import NUMBERS, handled
 from recsys_moe.train.processes.spinning import undecided
 from recsys_moe.train.processes.starter import rank

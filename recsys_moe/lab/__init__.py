@@ -1,0 +1,1 @@
+"""Routers side by side: many runs, and what they say."""

@@ -1,0 +1,1 @@
+"""Routers x task weights x seeds, a table with tests."""

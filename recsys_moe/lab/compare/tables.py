@@ -1,0 +1,206 @@
+"""A comparison for people: Markdown, LaTeX and CSV, with what its numbers mean."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from recsys_moe.lab.compare.paper_figures import RUNS
+from recsys_moe.lab.compare.results import Column, Group, Results, Row, TTest, is_bold
+from recsys_moe.lab.compare.significance import LEVEL, Spread
+
+NONE = "-"
+
+
+@dataclass(frozen=True)
+class Markup:
+    """How a cell is written in one language."""
+
+    plus_minus: str
+    bold: Callable[[str], str]
+    escape: Callable[[str], str]
+
+
+MARKDOWN = Markup(" +- ", lambda text: f"**{text}**", lambda text: text.replace("|", r"\|"))
+LATEX = Markup(r" $\pm$ ", lambda text: rf"\textbf{{{text}}}", lambda text: _tex(text))
+TEX_ESCAPES = str.maketrans(
+    {character: rf"\{character}" for character in "_%&#${}"}
+    | {"\\": r"\textbackslash{}", "<": "$<$", ">": "$>$", "~": r"\textasciitilde{}"}
+    | {"^": r"\textasciicircum{}"}
+)
+
+
+BOLD_NOTE = (
+    "Bold: the best of the routers that never evaluate all experts in training (k-sparse), where "
+    "the paper's test, one-sided and unpaired (Welch's t-test), against the best other one of "
+    f"them gives p < {LEVEL}."
+)
+
+
+def markdown(results: Results) -> str:
+    """A table per pair of task weights, and notes."""
+    parts = [_title(results)]
+    for group in results.groups:
+        header, *rows = _cells(group, results.columns, MARKDOWN)
+        lines = [header, ["---"] * len(header), *rows]
+        parts.append(f"Task weights: {_weights(group)}")
+        parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    notes = "\n".join(f"- {note}" for note in notes_of(results))
+    return "\n\n".join([*parts, notes]) + "\n"
+
+
+def latex(results: Results) -> str:
+    """A `table` with `booktabs` rules per pair of task weights."""
+    return "\n".join(_latex_table(results, group) for group in results.groups)
+
+
+def _latex_table(results: Results, group: Group) -> str:
+    header, *rows = _cells(group, results.columns, LATEX)
+    lines = [rf"{' & '.join(line)} \\" for line in rows]
+    caption = (
+        f"{_title(results)} Task weights: {_weights(group)}. {_cell_note(results)} {BOLD_NOTE}"
+    )
+    return "\n".join(
+        [
+            "% needs \\usepackage{booktabs}",
+            r"\begin{table}",
+            r"\centering",
+            rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
+            r"\toprule",
+            rf"{' & '.join(header)} \\",
+            r"\midrule",
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+            rf"\caption{{{_tex(caption)}}}",
+            r"\end{table}",
+            *(f"% {note}" for note in notes_of(results)),
+            "",
+        ]
+    )
+
+
+def csv_text(results: Results) -> str:
+    """A line per router and task weights: mean, standard error and n of each column, unrounded."""
+    lines = []
+    for group in results.groups:
+        for row in group.rows:
+            weights = {f"weight.{task}": weight for task, weight in group.weights.items()}
+            line = {"router": row.router, **weights, "runs": row.runs, "k_sparse": row.k_sparse}
+            for column in results.columns:
+                line |= _csv_cell(column.name, row.cells.get(column.name))
+                line[f"{column.name}.bold"] = column.name in row.bold
+                if column.better and group.rows and any(r.paper for r in group.rows):
+                    line |= _csv_cell(f"paper.{column.name}", row.paper.get(column.name))
+            lines.append(line)
+    names = list(dict.fromkeys(name for line in lines for name in line))
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return stream.getvalue()
+
+
+def _csv_cell(name: str, cell: Spread | None) -> dict[str, object]:
+    if cell is None:
+        return {f"{name}.mean": "", f"{name}.standard_error": ""}
+    error = "" if cell.standard_error is None else cell.standard_error
+    return {f"{name}.mean": cell.mean, f"{name}.standard_error": error}
+
+
+def notes_of(results: Results) -> list[str]:
+    """What the numbers are, in sentences."""
+    notes = [
+        _cell_note(results),
+        "Experts: distinct experts evaluated per example over all tasks; in training the mean over "
+        "the epochs (both passes, where a router makes two), at inference on the split.",
+        "s/epoch: median of a run's epochs, validation included, beside the other runs at work at "
+        "that time; parameters: of the whole model.",
+        f"{BOLD_NOTE} It is tested on the runs that made it the best.",
+        "p (Holm) corrects for comparing the best with each of the other k-sparse routers in its "
+        "column; columns and task weights are not corrected for. The paired test compares runs of "
+        "the same seed; all tests are one-sided.",
+        *(text for group in results.groups for text in _verdicts(group, results.columns)),
+    ]
+    if any(row.paper for group in results.groups for row in group.rows):
+        notes.append(
+            f"Paper: Tables 1 and S4, {RUNS} runs of a configuration tuned with 500 trials per "
+            "router, on another draw of the negatives and the split; in our units."
+        )
+    if results.missing:
+        notes.append(f"Not finished, hence not counted: {', '.join(results.missing)}.")
+    return notes
+
+
+def _cell_note(results: Results) -> str:
+    return (
+        f"Cells: mean +- standard error over seeds on the {results.split} split, each run at its "
+        "epoch with the lowest validation loss."
+    )
+
+
+def _verdicts(group: Group, columns: Iterable[Column]) -> list[str]:
+    titles = {column.name: column.title for column in columns}
+    names = {row.contender: row.router for row in group.rows}
+    return [
+        f"Weights {_weights(group)}, {titles[test.column]}: {names[test.best]} against "
+        f"{names[test.other]}: unpaired p {_p(test.unpaired)} (Holm {_p(test.unpaired_holm)}), "
+        f"paired p {_p(test.paired)} (Holm {_p(test.paired_holm)}){_bold_word(test)}."
+        for test in group.tests
+        if test.runner_up
+    ]
+
+
+def _bold_word(test: TTest) -> str:
+    return ", bold" if is_bold(test) else ""
+
+
+def _p(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.2g}"
+
+
+def _title(results: Results) -> str:
+    seeds = len(results.seeds)
+    return (
+        f"Routers on {results.data} (protocol {results.protocol}), {results.split} split, "
+        f"{seeds} {'seed' if seeds == 1 else 'seeds'}."
+    )
+
+
+def _weights(group: Group) -> str:
+    return ", ".join(f"{task} {weight:g}" for task, weight in group.weights.items())
+
+
+def _cells(group: Group, columns: Sequence[Column], markup: Markup) -> list[list[str]]:
+    """The header, then a line per router."""
+    beside = [c for c in columns if any(c.name in row.paper for row in group.rows)]
+    header = ["router", "k-sparse", "runs", *(column.title for column in columns)]
+    header += [f"paper {column.title}" for column in beside]
+    lines = [_line(row, columns, beside, markup) for row in group.rows]
+    return [[markup.escape(cell) for cell in header], *lines]
+
+
+def _line(
+    row: Row, columns: Sequence[Column], beside: Sequence[Column], markup: Markup
+) -> list[str]:
+    sparse = "yes" if row.k_sparse else row.experts
+    cells = [_cell(row.cells.get(c.name), c, c.name in row.bold, markup) for c in columns]
+    paper = [_cell(row.paper.get(column.name), column, False, markup) for column in beside]
+    return [markup.escape(row.router), sparse, str(row.runs), *cells, *paper]
+
+
+def _cell(cell: Spread | None, column: Column, bold: bool, markup: Markup) -> str:
+    if cell is None:
+        return NONE
+    if not column.digits:
+        return f"{cell.mean:,.0f}"  # parameters: the same for every seed
+    text = f"{cell.mean:.{column.digits}f}"
+    if cell.standard_error is not None:
+        text += f"{markup.plus_minus}{cell.standard_error:.{column.digits}f}"
+    return markup.bold(text) if bold else text
+
+
+def _tex(text: str) -> str:
+    return text.translate(TEX_ESCAPES).replace("+-", r"$\pm$")

@@ -1,0 +1,1 @@
+"""Where runs are executed: processes here, or a Ray cluster."""

@@ -1,0 +1,46 @@
+"""Where the runs of `compare` and `tune` are executed: here, or on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from recsys_moe.errors import ConfigError
+from recsys_moe.lab.jobs.executor import Executor
+from recsys_moe.lab.jobs.ray_cluster import check_address, load_ray
+from recsys_moe.lab.jobs.ray_executor import RayExecutor
+
+ENGINES = ("local", "ray")
+
+
+def choose_executor(
+    engine: str,
+    address: str | None,
+    out: Path,
+    *,
+    needed: Sequence[Path] = (),
+    jobs: int | None = None,
+    cpus: int | None = None,
+    gpus: int | None = None,
+) -> Executor | None:
+    """The executor of `--engine`, or None for `local`: the caller's own, in processes here.
+
+    `out`: the folder that all nodes share; `needed`: what else they must see, such as the data;
+    `jobs`: runs at a time; `cpus` and `gpus`: of each run, 1 and 0 by default.
+    Raises ConfigError.
+    """
+    if engine not in ENGINES:
+        raise ConfigError(f"--engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    options = {"--address": address, "--cpus-per-run": cpus, "--gpus-per-run": gpus}
+    if engine == "local":
+        for option, value in options.items():
+            if value is not None:
+                raise ConfigError(f"{option} is for --engine ray, got --engine local; leave it out")
+        return None
+    if address is None:
+        raise ConfigError("--engine ray needs --address: local, auto or HOST:PORT")
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs must be at least 1, got {jobs}; leave it out for the most")
+    check_address(address)
+    load_ray(address)
+    return RayExecutor(address, Path(out), tuple(needed), jobs, cpus or 1, gpus or 0)

@@ -1,0 +1,139 @@
+"""What `compare` and `tune` share: the lock of their folder, workers, steps of a run, progress."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import sys
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recsys_moe.artifact.run_folder import CHECKPOINTS, LAST
+from recsys_moe.errors import ConfigError, RunError
+from recsys_moe.lab.jobs.executor import Outcome, Step
+from recsys_moe.machine import cores
+
+logger = logging.getLogger("recsys_moe.local_runs")
+COMMAND = [sys.executable, "-m", "recsys_moe.cli"]
+SECONDS_TO_WAIT = 40.0
+"""For the processes of an earlier command that was killed to end."""
+
+
+def check_jobs(jobs: int | None) -> None:
+    """Raise ConfigError when there would be more processes than cores."""
+    if jobs is not None and not 1 <= jobs <= cores():
+        raise ConfigError(
+            f"--jobs must be in 1..{cores()}, the cores of this machine, got {jobs}; "
+            "leave it out for the most"
+        )
+
+
+def workers(configs: Sequence[dict[str, Any]], jobs: int | None, runs: int) -> tuple[int, int]:
+    """Processes at a time and threads of each: together never more than there are cores.
+
+    `configs`: resolved configurations of the runs; `runs`: how many there are.
+    """
+    accelerators = {config["trainer"]["accelerator"] for config in configs}
+    on_gpu = bool(accelerators - {"cpu"}) and torch.cuda.is_available()
+    wanted = jobs or (1 if on_gpu else cores())
+    at_once = max(min(wanted, runs), 1)
+    return at_once, cores() // at_once
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[tuple[int, ...]]:
+    """Hold the lock of `out`; yields the descriptors that keep it while a process has them open.
+
+    Processes inherit them: where we were killed, the lock is free when the last of them has ended.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    if sys.platform == "win32":
+        yield ()
+        return
+    with (out / ".lock").open("w") as stream:
+        _lock(stream.fileno(), out)
+        yield (stream.fileno(),)
+
+
+def _lock(descriptor: int, out: Path) -> None:
+    """Wait a while for the lock. Raises RunError."""
+    import fcntl
+
+    deadline = time.monotonic() + SECONDS_TO_WAIT
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"--out {out} is in use by another command or by runs that one has left; "
+                    "wait for it or stop it"
+                ) from None
+        time.sleep(0.2)
+
+
+def is_trained(run: Path) -> bool:
+    """True when `fit` has ended there: the model is the last that it writes."""
+    return (run / "model" / "manifest.json").is_file()
+
+
+def fit_step(run: Path, arguments: Sequence[str]) -> Step:
+    """`fit` with these arguments at `run`: continued where that is possible, else anew."""
+
+    def fit() -> list[str] | None:
+        if is_trained(run):
+            return None
+        # A checkpoint that was cut off while it was written lacks the archive's directory.
+        if zipfile.is_zipfile(run / CHECKPOINTS / LAST):
+            return [*COMMAND, "fit", *arguments, "--resume", "auto"]
+        if run.exists():
+            shutil.rmtree(run)
+        return [*COMMAND, "fit", *arguments]
+
+    return fit
+
+
+def evaluate_step(run: Path, split: str, data: Path) -> Step:
+    """`evaluate` of the run on a split."""
+
+    def evaluate() -> list[str] | None:
+        if (run / "evaluation" / f"{split}.json").is_file():
+            return None
+        return [*COMMAND, "evaluate", str(run), "--split", split, "--data", str(data)]
+
+    return evaluate
+
+
+class Progress:
+    """Plain lines: how many runs are finished, which failed, and how long the rest may take."""
+
+    def __init__(self, total: int, noun: str, done: int = 0) -> None:
+        """`noun`: what is counted, e.g. runs; `done`: those that were finished before."""
+        self.total, self.noun, self.done, self.ran = total, noun, done, 0
+        self.failures: list[str] = []
+        self.start = time.monotonic()
+
+    def add(self, outcome: Outcome, remark: str = "") -> None:
+        """Count a job that has ended; `remark` follows its name."""
+        job = outcome.job
+        self.ran += outcome.started > 0
+        if outcome.exit_code:
+            self.failures.append(f"{job.name} (exit {outcome.exit_code}, log {job.log})")
+            logger.error("failed: %s", self.failures[-1])
+        else:
+            self.done += 1
+        if outcome.started:
+            counted = f"{self.done} of {self.total} {self.noun}"
+            logger.info("%s: %s%s%s", counted, job.name, remark, self._left())
+
+    def _left(self) -> str:
+        left = self.total - self.done - len(self.failures)
+        seconds = (time.monotonic() - self.start) / self.ran * left
+        return f", about {math.ceil(seconds / 60)} min left" if left > 0 else ""

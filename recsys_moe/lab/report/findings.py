@@ -1,0 +1,181 @@
+"""What a run's figures say, in words: what to look at first, worst first."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from recsys_moe.artifact.metrics import CALIBRATION_BINS
+from recsys_moe.lab.report.experts import IDLE, ExpertLoad, Likeness, Sharpness
+from recsys_moe.lab.report.learning import Consistency, LearningCurves
+from recsys_moe.lab.report.quality import Quality
+
+Level = Literal["warning", "note"]
+
+DOMINANT = 0.5
+"""Share of first choices above which one expert is said to dominate."""
+STEADY = 0.8
+"""Share of examples that should keep their top expert in the last epoch."""
+MISCALIBRATED = 0.05
+WORSE_AT_END = 1.02
+"""Last validation loss over the best one, from which training went on too long."""
+DECIDED = 0.9
+"""Mass of the k largest probabilities, below which much of the distribution is cut off."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence and where its number stands."""
+
+    level: Level
+    text: str
+    figure: str
+    """Name of the figure that shows it, without ending; empty where none does."""
+
+
+def slug(name: str) -> str:
+    """A task's name for file names; another name gives another one."""
+    plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def percent(share: float) -> str:
+    """0.00123 -> 0.1%; small shares keep one digit that is not 0."""
+    value = 100 * share
+    if value == 0 or value >= 0.05:
+        return f"{value:.1f}%"
+    return f"{value:.1g}%" if value >= 1e-3 else "less than 0.001%"
+
+
+def join(names: Iterable[object]) -> str:
+    """1, 2 and 3"""
+    words = [str(name) for name in names]
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def named(experts: Sequence[int]) -> str:
+    """expert 3, or experts 3 and 4; at least one."""
+    return f"{'expert' if len(experts) == 1 else 'experts'} {join(experts)}"
+
+
+def expert_findings(load: ExpertLoad) -> Iterator[Finding]:
+    """Idle experts, experts without weight, and an expert that takes most."""
+    even = max(load.even.values(), default=0.0)
+    for e in load.idle:
+        text = f"Expert {e} is idle: it is visited by {percent(load.either[e])} of examples"
+        yield _warn(f"{text} (an even share would be {percent(even)} per task).", "load")
+    for e in load.light:
+        weights = [f"{percent(w[e])} of the weight for {task}" for task, w in load.weight.items()]
+        yield _warn(f"Expert {e} hardly counts: it is visited but gets {join(weights)}.", "load")
+    for task, visits in load.visits.items():
+        few = [e for e, v in enumerate(visits) if v <= IDLE * load.even[task]]
+        if spared := [e for e in few if e not in load.idle]:
+            words = join(f"{e} ({percent(visits[e])})" for e in spared)
+            experts = "expert" if len(spared) == 1 else "experts"
+            text = f"Hardly visited for {task}, but used elsewhere: {experts} {words}."
+            yield _note(text, "load")
+    for task, first in load.first.items():
+        busiest = max(range(len(first)), key=first.__getitem__)
+        if len(first) > 2 and first[busiest] > DOMINANT:
+            share = percent(first[busiest])
+            text = f"Expert {busiest} is the first choice of {share} of examples for {task}."
+            yield _warn(text, "load")
+        nobody = 1 - sum(first)
+        if nobody > 1e-6:
+            yield _warn(f"{percent(nobody)} of examples are taken by no expert for {task}.", "load")
+
+
+def likeness_findings(found: Likeness) -> Iterator[Finding]:
+    for a, b, cosine in found.twins:
+        text = f"Experts {a} and {b} are nearly identical: the cosine of their outputs is"
+        yield _warn(f"{text} {cosine:.3f}.", "likeness")
+    for e in found.silent:
+        yield _warn(f"Expert {e} answers 0 to every example.", "likeness")
+
+
+def sharpness_findings(found: Sharpness) -> Iterator[Finding]:
+    for task, mass in found.mass.items():
+        k = found.kept[task]
+        if found.basis[task] == "probabilities" and k < len(mass) and mass[k - 1] < DECIDED:
+            text = f"For {task} the {k} most probable experts hold {percent(mass[k - 1])} of"
+            yield _note(f"{text} the router's probability; the rest is cut off.", "mass")
+
+
+def consistency_findings(found: Consistency) -> Iterator[Finding]:
+    for task, same in found.same.items():
+        if same and same[-1] < STEADY:
+            text = f"Routing for {task} is not settled: only {percent(same[-1])} of examples kept"
+            yield _warn(f"{text} their top expert in epoch {found.epochs[-1]}.", "consistency")
+
+
+def learning_findings(found: LearningCurves, asked: int) -> Iterator[Finding]:
+    """`asked`: trainer.max_epochs."""
+    last, best = found.epochs[-1], min(found.val_loss)
+    if found.best_epoch == last == asked:
+        yield _note(
+            f"The validation loss was still falling in the last epoch ({last}): "
+            "more epochs may help.",
+            "learning",
+        )
+    if found.val_loss[-1] > WORSE_AT_END * best:
+        yield _note(
+            f"The validation loss rose from {best:.4f} (epoch {found.best_epoch}) to "
+            f"{found.val_loss[-1]:.4f} (epoch {last}); the model is that of epoch "
+            f"{found.best_epoch}.",
+            "learning",
+        )
+
+
+def quality_findings(task: str, found: Quality) -> Iterator[Finding]:
+    if found.roc and found.roc.auc < 0.55:
+        text = f"{task} is hardly better than chance: AUC {found.roc.auc:.3f}"
+        yield _warn(f"{text} (0.5 is guessing).", f"roc-{slug(task)}")
+    if found.reliability:
+        errors = found.reliability.error
+        raw, best = errors["raw"], errors.get("calibrated", errors["raw"])
+        figure = f"calibration-{slug(task)}"
+        if best > MISCALIBRATED:
+            text = f"Probabilities of {task} are off by {100 * best:.1f} points on average"
+            yield _warn(f"{text} ({CALIBRATION_BINS} bins).", figure)
+        elif raw > MISCALIBRATED:
+            text = f"Raw probabilities of {task} are off by {100 * raw:.1f} points on average;"
+            yield _note(f"{text} calibrated ones by {100 * best:.1f}.", figure)
+
+
+def spread_finding(task: str, rmse: float, spread: float) -> Finding | None:
+    """A regression that does no better than the mean label. `spread`: the labels' deviation."""
+    if rmse < spread:
+        return None
+    text = f"{task} is no better than always predicting the mean: RMSE {rmse:.3f} against"
+    return _warn(f"{text} {spread:.3f}.", f"error-{slug(task)}")
+
+
+def difference_finding(computed: dict[str, Any], recorded: dict[str, Any]) -> Finding | None:
+    """The model gave other numbers here than the run folder has on record."""
+    if math.isclose(computed["loss"], recorded["loss"], rel_tol=1e-4):
+        return None
+    text = f"The loss of these rows is {computed['loss']:.6f}; evaluation/{computed['split']}.json"
+    return _warn(f"{text} of the run has {recorded['loss']:.6f}.", "")
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: finding.level != "warning")
+
+
+def in_short(findings: Sequence[Finding]) -> str:
+    warnings = sum(finding.level == "warning" for finding in findings)
+    if not warnings:
+        return "Nothing stands out."
+    return f"{warnings} {'thing stands' if warnings == 1 else 'things stand'} out."
+
+
+def _warn(text: str, figure: str) -> Finding:
+    return Finding("warning", text, figure)
+
+
+def _note(text: str, figure: str) -> Finding:
+    return Finding("note", text, figure)

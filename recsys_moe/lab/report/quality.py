@@ -1,0 +1,198 @@
+"""How good the predictions are, and for whom: ROC, calibration, error by activity and popularity.
+
+Axes: N labelled rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from recsys_moe.artifact.calibration import identity
+from recsys_moe.artifact.metrics import CALIBRATION_BINS, exact_auc
+from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.lab.report.sample import Sample
+from recsys_moe.schema import TaskKind
+
+ROC_POINTS = 400
+GROUPS = 6
+"""Groups of users or items, of about as many rows each."""
+Z95 = 1.959964
+"""97.5% quantile of the normal law."""
+
+
+@dataclass(frozen=True)
+class Roc:
+    """The receiver operating characteristic of one binary task."""
+
+    task: str
+    rows: int
+    positive: int
+    auc: float
+    """Exact, of all rows and not of the points below."""
+    false_positive: list[float]
+    true_positive: list[float]
+    """Points of the curve, thinned evenly along it; from (0, 0) to (1, 1)."""
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Predicted probability against what happened, in bins of equal width."""
+
+    task: str
+    rows: int
+    curves: dict[str, dict[str, list[float]]]
+    """`raw` and, where calibration changes anything, `calibrated`: of each bin that has rows
+    `predicted` (mean), `observed` (share of positives) and `rows`."""
+    error: dict[str, float]
+    """Expected calibration error: mean |predicted - observed| weighted by the rows of the bins."""
+
+
+@dataclass(frozen=True)
+class ErrorBy:
+    """A metric of one task in groups of users by activity, or of items by popularity."""
+
+    task: str
+    metric: str
+    """`RMSE` for a regression task, `AUC` for a binary one."""
+    by: str
+    """`user activity` or `item popularity`."""
+    low: list[int]
+    high: list[int]
+    """Least and most watched training rows of the users (items) of each group."""
+    rows: list[int]
+    value: list[float]
+    """NaN where it is undefined."""
+    margin: list[float]
+    """Half a 95% interval, from the spread of the squared errors of single rows; NaN for AUC."""
+
+
+def roc(task: str, logits_N: Tensor, labels_N: Tensor) -> Roc | None:
+    """None with labels of one class only."""
+    rows, positive = len(labels_N), int(labels_N.sum())
+    if not 0 < positive < rows:
+        return None
+    order_N = logits_N.argsort(descending=True, stable=True)
+    hits_N = labels_N[order_N].double().cumsum(0)
+    # One point per distinct score: rows of one score are above or below a threshold together.
+    ends_P = torch.cat([logits_N[order_N].diff() != 0, torch.ones(1, dtype=torch.bool)])
+    hits_P = hits_N[ends_P]
+    seen_P = torch.arange(1, rows + 1)[ends_P]
+    rates = ((seen_P - hits_P) / (rows - positive), hits_P / positive)
+    x_P, y_P = (torch.cat([rate.new_zeros(1), rate]) for rate in rates)
+    kept = _thinned(x_P + y_P, ROC_POINTS)
+    return Roc(
+        task, rows, positive, exact_auc(logits_N, labels_N), x_P[kept].tolist(), y_P[kept].tolist()
+    )
+
+
+def _thinned(way_P: Tensor, most: int) -> Tensor:
+    """Indices of at most `most` points, evenly along the ascending `way_P`; both ends stay."""
+    if len(way_P) <= most:
+        return torch.arange(len(way_P))
+    wanted = torch.linspace(0, float(way_P[-1]), most, dtype=way_P.dtype)
+    return torch.searchsorted(way_P, wanted).clamp(max=len(way_P) - 1).unique()
+
+
+def reliability(task: str, curves: dict[str, Tensor], labels_N: Tensor) -> Reliability:
+    """`curves`: named probabilities (N,) of the same rows."""
+    found = {name: _bins(probability_N, labels_N) for name, probability_N in curves.items()}
+    error = {}
+    for name, bins in found.items():
+        parts = zip(bins["predicted"], bins["observed"], bins["rows"], strict=True)
+        error[name] = sum(n * abs(p - o) for p, o, n in parts) / max(len(labels_N), 1)
+    return Reliability(task, len(labels_N), found, error)
+
+
+def _bins(probability_N: Tensor, labels_N: Tensor) -> dict[str, list[float]]:
+    """A probability on the border of two bins goes to the upper one, as in the metric `ece`."""
+    place_N = (probability_N.double() * CALIBRATION_BINS).long().clamp(0, CALIBRATION_BINS - 1)
+    counts = torch.bincount(place_N, minlength=CALIBRATION_BINS).double()
+    sums = (
+        torch.bincount(place_N, weights=values_N.double(), minlength=CALIBRATION_BINS)
+        for values_N in (probability_N, labels_N)
+    )
+    used = counts > 0
+    predicted, observed = ((total / counts)[used].tolist() for total in sums)
+    return {"predicted": predicted, "observed": observed, "rows": counts[used].tolist()}
+
+
+def counts_in_training(artifact: Artifact) -> dict[str, Tensor]:
+    """Watched training rows of each user and of each item; unseen ids (the last index) have 0."""
+    users = torch.cat([artifact.seen["offsets"].diff(), torch.zeros(1, dtype=torch.int64)])
+    items = torch.bincount(artifact.seen["items"].long(), minlength=artifact.schema.item.size + 1)
+    items[artifact.schema.item.size] = 0
+    return {"user activity": users, "item popularity": items}
+
+
+def error_by(
+    task: str, kind: TaskKind, by: str, count_N: Tensor, logits_N: Tensor, labels_N: Tensor
+) -> ErrorBy:
+    """Groups of rows by the count of their user or item; equal counts are in one group."""
+    values, place_N = count_N.unique(return_inverse=True)
+    rows_V = torch.bincount(place_N, minlength=len(values))
+    # The group of a value is where the middle of its rows falls among all rows.
+    middle_V = rows_V.cumsum(0) - rows_V / 2
+    group_V = (middle_V * GROUPS / max(len(count_N), 1)).long().clamp(max=GROUPS - 1)
+    found: list[tuple[int, int, int, float, float]] = []
+    for group in group_V.unique().tolist():
+        mine_V = group_V == group
+        mask_N = mine_V[place_N]
+        metric, margin = _metric(kind, logits_N[mask_N], labels_N[mask_N])
+        ends = int(values[mine_V].min()), int(values[mine_V].max())
+        found.append((*ends, int(mask_N.sum()), metric, margin))
+    columns = [list(column) for column in zip(*found, strict=True)] or [[] for _ in range(5)]
+    name = "RMSE" if kind == "regression" else "AUC"
+    return ErrorBy(task, name, by, *columns)
+
+
+def _metric(kind: TaskKind, logits_N: Tensor, labels_N: Tensor) -> tuple[float, float]:
+    """RMSE with its margin by the delta method, d sqrt(m) = dm / (2 sqrt(m)); or AUC."""
+    if kind == "binary":
+        positive = int(labels_N.sum())
+        defined = 0 < positive < len(labels_N)
+        return (exact_auc(logits_N, labels_N) if defined else math.nan), math.nan
+    squares_N = (logits_N - labels_N).double().square()
+    rmse = math.sqrt(float(squares_N.mean()))
+    if len(squares_N) < 2 or rmse == 0:
+        return rmse, math.nan
+    error = float(squares_N.std()) / math.sqrt(len(squares_N))
+    return rmse, Z95 * error / (2 * rmse)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """All figures of one task."""
+
+    roc: Roc | None
+    reliability: Reliability | None
+    groups: list[ErrorBy]
+
+
+def quality(artifact: Artifact, sample: Sample, index: int) -> Quality | None:
+    """Figures of task number `index`; None where no row is labelled."""
+    task, labels_N = artifact.schema.tasks[index], sample.columns.labels[:, index]
+    mask_N = ~labels_N.isnan()
+    if not bool(mask_N.any()):
+        return None
+    logits_N, labels_N = sample.logits_NT[mask_N, index], labels_N[mask_N]
+    counts = counts_in_training(artifact)
+    places = {"user activity": sample.columns.user, "item popularity": sample.columns.item}
+    groups = [
+        error_by(
+            task.name, task.kind, by, counts[by][places[by][mask_N].long()], logits_N, labels_N
+        )
+        for by in counts
+    ]
+    if task.kind != "binary":
+        return Quality(None, None, groups)
+    curves = {"raw": logits_N.sigmoid()}
+    fit = artifact.calibration.get(task.name)
+    if fit is not None and fit != identity(fit.rows):
+        curves["calibrated"] = fit.apply(logits_N)
+    return Quality(
+        roc(task.name, logits_N, labels_N), reliability(task.name, curves, labels_N), groups
+    )

@@ -1,0 +1,166 @@
+"""What a study was asked to search; plan.json keeps later starts from mixing trials."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from recsys_moe.artifact.evaluate import task_weights
+from recsys_moe.artifact.run_folder import data_hashes, write_json
+from recsys_moe.config.settings import Config, merge, parse_config, suggestion
+from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.lab.compare.plan import flat, parse_weights
+from recsys_moe.lab.tune.space import Space, make_space
+from recsys_moe.schema import Schema
+
+PLAN_FILE = "plan.json"
+FORMAT_VERSION = 1
+SAMPLERS = ("random", "tpe")
+PRUNERS = ("none", "asha")
+Raw = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the user asked for."""
+
+    config: Config
+    """What all trials share."""
+    trials: int
+    """In the whole study, >= 1."""
+    fixed: Collection[str] = ()
+    """Keys that the user gave on the command line: they are not searched."""
+    space: Raw | None = None
+    """Unvalidated, as a file holds it: over the space of the router."""
+    weights: str | None = None
+    """`0.9,0.1`: task weights in the order of schema.json; None: those of the configuration."""
+    sampler: str = "tpe"
+    pruner: str | None = None
+    """None: `asha` with `tpe`, `none` with `random`, which is the paper's search."""
+    storage: str | None = None
+    """URL of a database; None: study.db in the folder."""
+    evaluate_test: bool = False
+    """Also evaluate finished trials on the test split, for the curve alone."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One search on one data set. What trials share, and must not change between starts."""
+
+    study: str
+    """Its name in the storage, made once."""
+    files: dict[str, str]
+    """SHA-256 of the data's files."""
+    config: Raw
+    """Resolved configuration; trials differ from it in the keys of the space."""
+    space: Space
+    sampler: str
+    pruner: str
+    storage: str
+    """Without password; `study.db` for the file in the folder."""
+
+    @property
+    def router(self) -> str:
+        return str(self.config["model"]["router"]["name"])
+
+    def to_json(self) -> Raw:
+        space = {key: dimension.to_json() for key, dimension in self.space.items()}
+        return {"format_version": FORMAT_VERSION, **vars(self), "space": space}
+
+
+def make_plan(request: Request, data: Path, storage: str) -> Plan:
+    """Validate everything before the first trial. Raises ConfigError and DataError.
+
+    `storage`: the request's, in words that are safe to write.
+    """
+    schema = Schema.load(data)
+    if request.trials < 1:
+        raise ConfigError(f"--trials must be at least 1, got {request.trials}")
+    pruner = request.pruner or ("asha" if request.sampler == "tpe" else "none")
+    for option, value, known in (
+        ("--sampler", request.sampler, SAMPLERS),
+        ("--pruner", pruner, PRUNERS),
+    ):
+        if value not in known:
+            raise ConfigError(f"{option} must be one of {', '.join(known)}, got {value!r}")
+    config = _with_weights(request, schema)
+    space = make_space(config, schema.name, request.space or {}, request.fixed)
+    name = f"{request.config.model.router.name}-{uuid.uuid4().hex[:12]}"
+    return Plan(name, data_hashes(data), config, space, request.sampler, pruner, storage)
+
+
+def _with_weights(request: Request, schema: Schema) -> Raw:
+    """The configuration with a weight for every task: the same for all trials."""
+    names = [task.name for task in schema.tasks]
+    for task in request.config.tasks:
+        if task not in names:
+            raise ConfigError(f"tasks: unknown task {task!r}; {suggestion(task, names)}")
+    weights = task_weights(request.config, schema.tasks)
+    if request.weights is not None:
+        weights = list(parse_weights(request.weights, schema))
+    tasks = {name: {"weight": weight} for name, weight in zip(names, weights, strict=True)}
+    raw: Raw = request.config.model_dump(mode="json")
+    return parse_config(merge(raw, {"tasks": tasks})).model_dump(mode="json")
+
+
+def check_folder(out: Path) -> None:
+    """Raise ConfigError when `out` holds something else than a study."""
+    if not out.exists() or (out / PLAN_FILE).is_file():
+        return
+    if not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()):
+        raise ConfigError(f"--out {out} exists and is no study; choose another folder")
+
+
+def settle(plan: Plan, out: Path) -> Plan:
+    """`plan` as the study that OUT/plan.json holds, or as a new one, which is written there.
+
+    Raises ConfigError or DataError, naming the difference, where its trials could not go on.
+    """
+    file = out / PLAN_FILE
+    if file.is_file():
+        before = _load(file)
+        plan = replace(plan, study=before["study"])
+        _check_same(before, json.loads(json.dumps(plan.to_json())), out)
+    else:
+        write_json(file, plan.to_json())
+    return plan
+
+
+def _load(file: Path) -> Raw:
+    try:
+        raw: Raw = json.loads(file.read_text(encoding="utf-8"))
+        if "contenders" in raw:
+            raise ConfigError(f"--out {file.parent} is a comparison; tune into another folder")
+        if raw["format_version"] != FORMAT_VERSION:
+            raise ConfigError(f"{file} is of another version; tune into another folder")
+        _ = raw["study"], dict(raw["files"]), dict(raw["space"]), dict(raw["config"])
+        return raw
+    except (ValueError, LookupError, TypeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{file} is damaged; tune into another folder") from None
+
+
+def _check_same(before: Raw, now: Raw, out: Path) -> None:
+    for path in sorted(before["files"].keys() | now["files"].keys()):
+        if before["files"].get(path) != now["files"].get(path):
+            raise DataError(f"--out {out} is on other data: {path} differs; choose another --out")
+    was, is_ = _settings(before), _settings(now)
+    for setting in sorted(was.keys() | is_.keys()):
+        if was.get(setting) != is_.get(setting):
+            raise ConfigError(
+                f"{setting} of {out} is {was.get(setting)} and must stay so, "
+                f"got {is_.get(setting)}; choose another --out"
+            )
+
+
+def _settings(plan: Raw) -> Raw:
+    """What must stay, in the user's spelling."""
+    options = {f"--{name}": plan[name] for name in ("sampler", "pruner", "storage")}
+    space = {f"--space {key}": dimension for key, dimension in plan["space"].items()}
+    config = {key: value for key, value in flat(plan["config"]) if key not in plan["space"]}
+    return {**options, **space, **config}

@@ -1,0 +1,196 @@
+"""tune: trials of one router as run folders, resumable, and what came of them.
+
+This process alone talks to the study. A trial is a `fit` in a process of its own; its metrics.csv
+has the loss of every finished epoch, also of those before a kill, and tells whether to cut it.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from recsys_moe.artifact.run_folder import write_text
+from recsys_moe.errors import ConfigError, Interrupted, RunError
+from recsys_moe.lab.jobs.executor import Executor, Job, LocalExecutor, Outcome
+from recsys_moe.lab.jobs.local_runs import (
+    Progress,
+    alone,
+    check_jobs,
+    evaluate_step,
+    fit_step,
+    is_trained,
+    workers,
+)
+from recsys_moe.lab.tune import results as tune_results
+from recsys_moe.lab.tune.plan import Plan, Request, check_folder, make_plan, settle
+from recsys_moe.lab.tune.results import Results, epoch_losses, log_file, read_evaluation, run_folder
+from recsys_moe.lab.tune.study import OpenTrial, Study, load_optuna, safe_storage
+from recsys_moe.schema import Schema
+
+NOT_FINITE = re.compile(r"^error: .*loss became -?(nan|inf)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    results: Results
+    failures: list[str]
+    """A failed trial each: its number, exit code and log."""
+
+    def check(self) -> None:
+        """Raise RunError naming the trials that failed."""
+        if self.failures:
+            raise RunError(
+                f"{len(self.failures)} of the trials failed: {'; '.join(self.failures)}; "
+                "the same command tries them again"
+            )
+
+
+def tune(
+    request: Request,
+    data: Path,
+    out: Path,
+    *,
+    jobs: int | None = None,
+    executor: Executor | None = None,
+) -> Tuning:
+    """Bring the study at `out` to `request.trials` trials, then write its results there.
+
+    `jobs`: trials at a time, by default one per core, or one where they would share a GPU.
+    `executor`: where trials run instead of in processes of this machine.
+    Raises ConfigError, DataError, RunError, and Interrupted on SIGINT and SIGTERM.
+    """
+    data, out = Path(data), Path(out)
+    load_optuna()
+    check_jobs(jobs)
+    check_folder(out)
+    plan = make_plan(request, data, safe_storage(request.storage))
+    with alone(out) as lock:
+        plan = settle(plan, out)
+        at_once = workers([plan.config], jobs, request.trials)
+        executor = executor or LocalExecutor(*at_once, inherited=lock)
+        with closing(Study(plan, out, request.storage)) as study:
+            search = _Search(plan, study, data, out, request)
+            failures = search.run(executor)
+            results = search.write()
+        tune_results.plot(results, out)
+        return Tuning(results, failures)
+
+
+class _Search:
+    """Trials under way, between the study and the executor."""
+
+    def __init__(self, plan: Plan, study: Study, data: Path, out: Path, request: Request) -> None:
+        self.plan, self.study, self.data, self.out = plan, study, data, out
+        self.request = request
+        self.open: dict[str, OpenTrial] = {}
+        """By name of their job."""
+
+    def run(self, executor: Executor) -> list[str]:
+        """Failures, in words."""
+        entries = self.study.entries()
+        finished = sum(entry.state != "running" for entry in entries)
+        total = max(self.request.trials, len(entries))
+        progress = Progress(total, "trials", finished)
+        try:
+            with closing(executor.run(self._jobs())) as outcomes:
+                for outcome in outcomes:
+                    self._settle(outcome, progress)
+        except (KeyboardInterrupt, SystemExit) as stop:
+            number = signal.SIGINT if isinstance(stop, KeyboardInterrupt) else signal.SIGTERM
+            raise Interrupted(
+                f"interrupted; {progress.done} of {total} trials are finished in {self.out}: "
+                "the same command continues",
+                number,
+            ) from None
+        return progress.failures
+
+    def write(self) -> Results:
+        schema = Schema.load(self.data)
+        results = tune_results.collect(self.plan, schema, self.study.entries(), self.out)
+        tune_results.write(results, self.plan, self.out)
+        return results
+
+    def _jobs(self) -> Iterator[Job]:
+        """Evaluations that are missing, trials that were under way, then new ones."""
+        entries = self.study.entries()
+        for entry in entries:
+            if entry.state == "complete" and self._lacks_test(entry.number):
+                yield self._evaluation(entry.number)
+        for entry in entries:
+            if entry.state == "running":
+                yield self._training(self.study.reopen(entry.number))
+        for _ in range(len(entries), self.request.trials):
+            yield self._training(self.study.ask())
+
+    def _lacks_test(self, number: int) -> bool:
+        run = run_folder(self.out, number)
+        asked = self.request.evaluate_test and is_trained(run)
+        return asked and read_evaluation(run, "test") is None
+
+    def _evaluation(self, number: int) -> Job:
+        run = run_folder(self.out, number)
+        step = evaluate_step(run, "test", self.data)
+        return Job(f"test of {run.name}", (step,), log_file(self.out, number))
+
+    def _training(self, trial: OpenTrial) -> Job:
+        run, config = run_folder(self.out, trial.number), self._config(trial)
+        arguments = ["--data", str(self.data), "--config", str(config), "--out", str(run)]
+        self.open[run.name] = trial
+        evaluate = evaluate_step(run, "test", self.data)
+
+        def test() -> list[str] | None:
+            wanted = self.request.evaluate_test and not self._is_cut(trial)
+            return evaluate() if wanted else None
+
+        steps = fit_step(run, arguments), test
+        log = log_file(self.out, trial.number)
+        return Job(run.name, steps, log, lambda: self._is_cut(trial))
+
+    def _config(self, trial: OpenTrial) -> Path:
+        file = self.out / "configs" / f"{trial.number:04d}.yaml"
+        try:
+            write_text(file, tune_results.trial_config(self.plan, trial.params))
+        except ConfigError as error:
+            raise ConfigError(
+                f"trial {trial.number}: {error}; the space holds values that do not go together: "
+                "choose another --space and --out"
+            ) from None
+        return file
+
+    def _is_cut(self, trial: OpenTrial) -> bool:
+        return trial.report(epoch_losses(run_folder(self.out, trial.number)))
+
+    def _settle(self, outcome: Outcome, progress: Progress) -> None:
+        """Tell the study how a trial has ended, and people."""
+        trial = self.open.pop(outcome.job.name, None)
+        untested = trial is not None and self._is_untested(trial)
+        ending = "" if trial is None else self._ending(trial)
+        if ending and not untested:
+            outcome = Outcome(outcome.job, 0, outcome.started)
+        if outcome.started or trial is not None:
+            self.write()
+        if trial is not None or outcome.exit_code:
+            progress.add(outcome, ending)
+
+    def _is_untested(self, trial: OpenTrial) -> bool:
+        """Trained to its end, and without the test result that was asked for."""
+        return not self._is_cut(trial) and self._lacks_test(trial.number)
+
+    def _ending(self, trial: OpenTrial) -> str:
+        """In words; empty for a trial that has not ended but failed: it stays open."""
+        run = run_folder(self.out, trial.number)
+        if self._is_cut(trial):
+            return f" pruned after epoch {max(epoch_losses(run))}"
+        if (result := read_evaluation(run, "val")) is not None:
+            trial.complete(result["loss"])
+            return f" val loss {result['loss']:.4f}"
+        log = log_file(self.out, trial.number)
+        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+        if NOT_FINITE.search(text.rpartition("\n$ ")[2]):
+            trial.diverge()
+            return " diverged"
+        return ""

@@ -1,0 +1,286 @@
+"""The study in its database: parameters of trials, what they reported, how they ended.
+
+One process writes: trials train in processes of their own and know nothing of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from recsys_moe.errors import ConfigError, RunError, UserError
+from recsys_moe.lab.tune.plan import Plan
+from recsys_moe.lab.tune.space import Choices, Space
+from recsys_moe.seeds import stream_seed
+
+DATABASE = "study.db"
+SCHEMES = ("sqlite", "postgresql")
+REDUCTION = 4
+"""Of so many trials that come as far, one goes on (Li et al. 2020, ASHA's eta)."""
+DIVERGED, DECIDED = "diverged", "decided"
+"""Attributes of a trial: it has diverged; the last epoch after which it was let go on."""
+WRITTEN_OPTIONS = ("dbname", "host", "port", "service", "sslmode", "user")
+"""Of a storage's query, what may be written down: no other one is known to hold no secret."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A trial as the database has it."""
+
+    number: int
+    state: str
+    """complete, pruned, diverged, or running: also one that was under way when all was killed."""
+    params: dict[str, Any]
+    loss: float | None
+    """Lowest validation loss, of a pruned trial that until it was cut; None where it has none."""
+
+
+def load_optuna() -> Any:
+    """optuna, which only tuning needs. Raises ConfigError where it is not installed."""
+    try:
+        import optuna
+    except ImportError:
+        raise ConfigError(
+            'tuning needs optuna, which is not installed: pip install "recsys-moe[tune]"'
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def safe_storage(url: str | None) -> str:
+    """A storage in words without its secrets. Raises ConfigError when it is none we take."""
+    if url is None:
+        return DATABASE
+    load_optuna()
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        parsed = make_url(url)
+        # An @ in the host is the rest of a password with an @.
+        known = parsed.get_backend_name() in SCHEMES and "@" not in (parsed.host or "")
+    except (ArgumentError, ValueError):
+        known = False
+    if not known or not parsed.database:
+        # The value is not repeated: it may hold a password.
+        raise ConfigError(
+            "--storage must look like sqlite:///FILE or postgresql://USER@HOST/DATABASE; "
+            "an @ in a password is written %40; leave it out for a file in --out"
+        )
+    query = {name: value for name, value in parsed.query.items() if name in WRITTEN_OPTIONS}
+    return parsed.set(query=query).render_as_string(hide_password=True)
+
+
+def _file_url(database: Path) -> str:
+    """Whatever is in the name: a ? in it begins no query."""
+    from sqlalchemy import URL
+
+    return URL.create("sqlite", database=str(database.resolve())).render_as_string()
+
+
+def rungs(max_epochs: int) -> list[int]:
+    """Epochs after which a trial may be cut: a sixteenth and a quarter of all."""
+    first = max(max_epochs // REDUCTION**2, 1)
+    return [epoch for epoch in (first, first * REDUCTION) if epoch < max_epochs]
+
+
+class Study:
+    """Asks for parameters and takes results. Raises RunError when the database fails."""
+
+    def __init__(self, plan: Plan, out: Path, storage: str | None) -> None:
+        self.optuna = load_optuna()
+        self.plan, self.out = plan, out
+        self.rungs = rungs(plan.config["trainer"]["max_epochs"])
+        url = storage or _file_url(out / DATABASE)
+        with self._stored():
+            self._storage = self._open(url)
+            self._study = self.optuna.create_study(
+                study_name=plan.study,
+                storage=self._storage,
+                load_if_exists=True,
+                direction="minimize",
+                pruner=self._pruner(),
+            )
+        if not self.entries() and any((out / "trials").glob("*")):
+            raise RunError(
+                f"the study {plan.study} is not in --storage {plan.storage}, but {out} has trials; "
+                "bring the database back or choose another --out"
+            )
+
+    def close(self) -> None:
+        """Give the connections back to the database."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
+    def _open(self, url: str) -> Any:
+        try:
+            return self.optuna.storages.RDBStorage(url)
+        except ImportError:
+            raise ConfigError(
+                f"--storage {self.plan.storage} needs a driver that is not installed; for "
+                "PostgreSQL: pip install psycopg[binary], and begin with postgresql+psycopg://"
+            ) from None
+
+    def _pruner(self) -> Any:
+        if self.plan.pruner == "none":
+            return self.optuna.pruners.NopPruner()
+        first = self.rungs[0] if self.rungs else 1
+        return self.optuna.pruners.SuccessiveHalvingPruner(first, REDUCTION)
+
+    @contextmanager
+    def _stored(self) -> Iterator[None]:
+        from sqlalchemy.exc import SQLAlchemyError
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", self.optuna.exceptions.ExperimentalWarning)
+            try:
+                yield
+            except (SQLAlchemyError, self.optuna.exceptions.StorageInternalError) as error:
+                cause = str(getattr(error, "orig", None) or error.__cause__ or error)
+                raise RunError(
+                    f"--storage {self.plan.storage}: {cause.splitlines()[0]}; finished runs are in "
+                    f"{self.out}: the same command continues once the database answers"
+                ) from None
+            except UserError:
+                raise
+            except RuntimeError as error:  # tables of another version of optuna
+                raise RunError(f"--storage {self.plan.storage}: {error}") from None
+
+    def entries(self) -> list[Entry]:
+        """All trials so far, in the order in which they were asked for."""
+        with self._stored():
+            found = self._study.get_trials(deepcopy=False)
+        return [
+            Entry(
+                t.number, self._state(t), dict(t.params), t.value if t.state.is_finished() else None
+            )
+            for t in found
+            if t.state.name != "WAITING"  # queued by another tool, not begun
+        ]
+
+    def _state(self, trial: Any) -> str:
+        if DIVERGED in trial.user_attrs and trial.state.is_finished():
+            return DIVERGED
+        return str(trial.state.name).lower()
+
+    def ask(self) -> OpenTrial:
+        """A new trial. What it draws follows from the seed, its number and the results so far."""
+        number = len(self.entries())
+        seed = stream_seed(self.plan.config["trainer"]["seed"], "tune", number) % 2**32
+        with self._stored():
+            self._study.sampler = self._sampler(seed)
+            return OpenTrial(self, self._study.ask())
+
+    def _sampler(self, seed: int) -> Any:
+        samplers = self.optuna.samplers
+        if self.plan.sampler == "random":
+            return samplers.RandomSampler(seed)
+        # So that several trials at once do not all try the same place.
+        return samplers.TPESampler(seed=seed, constant_liar=True)
+
+    def reopen(self, number: int) -> OpenTrial:
+        """One that is running, with the parameters that it has."""
+        with self._stored():
+            trial = self._study.get_trials(deepcopy=False)[number]
+            return OpenTrial(self, self.optuna.trial.Trial(self._study, trial._trial_id))
+
+
+class OpenTrial:
+    """A trial that has not ended in the study."""
+
+    def __init__(self, study: Study, trial: Any) -> None:
+        self.study, self._trial = study, trial
+        self.number: int = trial.number
+        self.params = _draw(trial, study.plan.space)
+        self.ended = False
+        frozen = study._study.get_trials(deepcopy=False)[self.number]
+        self._reported = set(frozen.intermediate_values)
+        # The next epoch is reported after the decision only, so the last alone may lack it.
+        last = max(self._reported, default=1)
+        self._decided = max(frozen.user_attrs.get(DECIDED, 0), last - 1)
+
+    def report(self, losses: dict[int, float]) -> bool:
+        """Validation losses by epoch, from 1 on; True when the trial is cut, now or before.
+
+        What counts after an epoch is the lowest loss until then. Cuts are decided at their
+        epochs, however far the training is when we look.
+        """
+        lowest = float("inf")
+        for epoch, loss in sorted(losses.items()):
+            lowest = min(lowest, loss)
+            if not self.ended and epoch not in self._reported:
+                self._report(epoch, lowest)
+            if not self.ended and epoch in self.study.rungs and epoch > self._decided:
+                self._decide(epoch)
+        return self.ended
+
+    def _report(self, epoch: int, lowest: float) -> None:
+        with self.study._stored():
+            self._trial.report(lowest, epoch)
+            self._reported.add(epoch)
+
+    def _decide(self, epoch: int) -> None:
+        """Cut it, or let it go on, after the epoch that it has reported last."""
+        with self.study._stored():
+            if self._is_behind():
+                self._tell("PRUNED")
+            else:
+                self._trial.set_user_attr(DECIDED, epoch)
+        self._decided = epoch
+
+    def _is_behind(self) -> bool:
+        """What the pruner says of it, also where a kill has cut off what it said before.
+
+        optuna notes in a trial that it has come to a rung and then asks no more. So this shows
+        the pruner the trial without the note of its last rung, beside the others.
+        """
+        study = self.study._study
+        trials = study.get_trials(deepcopy=False)
+        this = copy.copy(trials[self.number])
+        rung = self.study.rungs.index(this.last_step)
+        this.system_attrs = {
+            key: value
+            for key, value in this.system_attrs.items()
+            if key != f"completed_rung_{rung}"
+        }
+        others = [trial for trial in trials if trial.number != self.number]
+        view = SimpleNamespace(
+            get_trials=lambda deepcopy: others, _storage=study._storage, direction=study.direction
+        )
+        return bool(study.pruner.prune(view, this))
+
+    def complete(self, loss: float) -> None:
+        """It has trained to its end with this lowest validation loss."""
+        with self.study._stored():
+            self._tell("COMPLETE", loss)
+
+    def diverge(self) -> None:
+        """Its loss became infinite or undefined: a finished trial, worse than all others."""
+        with self.study._stored():
+            self._trial.set_user_attr(DIVERGED, True)
+            self._tell("PRUNED")
+
+    def _tell(self, state: str, value: float | None = None) -> None:
+        self.study._study.tell(self._trial, value, self.study.optuna.trial.TrialState[state])
+        self.ended = True
+
+
+def _draw(trial: Any, space: Space) -> dict[str, Any]:
+    """A value per key: the one that the trial has, or a new one."""
+    params: dict[str, Any] = {}
+    for key, dimension in space.items():
+        if isinstance(dimension, Choices):
+            params[key] = trial.suggest_categorical(key, list(dimension.choices))
+        elif dimension.whole:
+            whole = int(dimension.low), int(dimension.high)
+            params[key] = trial.suggest_int(key, *whole, log=dimension.log)
+        else:
+            bounds = dimension.low, dimension.high
+            params[key] = trial.suggest_float(key, *bounds, log=dimension.log)
+    return params
