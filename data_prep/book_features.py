@@ -7,8 +7,9 @@ import logging
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_prep import ids, isbn, quoted_lines
-from data_prep.raw_files import RawFiles
+from data_prep import ids, isbn
+from data_prep.read import quoted_lines
+from data_prep.read.raw_files import RawFiles
 
 log = logging.getLogger("recsys_moe.prepare")
 _BOOKS: dict[str, tuple[str, ...]] = {

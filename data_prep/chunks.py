@@ -9,7 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep import delimited, table_files
+from data_prep import table_files
+from data_prep.read import delimited
 from data_prep.table_files import TableFile
 from recsys_moe.schema import DataError, Source
 

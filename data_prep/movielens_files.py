@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_prep import delimited, ids
-from data_prep.delimited import Layout
-from data_prep.raw_files import RawFiles
+from data_prep import ids
+from data_prep.read import delimited
+from data_prep.read.delimited import Layout
+from data_prep.read.raw_files import RawFiles
 from recsys_moe.schema import DataError
 
 _INT, _FLOAT, _TEXT = pa.int64(), pa.float32(), pa.string()

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_prep import delimited
 from data_prep.ids import Ints
+from data_prep.read import delimited
 from data_prep.rows import UNKNOWN_TIME
 from data_prep.table_files import TableFile
 from recsys_moe.schema import DataError, TaskKind

@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep import delimited
-from data_prep.delimited import Layout
+from data_prep.read import delimited
+from data_prep.read.delimited import Layout
 from recsys_moe.schema import DataError, Source
 
 TEXT = {".csv": ",;\t|", ".txt": ",;\t|", ".tsv": "\t", ".tab": "\t"}

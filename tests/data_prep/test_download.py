@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep import download, movielens
+from data_prep import movielens
+from data_prep.read import download
 from recsys_moe.schema import ConfigError, DataError
 from tests.data_prep.samples import prepare_subset, write_dat, zipped
 

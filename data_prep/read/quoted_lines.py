@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_prep import delimited
 from data_prep.ids import Ints
-from data_prep.raw_files import RawFiles
+from data_prep.read import delimited
+from data_prep.read.raw_files import RawFiles
 from recsys_moe.schema import DataError
 
 

@@ -1,0 +1,1 @@
+"""Raw files in: downloads and dialects."""
