@@ -18,9 +18,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from data_prep import chunks, protocols, table_tasks, writer
+from data_prep import chunks, table_tasks, writer
 from data_prep.engines import Mapper
 from data_prep.rows import Prepared
+from data_prep.split import protocols
 from data_prep.table_files import TableFile, files_at
 from data_prep.table_spec import Columns, Duplicates, item_features
 from data_prep.table_tasks import Done, Job

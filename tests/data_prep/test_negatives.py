@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep import negatives
-from data_prep.negatives import OneStream
-from data_prep.streams import stream
+from data_prep.split import negatives
+from data_prep.split.negatives import OneStream
+from data_prep.split.streams import stream
 from tests.data_prep.samples import chi_square
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep import protocols
 from data_prep.rows import Prepared, Raw
+from data_prep.split import protocols
 from recsys_moe.schema import SPLITS, Task
 from tests.data_prep.samples import columns, prepare_subset, raw_rows, write_dat
 

@@ -12,7 +12,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from data_prep import chunks, engines, hashing, parts, table, table_stream
+from data_prep import chunks, engines, parts, table, table_stream
+from data_prep.split import hashing
 from recsys_moe.schema import SPLITS, ConfigError, DataError
 from tests.data_prep.samples import IDS, columns, frame, hashes, raw_rows, save
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep import hashing, negatives
-from data_prep.hashing import HashedDraws, Hashes
 from data_prep.ids import Ints, sorted_distinct
 from data_prep.rows import Examples, joined, unlabelled
-from data_prep.splits import TEST, TRAIN, VAL, Holdout, Splits
+from data_prep.split import hashing, negatives
+from data_prep.split.hashing import HashedDraws, Hashes
+from data_prep.split.splits import TEST, TRAIN, VAL, Holdout, Splits
 
 
 class IdHashes(NamedTuple):

@@ -20,13 +20,14 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from data_prep import hash_split, hashing, ids, negatives, splits
-from data_prep.hash_split import IdHashes
+from data_prep import ids
 from data_prep.ids import Ints, sorted_distinct
-from data_prep.negatives import OneStream
 from data_prep.options import at_least, one_of
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared, Raw, joined, unlabelled
-from data_prep.streams import stream
+from data_prep.split import hash_split, hashing, negatives, splits
+from data_prep.split.hash_split import IdHashes
+from data_prep.split.negatives import OneStream
+from data_prep.split.streams import stream
 from recsys_moe.schema import SPLITS, DataError, Task
 
 log = logging.getLogger("recsys_moe.prepare")
