@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_prep import book_features, ids, isbn, writer
+from data_prep import book_features, ids, isbn
 from data_prep.ids import Ints
 from data_prep.movielens import rating_tasks
 from data_prep.options import at_least, one_of
@@ -24,6 +24,7 @@ from data_prep.read import quoted_lines
 from data_prep.read.raw_files import RawFiles
 from data_prep.rows import UNKNOWN_TIME, Raw
 from data_prep.split import protocols, splits
+from data_prep.write import writer
 from recsys_moe.schema import ConfigError, DataError, Schema
 
 log = logging.getLogger("recsys_moe.prepare")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep import writer
 from data_prep.movielens_files import Movielens, read_1m, read_10m, read_100k, read_csv
 from data_prep.options import one_of
 from data_prep.read import download
 from data_prep.read.raw_files import RawFiles
 from data_prep.rows import Raw
 from data_prep.split import protocols
+from data_prep.write import writer
 from recsys_moe.schema import DataError, Schema, Task
 
 log = logging.getLogger("recsys_moe.prepare")

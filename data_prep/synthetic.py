@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep import writer
 from data_prep.ids import Ints
 from data_prep.movielens import rating_tasks
 from data_prep.options import at_least
 from data_prep.rows import Raw
 from data_prep.split import protocols, splits
 from data_prep.split.streams import stream
+from data_prep.write import writer
 from recsys_moe.schema import ConfigError, Schema
 
 Floats = NDArray[np.float64]

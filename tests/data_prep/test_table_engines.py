@@ -12,8 +12,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from data_prep import chunks, engines, parts, table, table_stream
+from data_prep import chunks, engines, table, table_stream
 from data_prep.split import hashing
+from data_prep.write import parts
 from recsys_moe.schema import SPLITS, ConfigError, DataError
 from tests.data_prep.samples import IDS, columns, frame, hashes, raw_rows, save
 

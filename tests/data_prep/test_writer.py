@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep import parts, writer
 from data_prep.rows import Examples, Prepared
+from data_prep.write import parts, writer
 from recsys_moe.schema import ConfigError, DataError, Schema, Task
 from tests.data_prep.samples import columns, hashes
 

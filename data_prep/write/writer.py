@@ -15,8 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep import ids
-from data_prep.parts import Parts, split_table, write_table
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
+from data_prep.write.parts import Parts, split_table, write_table
 from recsys_moe.schema import SCHEMA_FILE, SPLITS, ConfigError, DataError, Feature, Schema, Task
 
 log = logging.getLogger("recsys_moe.prepare")

@@ -1,0 +1,1 @@
+"""The only place that writes prepared data, atomically."""
