@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.movielens_files import Movielens, read_1m, read_10m, read_100k, read_csv
+from data_prep.movielens.files import Movielens, read_1m, read_10m, read_100k, read_csv
 from data_prep.options import one_of
 from data_prep.read import download
 from data_prep.read.raw_files import RawFiles
