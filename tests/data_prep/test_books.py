@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from data_prep import books, isbn
+from data_prep import books
+from data_prep.books import isbn
 from recsys_moe.schema import ConfigError, DataError, Schema
 from tests.data_prep.samples import columns, hashes, raw_rows
 

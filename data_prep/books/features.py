@@ -7,7 +7,8 @@ import logging
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_prep import ids, isbn
+from data_prep import ids
+from data_prep.books import isbn
 from data_prep.read import quoted_lines
 from data_prep.read.raw_files import RawFiles
 

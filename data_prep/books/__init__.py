@@ -16,7 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_prep import book_features, ids, isbn
+from data_prep import ids
+from data_prep.books import features as book_features
+from data_prep.books import isbn
 from data_prep.ids import Ints
 from data_prep.movielens import rating_tasks
 from data_prep.options import at_least, one_of
