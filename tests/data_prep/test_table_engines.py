@@ -12,8 +12,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from data_prep import chunks, engines, table, table_stream
+from data_prep import table
 from data_prep.split import hashing
+from data_prep.table import chunks, engines
+from data_prep.table import stream as table_stream
 from data_prep.write import parts
 from recsys_moe.schema import SPLITS, ConfigError, DataError
 from tests.data_prep.samples import IDS, columns, frame, hashes, raw_rows, save
@@ -203,8 +205,8 @@ def test_without_dask_the_extra_is_named(
     for name in [name for name in sys.modules if name.split(".")[0] == absent]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, absent, None)
-    monkeypatch.delitem(sys.modules, "data_prep.dask_table", raising=False)
-    monkeypatch.delattr("data_prep.dask_table", raising=False)
+    monkeypatch.delitem(sys.modules, "data_prep.table.dask_table", raising=False)
+    monkeypatch.delattr("data_prep.table.dask_table", raising=False)
     message = rf'needs {absent}; pip install "recsys-moe\[cluster\]"'
     with pytest.raises(ConfigError, match=message):
         engines.mapper("dask", scheduler)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from data_prep.ids import Ints
 from data_prep.read import delimited
 from data_prep.rows import UNKNOWN_TIME
-from data_prep.table_files import TableFile
+from data_prep.table.files import TableFile
 from recsys_moe.schema import DataError, TaskKind
 
 Floats = NDArray[np.float64]

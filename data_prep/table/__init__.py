@@ -9,13 +9,17 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from data_prep import engines, ids, table_columns, table_files, table_stream
+from data_prep import ids
 from data_prep.ids import Ints
 from data_prep.options import at_least, one_of
 from data_prep.rows import Raw
 from data_prep.split import protocols
-from data_prep.table_files import TableFile
-from data_prep.table_spec import Columns, Duplicates, command, item_features, parse_tasks, times
+from data_prep.table import columns as table_columns
+from data_prep.table import engines
+from data_prep.table import files as table_files
+from data_prep.table import stream as table_stream
+from data_prep.table.files import TableFile
+from data_prep.table.spec import Columns, Duplicates, command, item_features, parse_tasks, times
 from data_prep.write import writer
 from recsys_moe.schema import SPLITS, ConfigError, DataError, Schema
 

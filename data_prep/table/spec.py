@@ -13,12 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_prep import ids, table_columns, table_files
+from data_prep import ids
 from data_prep.ids import Ints
 from data_prep.options import one_of
 from data_prep.read import delimited
 from data_prep.rows import UNKNOWN_TIME
-from data_prep.table_files import TableFile
+from data_prep.table import columns as table_columns
+from data_prep.table import files as table_files
+from data_prep.table.files import TableFile
 from recsys_moe.schema import ConfigError, DataError, Task, TaskKind
 
 Duplicates = Literal["error", "first", "last", "keep"]

@@ -17,7 +17,7 @@ def mapper(engine: str, scheduler: str) -> Mapper:
     if engine == "stream":
         return map
     try:
-        from data_prep import dask_table
+        from data_prep.table import dask_table
 
         return dask_table.mapper(scheduler)
     except ModuleNotFoundError as error:

@@ -18,13 +18,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from data_prep import chunks, table_tasks
-from data_prep.engines import Mapper
 from data_prep.rows import Prepared
 from data_prep.split import protocols
-from data_prep.table_files import TableFile, files_at
-from data_prep.table_spec import Columns, Duplicates, item_features
-from data_prep.table_tasks import Done, Job
+from data_prep.table import chunks
+from data_prep.table import tasks as table_tasks
+from data_prep.table.engines import Mapper
+from data_prep.table.files import TableFile, files_at
+from data_prep.table.spec import Columns, Duplicates, item_features
+from data_prep.table.tasks import Done, Job
 from data_prep.write import writer
 from recsys_moe.schema import SPLITS, ConfigError, DataError, Schema, Source, sha256_file
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep import table_files
 from data_prep.read import delimited
-from data_prep.table_files import TableFile
+from data_prep.table import files as table_files
+from data_prep.table.files import TableFile
 from recsys_moe.schema import DataError, Source
 
 ROWS = 1 << 18

@@ -13,8 +13,8 @@ from typing import Any
 from dask.base import compute
 from dask.delayed import delayed
 
-from data_prep.engines import Mapper
 from data_prep.options import did_you_mean
+from data_prep.table.engines import Mapper
 from recsys_moe.schema import ConfigError
 
 Task = Callable[[Any], Any]

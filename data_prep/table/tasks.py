@@ -14,14 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_prep import chunks, ids, table_columns
-from data_prep.chunks import Piece
+from data_prep import ids
 from data_prep.rows import UNKNOWN_TIME, Examples
-from data_prep.spill import SpillFile, read_bin
 from data_prep.split import hash_split, hashing, splits
 from data_prep.split.hash_split import IdHashes, Placed
-from data_prep.table_files import TableFile
-from data_prep.table_spec import Columns, Duplicates, times
+from data_prep.table import chunks
+from data_prep.table import columns as table_columns
+from data_prep.table.chunks import Piece
+from data_prep.table.files import TableFile
+from data_prep.table.spec import Columns, Duplicates, times
+from data_prep.table.spill import SpillFile, read_bin
 from recsys_moe.schema import SPLITS, DataError
 
 LABEL = "label "
