@@ -2,8 +2,8 @@
 
     python benchmarks/lightning_share.py [--data DIR] [--rounds N] [--clock wall|cpu]
 
-`recsys_moe.train.fit.fit` trains the paper's model and stops after every block of steps for the bare
-loop to train as many: the same `training_step`, batches and optimizer, called by hand. What is
+`recsys_moe.fit` trains the paper's model and stops after every block of steps for the bare loop to
+ train as many: the same `training_step`, batches and optimizer, called by hand. What is
 left of the difference is Lightning, its callbacks, logging and progress (a bar on a terminal,
 lines elsewhere). Without --data the rows are made up.
 """

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class UserError(Exception):
     """A message for the user: rule, value, remedy, in one line."""
@@ -39,3 +42,10 @@ class Interrupted(UserError):
     def __init__(self, message: str, signal: int) -> None:
         super().__init__(message)
         self.exit_code = 128 + signal
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """`did you mean 'x'?` or the list of what is known."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

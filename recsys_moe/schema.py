@@ -7,7 +7,6 @@ the errors are offered here because data_prep imports nothing else of ours.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from recsys_moe.errors import ConfigError, DataError
 
-__all__ = ["ConfigError", "DataError", "Feature", "Schema", "Source", "Task", "sha256_file"]
+__all__ = ["ConfigError", "DataError", "Feature", "Schema", "Source", "Task"]
 
 FORMAT_VERSION = 1
 SCHEMA_FILE = "schema.json"
@@ -126,15 +125,6 @@ class Schema:
                 "make one with `recsys-moe prepare`"
             )
         return cls.from_json(path.read_text(encoding="utf-8"), str(path))
-
-
-def sha256_file(path: Path) -> str:
-    """Hex SHA-256 of a file, read in pieces."""
-    digest = hashlib.sha256()
-    with Path(path).open("rb") as stream:
-        while piece := stream.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def _check_version(raw: Any, origin: str) -> None:

@@ -56,7 +56,7 @@ class Child(MoesartRouter):
 
     calls = 0
 
-    def forward(self, x_BD: Tensor) -> Routing:
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         Child.calls += 1
         weights_BE = torch.zeros(len(x_BD), 6)
         weights_BE[:, :2] = 0.5

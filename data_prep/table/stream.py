@@ -27,7 +27,8 @@ from data_prep.table.files import TableFile, files_at
 from data_prep.table.spec import Columns, Duplicates, item_features
 from data_prep.table.tasks import Done, Job
 from data_prep.write import writer
-from recsys_moe.schema import SPLITS, ConfigError, DataError, Schema, Source, sha256_file
+from recsys_moe.files import sha256_file
+from recsys_moe.schema import SPLITS, ConfigError, DataError, Schema, Source
 
 log = logging.getLogger("recsys_moe.prepare")
 ROW_BYTES = 1024

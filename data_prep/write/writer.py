@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 from data_prep import ids
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
 from data_prep.write.parts import Parts, split_table, write_table
+from recsys_moe.files import replacing_folder
 from recsys_moe.schema import SCHEMA_FILE, SPLITS, ConfigError, DataError, Feature, Schema, Task
 
 log = logging.getLogger("recsys_moe.prepare")
@@ -67,21 +66,16 @@ def write_blocks(
     timestamp. `prepared.splits` is not read, and pairs are not checked for repeats.
     """
     check_target(out, force)
-    target = out.resolve()
-    building = target.parent / f".{target.name}.building-{os.getpid()}"
     try:
-        building.mkdir(parents=True)
-        counts = {
-            name: _write_split(blocks[name], prepared, name, timed, building / name)
-            for name in SPLITS
-        }
-        schema = _schema(prepared, counts)
-        _write_ids(prepared, schema, building)
-        _replace(target, building)
+        with replacing_folder(out.resolve()) as folder:
+            counts = {
+                name: _write_split(blocks[name], prepared, name, timed, folder / name)
+                for name in SPLITS
+            }
+            schema = _schema(prepared, counts)
+            _write_ids(prepared, schema, folder)
     except OSError as error:
         raise ConfigError(f"--out {out} cannot be written: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
     log.info("wrote %s: %s", out, ", ".join(f"{n} {name}" for name, n in schema.rows.items()))
     return schema
 
@@ -210,17 +204,3 @@ def _write_ids(prepared: Prepared, schema: Schema, folder: Path) -> None:
         path = folder / f"{name}s.parquet"
         write_table(plain, path)
     (folder / SCHEMA_FILE).write_text(schema.to_json(), encoding="utf-8")
-
-
-def _replace(out: Path, building: Path) -> None:
-    """Put `building` in the place of `out`; the old folder comes back if that fails."""
-    old = out.parent / f".{out.name}.replaced-{os.getpid()}"
-    if out.exists():
-        out.rename(old)
-    try:
-        building.rename(out)
-    except BaseException:
-        if old.exists():
-            old.rename(out)
-        raise
-    shutil.rmtree(old, ignore_errors=True)

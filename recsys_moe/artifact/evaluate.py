@@ -22,11 +22,12 @@ from recsys_moe.artifact.metrics import (
     TaskMetrics,
 )
 from recsys_moe.artifact.model_folder import Artifact, find_artifact, load_artifact
-from recsys_moe.artifact.run_folder import DATA_LOCK, write_json
-from recsys_moe.config.settings import Config, suggestion
+from recsys_moe.artifact.run_folder import DATA_LOCK
+from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import Batch
 from recsys_moe.data.streaming import eval_batches, open_rows, rows_within
-from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.errors import ConfigError, DataError, suggestion
+from recsys_moe.files import write_json
 from recsys_moe.model.network import MultiTaskMoE, Output
 from recsys_moe.model.tasks import row_losses
 from recsys_moe.schema import Schema, Task, check_split

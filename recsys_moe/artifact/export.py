@@ -13,7 +13,6 @@ import logging
 import os
 import shutil
 import statistics
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -32,14 +31,12 @@ from recsys_moe.artifact.model_folder import (
     Artifact,
     find_artifact,
     load_artifact,
-    replace_folder,
     save_artifact,
 )
 from recsys_moe.artifact.parity import Runner, check_parity, parity_rows
-from recsys_moe.config.settings import suggestion
-from recsys_moe.errors import ConfigError
+from recsys_moe.errors import ConfigError, suggestion
+from recsys_moe.files import replacing_folder, sha256_file, write_json
 from recsys_moe.model.tasks import KINDS
-from recsys_moe.schema import sha256_file
 
 REPORT = "export.json"
 INPUTS = ("user", "item")
@@ -157,9 +154,7 @@ def export(
     artifact = load_artifact(source)
     if formats:
         _check_router(artifact)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
-        folder = Path(name) / "export"
+    with replacing_folder(out) as folder:
         card = {**artifact.card, **_evaluations(path)}
         weights = artifact.model.state_dict()
         save_artifact(
@@ -167,8 +162,7 @@ def export(
         )
         report = _describe(artifact, sum(p.stat().st_size for p in folder.iterdir()))
         report["formats"] = dict(_graphs(artifact, folder, formats, progress))
-        (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        replace_folder(folder, out)
+        write_json(folder / REPORT, report)
     return report
 
 

@@ -12,9 +12,7 @@ never edited or removed, so every version ever written stays readable. Loading r
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,14 +24,15 @@ import pyarrow.parquet as pq
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 import recsys_moe
 from recsys_moe.artifact import calibration
 from recsys_moe.artifact.calibration import Calibrations
+from recsys_moe.config.build import build_model
 from recsys_moe.config.settings import Config, parse_config, read_config_file
+from recsys_moe.files import replacing_folder, sha256_file, write_json
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.schema import ConfigError, DataError, Feature, Schema, sha256_file
+from recsys_moe.schema import ConfigError, DataError, Feature, Schema
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
@@ -78,29 +77,6 @@ class Artifact:
     """Empty for a model that was written before there was calibration."""
 
 
-def build_model(
-    config: Config, schema: Schema, *, tables: Callable[[int, int], nn.Embedding] | None = None
-) -> MultiTaskMoE:
-    """The untrained model that a configuration describes for the data of `schema`.
-
-    `tables`: see MultiTaskMoE.
-    """
-    settings = config.model
-    return MultiTaskMoE(
-        schema.user.size,
-        schema.item.size,
-        len(schema.tasks),
-        router=settings.router,
-        embedding_dim=settings.embedding_dim,
-        num_experts=settings.num_experts,
-        expert_dim=settings.expert_dim,
-        tower_dims=settings.tower_dims,
-        dropout=settings.dropout,
-        dispatch=settings.dispatch,
-        tables=tables,
-    )
-
-
 def save_artifact(
     out: Path,
     weights: dict[str, torch.Tensor],
@@ -115,11 +91,7 @@ def save_artifact(
     `weights` is the model's state_dict, `data` the prepared folder it was trained on, or an
     artifact: both hold the ids and the schema.
     """
-    out = Path(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
-        folder = Path(name) / "model"
-        folder.mkdir()
+    with replacing_folder(Path(out)) as folder:
         save_file({k: v.contiguous().cpu() for k, v in weights.items()}, folder / FILES[0])
         save_file(seen, folder / FILES[1])
         for file in FILES[:2]:
@@ -127,35 +99,14 @@ def save_artifact(
         for file in ("users.parquet", "items.parquet", "schema.json"):
             shutil.copyfile(data / file, folder / file)
         (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
-        _write_json(folder / "card.json", card)
-        _write_json(folder / "calibration.json", calibration.to_json(calibrations))
+        write_json(folder / "card.json", card)
+        write_json(folder / "calibration.json", calibration.to_json(calibrations))
         (folder / MANIFEST).write_text(_manifest(folder), encoding="utf-8")
-        replace_folder(folder, out)
-
-
-def replace_folder(folder: Path, out: Path) -> None:
-    """Put `folder` in the place `out`, in two renames; a failure puts back what was there.
-
-    `folder` lies in a temporary folder of its own beside `out`, which takes the older one away.
-    """
-    previous = folder.with_name("previous")
-    try:
-        if out.exists():
-            os.replace(out, previous)
-        os.replace(folder, out)
-    except BaseException:
-        if previous.exists():
-            os.replace(previous, out)
-        raise
 
 
 def _as_readable_as(folder: Path, file: Path) -> None:
     """Safetensors makes files for their owner alone; a server often runs as another user."""
     file.chmod(folder.stat().st_mode & 0o666)
-
-
-def _write_json(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _manifest(folder: Path) -> str:

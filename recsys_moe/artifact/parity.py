@@ -121,7 +121,7 @@ def _differences(name: str, found: tuple[Tensor, ...], expected: tuple[Tensor, .
 @torch.inference_mode()
 def near_ties(model: MultiTaskMoE, user_B: Tensor, item_B: Tensor) -> Tensor:
     """bool (B,): rows where rounding could change which experts some task's router chooses."""
-    x_BD = torch.cat([model.user_embedding(user_B), model.item_embedding(item_B)], dim=-1)
+    x_BD = model.encode(user_B, item_B)
     tied_B = torch.zeros(len(user_B), dtype=torch.bool)
     for router, routing in zip(model.routers, model(user_B, item_B).routings, strict=True):
         scores_BE = _scores(router, routing, x_BD)

@@ -82,8 +82,8 @@ def top_experts(model: MultiTaskMoE, user_N: Tensor, item_N: Tensor) -> Tensor:
     training = model.training
     model.eval()
     try:
-        x_ND = torch.cat([model.user_embedding(user_N), model.item_embedding(item_N)], -1)
-        routings = [r(x_ND, user_N) if r.uses_users else r(x_ND) for r in model.routers]
+        x_ND = model.encode(user_N, item_N)
+        routings = [router(x_ND, user_N) for router in model.routers]
     finally:
         model.train(training)
     return torch.stack([top_expert(routing) for routing in routings]).short().cpu()

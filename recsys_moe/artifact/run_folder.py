@@ -7,20 +7,17 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from recsys_moe.config.settings import Config
 from recsys_moe.errors import ConfigError
-from recsys_moe.schema import SCHEMA_FILE, sha256_file
+from recsys_moe.files import sha256_file, write_json, write_text
+from recsys_moe.schema import SCHEMA_FILE
 
 PACKAGES = ("recsys-moe", "torch", "lightning", "torchmetrics", "numpy", "pandas", "pyarrow")
 DATA_LOCK = "data.lock.json"
-PART = ".part"
-"""Ending of a file that is being written."""
 CHECKPOINTS = "checkpoints"
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 """Files of the folder of checkpoints. `previous` is what was `last` before."""
@@ -88,46 +85,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def write_json(path: Path, content: Any) -> None:
-    write_text(path, json.dumps(content, indent=2) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace `path` in one step, so that a reader never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as stream:
-        stream.write(text.encode("utf-8"))
-
-
-@contextmanager
-def replacing(path: Path, *, keep: Path | None = None) -> Iterator[IO[bytes]]:
-    """A stream whose content becomes `path` when the block ends without an error.
-
-    The content is on the disk before it gets the name: neither a kill nor a loss of power leaves
-    half a file. `keep`: where the file goes that was `path`; between the two renames there is none.
-    """
-    part = path.with_name(path.name + PART)
-    try:
-        with part.open("wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        if keep is not None and path.exists():
-            os.replace(path, keep)
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable, where the system has a call for that."""
-    if os.name == "posix":
-        number = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)

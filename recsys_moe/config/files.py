@@ -41,8 +41,9 @@ def find_config(file: str) -> Path:
 
 def configs_folder() -> Path:
     """Shipped configs: inside the package in a wheel, beside it in an editable install."""
-    inside = Path(__file__).parent / "configs"
-    return inside if inside.is_dir() else Path(__file__).parents[1] / "configs"
+    package = Path(__file__).parents[1]
+    inside = package / "configs"
+    return inside if inside.is_dir() else package.parent / "configs"
 
 
 def parse_set(assignment: str) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from pydantic import (
 
 from recsys_moe.config import files as config_files
 from recsys_moe.config.text import answer, commented_yaml, router_schema
-from recsys_moe.config.text import suggestion as suggestion
 from recsys_moe.errors import ConfigError
 from recsys_moe.model import lazy_adam
 from recsys_moe.routers import RouterConfig, find_router

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import textwrap
 import typing
-from collections.abc import Iterable
 from typing import Any
 
 import yaml
@@ -14,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from recsys_moe.errors import suggestion
 from recsys_moe.routers import ROUTERS, RouterConfig
 from recsys_moe.section import Section
 
@@ -144,10 +143,3 @@ def _remedy(where: str, fields: dict[str, FieldInfo], key: str) -> str:
     if value is PydanticUndefined:
         return "; set it"
     return f"; e.g. {where}={value if isinstance(value, str) else json.dumps(value)}"
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """`did you mean 'x'?` or the list of what is known."""
-    known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

@@ -141,7 +141,8 @@ class Ranker:
             x_BD[:, width:] = model.item_embedding.weight[first : first + rows]
         else:
             x_BD[:, width:] = model.item_embedding.weight.index_select(0, item_B)
-        return route(router, x_BD, _of_users(user_U, place_B).expand(rows))
+        routing: Routing = router(x_BD, _of_users(user_U, place_B).expand(rows))
+        return routing
 
     def _user_halves(self, user_U: Tensor) -> Tensor:
         """(E, U, H), biases included."""
@@ -205,12 +206,6 @@ class Buffers(threading.local):
         return buffer[:rows]
 
 
-def route(router: Router, x_BD: Tensor, user_B: Tensor) -> Routing:
-    """The decision of a router, with the user indices where it asks for them."""
-    routing: Routing = router(x_BD, user_B) if router.uses_users else router(x_BD)
-    return routing
-
-
 class _Chosen(NamedTuple):
     """The chosen pairs P in the order of their experts, and where each row finds its own."""
 
@@ -260,5 +255,5 @@ def _draws(router: Router) -> bool:
     generator = router.stream.generator(torch.device("cpu"))
     before = generator.get_state()
     with torch.inference_mode():
-        route(router, torch.zeros(1, router.shape.input_dim), torch.zeros(1, dtype=torch.long))
+        router(torch.zeros(1, router.shape.input_dim), torch.zeros(1, dtype=torch.long))
     return not torch.equal(before, generator.get_state())

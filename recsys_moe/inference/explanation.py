@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from recsys_moe.inference.catalogue import route
 from recsys_moe.model.network import MultiTaskMoE
 
 
@@ -36,10 +35,10 @@ def expert_shares(model: MultiTaskMoE, user_B: Tensor, item_B: Tensor) -> Explan
     Exact, one tower pass per chosen pair. Towers are not linear, so the contributions of a pair
     need not sum to its logit.
     """
-    x_BD = torch.cat([model.user_embedding(user_B), model.item_embedding(item_B)], -1)
+    x_BD = model.encode(user_B, item_B)
     explanation = []
     for router, tower in zip(model.routers, model.towers, strict=True):
-        routing = route(router, x_BD, user_B)
+        routing = router(x_BD, user_B)
         row_P, expert_P = routing.selected_BE.nonzero(as_tuple=True)
         weight_P = routing.weights_BE[row_P, expert_P]
         part_PH = weight_P[:, None] * _hidden(model, x_BD, row_P, expert_P)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recsys_moe.inference.catalogue import route
 from recsys_moe.model.network import MultiTaskMoE
 
 FEW_PRODUCTS = 256
@@ -35,7 +34,7 @@ def logits_of_few(model: MultiTaskMoE, user_B: Tensor, item_B: Tensor) -> Tensor
     """
     tables = model.user_embedding.weight, model.item_embedding.weight
     x_BD = torch.cat([tables[0].index_select(0, user_B), tables[1].index_select(0, item_B)], -1)
-    weights_BTE = torch.stack([route(r, x_BD, user_B).weights_BE for r in model.routers], 1)
+    weights_BTE = torch.stack([r(x_BD, user_B).weights_BE for r in model.routers], 1)
     visited_V = weights_BTE.flatten(0, 1).any(0).nonzero()[:, 0]
     experts = model.moe.experts
     hidden_VBH = x_BD.new_empty(len(visited_V), len(x_BD), experts.bias_EH.shape[-1])

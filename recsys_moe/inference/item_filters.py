@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from recsys_moe.config.settings import suggestion
-from recsys_moe.errors import ConfigError
+from recsys_moe.errors import ConfigError, suggestion
 
 CONDITION = re.compile(
     r"\s*(?P<column>[^<>=!~]*[^<>=!~\s])\s*(?P<operator>!=|<=|>=|=|<|>|~)"

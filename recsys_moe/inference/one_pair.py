@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.inference.catalogue import route
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.routers import Router
 from recsys_moe.routers.moesart import MoesartRouter
@@ -131,7 +130,7 @@ def _by_tensors(router: Router) -> Decide:
 
     @torch.inference_mode()
     def decide(x_D: Array, user: int) -> Chosen:
-        routing = route(router, torch.from_numpy(x_D)[None], torch.tensor([user]))
+        routing = router(torch.from_numpy(x_D)[None], torch.tensor([user]))
         weights = routing.weights_BE[0].tolist()
         return [(expert, weight) for expert, weight in enumerate(weights) if weight]
 

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
-from recsys_moe.config.settings import suggestion
-from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.inference.catalogue import Ranker
 from recsys_moe.inference.explanation import ExpertShare, expert_shares
 from recsys_moe.inference.item_filters import matching_items

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recsys_moe.config.settings import suggestion
-from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.errors import ConfigError, DataError, suggestion
+from recsys_moe.files import replacing_path
 from recsys_moe.inference.predictor import Predictor, Recommendation
 from recsys_moe.inference.score_files import write_parquet, write_text
 
@@ -43,13 +42,9 @@ def recommend_file(
     output = Path(output)
     _check_output(output, overwrite)
     counts = {"users": 0, "unseen_user": 0}
-    part = output.with_name(f".{output.name}.part")
-    try:
+    with replacing_path(output) as part:
         pieces = _ranked(predictor, Path(users), k, options, counts, progress)
         _write(part, output.suffix, pieces, _schema(predictor, options.get("score")))
-        os.replace(part, output)
-    finally:
-        part.unlink(missing_ok=True)
     return counts
 
 

@@ -6,7 +6,6 @@ Bounded memory: a piece is read, scored and written before the next one, whateve
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -15,8 +14,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from recsys_moe.config.settings import suggestion
-from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.errors import ConfigError, DataError, suggestion
+from recsys_moe.files import replacing_path
 from recsys_moe.inference.predictor import Predictor
 
 ROWS_PER_PIECE = 1 << 16
@@ -43,13 +42,9 @@ def predict_file(
     """
     source, target = Path(source), Path(target)
     _check_paths(source, target, overwrite)
-    part = target.with_name(f".{target.name}.part")
     counts = {"rows": 0, **dict.fromkeys(FLAGS, 0)}
-    try:
+    with replacing_path(target) as part:
         _write(part, target.suffix, _scored(predictor, source, user, item, counts, progress))
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
     return counts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.seeds import RandomStream
+from recsys_moe.routers.streams import RandomStream
 
 
 class Dropout(nn.Module):

@@ -53,7 +53,7 @@ class MoE(nn.Module):
         self.routers = nn.ModuleList(routers)
         self.dispatch = dispatch
 
-    def forward(self, x_BD: Tensor, user_B: Tensor) -> tuple[Tensor, list[Routing]]:
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> tuple[Tensor, list[Routing]]:
         """(B, D) and user indices (B,) -> mixtures (B, T, H) and the routing of each task."""
         weights_BTE, selected_BTE, routings = self._route(x_BD, user_B)
         experts = self.experts
@@ -62,14 +62,12 @@ class MoE(nn.Module):
             return sparse_experts(x_BD, weights_BTE, selected_BTE, *parts), routings
         return dense_experts(x_BD, weights_BTE, *parts), routings
 
-    def _route(self, x_BD: Tensor, user_B: Tensor) -> tuple[Tensor, Tensor, list[Routing]]:
+    def _route(self, x_BD: Tensor, user_B: Tensor | None) -> tuple[Tensor, Tensor, list[Routing]]:
         """Weights and selection (B, T, E), and the routing of each task."""
         joint = self._joint(x_BD)
         if joint is not None:
             return joint.weights_BE, joint.selected_BE, joint.per_task()
-        routings = [
-            router(x_BD, user_B) if router.uses_users else router(x_BD) for router in self.routers
-        ]
+        routings = [router(x_BD, user_B) for router in self.routers]
         for router, routing in zip(self.routers, routings, strict=True):
             check_routing(routing, type(router).__name__, len(self.experts.kernel_EDH))
         weights_BTE = torch.stack([routing.weights_BE for routing in routings], dim=1)

@@ -60,12 +60,15 @@ class MultiTaskMoE(nn.Module):
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> Output:
         """Indices (B,) of users and items, each in 0..count with count meaning unseen."""
-        x_BD = torch.cat([self.user_embedding(user_B), self.item_embedding(item_B)], dim=-1)
-        mixed_BTH, routings = self.moe(x_BD, user_B)
+        mixed_BTH, routings = self.moe(self.encode(user_B, item_B), user_B)
         # unbind: its gradient is one stack, that of indexing a zero-filled copy per task.
         pairs = zip(self.towers, mixed_BTH.unbind(1), strict=True)
         logits = [tower(mixed_BH) for tower, mixed_BH in pairs]
         return Output(torch.cat(logits, dim=-1).float(), routings)
+
+    def encode(self, user_B: Tensor, item_B: Tensor) -> Tensor:
+        """What routers and experts read: the user's vector beside the item's. (B, D)"""
+        return torch.cat([self.user_embedding(user_B), self.item_embedding(item_B)], dim=-1)
 
     @property
     def routers(self) -> list[Router]:

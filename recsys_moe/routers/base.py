@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recsys_moe.routers.streams import RandomStream
 from recsys_moe.section import Section
-from recsys_moe.seeds import RandomStream
 
 PENALTY_NAMES = ("trimmed_lasso", "switch", "importance", "load", "z_loss")
 """Those of recsys_moe.model.penalties, which reads routings and hence cannot be imported here."""
@@ -108,8 +108,6 @@ class Router(nn.Module, ABC):
     """Experts per example in words, where `max_selected` is all of them though `kept` is fewer."""
     batch_dependent: ClassVar[bool] = False
     """True when a row's routing at inference depends on the other rows of its batch."""
-    uses_users: ClassVar[bool] = False
-    """True when the layer must call `router(x_BD, user_B)` with the dense user indices."""
     passes: ClassVar[int] = 1
     """Forward passes per training step. With 2 the module adds a consistency loss between them."""
 
@@ -121,8 +119,12 @@ class Router(nn.Module, ABC):
         self.stream = RandomStream()
 
     @abstractmethod
-    def forward(self, x_BD: Tensor) -> Routing:
-        """Route a batch. `x_BD`: (B, input_dim) of any float type."""
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
+        """Route a batch.
+
+        `x_BD`: (B, input_dim) of any float type. `user_B`: (B,) dense indices of the users, which
+        few routers read; one that needs them raises ValueError without.
+        """
 
     @classmethod
     def joint(cls, routers: Sequence[Any], x_BD: Tensor) -> Routing | None:

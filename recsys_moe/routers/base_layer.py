@@ -55,7 +55,7 @@ class BaseLayerRouter(Router):
     def max_selected(self) -> int:
         return 1
 
-    def forward(self, x_BD: Tensor) -> Routing:
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         scores_BE = gate_logits(self.gate, x_BD)
         if self.training:
             expert_B = balanced_assignment(scores_BE.detach())

@@ -84,7 +84,7 @@ class CometRouter(Router):
         if self.permutation is not None:
             self.permutation.advance(epochs)
 
-    def forward(self, x_BD: Tensor) -> Routing:
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         k, num_experts = self.config.k, self.shape.num_experts
         splits_BKN = gate_logits(self.split_gate, x_BD).unflatten(-1, (k, num_experts - 1))
         leaves_BKE = gate_logits(self.leaf_gate, x_BD).unflatten(-1, (k, num_experts))

@@ -63,7 +63,7 @@ class DSelectKRouter(Router):
     def loss_weights(self) -> dict[str, float]:
         return {"entropy": self.config.entropy, "unused_codes": self.config.unused_codes}
 
-    def forward(self, x_BD: Tensor) -> Routing:
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         num_experts = self.shape.num_experts
         bits_BKM = gate_logits(self.bit_gate, x_BD).unflatten(-1, (-1, self.num_bits))
         choice_BKE = code_probs(bits_BKM, self.config.gamma)[..., :num_experts]

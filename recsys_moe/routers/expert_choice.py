@@ -69,7 +69,7 @@ class ExpertChoiceRouter(Router):
     def kept(self) -> int:
         return math.ceil(self.config.k)
 
-    def forward(self, x_BD: Tensor) -> Routing:
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         logits_BE = gate_logits(self.gate, x_BD)
         probs_BE = logits_BE.softmax(-1)
         rows = max(len(x_BD), 1) if self.training else self.config.eval_group

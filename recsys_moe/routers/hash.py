@@ -45,7 +45,6 @@ class HashRouter(Router):
             return dict.fromkeys(PENALTY_NAMES, "learns nothing")
 
     summary = "one random expert per user, fixed and stored (hash layer)"
-    uses_users = True
     expert_U: Tensor
 
     def __init__(self, config: Config, shape: RouterShape) -> None:
@@ -66,8 +65,10 @@ class HashRouter(Router):
         experts = balanced_assignment(counts[seen].tolist(), self.shape.num_experts)
         self.expert_U[seen.to(self.expert_U.device)] = torch.tensor(experts).to(self.expert_U)
 
-    def forward(self, x_BD: Tensor, user_B: Tensor) -> Routing:  # type: ignore[override]
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         """Route a batch by its users alone. `user_B`: (B,) integers in 0..num_users."""
+        if user_B is None:
+            raise ValueError("the hash router needs the user of each row; pass layer(x_BD, user_B)")
         experts_E = torch.arange(self.shape.num_experts, device=x_BD.device)
         selected_BE = self.expert_U[user_B.long()][:, None] == experts_E
         return Routing(selected_BE.to(full_precision(x_BD).dtype), selected_BE)

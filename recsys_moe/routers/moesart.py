@@ -73,7 +73,7 @@ class MoesartRouter(Router):
         dense = not self.training and self.config.inference == "dense"
         return self.shape.num_experts if dense else self.config.k
 
-    def forward(self, x_BD: Tensor) -> Routing:
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         logits_BE = self._tempered(gate_logits(self.gate, x_BD))
         if self._draws and self._by_gumbel:
             return self._drawn(logits_BE, self._uniform)

@@ -50,7 +50,7 @@ class SinkhornBaseRouter(Router):
     def kept(self) -> int:
         return 1
 
-    def forward(self, x_BD: Tensor) -> Routing:
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         logits_BE = gate_logits(self.gate, x_BD)
         probs_BE = logits_BE.softmax(-1)
         with torch.no_grad():

@@ -49,7 +49,7 @@ class SMoERouter(Router):
     def max_selected(self) -> int:
         return self.config.k
 
-    def forward(self, x_BD: Tensor) -> Routing:
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         x_BD = full_precision(x_BD)  # before the jitter: bf16 has steps of 0.008 around 1
         logits_BE = gate_logits(self.gate, self._jittered(x_BD) if self.training else x_BD)
         probs_BE = logits_BE.softmax(-1)

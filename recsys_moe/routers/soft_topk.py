@@ -55,7 +55,7 @@ class SoftTopKRouter(Router):
         super().__init__(config, shape)
         self.gate = linear_gate(shape)
 
-    def forward(self, x_BD: Tensor) -> Routing:
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         logits_BE = gate_logits(self.gate, x_BD)
         probs_BE = logits_BE.softmax(-1)
         mask_BE, selected_BE = soft_topk_mask(

@@ -54,7 +54,7 @@ class SoftmaxRouter(Router):
         sparse = not self.training and self.config.inference == "topk"
         return self.config.inference_k if sparse else self.shape.num_experts
 
-    def forward(self, x_BD: Tensor) -> Routing:
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         logits_BE = gate_logits(self.gate, x_BD)
         probs_BE = logits_BE.softmax(-1)
         if self.max_selected < self.shape.num_experts:

@@ -63,7 +63,7 @@ class SparseOTRouter(Router):
     def max_selected(self) -> int:
         return self.config.k
 
-    def forward(self, x_BD: Tensor) -> Routing:
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         logits_BE = gate_logits(self.gate, x_BD)
         probs_BE = logits_BE.softmax(-1)
         rows = len(x_BD) if self.training else self.config.eval_group

@@ -37,7 +37,7 @@ class THORRouter(Router):
     def max_selected(self) -> int:
         return 1 if self.training else self.shape.num_experts
 
-    def forward(self, x_BD: Tensor) -> Routing:
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         experts_E = torch.arange(self.shape.num_experts, device=x_BD.device)
         selected_E = experts_E == self._draw(x_BD.device) if self.training else experts_E >= 0
         selected_BE = selected_E.expand(x_BD.shape[0], -1)  # len() would fix the batch at export

@@ -94,7 +94,7 @@ class TopKRouter(Router):
         if self.permutation is not None:
             self.permutation.advance(epochs)
 
-    def forward(self, x_BD: Tensor) -> Routing:
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         routing = self._chosen(x_BD)
         return routing if self.permutation is None else self.permutation(routing)
 

@@ -51,7 +51,7 @@ class VMoERouter(Router):
     def max_selected(self) -> int:
         return self.config.k
 
-    def forward(self, x_BD: Tensor) -> Routing:
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         clean_BE = gate_logits(self.gate, x_BD)
         if not self.training:
             return self._routing(clean_BE)

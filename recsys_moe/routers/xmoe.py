@@ -67,7 +67,7 @@ class XMoERouter(Router):
         """The current temperature, a scalar of at least 0.01."""
         return self.theta.exp().clamp(min=MIN_TEMPERATURE)
 
-    def forward(self, x_BD: Tensor) -> Routing:
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         projected_BR = gate_logits(self.projection, x_BD)
         with torch.autocast(x_BD.device.type, enabled=False):
             cosines_BE = unit_rows(projected_BR) @ unit_rows(self.embedding_ER).t()

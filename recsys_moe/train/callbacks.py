@@ -12,7 +12,7 @@ from typing import Any
 import lightning
 from lightning.pytorch.callbacks import Callback, EarlyStopping, RichProgressBar
 
-from recsys_moe.artifact.run_folder import write_text
+from recsys_moe.files import write_text
 
 logger = logging.getLogger("recsys_moe.fit")
 SECONDS_BETWEEN_LINES = 5.0

@@ -13,9 +13,10 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from recsys_moe.artifact.run_folder import BEST, LAST, PART, PREVIOUS, locked_hashes, replacing
+from recsys_moe.artifact.run_folder import BEST, LAST, PREVIOUS, locked_hashes
 from recsys_moe.data.columns import Columns
 from recsys_moe.errors import ConfigError, Interrupted, RunError
+from recsys_moe.files import PART, replacing
 from recsys_moe.model.lazy_adam import LazyAdam
 from recsys_moe.train.processes.devices import on_first
 from recsys_moe.train.processes.signals import StopSignals

@@ -18,17 +18,13 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 
 from recsys_moe.artifact.evaluate import Evaluation, add_rows
-from recsys_moe.artifact.model_folder import build_model, save_artifact
-from recsys_moe.artifact.run_folder import (
-    BEST,
-    CHECKPOINTS,
-    create_run_folder,
-    record_run,
-    write_json,
-)
-from recsys_moe.config.settings import Config, merge, suggestion
+from recsys_moe.artifact.model_folder import save_artifact
+from recsys_moe.artifact.run_folder import BEST, CHECKPOINTS, create_run_folder, record_run
+from recsys_moe.config.build import build_model
+from recsys_moe.config.settings import Config, merge
 from recsys_moe.data.streaming import user_counts, watched_items
-from recsys_moe.errors import ConfigError, Interrupted, RunError
+from recsys_moe.errors import ConfigError, Interrupted, RunError, suggestion
+from recsys_moe.files import write_json
 from recsys_moe.machine import has_fast_bf16
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.sharded import unfilled

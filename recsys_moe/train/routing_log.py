@@ -12,8 +12,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from recsys_moe.artifact.routing_history import ROWS, spread_rows, take_rows, top_experts
-from recsys_moe.artifact.run_folder import replacing
 from recsys_moe.data.columns import Columns
+from recsys_moe.files import replacing
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.sharded import join_lookup
 

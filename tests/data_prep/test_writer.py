@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,9 +156,9 @@ def test_an_interruption_keeps_the_previous_output(
     if moment == "writing":
         monkeypatch.setattr(pq, "ParquetWriter", stop)
     else:
-        rename = Path.rename
+        rename = os.replace
         monkeypatch.setattr(
-            Path, "rename", lambda p, to: stop() if ".building" in p.name else rename(p, to)
+            os, "replace", lambda p, to: stop() if Path(p).name == "new" else rename(p, to)
         )
     with pytest.raises(KeyboardInterrupt):
         writer.write(prepared(), out, force=True)

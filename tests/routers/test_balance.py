@@ -222,7 +222,7 @@ def test_exactly_the_penalties_without_a_gradient_are_refused(name: str, kind: s
     torch.manual_seed(0)
     router = ROUTERS[name](ROUTERS[name].Config(), RouterShape(6, 8, 16)).train()
     x_BD = 60 * torch.randn(16, 6) if name in ("comet", "dselect_k") else torch.randn(16, 6)
-    routing = router(x_BD, torch.arange(16)) if router.uses_users else router(x_BD)
+    routing = router(x_BD, torch.arange(16))
     learns = getattr(routing, NEEDS[kind]) is not None
     if learns:
         value = torch.as_tensor(penalty({kind: 1.0}, routing, router.kept))

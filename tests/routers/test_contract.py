@@ -28,7 +28,7 @@ def make(name: str, num_experts: int = E, **settings: object) -> Router:
 
 def route(router: Router, x_BD: Tensor) -> Routing:
     users_B = torch.arange(len(x_BD)) % (USERS + 1)
-    return router(x_BD, users_B) if router.uses_users else router(x_BD)
+    return router(x_BD, users_B)
 
 
 def batch(rows: int = 12, scale: float = 1.0) -> Tensor:
@@ -94,11 +94,8 @@ def test_training_draws_are_a_function_of_the_seed(name: str) -> None:
 def test_permuting_the_examples_permutes_the_decision(name: str) -> None:
     router, x_BD = make(name).eval(), batch()
     order = torch.randperm(len(x_BD), generator=torch.Generator().manual_seed(2))
-    if router.uses_users:
-        users = torch.arange(len(x_BD))
-        straight, permuted = router(x_BD, users), router(x_BD[order], users[order])
-    else:
-        straight, permuted = router(x_BD), router(x_BD[order])
+    users = torch.arange(len(x_BD))
+    straight, permuted = router(x_BD, users), router(x_BD[order], users[order])
     torch.testing.assert_close(straight.weights_BE[order], permuted.weights_BE)
     assert torch.equal(straight.selected_BE[order], permuted.selected_BE)
 

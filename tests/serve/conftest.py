@@ -13,9 +13,11 @@ import httpx
 import pytest
 from safetensors.torch import load_file, save_file
 
-from recsys_moe.artifact.model_folder import build_model, save_artifact
+from recsys_moe.artifact.model_folder import save_artifact
+from recsys_moe.config.build import build_model
 from recsys_moe.config.settings import parse_config
-from recsys_moe.schema import Schema, sha256_file
+from recsys_moe.files import sha256_file
+from recsys_moe.schema import Schema
 from recsys_moe.serve.app import build_app
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.metrics import Metrics

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys_moe.artifact.evaluate import task_weights
-from recsys_moe.artifact.run_folder import data_hashes, write_json
+from recsys_moe.artifact.run_folder import data_hashes
 from recsys_moe.config.diff import flat as flat
 from recsys_moe.config.settings import (
     Config,
@@ -21,9 +21,9 @@ from recsys_moe.config.settings import (
     router_name,
     router_section,
     select_router,
-    suggestion,
 )
-from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.errors import ConfigError, DataError, suggestion
+from recsys_moe.files import write_json
 from recsys_moe.routers import ROUTERS, find_router
 from recsys_moe.schema import SPLITS, Schema
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from recsys_moe.artifact.run_folder import write_json, write_text
 from recsys_moe.errors import Interrupted, RunError
+from recsys_moe.files import write_json, write_text
 from recsys_moe.lab.compare import tables as compare_tables
 from recsys_moe.lab.compare.plan import Plan, Request, check_folder, make_plan, settle
 from recsys_moe.lab.compare.results import Results, collect, log_file, run_folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import shlex
@@ -17,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from recsys_moe.train.processes.signals import end_with_parent
 from recsys_moe.train.processes.spinning import undecided
 from recsys_moe.train.processes.starter import inherited
 
 logger = logging.getLogger("recsys_moe.executor")
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_TO_STOP = 30.0
-SIGNAL_AT_PARENT_DEATH = 1  # linux/prctl.h
 
 Step = Callable[[], list[str] | None]
 """Asked when its turn comes, and again after a lost worker: the command that is still to run, or
@@ -215,12 +214,6 @@ def begun_log(command: list[str], log: Path) -> BinaryIO:
     stream = log.open("ab", buffering=0)
     stream.write(f"$ {shlex.join(command)}\n".encode())
     return stream
-
-
-def end_with_parent() -> Callable[[], object]:
-    """To be called in the child: SIGTERM when its parent dies, even of SIGKILL."""
-    prctl = ctypes.CDLL(None).prctl  # before the fork: loading it there might wait for a lock
-    return lambda: prctl(SIGNAL_AT_PARENT_DEATH, signal.SIGTERM)
 
 
 def stop(processes: Sequence[Process], seconds: float | None = None) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 import recsys_moe
-from recsys_moe.lab.jobs.executor import begun_log, end_with_parent, stop
+from recsys_moe.lab.jobs.executor import begun_log, stop
+from recsys_moe.train.processes.signals import end_with_parent
 from recsys_moe.train.processes.starter import inherited
 
 SECONDS_BETWEEN_LOOKS = 0.1

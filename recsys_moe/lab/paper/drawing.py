@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from recsys_moe.artifact.run_folder import replacing, write_json
+from recsys_moe.files import replacing, write_json
 from recsys_moe.lab.paper.bias import Bias
 from recsys_moe.lab.paper.figures import Balance, Histogram
 from recsys_moe.lab.report.plots import canvas, colour, marker, plain_log, render, titled

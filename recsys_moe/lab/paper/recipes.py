@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from recsys_moe.config.settings import configs_folder, read_config_file, suggestion
-from recsys_moe.errors import ConfigError
+from recsys_moe.config.settings import configs_folder, read_config_file
+from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.section import Section
 
 FigureKind = Literal["curves", "inference", "balance", "bias", "tuning", "maps"]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from recsys_moe.files import sha256_file
 from recsys_moe.lab.compare.results import Column, Group, Results, Row, RunRecord
 from recsys_moe.lab.compare.significance import Spread
 from recsys_moe.lab.compare.tables import notes_of
 from recsys_moe.lab.report import comparison, plots_comparison
 from recsys_moe.lab.report.findings import join, worst_first
 from recsys_moe.lab.report.page import Html, Report, Section, Shown, element, joined, table
-from recsys_moe.schema import sha256_file
 
 
 def comparison_report(folder: Path, out: Path) -> Report:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.data.columns import Columns
-from recsys_moe.lab.report.sample import Sample, pair_embeddings
+from recsys_moe.lab.report.sample import Sample
 
 IDLE = 0.1
 """An expert with less than this part of an even share is called idle."""
@@ -137,7 +137,7 @@ def likeness(artifact: Artifact, columns: Columns) -> Likeness:
     never negative, so that unrelated experts come out well above 0.
     """
     experts = artifact.model.moe.experts
-    x_ND = pair_embeddings(artifact.model, columns)
+    x_ND = artifact.model.encode(columns.user, columns.item)
     products_EE = x_ND.new_zeros(2 * (len(experts.bias_EH),), dtype=torch.float64)
     for x_BD in x_ND.split(ROWS_AT_ONCE):
         hidden_EBH = torch.baddbmm(

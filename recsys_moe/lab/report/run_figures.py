@@ -20,11 +20,12 @@ from recsys_moe.config.overview import overviews
 from recsys_moe.data.columns import Columns
 from recsys_moe.data.streaming import open_rows, rows_within
 from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.files import sha256_file
 from recsys_moe.lab.report import experts, findings, learning, specialisation
 from recsys_moe.lab.report.findings import Finding
 from recsys_moe.lab.report.quality import Quality, quality
-from recsys_moe.lab.report.sample import Sample, pair_embeddings, take_sample
-from recsys_moe.schema import SCHEMA_FILE, SPLITS, Schema, Task, sha256_file
+from recsys_moe.lab.report.sample import Sample, take_sample
+from recsys_moe.schema import SCHEMA_FILE, SPLITS, Schema, Task
 
 logger = logging.getLogger("recsys_moe.report")
 
@@ -90,7 +91,9 @@ def run_figures(path: Path, options: Options, progress: Progress) -> RunFigures:
     logger.info("comparing experts and mapping examples")
     kept = [min(router.kept, router.shape.num_experts) for router in artifact.model.routers]
     place_N = _some(sample.rows, MAP_ROWS, options.seed)
-    mapped = pair_embeddings(artifact.model, _columns(sample, place_N)), sample.top_NT[place_N]
+    shown = _columns(sample, place_N)
+    with torch.inference_mode():
+        mapped = artifact.model.encode(shown.user, shown.item), sample.top_NT[place_N]
     compared = _columns(sample, _some(sample.rows, LIKENESS_ROWS, options.seed))
     epochs = learning.read_epochs(run / "metrics.csv") if (run / "metrics.csv").is_file() else []
     tested = {task.name: quality(artifact, sample, t) for t, task in enumerate(tasks)}

@@ -16,7 +16,6 @@ from recsys_moe.artifact.evaluate import Evaluation
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.artifact.routing_history import take_rows, top_expert
 from recsys_moe.data.columns import Columns, EvalBatches, Rows
-from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.routers import Routing
 
 
@@ -156,10 +155,3 @@ def take_sample(
         dense_T=dense,
         evaluation=evaluation.result(split),
     )
-
-
-@torch.inference_mode()
-def pair_embeddings(model: MultiTaskMoE, columns: Columns) -> Tensor:
-    """User and item embeddings side by side: what routers and experts read. (N, D)"""
-    parts = model.user_embedding(columns.user), model.item_embedding(columns.item)
-    return torch.cat(parts, -1)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import math
-import tempfile
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from recsys_moe.artifact.model_folder import replace_folder
 from recsys_moe.errors import ConfigError
+from recsys_moe.files import replacing_folder
 from recsys_moe.lab.report.page import Report, Shown, document
 from recsys_moe.lab.report.plots import Image, render
 
@@ -34,10 +33,8 @@ def check_out(out: Path, overwrite: bool) -> None:
 
 def write_report(report: Report, out: Path) -> None:
     """Draw all figures and put the finished folder at `out`, replacing an older report there."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
-        folder = Path(name) / "report"
-        (folder / FIGURES).mkdir(parents=True)
+    with replacing_folder(out) as folder:
+        (folder / FIGURES).mkdir()
         images: dict[str, str] = {}
         for figure in (figure for section in report.sections for figure in section.figures):
             logger.info("drawing %s", figure.name)
@@ -45,7 +42,6 @@ def write_report(report: Report, out: Path) -> None:
         (folder / PAGE).write_text(document(report, images), encoding="utf-8")
         _write_json(folder / FINDINGS, [asdict(finding) for finding in report.findings])
         _write_json(folder / SOURCES, dict(report.provenance))
-        replace_folder(folder, out)
 
 
 def _write_figure(folder: Path, figure: Shown) -> Image:

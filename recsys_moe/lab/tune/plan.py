@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from recsys_moe.artifact.evaluate import task_weights
-from recsys_moe.artifact.run_folder import data_hashes, write_json
-from recsys_moe.config.settings import Config, merge, parse_config, suggestion
-from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.artifact.run_folder import data_hashes
+from recsys_moe.config.settings import Config, merge, parse_config
+from recsys_moe.errors import ConfigError, DataError, suggestion
+from recsys_moe.files import write_json
 from recsys_moe.lab.compare.plan import flat, parse_weights
 from recsys_moe.lab.tune.space import Space, make_space
 from recsys_moe.schema import Schema

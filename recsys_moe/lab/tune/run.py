@@ -13,8 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from recsys_moe.artifact.run_folder import write_text
 from recsys_moe.errors import ConfigError, Interrupted, RunError
+from recsys_moe.files import write_text
 from recsys_moe.lab.jobs.executor import Executor, Job, LocalExecutor, Outcome
 from recsys_moe.lab.jobs.local_runs import (
     Progress,

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import FrameType
 
 from recsys_moe.errors import ConfigError, UserError
-from recsys_moe.lab.jobs.executor import end_with_parent
-from recsys_moe.train.processes.signals import NUMBERS, handled
+from recsys_moe.files import write_json
+from recsys_moe.train.processes.signals import NUMBERS, end_with_parent, handled
 from recsys_moe.train.processes.spinning import undecided
 from recsys_moe.train.processes.starter import rank
 
@@ -156,8 +156,6 @@ def report(message: str, exit_code: int) -> bool:
     if folder is None:
         return False
     content = {"time": time.time(), "message": message, "exit_code": exit_code}
-    part = Path(folder) / f"{rank()}.part"
     with contextlib.suppress(OSError):  # the starter is gone
-        part.write_text(json.dumps(content), encoding="utf-8")
-        part.replace(part.with_suffix(".json"))
+        write_json(Path(folder) / f"{rank()}.json", content)
     return True

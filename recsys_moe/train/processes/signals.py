@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -13,6 +14,7 @@ from types import FrameType
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 SECONDS_OF_ONE_WISH = 1.0
 """`timeout` and terminals send a signal to the process and to its group: that is one wish."""
+SIGNAL_AT_PARENT_DEATH = 1  # linux/prctl.h
 
 
 @contextmanager
@@ -52,3 +54,9 @@ class StopSignals:
             os.write(2, b"stopping after this step; the same again stops at once\n")
         elif time.monotonic() - self._since > SECONDS_OF_ONE_WISH:
             os._exit(128 + number)
+
+
+def end_with_parent() -> Callable[[], object]:
+    """To be called in the child: SIGTERM when its parent dies, even of SIGKILL."""
+    prctl = ctypes.CDLL(None).prctl  # before the fork: loading it there might wait for a lock
+    return lambda: prctl(SIGNAL_AT_PARENT_DEATH, signal.SIGTERM)

@@ -1,0 +1,311 @@
+"""Export: every router that decides row by row, in every format, equal to the model or refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys_moe.artifact import export as exporting
+from recsys_moe.artifact.calibration import Calibration
+from recsys_moe.artifact.export import FORMATS, Graph, export, export_graph
+from recsys_moe.artifact.model_folder import FILES, Artifact, load_artifact, save_artifact
+from recsys_moe.artifact.parity import check_parity, near_ties, parity_rows
+from recsys_moe.config.build import build_model
+from recsys_moe.config.settings import parse_config
+from recsys_moe.errors import ConfigError, RunError
+from recsys_moe.inference.predictor import Predictor
+from recsys_moe.routers import ROUTERS
+from recsys_moe.routers.base import descending_order, largest_k
+from tests.conftest import TINY_MODEL
+
+EXPORTABLE = [name for name, router in ROUTERS.items() if not router.batch_dependent]
+EVERYTHING = "RECSYS_MOE_ALL_EXPORTS" in os.environ
+"""ONNX and AOTInductor for all routers: a few minutes."""
+IN_ONNX = EXPORTABLE if EVERYTHING else ["moesart"]
+
+
+@pytest.fixture(autouse=True)
+def one_timed_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "LATENCY_RUNS", 1)
+
+
+def untrained(run: Path, router: str | dict[str, Any]) -> Artifact:
+    """The artifact of `run` with an untrained model whose embeddings are large enough to route."""
+    trained = load_artifact(run)
+    # With 3 experts X-MoE routes in one dimension, where every cosine is 1 or -1: all ties.
+    experts = 5 if router == "xmoe" else 3
+    config = parse_config({"model": {**TINY_MODEL, "num_experts": experts, "router": router}})
+    torch.manual_seed(0)
+    model = build_model(config, trained.schema).eval()
+    with torch.no_grad():
+        for table in (model.user_embedding, model.item_embedding):
+            table.weight.mul_(20)
+    return replace(trained, model=model, config=config)
+
+
+def graphs(artifact: Artifact, folder: Path, name: str) -> dict[str, Any]:
+    return dict(exporting._graphs(artifact, folder, [name], lambda step: None))[name]
+
+
+@pytest.mark.parametrize("name", EXPORTABLE)
+def test_the_graph_of_a_router_equals_its_model(run: Path, tmp_path: Path, name: str) -> None:
+    report = graphs(untrained(run, name), tmp_path, "pt2")
+    parity = report["parity"]
+    assert parity["max_difference"] <= 1e-5 and parity["rows"] == 3 * (1 + 2 + 37 + 1000)
+    assert parity["masked_near_ties"] <= 0.01 * parity["rows"]
+    assert report["bytes"] == (tmp_path / "model.pt2").stat().st_size
+
+
+@pytest.mark.parametrize("name", IN_ONNX)
+def test_onnx_runtime_equals_the_model(run: Path, tmp_path: Path, name: str) -> None:
+    import onnxruntime
+
+    assert graphs(untrained(run, name), tmp_path, "onnx")["parity"]["max_difference"] <= 1e-5
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    assert [(i.name, i.type, i.shape) for i in session.get_inputs()] == [
+        ("user", "tensor(int64)", ["rows"]),
+        ("item", "tensor(int64)", ["rows"]),
+    ]
+    assert [out.name for out in session.get_outputs()] == ["predictions", "calibrated"]
+
+
+def test_a_calibration_of_many_knots_is_exported(run: Path, tmp_path: Path) -> None:
+    bent = Calibration((-1.0, 0.0, 0.5, 2.0), (-2.0, -1.5, 1.0, 1.5), rows=9)
+    artifact = replace(untrained(run, "moesart"), calibration={"watch": bent})
+    assert graphs(artifact, tmp_path, "onnx")["parity"]["max_difference"] <= 1e-5
+
+
+@pytest.mark.skipif(not EVERYTHING, reason="RECSYS_MOE_ALL_EXPORTS is not set")
+@pytest.mark.parametrize("name", EXPORTABLE)
+def test_a_compiled_package_equals_the_model(run: Path, tmp_path: Path, name: str) -> None:
+    if shutil.which(os.environ.get("CXX", "g++")) is None:
+        pytest.skip("there is no C++ compiler")
+    assert graphs(untrained(run, name), tmp_path, "aoti")["parity"]["max_difference"] <= 1e-5
+
+
+@pytest.mark.parametrize(
+    "router",
+    [
+        {"name": "topk", "permutation": True},
+        {"name": "moesart", "inference": "dense"},
+        {"name": "softmax", "inference": "topk"},
+    ],
+    ids=str,
+)
+def test_settings_that_change_inference_are_exported_too(
+    run: Path, tmp_path: Path, router: dict[str, Any]
+) -> None:
+    assert graphs(untrained(run, router), tmp_path, "pt2")["parity"]["max_difference"] <= 1e-5
+
+
+def test_the_graph_predicts_what_the_predictor_says_about_raw_ids(
+    run: Path, tmp_path: Path
+) -> None:
+    trained, bent = load_artifact(run), Calibration((-1.0, 0.0, 2.0), (-2.0, 0.5, 1.0), rows=9)
+    weights, model = trained.model.state_dict(), tmp_path / "model"
+    save_artifact(model, weights, trained.config, run / "model", trained.seen, {}, {"watch": bent})
+    export(model, tmp_path / "out", ["pt2"])
+    runner = FORMATS["pt2"].load(tmp_path / "out" / "model.pt2")
+    predictor = Predictor.load(tmp_path / "out")
+    scores = predictor.score([1, 2, "nobody"], [3, 4, 3])
+    user, _ = predictor.users.index(["1", "2", "nobody"])
+    item, _ = predictor.items.index(["3", "4", "3"])
+    predictions, calibrated = runner(user, item)
+    assert not torch.equal(predictions[:, 0], calibrated[:, 0])
+    torch.testing.assert_close(predictions[:, 0], scores.tasks["watch"])
+    torch.testing.assert_close(predictions[:, 1], scores.tasks["rating"])
+    torch.testing.assert_close(calibrated[:, 0], scores.calibrated["watch"])
+    torch.testing.assert_close(calibrated[:, 1], scores.tasks["rating"])
+
+
+def test_a_model_without_calibration_has_one_output(run: Path) -> None:
+    artifact = replace(load_artifact(run), calibration={})
+    program = export_graph(artifact)
+    assert Graph(artifact).outputs == ("predictions",)
+    assert len(program.module()(*(rows[:4] for rows in parity_rows(artifact)))) == 1
+
+
+def test_the_command_line_writes_a_copy_that_loads_and_says_what_it_measured(
+    run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "recsys_moe.cli", "export", str(run), "--out", str(out)]
+    command += ["--format", "pt2", "--json"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report == json.loads((out / "export.json").read_text())
+    assert {path.name for path in out.iterdir()} == {
+        *(*FILES, "manifest.json", "model.pt2", "export.json")
+    }
+    assert set(report["formats"]["pt2"]["latency_ms"]) == {"1", "1000"}
+    assert report["inputs"]["user"]["unseen"] == load_artifact(out).schema.user.size
+    assert load_artifact(out).card["val"]["rows"] == load_artifact(run).card["val"]["rows"]
+    assert result.stderr == "export: pt2\n"
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize("name", [name for name in ROUTERS if name not in EXPORTABLE])
+def test_a_router_that_looks_at_the_batch_is_refused_by_name(run: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"row by row, got {name}, .*leave --format out"):
+        exporting._check_router(untrained(run, name))
+
+
+def test_a_router_that_draws_at_inference_is_refused(run: Path) -> None:
+    sampled = untrained(run, {"name": "moesart", "inference": "sampled"})
+    with pytest.raises(ConfigError, match="needs deterministic inference, got .*=sampled; train"):
+        exporting._check_router(sampled)
+
+
+def test_a_graph_that_differs_leaves_nothing_behind(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = FORMATS["pt2"].load
+
+    def off_by_a_little(path: Path) -> Any:
+        runner = load(path)
+        return lambda user, item: tuple(
+            out + 1e-4 * (user[:, None] == 0) for out in runner(user, item)
+        )
+
+    monkeypatch.setitem(FORMATS, "pt2", replace(FORMATS["pt2"], load=off_by_a_little))
+    with pytest.raises(RunError, match="pt2: predictions must agree .* got a difference of 0.0001"):
+        export(run, tmp_path / "out", ["pt2"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [lambda out: out * torch.nan, lambda out: out[:, :1], lambda out: out[:1].expand_as(out)],
+)
+def test_nan_missing_columns_and_rows_repeated_are_differences(run: Path, broken: Any) -> None:
+    artifact = load_artifact(run)
+    model = Graph(artifact).eval()
+    with pytest.raises(RunError, match="x: (predictions|outputs) must"):
+        check_parity("x", lambda *rows: tuple(map(broken, model(*rows))), model, artifact)
+
+
+def test_every_output_is_compared(run: Path) -> None:
+    artifact = load_artifact(run)
+    model = Graph(artifact).eval()
+    assert model.outputs == ("predictions", "calibrated")
+    for place in (0, 1):
+
+        def runner(user: Any, item: Any, place: int = place) -> Any:
+            found = list(model(user, item))
+            found[place] = found[place] + 1e-3
+            return tuple(found)
+
+        with pytest.raises(RunError, match="predictions must agree .* a difference of 0.001"):
+            check_parity("x", runner, model, artifact)
+
+
+def test_ids_that_training_has_not_seen_are_compared_together_and_each_alone(run: Path) -> None:
+    artifact = load_artifact(run)
+    model = Graph(artifact).eval()
+    users, items = artifact.schema.user.size, artifact.schema.item.size
+    user, item = parity_rows(artifact)
+    assert user[:2].tolist() == [users] * 2 and item[1:3].tolist() == [items] * 2
+    assert item[0] < items and user[2] < users
+    wrong: list[Callable[[Any, Any], Any]] = [
+        lambda user, item: (user == users) & (item < items),
+        lambda user, item: (user == users) & (item == items),
+        lambda user, item: (user < users) & (item == items),
+    ]
+    for is_wrong in wrong:
+
+        def runner(user: Any, item: Any, is_wrong: Any = is_wrong) -> Any:
+            return tuple(out + 1e-3 * is_wrong(user, item)[:, None] for out in model(user, item))
+
+        with pytest.raises(RunError, match="predictions must agree"):
+            check_parity("x", runner, model, artifact)
+
+
+def test_the_card_of_an_export_has_every_evaluation_of_the_run(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run / "model", tmp_path / "run" / "model")
+    shutil.copytree(run / "evaluation", tmp_path / "run" / "evaluation")
+    (tmp_path / "run" / "evaluation" / "test.json").write_text('{"rows": 7}')
+    export(tmp_path / "run", tmp_path / "out")
+    card = load_artifact(tmp_path / "out").card
+    assert card == {**load_artifact(run).card, "test": {"rows": 7}}
+
+
+def test_formats_folders_and_missing_extras_are_refused_before_any_work(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="--format must be of pt2, onnx, aoti, got 'onx'; did"):
+        export(run, tmp_path / "out", ["onx"])
+    with pytest.raises(ConfigError, match="holds the model itself"):
+        export(run, run / "model", overwrite=True)
+    with pytest.raises(ConfigError, match="holds the model itself"):
+        export(run, run, overwrite=True)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("precious")
+    with pytest.raises(ConfigError, match="exists; choose another folder or pass --overwrite"):
+        export(run, tmp_path / "full")
+    with pytest.raises(ConfigError, match="is not a model folder; --overwrite will not delete"):
+        export(run, tmp_path / "full", overwrite=True)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ConfigError, match="no-such-compiler is not on PATH"):
+        export(run, tmp_path / "out", ["aoti"])
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ConfigError, match=r'onnxscript.*pip install "recsys-moe\[export\]"'):
+        export(run, tmp_path / "out", ["onnx"])
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+
+
+def test_an_older_export_is_replaced_on_request(run: Path, tmp_path: Path) -> None:
+    export(run, tmp_path / "out")
+    (tmp_path / "out" / "model.pt2").write_text("of an older export")
+    export(run, tmp_path / "out", overwrite=True)
+    assert not (tmp_path / "out" / "model.pt2").exists()
+
+
+# --- near-ties
+
+
+def test_rows_count_as_near_ties_exactly_where_the_gate_is_undecided(run: Path) -> None:
+    artifact = untrained(run, {"name": "topk", "k": 2})
+    gate = artifact.model.routers[0].gate
+    with torch.no_grad():
+        gate.weight.zero_()
+        gate.weight[1:3, 0] = torch.tensor([1.0, 2.0])
+        gate.bias.copy_(torch.tensor([9.0, 0.0, 0.0]))
+    # Expert 0 is chosen; 1 and 2 have the logits x and 2x: tied where x = 0.
+    artifact.model.user_embedding.weight.data[:3, 0] = torch.tensor([0.0, 1e-7, 0.5])
+    artifact.model.moe.routers[1] = artifact.model.moe.routers[0]
+    tied = near_ties(artifact.model, torch.arange(3), torch.zeros(3, dtype=torch.long))
+    assert tied.tolist() == [True, True, False]
+
+
+def test_a_model_that_cannot_tell_its_experts_apart_cannot_be_compared(run: Path) -> None:
+    artifact = untrained(run, "moesart")
+    for router in artifact.model.routers:
+        torch.nn.init.zeros_(router.gate.weight)
+    graph = Graph(artifact).eval()
+    with pytest.raises(RunError, match="at most 1% of the rows may be near-ties .* 3120 of 3120"):
+        check_parity("pt2", graph, graph, artifact)
+
+
+@given(st.lists(st.lists(st.integers(-2, 2), min_size=6, max_size=6), min_size=1, max_size=5))
+def test_the_exported_order_is_the_stable_one_with_ties(rows: list[list[int]]) -> None:
+    values = torch.tensor(rows, dtype=torch.float32)
+    expected = descending_order(values), largest_k(values, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.compiler, "is_exporting", lambda: True)
+        found = descending_order(values), largest_k(values, 3)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

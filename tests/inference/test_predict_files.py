@@ -1,0 +1,163 @@
+"""Files of pairs: delimiters, quotes, pieces, the calibrated column."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from recsys_moe.artifact.calibration import Calibration
+from recsys_moe.artifact.model_folder import load_artifact
+from recsys_moe.config.build import build_model
+from recsys_moe.config.settings import parse_config
+from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.inference import score_files as predict
+from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.score_files import count_rows, predict_file
+from tests.conftest import TINY_MODEL
+
+AWKWARD = ["plain", "a, b", 'say "hi"', "tab\there", "two\nlines", "", " 7 "]
+
+
+@pytest.fixture(scope="module")
+def predictor(run: Path) -> Predictor:
+    return Predictor.load(run)
+
+
+def write(path: Path, delimiter: str) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+        writer.writerows([("user", "item", "note"), *((1, 2, note) for note in AWKWARD)])
+    return path
+
+
+@pytest.mark.parametrize("target", [".csv", ".tsv", ".parquet"])
+@pytest.mark.parametrize(("source", "delimiter"), [(".csv", ","), (".tsv", "\t")])
+def test_every_text_survives_from_every_format_to_every_other(
+    predictor: Predictor, tmp_path: Path, source: str, delimiter: str, target: str
+) -> None:
+    pairs = write(tmp_path / f"pairs{source}", delimiter)
+    out = tmp_path / f"out{target}"
+    predict_file(predictor, pairs, out)
+    if target == ".parquet":
+        notes = pq.read_table(out)["note"].to_pylist()
+    else:
+        with out.open(newline="") as file:
+            reader = csv.DictReader(file, delimiter="\t" if target == ".tsv" else ",")
+            notes = [row["note"] for row in reader]
+    assert notes == AWKWARD
+
+
+def test_only_values_that_need_quotes_are_quoted(predictor: Predictor, tmp_path: Path) -> None:
+    pairs = write(tmp_path / "pairs.csv", ",")
+    predict_file(predictor, pairs, tmp_path / "out.csv")
+    lines = (tmp_path / "out.csv").read_text().splitlines()
+    columns = "user,item,note,watch,rating,watch_calibrated,unseen_user,unseen_item"
+    assert lines[0] == columns
+    assert lines[1].startswith("1,2,plain,0.") and lines[1].endswith(",false,false")
+    assert lines[2].startswith('1,2,"a, b",')
+
+
+def test_the_calibrated_column_is_the_map_of_the_raw_one(run: Path, tmp_path: Path) -> None:
+    bent = Calibration((-1.0, 0.0, 1.0), (-1.5, 0.5, 1.0), rows=9)
+    predictor = Predictor(replace(load_artifact(run), calibration={"watch": bent}))
+    source = tmp_path / "pairs.parquet"
+    pd.DataFrame({"user": range(1, 41), "item": range(1, 41)}).to_parquet(source)
+    predict_file(predictor, source, tmp_path / "out.parquet")
+    frame = pd.read_parquet(tmp_path / "out.parquet")
+    raw = predictor.score(range(1, 41), range(1, 41)).tasks["watch"].double()
+    expected = bent.apply(raw.logit())
+    assert frame["watch_calibrated"].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+    assert frame["watch"].tolist() == pytest.approx(raw.tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(1,), (3, 3), (1, 5, 1), (7,), (2, 0, 12)])
+def test_pieces_have_the_same_size_however_the_file_is_cut(sizes: tuple[int, ...]) -> None:
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    batches = [
+        pa.RecordBatch.from_pydict({"n": pa.array(range(start, start + size), pa.int64())})
+        for start, size in zip(starts, sizes, strict=True)
+    ]
+    pieces = [piece["n"].to_pylist() for piece in predict._regrouped(iter(batches), 3)]
+    assert [n for piece in pieces for n in piece] == list(range(sum(sizes)))
+    assert all(len(piece) == 3 for piece in pieces[:-1]) and 0 < len(pieces[-1]) <= 3
+
+
+def test_order_and_values_do_not_depend_on_the_pieces(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "pairs.parquet"
+    pd.DataFrame({"user": [n % 60 for n in range(500)], "item": range(500)}).to_parquet(source)
+    predict_file(predictor, source, tmp_path / "whole.parquet")
+    monkeypatch.setattr(predict, "ROWS_PER_PIECE", 64)
+    told: list[int] = []
+    predict_file(predictor, source, tmp_path / "pieces.parquet", progress=told.append)
+    whole, pieces = (pd.read_parquet(tmp_path / f"{n}.parquet") for n in ("whole", "pieces"))
+    pd.testing.assert_frame_equal(whole, pieces, atol=1e-6)
+    assert told == [64] * 7 + [52]  # 500 = 7 * 64 + 52
+
+
+def test_the_progress_bar_knows_the_rows(tmp_path: Path) -> None:
+    text, parquet = tmp_path / "p.tsv", tmp_path / "p.parquet"
+    text.write_text("user\titem\n1\t2\n3\t4\n")
+    pd.DataFrame({"user": [1, 2, 3]}).to_parquet(parquet)
+    assert (count_rows(text), count_rows(parquet)) == (2, 3)
+    assert count_rows(tmp_path / "none.csv") is None
+    assert count_rows(write(tmp_path / "not.parquet", ",")) is None
+
+
+def test_another_suffix_is_refused(predictor: Predictor, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--input must end in one of \.csv, \.tsv, \.parquet"):
+        predict_file(predictor, tmp_path / "pairs.json", tmp_path / "out.csv")
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [pa.array([[1], [2]]), pa.array([{"a": 1}, {"a": 2}]), pa.array([b"a", b"\xff"])],
+    ids=["list", "struct", "bytes"],
+)
+def test_a_column_that_is_no_text_is_refused_for_text_and_kept_in_parquet(
+    predictor: Predictor, tmp_path: Path, notes: pa.Array
+) -> None:
+    pairs = pa.table({"user": [1, 2], "item": [3, 4], "notes": notes})
+    pq.write_table(pairs, tmp_path / "p.parquet")
+    with pytest.raises(DataError, match=r"column 'notes' \(.*\) cannot be written as text; write"):
+        predict_file(predictor, tmp_path / "p.parquet", tmp_path / "out.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["p.parquet"]
+    predict_file(predictor, tmp_path / "p.parquet", tmp_path / "out.parquet")
+    assert pq.read_table(tmp_path / "out.parquet")["notes"].to_pylist() == notes.to_pylist()
+
+
+def test_a_header_that_is_not_utf8_is_refused(predictor: Predictor, tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_bytes(b"user,item,caf\xff\n1,2,3\n")
+    with pytest.raises(DataError, match=r"pairs\.csv cannot be read: .*0xff"):
+        predict_file(predictor, tmp_path / "pairs.csv", tmp_path / "out.csv")
+
+
+def test_no_piece_cuts_rows_that_are_routed_together(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups of 32 rows: a limit of 80 rows makes pieces of 2 * 32 = 64, and no score changes."""
+    router = {"name": "expert_choice", "eval_group": 32}
+    config = parse_config({"model": {**TINY_MODEL, "router": router}})
+    artifact = load_artifact(run)
+    torch.manual_seed(0)
+    model = build_model(config, artifact.schema).eval()
+    for table in (model.user_embedding, model.item_embedding):
+        table.weight.data.mul_(20)  # so that which experts a row gets matters
+    competing = Predictor(replace(artifact, model=model, config=config))
+    users, items = [n % 60 + 1 for n in range(200)], [n % 40 + 1 for n in range(200)]
+    source = tmp_path / "pairs.parquet"
+    pd.DataFrame({"user": users, "item": items}).to_parquet(source)
+    monkeypatch.setattr(predict, "ROWS_PER_PIECE", 80)
+    told: list[int] = []
+    predict_file(competing, source, tmp_path / "out.parquet", progress=told.append)
+    assert told == [64] * 3 + [8]  # 200 = 3 * 64 + 8
+    found = pd.read_parquet(tmp_path / "out.parquet")["watch"]
+    assert found.tolist() == pytest.approx(competing.score(users, items).tasks["watch"].tolist())

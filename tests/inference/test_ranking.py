@@ -1,0 +1,143 @@
+"""The split first layers equal the definition: every expert on every item, for every router.
+
+Axes: U users, N items, T tasks, E experts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from recsys_moe.inference import catalogue as ranking
+from recsys_moe.inference.catalogue import Ranker, _Chosen
+from recsys_moe.inference.top_items import largest
+from recsys_moe.model.moe import naive_moe
+from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.routers import ROUTERS, Routing, find_router
+
+USERS, ITEMS, SEED = 7, 23, 3
+SETTINGS: dict[str, dict[str, Any]] = {
+    **{name: {"name": name} for name in sorted(ROUTERS)},
+    "expert_choice": {"name": "expert_choice", "eval_group": 5},
+    "moesart, dense": {"name": "moesart", "inference": "dense"},
+    "moesart, sampled": {"name": "moesart", "inference": "sampled"},
+}
+
+
+def model_with(
+    router: dict[str, Any], users: int = USERS, items: int = ITEMS, experts: int = 4
+) -> MultiTaskMoE:
+    """Random parameters of size 1, so that routing varies and biases matter."""
+    torch.manual_seed(0)
+    config = find_router(router["name"]).Config(**router)
+    sizes: dict[str, Any] = {"embedding_dim": 4, "num_experts": experts, "expert_dim": 6}
+    model = MultiTaskMoE(users, items, 2, router=config, tower_dims=(5,), **sizes).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.7)
+    return model
+
+
+def ranker_of(model: MultiTaskMoE, items: int = ITEMS, **options: Any) -> Ranker:
+    rows = math.lcm(8192, model.routers[0].config.eval_rows)
+    return Ranker(model, items, seed=SEED, whole_rows=rows, **options)
+
+
+@torch.inference_mode()
+def definition(model: MultiTaskMoE, user: int, items: int = ITEMS) -> Tensor:
+    """(N, T): one user's whole catalogue in one batch, all experts evaluated."""
+    model.reseed(SEED)
+    user_N, item_N = torch.full((items,), user), torch.arange(items)
+    x_ND = torch.cat([model.user_embedding(user_N), model.item_embedding(item_N)], -1)
+    weights = [router(x_ND, user_N).weights_BE for router in model.routers]
+    experts = model.moe.experts
+    mixed_NTH = naive_moe(x_ND, torch.stack(weights, 1), experts.kernel_EDH, experts.bias_EH)
+    return torch.cat([tower(mixed_NTH[:, t]) for t, tower in enumerate(model.towers)], -1)
+
+
+@pytest.mark.parametrize("cache_mb", [512.0, 0.0])
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_the_logits_equal_the_definition(
+    name: str, cache_mb: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In chunks of 10 pairs, which cut users apart; the last user is the unseen one."""
+    monkeypatch.setattr(ranking, "ROWS_PER_CHUNK", 10)
+    model = model_with(SETTINGS[name])
+    ranker = ranker_of(model, max_cache_mb=cache_mb)
+    user_U = torch.tensor([4, 0, USERS])
+    for task in range(2):
+        found_UN = ranker.grid(user_U, torch.arange(ITEMS), task)
+        for user, found_N in zip(user_U.tolist(), found_UN, strict=True):
+            expected_N = definition(model, user)[:, task]
+            torch.testing.assert_close(found_N, expected_N, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_asking_for_some_items_does_not_change_their_logits(name: str) -> None:
+    ranker = ranker_of(model_with(SETTINGS[name]))
+    user_U, some_N = torch.tensor([5, 2, 5]), torch.tensor([3, 4, 11, 22])
+    whole_UN = ranker.grid(user_U, torch.arange(ITEMS), 1)
+    torch.testing.assert_close(ranker.grid(user_U, some_N, 1), whole_UN[:, some_N])
+    place_B, item_B = torch.tensor([0, 0, 2]), torch.tensor([22, 1, 9])
+    found_B = ranker.pairs(user_U, place_B, item_B, 1)
+    torch.testing.assert_close(found_B, whole_UN[place_B, item_B])
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 5), st.integers(1, 40), st.integers(1, 60), st.sampled_from(sorted(ROUTERS)))
+def test_any_number_of_users_and_items_in_any_chunks(
+    users: int, items: int, rows: int, name: str
+) -> None:
+    model = model_with({"name": name}, users, items)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranking, "ROWS_PER_CHUNK", rows)
+        found_UN = ranker_of(model, items).grid(torch.arange(users), torch.arange(items), 0)
+    expected = torch.stack([definition(model, user, items)[:, 0] for user in range(users)])
+    torch.testing.assert_close(found_UN, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_cache_holds_visited_experts_and_stays_below_its_bound() -> None:
+    """An expert's table is 23 items x 6 x 4 bytes = 552; 1,200 bytes hold two."""
+    model = model_with({"name": "softmax"})
+    small, large = ranker_of(model, max_cache_mb=1200 / 2**20), ranker_of(model)
+    small.warm_up()
+    large.warm_up()
+    assert [len(ranker._halves) for ranker in (small, large)] == [2, 4]
+    one = ranker_of(model_with({"name": "hash"}))
+    one.grid(torch.tensor([0]), torch.arange(ITEMS), 0)
+    assert len(one._halves) == 1
+
+
+def test_only_routers_that_draw_or_compete_have_dependent_rows() -> None:
+    dependent = {
+        name
+        for name, router in SETTINGS.items()
+        if not ranker_of(model_with(router)).rows_are_independent
+    }
+    assert dependent >= {"expert_choice", "moesart, sampled"}
+    assert dependent.isdisjoint({"moesart", "moesart, dense", "topk", "hash", "thor", "softmax"})
+
+
+@given(st.lists(st.integers(-3, 3), max_size=30), st.integers(1, 12))
+def test_the_largest_come_first_and_ties_go_to_the_lower_place(values: list[int], k: int) -> None:
+    expected = sorted(range(len(values)), key=lambda place: (-values[place], place))[:k]
+    assert largest(torch.tensor(values, dtype=torch.float32), k).tolist() == expected
+
+
+@given(st.integers(1, 9), st.integers(1, 6), st.integers(0, 10**6))
+def test_chosen_pairs_are_mixed_as_defined(rows: int, experts: int, seed: int) -> None:
+    """Any number of experts per row, none included: y_b = sum over the chosen of w_be h_be."""
+    generator = torch.Generator().manual_seed(seed)
+    selected_BE = torch.rand(rows, experts, generator=generator) < 0.4
+    weights_BE = torch.rand(rows, experts, generator=generator) * selected_BE
+    hidden_EBH = torch.randn(experts, rows, 3, generator=generator)
+    chosen = _Chosen.of(Routing(weights_BE, selected_BE))
+    assert chosen.sizes_E == selected_BE.sum(0).tolist()
+    mixed_BH = chosen.mix(hidden_EBH[selected_BE.t()])  # in the order of experts
+    expected_BH = torch.einsum("be,ebh->bh", weights_BE, hidden_EBH)
+    torch.testing.assert_close(mixed_BH, expected_BH)

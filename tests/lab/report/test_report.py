@@ -1,0 +1,246 @@
+"""`recsys-moe report` from end to end: files, refusals, and the page in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from recsys_moe.artifact.evaluate import evaluate_artifact
+from recsys_moe.cli import app
+from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.lab.report.write import plain
+from tests.lab.report.conftest import IDLE, report
+from tests.serve.test_page import ARGUMENTS
+
+FIGURES = {
+    *("learning", "load", "likeness", "entropy", "mass", "consistency", "roc-watch"),
+    *("calibration-watch", "error-watch", "error-rating", "map", "genres-watch", "genres-rating"),
+}
+
+
+def test_every_figure_has_its_image_its_drawing_and_its_data(lame_report: Path) -> None:
+    files = {file.name for file in (lame_report / "figures").iterdir()}
+    assert files == {f"{name}.{end}" for name in FIGURES for end in ("json", "png", "svg")}
+    for name in FIGURES:
+        content = json.loads((lame_report / "figures" / f"{name}.json").read_text())
+        assert content.keys() == {"title", "sources", "data"}
+        assert content["sources"]
+
+
+def test_the_numbers_are_those_of_the_run_folder(lame: Path, lame_report: Path) -> None:
+    sources = json.loads((lame_report / "report.json").read_text())
+    expected = evaluate_artifact(lame, "test", None)
+    del expected["trained_on_these_data"]
+    assert sources["evaluation"] == expected
+    assert {"metrics.csv", "routing.safetensors", "model/manifest.json"} == set(sources["files"])
+    page = (lame_report / "report.html").read_text()
+    for value in (expected["loss"], expected["tasks"]["watch"]["auc"]):
+        assert f'<dd class="value">{value:.4f}</dd>' in page
+
+
+def test_the_findings_say_first_which_expert_is_idle(lame_report: Path) -> None:
+    first = json.loads((lame_report / "findings.json").read_text())[0]
+    assert first["level"] == "warning" and first["figure"] == "load"
+    assert first["text"].startswith(
+        f"Expert {IDLE} is idle: it is visited by 0.0% of examples (an even share would be"
+    )
+
+
+def test_the_page_names_nothing_outside_of_itself(lame_report: Path) -> None:
+    text = (lame_report / "report.html").read_text()
+    for name in ("http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"):
+        text = text.replace(name, "")  # names of namespaces, never fetched
+    assert "://" not in text and "@import" not in text
+    assert set(re.findall(r'(?:src|href)="([^"#]{1,5})', text)) <= {"data:"}
+    assert "<script" not in text
+    assert "&lt;script&gt;document.title" in text  # a genre that would like to be markup
+    assert "lame &lt;run&gt;" in text
+    ids = re.findall(r'\bid="([^"]*)"', text)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'<a [^>]*href="#([^"]*)"', text)) <= set(ids)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_same_run_gives_the_same_numbers(lame: Path, lame_report: Path, tmp_path: Path) -> None:
+    again = report(lame, tmp_path / "again")
+    for file in sorted(lame_report.rglob("*.json")):
+        assert (again / file.relative_to(lame_report)).read_bytes() == file.read_bytes(), file
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is in [dev]")
+    binary = shutil.which("chromium") or shutil.which("chromium-browser")
+    driver = shutil.which("chromedriver")
+    if not (binary and driver):
+        pytest.skip("no chromium and chromedriver; on Debian: apt-get install chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    profile = tmp_path_factory.mktemp("profile")
+    for argument in (*ARGUMENTS, f"--user-data-dir={profile}", "--window-size=1000,1200"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    found = webdriver.Chrome(options, webdriver.ChromeService(driver))
+    yield found
+    found.quit()
+
+
+@pytest.fixture
+def opened(browser: Any, lame_report: Path, tmp_path: Path) -> Any:
+    """The page alone, without the files beside it."""
+    alone = shutil.copyfile(lame_report / "report.html", tmp_path / "alone.html")
+    browser.get(alone.as_uri())
+    return browser
+
+
+def test_the_page_opens_alone_without_a_complaint_or_a_request(opened: Any) -> None:
+    assert opened.title == "Run lame <run>"
+    fetched = opened.execute_script(
+        "return performance.getEntriesByType('resource').map((entry) => entry.name)"
+    )
+    assert [name for name in fetched if not name.startswith("data:")] == []
+    assert opened.get_log("browser") == []
+    assert opened.find_elements("css selector", "script, iframe, object, img[src^=http]") == []
+
+
+def test_a_reader_finds_the_idle_expert_and_every_figure_has_words(opened: Any) -> None:
+    warning = opened.find_element("css selector", ".findings .warning")
+    assert f"Expert {IDLE} is idle" in warning.text
+    warning.find_element("tag name", "a").click()
+    assert opened.current_url.endswith("#figure-load")
+    bad = opened.find_elements("css selector", "#experts tr:has(.bad) th")
+    assert [cell.text for cell in bad] == [str(IDLE)]
+    pictures = opened.find_elements("css selector", "figure .picture")
+    assert len(pictures) == len(FIGURES)
+    assert all(picture.get_attribute("aria-label") for picture in pictures)
+    assert all(picture.size["height"] > 100 for picture in pictures)
+
+
+@pytest.mark.parametrize("width", [360, 1000])
+def test_nothing_is_wider_than_the_window(opened: Any, width: int) -> None:
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        widths = "return ((e) => [e.scrollWidth, e.clientWidth])(document.documentElement)"
+        needed, there = opened.execute_script(widths)
+        assert needed == there <= width
+    finally:
+        opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_dark_page_has_light_ink_in_its_figures(opened: Any) -> None:
+    def ink() -> str:
+        first = "document.querySelector('#load-text_1 g')"
+        return str(opened.execute_script(f"return getComputedStyle({first}).fill"))
+
+    light = ink()
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    try:
+        assert (light, ink()) == ("rgb(35, 40, 43)", "rgb(230, 232, 230)")
+    finally:
+        opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_is_at_out_stays_unless_it_is_a_report(compared: Path, tmp_path: Path) -> None:
+    out = report(compared, tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"--out .*out exists; .* replace it with --overwrite"):
+        report(compared, out)
+    (out / "old.txt").write_text("gone after --overwrite")
+    report(compared, out, overwrite=True)
+    assert not (out / "old.txt").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("dear")
+    with pytest.raises(ConfigError, match="is not a report; --overwrite will not delete it"):
+        report(compared, tmp_path / "mine", overwrite=True)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_report_that_fails_leaves_nothing(
+    compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("recsys_moe.lab.report.write.document", fails)
+    with pytest.raises(OSError, match="No space"):
+        report(compared, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_of_runs_are_refused_for_a_comparison(compared: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is a comparison, .*leave out --split, --rows, or"):
+        report(compared, tmp_path / "out", split="val", rows=5)
+
+
+def test_wrong_settings_and_folders_are_named(run: Path, compared: Path, tmp_path: Path) -> None:
+    for options, words in (
+        ({"split": "tset"}, "--split must be one of train, val, test, got 'tset'"),
+        ({"map": "tsne"}, "--map must be one of pca, umap, got 'tsne'"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            report(run, tmp_path / "out", **options)
+    with pytest.raises(DataError, match="is neither a run, a model nor a comparison"):
+        report(tmp_path, tmp_path / "out")
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(DataError, match=r"has no results.json yet; wait for its first run"):
+        report(tmp_path, tmp_path / "out")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_model_folder_alone_needs_its_data_and_has_no_curves(
+    run: Path, prepared: Path, tmp_path: Path
+) -> None:
+    model = Path(shutil.copytree(run / "model", tmp_path / "model"))
+    with pytest.raises(DataError, match="pass --data DIR"):
+        report(model, tmp_path / "out")
+    out = report(model, tmp_path / "out", data=prepared, rows=80, split="val")
+    figures = {file.stem for file in (out / "figures").glob("*.json")}
+    assert not figures & {"learning", "consistency"}
+    page = (out / "report.html").read_text()
+    assert "There is no metrics.csv beside this model." in page
+    assert "a sample of 80 of the 225 rows" in page
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_another_evaluation_on_record_is_a_warning(run: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(run, tmp_path / "run"))
+    file = folder / "evaluation" / "val.json"
+    recorded = json.loads(file.read_text())
+    assert "of the run has" not in findings(report(folder, tmp_path / "good", split="val"))
+    file.write_text(json.dumps({**recorded, "loss": 2 * recorded["loss"]}))
+    found = findings(report(folder, tmp_path / "bad", split="val"))
+    assert "evaluation/val.json of the run has" in found
+
+
+def findings(out: Path) -> str:
+    return (out / "findings.json").read_text()
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_command_prints_findings_as_json_or_in_words(compared: Path, tmp_path: Path) -> None:
+    def printed(*arguments: str) -> str:
+        done = CliRunner().invoke(app, ["report", str(compared), "--out", *arguments])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    found = json.loads(printed(str(tmp_path / "one"), "--json"))
+    assert found == json.loads(findings(tmp_path / "one"))
+    first, *lines = printed(str(tmp_path / "two")).splitlines()
+    assert first == f"{tmp_path / 'two' / 'report.html'}: 2 things stand out."
+    assert lines == [f"  {finding['level']}: {finding['text']}" for finding in found]
+
+
+def test_numbers_that_json_does_not_have_are_null() -> None:
+    assert plain({"a": (float("nan"), 1.5), 3: [float("inf"), None]}) == {
+        "a": [None, 1.5],
+        "3": [None, None],
+    }

@@ -1,0 +1,340 @@
+"""Every fast path equals the naive mixture in values and gradients.
+
+Axes: B batch, T tasks, E experts, D input width, H expert width.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from recsys_moe.errors import ConfigError
+from recsys_moe.model import pairs
+from recsys_moe.model.dispatch import dense_experts, sparse_experts
+from recsys_moe.model.dropout import Dropout
+from recsys_moe.model.moe import Experts, MoE, naive_moe
+from recsys_moe.routers import Router, RouterShape, Routing
+from recsys_moe.routers.moesart import MoesartRouter
+from recsys_moe.routers.softmax import SoftmaxRouter
+from recsys_moe.routers.topk import TopKRouter
+
+D, H = 5, 7
+ROUTERS = {"moesart": MoesartRouter, "topk": TopKRouter, "softmax": SoftmaxRouter}
+
+
+def problem(rows: int, tasks: int, experts: int, seed: int) -> tuple[Tensor, ...]:
+    """Random x, sparse weights, kernels and biases in float64, all needing gradients."""
+    g = torch.Generator().manual_seed(seed)
+    x_BD = torch.randn(rows, D, generator=g, dtype=torch.float64)
+    selected_BTE = torch.rand(rows, tasks, experts, generator=g) < 0.4
+    weights_BTE = torch.rand(rows, tasks, experts, generator=g, dtype=torch.float64) * selected_BTE
+    kernel_EDH = torch.randn(experts, D, H, generator=g, dtype=torch.float64)
+    bias_EH = torch.randn(experts, H, generator=g, dtype=torch.float64)
+    leaves = [t.requires_grad_() for t in (x_BD, weights_BTE, kernel_EDH, bias_EH)]
+    return (*leaves, selected_BTE)
+
+
+WAYS = {"a block per load": (0, 0.0), "one block": (10**9, 1.0), "as planned": (3, 1.0)}
+"""Cost of a block, and how much cheaper a cut must be: the extremes, and one in between."""
+
+
+def cut_by(patch: pytest.MonkeyPatch, way: str) -> None:
+    for name, value in zip(("CPU_BLOCK", "WORTH"), WAYS[way], strict=True):
+        patch.setattr(pairs, name, value)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=40)
+@given(st.integers(1, 9), st.integers(1, 3), st.integers(1, 6), st.integers(0, 10**6))
+def test_sparse_and_dense_equal_naive_in_values_and_gradients(
+    way: str, rows: int, tasks: int, experts: int, seed: int
+) -> None:
+    """Also with rows that no expert is chosen for and experts that no row chose."""
+    with pytest.MonkeyPatch.context() as patch:
+        cut_by(patch, way)
+        check_against_naive(rows, tasks, experts, seed)
+
+
+def check_against_naive(rows: int, tasks: int, experts: int, seed: int) -> None:
+    *leaves, selected_BTE = problem(rows, tasks, experts, seed)
+    x_BD, weights_BTE, kernel_EDH, bias_EH = leaves
+    outputs = [
+        naive_moe(x_BD, weights_BTE, kernel_EDH, bias_EH),
+        sparse_experts(x_BD, weights_BTE, selected_BTE, kernel_EDH, bias_EH, Dropout(0.5).eval()),
+        dense_experts(x_BD, weights_BTE, kernel_EDH, bias_EH, Dropout(0.5).eval()),
+    ]
+    probe = torch.randn(outputs[0].shape, dtype=torch.float64)
+    expected, *found = [torch.autograd.grad((out * probe).sum(), leaves) for out in outputs]
+    for out, grads in zip(outputs[1:], found, strict=True):
+        torch.testing.assert_close(out, outputs[0])
+        mask = selected_BTE
+        for name, ours, naive in zip("xwkb", grads, expected, strict=True):
+            # The sparse path gives unselected weights no gradient: no router could use it.
+            torch.testing.assert_close(
+                ours * mask if name == "w" else ours, naive * mask if name == "w" else naive
+            )
+
+
+@pytest.mark.parametrize("name", sorted(ROUTERS))
+@pytest.mark.parametrize("training", [True, False])
+def test_the_layer_equals_the_naive_mixture_of_its_routings(name: str, training: bool) -> None:
+    torch.manual_seed(0)
+    router = ROUTERS[name]
+    routers = [router(router.Config(), RouterShape(D, 6)) for _ in range(2)]
+    layer = MoE(Experts(6, D, H, dropout=0.0), routers).double().train(training)
+    x_BD = torch.randn(11, D, dtype=torch.float64)
+    mixed_BTH, routings = layer(x_BD, torch.zeros(11, dtype=torch.long))
+    weights_BTE = torch.stack([routing.weights_BE for routing in routings], 1)
+    expected = naive_moe(x_BD, weights_BTE, layer.experts.kernel_EDH, layer.experts.bias_EH)
+    torch.testing.assert_close(mixed_BTH, expected)
+
+
+@pytest.mark.parametrize("strategy", ["i", "ii", "iii", "3"])
+@pytest.mark.parametrize("k", [2, 3])
+def test_routers_asked_together_decide_as_those_asked_one_by_one(
+    strategy: str, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same draws from each task's own stream, the same mixture and the same gradients."""
+    torch.manual_seed(0)
+    config = MoesartRouter.Config(k=k, strategy=strategy, temperature=0.7)
+    routers = [MoesartRouter(config, RouterShape(D, 6)) for _ in range(2)]
+    layer = MoE(Experts(6, D, H, dropout=0.0), routers).double().train()
+    x_BD = torch.randn(11, D, dtype=torch.float64, requires_grad=True)
+    assert MoesartRouter.joint(routers, x_BD) is not None
+    found = []
+    for joint in (MoesartRouter.joint, lambda routers, x_BD: None):
+        monkeypatch.setattr(MoesartRouter, "joint", joint)
+        for task, router in enumerate(routers):
+            router.stream.reseed(task)
+        mixed_BTH, routings = layer(x_BD, torch.zeros(11, dtype=torch.long))
+        value = (mixed_BTH * torch.arange(1.0, H + 1)).sum() + routings[1].probs_BE[:, 0].sum()
+        gradients = torch.autograd.grad(value, [x_BD, *(r.gate.weight for r in routers)])
+        found.append((mixed_BTH, *gradients, *(vars(routing) for routing in routings)))
+    torch.testing.assert_close(*found)
+    assert not torch.equal(*(routing["selected_BE"] for routing in found[0][-2:]))
+
+
+def test_only_equal_training_routers_are_asked_together() -> None:
+    shape, x_BD = RouterShape(D, 6), torch.randn(3, D)
+    two, three = (MoesartRouter(MoesartRouter.Config(k=k), shape) for k in (2, 3))
+    steps = MoesartRouter(MoesartRouter.Config(sampler="sequential"), shape)
+
+    def together(*routers: Router) -> bool:
+        return MoE(Experts(6, D, H, 0.0), routers)._joint(x_BD) is not None
+
+    other = MoesartRouter(MoesartRouter.Config(), shape)
+    assert together(two, other)
+    assert not together(two) and not together(two, three) and not together(steps, steps)
+    assert not together(TopKRouter(TopKRouter.Config(), shape), two)
+    two.eval(), other.eval()
+    assert not together(two, other)
+
+
+class Foreign(torch.nn.Module):
+    """Stands for a router of somebody else's that returns what it was given."""
+
+    max_selected = 1
+
+    def __init__(self, result: object) -> None:
+        super().__init__()
+        self.result = result
+
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> object:
+        return self.result
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (torch.ones(2, 3), "must return a recsys_moe.routers.Routing, got Tensor"),
+        (Routing(torch.ones(2, 4), torch.ones(2, 4) > 0), r"num_experts=3\), got shape \(2, 4\)"),
+        (Routing(torch.ones(2, 3), torch.ones(2) > 0), "selected_BE of router Foreign must be"),
+    ],
+)
+def test_a_foreign_router_with_a_wrong_result_is_named(result: object, said: str) -> None:
+    layer = MoE(Experts(3, D, H, 0.0), [Foreign(result)])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=said):
+        layer(torch.ones(2, D), torch.zeros(2, dtype=torch.long))
+
+
+def test_only_chosen_pairs_are_evaluated_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+    baddbmm = torch.baddbmm
+
+    def counting(bias: Tensor, x: Tensor, kernel: Tensor, out: Tensor) -> Tensor:
+        rows.append(x.shape[:2].numel())
+        return baddbmm(bias, x, kernel, out=out)
+
+    *leaves, selected_BTE = problem(9, 2, 6, seed=4)
+    x_BD, weights_BTE, kernel_EDH, bias_EH = leaves
+    monkeypatch.setattr(torch, "baddbmm", counting)
+    cut_by(monkeypatch, "a block per load")
+    sparse_experts(x_BD, weights_BTE, selected_BTE, kernel_EDH, bias_EH, Dropout(0.0))
+    # not the sum over tasks: shared pairs count once
+    assert sum(rows) == int(selected_BTE.any(1).sum())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_unvisited_expert_has_a_zero_gradient_and_not_a_missing_one(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_by(monkeypatch, way)
+    layer = Experts(3, D, H, dropout=0.0)
+    selected_BTE = torch.tensor([[[True, False, False]]])
+    weights_BTE = selected_BTE.float()
+    x_BD = torch.randn(1, D)
+    out = sparse_experts(
+        x_BD, weights_BTE, selected_BTE, layer.kernel_EDH, layer.bias_EH, layer.dropout
+    )
+    out.sum().backward()
+    for parameter in (layer.kernel_EDH, layer.bias_EH):
+        assert parameter.grad is not None and (parameter.grad[1:] == 0).all()
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_dropout_keeps_the_same_share_in_every_lane(rate: float) -> None:
+    """2**17 draws each: five standard errors of a share p are 5 sqrt(p (1 - p) / 2**17).
+
+    Lanes: columns of 8 are the bytes of a word, where one byte decides; eighths of the mask are
+    the bits of a byte, where one bit does.
+    """
+    dropout = Dropout(rate)
+    dropout.train()
+    mask = dropout.mask((2**17, 8), torch.empty(0))
+    assert mask is not None and set(mask.unique().tolist()) == {0, 1}
+    keep = dropout.keep_of_256 / 256
+    tolerance = 5 * (keep * (1 - keep) / 2**17) ** 0.5
+    for lanes in (mask.view(-1, 8), mask.view(8, -1).t()):
+        assert lanes.double().mean(0).tolist() == pytest.approx([keep] * 8, abs=tolerance)
+    assert keep == pytest.approx(1 - rate, abs=1 / 512)
+
+
+def test_coins_of_one_byte_are_independent() -> None:
+    """Pairs of bits agree half of the time: 28 pairs, 2**17 draws each, five standard errors."""
+    mask = Dropout(0.5).train().mask((8, 2**17), torch.empty(0))
+    assert mask is not None
+    signs = 2 * mask - 1
+    correlation = signs @ signs.t() / 2**17
+    assert (correlation - torch.eye(8)).abs().max() < 5 / 2 ** (17 / 2)
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.5])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (7, 9)])
+def test_masks_of_odd_sizes_have_their_shape(rate: float, shape: tuple[int, int]) -> None:
+    mask = Dropout(rate).train().mask(shape, torch.empty(0))
+    assert mask is not None and mask.shape == shape and mask.is_contiguous()
+
+
+@pytest.mark.parametrize("path", ["sparse", "dense"])
+def test_training_output_equals_the_evaluation_output_in_expectation(path: str) -> None:
+    """For a linear probe of 20,000 equal rows; the activations are scaled by the exact inverse."""
+    torch.manual_seed(0)
+    layer = Experts(2, D, 64, dropout=0.5).double()
+    x_BD = torch.randn(1, D, dtype=torch.float64).expand(20_000, -1).contiguous()
+    weights_BTE = torch.full((20_000, 1, 2), 0.5, dtype=torch.float64)
+
+    def mean() -> Tensor:
+        parts = (layer.kernel_EDH, layer.bias_EH, layer.dropout)
+        if path == "dense":
+            return dense_experts(x_BD, weights_BTE, *parts).mean()
+        return sparse_experts(x_BD, weights_BTE, weights_BTE > 0, *parts).mean()
+
+    torch.testing.assert_close(layer.train() and mean(), layer.eval() and mean(), rtol=5e-3, atol=0)
+
+
+def masked_naive(
+    x_BD: Tensor, weights_BTE: Tensor, kernel_EDH: Tensor, bias_EH: Tensor, keep_BEH: Tensor
+) -> Tensor:
+    """The mixture with a given mask, kept activations scaled by 2: rate 0.5."""
+    hidden_BEH = torch.relu(torch.einsum("bd,edh->beh", x_BD, kernel_EDH) + bias_EH)
+    return torch.einsum("bte,beh->bth", weights_BTE, 2 * keep_BEH * hidden_BEH)
+
+
+@pytest.mark.parametrize("way", [*WAYS, "dense"])
+def test_dropped_units_carry_neither_value_nor_gradient(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against the definition with the mask that the way itself drew, by its seed."""
+    *leaves, selected_BTE = problem(8, 2, 4, seed=7)
+    dropout = Dropout(0.5).train()
+    if way != "dense":
+        cut_by(monkeypatch, way)
+    plan = pairs.plan_pairs(selected_BTE)
+    shape = (4, 8, H) if way == "dense" else (len(plan.row_P), H)
+    dropout.stream.reseed(3)
+    mask = dropout.mask(shape, leaves[0])
+    assert mask is not None
+    if way == "dense":
+        keep_BEH = mask.transpose(0, 1)
+    else:
+        chosen_BE = selected_BTE.any(1)
+        keep_BEH = torch.zeros(8, 4, H)
+        pair_EB = torch.zeros(4, 8, dtype=torch.long)
+        pair_EB[chosen_BE.t()] = plan.real_R  # by expert, then row
+        keep_BEH[chosen_BE] = mask[pair_EB.t()[chosen_BE]]
+    expected = masked_naive(*leaves, keep_BEH)
+    dropout.stream.reseed(3)
+    out = (
+        dense_experts(*leaves, dropout)
+        if way == "dense"
+        else sparse_experts(leaves[0], leaves[1], selected_BTE, *leaves[2:], dropout)
+    )
+    torch.testing.assert_close(out, expected)
+    probe = torch.randn(out.shape, dtype=torch.float64)
+    ours, theirs = (torch.autograd.grad((o * probe).sum(), leaves) for o in (out, expected))
+    for name, a, b in zip("xwkb", ours, theirs, strict=True):
+        mask_BTE = selected_BTE if name == "w" else torch.ones(())
+        torch.testing.assert_close(a * mask_BTE, b * mask_BTE)
+
+
+def test_dense_draws_a_mask_of_its_own_for_every_expert_and_row() -> None:
+    """Equal experts and rows: sums over H = 4,000 units differ only by their masks."""
+    layer = Experts(3, D, 4_000, dropout=0.5)
+    with torch.no_grad():
+        layer.kernel_EDH.copy_(layer.kernel_EDH[:1].expand_as(layer.kernel_EDH).clone())
+    x_BD = torch.randn(1, D).expand(2, -1)
+    alone = [torch.eye(3)[e].expand(2, 1, 3) for e in range(3)]
+    sums = []
+    for weights_BTE in alone:
+        layer.dropout.stream.reseed(0)
+        out = dense_experts(x_BD, weights_BTE, layer.kernel_EDH, layer.bias_EH, layer.dropout)
+        sums += out.sum(-1).flatten().tolist()
+    assert len(set(sums)) == 6
+
+
+def test_auto_is_dense_where_nearly_all_is_chosen_and_while_compiling() -> None:
+    def is_sparse(k: int, experts: int) -> bool:
+        routers = [TopKRouter(TopKRouter.Config(k=k), RouterShape(D, experts))]
+        layer = MoE(Experts(experts, D, H, 0.0), routers)
+        return layer._is_sparse(torch.ones(1, 1, experts) > 0)
+
+    assert is_sparse(2, 16) and is_sparse(13, 16)  # 13 / 16 = 0.81 < 0.85
+    assert not is_sparse(15, 16)  # 0.94, and the mask is full
+
+
+def test_a_rate_close_to_one_keeps_one_in_256() -> None:
+    dropout = Dropout(0.999).train()
+    assert dropout.keep_of_256 == 1 and dropout.scale == 256
+
+
+def test_dropout_is_reproducible_under_its_seed_and_off_in_evaluation() -> None:
+    dropout = Dropout(0.5).eval()
+    assert dropout.mask((4, 4), torch.empty(0)) is None and dropout.scale == 1
+    dropout.train()
+    masks = []
+    for seed in (1, 1, 2):
+        dropout.stream.reseed(seed)
+        masks.append(dropout.mask((16, 16), torch.empty(0)))
+    assert torch.equal(masks[0], masks[1]) and not torch.equal(masks[0], masks[2])
+
+
+def test_bf16_autocast_stays_close_to_float32() -> None:
+    *leaves, selected_BTE = problem(9, 2, 6, seed=1)
+    x_BD, weights_BTE, kernel_EDH, bias_EH = (leaf.detach().float() for leaf in leaves)
+    args = (x_BD, weights_BTE, selected_BTE, kernel_EDH, bias_EH, Dropout(0.0))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = sparse_experts(*args)
+    torch.testing.assert_close(half.float(), sparse_experts(*args), rtol=0.05, atol=0.1)

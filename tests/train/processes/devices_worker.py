@@ -1,0 +1,129 @@
+"""One of two processes that test_devices.py starts: `devices_worker.py FOLDER`.
+
+The first one prints, as JSON, how far two processes are from one, per router.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from recsys_moe.artifact.evaluate import Evaluation, evaluate_model, merged
+from recsys_moe.config.settings import Config, parse_config
+from recsys_moe.data.columns import Batch, part_bounds
+from recsys_moe.train.loader import RecDataModule
+from recsys_moe.train.module import RecModule
+from recsys_moe.train.processes.devices import Counts, on_first, step_counts
+from tests.conftest import TINY_MODEL
+
+ROWS, WORLD = 63, 2
+ROUTERS: dict[str, dict[str, Any]] = {
+    "softmax": {"z_loss": 0.01},
+    "topk": {"trimmed_lasso": 0.1},
+    "moesart": {"trimmed_lasso": 0.1},
+    "expert_choice": {},
+}
+"""With penalties that are means over rows."""
+TRAINING = ("softmax", "expert_choice")
+"""The others draw at random in training mode, so their gradients are taken in evaluation mode."""
+
+
+class Step(nn.Module):
+    """What DDP wraps: the loss of a training step without Lightning's loop."""
+
+    def __init__(self, module: RecModule) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, batch: Batch, counts: Counts) -> Tensor:
+        output = self.module.model(batch.user, batch.item)
+        return torch.stack(self.module.losses(output, batch.labels, counts)).sum()
+
+
+def settings(router: str) -> Config:
+    grouped = {"eval_group": 128} if router == "expert_choice" else {}
+    model = {**TINY_MODEL, "dropout": 0.0, "router": {"name": router, **grouped}}
+    data = {"eval_batch_size": 128}
+    return parse_config({"model": model, "penalties": ROUTERS[router], "data": data})
+
+
+def few_labels(batch: Batch) -> Batch:
+    """All labels of the second task in the first part, and none in the second."""
+    labels_BT = batch.labels.clone()
+    labels_BT[part_bounds(0, ROWS, 0, WORLD)[1] :, 1] = torch.nan
+    return Batch(batch.user, batch.item, labels_BT)
+
+
+def parts(batch: Batch, router: str) -> list[Batch]:
+    """What is routed together: the whole batch, or each process' part for a router by batch."""
+    world = WORLD if router == "expert_choice" else 1
+    bounds = [slice(*part_bounds(0, ROWS, rank, world)) for rank in range(world)]
+    return [Batch(*(values[bound] for values in batch)) for bound in bounds]
+
+
+def gradients(module: nn.Module) -> dict[str, Tensor]:
+    return {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
+
+
+def gradient_distance(config: Config, data: RecDataModule, router: str) -> float:
+    """Largest difference of any gradient from that of one process, by its largest entry."""
+    whole = few_labels(data.rows("train").take(slice(ROWS)))  # type: ignore[union-attr]
+    own = Batch(*(v[slice(*part_bounds(0, ROWS, dist.get_rank(), WORLD))] for v in whole))
+    spread, alone = (
+        RecModule(config.model_dump(mode="json"), data.schema.to_json()).train(router in TRAINING)
+        for _ in range(2)
+    )
+    wrapped = DistributedDataParallel(Step(spread))  # by name: it must outlive backward
+    wrapped(own, step_counts(own.labels)).backward()
+    rows = torch.tensor(float(ROWS))
+    counts = Counts((~whole.labels.isnan()).sum(0).float(), rows)
+    for part in parts(whole, router):
+        Step(alone)(part, counts).backward()
+    found, wanted = gradients(spread), gradients(alone)
+    assert found.keys() == wanted.keys()
+    return max(
+        float((found[n] - g).abs().max() / g.abs().max().clamp(min=1e-6)) for n, g in wanted.items()
+    )
+
+
+def evaluations(config: Config, data: RecDataModule) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The evaluation of the validation split by both processes, and by this one alone."""
+    module = RecModule(config.model_dump(mode="json"), data.schema.to_json()).eval()
+    evaluation = Evaluation(data.schema, config)
+    with torch.inference_mode():
+        for batch in data.val_batches(rank=dist.get_rank(), world=WORLD):
+            evaluation.update(module.model(batch.user, batch.item), batch.labels)
+    both = on_first(evaluation, lambda found: merged(found).result("val"))
+    return both, evaluate_model(module.model, data.val_batches(), data.schema, config, "val")
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    dist.init_process_group("gloo")
+    found: dict[str, Any] = {}
+    for router in ROUTERS:
+        config = settings(router)
+        data = RecDataModule(Path(sys.argv[1]), config)
+        both, alone = evaluations(config, data)
+        found[router] = {
+            "gradients": gradient_distance(config, data, router),
+            "both": both,
+            "alone": alone,
+        }
+    told = on_first(json.dumps(found["softmax"]["both"]), lambda texts: len(set(texts)))
+    if dist.get_rank() == 0:
+        print(json.dumps({"routers": found, "different_results": told}))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
