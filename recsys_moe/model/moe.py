@@ -64,26 +64,11 @@ class MoE(nn.Module):
 
     def _route(self, x_BD: Tensor, user_B: Tensor | None) -> tuple[Tensor, Tensor, list[Routing]]:
         """Weights and selection (B, T, E), and the routing of each task."""
-        joint = self._joint(x_BD)
-        if joint is not None:
-            return joint.weights_BE, joint.selected_BE, joint.per_task()
         routings = [router(x_BD, user_B) for router in self.routers]
         for router, routing in zip(self.routers, routings, strict=True):
             check_routing(routing, type(router).__name__, len(self.experts.kernel_EDH))
         weights_BTE = torch.stack([routing.weights_BE for routing in routings], dim=1)
         return weights_BTE, torch.stack([r.selected_BE for r in routings], dim=1), routings
-
-    def _joint(self, x_BD: Tensor) -> Routing | None:
-        """All tasks at once, where their routers are alike and have a way to.
-
-        Of their own class: one inherited from a parent would pass over the child's `forward`.
-        """
-        first, *others = self.routers
-        if not others or not isinstance(first, Router) or "joint" not in vars(type(first)):
-            return None
-        kind = type(first)
-        alike = all(type(r) is kind and r.config == first.config for r in others)
-        return kind.joint(list(self.routers), x_BD) if alike else None
 
     def _is_sparse(self, selected_BTE: Tensor) -> bool:
         if self.dispatch != "auto":

@@ -6,12 +6,11 @@ Axes: B batch, T tasks, E experts, D input width, K experts kept.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recsys_moe.routers.streams import RandomStream
@@ -78,20 +77,6 @@ class Routing:
     losses: dict[str, Tensor] = field(default_factory=dict)
     """Named unweighted losses of the router itself; the training module weighs them."""
 
-    def per_task(self) -> list[Routing]:
-        """Of a joint routing, whose fields are (B, T, E): the routing of each task, as views.
-
-        A joint routing has no `losses`.
-        """
-        parts = [getattr(self, name) for name in TENSORS]
-        columns = [[None] * self.weights_BE.shape[1] if x is None else x.unbind(1) for x in parts]
-        return [Routing(*fields) for fields in zip(*columns, strict=True)]
-
-
-TENSORS = ("weights_BE", "selected_BE", "probs_BE", "logits_BE", "clean_logits_BE",
-           "noise_scale_BE")  # fmt: skip
-"""The fields of a Routing that are tensors, in their order."""
-
 
 class Router(nn.Module, ABC):
     """Interface of all routers. Subclasses are final: nobody derives from a concrete router.
@@ -125,16 +110,6 @@ class Router(nn.Module, ABC):
         `x_BD`: (B, input_dim) of any float type. `user_B`: (B,) dense indices of the users, which
         few routers read; one that needs them raises ValueError without.
         """
-
-    @classmethod
-    def joint(cls, routers: Sequence[Any], x_BD: Tensor) -> Routing | None:
-        """Route a batch for all tasks at once; None where asking each router is as good.
-
-        A class may override it to save operations. Returns what the calls of the routers would,
-        draws and gradients included, each field (B, T, E). `routers`: one per task, all of this
-        class, with equal settings and in the same mode.
-        """
-        return None
 
     def start(self, user_counts: Tensor) -> None:
         """Called once before training with the number of training rows of each user."""
@@ -190,14 +165,6 @@ def gate_logits(gate: Callable[[Tensor], Tensor], x_BD: Tensor) -> Tensor:
         return gate(full_precision(x_BD))
     with torch.autocast(x_BD.device.type, enabled=False):
         return gate(full_precision(x_BD))
-
-
-def joint_gate_logits(gates: Sequence[nn.Linear], x_BD: Tensor) -> Tensor:
-    """`gate_logits` of one gate per task, from one matmul. (B, T, E)."""
-    weight = torch.cat([gate.weight for gate in gates])
-    bias = torch.cat([gate.bias for gate in gates])
-    logits = gate_logits(lambda x: F.linear(x, weight, bias), x_BD)
-    return logits.unflatten(-1, (len(gates), -1))
 
 
 def full_precision(x_BD: Tensor) -> Tensor:

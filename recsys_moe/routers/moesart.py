@@ -8,7 +8,6 @@ Axes: B batch, E experts, D input width. `counts_BE` is the paper's r, `adjusted
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -22,7 +21,6 @@ from recsys_moe.routers.base import (
     Routing,
     check_k,
     gate_logits,
-    joint_gate_logits,
     largest_k,
     linear_gate,
     softmax_over,
@@ -76,7 +74,7 @@ class MoesartRouter(Router):
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         logits_BE = self._tempered(gate_logits(self.gate, x_BD))
         if self._draws and self._by_gumbel:
-            return self._drawn(logits_BE, self._uniform)
+            return self._drawn(logits_BE)
         log_probs_BE = logits_BE.log_softmax(-1)
         probs_BE = log_probs_BE.exp()
         if self._draws:
@@ -87,19 +85,6 @@ class MoesartRouter(Router):
             selected_BE = largest_k(logits_BE, self.config.k)
             weights_BE = selected_BE.to(probs_BE.dtype) / self.config.k
         return Routing(weights_BE, selected_BE, probs_BE, logits_BE)
-
-    @classmethod
-    def joint(cls, routers: Sequence[MoesartRouter], x_BD: Tensor) -> Routing | None:
-        """In training with the Gumbel sampler; every task draws from its own stream."""
-        first = routers[0]
-        if not (first.training and first._by_gumbel):
-            return None
-        logits_BTE = joint_gate_logits([router.gate for router in routers], x_BD)
-
-        def uniform(shape: tuple[int, ...], like: Tensor) -> Tensor:
-            return torch.stack([router._uniform(shape, like) for router in routers], 1)
-
-        return first._drawn(first._tempered(logits_BTE), uniform)
 
     @property
     def _draws(self) -> bool:
@@ -113,17 +98,13 @@ class MoesartRouter(Router):
         temperature = self.config.temperature
         return logits_BE if temperature == 1 else logits_BE / temperature
 
-    def _drawn(self, logits_BE: Tensor, uniform: Callable[..., Tensor]) -> Routing:
-        """A fresh draw by `sample_gumbel`; also of several tasks, everything (B, T, E) then.
-
-        `uniform(shape, like)`: uniform numbers of a shape that leaves out the tasks.
-        """
-        rows, num_experts = len(logits_BE), logits_BE.shape[-1]
+    def _drawn(self, logits_BE: Tensor) -> Routing:
+        """A fresh draw by `sample_gumbel`."""
         log_probs_BE = logits_BE.log_softmax(-1)
         probs_BE = log_probs_BE.exp()
-        noise_BE = uniform((rows, num_experts), logits_BE)
+        noise_BE = self._uniform(logits_BE.shape, logits_BE)
         drawn = sample_gumbel(probs_BE.detach(), noise_BE, self.config.k)
-        adjusted_B = (uniform((rows,), logits_BE) * drawn[1].sum(-1)).long()
+        adjusted_B = (self._uniform((len(logits_BE),), logits_BE) * drawn[1].sum(-1)).long()
         weighed = distinct_weights(log_probs_BE, *drawn, adjusted_B, self.config.strategy)
         return Routing(*weighed, probs_BE, logits_BE)
 
@@ -152,15 +133,14 @@ def distinct_weights(
 ) -> tuple[Tensor, Tensor]:
     """`sampled_weights` of distinct draws and their mask (B, E), computed on (B, K) only.
 
-    Also of several tasks at once, (B, T, E) and so on. `drawn_BK`, `possible_BK`: from
-    `sample_gumbel`; `adjusted_B`: column of the one expert whose
+    `drawn_BK`, `possible_BK`: from `sample_gumbel`; `adjusted_B`: column of the one expert whose
     logit eq. (3) leaves uncorrected. Nothing here is drawn twice, so r = 1 and log r = 0.
     """
     drawn_log_probs_BK = log_probs_BE.gather(-1, drawn_BK)
     if strategy == "3":
         columns_K = torch.arange(drawn_BK.shape[-1], device=drawn_BK.device)
         correction = -math.log(drawn_BK.shape[-1] - 1)
-        is_adjusted_BK = columns_K == adjusted_B[..., None]
+        is_adjusted_BK = columns_K == adjusted_B[:, None]
         drawn_log_probs_BK = torch.where(is_adjusted_BK, drawn_log_probs_BK, correction)
     elif strategy == "iii":
         drawn_log_probs_BK = 0 * drawn_log_probs_BK

@@ -16,7 +16,7 @@ from recsys_moe.model import pairs
 from recsys_moe.model.dispatch import dense_experts, sparse_experts
 from recsys_moe.model.dropout import Dropout
 from recsys_moe.model.moe import Experts, MoE, naive_moe
-from recsys_moe.routers import Router, RouterShape, Routing
+from recsys_moe.routers import RouterShape, Routing
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.routers.softmax import SoftmaxRouter
 from recsys_moe.routers.topk import TopKRouter
@@ -90,47 +90,6 @@ def test_the_layer_equals_the_naive_mixture_of_its_routings(name: str, training:
     weights_BTE = torch.stack([routing.weights_BE for routing in routings], 1)
     expected = naive_moe(x_BD, weights_BTE, layer.experts.kernel_EDH, layer.experts.bias_EH)
     torch.testing.assert_close(mixed_BTH, expected)
-
-
-@pytest.mark.parametrize("strategy", ["i", "ii", "iii", "3"])
-@pytest.mark.parametrize("k", [2, 3])
-def test_routers_asked_together_decide_as_those_asked_one_by_one(
-    strategy: str, k: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same draws from each task's own stream, the same mixture and the same gradients."""
-    torch.manual_seed(0)
-    config = MoesartRouter.Config(k=k, strategy=strategy, temperature=0.7)
-    routers = [MoesartRouter(config, RouterShape(D, 6)) for _ in range(2)]
-    layer = MoE(Experts(6, D, H, dropout=0.0), routers).double().train()
-    x_BD = torch.randn(11, D, dtype=torch.float64, requires_grad=True)
-    assert MoesartRouter.joint(routers, x_BD) is not None
-    found = []
-    for joint in (MoesartRouter.joint, lambda routers, x_BD: None):
-        monkeypatch.setattr(MoesartRouter, "joint", joint)
-        for task, router in enumerate(routers):
-            router.stream.reseed(task)
-        mixed_BTH, routings = layer(x_BD, torch.zeros(11, dtype=torch.long))
-        value = (mixed_BTH * torch.arange(1.0, H + 1)).sum() + routings[1].probs_BE[:, 0].sum()
-        gradients = torch.autograd.grad(value, [x_BD, *(r.gate.weight for r in routers)])
-        found.append((mixed_BTH, *gradients, *(vars(routing) for routing in routings)))
-    torch.testing.assert_close(*found)
-    assert not torch.equal(*(routing["selected_BE"] for routing in found[0][-2:]))
-
-
-def test_only_equal_training_routers_are_asked_together() -> None:
-    shape, x_BD = RouterShape(D, 6), torch.randn(3, D)
-    two, three = (MoesartRouter(MoesartRouter.Config(k=k), shape) for k in (2, 3))
-    steps = MoesartRouter(MoesartRouter.Config(sampler="sequential"), shape)
-
-    def together(*routers: Router) -> bool:
-        return MoE(Experts(6, D, H, 0.0), routers)._joint(x_BD) is not None
-
-    other = MoesartRouter(MoesartRouter.Config(), shape)
-    assert together(two, other)
-    assert not together(two) and not together(two, three) and not together(steps, steps)
-    assert not together(TopKRouter(TopKRouter.Config(), shape), two)
-    two.eval(), other.eval()
-    assert not together(two, other)
 
 
 class Foreign(torch.nn.Module):
