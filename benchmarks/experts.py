@@ -9,7 +9,7 @@ of the same:
 2. forward + backward with k = 1 ... 16 of 16 experts, topk: only the chosen pairs, all pairs, and
    the way that `dispatch=auto` takes. Says where `moe.DENSE_FROM` should be;
 3. the grouped matmuls of `recsys_moe.model.dispatch`, forward + backward: cut into the blocks that
-   `pairs.plan_blocks` chooses, as one padded block, and without any padding.
+   `dispatch.plan_blocks` chooses, as one padded block, and without any padding.
 """
 
 from __future__ import annotations
@@ -24,13 +24,17 @@ import torch
 from shape import BATCH, TASKS, Step, build_model
 from step import copy
 
-from recsys_moe.model import dispatch, moe, pairs
+from recsys_moe.model import dispatch, moe
 from recsys_moe.routers.topk import TopKRouter
 from recsys_moe.train.processes.memory import training_process
 
 WAYS = ("sparse", "dense", "auto")
-CUTS = {"planned": (pairs.CPU_BLOCK, pairs.WORTH), "one block": (10**9, 1.0), "without": (0, 0.0)}
-"""`pairs.CPU_BLOCK` and `pairs.WORTH` of each way to cut."""
+CUTS = {
+    "planned": (dispatch.CPU_BLOCK, dispatch.WORTH),
+    "one block": (10**9, 1.0),
+    "without": (0, 0.0),
+}
+"""`dispatch.CPU_BLOCK` and `dispatch.WORTH` of each way to cut."""
 LOADS = {"equal": 0.0, "unequal": 0.5}
 """Standard deviation of the logarithm of an expert's chance."""
 DIM = 256
@@ -135,8 +139,8 @@ def by_way_of_matmul(options: Any) -> list[dict[str, Any]]:
     for experts, loads in itertools.product(options.experts, LOADS):
         selected_BTE, plans = _random_pairs(experts, LOADS[loads]), {}
         for cut, (per_block, worth) in CUTS.items():
-            with patch.multiple(pairs, CPU_BLOCK=per_block, WORTH=worth):
-                plans[cut] = pairs.plan_pairs(selected_BTE)
+            with patch.multiple(dispatch, CPU_BLOCK=per_block, WORTH=worth):
+                plans[cut] = dispatch.plan_pairs(selected_BTE)
         calls = {cut: _grouped(plan, experts) for cut, plan in plans.items()}
         times = common.in_turn(calls, options.rounds, options.clock, settle=True)
         ms = {cut: common.spread(times[cut]) for cut in CUTS}
@@ -162,7 +166,7 @@ def _random_pairs(experts: int, spread: float) -> torch.Tensor:
     return torch.zeros(BATCH, TASKS, experts, dtype=torch.bool).scatter_(-1, index_BTK, True)
 
 
-def _grouped(plan: pairs.Plan, experts: int) -> common.Call:
+def _grouped(plan: dispatch.PairPlan, experts: int) -> common.Call:
     """The private halves of dispatch: what is timed is exactly what a step runs."""
     kernel_EDH, bias_EH = torch.randn(experts, DIM, DIM), torch.zeros(experts, DIM)
     x_PD, grad_PH = (torch.randn(len(plan.row_P), DIM) for _ in range(2))

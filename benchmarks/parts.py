@@ -23,7 +23,7 @@ from torch import Tensor
 
 from recsys_moe.config.settings import parse_config
 from recsys_moe.model import dispatch
-from recsys_moe.model.dropout import Dropout
+from recsys_moe.model.experts import Dropout
 from recsys_moe.model.network import Output
 from recsys_moe.seeds import stream_seed
 from recsys_moe.train.module import RecModule

@@ -1,3 +1,38 @@
 """Multi-task recommenders with a sparse mixture of experts. Importing this costs nothing."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from recsys_moe.inference.predictor import Predictor
+    from recsys_moe.model.experts import Experts
+    from recsys_moe.model.moe import MoE, mix
+    from recsys_moe.routers import Router, Routing, router
+    from recsys_moe.train.fit import fit
+
 __version__ = "0.1.0"
+__all__ = ["Experts", "MoE", "Predictor", "Router", "Routing", "fit", "mix", "router"]
+
+_HOMES = {
+    "Experts": "model.experts",
+    "MoE": "model.moe",
+    "Predictor": "inference.predictor",
+    "Router": "routers",
+    "Routing": "routers",
+    "fit": "train.fit",
+    "mix": "model.moe",
+    "router": "routers",
+}
+"""Where each public name lives; it is imported when somebody asks for it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from recsys_moe.data.columns import load_columns
-from recsys_moe.model.dropout import Dropout
-from recsys_moe.model.moe import Experts, MoE
+from recsys_moe.model.experts import Dropout, Experts
+from recsys_moe.model.moe import MoE
 from recsys_moe.routers import RouterShape, Routing
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.schema import Schema

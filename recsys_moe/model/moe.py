@@ -13,54 +13,90 @@ from torch import Tensor, nn
 
 from recsys_moe.errors import ConfigError
 from recsys_moe.model.dispatch import dense_experts, sparse_experts
-from recsys_moe.model.dropout import Dropout
+from recsys_moe.model.experts import Experts
+from recsys_moe.model.penalties import check_names, penalty
 from recsys_moe.routers import Router, Routing
+from recsys_moe.seeds import stream_seed
 
 DENSE_FROM = 0.85
 """Share of chosen pairs from which one batched matmul computes all (benchmarks/experts.py)."""
 Dispatch = Literal["auto", "sparse", "dense"]
 
 
-class Experts(nn.Module):
-    """E one-layer experts, relu(x W_e + b_e) with dropout, in two stacked parameters.
-
-    Stacked, an expert that nobody visits has a zero gradient and not a missing one. Kernels are
-    Glorot-uniform per expert and biases zero (Keras' defaults, which the experiments used).
-    """
-
-    def __init__(self, num_experts: int, input_dim: int, expert_dim: int, dropout: float) -> None:
-        super().__init__()
-        self.kernel_EDH = nn.Parameter(torch.empty(num_experts, input_dim, expert_dim))
-        self.bias_EH = nn.Parameter(torch.zeros(num_experts, expert_dim))
-        for kernel_DH in self.kernel_EDH.unbind():
-            nn.init.xavier_uniform_(kernel_DH.data)
-        self.dropout = Dropout(dropout)
-
-
 class MoE(nn.Module):
-    """x -> one mixture of expert outputs per task.
+    """x -> one mixture of expert outputs per task, and what each task's router decided.
 
     An expert is evaluated once per example even when several tasks chose it, so its dropout mask
-    is shared by the tasks. `dispatch`: `sparse` evaluates the chosen pairs only; `dense` evaluates
-    all experts and has static shapes (for export); `auto` is sparse when the routers are.
+    is shared by the tasks. Skipped experts are not computed: `dispatch="sparse"` evaluates the
+    chosen pairs only; `dense` evaluates all experts and has static shapes (for export); `auto` is
+    sparse when the routers are.
+
+    Random numbers: every router, and the dropout, draws from a stream of its own. They follow from
+    `seed`, or without one from `torch.manual_seed`.
     """
 
     def __init__(
-        self, experts: Experts, routers: Sequence[Router], dispatch: Dispatch = "auto"
+        self,
+        experts: Experts,
+        routers: Sequence[Router],
+        dispatch: Dispatch = "auto",
+        *,
+        seed: int | None = None,
     ) -> None:
+        """`routers`: one per task, built for as many experts as there are, or ValueError."""
         super().__init__()
+        _check_shapes(experts, routers)
         self.experts = experts
         self.routers = nn.ModuleList(routers)
         self.dispatch = dispatch
+        if seed is not None:
+            self.reseed(seed)
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> tuple[Tensor, list[Routing]]:
-        """(B, D) and user indices (B,) -> mixtures (B, T, H) and the routing of each task."""
+        """(B, D) -> mixtures (B, T, H) and the routing of each task.
+
+        `user_B`: (B,) dense indices of the users, for routers that read them (`hash`).
+        """
         weights_BTE, selected_BTE, routings = self._route(x_BD, user_B)
         experts = self.experts
         parts = experts.kernel_EDH, experts.bias_EH, experts.dropout
         if self._is_sparse(selected_BTE):
             return sparse_experts(x_BD, weights_BTE, selected_BTE, *parts), routings
         return dense_experts(x_BD, weights_BTE, *parts), routings
+
+    def auxiliary_loss(self, routings: Sequence[Routing], **weights: float) -> Tensor:
+        """What routing adds to a training loss, summed over the tasks. ().
+
+        `weights`: by name of a penalty of `recsys_moe.model.penalties`, e.g.
+        `trimmed_lasso=0.1, switch=0.01`. To them come the losses of the routers themselves (such as
+        the entropy of a learned permutation) with the weights of their own settings. Raises
+        ConfigError for an unknown penalty, or one that a router cannot have.
+        """
+        check_names(weights)
+        active = {name: weight for name, weight in weights.items() if weight}
+        total: Tensor | float = 0.0
+        for router, routing in zip(self.routers, routings, strict=True):
+            router = cast(Router, router)
+            if active:
+                total = total + penalty(active, routing, router.kept)
+            for name, weight in router.loss_weights.items():
+                total = total + weight * routing.losses[name]
+        like = routings[0].weights_BE
+        return total if isinstance(total, Tensor) else like.new_full((), total)
+
+    def advance(self, epochs: float) -> None:
+        """Tell the routers before each training step how many epochs of training are done.
+
+        Routers with a schedule (a learned permutation) follow it; the others ignore it.
+        """
+        for router in self.routers:
+            cast(Router, router).advance(epochs)
+
+    def reseed(self, seed: int) -> None:
+        """Give dropout and each task's router its own stream derived from `seed`."""
+        self.experts.dropout.stream.reseed(stream_seed(seed, "dropout"))
+        for task, router in enumerate(self.routers):
+            cast(Router, router).stream.reseed(stream_seed(seed, "router", task))
 
     def _route(self, x_BD: Tensor, user_B: Tensor | None) -> tuple[Tensor, Tensor, list[Routing]]:
         """Weights and selection (B, T, E), and the routing of each task."""
@@ -80,6 +116,19 @@ class MoE(nn.Module):
             return True
         # Routers that become sparse as their gates saturate promise nothing: look.
         return selected_BTE.any(1).float().mean().item() < DENSE_FROM
+
+
+def _check_shapes(experts: Experts, routers: Sequence[Router]) -> None:
+    """Raise ValueError for a router that was built for other sizes than the experts have."""
+    num_experts, input_dim, _ = experts.kernel_EDH.shape
+    for router in routers:
+        shape = getattr(router, "shape", None)  # a router of somebody else's may have none
+        if shape and (shape.num_experts, shape.input_dim) != (num_experts, input_dim):
+            raise ValueError(
+                f"routers must be built for the experts' input_dim={input_dim} and "
+                f"num_experts={num_experts}, got a {type(router).__name__} for {shape.input_dim} "
+                f"and {shape.num_experts}"
+            )
 
 
 def _is_captured(like: Tensor) -> bool:
@@ -113,3 +162,35 @@ def naive_moe(x_BD: Tensor, weights_BTE: Tensor, kernel_EDH: Tensor, bias_EH: Te
     ]
     terms = [weights_BTE[:, :, e, None] * h_BH[:, None] for e, h_BH in enumerate(hidden)]
     return torch.stack(terms).sum(0)
+
+
+def mix(routing: Routing, outputs: Sequence[Tensor]) -> Tensor:
+    """The mixture of experts of any kind, such as CNNs: y_b = sum_e w_be output_e(b). (B, ...).
+
+    `outputs`: one tensor per expert, for the rows that chose it, in the order of
+    `routing.rows(e)` - or for all B rows, where the others count nothing:
+
+        outputs = [expert(x_BD[routing.rows(e)]) for e, expert in enumerate(experts)]
+        y = mix(routing, outputs)
+
+    Raises ValueError for another number of outputs or rows.
+    """
+    weights_BE = routing.weights_BE
+    num_rows, num_experts = weights_BE.shape
+    if len(outputs) != num_experts:
+        raise ValueError(
+            f"mix needs an output of each of {num_experts} experts, got {len(outputs)}"
+        )
+    mixed = outputs[0].new_zeros(num_rows, *outputs[0].shape[1:])
+    for expert, output in enumerate(outputs):
+        row_R = routing.rows(expert)
+        if len(output) == num_rows:
+            output = output[row_R]
+        if len(output) != len(row_R):
+            raise ValueError(
+                f"the output of expert {expert} must have the {len(row_R)} rows of "
+                f"routing.rows({expert}), or all {num_rows}, got {len(output)}"
+            )
+        weight_R = weights_BE[row_R, expert].to(output.dtype)
+        mixed = mixed.index_add(0, row_R, output * weight_R.view(-1, *[1] * (output.dim() - 1)))
+    return mixed

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.model.moe import Dispatch, Experts, MoE
+from recsys_moe.model.experts import Experts
+from recsys_moe.model.moe import Dispatch, MoE
 from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing, find_router
-from recsys_moe.seeds import stream_seed
 
 
 class Output(NamedTuple):
@@ -77,9 +77,7 @@ class MultiTaskMoE(nn.Module):
 
     def reseed(self, seed: int) -> None:
         """Give dropout and each task's router its own stream derived from `seed`."""
-        self.moe.experts.dropout.stream.reseed(stream_seed(seed, "dropout"))
-        for task, router in enumerate(self.routers):
-            router.stream.reseed(stream_seed(seed, "router", task))
+        self.moe.reseed(seed)
 
 
 def _embedding(rows: int, dim: int) -> nn.Embedding:

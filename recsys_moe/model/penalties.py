@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from recsys_moe.errors import ConfigError
+from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.routers.base import Routing, largest_k
 
 
@@ -20,6 +20,7 @@ def penalty(weights: Mapping[str, float], routing: Routing, k: int) -> Tensor | 
     `k`: experts the router keeps. Returns a scalar. Raises ConfigError for a penalty that needs
     what the router does not have.
     """
+    check_names(weights)
     active = {name: weight for name, weight in weights.items() if weight}
     for name, weight in active.items():
         if getattr(routing, NEEDS[name]) is None:
@@ -29,6 +30,13 @@ def penalty(weights: Mapping[str, float], routing: Routing, k: int) -> Tensor | 
                 f"got {weight}; set penalties.{name}=0 or choose another router"
             )
     return sum(weight * PENALTIES[name](routing, k) for name, weight in active.items())
+
+
+def check_names(weights: Mapping[str, float]) -> None:
+    """Raise ConfigError for a name that no penalty has."""
+    for name in weights:
+        if name not in PENALTIES:
+            raise ConfigError(f"there is no penalty {name!r}; {suggestion(name, PENALTIES)}")
 
 
 def trimmed_lasso(probs_BE: Tensor, k: int) -> Tensor:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from typing import cast
+from typing import Any, cast
 
+from pydantic import ValidationError
+
+from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.routers.base import Router, RouterConfig, RouterShape, Routing
 from recsys_moe.routers.base_layer import BaseLayerRouter
 from recsys_moe.routers.comet import CometRouter
@@ -23,7 +26,7 @@ from recsys_moe.routers.topk import TopKRouter
 from recsys_moe.routers.vmoe import VMoERouter
 from recsys_moe.routers.xmoe import XMoERouter
 
-__all__ = ["ROUTERS", "Router", "RouterConfig", "RouterShape", "Routing", "find_router"]
+__all__ = ["ROUTERS", "Router", "RouterConfig", "RouterShape", "Routing", "find_router", "router"]
 
 _CLASSES: tuple[type[Router], ...] = (
     MoesartRouter,
@@ -62,6 +65,33 @@ def find_router(name: str) -> type[Router]:
         f"model.router.name must be one of {', '.join(ROUTERS)} or package.module:Class, "
         f"got {name!r}; {hint}`recsys-moe routers` lists them"
     )
+
+
+def router(
+    name: str, *, input_dim: int, num_experts: int, num_users: int = 0, **settings: Any
+) -> Router:
+    """A router ready for `MoE`: `router("moesart", input_dim=256, num_experts=16, k=2)`.
+
+    `name`: see `find_router`. `num_users`: known users, for routers that read them (`hash`).
+    `settings`: keys of the router's section (`recsys-moe config show --router NAME` explains
+    them). Raises ConfigError, a ValueError, for an unknown name or key, or a value out of range.
+    """
+    try:
+        found = find_router(name)
+        config = found.Config.model_validate({**settings, "name": name})
+    except ValidationError as error:
+        raise ConfigError(_in_words(name, found, error)) from None
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return found(config, RouterShape(input_dim, num_experts, num_users))
+
+
+def _in_words(name: str, found: type[Router], error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = str(first["loc"][0]) if first["loc"] else "settings"
+    if first["type"] == "extra_forbidden":
+        return f"router {name} has no setting {key!r}; {suggestion(key, found.Config.model_fields)}"
+    return f"router {name}: {key}: {first['msg']}, got {first['input']!r}"
 
 
 def _import_router(name: str) -> type[Router]:

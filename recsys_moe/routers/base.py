@@ -13,11 +13,41 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.routers.streams import RandomStream
 from recsys_moe.section import Section
 
 PENALTY_NAMES = ("trimmed_lasso", "switch", "importance", "load", "z_loss")
 """Those of recsys_moe.model.penalties, which reads routings and hence cannot be imported here."""
+
+
+class RandomStream:
+    """A random generator that lives on the device of whoever draws from it.
+
+    Without a seed it takes one from torch's default generator at its first draw: so streams
+    differ from each other by construction, and `torch.manual_seed` decides what they are.
+    Reseeding before every step makes the draws a function of (seed, step) alone, so that a
+    resumed run needs no generator state.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._generator: torch.Generator | None = None
+        self._seed = seed
+
+    def reseed(self, seed: int) -> None:
+        self._seed = seed
+        if self._generator is not None:
+            self._generator.manual_seed(seed)
+
+    def generator(self, device: torch.device) -> torch.Generator:
+        if self._seed is None:
+            self._seed = int(torch.randint(2**63 - 1, ()))
+        if self._generator is None or self._generator.device.type != device.type:
+            self._generator = torch.Generator(device=device)
+            self._generator.manual_seed(self._seed)
+        return self._generator
+
+    def __getstate__(self) -> dict[str, object]:
+        # Generators can be neither pickled nor deep-copied on every torch >= 2.6.
+        return {"_generator": None, "_seed": self._seed}
 
 
 class RouterConfig(Section):
@@ -76,6 +106,10 @@ class Routing:
     """Learned standard deviation of that noise; None where it is not learned."""
     losses: dict[str, Tensor] = field(default_factory=dict)
     """Named unweighted losses of the router itself; the training module weighs them."""
+
+    def rows(self, expert: int) -> Tensor:
+        """Indices, ascending, of the rows that selected `expert`. (R,)"""
+        return self.selected_BE[:, expert].nonzero()[:, 0]
 
 
 class Router(nn.Module, ABC):

@@ -10,7 +10,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.routers.assignment import linear_assignment
 from recsys_moe.routers.base import Routing
 from recsys_moe.routers.sinkhorn import sinkhorn
 from recsys_moe.routers.smooth_step import entropy
@@ -99,8 +98,10 @@ class LearnedPermutation(nn.Module):
     def _harden(self) -> None:
         """Round the soft matrix. In float64 on the CPU: the same permutation on every device."""
         soft_EE = self._soft(self.logits_EE.detach().double().cpu()).nan_to_num()
-        column_E = torch.from_numpy(linear_assignment(soft_EE.numpy()))
-        self.hard_EE.copy_(torch.eye(len(column_E))[column_E])
+        from scipy.optimize import linear_sum_assignment  # half a second that few routers need
+
+        _, column_E = linear_sum_assignment(soft_EE.numpy(), maximize=True)
+        self.hard_EE.copy_(torch.eye(len(column_E))[torch.from_numpy(column_E)])
 
 
 def permute(values_BE: Tensor, matrix_EE: Tensor) -> Tensor:

@@ -18,7 +18,6 @@ from recsys_moe.data.columns import Batch
 from recsys_moe.errors import RunError
 from recsys_moe.model.lazy_adam import LazyAdam, fits
 from recsys_moe.model.network import Output
-from recsys_moe.model.penalties import penalty
 from recsys_moe.model.sharded import ShardedEmbedding, join_lookup, tables_of
 from recsys_moe.model.tasks import mean_disagreement, mean_loss
 from recsys_moe.schema import Schema
@@ -85,12 +84,7 @@ class RecModule(lightning.LightningModule):
 
     def _penalties(self, output: Output) -> Tensor:
         """Sum over the task routers, not multiplied by the task weights."""
-        total: Tensor | float = 0.0
-        for router, routing in zip(self.model.routers, output.routings, strict=True):
-            total = total + penalty(self.penalty_weights, routing, router.kept)
-            for name, weight in router.loss_weights.items():
-                total = total + weight * routing.losses[name]
-        return total if isinstance(total, Tensor) else output.logits_BT.new_full((), total)
+        return self.model.moe.auxiliary_loss(output.routings, **self.penalty_weights)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["epoch_sums"] = self._epoch_sums().cpu()
@@ -107,8 +101,7 @@ class RecModule(lightning.LightningModule):
         # From (seed, step, rank) and not from a running generator: a resumed run draws the same.
         self.model.reseed(stream_seed(settings.seed, "step", self.global_step, self.global_rank))
         self._catch_up(batch)
-        for router in self.model.routers:
-            router.advance(self.global_step / self._steps_per_epoch)
+        self.model.moe.advance(self.global_step / self._steps_per_epoch)
         passes = max(router.passes for router in self.model.routers)
         counts = step_counts(batch.labels)
         outputs = [self.model(batch.user, batch.item) for _ in range(passes)]

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
-from recsys_moe.model.moe import Experts, MoE
+from recsys_moe.model.experts import Experts
+from recsys_moe.model.moe import MoE
 from recsys_moe.routers import Routing
 from recsys_moe.routers.base import RouterShape
 from recsys_moe.routers.dselect_k import DSelectKRouter, code_probs

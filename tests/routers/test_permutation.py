@@ -8,12 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.optimize import linear_sum_assignment
 
 from recsys_moe.routers import Router
-from recsys_moe.routers.assignment import linear_assignment
 from recsys_moe.routers.base import RouterShape, Routing
 from recsys_moe.routers.comet import CometRouter
 from recsys_moe.routers.permutation import LearnedPermutation, permutation_entropy, permute
@@ -54,28 +50,6 @@ def test_sinkhorn_stays_finite_at_the_lowest_temperature() -> None:
     plan = sinkhorn(m_EE / 1e-7, 150).exp()  # logits up to 5e5
     assert torch.isfinite(plan).all()
     torch.testing.assert_close(plan.sum(0), torch.ones(16))
-
-
-@given(st.integers(1, 8), st.integers(0, 10**6), st.booleans())
-def test_the_assignment_is_as_good_as_scipys(size: int, seed: int, ties: bool) -> None:
-    generator = np.random.default_rng(seed)
-    score = generator.integers(0, 3, (size, size)) if ties else generator.normal(size=(size, size))
-    column = linear_assignment(score)
-    assert sorted(column) == list(range(size))
-    rows, best = linear_sum_assignment(score, maximize=True)
-    assert score[np.arange(size), column].sum() == pytest.approx(score[rows, best].sum())
-
-
-def test_the_assignment_of_a_large_matrix_is_as_good_as_scipys() -> None:
-    score = np.random.default_rng(0).normal(size=(200, 200))
-    rows, best = linear_sum_assignment(score, maximize=True)
-    assert linear_assignment(score).tolist() == best.tolist()
-
-
-@pytest.mark.parametrize("score", [np.ones((2, 3)), np.array([[np.nan]]), np.ones(4)])
-def test_the_assignment_refuses_what_it_cannot_solve(score: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="square and finite"):
-        linear_assignment(score)
 
 
 def test_golden_application_of_a_permutation() -> None:

@@ -1,11 +1,33 @@
-"""Dropout that costs little on a CPU."""
+"""The experts' parameters, and a dropout that costs little on a CPU.
+
+Axes: E experts, D input width, H expert width.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.routers.streams import RandomStream
+from recsys_moe.routers.base import RandomStream
+
+
+class Experts(nn.Module):
+    """E one-layer experts, relu(x W_e + b_e) with dropout, in two stacked parameters.
+
+    Stacked, an expert that nobody visits has a zero gradient and not a missing one. Kernels are
+    Glorot-uniform per expert and biases zero (Keras' defaults, which the experiments used).
+    """
+
+    def __init__(
+        self, num_experts: int, input_dim: int, expert_dim: int, dropout: float = 0.0
+    ) -> None:
+        """`dropout`: rate in [0, 1) inside each expert, after the ReLU."""
+        super().__init__()
+        self.kernel_EDH = nn.Parameter(torch.empty(num_experts, input_dim, expert_dim))
+        self.bias_EH = nn.Parameter(torch.zeros(num_experts, expert_dim))
+        for kernel_DH in self.kernel_EDH.unbind():
+            nn.init.xavier_uniform_(kernel_DH.data)
+        self.dropout = Dropout(dropout)
 
 
 class Dropout(nn.Module):
