@@ -28,7 +28,7 @@ from recsys_moe.machine import cores
 
 NEEDED = {
     **{name: name for name in ("torch", "lightning", "torchmetrics", "numpy", "pandas", "pyarrow")},
-    **{name: name for name in ("pydantic", "typer", "rich", "safetensors", "matplotlib")},
+    **{name: name for name in ("pydantic", "typer", "rich", "safetensors", "matplotlib", "jinja2")},
     "pyyaml": "yaml",
     "tensorboard": "tensorboard",
 }
