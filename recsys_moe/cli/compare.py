@@ -12,7 +12,7 @@ import typer
 from recsys_moe.cli.training import ConfigFile, Sets
 
 if TYPE_CHECKING:
-    from recsys_moe.lab.compare.plan import Request
+    from recsys_moe.lab.compare.plan import ComparisonRequest
 
 logger = logging.getLogger("recsys_moe.compare")
 
@@ -97,13 +97,13 @@ def _request(
     split: str,
     config: str | None,
     settings: Path | None,
-) -> Request:
+) -> ComparisonRequest:
     from recsys_moe.config.settings import read_config_file
-    from recsys_moe.lab.compare.plan import Request
+    from recsys_moe.lab.compare.plan import ComparisonRequest
     from recsys_moe.routers import ROUTERS
 
     labels = [name.strip() for name in routers.split(",") if name.strip()]
-    return Request(
+    return ComparisonRequest(
         routers=list(ROUTERS) if labels == ["all"] else labels,
         seeds=list(seeds),
         weights=weights,
@@ -122,7 +122,7 @@ def _read_settings(file: Path) -> dict[str, Any]:
     return read_config_file(str(file))
 
 
-def _typed(request: Request, sets: list[str], flags: dict[str, Any]) -> Request:
+def _typed(request: ComparisonRequest, sets: list[str], flags: dict[str, Any]) -> ComparisonRequest:
     from dataclasses import replace
 
     from recsys_moe.config.settings import merge_all, nested, parse_set

@@ -78,9 +78,9 @@ def tune(
     )
     logger.info("loading torch and optuna ...")
     from recsys_moe.lab.tune import run as tuning
-    from recsys_moe.lab.tune.plan import Request
+    from recsys_moe.lab.tune.plan import StudyRequest
 
-    request = Request(
+    request = StudyRequest(
         config=resolved,
         trials=trials,
         fixed=_typed(set_ or [], flags),
@@ -105,8 +105,8 @@ def tune(
 
 def _typed(sets: list[str], flags: dict[str, Any]) -> list[str]:
     """Keys that stand on the command line."""
+    from recsys_moe.config.diff import flat
     from recsys_moe.config.settings import merge_all, parse_set
-    from recsys_moe.lab.compare.plan import flat
 
     typed = merge_all(map(parse_set, sets))
     given = [key for key, value in flags.items() if value is not None]

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from recsys_moe.config.settings import merge, read_config_file
 from recsys_moe.errors import ConfigError
-from recsys_moe.lab.compare.plan import Raw, Request
+from recsys_moe.lab.compare.plan import ComparisonRequest
 from recsys_moe.lab.compare.results import Results
 from recsys_moe.lab.compare.run import Comparison, compare
+from recsys_moe.lab.jobs.plan_file import Raw
 from recsys_moe.lab.paper import bias, drawing, figures
 from recsys_moe.lab.paper.recipes import Recipe
 from recsys_moe.lab.report import comparison, plots_comparison, plots_run
@@ -57,10 +58,10 @@ def as_request(
     seeds: Sequence[int] | None = None,
     typed: Raw | None = None,
     settings: dict[str, Raw] | None = None,
-) -> Request:
+) -> ComparisonRequest:
     """What `compare` is asked."""
     file = read_config_file(recipe.config) if recipe.config else {}
-    return Request(
+    return ComparisonRequest(
         routers=recipe.routers,
         seeds=list(range(recipe.seeds) if seeds is None else seeds),
         weights=recipe.weights,

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from recsys_moe.errors import ConfigError, RunError, UserError
-from recsys_moe.lab.tune.plan import Plan
+from recsys_moe.lab.tune.plan import StudyPlan
 from recsys_moe.lab.tune.space import Choices, Space
 from recsys_moe.seeds import stream_seed
 
@@ -93,7 +93,7 @@ def rungs(max_epochs: int) -> list[int]:
 class Study:
     """Asks for parameters and takes results. Raises RunError when the database fails."""
 
-    def __init__(self, plan: Plan, out: Path, storage: str | None) -> None:
+    def __init__(self, plan: StudyPlan, out: Path, storage: str | None) -> None:
         self.optuna = load_optuna()
         self.plan, self.out = plan, out
         self.rungs = rungs(plan.config["trainer"]["max_epochs"])

@@ -18,7 +18,7 @@ import torch
 
 from recsys_moe import cli
 from recsys_moe.errors import ConfigError, Interrupted, RunError
-from recsys_moe.lab.compare.plan import Request
+from recsys_moe.lab.compare.plan import ComparisonRequest
 from recsys_moe.lab.compare.results import TTest, columns_of, compare_best, is_bold
 from recsys_moe.lab.compare.run import Comparison, compare
 from recsys_moe.lab.jobs.executor import Executor, Job, Outcome
@@ -28,7 +28,9 @@ from recsys_moe.schema import Schema
 from tests.conftest import TINY_MODEL
 
 TINY = {"model": TINY_MODEL, "trainer": {"max_epochs": 2, "batch_size": 64}}
-ASKED = Request(routers=["moesart", "topk"], seeds=[0, 1], weights=["0.9,0.1"], typed=TINY)
+ASKED = ComparisonRequest(
+    routers=["moesart", "topk"], seeds=[0, 1], weights=["0.9,0.1"], typed=TINY
+)
 
 
 @dataclass
@@ -50,7 +52,9 @@ class InProcess:
             yield Outcome(job, 3 if self.fails in job.name else 0, started)
 
 
-def run_compare(request: Request, data: Path, out: Path, executor: Executor) -> Comparison:
+def run_compare(
+    request: ComparisonRequest, data: Path, out: Path, executor: Executor
+) -> Comparison:
     return compare(request, data, out, executor=executor)
 
 
