@@ -12,7 +12,6 @@ from recsys_moe.files import write_json, write_text
 from recsys_moe.lab.compare import tables as compare_tables
 from recsys_moe.lab.compare.plan import ComparisonPlan, ComparisonRequest, make_plan, settle
 from recsys_moe.lab.compare.results import Results, collect, lab_run
-from recsys_moe.lab.compare.significance import load_scipy_stats
 from recsys_moe.lab.jobs.executor import Executor, Job, LocalExecutor
 from recsys_moe.lab.jobs.local_runs import (
     Progress,
@@ -51,7 +50,6 @@ def compare(
     Raises ConfigError, DataError, and Interrupted on SIGINT and SIGTERM.
     """
     data, out = Path(data), Path(out)
-    load_scipy_stats()  # missing: better said now than after the runs
     check_jobs(jobs)
     check_folder(out, "comparison")
     plan = make_plan(request, data)

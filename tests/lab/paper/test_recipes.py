@@ -170,10 +170,16 @@ def test_losses_of_the_own_inference_have_the_mean_that_evaluation_reports(
         assert gap.mean("rating", own) == pytest.approx(tasks["rating"]["mse"], rel=1e-5)
 
 
-def test_a_router_without_two_ways_of_inference_is_refused(run: Path, prepared: Path) -> None:
-    config = load_artifact(run).config.model.router.model_copy(update={"name": "hash"})
-    with pytest.raises(KeyError):
-        inference_gap.switched(config, "dense", 2)
+def test_a_router_without_two_ways_of_inference_is_refused(
+    run: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = load_artifact(run)
+    router = artifact.config.model.router.model_copy(update={"name": "hash"})
+    model = artifact.config.model.model_copy(update={"router": router})
+    hashed = replace(artifact, config=artifact.config.model_copy(update={"model": model}))
+    monkeypatch.setattr(inference_gap, "load_artifact", lambda path: hashed)
+    with pytest.raises(ConfigError, match="known for moesart, softmax, topk, got router hash"):
+        inference_gap.inference_gap(run, prepared, "test")
 
 
 def gap(router: str, sparse: list[float], dense: list[float]) -> inference_gap.Gap:
