@@ -54,6 +54,7 @@ def call(*args: object, **variables: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_working_installation_is_reported_with_exit_code_0_and_without_names(
     prepared: Path, tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_working_installation_is_reported_with_exit_code_0_and_without_names(
     assert re.findall(rf"\b{re.escape(platform.node())}\b", result.stdout) == []
 
 
+@pytest.mark.slow
 def test_a_needed_package_that_is_broken_ends_with_1_and_the_rest_is_reported(
     tmp_path: Path,
 ) -> None:

@@ -20,7 +20,8 @@ from recsys_moe.lab.compare.plan import make_plan as make_comparison
 from recsys_moe.lab.tune.run import tune
 from recsys_moe.machine import cores
 from tests.conftest import TINY_MODEL
-from tests.lab.compare.test_compare import InProcess, written
+from tests.lab.compare.test_compare import written
+from tests.lab.in_process import InProcess
 from tests.lab.tune.tune_pretend import ASKED, Pretend, drawn, trials
 
 
