@@ -66,8 +66,8 @@ def inference_gap(run: Path, data: Path, split: str, k: int = 2) -> Gap:
         switch_routers(artifact.model, switched(router, way, k))
         rows = open_rows(data, schema, split, most)
         batches = eval_batches(rows, artifact.config.eval_rows)
-        found = losses_of_rows(artifact.model, batches, schema.tasks)
-        for task, values in found.items():
+        by_task = losses_of_rows(artifact.model, batches, schema.tasks)
+        for task, values in by_task.items():
             losses[task][way] = values
     return Gap(router.name, run.name, losses)
 
@@ -108,7 +108,7 @@ def losses_of_rows(
         for task, logits_B, labels_B in zip(tasks, *columns, strict=True):
             losses_B, mask_B = row_losses(task.kind, logits_B, labels_B)
             parts[task.name].append(losses_B[mask_B].double())
-    return {name: torch.cat(found).numpy() for name, found in parts.items()}
+    return {name: torch.cat(losses).numpy() for name, losses in parts.items()}
 
 
 @dataclass(frozen=True)

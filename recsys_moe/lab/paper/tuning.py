@@ -41,7 +41,7 @@ def run_tuning(
         curves[router] = tuning.results.curve
         failures += tuning.failures
     numbers = {router: [asdict(point) for point in points] for router, points in curves.items()}
-    drawing.save(out, "figure", drawing.draw_tuning, curves, {"tuning": numbers})
+    drawing.save(out, "figure", drawing.draw_tuning, curves, numbers={"tuning": numbers})
     check_failures(failures, "trials")
     return curves
 

@@ -153,12 +153,12 @@ class Study:
     def entries(self) -> list[Entry]:
         """All trials so far, in the order in which they were asked for."""
         with self._stored():
-            found = self._study.get_trials(deepcopy=False)
+            trials = self._study.get_trials(deepcopy=False)
         return [
             Entry(
                 t.number, self._state(t), dict(t.params), t.value if t.state.is_finished() else None
             )
-            for t in found
+            for t in trials
             if t.state.name != "WAITING"  # queued by another tool, not begun
         ]
 
