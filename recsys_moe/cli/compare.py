@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from recsys_moe.cli.training import ConfigFile, Sets
-
-if TYPE_CHECKING:
-    from recsys_moe.lab.compare.plan import Request
+from recsys_moe.cli.training import (
+    BatchSize,
+    ConfigFile,
+    Experts,
+    Lr,
+    MaxEpochs,
+    Sets,
+    fit_flags,
+)
 
 logger = logging.getLogger("recsys_moe.compare")
 
@@ -26,23 +31,27 @@ CpusPerRun = Annotated[
 ]
 GpusPerRun = Annotated[int | None, typer.Option(min=0, help="On a cluster: GPUs of a run [0].")]
 
+Weights = Annotated[
+    list[str] | None,
+    typer.Option(metavar="W,...", help="Task weights in the data's order. Repeatable."),
+]
+Settings = Annotated[
+    Path | None, typer.Option(help="YAML: sections of the configuration per router.")
+]
+Jobs = Annotated[
+    int | None, typer.Option(help="Runs at a time; without it one per core, or one on a GPU.")
+]
+
 
 def compare(
     data: Annotated[Path, typer.Option(help="Prepared folder.")],
     routers: Annotated[str, typer.Option(metavar="NAME,...", help="Routers, or `all`.")],
     out: Annotated[Path, typer.Option(help="Folder to create or to continue.")],
     seeds: Annotated[int, typer.Option(min=1, help="Runs per router and task weights.")] = 5,
-    weights: Annotated[
-        list[str] | None,
-        typer.Option(metavar="W,...", help="Task weights in the data's order. Repeatable."),
-    ] = None,
-    settings: Annotated[
-        Path | None, typer.Option(help="YAML: sections of the configuration per router.")
-    ] = None,
+    weights: Weights = None,
+    settings: Settings = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
-    jobs: Annotated[
-        int | None, typer.Option(help="Runs at a time; without it one per core, or one on a GPU.")
-    ] = None,
+    jobs: Jobs = None,
     engine: Engine = "local",
     address: Address = None,
     cpus_per_run: CpusPerRun = None,
@@ -51,10 +60,10 @@ def compare(
     k: Annotated[
         int | None, typer.Option(help="Experts per example, of the routers with a k.")
     ] = None,
-    experts: Annotated[int | None, typer.Option(help="Number of experts.")] = None,
-    max_epochs: Annotated[int | None, typer.Option(help="Most epochs to train.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows per training step.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate of Adam.")] = None,
+    experts: Experts = None,
+    max_epochs: MaxEpochs = None,
+    batch_size: BatchSize = None,
+    lr: Lr = None,
     seed: Annotated[int, typer.Option(min=0, help="The first seed; the others follow.")] = 0,
     devices: Annotated[int | None, typer.Option(help="Number of devices per run.")] = None,
     set_: Sets = None,
@@ -64,53 +73,55 @@ def compare(
 
     Starting it again repeats no finished run; more routers, seeds and weights may be added.
     """
-    flags = {
-        "model.router.k": k,
-        "model.num_experts": experts,
-        "trainer.max_epochs": max_epochs,
-        "trainer.batch_size": batch_size,
-        "trainer.devices": devices,
-        "optim.lr": lr,
-    }
+    flags = fit_flags(
+        k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices
+    )
     from recsys_moe.lab.jobs.engines import choose_executor
 
     executor = choose_executor(
         engine, address, out, needed=[data], jobs=jobs, cpus=cpus_per_run, gpus=gpus_per_run
     )
     logger.info("loading torch ...")
-    from recsys_moe.lab.compare import run as comparison
+    from recsys_moe.lab.compare import run as comparisons
+    from recsys_moe.lab.compare.plan import ComparisonRequest
 
-    request = _request(routers, range(seed, seed + seeds), weights or [], split, config, settings)
-    request = _typed(request, set_ or [], flags)
+    request = ComparisonRequest(
+        routers=_labels(routers),
+        seeds=range(seed, seed + seeds),
+        weights=weights or [],
+        split=split,
+        settings=_read_settings(settings) if settings else None,
+        **_sections(config, set_ or [], flags),
+    )
     jobs_here = jobs if executor is None else None
-    found = comparison.compare(request, data, out, jobs=jobs_here, executor=executor)
-    results = (out / "results.json").read_text(encoding="utf-8")
-    table = (out / "table.md").read_text(encoding="utf-8")
-    print(json.dumps(json.loads(results)) if as_json else table, end="\n" if as_json else "")
-    found.check()
+    comparison = comparisons.compare(request, data, out, jobs=jobs_here, executor=executor)
+    _print_results(out, as_json)
+    comparison.check()
 
 
-def _request(
-    routers: str,
-    seeds: range,
-    weights: list[str],
-    split: str,
-    config: str | None,
-    settings: Path | None,
-) -> Request:
-    from recsys_moe.config.settings import read_config_file
-    from recsys_moe.lab.compare.plan import Request
+def _labels(routers: str) -> list[str]:
     from recsys_moe.routers import ROUTERS
 
     labels = [name.strip() for name in routers.split(",") if name.strip()]
-    return Request(
-        routers=list(ROUTERS) if labels == ["all"] else labels,
-        seeds=list(seeds),
-        weights=weights,
-        split=split,
-        file=read_config_file(config) if config else None,
-        settings=_read_settings(settings) if settings else None,
-    )
+    return list(ROUTERS) if labels == ["all"] else labels
+
+
+def _sections(config: str | None, sets: list[str], flags: dict[str, Any]) -> dict[str, Any]:
+    """`file` and `typed` of the request."""
+    from recsys_moe.config.settings import merge_all, nested, parse_set, read_config_file
+
+    given = [nested(key, value) for key, value in flags.items() if value is not None]
+    return {
+        "file": read_config_file(config) if config else None,
+        "typed": merge_all([*map(parse_set, sets), *given]),
+    }
+
+
+def _print_results(out: Path, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(json.loads((out / "results.json").read_text(encoding="utf-8"))))
+    else:
+        print((out / "table.md").read_text(encoding="utf-8"), end="")
 
 
 def _read_settings(file: Path) -> dict[str, Any]:
@@ -120,12 +131,3 @@ def _read_settings(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise ConfigError(f"--settings {file}: there is no such file")
     return read_config_file(str(file))
-
-
-def _typed(request: Request, sets: list[str], flags: dict[str, Any]) -> Request:
-    from dataclasses import replace
-
-    from recsys_moe.config.settings import merge_all, nested, parse_set
-
-    given = [nested(key, value) for key, value in flags.items() if value is not None]
-    return replace(request, typed=merge_all([*map(parse_set, sets), *given]))

@@ -19,8 +19,8 @@ def doctor(
 ) -> None:
     """Versions, processor, memory, devices, extras: a report that fits into a bug report.
 
-    It holds no name of a user, a machine or a folder above the last. Exit code 1 where something
-    that the product needs is broken, 3 where the data or the model are.
+    It holds no name of a user, a machine or a folder. Exit code 1 where something that the product
+    needs is broken, 3 where the data or the model are.
     """
     from recsys_moe.lab.doctor import examine
 
@@ -38,13 +38,13 @@ def doctor(
 
 def _lines(facts: dict[str, Any]) -> list[str]:
     lines: list[str] = []
-    for section, found in facts.items():
+    for section, entries in facts.items():
         lines.append(section)
-        if isinstance(found, list):
-            lines += [f"  {_text(one)}" for one in found] or ["  none"]
+        if isinstance(entries, list):
+            lines += [f"  {_text(one)}" for one in entries] or ["  none"]
             continue
-        width = max(map(len, found)) + 2
-        lines += [f"  {key:{width}}{_text(value)}" for key, value in found.items()]
+        width = max(map(len, entries)) + 2
+        lines += [f"  {key:{width}}{_text(value)}" for key, value in entries.items()]
     return lines
 
 

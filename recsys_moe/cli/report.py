@@ -46,11 +46,11 @@ def report(
     from recsys_moe.lab.report.build import Asked, build_report
 
     asked = Asked(path, out, data=data, split=split, rows=rows, seed=seed, map=map_)
-    found = build_report(asked, overwrite=overwrite, progress=_progress)
+    page = build_report(asked, overwrite=overwrite, progress=_progress)
     if as_json:
-        print(json.dumps([asdict(finding) for finding in found.findings]))
+        print(json.dumps([asdict(finding) for finding in page.findings]))
         return
-    print(f"{out / 'report.html'}: {_words(found)}")
+    print(f"{out / 'report.html'}: {_words(page)}")
 
 
 def _progress(title: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
@@ -60,9 +60,9 @@ def _progress(title: str, total: int) -> AbstractContextManager[Callable[[int], 
     return row_progress(title, total)
 
 
-def _words(found: Report) -> str:
+def _words(page: Report) -> str:
     """What stands out, a line each."""
     from recsys_moe.lab.report.findings import in_short
 
-    lines = [f"  {finding.level}: {finding.text}" for finding in found.findings]
-    return "\n".join([in_short(found.findings), *lines])
+    lines = [f"  {finding.level}: {finding.text}" for finding in page.findings]
+    return "\n".join([in_short(page.findings), *lines])

@@ -29,6 +29,11 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any key, e.g. optim.eps=1e-8. Repeatable."),
 ]
+K = Annotated[int | None, typer.Option(help="Experts per example.")]
+Experts = Annotated[int | None, typer.Option(help="Number of experts.")]
+MaxEpochs = Annotated[int | None, typer.Option(help="Most epochs to train.")]
+BatchSize = Annotated[int | None, typer.Option(help="Rows per training step.")]
+Lr = Annotated[float | None, typer.Option(help="Learning rate of Adam.")]
 
 
 def fit(
@@ -36,11 +41,11 @@ def fit(
     out: Annotated[Path, typer.Option(help="Run folder to create.")],
     config: ConfigFile = None,
     router: RouterName = None,
-    k: Annotated[int | None, typer.Option(help="Experts per example.")] = None,
-    experts: Annotated[int | None, typer.Option(help="Number of experts.")] = None,
-    max_epochs: Annotated[int | None, typer.Option(help="Most epochs to train.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows per training step.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate of Adam.")] = None,
+    k: K = None,
+    experts: Experts = None,
+    max_epochs: MaxEpochs = None,
+    batch_size: BatchSize = None,
+    lr: Lr = None,
     seed: Annotated[int | None, typer.Option(help="Drives every random stream.")] = None,
     devices: Annotated[int | None, typer.Option(help="Devices of each machine.")] = None,
     num_nodes: Annotated[int | None, typer.Option(help="Machines that train together.")] = None,
@@ -62,16 +67,10 @@ def fit(
     """Train a model on prepared data and keep its best checkpoint and artifact."""
     if not is_started_outside():
         spinning.spin_long_if_alone()  # now: settings need torch, which reads it once, as it loads
-    flags = {
-        "model.router.k": k,
-        "model.num_experts": experts,
-        "trainer.max_epochs": max_epochs,
-        "trainer.batch_size": batch_size,
-        "trainer.seed": seed,
-        "trainer.devices": devices,
-        "trainer.num_nodes": num_nodes,
-        "optim.lr": lr,
-    }
+    flags = fit_flags(
+        k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices
+    )
+    flags |= {"trainer.seed": seed, "trainer.num_nodes": num_nodes}
     resolved = resolve(config, router, flags, set_ or [])
     if evaluate is not None:
         check_split("--evaluate", evaluate)
@@ -91,6 +90,26 @@ def fit(
         return
     more = {evaluate: inference.evaluated(out, evaluate, data)} if evaluate is not None else {}
     print(json.dumps({**result, **more}) if as_json else _summary(result, more, out))
+
+
+def fit_flags(
+    *,
+    k: int | None,
+    experts: int | None,
+    max_epochs: int | None,
+    batch_size: int | None,
+    lr: float | None,
+    devices: int | None,
+) -> dict[str, Any]:
+    """The flags of every command that trains, by key of the configuration; None: not given."""
+    return {
+        "model.router.k": k,
+        "model.num_experts": experts,
+        "trainer.max_epochs": max_epochs,
+        "trainer.batch_size": batch_size,
+        "trainer.devices": devices,
+        "optim.lr": lr,
+    }
 
 
 def resolve(file: str | None, router: str | None, flags: dict[str, Any], sets: list[str]) -> Config:

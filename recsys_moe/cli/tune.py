@@ -5,14 +5,46 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from recsys_moe.cli.compare import Address, CpusPerRun, Engine, GpusPerRun
-from recsys_moe.cli.training import ConfigFile, Sets, resolve
+from recsys_moe.cli.training import (
+    BatchSize,
+    ConfigFile,
+    Experts,
+    K,
+    MaxEpochs,
+    Sets,
+    fit_flags,
+    resolve,
+)
+
+if TYPE_CHECKING:
+    from recsys_moe.lab.tune.results import Results
 
 logger = logging.getLogger("recsys_moe.tune")
+
+Space = Annotated[
+    str | None, typer.Option(help="YAML: what to search, over the ranges of the router.")
+]
+Pruner = Annotated[
+    str | None, typer.Option(help="asha or none; without it asha with tpe and none with random.")
+]
+Storage = Annotated[
+    str | None, typer.Option(metavar="URL", help="Database; without it OUT/study.db.")
+]
+Weights = Annotated[
+    str | None, typer.Option(metavar="W,...", help="Task weights in the data's order.")
+]
+EvaluateTest = Annotated[
+    bool, typer.Option("--evaluate-test", help="Also evaluate on test, for the curve alone.")
+]
+Jobs = Annotated[
+    int | None, typer.Option(help="Trials at a time; without it one per core, or one on a GPU.")
+]
+SearchedLr = Annotated[float | None, typer.Option(help="Learning rate of Adam; not searched then.")]
 
 
 def tune(
@@ -20,39 +52,23 @@ def tune(
     router: Annotated[str, typer.Option(help="A name of `recsys-moe routers`, or module:Class.")],
     trials: Annotated[int, typer.Option(min=1, help="Trials in the whole study.")],
     out: Annotated[Path, typer.Option(help="Folder to create or to continue.")],
-    space: Annotated[
-        str | None, typer.Option(help="YAML: what to search, over the ranges of the router.")
-    ] = None,
+    space: Space = None,
     sampler: Annotated[str, typer.Option(help="tpe, or random as in the paper.")] = "tpe",
-    pruner: Annotated[
-        str | None,
-        typer.Option(help="asha or none; without it asha with tpe and none with random."),
-    ] = None,
-    storage: Annotated[
-        str | None, typer.Option(metavar="URL", help="Database; without it OUT/study.db.")
-    ] = None,
-    weights: Annotated[
-        str | None, typer.Option(metavar="W,...", help="Task weights in the data's order.")
-    ] = None,
-    evaluate_test: Annotated[
-        bool,
-        typer.Option("--evaluate-test", help="Also evaluate on test, for the curve alone."),
-    ] = False,
-    jobs: Annotated[
-        int | None, typer.Option(help="Trials at a time; without it one per core, or one on a GPU.")
-    ] = None,
+    pruner: Pruner = None,
+    storage: Storage = None,
+    weights: Weights = None,
+    evaluate_test: EvaluateTest = False,
+    jobs: Jobs = None,
     engine: Engine = "local",
     address: Address = None,
     cpus_per_run: CpusPerRun = None,
     gpus_per_run: GpusPerRun = None,
     config: ConfigFile = None,
-    k: Annotated[int | None, typer.Option(help="Experts per example.")] = None,
-    experts: Annotated[int | None, typer.Option(help="Number of experts.")] = None,
-    max_epochs: Annotated[int | None, typer.Option(help="Most epochs to train.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows per training step.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate of Adam; not searched then.")] = (
-        None
-    ),
+    k: K = None,
+    experts: Experts = None,
+    max_epochs: MaxEpochs = None,
+    batch_size: BatchSize = None,
+    lr: SearchedLr = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the search and of every trial.")] = 0,
     devices: Annotated[int | None, typer.Option(help="Number of devices per trial.")] = None,
     set_: Sets = None,
@@ -62,51 +78,47 @@ def tune(
 
     Starting it again repeats no finished trial; a larger --trials adds some.
     """
-    flags = {
-        "model.router.k": k,
-        "model.num_experts": experts,
-        "trainer.max_epochs": max_epochs,
-        "trainer.batch_size": batch_size,
-        "trainer.devices": devices,
-        "optim.lr": lr,
+    flags = fit_flags(
+        k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices
+    )
+    asked: dict[str, Any] = {
+        "config": resolve(config, router, {**flags, "trainer.seed": seed}, set_ or []),
+        "trials": trials,
+        "weights": weights,
+        "sampler": sampler,
+        "pruner": pruner,
+        "storage": storage,
+        "evaluate_test": evaluate_test,
     }
-    resolved = resolve(config, router, {**flags, "trainer.seed": seed}, set_ or [])
     from recsys_moe.lab.jobs.engines import choose_executor
 
     executor = choose_executor(
         engine, address, out, needed=[data], jobs=jobs, cpus=cpus_per_run, gpus=gpus_per_run
     )
     logger.info("loading torch and optuna ...")
-    from recsys_moe.lab.tune import run as tuning
-    from recsys_moe.lab.tune.plan import Request
+    from recsys_moe.lab.tune import run as studies
+    from recsys_moe.lab.tune.plan import StudyRequest
 
-    request = Request(
-        config=resolved,
-        trials=trials,
-        fixed=_typed(set_ or [], flags),
-        space=_read_space(space),
-        weights=weights,
-        sampler=sampler,
-        pruner=pruner,
-        storage=storage,
-        evaluate_test=evaluate_test,
-    )
+    request = StudyRequest(fixed=_typed(set_ or [], flags), space=_read_space(space), **asked)
     jobs_here = jobs if executor is None else None
-    found = tuning.tune(request, data, out, jobs=jobs_here, executor=executor)
-    if as_json:
-        results = json.loads((out / "trials.json").read_text(encoding="utf-8"))
-        print(json.dumps(results))
-    else:
-        from recsys_moe.lab.tune.results import summary
+    study = studies.tune(request, data, out, jobs=jobs_here, executor=executor)
+    _print_results(study.results, out, as_json)
+    study.check()
 
-        print(summary(found.results, out))
-    found.check()
+
+def _print_results(results: Results, out: Path, as_json: bool) -> None:
+    from recsys_moe.lab.tune.results import summary
+
+    if as_json:
+        print(json.dumps(json.loads((out / "trials.json").read_text(encoding="utf-8"))))
+    else:
+        print(summary(results, out))
 
 
 def _typed(sets: list[str], flags: dict[str, Any]) -> list[str]:
     """Keys that stand on the command line."""
+    from recsys_moe.config.diff import flat
     from recsys_moe.config.settings import merge_all, parse_set
-    from recsys_moe.lab.compare.plan import flat
 
     typed = merge_all(map(parse_set, sets))
     given = [key for key, value in flags.items() if value is not None]

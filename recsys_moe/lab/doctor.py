@@ -1,21 +1,20 @@
 """What this machine and installation offer, in a report that may be pasted into a bug report.
 
 Standard library only until a package is asked for: a broken torch is a finding and no traceback.
-Every text that comes from outside (an error, a folder) passes `redacted`.
+Of what others say (an exception, a warning) only its kind is repeated: their words may hold folders
+and names. Our own messages name files by their place in the folder that was given.
 """
 
 from __future__ import annotations
 
-import getpass
 import importlib
 import os
 import platform
-import re
 import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -24,11 +23,13 @@ from typing import Any
 import recsys_moe
 from recsys_moe import machine
 from recsys_moe.errors import UserError
+from recsys_moe.lab.doctor_inputs import changed_data, inside, look_at_data, look_at_model
 from recsys_moe.machine import cores
 
 NEEDED = {
     **{name: name for name in ("torch", "lightning", "torchmetrics", "numpy", "pandas", "pyarrow")},
-    **{name: name for name in ("pydantic", "typer", "rich", "safetensors", "matplotlib")},
+    **{name: name for name in ("pydantic", "typer", "rich", "safetensors", "matplotlib", "jinja2")},
+    "scipy": "scipy",
     "pyyaml": "yaml",
     "tensorboard": "tensorboard",
 }
@@ -37,14 +38,12 @@ EXTRAS = {
     "serve": ("fastapi", "uvicorn", "prometheus-client"),
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "tune": ("optuna",),
-    "lab": ("scipy",),
     "report": ("umap-learn",),
     "cluster": ("dask", "distributed"),
     "ray": ("ray",),
 }
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 LOW_DISK, LOW_MEMORY = 2 * machine.GIB, machine.GIB
-FOLDERS = re.compile(r"[^\s'\"()=,;]*[\\/]")
 
 
 @dataclass
@@ -76,52 +75,26 @@ def examine(data: Path | None = None, run: Path | None = None) -> Report:
         _ask_torch(report)
     report.facts["extras"] = {name: _extra(name) for name in EXTRAS}
     _compiler(report)
-    for name, path, look in (("data", data, look_at_data), ("model", run, look_at_model)):
+    for option, path, name, look in (
+        ("--data", data, "data", look_at_data),
+        ("--run", run, "model", look_at_model),
+    ):
         if path is not None:
-            with _noted(report.invalid, f"--{'run' if name == 'model' else name}", path):
-                report.facts[name] = look(path)
+            with _noted(report.invalid, option), inside(path):
+                report.facts[name] = look(Path())
     if data is not None and run is not None and not report.invalid:
         _compare_files(report, data, run)
     return report
 
 
-def redacted(text: str, *given: Path) -> str:
-    """`text` without folders (a path keeps its last name), the user's name and the machine's.
-
-    `given`: paths that may stand in it and hold blanks and brackets, at which others end.
-    """
-    for folder in sorted({each for path in given for each in _folders(path)}, key=len)[::-1]:
-        text = re.sub(rf"(?<![\w.\\/-]){re.escape(folder)}[\\/]+", "", text)
-    text = FOLDERS.sub("", text.replace(str(Path.home()), "~"))
-    with suppress(Exception):  # a user without a name has none to hide
-        text = _without(text, getpass.getuser(), "<user>")
-    return _without(text, platform.node(), "<host>")
-
-
-def _folders(path: Path) -> Iterator[str]:
-    """A path and its folder as messages spell them: as given, absolute, resolved, in quotes."""
-    for spelled in (path, path.absolute(), path.resolve()):
-        for folder in (spelled, spelled.parent):
-            if folder.name:  # neither `.` nor the root
-                yield from (str(folder), repr(str(folder))[1:-1])
-
-
-def _last_name(path: Path) -> str:
-    return redacted(path.resolve().name)
-
-
-def _without(text: str, word: str, mark: str) -> str:
-    return re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", mark, text) if word else text
-
-
 @contextmanager
-def _noted(lines: list[str], subject: str, *given: Path) -> Iterator[None]:
-    """Turns an exception into a line of `lines` that begins with `subject`, `given` redacted."""
+def _noted(lines: list[str], subject: str, remedy: str = "") -> Iterator[None]:
+    """Turns an exception into a line of `lines` that begins with `subject`."""
     try:
         yield
     except Exception as error:
-        name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        lines.append(f"{subject} {name}{' '.join(redacted(str(error), *given).split())}")
+        words = str(error) if isinstance(error, UserError) else type(error).__name__
+        lines.append(f"{subject} {' '.join(words.split())}{remedy}")
 
 
 def version_of(package: str) -> str | None:
@@ -134,28 +107,28 @@ def version_of(package: str) -> str | None:
 
 def _versions(report: Report) -> dict[str, str | None]:
     for package, module in NEEDED.items():
-        with _noted(report.problems, f"{package} cannot be imported:"), warnings.catch_warnings():
+        subject, remedy = f"{package} cannot be imported:", f"; `import {module}` shows why"
+        with _noted(report.problems, subject, remedy), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             importlib.import_module(module)
-    found = {package: version_of(package) for package in NEEDED}
     own = {"recsys-moe": recsys_moe.__version__, "python": platform.python_version()}
-    return {**own, **found}
+    return {**own, **{package: version_of(package) for package in NEEDED}}
 
 
 def _threads(report: Report) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    threads: dict[str, Any] = {}
     for name in THREADS:
         value = os.environ.get(name)
         is_number = value is not None and value.isdigit() and int(value) > 0
-        found[name] = int(value) if value is not None and is_number else None
+        threads[name] = int(value) if value is not None and is_number else None
         if value is not None and not is_number:
             report.warnings.append(f"{name} must be a number >= 1 and is not; unset it")
-        elif found[name] is not None and found[name] > cores():
+        elif threads[name] is not None and threads[name] > cores():
             report.warnings.append(
-                f"{name}={found[name]} is more than the {cores()} usable cores: threads wait "
+                f"{name}={threads[name]} is more than the {cores()} usable cores: threads wait "
                 f"for each other; set {name}={cores()} or unset it"
             )
-    return found
+    return threads
 
 
 def _resources(report: Report) -> dict[str, Any]:
@@ -202,10 +175,15 @@ def _ask_torch(report: Report) -> None:
         "devices": machine.accelerators,
     }
     for name, look in parts.items():
-        with _noted(report.warnings, f"{name}:"), warnings.catch_warnings(record=True) as said:
+        remedy = " while torch was asked; `python -m torch.utils.collect_env` shows more"
+        with (
+            _noted(report.warnings, f"{name}:", remedy),
+            warnings.catch_warnings(record=True) as said,
+        ):
             warnings.simplefilter("always")
             report.facts[name] = look()
-        report.warnings += [f"{name}: {redacted(str(one.message).splitlines()[0])}" for one in said]
+        kinds = dict.fromkeys(warning.category.__name__ for warning in said)
+        report.warnings += [f"{name}: {kind}{remedy}" for kind in kinds]
     if (
         sys.platform == "linux"
         and machine.NVIDIA_DRIVER.is_file()
@@ -219,9 +197,9 @@ def _ask_torch(report: Report) -> None:
 
 def _extra(name: str) -> dict[str, Any]:
     missing = [package for package in EXTRAS[name] if version_of(package) is None]
-    found = {package: version_of(package) for package in EXTRAS[name] if package not in missing}
+    present = {package: version_of(package) for package in EXTRAS[name] if package not in missing}
     remedy = {"install": f'pip install "recsys-moe[{name}]"'} if missing else {}
-    return {"present": found, "missing": missing, **remedy}
+    return {"present": present, "missing": missing, **remedy}
 
 
 def _compiler(report: Report) -> None:
@@ -232,75 +210,16 @@ def _compiler(report: Report) -> None:
         )
 
 
-def look_at_data(folder: Path) -> dict[str, Any]:
-    """Counts of a prepared folder, checked against its schema.json. Raises DataError."""
-    import pyarrow.parquet as pq
-
-    from recsys_moe.data.columns import StoredColumns
-    from recsys_moe.schema import SPLITS, DataError, Schema
-
-    schema = Schema.load(folder)
-    rows = {}
-    for split in SPLITS:
-        columns = StoredColumns(folder, schema, split)
-        columns.group(0)  # its columns and their ranges
-        rows[split] = len(columns)
-    for feature, file in ((schema.user, "users.parquet"), (schema.item, "items.parquet")):
-        count = pq.read_metadata(folder / file).num_rows
-        if count != feature.size:
-            raise DataError(
-                f"{file} must have {feature.size} rows, got {count}; prepare the data again"
-            )
-    return {
-        "folder": _last_name(folder),
-        "name": schema.name,
-        "protocol": schema.protocol,
-        "users": schema.user.size,
-        "items": schema.item.size,
-        "rows": rows,
-        "tasks": {task.name: task.kind for task in schema.tasks},
-    }
-
-
-def look_at_model(path: Path) -> dict[str, Any]:
-    """What a model or a run's model is; its files must have their hashes. Raises DataError."""
-    from recsys_moe.artifact.model_folder import load_artifact
-
-    artifact = load_artifact(path)
-    router = artifact.config.model.router
-    return {
-        "folder": _last_name(path),
-        "data": artifact.schema.name,
-        "router": router.name,
-        "experts": artifact.config.model.num_experts,
-        "tasks": [task.name for task in artifact.schema.tasks],
-        "parameters": sum(parameter.numel() for parameter in artifact.model.parameters()),
-    }
-
-
 def _compare_files(report: Report, data: Path, run: Path) -> None:
-    """Are the data those that the run was trained on, by the hashes that it has kept?"""
-    from recsys_moe.artifact.run_folder import DATA_LOCK, changed_files, data_hashes, locked_hashes
-
-    lock = _lock_of(run)
-    if lock is None:
-        report.facts["data"]["files"] = "not compared: the model lies in no run folder"
-        return
-    with _noted(report.invalid, f"{DATA_LOCK}:", data, lock):
-        changed = changed_files(locked_hashes(lock.parent), data_hashes(data))
+    """Are the data those that the run was trained on?"""
+    with _noted(report.invalid, "--run"):
+        changed = changed_data(data, run)
+        if changed is None:
+            report.facts["data"]["files"] = "not compared: the model lies in no run folder"
+            return
         report.facts["data"]["files"] = "those of the run" if not changed else "not those of it"
         if changed:
             report.invalid.append(
-                f"--data is not what --run was trained on: {', '.join(map(redacted, changed))} "
+                f"--data is not what --run was trained on: {', '.join(changed)} "
                 "differ; evaluate on the data of the run"
             )
-
-
-def _lock_of(path: Path) -> Path | None:
-    """What a run, or the run of a model, has kept of its data; None where a model lies alone."""
-    from recsys_moe.artifact.model_folder import find_artifact
-    from recsys_moe.artifact.run_folder import DATA_LOCK
-
-    run = find_artifact(path).resolve().parent
-    found = (folder / DATA_LOCK for folder in (path, run))
-    return next((lock for lock in found if lock.is_file()), None)

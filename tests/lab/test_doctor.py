@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import platform
@@ -21,7 +20,7 @@ import torch
 from recsys_moe import machine
 from recsys_moe.cli import app
 from recsys_moe.lab import doctor
-from recsys_moe.lab.doctor import EXTRAS, NEEDED, Report, examine, redacted
+from recsys_moe.lab.doctor import EXTRAS, NEEDED, Report, examine
 from recsys_moe.machine import cores
 
 if sys.version_info >= (3, 11):
@@ -55,6 +54,7 @@ def call(*args: object, **variables: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_working_installation_is_reported_with_exit_code_0_and_without_names(
     prepared: Path, tmp_path: Path
 ) -> None:
@@ -71,12 +71,20 @@ def test_a_working_installation_is_reported_with_exit_code_0_and_without_names(
     assert report["facts"]["threads"]["OMP_NUM_THREADS"] == 1
     assert report["facts"]["threads"]["torch"] == 1
     assert report["facts"]["data"]["users"] == 60
-    assert report["facts"]["data"]["folder"] == "movies"
-    hidden = ["jo-smith", "secret-client", "home-of-jo", "hunter2", str(tmp_path), sys.prefix]
+    hidden = [
+        "jo-smith",
+        "secret-client",
+        "movies",
+        "home-of-jo",
+        "hunter2",
+        str(tmp_path),
+        sys.prefix,
+    ]
     assert [word for word in hidden if word in result.stdout] == []
     assert re.findall(rf"\b{re.escape(platform.node())}\b", result.stdout) == []
 
 
+@pytest.mark.slow
 def test_a_needed_package_that_is_broken_ends_with_1_and_the_rest_is_reported(
     tmp_path: Path,
 ) -> None:
@@ -84,7 +92,7 @@ def test_a_needed_package_that_is_broken_ends_with_1_and_the_rest_is_reported(
     result = call(PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     assert result.returncode == 1, result.stderr
     problems = [line for line in result.stdout.splitlines() if line.startswith("problem: ")]
-    assert problems[0] == "problem: torch cannot be imported: OSError: libx.so: cannot open"
+    assert problems[0] == "problem: torch cannot be imported: OSError; `import torch` shows why"
     assert "python" in result.stdout and str(tmp_path) not in result.stdout + result.stderr
 
 
@@ -140,10 +148,10 @@ def test_a_missing_compiler_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_a_missing_extra_comes_with_the_line_that_brings_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(doctor.EXTRAS, "lab", ("scipy", "not-there-at-all"))
-    extra = examine().facts["extras"]["lab"]
-    assert extra["missing"] == ["not-there-at-all"] and "scipy" in extra["present"]
-    assert extra["install"] == 'pip install "recsys-moe[lab]"'
+    monkeypatch.setitem(doctor.EXTRAS, "tune", ("optuna", "not-there-at-all"))
+    extra = examine().facts["extras"]["tune"]
+    assert extra["missing"] == ["not-there-at-all"] and "optuna" in extra["present"]
+    assert extra["install"] == 'pip install "recsys-moe[tune]"'
 
 
 def test_a_gpu_that_fails_is_a_warning_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +161,9 @@ def test_a_gpu_that_fails_is_a_warning_and_no_error(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.cuda, "is_available", broken)
     monkeypatch.setattr(machine, "NVIDIA_DRIVER", Path("/nowhere"))
     report = examine()
-    assert "devices: RuntimeError: driver too old, see log.txt" in report.warnings
+    (said,) = (text for text in report.warnings if text.startswith("devices: "))
+    assert said.startswith("devices: RuntimeError while torch was asked; ")
+    assert str(Path.home()) not in str(report)
     assert report.exit_code == 0
 
 
@@ -240,7 +250,7 @@ def test_a_model_in_a_run_folder_is_compared_with_the_data_of_the_run(
 
 
 @pytest.mark.parametrize("relative", [True, False])
-def test_folders_with_blanks_and_brackets_are_hidden(
+def test_no_folder_is_named_however_it_is_called(
     prepared: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relative: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -248,25 +258,14 @@ def test_folders_with_blanks_and_brackets_are_hidden(
     shutil.copytree(prepared, secret / "my movies")
     shutil.copytree(run / "model", secret / "my model")
     report = examine(secret / "my movies", secret / "my model")
-    assert report.exit_code == 0
-    assert report.facts["data"]["folder"] == "my movies"
-    assert report.facts["model"]["folder"] == "my model"
+    assert report.exit_code == 0 and Path.cwd() == tmp_path
     (secret / "my model" / "card.json").write_text("{}")
     spoilt = examine(secret / "none here", secret / "my model")
     assert spoilt.exit_code == 3 and len(spoilt.invalid) == 2
-    assert "none here" in spoilt.invalid[0] and "card.json" in spoilt.invalid[1]
-    for word in ("Secret", "Customer", "Big", "ACME", "it's", str(tmp_path)):
+    assert spoilt.invalid[0] == "--data must be a folder, and is none that can be opened"
+    assert "card.json" in spoilt.invalid[1]
+    for word in ("Secret", "Customer", "Big", "ACME", "it's", "none here", "my m", str(tmp_path)):
         assert word not in str(report) + str(spoilt), word
-
-
-def test_redaction_leaves_last_names_and_hides_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(getpass, "getuser", lambda: "jo")
-    monkeypatch.setattr(platform, "node", lambda: "box.corp")
-    monkeypatch.setenv("HOME", "/home/jo")
-    assert redacted("/home/jo: bad") == "~: bad"
-    assert redacted("'/srv/clients/x.csv' of jo on box.corp") == "'x.csv' of <user> on <host>"
-    assert redacted(r"C:\Users\jo\x.csv") == "x.csv"
-    assert redacted("a/b is no job") == "b is no job"
 
 
 def test_a_broken_installation_counts_more_than_invalid_data() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any
 
 from recsys_moe.artifact.evaluate import task_weights
 from recsys_moe.artifact.run_folder import data_hashes
-from recsys_moe.config.diff import flat as flat
+from recsys_moe.config.diff import flat
 from recsys_moe.config.settings import (
     Config,
     merge,
@@ -22,18 +21,22 @@ from recsys_moe.config.settings import (
     router_section,
     select_router,
 )
-from recsys_moe.errors import ConfigError, DataError, suggestion
+from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.files import write_json
+from recsys_moe.lab.jobs.plan_file import (
+    FORMAT_VERSION,
+    PLAN_FILE,
+    Raw,
+    check_files,
+    check_settings,
+    saved_plan,
+)
 from recsys_moe.routers import ROUTERS, find_router
 from recsys_moe.schema import SPLITS, Schema
 
-PLAN_FILE = "plan.json"
-FORMAT_VERSION = 1
-Raw = dict[str, Any]
-
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ComparisonRequest:
     """What the user asked for. Sections are unvalidated, as a configuration file holds them."""
 
     routers: Sequence[str]
@@ -62,7 +65,7 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """Contenders x seeds on one data set."""
 
     split: str
@@ -90,7 +93,7 @@ def name(router: str, weights: Sequence[float]) -> str:
     return f"{plain}-{'_'.join(f'{weight:g}' for weight in weights)}"
 
 
-def make_plan(request: Request, data: Path) -> Plan:
+def make_plan(request: ComparisonRequest, data: Path) -> ComparisonPlan:
     """Resolve and validate everything before the first run. Raises ConfigError and DataError."""
     schema = Schema.load(data)
     if request.split not in SPLITS:
@@ -103,11 +106,11 @@ def make_plan(request: Request, data: Path) -> Plan:
     choices = [parse_weights(text, schema) for text in request.weights]
     choices = choices or [_configured_weights(common, schema)]
     _no_repetition("--weights", choices)
-    found = [_contender(request, r, w, schema) for w in choices for r in request.routers]
-    contenders = {name(contender.router, contender.weights): contender for contender in found}
-    if len(contenders) < len(found):
+    asked = [_contender(request, r, w, schema) for w in choices for r in request.routers]
+    contenders = {name(contender.router, contender.weights): contender for contender in asked}
+    if len(contenders) < len(asked):
         raise ConfigError(f"--routers {','.join(request.routers)}: two would share their folders")
-    return Plan(request.split, data_hashes(data), tuple(request.seeds), contenders)
+    return ComparisonPlan(request.split, data_hashes(data), tuple(request.seeds), contenders)
 
 
 def parse_weights(text: str, schema: Schema) -> tuple[float, ...]:
@@ -145,16 +148,16 @@ def _no_repetition(option: str, values: Sequence[Any]) -> None:
             raise ConfigError(f"{option}: {value} is given twice; name each once")
 
 
-def _own(request: Request, label: str) -> Raw:
+def _own(request: ComparisonRequest, label: str) -> Raw:
     return (request.settings or {}).get(label) or {}
 
 
-def _router_of(request: Request, label: str) -> str:
+def _router_of(request: ComparisonRequest, label: str) -> str:
     """The router behind a label: the one that its settings name, else the label itself."""
     return router_name(_own(request, label)) or label
 
 
-def _check_settings(request: Request) -> None:
+def _check_settings(request: ComparisonRequest) -> None:
     for label, section in (request.settings or {}).items():
         if not isinstance(section, dict | None):
             raise ConfigError(f"--settings {label} must hold sections, got {section!r}")
@@ -164,7 +167,7 @@ def _check_settings(request: Request) -> None:
             raise ConfigError(f"--settings: unknown router {label!r}; {suggestion(label, ROUTERS)}")
 
 
-def _check_typed(typed: Raw, request: Request) -> None:
+def _check_typed(typed: Raw, request: ComparisonRequest) -> None:
     section = router_section(typed)
     if "name" in section:
         raise ConfigError(f"--set model.router.name={section['name']}: name routers in --routers")
@@ -183,7 +186,7 @@ def _keys(router: str) -> set[str]:
 
 
 def _contender(
-    request: Request, label: str, weights: tuple[float, ...], schema: Schema
+    request: ComparisonRequest, label: str, weights: tuple[float, ...], schema: Schema
 ) -> Contender:
     tasks = {task: {"weight": weight} for task, weight in zip(_names(schema), weights, strict=True)}
     try:
@@ -193,7 +196,7 @@ def _contender(
     return Contender(label, weights, config.model_dump(mode="json"))
 
 
-def _config(request: Request, label: str, tasks: Raw) -> Config:
+def _config(request: ComparisonRequest, label: str, tasks: Raw) -> Config:
     """Defaults < common file < settings of the label < command line < task weights."""
     router = _router_of(request, label)
     raw, _ = select_router(request.file or {}, router)
@@ -206,60 +209,35 @@ def _config(request: Request, label: str, tasks: Raw) -> Config:
     return parse_config(merge_all([raw, _own(request, label), own, typed, tasks, seed]))
 
 
-def check_folder(out: Path) -> None:
-    """Raise ConfigError when `out` holds something else than a comparison."""
-    if not out.exists() or (out / PLAN_FILE).is_file():
-        return
-    if not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()):
-        raise ConfigError(f"--out {out} exists and is no comparison; choose another folder")
-
-
-def settle(plan: Plan, out: Path) -> Plan:
+def settle(plan: ComparisonPlan, out: Path) -> ComparisonPlan:
     """`plan` added to what OUT/plan.json holds, and written there.
 
     Raises ConfigError or DataError, naming the difference, where runs could not stand in one table.
     """
-    file = out / PLAN_FILE
-    if file.is_file():
-        plan = _joined(_load(file), plan, out)
-    write_json(file, {"format_version": FORMAT_VERSION, **asdict(plan)})
+    if (out / PLAN_FILE).is_file():
+        plan = _joined(_load(out), plan, out)
+    write_json(out / PLAN_FILE, {"format_version": FORMAT_VERSION, **asdict(plan)})
     return plan
 
 
-def _load(file: Path) -> Plan:
-    try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-        if raw.pop("format_version") != FORMAT_VERSION:
-            raise ConfigError(f"{file} is of another version; compare into another folder")
+def _load(out: Path) -> ComparisonPlan:
+    with saved_plan(out, "compare") as raw:
         contenders = {
             key: Contender(value["router"], tuple(value["weights"]), value["config"])
             for key, value in raw["contenders"].items()
         }
-        return Plan(raw["split"], raw["files"], tuple(raw["seeds"]), contenders)
-    except (ValueError, LookupError, TypeError):
-        raise ConfigError(f"{file} is damaged; compare into another folder") from None
+        return ComparisonPlan(raw["split"], raw["files"], tuple(raw["seeds"]), contenders)
 
 
-def _joined(before: Plan, now: Plan, out: Path) -> Plan:
-    for path in sorted(before.files.keys() | now.files.keys()):
-        if before.files.get(path) != now.files.get(path):
-            raise DataError(f"--out {out} is on other data: {path} differs; choose another --out")
-    if before.split != now.split:
-        raise ConfigError(
-            f"--split of {out} is {before.split} and must stay so, got {now.split}; "
-            "choose another --out"
-        )
+def _joined(before: ComparisonPlan, now: ComparisonPlan, out: Path) -> ComparisonPlan:
+    check_files(before.files, now.files, out)
+    check_settings({"--split": before.split}, {"--split": now.split}, str(out))
     for key in sorted(before.contenders.keys() & now.contenders.keys()):
-        _same_config(key, before.contenders[key].config, now.contenders[key].config, out)
+        was, is_ = (_without_seed(plan.contenders[key]) for plan in (before, now))
+        check_settings(was, is_, f"{key} in {out}")
     seeds = tuple(dict.fromkeys([*before.seeds, *now.seeds]))
     return replace(before, seeds=seeds, contenders={**before.contenders, **now.contenders})
 
 
-def _same_config(key: str, before: Raw, now: Raw, out: Path) -> None:
-    was, is_ = dict(flat(before)), dict(flat(now))
-    for setting in sorted(was.keys() | is_.keys()):
-        if was.get(setting) != is_.get(setting) and setting != "trainer.seed":
-            raise ConfigError(
-                f"{setting} of {key} in {out} is {was.get(setting)} and must stay so, "
-                f"got {is_.get(setting)}; choose another --out"
-            )
+def _without_seed(contender: Contender) -> Raw:
+    return {key: value for key, value in flat(contender.config) if key != "trainer.seed"}

@@ -16,8 +16,9 @@ from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.overview import overviews
 from recsys_moe.config.settings import parse_config
 from recsys_moe.lab.compare.paper_figures import paper_figures
-from recsys_moe.lab.compare.plan import Contender, Plan
+from recsys_moe.lab.compare.plan import ComparisonPlan, Contender
 from recsys_moe.lab.compare.significance import LEVEL, Spread, holm, paired_p, spread, unpaired_p
+from recsys_moe.lab.jobs.lab_run import LabRun
 from recsys_moe.routers import find_router
 from recsys_moe.schema import Schema
 
@@ -104,12 +105,12 @@ class Results:
 
 def columns_of(schema: Schema) -> list[Column]:
     """Loss, AUC or MSE per task, then costs."""
-    found = [Column("loss", "loss", "lower", 4)]
+    columns = [Column("loss", "loss", "lower", 4)]
     for task in schema.tasks:
         metric, better = ("auc", "higher") if task.kind == "binary" else ("mse", "lower")
-        found.append(Column(f"{task.name}.{metric}", f"{task.name} {metric.upper()}", better, 4))
+        columns.append(Column(f"{task.name}.{metric}", f"{task.name} {metric.upper()}", better, 4))
     return [
-        *found,
+        *columns,
         Column("experts_training", "experts, training", None, 2),
         Column("experts_inference", "experts, inference", None, 2),
         Column("seconds_per_epoch", "s/epoch", None, 1),
@@ -117,57 +118,58 @@ def columns_of(schema: Schema) -> list[Column]:
     ]
 
 
-def run_folder(out: Path, key: str, seed: int) -> Path:
-    return out / "runs" / f"{key}-seed{seed}"
+def lab_run(out: Path, key: str, seed: int) -> LabRun:
+    """The run of a contender and a seed."""
+    return LabRun(out, "runs", f"{key}-seed{seed}")
 
 
-def log_file(out: Path, key: str, seed: int) -> Path:
-    return out / "logs" / f"{key}-seed{seed}.log"
-
-
-def collect(plan: Plan, schema: Schema, out: Path) -> Results:
+def collect(plan: ComparisonPlan, schema: Schema, out: Path) -> Results:
     """Everything that is finished at `out`."""
     columns = columns_of(schema)
-    found = {run: read_run(plan, out, *run, columns) for run in plan.runs()}
-    records = [record for record in found.values() if record is not None]
+    by_run = {
+        (key, seed): read_run(plan, out, key, seed, columns=columns) for key, seed in plan.runs()
+    }
+    records = [record for record in by_run.values() if record is not None]
     return Results(
         schema.name,
         schema.protocol,
         plan.split,
         plan.seeds,
         columns,
-        [_group(plan, schema, keys, records, columns) for keys in plan.groups().values()],
+        [
+            _group(plan, schema, keys, records=records, columns=columns)
+            for keys in plan.groups().values()
+        ],
         records,
-        [f"{key}-seed{seed}" for (key, seed), record in found.items() if record is None],
+        [f"{key}-seed{seed}" for (key, seed), record in by_run.items() if record is None],
     )
 
 
 def read_run(
-    plan: Plan, out: Path, key: str, seed: int, columns: Iterable[Column]
+    plan: ComparisonPlan, out: Path, key: str, seed: int, *, columns: Iterable[Column]
 ) -> RunRecord | None:
     """The numbers of a run, None while it is not finished and evaluated."""
-    run, log = run_folder(out, key, seed), log_file(out, key, seed)
-    evaluation = run / "evaluation" / f"{plan.split}.json"
-    if not (evaluation.is_file() and (run / "model" / "manifest.json").is_file()):
+    run = lab_run(out, key, seed)
+    result = run.evaluation(plan.split)
+    if result is None:
         return None
-    result = json.loads(evaluation.read_text(encoding="utf-8"))
-    shares = _evaluated_shares(run / "metrics.csv")
+    shares = _evaluated_shares(run.folder / "metrics.csv")
     model = plan.contenders[key].config["model"]
     passes = find_router(model["router"]["name"]).passes
     values: dict[str, float | None] = {
         "loss": result["loss"],
         "experts_training": statistics.fmean(shares) * model["num_experts"] * passes,
         "experts_inference": result.get("experts_per_example"),
-        "seconds_per_epoch": _seconds_per_epoch(log),
-        "parameters": _parameters(run_folder(out, key, plan.seeds[0]), run),
+        "seconds_per_epoch": _seconds_per_epoch(run.read_log()),
+        "parameters": _parameters(lab_run(out, key, plan.seeds[0]), run),
     }
     for column in columns:
         task, _, metric = column.name.rpartition(".")
         if task:
             values[column.name] = result["tasks"][task][metric]
-    card = json.loads((run / "model" / "card.json").read_text(encoding="utf-8"))
-    folder, output = (path.relative_to(out).as_posix() for path in (run, log))
-    return RunRecord(key, seed, folder, output, card["val"]["epoch"], len(shares), values, result)
+    card = json.loads((run.folder / "model" / "card.json").read_text(encoding="utf-8"))
+    folder, log = run.places
+    return RunRecord(key, seed, folder, log, card["val"]["epoch"], len(shares), values, result)
 
 
 def _evaluated_shares(metrics: Path) -> list[float]:
@@ -180,16 +182,15 @@ def _evaluated_shares(metrics: Path) -> list[float]:
     return [float(row["train/evaluated_share"]) for row in rows.values()]
 
 
-def _seconds_per_epoch(log: Path) -> float | None:
+def _seconds_per_epoch(log: str) -> float | None:
     """Median, because the epochs of a busy machine have a tail. Includes the validation."""
-    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    seconds = {epoch: float(time) for epoch, time in EPOCH_TIME.findall(text)}
+    seconds = {epoch: float(time) for epoch, time in EPOCH_TIME.findall(log)}
     return statistics.median(seconds.values()) if seconds else None
 
 
-def _parameters(first: Path, run: Path) -> float:
+def _parameters(first: LabRun, run: LabRun) -> float:
     """Learned numbers of the whole model; the same for all seeds, so the first run is counted."""
-    return _count_parameters(first if (first / "model" / "manifest.json").is_file() else run)
+    return _count_parameters((first if first.is_trained else run).folder)
 
 
 @lru_cache
@@ -198,9 +199,10 @@ def _count_parameters(run: Path) -> float:
 
 
 def _group(
-    plan: Plan,
+    plan: ComparisonPlan,
     schema: Schema,
     keys: Sequence[str],
+    *,
     records: Sequence[RunRecord],
     columns: Sequence[Column],
 ) -> Group:
@@ -247,15 +249,15 @@ def _is_k_sparse(contender: Contender) -> bool:
 
 def _values(by_seed: dict[int, dict[str, float | None]], column: Column) -> dict[int, float]:
     """Value per seed where it is defined."""
-    found = {seed: values[column.name] for seed, values in by_seed.items()}
-    return {seed: value for seed, value in found.items() if value is not None}
+    values = {seed: values[column.name] for seed, values in by_seed.items()}
+    return {seed: value for seed, value in values.items() if value is not None}
 
 
 def _cells(
     by_seed: dict[int, dict[str, float | None]], columns: Iterable[Column]
 ) -> dict[str, Spread]:
     values = {column.name: list(_values(by_seed, column).values()) for column in columns}
-    return {name: spread(found) for name, found in values.items() if found}
+    return {name: spread(defined) for name, defined in values.items() if defined}
 
 
 def compare_best(column: Column, values: dict[str, dict[int, float]]) -> list[TTest]:
@@ -264,14 +266,14 @@ def compare_best(column: Column, values: dict[str, dict[int, float]]) -> list[TT
     `values`: per contender the value of each seed. Empty unless two contenders have values.
     """
     higher = column.better == "higher"
-    means = {key: spread(list(found.values())).mean for key, found in values.items() if found}
+    means = {key: spread(list(runs.values())).mean for key, runs in values.items() if runs}
     best, *others = sorted(means, key=means.__getitem__, reverse=higher) or [""]
-    found = [(key, _p_values(values[best], values[key], higher)) for key in others]
-    unpaired = holm([p for _, (p, _) in found])
-    paired = holm([p for _, (_, p) in found])
+    tested = [(key, _p_values(values[best], values[key], higher)) for key in others]
+    unpaired = holm([p for _, (p, _) in tested])
+    paired = holm([p for _, (_, p) in tested])
     return [
         TTest(column.name, best, key, place == 0, p[0], unpaired[place], p[1], paired[place])
-        for place, (key, p) in enumerate(found)
+        for place, (key, p) in enumerate(tested)
     ]
 
 

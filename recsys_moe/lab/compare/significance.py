@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from recsys_moe.errors import ConfigError
-
 LEVEL = 0.05
 """A p-value below this is called significant, as in the paper."""
 
@@ -37,7 +35,8 @@ def unpaired_p(best: Sequence[float], other: Sequence[float], higher: bool) -> f
     more than one that does not; its p is never smaller than that of the form with equal variances
     for as many runs on either side. None when a side has fewer than two values or neither varies.
     """
-    stats = load_scipy_stats()
+    from scipy import stats
+
     if min(len(best), len(other)) < 2 or not (_varies(best) or _varies(other)):
         return None
     side = "greater" if higher else "less"
@@ -51,7 +50,8 @@ def paired_p(best: Sequence[float], other: Sequence[float], higher: bool) -> flo
 
     None with fewer than two pairs or where all differences are the same.
     """
-    stats = load_scipy_stats()
+    from scipy import stats
+
     differences = [a - b for a, b in zip(best, other, strict=True)]
     if len(differences) < 2 or not _varies(differences):
         return None
@@ -74,17 +74,6 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
         highest = max(highest, min(p * (len(known) - rank), 1.0))
         adjusted[place] = highest
     return adjusted
-
-
-def load_scipy_stats() -> Any:
-    """scipy.stats, which only comparisons need. Raises ConfigError where it is not installed."""
-    try:
-        from scipy import stats
-    except ImportError:
-        raise ConfigError(
-            'comparing routers needs scipy, which is not installed: pip install "recsys-moe[lab]"'
-        ) from None
-    return stats
 
 
 def _varies(values: Sequence[float]) -> bool:

@@ -1,13 +1,12 @@
-"""What `compare` and `tune` share: the lock of their folder, workers, steps of a run, progress."""
+"""What `compare` and `tune` share: the lock of their folder, workers, progress, how they end."""
 
 from __future__ import annotations
 
 import logging
 import math
-import shutil
+import signal
 import sys
 import time
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,13 +14,11 @@ from typing import Any
 
 import torch
 
-from recsys_moe.artifact.run_folder import CHECKPOINTS, LAST
-from recsys_moe.errors import ConfigError, RunError
-from recsys_moe.lab.jobs.executor import Outcome, Step
+from recsys_moe.errors import ConfigError, Interrupted, RunError
+from recsys_moe.lab.jobs.executor import Outcome
 from recsys_moe.machine import cores
 
 logger = logging.getLogger("recsys_moe.local_runs")
-COMMAND = [sys.executable, "-m", "recsys_moe.cli"]
 SECONDS_TO_WAIT = 40.0
 """For the processes of an earlier command that was killed to end."""
 
@@ -79,38 +76,6 @@ def _lock(descriptor: int, out: Path) -> None:
         time.sleep(0.2)
 
 
-def is_trained(run: Path) -> bool:
-    """True when `fit` has ended there: the model is the last that it writes."""
-    return (run / "model" / "manifest.json").is_file()
-
-
-def fit_step(run: Path, arguments: Sequence[str]) -> Step:
-    """`fit` with these arguments at `run`: continued where that is possible, else anew."""
-
-    def fit() -> list[str] | None:
-        if is_trained(run):
-            return None
-        # A checkpoint that was cut off while it was written lacks the archive's directory.
-        if zipfile.is_zipfile(run / CHECKPOINTS / LAST):
-            return [*COMMAND, "fit", *arguments, "--resume", "auto"]
-        if run.exists():
-            shutil.rmtree(run)
-        return [*COMMAND, "fit", *arguments]
-
-    return fit
-
-
-def evaluate_step(run: Path, split: str, data: Path) -> Step:
-    """`evaluate` of the run on a split."""
-
-    def evaluate() -> list[str] | None:
-        if (run / "evaluation" / f"{split}.json").is_file():
-            return None
-        return [*COMMAND, "evaluate", str(run), "--split", split, "--data", str(data)]
-
-    return evaluate
-
-
 class Progress:
     """Plain lines: how many runs are finished, which failed, and how long the rest may take."""
 
@@ -133,7 +98,29 @@ class Progress:
             counted = f"{self.done} of {self.total} {self.noun}"
             logger.info("%s: %s%s%s", counted, job.name, remark, self._left())
 
+    @contextmanager
+    def interruptible(self, out: Path) -> Iterator[None]:
+        """Ctrl-C and SIGTERM in the block become Interrupted, which says how to go on at `out`."""
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit) as stop:
+            number = signal.SIGINT if isinstance(stop, KeyboardInterrupt) else signal.SIGTERM
+            raise Interrupted(
+                f"interrupted; {self.done} of {self.total} {self.noun} are finished in {out}: "
+                "the same command continues",
+                number,
+            ) from None
+
     def _left(self) -> str:
         left = self.total - self.done - len(self.failures)
         seconds = (time.monotonic() - self.start) / self.ran * left
         return f", about {math.ceil(seconds / 60)} min left" if left > 0 else ""
+
+
+def check_failures(failures: Sequence[str], noun: str) -> None:
+    """Raise RunError naming the runs (`noun`) that failed."""
+    if failures:
+        raise RunError(
+            f"{len(failures)} of the {noun} failed: {'; '.join(failures)}; "
+            "the same command tries them again"
+        )

@@ -40,8 +40,8 @@ def check_address(address: str) -> None:
             f"--address {address}: a Ray client sees no results on disk; start this on a node of "
             "the cluster, with --address auto"
         )
-    found = ADDRESS.fullmatch(address)
-    if address not in (LOCAL, AUTO) and not (found and 0 < int(found["port"]) < 2**16):
+    parts = ADDRESS.fullmatch(address)
+    if address not in (LOCAL, AUTO) and not (parts and 0 < int(parts["port"]) < 2**16):
         raise ConfigError(f"--address must be local, auto or HOST:PORT, got {address!r}")
 
 
@@ -94,9 +94,9 @@ def _own_signals() -> Iterator[None]:
 
 def _answers(address: str) -> None:
     """Raise RunError at once where nobody listens; Ray would try for a minute."""
-    if found := ADDRESS.fullmatch(address):
+    if parts := ADDRESS.fullmatch(address):
         try:
-            place = found["host"].strip("[]"), int(found["port"])
+            place = parts["host"].strip("[]"), int(parts["port"])
             socket.create_connection(place, SECONDS_TO_CONNECT).close()
         except OSError as error:
             raise RunError(

@@ -16,7 +16,7 @@ from recsys_moe.lab.report.plots import canvas, colour, marker, plain_log, rende
 from recsys_moe.lab.tune.curve import Point
 
 
-def save(out: Path, name: str, draw: Callable[[Any], Figure], data: Any, numbers: Any) -> None:
+def save(out: Path, name: str, draw: Callable[[Any], Figure], data: Any, *, numbers: Any) -> None:
     """OUT/NAME.svg and .png of `draw(data)`, and the numbers behind them as OUT/NAME.json."""
     out.mkdir(parents=True, exist_ok=True)
     image = render(name, draw, data)
@@ -72,24 +72,24 @@ def draw_histograms(histograms: Sequence[Histogram]) -> Figure:
     return figure
 
 
-def draw_bias(found: Sequence[Bias]) -> Figure:
+def draw_bias(biases: Sequence[Bias]) -> Figure:
     """A panel with replacement, as the paper's figure, and one without, as the router trains."""
     with canvas(2, height=3.2) as (figure, grid):
         for axes, replacement in zip(grid[0], (True, False), strict=True):
-            _bars(axes, [b for b in found if b.replacement == replacement])
+            _bars(axes, [b for b in biases if b.replacement == replacement])
             drawn = "with" if replacement else "without"
             titled(axes, f"drawn {drawn} replacement", "", "bias |E[w] - g|")
             axes.legend(title="strategy")
     return figure
 
 
-def _bars(axes: Axes, found: Sequence[Bias]) -> None:
-    shapes = list(dict.fromkeys(b.shape for b in found))
-    strategies = list(dict.fromkeys(b.strategy for b in found))
+def _bars(axes: Axes, biases: Sequence[Bias]) -> None:
+    shapes = list(dict.fromkeys(b.shape for b in biases))
+    strategies = list(dict.fromkeys(b.strategy for b in biases))
     width = 0.8 / len(strategies)
     for place, strategy in enumerate(strategies):
         offset = (place - (len(strategies) - 1) / 2) * width
-        heights = [b.bias for b in found if b.strategy == strategy]
+        heights = [b.bias for b in biases if b.strategy == strategy]
         x = [i + offset for i in range(len(shapes))]
         axes.bar(x, heights, width, color=colour(place), label=f"({strategy})")
     axes.set_xticks(range(len(shapes)), shapes, rotation=30, ha="right")

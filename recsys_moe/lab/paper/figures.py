@@ -84,7 +84,7 @@ def histograms(gaps: list[Gap], bins: int = 60) -> list[Histogram]:
     """Bins of equal width from 0 to the 99th percentile of all; the last takes what lies above."""
     import numpy as np
 
-    found = []
+    histograms = []
     for task in gaps[0].losses:
         everything = np.concatenate(
             [values for gap in gaps for values in gap.losses[task].values()]
@@ -95,5 +95,5 @@ def histograms(gaps: list[Gap], bins: int = 60) -> list[Histogram]:
                 counts, _ = np.histogram(np.minimum(values, edges[-1]), edges)
                 shares = (counts / len(values)).tolist()
                 mean = gap.mean(task, way)
-                found.append(Histogram(gap.router, way, task, mean, edges.tolist(), shares))
-    return found
+                histograms.append(Histogram(gap.router, way, task, mean, edges.tolist(), shares))
+    return histograms

@@ -21,7 +21,6 @@ from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.data.columns import Batch
 from recsys_moe.data.streaming import eval_batches, open_rows, rows_within
 from recsys_moe.errors import ConfigError
-from recsys_moe.lab.compare.significance import load_scipy_stats
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import row_losses
 from recsys_moe.routers import Router, RouterConfig, find_router
@@ -67,8 +66,8 @@ def inference_gap(run: Path, data: Path, split: str, k: int = 2) -> Gap:
         switch_routers(artifact.model, switched(router, way, k))
         rows = open_rows(data, schema, split, most)
         batches = eval_batches(rows, artifact.config.eval_rows)
-        found = losses_of_rows(artifact.model, batches, schema.tasks)
-        for task, values in found.items():
+        by_task = losses_of_rows(artifact.model, batches, schema.tasks)
+        for task, values in by_task.items():
             losses[task][way] = values
     return Gap(router.name, run.name, losses)
 
@@ -109,7 +108,7 @@ def losses_of_rows(
         for task, logits_B, labels_B in zip(tasks, *columns, strict=True):
             losses_B, mask_B = row_losses(task.kind, logits_B, labels_B)
             parts[task.name].append(losses_B[mask_B].double())
-    return {name: torch.cat(found).numpy() for name, found in parts.items()}
+    return {name: torch.cat(losses).numpy() for name, losses in parts.items()}
 
 
 @dataclass(frozen=True)
@@ -128,13 +127,14 @@ def distances(gaps: list[Gap]) -> list[Distance]:
     pairs = [((gap, "sparse"), (gap, "dense")) for gap in gaps]
     for reference in (gap for gap in gaps if gap.router == "softmax"):
         pairs += [((g, "sparse"), (reference, "dense")) for g in gaps if g.router != "softmax"]
-    wasserstein = load_scipy_stats().wasserstein_distance
+    from scipy.stats import wasserstein_distance
+
     return [
         Distance(
             task,
             f"{one.router}, {way} inference",
             f"{other.router}, {other_way} inference",
-            float(wasserstein(one.losses[task][way], other.losses[task][other_way])),
+            float(wasserstein_distance(one.losses[task][way], other.losses[task][other_way])),
         )
         for task in gaps[0].losses
         for (one, way), (other, other_way) in pairs

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from recsys_moe.config.settings import merge, read_config_file
 from recsys_moe.errors import ConfigError
-from recsys_moe.lab.compare.plan import Raw, Request
+from recsys_moe.lab.compare.plan import ComparisonRequest
 from recsys_moe.lab.compare.results import Results
 from recsys_moe.lab.compare.run import Comparison, compare
+from recsys_moe.lab.jobs.plan_file import Raw
 from recsys_moe.lab.paper import bias, drawing, figures
 from recsys_moe.lab.paper.recipes import Recipe
 from recsys_moe.lab.report import comparison, plots_comparison, plots_run
@@ -46,10 +47,10 @@ def run_recipe(
     Raises ConfigError, DataError and Interrupted, as `compare` does.
     """
     request = as_request(recipe, seeds, typed, settings)
-    found = compare(request, data, out, jobs=jobs, executor=executor)
-    if recipe.figure in _FIGURES and found.results.runs:
-        draw(recipe.figure, found.results, data, out)
-    return found
+    finished = compare(request, data, out, jobs=jobs, executor=executor)
+    if recipe.figure in _FIGURES and finished.results.runs:
+        draw(recipe.figure, finished.results, data, out)
+    return finished
 
 
 def as_request(
@@ -57,10 +58,10 @@ def as_request(
     seeds: Sequence[int] | None = None,
     typed: Raw | None = None,
     settings: dict[str, Raw] | None = None,
-) -> Request:
+) -> ComparisonRequest:
     """What `compare` is asked."""
     file = read_config_file(recipe.config) if recipe.config else {}
-    return Request(
+    return ComparisonRequest(
         routers=recipe.routers,
         seeds=list(range(recipe.seeds) if seeds is None else seeds),
         weights=recipe.weights,
@@ -78,37 +79,37 @@ def draw(kind: str, results: Results, data: Path, out: Path) -> None:
 def draw_bias(out: Path) -> None:
     """OUT/figure-n8-k2.json and so on: exact, so there is nothing to train or to draw at random."""
     for experts, k in BIAS_SIZES:
-        found = bias.study(experts, k)
-        numbers = {"bias": [asdict(entry) for entry in found]}
-        drawing.save(out, f"figure-n{experts}-k{k}", drawing.draw_bias, found, numbers)
+        biases = bias.study(experts, k)
+        numbers = {"bias": [asdict(entry) for entry in biases]}
+        drawing.save(out, f"figure-n{experts}-k{k}", drawing.draw_bias, biases, numbers=numbers)
 
 
 def _curves(results: Results, data: Path, out: Path) -> None:
     """Validation losses: a panel per router; the band is from the least to the largest seed."""
     for number, group in enumerate(results.groups):
-        found = comparison.curves(out, results, group)
+        curves = comparison.curves(out, results, group)
         name = "figure" if len(results.groups) == 1 else f"figure-{number + 1}"
-        drawing.save(out, name, plots_comparison.learning, found, asdict(found))
+        drawing.save(out, name, plots_comparison.learning, curves, numbers=asdict(curves))
 
 
 def _balance(results: Results, data: Path, out: Path) -> None:
-    found = figures.balances(results)
-    numbers = {"balance": [asdict(entry) for entry in found]}
-    drawing.save(out, "figure", drawing.draw_balances, found, numbers)
+    balances = figures.balances(results)
+    numbers = {"balance": [asdict(entry) for entry in balances]}
+    drawing.save(out, "figure", drawing.draw_balances, balances, numbers=numbers)
 
 
 def _inference(results: Results, data: Path, out: Path) -> None:
-    found, distances = figures.inference_figure(results, out, data)
-    numbers = {"wasserstein": distances, "histograms": [asdict(entry) for entry in found]}
-    drawing.save(out, "figure", drawing.draw_histograms, found, numbers)
+    histograms, distances = figures.inference_figure(results, out, data)
+    numbers = {"wasserstein": distances, "histograms": [asdict(entry) for entry in histograms]}
+    drawing.save(out, "figure", drawing.draw_histograms, histograms, numbers=numbers)
 
 
 def _maps(results: Results, data: Path, out: Path) -> None:
     """A figure per run, with UMAP where it is installed; `report` of the run has the rest."""
     for record in results.runs:
-        found = specialisation_of(out / record.run, data, results.split)
+        expert_map = specialisation_of(out / record.run, data, results.split)
         name = f"figure-{record.contender}-seed{record.seed}"
-        drawing.save(out, name, plots_run.expert_map, found, asdict(found))
+        drawing.save(out, name, plots_run.expert_map, expert_map, numbers=asdict(expert_map))
 
 
 def specialisation_of(run: Path, data: Path, split: str) -> ExpertMap:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from recsys_moe.config.diff import flat
 from recsys_moe.config.settings import merge, parse_config, read_config_file, select_router
-from recsys_moe.errors import RunError
+from recsys_moe.lab.jobs.local_runs import check_failures
 from recsys_moe.lab.paper import drawing
 from recsys_moe.lab.paper.recipes import Recipe
 from recsys_moe.lab.tune.curve import Point
-from recsys_moe.lab.tune.plan import Request
+from recsys_moe.lab.tune.plan import StudyRequest
 from recsys_moe.lab.tune.run import tune
 
 if TYPE_CHECKING:
@@ -37,24 +37,22 @@ def run_tuning(
     curves, failures = {}, []
     for router in recipe.routers:
         request = as_request(recipe, router, trials, typed or {})
-        found = tune(request, data, out / router, jobs=jobs, executor=executor)
-        curves[router] = found.results.curve
-        failures += found.failures
+        tuning = tune(request, data, out / router, jobs=jobs, executor=executor)
+        curves[router] = tuning.results.curve
+        failures += tuning.failures
     numbers = {router: [asdict(point) for point in points] for router, points in curves.items()}
-    drawing.save(out, "figure", drawing.draw_tuning, curves, {"tuning": numbers})
-    if failures:
-        raise RunError(
-            f"{len(failures)} of the trials failed: {'; '.join(failures)}; "
-            "the same command tries them again"
-        )
+    drawing.save(out, "figure", drawing.draw_tuning, curves, numbers={"tuning": numbers})
+    check_failures(failures, "trials")
     return curves
 
 
-def as_request(recipe: Recipe, router: str, trials: int | None, typed: dict[str, Any]) -> Request:
+def as_request(
+    recipe: Recipe, router: str, trials: int | None, typed: dict[str, Any]
+) -> StudyRequest:
     """What `tune` is asked: random search over the paper's ranges."""
     file = read_config_file(recipe.config) if recipe.config else {}
     raw, _ = select_router(merge(file, recipe.common), router)
-    return Request(
+    return StudyRequest(
         config=parse_config(merge(raw, typed)),
         trials=trials or recipe.trials or 1,
         weights=recipe.weights[0] if recipe.weights else None,

@@ -127,15 +127,15 @@ def check_runs(folder: Path, results: Results) -> None:
 
 def curves(folder: Path, results: Results, group: Group) -> Curves:
     """Means over the runs that reached each epoch."""
-    found = []
+    routers = []
     for row in group.rows:
         by_epoch: dict[int, list[float]] = {}
         for run in runs_of(results, row):
             for line in read_epochs(folder / run.run / METRICS):
                 by_epoch.setdefault(int(line["epoch"]), []).append(line["val/loss"])
         if by_epoch:
-            found.append(_curve(row.router, dict(sorted(by_epoch.items()))))
-    return Curves(group.weights, found)
+            routers.append(_curve(row.router, dict(sorted(by_epoch.items()))))
+    return Curves(group.weights, routers)
 
 
 def _curve(router: str, by_epoch: dict[int, list[float]]) -> RouterCurve:
@@ -168,19 +168,19 @@ def costs(group: Group) -> Costs:
 
 def _unbeaten(cost: list[float], loss: list[float]) -> list[int]:
     """Each has a lower loss than all that cost as much or less."""
-    found: list[int] = []
+    unbeaten: list[int] = []
     for place in sorted(range(len(cost)), key=lambda place: (cost[place], loss[place])):
-        if not found or loss[place] < loss[found[-1]]:
-            found.append(place)
-    return found
+        if not unbeaten or loss[place] < loss[unbeaten[-1]]:
+            unbeaten.append(place)
+    return unbeaten
 
 
 def seeds(results: Results, group: Group, column: Column) -> Seeds:
     """Values where they are defined."""
     values: dict[str, dict[int, float]] = {}
     for row in group.rows:
-        found = {run.seed: run.values.get(column.name) for run in runs_of(results, row)}
-        defined = {seed: value for seed, value in found.items() if value is not None}
+        by_seed = {run.seed: run.values.get(column.name) for run in runs_of(results, row)}
+        defined = {seed: value for seed, value in by_seed.items() if value is not None}
         if defined:
             values[row.router] = defined
     sign = -1 if column.better == "higher" else 1
@@ -225,7 +225,9 @@ def _idle(results: Results, group: Group) -> Iterator[Finding]:
     """One warning per router with idle experts, whatever the number of its seeds."""
     for row in group.rows:
         runs = runs_of(results, row)
-        idle = {Path(run.run).name: found for run in runs if (found := idle_experts(run))}
+        idle = {
+            Path(run.run).name: idle_in_run for run in runs if (idle_in_run := idle_experts(run))
+        }
         if idle:
             words = join(f"{named(experts)} in {run}" for run, experts in idle.items())
             text = (

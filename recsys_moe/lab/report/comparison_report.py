@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from recsys_moe.files import sha256_file
@@ -13,7 +14,7 @@ from recsys_moe.lab.compare.significance import Spread
 from recsys_moe.lab.compare.tables import notes_of
 from recsys_moe.lab.report import comparison, plots_comparison
 from recsys_moe.lab.report.findings import join, worst_first
-from recsys_moe.lab.report.page import Html, Report, Section, Shown, element, joined, table
+from recsys_moe.lab.report.page import Report, Section, Shown
 
 
 def comparison_report(folder: Path, out: Path) -> Report:
@@ -51,7 +52,7 @@ def comparison_report(folder: Path, out: Path) -> Report:
 
 def _tiles(results: Results) -> list[tuple[str, str, str]]:
     """The best mean of all routers per tested column and weights."""
-    found = []
+    tiles = []
     for group in results.groups:
         for column in (column for column in results.columns if column.better):
             rows = [row for row in group.rows if column.name in row.cells]
@@ -62,8 +63,8 @@ def _tiles(results: Results) -> list[tuple[str, str, str]]:
                     f"{best.router}{'' if best.k_sparse else ' (not k-sparse)'}, {weights(group)}"
                 )
                 value = f"{best.cells[column.name].mean:.{column.digits}f}"
-                found.append((f"best {column.title}", value, words))
-    return found
+                tiles.append((f"best {column.title}", value, words))
+    return tiles
 
 
 def _facts(results: Results) -> dict[str, str]:
@@ -86,39 +87,73 @@ def weights(group: Group) -> str:
 def _group(folder: Path, results: Results, number: int) -> Section:
     group = results.groups[number]
     key, title = f"group-{number}", f"Task weights: {weights(group)}"
+    template = "comparison/group.html"
     if not any(row.cells for row in group.rows):
-        return Section(key, title, "No run with these weights has finished yet.")
-    figures = [_learning(folder, results, number), *_costs(number, group)]
-    tested = [column for column in results.columns if column.better]
-    figures += [_seeds(results, number, column) for column in tested]
-    intro = "Mean +- standard error over the seeds; only runs of the same weights can be compared."
-    return Section(key, title, intro, figures, _table(results, group))
+        return Section(key=key, title=title, template=template)
+    curves, costs = comparison.curves(folder, results, group), comparison.costs(group)
+    seeds = {
+        column.name: _seeds(results, number, column) for column in results.columns if column.better
+    }
+    figures = {"learning": _learning(curves, number)}
+    if costs.router:
+        figures["costs"] = _costs(costs, number)
+    return Section(
+        key=key,
+        title=title,
+        template=template,
+        figures={**figures, **{f"seeds {name}": shown for name, shown in seeds.items()}},
+        values={
+            **_table(results, group),
+            "best_curve": best_curve(curves),
+            "unbeaten": [
+                f"{costs.router[n]} ({costs.loss[n]:.4f} at {costs.cost[n]:.2f})"
+                for n in costs.best
+            ],
+            "seeds": list(seeds.values()),
+        },
+    )
 
 
-def _table(results: Results, group: Group) -> Html:
+def _table(results: Results, group: Group) -> dict[str, list[Any]]:
+    """`header` and `lines`."""
     columns = results.columns
     beside = [c for c in columns if any(c.name in row.paper for row in group.rows)]
-    header: list[object] = ["router", "k-sparse", "runs", *(column.title for column in columns)]
-    header += ["idle experts", *(f"paper {column.title}" for column in beside)]
-    rows = [_row(results, row, columns, beside) for row in group.rows]
-    caption = "Bold: the best k-sparse router where the test against the next best one says so"
-    return table(header, rows, caption)
+    titles = [column.title for column in columns]
+    papers = [f"paper {column.title}" for column in beside]
+    return {
+        "header": ["router", "k-sparse", "runs", *titles, "idle experts", *papers],
+        "lines": [_line(results, row, beside) for row in group.rows],
+    }
 
 
-def _row(
-    results: Results, row: Row, columns: Sequence[Column], beside: Sequence[Column]
-) -> list[object]:
-    cells: list[object] = [
-        element("strong", cell) if column.name in row.bold else cell
-        for column in columns
-        for cell in [cell_text(row.cells.get(column.name), column)]
-    ]
-    runs = comparison.runs_of(results, row)
-    idle = [len(comparison.idle_experts(run)) for run in runs]
-    mean = f"{sum(idle) / len(idle):.1f}" if idle else "-"
-    sparse = "yes" if row.k_sparse else row.experts
-    paper = [cell_text(row.paper.get(column.name), column) for column in beside]
-    return [row.router, sparse, str(row.runs), *cells, mean, *paper]
+@dataclass(frozen=True)
+class Line:
+    """A router in the table."""
+
+    router: str
+    sparse: str
+    runs: int
+    cells: list[tuple[str, bool]]
+    """Text per column, and whether it is bold."""
+    more: list[str]
+    """Mean number of idle experts, then the columns of the paper."""
+
+
+def _line(results: Results, row: Row, beside: list[Column]) -> Line:
+    idle = [len(comparison.idle_experts(run)) for run in comparison.runs_of(results, row)]
+    return Line(
+        router=row.router,
+        sparse="yes" if row.k_sparse else row.experts,
+        runs=row.runs,
+        cells=[
+            (cell_text(row.cells.get(column.name), column), column.name in row.bold)
+            for column in results.columns
+        ],
+        more=[
+            f"{sum(idle) / len(idle):.1f}" if idle else "-",
+            *(cell_text(row.paper.get(column.name), column) for column in beside),
+        ],
+    )
 
 
 def cell_text(cell: Spread | None, column: Column) -> str:
@@ -129,71 +164,62 @@ def cell_text(cell: Spread | None, column: Column) -> str:
     return f"{cell.mean:.{column.digits}f} +- {cell.standard_error:.{column.digits}f}"
 
 
-def _learning(folder: Path, results: Results, number: int) -> Shown:
-    data = comparison.curves(folder, results, results.groups[number])
-    best = min(data.routers, key=lambda router: min(router.mean))
-    epoch = best.epochs[best.mean.index(min(best.mean))]
-    return Shown(
-        f"learning-{number}",
-        "Learning curves",
-        "Validation loss per epoch: the mean of the runs that reached the epoch, with the least "
-        "and the largest as a band; the other routers behind in grey.",
-        f"The lowest mean, {min(best.mean):.4f}, is {best.router}'s in epoch {epoch}.",
-        ("metrics.csv of each run",),
-        data,
-        plots_comparison.learning,
-    )
+@dataclass(frozen=True)
+class BestCurve:
+    """The router and epoch with the lowest mean validation loss."""
+
+    router: str
+    epoch: int
+    loss: float
 
 
-def _costs(number: int, group: Group) -> list[Shown]:
-    data = comparison.costs(group)
-    if not data.router:
-        return []
-    best = join(f"{data.router[n]} ({data.loss[n]:.4f} at {data.cost[n]:.2f})" for n in data.best)
-    shown = Shown(
-        f"costs-{number}",
-        "Loss and cost",
-        "To the left is cheaper, down is better. Whiskers: standard error over the seeds.",
-        f"Nothing is both cheaper and better than {best}.",
-        (comparison.RESULTS,),
-        data,
-        plots_comparison.costs,
-    )
-    return [shown]
+def best_curve(curves: comparison.Curves) -> BestCurve:
+    """Of at least one router."""
+    best = min(curves.routers, key=lambda router: min(router.mean))
+    loss = min(best.mean)
+    return BestCurve(best.router, best.epochs[best.mean.index(loss)], loss)
+
+
+def _learning(curves: comparison.Curves, number: int) -> Shown:
+    source = ("metrics.csv of each run",)
+    return Shown(f"learning-{number}", "Learning curves", source, curves, plots_comparison.learning)
+
+
+def _costs(costs: comparison.Costs, number: int) -> Shown:
+    source = (comparison.RESULTS,)
+    return Shown(f"costs-{number}", "Loss and cost", source, costs, plots_comparison.costs)
 
 
 def _seeds(results: Results, number: int, column: Column) -> Shown:
     data = comparison.seeds(results, results.groups[number], column)
-    order = list(data.values)
-    words = f"Best mean: {order[0]}; worst: {order[-1]}." if order else "No run has a value."
-    return Shown(
-        comparison.seeds_figure(number, column.name),
-        f"Seeds: {column.title}",
-        "Each dot is a run, the line their mean. Routers whose dots overlap may well be equal.",
-        words,
-        (comparison.RESULTS,),
-        data,
-        plots_comparison.seeds,
-    )
+    name, source = comparison.seeds_figure(number, column.name), (comparison.RESULTS,)
+    return Shown(name, f"Seeds: {column.title}", source, data, plots_comparison.seeds)
 
 
 def _runs(folder: Path, results: Results, out: Path) -> Section:
     columns = [column for column in results.columns if column.name != "parameters"]
-    header: list[object] = ["run", "seed", "best epoch", "epochs"]
-    rows = [
-        [_link(folder, run, out), str(run.seed), str(run.best_epoch), str(run.epochs)]
-        + [_value(run.values.get(column.name), column) for column in columns]
-        for run in results.runs
-    ]
-    content = table([*header, *(c.title for c in columns)], rows, "Every finished run")
-    missing = element("p", f"Not finished: {join(results.missing)}.") if results.missing else Html()
-    intro = "Each line is a run folder: `recsys-moe report` on it shows what its experts do."
-    return Section("runs", "Runs", intro, (), joined([content, missing]))
+    return Section(
+        key="runs",
+        title="Runs",
+        template="comparison/runs.html",
+        values={
+            "header": ["run", "seed", "best epoch", "epochs", *(c.title for c in columns)],
+            "lines": [
+                {
+                    "name": Path(run.run).name,
+                    "link": _link(folder, run, out),
+                    "cells": [run.seed, run.best_epoch, run.epochs]
+                    + [_value(run.values.get(column.name), column) for column in columns],
+                }
+                for run in results.runs
+            ],
+            "missing": results.missing,
+        },
+    )
 
 
-def _link(folder: Path, run: RunRecord, out: Path) -> Html:
-    relative = Path(os.path.relpath(folder / run.run, out)).as_posix()
-    return element("a", Path(run.run).name, href=quote(relative))
+def _link(folder: Path, run: RunRecord, out: Path) -> str:
+    return quote(Path(os.path.relpath(folder / run.run, out)).as_posix())
 
 
 def _value(value: float | None, column: Column) -> str:
@@ -201,6 +227,9 @@ def _value(value: float | None, column: Column) -> str:
 
 
 def _notes(results: Results) -> Section:
-    notes = joined(element("li", note) for note in notes_of(results))
-    intro = "What the numbers are, and every test in words."
-    return Section("notes", "Notes and tests", intro, (), element("ul", notes, class_="plain"))
+    return Section(
+        key="notes",
+        title="Notes and tests",
+        template="comparison/notes.html",
+        values={"notes": notes_of(results)},
+    )

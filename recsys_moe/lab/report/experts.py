@@ -98,8 +98,8 @@ def expert_load(sample: Sample, tasks: list[str]) -> ExpertLoad:
 
 
 def _shares(top_N: Tensor, experts: int) -> list[float]:
-    found: list[float] = (torch.bincount(top_N + 1, minlength=experts + 1) / len(top_N)).tolist()
-    return found[1:]
+    shares: list[float] = (torch.bincount(top_N + 1, minlength=experts + 1) / len(top_N)).tolist()
+    return shares[1:]
 
 
 def sharpness(sample: Sample, tasks: list[str], kept: list[int]) -> Sharpness:
@@ -124,8 +124,8 @@ def sharpness(sample: Sample, tasks: list[str], kept: list[int]) -> Sharpness:
 def _histogram(values_N: Tensor, most: float) -> list[float]:
     known_N = values_N[~values_N.isnan()]
     counts = torch.histc(known_N.double().clamp(0, most), BINS, 0, most)
-    found: list[float] = (counts / max(len(known_N), 1)).tolist()
-    return found
+    shares: list[float] = (counts / max(len(known_N), 1)).tolist()
+    return shares
 
 
 @torch.inference_mode()

@@ -89,53 +89,53 @@ def expert_findings(load: ExpertLoad) -> Iterator[Finding]:
             yield _warn(f"{percent(nobody)} of examples are taken by no expert for {task}.", "load")
 
 
-def likeness_findings(found: Likeness) -> Iterator[Finding]:
-    for a, b, cosine in found.twins:
+def likeness_findings(alike: Likeness) -> Iterator[Finding]:
+    for a, b, cosine in alike.twins:
         text = f"Experts {a} and {b} are nearly identical: the cosine of their outputs is"
         yield _warn(f"{text} {cosine:.3f}.", "likeness")
-    for e in found.silent:
+    for e in alike.silent:
         yield _warn(f"Expert {e} answers 0 to every example.", "likeness")
 
 
-def sharpness_findings(found: Sharpness) -> Iterator[Finding]:
-    for task, mass in found.mass.items():
-        k = found.kept[task]
-        if found.basis[task] == "probabilities" and k < len(mass) and mass[k - 1] < DECIDED:
+def sharpness_findings(sharp: Sharpness) -> Iterator[Finding]:
+    for task, mass in sharp.mass.items():
+        k = sharp.kept[task]
+        if sharp.basis[task] == "probabilities" and k < len(mass) and mass[k - 1] < DECIDED:
             text = f"For {task} the {k} most probable experts hold {percent(mass[k - 1])} of"
             yield _note(f"{text} the router's probability; the rest is cut off.", "mass")
 
 
-def consistency_findings(found: Consistency) -> Iterator[Finding]:
-    for task, same in found.same.items():
+def consistency_findings(steady: Consistency) -> Iterator[Finding]:
+    for task, same in steady.same.items():
         if same and same[-1] < STEADY:
             text = f"Routing for {task} is not settled: only {percent(same[-1])} of examples kept"
-            yield _warn(f"{text} their top expert in epoch {found.epochs[-1]}.", "consistency")
+            yield _warn(f"{text} their top expert in epoch {steady.epochs[-1]}.", "consistency")
 
 
-def learning_findings(found: LearningCurves, asked: int) -> Iterator[Finding]:
+def learning_findings(curves: LearningCurves, asked: int) -> Iterator[Finding]:
     """`asked`: trainer.max_epochs."""
-    last, best = found.epochs[-1], min(found.val_loss)
-    if found.best_epoch == last == asked:
+    last, best = curves.epochs[-1], min(curves.val_loss)
+    if curves.best_epoch == last == asked:
         yield _note(
             f"The validation loss was still falling in the last epoch ({last}): "
             "more epochs may help.",
             "learning",
         )
-    if found.val_loss[-1] > WORSE_AT_END * best:
+    if curves.val_loss[-1] > WORSE_AT_END * best:
         yield _note(
-            f"The validation loss rose from {best:.4f} (epoch {found.best_epoch}) to "
-            f"{found.val_loss[-1]:.4f} (epoch {last}); the model is that of epoch "
-            f"{found.best_epoch}.",
+            f"The validation loss rose from {best:.4f} (epoch {curves.best_epoch}) to "
+            f"{curves.val_loss[-1]:.4f} (epoch {last}); the model is that of epoch "
+            f"{curves.best_epoch}.",
             "learning",
         )
 
 
-def quality_findings(task: str, found: Quality) -> Iterator[Finding]:
-    if found.roc and found.roc.auc < 0.55:
-        text = f"{task} is hardly better than chance: AUC {found.roc.auc:.3f}"
+def quality_findings(task: str, quality: Quality) -> Iterator[Finding]:
+    if quality.roc and quality.roc.auc < 0.55:
+        text = f"{task} is hardly better than chance: AUC {quality.roc.auc:.3f}"
         yield _warn(f"{text} (0.5 is guessing).", f"roc-{slug(task)}")
-    if found.reliability:
-        errors = found.reliability.error
+    if quality.reliability:
+        errors = quality.reliability.error
         raw, best = errors["raw"], errors.get("calibrated", errors["raw"])
         figure = f"calibration-{slug(task)}"
         if best > MISCALIBRATED:

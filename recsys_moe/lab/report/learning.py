@@ -50,12 +50,12 @@ def read_epochs(path: Path) -> list[dict[str, float]]:
     try:
         with path.open(encoding="utf-8", newline="") as stream:
             rows = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(stream)]
-        found = list({row["epoch"]: row for row in rows}.values())
-        if not all({"train/loss", "val/loss"} <= row.keys() for row in found):
+        by_epoch = list({row["epoch"]: row for row in rows}.values())
+        if not all({"train/loss", "val/loss"} <= row.keys() for row in by_epoch):
             raise ValueError("it must have the columns train/loss and val/loss in every row")
     except (KeyError, TypeError, ValueError, AttributeError, csv.Error) as error:
         raise DataError(f"{path} is damaged: {error}; train the run again") from None
-    return found
+    return by_epoch
 
 
 def learning_curves(rows: list[dict[str, float]], tasks: tuple[Task, ...]) -> LearningCurves:

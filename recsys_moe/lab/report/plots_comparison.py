@@ -70,8 +70,8 @@ def seeds(data: Seeds) -> Figure:
         for place, values in enumerate(data.values.values()):
             mean = statistics.fmean(values.values())
             axes.plot([mean, mean], [place - 0.32, place + 0.32], color=colour(1), linewidth=2)
-            found = list(values.values())
-            axes.plot(found, [place] * len(found), "o", color=colour(0), alpha=0.6, mew=0)
+            dots = list(values.values())
+            axes.plot(dots, [place] * len(dots), "o", color=colour(0), alpha=0.6, mew=0)
         axes.set_yticks(range(len(data.values)), list(data.values))
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)

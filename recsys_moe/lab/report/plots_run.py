@@ -121,7 +121,7 @@ def likeness(data: Likeness) -> Figure:
     side = min(6.5, 1.6 + 0.3 * len(values))
     with canvas(height=max(2.6, side)) as (figure, grid):
         axes = grid[0][0]
-        _heat(axes, values, ALIKE, values, 2, vmin=0.0, vmax=1.0)
+        _heat(axes, values, ALIKE, numbers=values, digits=2, vmin=0.0, vmax=1.0)
         axes.set_aspect("equal")
         for a, b, _ in data.twins:
             for x, y in ((a, b), (b, a)):
@@ -137,7 +137,9 @@ def _tick_experts(axis: Any, experts: int) -> None:
         axis.set_ticks(range(experts))
 
 
-def _heat(axes: Axes, values: Any, colours: Any, numbers: Any, digits: int, **scale: Any) -> None:
+def _heat(
+    axes: Axes, values: Any, colours: Any, *, numbers: Any, digits: int, **scale: Any
+) -> None:
     """A heat map of `values` with `numbers` in its cells where they are few enough to be read."""
     colours = colours.with_extremes(bad=UNKNOWN)
     image = axes.imshow(values, cmap=colours, aspect="auto", interpolation="nearest", **scale)
@@ -266,7 +268,7 @@ def genres(data: GenreBreakdown) -> Figure:
         values = np.clip(np.log2(lift), -2, 2)
     with canvas(height=2.0 + min(0.26 * len(values), 16.0)) as (figure, grid):
         axes = grid[0][0]
-        _heat(axes, values, LIFT, lift, 1, norm=TwoSlopeNorm(0, -2, 2))
+        _heat(axes, values, LIFT, numbers=lift, digits=1, norm=TwoSlopeNorm(0, -2, 2))
         titled(axes, f"{data.task}: times as often as on average", "", "expert")
         axes.set_xticks(range(len(data.genres)), data.genres, rotation=45, ha="right")
         _tick_experts(axes.yaxis, len(values))

@@ -99,12 +99,12 @@ def _thinned(way_P: Tensor, most: int) -> Tensor:
 
 def reliability(task: str, curves: dict[str, Tensor], labels_N: Tensor) -> Reliability:
     """`curves`: named probabilities (N,) of the same rows."""
-    found = {name: _bins(probability_N, labels_N) for name, probability_N in curves.items()}
+    bins_of = {name: _bins(probability_N, labels_N) for name, probability_N in curves.items()}
     error = {}
-    for name, bins in found.items():
+    for name, bins in bins_of.items():
         parts = zip(bins["predicted"], bins["observed"], bins["rows"], strict=True)
         error[name] = sum(n * abs(p - o) for p, o, n in parts) / max(len(labels_N), 1)
-    return Reliability(task, len(labels_N), found, error)
+    return Reliability(task, len(labels_N), bins_of, error)
 
 
 def _bins(probability_N: Tensor, labels_N: Tensor) -> dict[str, list[float]]:
@@ -129,7 +129,7 @@ def counts_in_training(artifact: Artifact) -> dict[str, Tensor]:
 
 
 def error_by(
-    task: str, kind: TaskKind, by: str, count_N: Tensor, logits_N: Tensor, labels_N: Tensor
+    task: str, kind: TaskKind, by: str, *, count_N: Tensor, logits_N: Tensor, labels_N: Tensor
 ) -> ErrorBy:
     """Groups of rows by the count of their user or item; equal counts are in one group."""
     values, place_N = count_N.unique(return_inverse=True)
@@ -137,14 +137,14 @@ def error_by(
     # The group of a value is where the middle of its rows falls among all rows.
     middle_V = rows_V.cumsum(0) - rows_V / 2
     group_V = (middle_V * GROUPS / max(len(count_N), 1)).long().clamp(max=GROUPS - 1)
-    found: list[tuple[int, int, int, float, float]] = []
+    groups: list[tuple[int, int, int, float, float]] = []
     for group in group_V.unique().tolist():
         mine_V = group_V == group
         mask_N = mine_V[place_N]
         metric, margin = _metric(kind, logits_N[mask_N], labels_N[mask_N])
         ends = int(values[mine_V].min()), int(values[mine_V].max())
-        found.append((*ends, int(mask_N.sum()), metric, margin))
-    columns = [list(column) for column in zip(*found, strict=True)] or [[] for _ in range(5)]
+        groups.append((*ends, int(mask_N.sum()), metric, margin))
+    columns = [list(column) for column in zip(*groups, strict=True)] or [[] for _ in range(5)]
     name = "RMSE" if kind == "regression" else "AUC"
     return ErrorBy(task, name, by, *columns)
 
@@ -183,7 +183,12 @@ def quality(artifact: Artifact, sample: Sample, index: int) -> Quality | None:
     places = {"user activity": sample.columns.user, "item popularity": sample.columns.item}
     groups = [
         error_by(
-            task.name, task.kind, by, counts[by][places[by][mask_N].long()], logits_N, labels_N
+            task.name,
+            task.kind,
+            by,
+            count_N=counts[by][places[by][mask_N].long()],
+            logits_N=logits_N,
+            labels_N=labels_N,
         )
         for by in counts
     ]

@@ -87,7 +87,9 @@ def run_figures(path: Path, options: Options, progress: Progress) -> RunFigures:
     most = rows_within(schema, artifact.config.data.max_memory_mb)
     rows = open_rows(data, schema, options.split, most)
     with progress(f"evaluating {options.split}", min(options.rows, len(rows))) as done:
-        sample = take_sample(artifact, rows, options.split, options.rows, options.seed, done)
+        sample = take_sample(
+            artifact, rows, options.split, most=options.rows, seed=options.seed, progress=done
+        )
     logger.info("comparing experts and mapping examples")
     kept = [min(router.kept, router.shape.num_experts) for router in artifact.model.routers]
     place_N = _some(sample.rows, MAP_ROWS, options.seed)
@@ -108,7 +110,9 @@ def run_figures(path: Path, options: Options, progress: Progress) -> RunFigures:
         sharpness=experts.sharpness(sample, names, kept),
         likeness=experts.likeness(artifact, compared),
         quality={name: one for name, one in tested.items() if one is not None},
-        map=specialisation.expert_map(*mapped, names, options.projection, options.seed),
+        map=specialisation.expert_map(
+            *mapped, names, projection=options.projection, seed=options.seed
+        ),
         genres=list(_genres(artifact, sample, names)),
         recorded=_recorded(run, options.split),
         same_data=schema == artifact.schema,
@@ -134,20 +138,20 @@ def _columns(sample: Sample, place_N: torch.Tensor) -> Columns:
 def _consistency(run: Path, tasks: tuple[Task, ...]) -> learning.Consistency | None:
     if not (run / FILE).is_file():
         return None
-    found = learning.consistency(read_routing(run / FILE), tasks)
-    return found if found.epochs else None
+    steady = learning.consistency(read_routing(run / FILE), tasks)
+    return steady if steady.epochs else None
 
 
 def _genres(
     artifact: Artifact, sample: Sample, names: list[str]
 ) -> Iterator[specialisation.GenreBreakdown]:
-    found = specialisation.genre_table(artifact.items)
-    if found is None:
+    table = specialisation.genre_table(artifact.items)
+    if table is None:
         return
-    genres, has_IG = found
+    genres, has_IG = table
     has_NG, count = has_IG[sample.columns.item.long()], artifact.config.model.num_experts
     for name, top_N in zip(names, sample.top_NT.unbind(1), strict=True):
-        one = specialisation.genre_breakdown(name, genres, has_NG, top_N, count)
+        one = specialisation.genre_breakdown(name, genres, has_NG, top_N, experts=count)
         if one is not None:
             yield one
 
@@ -157,46 +161,46 @@ def _recorded(run: Path, split: str) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        float(found["loss"])
+        evaluation: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        float(evaluation["loss"])
     except (ValueError, LookupError, TypeError) as error:
         raise DataError(f"{path} is damaged: {error}; run `recsys-moe evaluate` again") from None
-    return found
+    return evaluation
 
 
-def run_findings(found: RunFigures) -> Iterator[Finding]:
+def run_findings(run: RunFigures) -> Iterator[Finding]:
     """Everything worth a sentence."""
-    yield from findings.expert_findings(found.load)
-    yield from findings.likeness_findings(found.likeness)
-    if found.consistency:
-        yield from findings.consistency_findings(found.consistency)
-    for task, one in found.quality.items():
+    yield from findings.expert_findings(run.load)
+    yield from findings.likeness_findings(run.likeness)
+    if run.consistency:
+        yield from findings.consistency_findings(run.consistency)
+    for task, one in run.quality.items():
         yield from findings.quality_findings(task, one)
-    yield from _against_the_mean(found)
-    if found.curves:
-        asked = found.artifact.config.trainer.max_epochs
-        yield from findings.learning_findings(found.curves, asked)
-    yield from findings.sharpness_findings(found.sharpness)
-    yield from _about_the_rows(found)
+    yield from _against_the_mean(run)
+    if run.curves:
+        asked = run.artifact.config.trainer.max_epochs
+        yield from findings.learning_findings(run.curves, asked)
+    yield from findings.sharpness_findings(run.sharpness)
+    yield from _about_the_rows(run)
 
 
-def _against_the_mean(found: RunFigures) -> Iterator[Finding]:
-    for t, task in enumerate(found.tasks):
-        rmse = found.sample.evaluation["tasks"][task.name].get("rmse")
+def _against_the_mean(run: RunFigures) -> Iterator[Finding]:
+    for t, task in enumerate(run.tasks):
+        rmse = run.sample.evaluation["tasks"][task.name].get("rmse")
         if rmse is not None:
-            labels_N = found.sample.columns.labels[:, t]
+            labels_N = run.sample.columns.labels[:, t]
             spread = float(labels_N[~labels_N.isnan()].double().std(correction=0))
             one = findings.spread_finding(task.name, rmse, spread)
             yield from [one] if one else []
 
 
-def _about_the_rows(found: RunFigures) -> Iterator[Finding]:
-    sample, schema = found.sample, found.artifact.schema
-    if not found.same_data:
+def _about_the_rows(run: RunFigures) -> Iterator[Finding]:
+    sample, schema = run.sample, run.artifact.schema
+    if not run.same_data:
         text = "These are not the data of the training: the model may know some of these rows."
         yield Finding("warning", text, "")
-    elif sample.is_whole and found.recorded:
-        one = findings.difference_finding(sample.evaluation, found.recorded)
+    elif sample.is_whole and run.recorded:
+        one = findings.difference_finding(sample.evaluation, run.recorded)
         yield from [one] if one else []
     pairs = (sample.columns.user, schema.user), (sample.columns.item, schema.item)
     for index_N, feature in pairs:
@@ -206,30 +210,30 @@ def _about_the_rows(found: RunFigures) -> Iterator[Finding]:
             yield Finding("note", f"{share} of rows have a {feature.name} unseen in training.", "")
 
 
-def router_words(found: RunFigures) -> str:
+def router_words(run: RunFigures) -> str:
     """`moesart, k = 2 of 16 experts`"""
-    config = found.artifact.config
+    config = run.artifact.config
     name = config.model.router.name
     visited = overviews(config)[name].inference or "?"
     words = f"k = {visited}" if visited.isdigit() else visited
     return f"{name}, {words} of {config.model.num_experts} experts"
 
 
-def provenance(path: Path, found: RunFigures, options: Options) -> dict[str, Any]:
+def provenance(path: Path, figures: RunFigures, options: Options) -> dict[str, Any]:
     """Files that the numbers come from, each with its SHA-256."""
     run, model = _run_folder(path), find_artifact(path)
     files = [run / "metrics.csv", run / FILE, run / "evaluation" / f"{options.split}.json"]
     sources = {file.name: sha256_file(file) for file in files if file.is_file()}
     sources[f"model/{MANIFEST}"] = sha256_file(model / MANIFEST)
-    schema = found.data / SCHEMA_FILE
+    schema = figures.data / SCHEMA_FILE
     return {
         "kind": "run",
         "run": str(path),
         "files": sources,
-        "data": {"name": Schema.load(found.data).name, SCHEMA_FILE: sha256_file(schema)},
+        "data": {"name": Schema.load(figures.data).name, SCHEMA_FILE: sha256_file(schema)},
         "split": options.split,
-        "rows": found.sample.rows,
-        "split_rows": found.sample.split_rows,
+        "rows": figures.sample.rows,
+        "split_rows": figures.sample.split_rows,
         "seed": options.seed,
-        "evaluation": found.sample.evaluation,
+        "evaluation": figures.sample.evaluation,
     }

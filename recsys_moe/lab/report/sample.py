@@ -119,6 +119,7 @@ def take_sample(
     artifact: Artifact,
     rows: Rows,
     split: str,
+    *,
     most: int,
     seed: int,
     progress: Callable[[int], None] = lambda rows: None,
@@ -131,27 +132,27 @@ def take_sample(
     row_N = choose_rows(len(rows), most, config.model.router.eval_rows, seed)
     columns = take_rows(rows, row_N)
     evaluation = Evaluation(artifact.schema, config, artifact.calibration)
-    found = _Collector(len(tasks), config.model.num_experts)
+    collected = _Collector(len(tasks), config.model.num_experts)
     model.eval()
     model.reseed(config.trainer.seed)
     dense: tuple[bool, ...] = ()
     for batch in EvalBatches(columns, config.eval_rows):
         output = model(batch.user, batch.item)
         evaluation.update(output, batch.labels)
-        found.add(output.logits_BT, output.routings)
+        collected.add(output.logits_BT, output.routings)
         dense = tuple(routing.probs_BE is not None for routing in output.routings)
         progress(len(batch.labels))
     return Sample(
         columns=columns,
         split=split,
         split_rows=len(rows),
-        logits_NT=torch.cat(found.logits),
-        top_NT=torch.cat(found.tops),
-        entropy_NT=torch.cat(found.entropies),
-        visits_TE=found.visits_TE,
-        weight_TE=found.weight_TE,
-        either_E=found.either_E,
-        mass_TE=found.mass_TE / max(len(columns), 1),
+        logits_NT=torch.cat(collected.logits),
+        top_NT=torch.cat(collected.tops),
+        entropy_NT=torch.cat(collected.entropies),
+        visits_TE=collected.visits_TE,
+        weight_TE=collected.weight_TE,
+        either_E=collected.either_E,
+        mass_TE=collected.mass_TE / max(len(columns), 1),
         dense_T=dense,
         evaluation=evaluation.result(split),
     )

@@ -59,7 +59,7 @@ class GenreBreakdown:
 
 
 def expert_map(
-    x_ND: Tensor, top_NT: Tensor, tasks: list[str], projection: Projection, seed: int
+    x_ND: Tensor, top_NT: Tensor, tasks: list[str], *, projection: Projection, seed: int
 ) -> ExpertMap:
     """Project (N, D) embeddings to the plane. Raises ConfigError without umap-learn."""
     plane_N2, explained = _pca(x_ND) if projection == "pca" else (_umap(x_ND, seed), None)
@@ -110,13 +110,13 @@ def _umap(x_ND: Tensor, seed: int) -> Tensor:
 def _nearest(x_ND: Tensor) -> Tensor:
     """Indices of each row's nearest others, in blocks of rows. (N, K)"""
     most = min(NEIGHBOURS, len(x_ND) - 1)
-    found = []
+    nearest = []
     for first, x_BD in zip(range(0, len(x_ND), 512), x_ND.split(512), strict=True):
         distance_BN = torch.cdist(x_BD, x_ND)
         own_B = torch.arange(len(x_BD))
         distance_BN[own_B, own_B + first] = torch.inf
-        found.append(distance_BN.topk(most, largest=False).indices)
-    return torch.cat(found)
+        nearest.append(distance_BN.topk(most, largest=False).indices)
+    return torch.cat(nearest)
 
 
 def _same_by_chance(top_N: Tensor) -> float:
@@ -143,7 +143,7 @@ def genre_table(items: pa.Table) -> tuple[list[str], Tensor] | None:
 
 
 def genre_breakdown(
-    task: str, names: list[str], has_NG: Tensor, top_N: Tensor, experts: int
+    task: str, names: list[str], has_NG: Tensor, top_N: Tensor, *, experts: int
 ) -> GenreBreakdown | None:
     """None where no genre has FEWEST rows. `has_NG`: which genres the item of each row has."""
     has_NG = has_NG[top_N >= 0]

@@ -36,7 +36,9 @@ def write_report(report: Report, out: Path) -> None:
     with replacing_folder(out) as folder:
         (folder / FIGURES).mkdir()
         images: dict[str, str] = {}
-        for figure in (figure for section in report.sections for figure in section.figures):
+        for figure in (
+            figure for section in report.sections for figure in section.figures.values()
+        ):
             logger.info("drawing %s", figure.name)
             images[figure.name] = _write_figure(folder / FIGURES, figure).inline
         (folder / PAGE).write_text(document(report, images), encoding="utf-8")

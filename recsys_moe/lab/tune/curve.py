@@ -82,10 +82,16 @@ def plot(points: Sequence[Point], title: str, files: Sequence[Path]) -> None:
     figure = Figure(figsize=(5.5, 3.8), layout="constrained")
     axes: Any = figure.add_subplot()
     trials = [p.trials for p in points]
-    _line(axes, trials, [(p.validation, p.validation_std) for p in points], "validation", "C0")
+    _line(
+        axes,
+        trials,
+        [(p.validation, p.validation_std) for p in points],
+        label="validation",
+        color="C0",
+    )
     tested = [(p.test, p.test_std) for p in points if p.test is not None and p.test_std is not None]
     if tested:
-        _line(axes, trials, tested, "test, of the best on validation", "C1")
+        _line(axes, trials, tested, label="test, of the best on validation", color="C1")
     axes.set(xlabel="trials", ylabel="loss", title=title)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend()
@@ -98,7 +104,7 @@ def plot(points: Sequence[Point], title: str, files: Sequence[Path]) -> None:
 
 
 def _line(
-    axes: Any, trials: list[int], points: Sequence[tuple[float, float]], label: str, color: str
+    axes: Any, trials: list[int], points: Sequence[tuple[float, float]], *, label: str, color: str
 ) -> None:
     means = [mean for mean, _ in points]
     axes.plot(trials, means, marker="o", markersize=3, color=color, label=label)

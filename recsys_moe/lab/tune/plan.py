@@ -7,26 +7,31 @@ import uuid
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from recsys_moe.artifact.evaluate import task_weights
 from recsys_moe.artifact.run_folder import data_hashes
+from recsys_moe.config.diff import flat
 from recsys_moe.config.settings import Config, merge, parse_config
-from recsys_moe.errors import ConfigError, DataError, suggestion
+from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.files import write_json
-from recsys_moe.lab.compare.plan import flat, parse_weights
+from recsys_moe.lab.compare.plan import parse_weights
+from recsys_moe.lab.jobs.plan_file import (
+    FORMAT_VERSION,
+    PLAN_FILE,
+    Raw,
+    check_files,
+    check_settings,
+    saved_plan,
+)
 from recsys_moe.lab.tune.space import Space, make_space
 from recsys_moe.schema import Schema
 
-PLAN_FILE = "plan.json"
-FORMAT_VERSION = 1
 SAMPLERS = ("random", "tpe")
 PRUNERS = ("none", "asha")
-Raw = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class StudyRequest:
     """What the user asked for."""
 
     config: Config
@@ -49,7 +54,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """One search on one data set. What trials share, and must not change between starts."""
 
     study: str
@@ -73,7 +78,7 @@ class Plan:
         return {"format_version": FORMAT_VERSION, **vars(self), "space": space}
 
 
-def make_plan(request: Request, data: Path, storage: str) -> Plan:
+def make_plan(request: StudyRequest, data: Path, storage: str) -> StudyPlan:
     """Validate everything before the first trial. Raises ConfigError and DataError.
 
     `storage`: the request's, in words that are safe to write.
@@ -91,10 +96,10 @@ def make_plan(request: Request, data: Path, storage: str) -> Plan:
     config = _with_weights(request, schema)
     space = make_space(config, schema.name, request.space or {}, request.fixed)
     name = f"{request.config.model.router.name}-{uuid.uuid4().hex[:12]}"
-    return Plan(name, data_hashes(data), config, space, request.sampler, pruner, storage)
+    return StudyPlan(name, data_hashes(data), config, space, request.sampler, pruner, storage)
 
 
-def _with_weights(request: Request, schema: Schema) -> Raw:
+def _with_weights(request: StudyRequest, schema: Schema) -> Raw:
     """The configuration with a weight for every task: the same for all trials."""
     names = [task.name for task in schema.tasks]
     for task in request.config.tasks:
@@ -108,55 +113,28 @@ def _with_weights(request: Request, schema: Schema) -> Raw:
     return parse_config(merge(raw, {"tasks": tasks})).model_dump(mode="json")
 
 
-def check_folder(out: Path) -> None:
-    """Raise ConfigError when `out` holds something else than a study."""
-    if not out.exists() or (out / PLAN_FILE).is_file():
-        return
-    if not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()):
-        raise ConfigError(f"--out {out} exists and is no study; choose another folder")
-
-
-def settle(plan: Plan, out: Path) -> Plan:
+def settle(plan: StudyPlan, out: Path) -> StudyPlan:
     """`plan` as the study that OUT/plan.json holds, or as a new one, which is written there.
 
     Raises ConfigError or DataError, naming the difference, where its trials could not go on.
     """
-    file = out / PLAN_FILE
-    if file.is_file():
-        before = _load(file)
+    if (out / PLAN_FILE).is_file():
+        before = _load(out)
         plan = replace(plan, study=before["study"])
-        _check_same(before, json.loads(json.dumps(plan.to_json())), out)
+        now = json.loads(json.dumps(plan.to_json()))
+        check_files(before["files"], now["files"], out)
+        check_settings(_settings(before), _settings(now), str(out))
     else:
-        write_json(file, plan.to_json())
+        write_json(out / PLAN_FILE, plan.to_json())
     return plan
 
 
-def _load(file: Path) -> Raw:
-    try:
-        raw: Raw = json.loads(file.read_text(encoding="utf-8"))
+def _load(out: Path) -> Raw:
+    with saved_plan(out, "tune") as raw:
         if "contenders" in raw:
-            raise ConfigError(f"--out {file.parent} is a comparison; tune into another folder")
-        if raw["format_version"] != FORMAT_VERSION:
-            raise ConfigError(f"{file} is of another version; tune into another folder")
+            raise ConfigError(f"--out {out} is a comparison; tune into another folder")
         _ = raw["study"], dict(raw["files"]), dict(raw["space"]), dict(raw["config"])
         return raw
-    except (ValueError, LookupError, TypeError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{file} is damaged; tune into another folder") from None
-
-
-def _check_same(before: Raw, now: Raw, out: Path) -> None:
-    for path in sorted(before["files"].keys() | now["files"].keys()):
-        if before["files"].get(path) != now["files"].get(path):
-            raise DataError(f"--out {out} is on other data: {path} differs; choose another --out")
-    was, is_ = _settings(before), _settings(now)
-    for setting in sorted(was.keys() | is_.keys()):
-        if was.get(setting) != is_.get(setting):
-            raise ConfigError(
-                f"{setting} of {out} is {was.get(setting)} and must stay so, "
-                f"got {is_.get(setting)}; choose another --out"
-            )
 
 
 def _settings(plan: Raw) -> Raw:

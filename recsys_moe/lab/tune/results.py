@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,9 +13,9 @@ import yaml
 
 from recsys_moe.config.settings import merge_all, nested, parse_config
 from recsys_moe.files import write_json, write_text
-from recsys_moe.lab.jobs.local_runs import is_trained
+from recsys_moe.lab.jobs.lab_run import LabRun
 from recsys_moe.lab.tune import curve as tune_curve
-from recsys_moe.lab.tune.plan import Plan
+from recsys_moe.lab.tune.plan import StudyPlan
 from recsys_moe.lab.tune.study import Entry
 from recsys_moe.schema import Schema
 
@@ -61,15 +60,12 @@ class Results:
     notes: list[str]
 
 
-def run_folder(out: Path, number: int) -> Path:
-    return out / "trials" / f"{number:04d}"
+def trial_run(out: Path, number: int) -> LabRun:
+    """The run of a trial."""
+    return LabRun(out, "trials", f"{number:04d}")
 
 
-def log_file(out: Path, number: int) -> Path:
-    return out / "logs" / f"{number:04d}.log"
-
-
-def trial_config(plan: Plan, params: dict[str, Any]) -> str:
+def trial_config(plan: StudyPlan, params: dict[str, Any]) -> str:
     """The resolved configuration of a trial, as YAML. Raises ConfigError."""
     changes = [nested(key, value) for key, value in params.items()]
     return parse_config(merge_all([plan.config, *changes])).to_yaml()
@@ -84,7 +80,7 @@ def epoch_losses(run: Path) -> dict[int, float]:
         return {int(row["epoch"]): float(row["val/loss"]) for row in csv.DictReader(stream)}
 
 
-def collect(plan: Plan, schema: Schema, entries: Sequence[Entry], out: Path) -> Results:
+def collect(plan: StudyPlan, schema: Schema, entries: Sequence[Entry], out: Path) -> Results:
     """Everything that the study and the run folders hold."""
     trials = [_record(entry, out) for entry in entries]
     complete = [t for t in trials if t.state == "complete" and t.loss is not None]
@@ -107,12 +103,12 @@ def collect(plan: Plan, schema: Schema, entries: Sequence[Entry], out: Path) -> 
 
 
 def _record(entry: Entry, out: Path) -> TrialRecord:
-    run, log = run_folder(out, entry.number), log_file(out, entry.number)
-    losses = epoch_losses(run)
+    run = trial_run(out, entry.number)
+    losses = epoch_losses(run.folder)
     loss = entry.loss
     if entry.state == "running":
         loss = min(losses.values(), default=None)
-    folder, output = (path.relative_to(out).as_posix() for path in (run, log))
+    folder, log = run.places
     return TrialRecord(
         entry.number,
         entry.state,
@@ -121,18 +117,9 @@ def _record(entry: Entry, out: Path) -> TrialRecord:
         len(losses),
         entry.params,
         folder,
-        output,
-        read_evaluation(run, "test"),
+        log,
+        run.evaluation("test"),
     )
-
-
-def read_evaluation(run: Path, split: str) -> dict[str, Any] | None:
-    """What `fit` or `evaluate` has written there; None where there is none."""
-    file = run / "evaluation" / f"{split}.json"
-    if not (file.is_file() and is_trained(run)):
-        return None
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
 
 
 def _curve(complete: Sequence[TrialRecord]) -> list[tune_curve.Point]:
@@ -141,7 +128,9 @@ def _curve(complete: Sequence[TrialRecord]) -> list[tune_curve.Point]:
     return tune_curve.curve(validation, test if len(test) == len(validation) else None)
 
 
-def _notes(plan: Plan, trials: Sequence[TrialRecord], complete: Sequence[TrialRecord]) -> list[str]:
+def _notes(
+    plan: StudyPlan, trials: Sequence[TrialRecord], complete: Sequence[TrialRecord]
+) -> list[str]:
     """What a reader of the numbers must know."""
     tested = sum(trial.test is not None for trial in complete)
     ended = [trial for trial in trials if trial.state not in ("complete", "running")]
@@ -162,7 +151,7 @@ def _notes(plan: Plan, trials: Sequence[TrialRecord], complete: Sequence[TrialRe
     return notes
 
 
-def write(results: Results, plan: Plan, out: Path) -> None:
+def write(results: Results, plan: StudyPlan, out: Path) -> None:
     """trials.json and trials.csv, best.yaml and settings.yaml, bootstrap.csv."""
     write_json(out / "trials.json", asdict(results))
     write_text(out / "trials.csv", csv_text(results))

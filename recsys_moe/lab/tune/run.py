@@ -7,27 +7,26 @@ has the loss of every finished epoch, also of those before a kill, and tells whe
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from recsys_moe.errors import ConfigError, Interrupted, RunError
+from recsys_moe.errors import ConfigError
 from recsys_moe.files import write_text
 from recsys_moe.lab.jobs.executor import Executor, Job, LocalExecutor, Outcome
+from recsys_moe.lab.jobs.lab_run import LabRun
 from recsys_moe.lab.jobs.local_runs import (
     Progress,
     alone,
+    check_failures,
     check_jobs,
-    evaluate_step,
-    fit_step,
-    is_trained,
     workers,
 )
+from recsys_moe.lab.jobs.plan_file import check_folder
 from recsys_moe.lab.tune import results as tune_results
-from recsys_moe.lab.tune.plan import Plan, Request, check_folder, make_plan, settle
-from recsys_moe.lab.tune.results import Results, epoch_losses, log_file, read_evaluation, run_folder
+from recsys_moe.lab.tune.plan import StudyPlan, StudyRequest, make_plan, settle
+from recsys_moe.lab.tune.results import Results, epoch_losses
 from recsys_moe.lab.tune.study import OpenTrial, Study, load_optuna, safe_storage
 from recsys_moe.schema import Schema
 
@@ -42,15 +41,11 @@ class Tuning:
 
     def check(self) -> None:
         """Raise RunError naming the trials that failed."""
-        if self.failures:
-            raise RunError(
-                f"{len(self.failures)} of the trials failed: {'; '.join(self.failures)}; "
-                "the same command tries them again"
-            )
+        check_failures(self.failures, "trials")
 
 
 def tune(
-    request: Request,
+    request: StudyRequest,
     data: Path,
     out: Path,
     *,
@@ -66,14 +61,14 @@ def tune(
     data, out = Path(data), Path(out)
     load_optuna()
     check_jobs(jobs)
-    check_folder(out)
+    check_folder(out, "study")
     plan = make_plan(request, data, safe_storage(request.storage))
     with alone(out) as lock:
         plan = settle(plan, out)
         at_once = workers([plan.config], jobs, request.trials)
         executor = executor or LocalExecutor(*at_once, inherited=lock)
         with closing(Study(plan, out, request.storage)) as study:
-            search = _Search(plan, study, data, out, request)
+            search = _Search(plan, study, request, data=data, out=out)
             failures = search.run(executor)
             results = search.write()
         tune_results.plot(results, out)
@@ -83,7 +78,9 @@ def tune(
 class _Search:
     """Trials under way, between the study and the executor."""
 
-    def __init__(self, plan: Plan, study: Study, data: Path, out: Path, request: Request) -> None:
+    def __init__(
+        self, plan: StudyPlan, study: Study, request: StudyRequest, *, data: Path, out: Path
+    ) -> None:
         self.plan, self.study, self.data, self.out = plan, study, data, out
         self.request = request
         self.open: dict[str, OpenTrial] = {}
@@ -93,19 +90,10 @@ class _Search:
         """Failures, in words."""
         entries = self.study.entries()
         finished = sum(entry.state != "running" for entry in entries)
-        total = max(self.request.trials, len(entries))
-        progress = Progress(total, "trials", finished)
-        try:
-            with closing(executor.run(self._jobs())) as outcomes:
-                for outcome in outcomes:
-                    self._settle(outcome, progress)
-        except (KeyboardInterrupt, SystemExit) as stop:
-            number = signal.SIGINT if isinstance(stop, KeyboardInterrupt) else signal.SIGTERM
-            raise Interrupted(
-                f"interrupted; {progress.done} of {total} trials are finished in {self.out}: "
-                "the same command continues",
-                number,
-            ) from None
+        progress = Progress(max(self.request.trials, len(entries)), "trials", finished)
+        with progress.interruptible(self.out), closing(executor.run(self._jobs())) as outcomes:
+            for outcome in outcomes:
+                self._settle(outcome, progress)
         return progress.failures
 
     def write(self) -> Results:
@@ -127,28 +115,27 @@ class _Search:
             yield self._training(self.study.ask())
 
     def _lacks_test(self, number: int) -> bool:
-        run = run_folder(self.out, number)
-        asked = self.request.evaluate_test and is_trained(run)
-        return asked and read_evaluation(run, "test") is None
+        run = self._run_of(number)
+        return self.request.evaluate_test and run.is_trained and run.evaluation("test") is None
+
+    def _run_of(self, number: int) -> LabRun:
+        return tune_results.trial_run(self.out, number)
 
     def _evaluation(self, number: int) -> Job:
-        run = run_folder(self.out, number)
-        step = evaluate_step(run, "test", self.data)
-        return Job(f"test of {run.name}", (step,), log_file(self.out, number))
+        run = self._run_of(number)
+        return Job(f"test of {run.name}", (run.evaluate_step("test", self.data),), run.log)
 
     def _training(self, trial: OpenTrial) -> Job:
-        run, config = run_folder(self.out, trial.number), self._config(trial)
-        arguments = ["--data", str(self.data), "--config", str(config), "--out", str(run)]
+        run = self._run_of(trial.number)
+        fit = run.fit_step(self.data, self._config(trial))
         self.open[run.name] = trial
-        evaluate = evaluate_step(run, "test", self.data)
+        evaluate = run.evaluate_step("test", self.data)
 
         def test() -> list[str] | None:
             wanted = self.request.evaluate_test and not self._is_cut(trial)
             return evaluate() if wanted else None
 
-        steps = fit_step(run, arguments), test
-        log = log_file(self.out, trial.number)
-        return Job(run.name, steps, log, lambda: self._is_cut(trial))
+        return Job(run.name, (fit, test), run.log, lambda: self._is_cut(trial))
 
     def _config(self, trial: OpenTrial) -> Path:
         file = self.out / "configs" / f"{trial.number:04d}.yaml"
@@ -162,7 +149,7 @@ class _Search:
         return file
 
     def _is_cut(self, trial: OpenTrial) -> bool:
-        return trial.report(epoch_losses(run_folder(self.out, trial.number)))
+        return trial.report(epoch_losses(self._run_of(trial.number).folder))
 
     def _settle(self, outcome: Outcome, progress: Progress) -> None:
         """Tell the study how a trial has ended, and people."""
@@ -182,15 +169,13 @@ class _Search:
 
     def _ending(self, trial: OpenTrial) -> str:
         """In words; empty for a trial that has not ended but failed: it stays open."""
-        run = run_folder(self.out, trial.number)
+        run = self._run_of(trial.number)
         if self._is_cut(trial):
-            return f" pruned after epoch {max(epoch_losses(run))}"
-        if (result := read_evaluation(run, "val")) is not None:
+            return f" pruned after epoch {max(epoch_losses(run.folder))}"
+        if (result := run.evaluation("val")) is not None:
             trial.complete(result["loss"])
             return f" val loss {result['loss']:.4f}"
-        log = log_file(self.out, trial.number)
-        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-        if NOT_FINITE.search(text.rpartition("\n$ ")[2]):
+        if NOT_FINITE.search(run.read_log().rpartition("\n$ ")[2]):
             trial.diverge()
             return " diverged"
         return ""

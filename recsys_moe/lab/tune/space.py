@@ -154,12 +154,12 @@ def _checked(base: Raw, key: str, dimension: Dimension) -> Dimension:
 def _read(base: Raw, key: str, value: Value) -> Any:
     """The value as it stands in the configuration that has it."""
     try:
-        found: Any = parse_config(merge(base, nested(key, value))).model_dump(mode="json")
+        value_there: Any = parse_config(merge(base, nested(key, value))).model_dump(mode="json")
     except ConfigError as error:
         raise ConfigError(f"--space {key}: {error}") from None
     for name in key.split("."):
-        found = found[name]
-    return found
+        value_there = value_there[name]
+    return value_there
 
 
 def _accepts(base: Raw, key: str, value: float) -> bool:

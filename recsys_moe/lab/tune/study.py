@@ -5,17 +5,15 @@ One process writes: trials train in processes of their own and know nothing of i
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from recsys_moe.errors import ConfigError, RunError, UserError
-from recsys_moe.lab.tune.plan import Plan
+from recsys_moe.lab.tune.plan import StudyPlan
 from recsys_moe.lab.tune.space import Choices, Space
 from recsys_moe.seeds import stream_seed
 
@@ -23,8 +21,8 @@ DATABASE = "study.db"
 SCHEMES = ("sqlite", "postgresql")
 REDUCTION = 4
 """Of so many trials that come as far, one goes on (Li et al. 2020, ASHA's eta)."""
-DIVERGED, DECIDED = "diverged", "decided"
-"""Attributes of a trial: it has diverged; the last epoch after which it was let go on."""
+DIVERGED = "diverged"
+"""Attribute of a trial whose loss is no number any more."""
 WRITTEN_OPTIONS = ("dbname", "host", "port", "service", "sslmode", "user")
 """Of a storage's query, what may be written down: no other one is known to hold no secret."""
 
@@ -93,7 +91,7 @@ def rungs(max_epochs: int) -> list[int]:
 class Study:
     """Asks for parameters and takes results. Raises RunError when the database fails."""
 
-    def __init__(self, plan: Plan, out: Path, storage: str | None) -> None:
+    def __init__(self, plan: StudyPlan, out: Path, storage: str | None) -> None:
         self.optuna = load_optuna()
         self.plan, self.out = plan, out
         self.rungs = rungs(plan.config["trainer"]["max_epochs"])
@@ -155,12 +153,12 @@ class Study:
     def entries(self) -> list[Entry]:
         """All trials so far, in the order in which they were asked for."""
         with self._stored():
-            found = self._study.get_trials(deepcopy=False)
+            trials = self._study.get_trials(deepcopy=False)
         return [
             Entry(
                 t.number, self._state(t), dict(t.params), t.value if t.state.is_finished() else None
             )
-            for t in found
+            for t in trials
             if t.state.name != "WAITING"  # queued by another tool, not begun
         ]
 
@@ -200,10 +198,8 @@ class OpenTrial:
         self.params = _draw(trial, study.plan.space)
         self.ended = False
         frozen = study._study.get_trials(deepcopy=False)[self.number]
-        self._reported = set(frozen.intermediate_values)
-        # The next epoch is reported after the decision only, so the last alone may lack it.
-        last = max(self._reported, default=1)
-        self._decided = max(frozen.user_attrs.get(DECIDED, 0), last - 1)
+        self._reported: int = frozen.last_step or 0
+        """The last epoch that the study knows of."""
 
     def report(self, losses: dict[int, float]) -> bool:
         """Validation losses by epoch, from 1 on; True when the trial is cut, now or before.
@@ -214,46 +210,16 @@ class OpenTrial:
         lowest = float("inf")
         for epoch, loss in sorted(losses.items()):
             lowest = min(lowest, loss)
-            if not self.ended and epoch not in self._reported:
+            if not self.ended and epoch > self._reported:
                 self._report(epoch, lowest)
-            if not self.ended and epoch in self.study.rungs and epoch > self._decided:
-                self._decide(epoch)
         return self.ended
 
     def _report(self, epoch: int, lowest: float) -> None:
         with self.study._stored():
             self._trial.report(lowest, epoch)
-            self._reported.add(epoch)
-
-    def _decide(self, epoch: int) -> None:
-        """Cut it, or let it go on, after the epoch that it has reported last."""
-        with self.study._stored():
-            if self._is_behind():
+            if epoch in self.study.rungs and self._trial.should_prune():
                 self._tell("PRUNED")
-            else:
-                self._trial.set_user_attr(DECIDED, epoch)
-        self._decided = epoch
-
-    def _is_behind(self) -> bool:
-        """What the pruner says of it, also where a kill has cut off what it said before.
-
-        optuna notes in a trial that it has come to a rung and then asks no more. So this shows
-        the pruner the trial without the note of its last rung, beside the others.
-        """
-        study = self.study._study
-        trials = study.get_trials(deepcopy=False)
-        this = copy.copy(trials[self.number])
-        rung = self.study.rungs.index(this.last_step)
-        this.system_attrs = {
-            key: value
-            for key, value in this.system_attrs.items()
-            if key != f"completed_rung_{rung}"
-        }
-        others = [trial for trial in trials if trial.number != self.number]
-        view = SimpleNamespace(
-            get_trials=lambda deepcopy: others, _storage=study._storage, direction=study.direction
-        )
-        return bool(study.pruner.prune(view, this))
+        self._reported = epoch
 
     def complete(self, loss: float) -> None:
         """It has trained to its end with this lowest validation loss."""

@@ -18,7 +18,7 @@ import torch
 
 from recsys_moe import cli
 from recsys_moe.errors import ConfigError, Interrupted, RunError
-from recsys_moe.lab.compare.plan import Request
+from recsys_moe.lab.compare.plan import ComparisonRequest
 from recsys_moe.lab.compare.results import TTest, columns_of, compare_best, is_bold
 from recsys_moe.lab.compare.run import Comparison, compare
 from recsys_moe.lab.jobs.executor import Executor, Job, Outcome
@@ -26,40 +26,19 @@ from recsys_moe.lab.jobs.local_runs import check_jobs
 from recsys_moe.machine import cores
 from recsys_moe.schema import Schema
 from tests.conftest import TINY_MODEL
-
-TINY = {"model": TINY_MODEL, "trainer": {"max_epochs": 2, "batch_size": 64}}
-ASKED = Request(routers=["moesart", "topk"], seeds=[0, 1], weights=["0.9,0.1"], typed=TINY)
+from tests.lab.in_process import ASKED, TINY, InProcess
 
 
-@dataclass
-class InProcess:
-    """An executor that runs commands in this process: importing torch anew takes seconds."""
-
-    fails: str = "nothing"
-    stops_at: str = "nothing"
-
-    def run(self, jobs: Iterable[Job]) -> Generator[Outcome]:
-        for job in jobs:
-            started = 0
-            if self.stops_at in job.name:
-                raise KeyboardInterrupt
-            for step in job.steps:
-                if self.fails not in job.name and (command := step()) is not None:
-                    cli.app(command[3:], standalone_mode=False)
-                    started += 1
-            yield Outcome(job, 3 if self.fails in job.name else 0, started)
-
-
-def run_compare(request: Request, data: Path, out: Path, executor: Executor) -> Comparison:
+def run_compare(
+    request: ComparisonRequest, data: Path, out: Path, executor: Executor
+) -> Comparison:
     return compare(request, data, out, executor=executor)
 
 
 @pytest.fixture(scope="module")
-def done(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(comparison: Path) -> Path:
     """A finished comparison of moesart and topk, two seeds. Read only."""
-    out = tmp_path_factory.mktemp("compare") / "out"
-    assert run_compare(ASKED, prepared, out, InProcess()).failures == []
-    return out
+    return comparison
 
 
 def results(out: Path) -> dict[str, Any]:
@@ -117,10 +96,11 @@ def test_a_finished_comparison_starts_nothing_and_touches_no_run(
 
 
 def test_more_seeds_and_routers_are_added_to_what_is_there(prepared: Path, tmp_path: Path) -> None:
-    one = replace(ASKED, routers=["topk"], seeds=[0])
+    short = {**TINY, "trainer": {"max_epochs": 1, "batch_size": 64}}
+    one = replace(ASKED, routers=["topk"], seeds=[0], typed=short)
     run_compare(one, prepared, tmp_path / "out", InProcess())
     before = written(tmp_path / "out" / "runs" / "topk-0.9_0.1-seed0")
-    more = replace(ASKED, routers=["softmax", "thor"], seeds=[1])
+    more = replace(one, routers=["softmax", "thor"], seeds=[1])
     run_compare(more, prepared, tmp_path / "out", InProcess())
     assert written(tmp_path / "out" / "runs" / "topk-0.9_0.1-seed0") == before
     found = results(tmp_path / "out")

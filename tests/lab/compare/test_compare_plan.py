@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.lab.compare.plan import Request, check_folder, make_plan, settle
+from recsys_moe.lab.compare.plan import ComparisonRequest, make_plan, settle
+from recsys_moe.lab.jobs.plan_file import check_folder
 from recsys_moe.schema import Schema
 from tests.conftest import TINY_MODEL
 
 TINY = {"model": TINY_MODEL, "trainer": {"max_epochs": 2, "batch_size": 64}}
-ASKED = Request(routers=["moesart", "topk"], seeds=[0, 1], weights=["0.9,0.1"], typed=TINY)
+ASKED = ComparisonRequest(
+    routers=["moesart", "topk"], seeds=[0, 1], weights=["0.9,0.1"], typed=TINY
+)
 
 
-def configs(request: Request, data: Path) -> dict[str, dict[str, Any]]:
+def configs(request: ComparisonRequest, data: Path) -> dict[str, dict[str, Any]]:
     return {key: c.config for key, c in make_plan(request, data).contenders.items()}
 
 
@@ -106,4 +109,4 @@ def test_another_plan_is_refused_by_its_difference(prepared: Path, tmp_path: Pat
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").touch()
     with pytest.raises(ConfigError, match="exists and is no comparison"):
-        check_folder(tmp_path)
+        check_folder(tmp_path, "comparison")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys_moe.errors import ConfigError
-from recsys_moe.lab.compare.significance import holm, load_scipy_stats, paired_p, spread, unpaired_p
+from recsys_moe.lab.compare.significance import holm, paired_p, spread, unpaired_p
 
 P = st.one_of(st.none(), st.floats(0, 1))
 VALUES = st.lists(st.floats(0.1, 1).map(lambda x: round(x, 3)), min_size=2, max_size=6)
@@ -86,9 +84,3 @@ def test_the_two_directions_of_a_test_share_one_probability(a: list[float], b: l
     if lower is not None and higher is not None:
         assert lower + higher == pytest.approx(1)
         assert unpaired_p(b, a, higher=True) == pytest.approx(lower)
-
-
-def test_a_missing_scipy_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "scipy", None)
-    with pytest.raises(ConfigError, match=r'pip install "recsys-moe\[lab\]"'):
-        load_scipy_stats()

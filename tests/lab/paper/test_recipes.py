@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -25,28 +26,29 @@ from recsys_moe.lab.paper.recipes import Recipe, find_recipe, folder, read_recip
 from recsys_moe.lab.paper.study import as_request, draw, draw_bias, run_recipe
 from recsys_moe.lab.paper.tuning import as_request as tuning_request
 from recsys_moe.lab.paper.tuning import run_tuning
-from tests.conftest import TINY_MODEL
-from tests.lab.compare.test_compare import InProcess
+from tests.lab.in_process import TINY, InProcess
 from tests.lab.tune.tune_pretend import Pretend
 
-TINY = {"model": TINY_MODEL, "trainer": {"max_epochs": 2, "batch_size": 64}}
 RECIPE = Recipe(
     makes="Figure 2",
     reading="",
-    routers=["softmax", "moesart", "topk"],
-    weights=["0.5,0.5"],
+    routers=["moesart", "topk", "softmax"],
+    weights=["0.9,0.1"],
     seeds=2,
     figure="inference",
 )
 
 
 @pytest.fixture(scope="module")
-def study(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
-    """A finished study of three routers, two seeds. Read only."""
+def study(
+    prepared: Path, comparison: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Results, Path]:
+    """A finished study of three routers, two seeds, of which two were there. Read only."""
     out = tmp_path_factory.mktemp("paper") / "out"
-    found = run_recipe(RECIPE, prepared, out, typed=TINY, executor=InProcess())
-    assert found.failures == []
-    return found.results, out
+    shutil.copytree(comparison, out)
+    finished = run_recipe(RECIPE, prepared, out, typed=TINY, executor=InProcess())
+    assert finished.failures == []
+    return finished.results, out
 
 
 NAMES = sorted(file.stem for file in folder().glob("*.yaml"))
@@ -85,11 +87,11 @@ def test_curves_are_those_of_the_comparison(study: tuple[Results, Path], prepare
     results, out = study
     draw("curves", results, prepared, out)
     numbers = json.loads((out / "figure.json").read_text())
-    assert [curve["router"] for curve in numbers["routers"]] == ["softmax", "moesart", "topk"]
-    curve = numbers["routers"][1]
+    assert [curve["router"] for curve in numbers["routers"]] == ["moesart", "topk", "softmax"]
+    curve = numbers["routers"][0]
     losses = []
     for seed in (0, 1):
-        metrics = out / "runs" / f"moesart-0.5_0.5-seed{seed}" / "metrics.csv"
+        metrics = out / "runs" / f"moesart-0.9_0.1-seed{seed}" / "metrics.csv"
         with metrics.open(newline="") as stream:
             losses.append([float(row["val/loss"]) for row in csv.DictReader(stream)])
     assert curve["epochs"] == [1, 2]
@@ -102,7 +104,7 @@ def test_maps_colour_each_row_by_its_top_expert(
     monkeypatch.setitem(sys.modules, "umap", None)  # not installed: PCA
     results, out = study
     draw("maps", replace(results, runs=results.runs[:1]), prepared, out)
-    (file,) = out.glob("figure-softmax*.json")
+    (file,) = out.glob("figure-moesart*.json")
     numbers = json.loads(file.read_text())
     assert numbers["projection"] == "PCA"
     artifact = load_artifact(out / results.runs[0].run)
@@ -170,10 +172,16 @@ def test_losses_of_the_own_inference_have_the_mean_that_evaluation_reports(
         assert gap.mean("rating", own) == pytest.approx(tasks["rating"]["mse"], rel=1e-5)
 
 
-def test_a_router_without_two_ways_of_inference_is_refused(run: Path, prepared: Path) -> None:
-    config = load_artifact(run).config.model.router.model_copy(update={"name": "hash"})
-    with pytest.raises(KeyError):
-        inference_gap.switched(config, "dense", 2)
+def test_a_router_without_two_ways_of_inference_is_refused(
+    run: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = load_artifact(run)
+    router = artifact.config.model.router.model_copy(update={"name": "hash"})
+    model = artifact.config.model.model_copy(update={"router": router})
+    hashed = replace(artifact, config=artifact.config.model_copy(update={"model": model}))
+    monkeypatch.setattr(inference_gap, "load_artifact", lambda path: hashed)
+    with pytest.raises(ConfigError, match="known for moesart, softmax, topk, got router hash"):
+        inference_gap.inference_gap(run, prepared, "test")
 
 
 def gap(router: str, sparse: list[float], dense: list[float]) -> inference_gap.Gap:
@@ -214,8 +222,8 @@ def test_sparse_inference_keeps_as_many_experts_for_every_router(
     monkeypatch.setattr(figures, "inference_gap", pretend)
     monkeypatch.setattr(figures, "selected_by", lambda run: 3 if "topk" in run.name else 0)
     figures.inference_figure(results, out, prepared)
-    routers = ("softmax", "moesart", "topk")
-    assert asked == [(f"{name}-0.5_0.5-seed0", "test", 3) for name in routers]
+    routers = ("moesart", "topk", "softmax")
+    assert asked == [(f"{name}-0.9_0.1-seed0", "test", 3) for name in routers]
 
 
 def test_the_bars_are_as_high_as_the_biases() -> None:

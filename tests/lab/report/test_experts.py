@@ -165,7 +165,7 @@ def test_functions_are_compared_and_not_weights(run: Path, prepared: Path) -> No
 def test_a_sample_of_everything_gives_the_metrics_of_evaluate(run: Path, prepared: Path) -> None:
     artifact = load_artifact(run)
     rows = load_columns(prepared, artifact.schema, "test")
-    sample = take_sample(artifact, rows, "test", len(rows), 0)
+    sample = take_sample(artifact, rows, "test", most=len(rows), seed=0)
     expected: dict[str, Any] = evaluate_artifact(run, "test", None)
     del expected["trained_on_these_data"]
     assert sample.evaluation == expected
@@ -191,6 +191,6 @@ def test_rows_of_a_sample_keep_their_labels(run: Path, prepared: Path) -> None:
     artifact = load_artifact(run)
     rows = load_columns(prepared, artifact.schema, "test")
     place = choose_rows(len(rows), 50, 1, seed=3)
-    sample = take_sample(artifact, rows, "test", 50, 3)
+    sample = take_sample(artifact, rows, "test", most=50, seed=3)
     assert torch.equal(sample.columns.user, rows.user[place])
     assert not sample.is_whole and replace(sample, split_rows=50).is_whole

@@ -79,7 +79,14 @@ def test_groups_have_equal_rows_and_their_own_error() -> None:
     count_N = torch.tensor([1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6])
     labels_N = torch.zeros(12)
     logits_N = count_N.float()  # the error of a row is its count
-    found = error_by("rating", "regression", "user activity", count_N, logits_N, labels_N)
+    found = error_by(
+        "rating",
+        "regression",
+        "user activity",
+        count_N=count_N,
+        logits_N=logits_N,
+        labels_N=labels_N,
+    )
     assert found.low == found.high == [1, 2, 3, 4, 5, 6]
     assert found.rows == [2] * 6
     assert found.value == pytest.approx([1, 2, 3, 4, 5, 6])
@@ -89,7 +96,9 @@ def test_groups_have_equal_rows_and_their_own_error() -> None:
 def test_the_margin_is_that_of_the_mean_squared_error() -> None:
     errors_N = torch.tensor([1.0, 2.0, 3.0])  # squares 1, 4, 9: mean 14/3, deviation sqrt(49/3)
     count_N = torch.ones(3, dtype=torch.int64)
-    found = error_by("rating", "regression", "x", count_N, errors_N, torch.zeros(3))
+    found = error_by(
+        "rating", "regression", "x", count_N=count_N, logits_N=errors_N, labels_N=torch.zeros(3)
+    )
     rmse = math.sqrt(14 / 3)
     standard_error = math.sqrt(49 / 3) / math.sqrt(3)
     assert found.value == pytest.approx([rmse])
@@ -99,7 +108,9 @@ def test_the_margin_is_that_of_the_mean_squared_error() -> None:
 def test_rows_of_one_count_are_never_in_two_groups() -> None:
     count_N = torch.tensor([7] * 50 + [9])
     logits_N, labels_N = random_rows(51)
-    found = error_by("watch", "binary", "item popularity", count_N, logits_N, labels_N)
+    found = error_by(
+        "watch", "binary", "item popularity", count_N=count_N, logits_N=logits_N, labels_N=labels_N
+    )
     assert (found.low, found.high, found.rows) == ([7, 9], [7, 9], [50, 1])
     assert math.isnan(found.value[1])  # a single row has one class
 
@@ -118,7 +129,7 @@ def test_activity_and_popularity_are_the_watched_training_rows(run: Path, prepar
 def test_the_figures_of_a_run_agree_with_its_evaluation(run: Path, prepared: Path) -> None:
     artifact = load_artifact(run)
     rows = load_columns(prepared, artifact.schema, "test")
-    sample = take_sample(artifact, rows, "test", len(rows), 0)
+    sample = take_sample(artifact, rows, "test", most=len(rows), seed=0)
     metrics = sample.evaluation["tasks"]
     watch, rating = (quality(artifact, sample, index) for index in (0, 1))
     assert watch and watch.roc and watch.reliability and rating
@@ -135,5 +146,5 @@ def test_a_task_without_labels_has_no_figures(run: Path, prepared: Path) -> None
     artifact = load_artifact(run)
     rows = load_columns(prepared, artifact.schema, "test")
     rows.labels[:, 1] = torch.nan
-    sample = take_sample(artifact, rows, "test", len(rows), 0)
+    sample = take_sample(artifact, rows, "test", most=len(rows), seed=0)
     assert quality(artifact, sample, 1) is None

@@ -26,7 +26,7 @@ CORNER = (CLOUD[:, 5] > 0).long()
 
 
 def pca_map() -> ExpertMap:
-    return expert_map(CLOUD, CORNER[:, None], ["watch"], "pca", seed=0)
+    return expert_map(CLOUD, CORNER[:, None], ["watch"], projection="pca", seed=0)
 
 
 def test_the_map_is_pca_with_a_fixed_sign() -> None:
@@ -65,7 +65,7 @@ def test_umap_draws_from_the_seed_alone(monkeypatch: pytest.MonkeyPatch) -> None
             return np.asarray(x[:, :2] * 2)
 
     monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=Stub))
-    found = expert_map(CLOUD, CORNER[:, None], ["watch"], "umap", seed=3)
+    found = expert_map(CLOUD, CORNER[:, None], ["watch"], projection="umap", seed=3)
     assert (found.projection, found.explained) == ("UMAP", None)
     assert found.x == pytest.approx((2 * CLOUD[:, 0]).tolist())
     assert found.y == pytest.approx((2 * CLOUD[:, 1]).tolist())
@@ -75,7 +75,7 @@ def test_umap_draws_from_the_seed_alone(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_missing_umap_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "umap", None)
     with pytest.raises(ConfigError, match=r"pip install \"recsys-moe\[report\]\""):
-        expert_map(CLOUD, CORNER[:, None], ["watch"], "umap", seed=0)
+        expert_map(CLOUD, CORNER[:, None], ["watch"], projection="umap", seed=0)
 
 
 def test_genres_are_split_and_an_unseen_item_has_none() -> None:
@@ -95,7 +95,7 @@ def test_lift_is_the_share_of_a_genre_over_the_share_of_all() -> None:
     # A alone goes to expert 0, everything else to expert 1; nobody takes two rows of B.
     top_N = torch.tensor([0] * a_only + [1] * (both + b_only + none + rare))
     top_N[a_only + both : a_only + both + 2] = -1
-    found = genre_breakdown("watch", ["A", "B", "C"], torch.tensor(rows).bool(), top_N, 3)
+    found = genre_breakdown("watch", ["A", "B", "C"], torch.tensor(rows).bool(), top_N, experts=3)
     assert found is not None
     assert (found.genres, found.rows) == (["B", "A"], [198, 100])
     assert found.share == [[0, 0.5], [1, 0.5], [0, 0]]
@@ -109,4 +109,4 @@ def test_lift_is_the_share_of_a_genre_over_the_share_of_all() -> None:
 def test_too_few_rows_show_nothing() -> None:
     has_NG = torch.ones(FEWEST - 1, 1, dtype=torch.bool)
     top_N = torch.zeros(FEWEST - 1, dtype=torch.int64)
-    assert genre_breakdown("watch", ["A"], has_NG, top_N, 2) is None
+    assert genre_breakdown("watch", ["A"], has_NG, top_N, experts=2) is None

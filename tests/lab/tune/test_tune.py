@@ -15,12 +15,13 @@ import yaml
 
 from recsys_moe import cli
 from recsys_moe.config.settings import read_config_file
-from recsys_moe.lab.compare.plan import Request as CompareRequest
+from recsys_moe.lab.compare.plan import ComparisonRequest
 from recsys_moe.lab.compare.plan import make_plan as make_comparison
 from recsys_moe.lab.tune.run import tune
 from recsys_moe.machine import cores
 from tests.conftest import TINY_MODEL
-from tests.lab.compare.test_compare import InProcess, written
+from tests.lab.compare.test_compare import written
+from tests.lab.in_process import InProcess
 from tests.lab.tune.tune_pretend import ASKED, Pretend, drawn, trials
 
 
@@ -74,7 +75,7 @@ def test_best_is_the_lowest_validation_loss_and_fit_takes_it(
 
 def test_compare_takes_the_settings(done: Path, prepared: Path) -> None:
     settings = read_config_file(str(done / "settings.yaml"))
-    request = CompareRequest(routers=["moesart"], seeds=[0], settings=settings)
+    request = ComparisonRequest(routers=["moesart"], seeds=[0], settings=settings)
     (contender,) = make_comparison(request, prepared).contenders.values()
     best = trials(done)[json.loads((done / "trials.json").read_text())["best"]]["params"]
     assert contender.config["optim"]["lr"] == best["optim.lr"]

@@ -13,6 +13,7 @@ import pytest
 from recsys_moe.cli import main
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, DataError, RunError
+from recsys_moe.lab.tune import results as tune_results
 from recsys_moe.lab.tune.run import tune
 from recsys_moe.lab.tune.study import safe_storage
 from tests.conftest import TINY_MODEL
@@ -22,6 +23,12 @@ from tests.lab.tune.tune_pretend import ASKED, Pretend, in_memory, trials
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     in_memory(monkeypatch)
+
+
+@pytest.fixture
+def unplotted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For studies with a real database: what else takes seconds is left out."""
+    monkeypatch.setattr(tune_results, "plot", lambda results, out: None)
 
 
 # What is refused
@@ -103,6 +110,7 @@ def test_values_that_do_not_go_together_are_named(prepared: Path, tmp_path: Path
 # The database
 
 
+@pytest.mark.usefixtures("unplotted")
 def test_a_database_that_is_lost_or_damaged_is_said(prepared: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     tune(replace(ASKED, trials=1), prepared, out, executor=Pretend())
@@ -119,6 +127,7 @@ def test_a_database_that_is_lost_or_damaged_is_said(prepared: Path, tmp_path: Pa
     assert executor.ran == ["fit 0001", "fit 0002"]
 
 
+@pytest.mark.usefixtures("unplotted")
 def test_two_studies_share_a_database_and_a_folder_can_move(prepared: Path, tmp_path: Path) -> None:
     shared = replace(ASKED, storage=f"sqlite:///{tmp_path / 'common.db'}", trials=2)
     for name in ("a", "b"):
@@ -142,6 +151,7 @@ def test_a_password_is_never_written(prepared: Path) -> None:
     assert "cret" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("unplotted")
 def test_the_database_is_in_the_folder_whatever_its_name(prepared: Path, tmp_path: Path) -> None:
     out = tmp_path / "lr? 100% {a}#1"
     for _ in range(2):

@@ -17,7 +17,7 @@ from recsys_moe.lab.jobs.executor import Job, Outcome
 from recsys_moe.lab.tune import study as tune_study
 from recsys_moe.lab.tune.plan import make_plan
 from recsys_moe.lab.tune.run import tune
-from recsys_moe.lab.tune.study import OpenTrial, Study, rungs
+from recsys_moe.lab.tune.study import Study, rungs
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
 from tests.lab.tune.tune_pretend import (
@@ -196,23 +196,28 @@ def test_a_trial_is_judged_by_its_lowest_loss_so_far(prepared: Path, tmp_path: P
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("last_words", ["_decide", "_tell"], ids=["before it", "half-way"])
-def test_a_cut_is_decided_also_where_a_kill_came_between(
+@pytest.mark.parametrize("last_words", ["should_prune", "tell"], ids=["before it", "half-way"])
+def test_a_kill_in_the_middle_of_a_cut_loses_that_one_decision_and_no_trial(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_words: str
 ) -> None:
+    import optuna
+
     study = opened(longer(16, pruner="asha"), prepared, tmp_path)
     for number in range(6):  # of seven trials the best alone goes on: 7 // 4 = 1
-        study.ask().report({1: 1.0 + number})
+        study.ask().report({epoch: 1.0 + number for epoch in range(1, 5)})
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(OpenTrial, last_words, killed)
+        owner = optuna.trial.Trial if last_words == "should_prune" else optuna.study.Study
+        patch.setattr(owner, last_words, killed)
         with pytest.raises(KeyboardInterrupt):
             study.ask().report({1: 1.5})  # second of seven
     assert study.entries()[6].state == "running"
-    assert study.reopen(6).report({1: 1.5, 2: 1.4})
+    losses = {1: 1.5, 2: 1.4, 3: 1.4}
+    assert not study.reopen(6).report(losses)  # goes on
+    assert study.reopen(6).report({**losses, 4: 1.4})  # and is cut at the next rung
     assert study.entries()[6].state == "pruned"
 
 

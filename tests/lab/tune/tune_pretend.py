@@ -13,13 +13,13 @@ import pytest
 from recsys_moe.config.settings import parse_config, read_config_file
 from recsys_moe.lab.jobs.executor import Job, Outcome
 from recsys_moe.lab.tune import results as tune_results
-from recsys_moe.lab.tune.plan import Request
+from recsys_moe.lab.tune.plan import StudyRequest
 from recsys_moe.lab.tune.study import Study
 from tests.conftest import TINY_MODEL
 
 TRAINER = {"max_epochs": 2, "batch_size": 64}
 TINY = parse_config({"model": TINY_MODEL, "trainer": TRAINER})
-ASKED = Request(config=TINY, trials=3, sampler="random", weights="0.9,0.1")
+ASKED = StudyRequest(config=TINY, trials=3, sampler="random", weights="0.9,0.1")
 
 
 def bowl(config: dict[str, Any], epoch: int) -> float:
@@ -75,7 +75,7 @@ class Pretend:
         (run / "model" / "manifest.json").write_text("{}")
 
 
-def longer(epochs: int, **changes: Any) -> Request:
+def longer(epochs: int, **changes: Any) -> StudyRequest:
     config = parse_config({"model": TINY_MODEL, "trainer": {"max_epochs": epochs}})
     return replace(ASKED, config=config, **changes)
 

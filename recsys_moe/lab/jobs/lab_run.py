@@ -1,0 +1,90 @@
+"""One run of a comparison or a study: where its files lie, and the commands that make them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recsys_moe.artifact.run_folder import CHECKPOINTS, LAST
+from recsys_moe.lab.jobs.executor import Step
+
+COMMAND = [sys.executable, "-m", "recsys_moe.cli"]
+
+
+@dataclass(frozen=True)
+class LabRun:
+    """A run folder of `fit` below that of a comparison or a study, with its log beside it."""
+
+    out: Path
+    kind: str
+    """The folder of all runs: `runs` of a comparison, `trials` of a study."""
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        return self.out / self.kind / self.name
+
+    @property
+    def log(self) -> Path:
+        return self.out / "logs" / f"{self.name}.log"
+
+    @property
+    def places(self) -> tuple[str, str]:
+        """Folder and log as tables name them: below that of the comparison or study."""
+        folder, log = (path.relative_to(self.out).as_posix() for path in (self.folder, self.log))
+        return folder, log
+
+    @property
+    def is_trained(self) -> bool:
+        """True when `fit` has ended there: the model is the last that it writes."""
+        return (self.folder / "model" / "manifest.json").is_file()
+
+    def read_log(self) -> str:
+        """What the commands have said so far; empty where none has begun."""
+        if not self.log.is_file():
+            return ""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def evaluation(self, split: str) -> dict[str, Any] | None:
+        """What `fit` or `evaluate` has written of a trained run; None where there is none."""
+        file = self._evaluation_file(split)
+        if not (file.is_file() and self.is_trained):
+            return None
+        result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return result
+
+    def _evaluation_file(self, split: str) -> Path:
+        return self.folder / "evaluation" / f"{split}.json"
+
+    def fit_step(self, data: Path, config: Path, *more: str) -> Step:
+        """`fit`: continued where that is possible, else anew. `more`: further arguments."""
+        paths = ["--data", str(data), "--config", str(config), "--out", str(self.folder)]
+
+        def fit() -> list[str] | None:
+            if self.is_trained:
+                return None
+            # A checkpoint that was cut off while it was written lacks the archive's directory.
+            if zipfile.is_zipfile(self.folder / CHECKPOINTS / LAST):
+                return [*COMMAND, "fit", *paths, *more, "--resume", "auto"]
+            if self.folder.exists():
+                shutil.rmtree(self.folder)
+            return [*COMMAND, "fit", *paths, *more]
+
+        return fit
+
+    def evaluate_step(self, split: str, data: Path) -> Step:
+        """`evaluate` on a split."""
+
+        def evaluate() -> list[str] | None:
+            if self._evaluation_file(split).is_file():
+                return None
+            arguments: Sequence[str] = [str(self.folder), "--split", split, "--data", str(data)]
+            return [*COMMAND, "evaluate", *arguments]
+
+        return evaluate

@@ -1,0 +1,58 @@
+"""plan.json, which keeps later starts of `compare` and `tune` from mixing results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from recsys_moe.errors import ConfigError, DataError, UserError
+
+PLAN_FILE = "plan.json"
+FORMAT_VERSION = 1
+Raw = dict[str, Any]
+
+
+def check_folder(out: Path, kind: str) -> None:
+    """Raise ConfigError when `out` holds something else than a `kind`, e.g. comparison."""
+    if not out.exists() or (out / PLAN_FILE).is_file():
+        return
+    if not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()):
+        raise ConfigError(f"--out {out} exists and is no {kind}; choose another folder")
+
+
+@contextmanager
+def saved_plan(out: Path, verb: str) -> Iterator[Raw]:
+    """OUT/plan.json, to be taken apart in the block, where a damaged one raises what it likes.
+
+    `verb`: compare or tune. Raises ConfigError.
+    """
+    file = out / PLAN_FILE
+    try:
+        raw: Raw = json.loads(file.read_text(encoding="utf-8"))
+        if raw["format_version"] != FORMAT_VERSION:
+            raise ConfigError(f"{file} is of another version; {verb} into another folder")
+        yield raw
+    except UserError:
+        raise
+    except (ValueError, LookupError, TypeError):
+        raise ConfigError(f"{file} is damaged; {verb} into another folder") from None
+
+
+def check_files(before: Mapping[str, str], now: Mapping[str, str], out: Path) -> None:
+    """Raise DataError naming the first file of the data that differs; hashes by path."""
+    for path in sorted(before.keys() | now.keys()):
+        if before.get(path) != now.get(path):
+            raise DataError(f"--out {out} is on other data: {path} differs; choose another --out")
+
+
+def check_settings(before: Raw, now: Raw, of: str) -> None:
+    """Raise ConfigError naming the first setting that differs. `of`: whose they are."""
+    for setting in sorted(before.keys() | now.keys()):
+        if before.get(setting) != now.get(setting):
+            raise ConfigError(
+                f"{setting} of {of} is {before.get(setting)} and must stay so, "
+                f"got {now.get(setting)}; choose another --out"
+            )
