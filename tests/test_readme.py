@@ -1,68 +1,167 @@
-"""The README tells the truth: its tour runs as typed, and every command and flag in it exists."""
+"""README and docs tell the truth: the tour runs; commands, flags, files and links in them exist."""
 
 from __future__ import annotations
 
-import os
+import io
 import re
 import shlex
 import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+
+from recsys_moe.cli import app
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-LINES = sorted(set(re.findall(r"^(?:\s{4})?(recsys-moe [a-z].*)$", README, re.MULTILINE)))
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
+)
+FEWER = {"prepare": ["--interactions", "20000"], "fit": ["--max-epochs", "1"]}
+"""By command of the tour: what a test adds to it."""
 
 
-def block(language: str) -> str:
-    found = re.search(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    assert found, language
-    return found.group(1)
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def one_block(language: str) -> str:
+    (text,) = blocks(language)
+    return text
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def typed_commands(text: str) -> list[list[str]]:
+    """Words of every line of code that starts with `recsys-moe`, joined over backslashes."""
+    joined = re.sub(r"\\\n\s*", "", text)
+    lines = re.findall(r"^(?:\s{4}|\$ )?(recsys-moe [a-z].*)$", joined, re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+COMMANDS = sorted({tuple(words) for page in PAGES for words in typed_commands(page.read_text())})
+
+
+def type_in(line: str) -> None:
+    command, *words = shlex.split(line)
+    if command == "recsys-moe":
+        assert app([*words, *FEWER.get(words[0], [])], standalone_mode=False) in (None, 0), line
+    else:
+        subprocess.run(["bash", "-euo", "pipefail", "-c", line], check=True)
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which `recsys-moe` is this checkout's command, installed or not."""
-    folder = tmp_path_factory.mktemp("bin")
-    script = folder / "recsys-moe"
-    script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m recsys_moe.cli "$@"\n')
-    script.chmod(0o755)
-    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+def tour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """What the tour printed; the current folder is where it was typed.
+
+    Its words as typed, but for one epoch on fewer rows: that it learns is the business of other
+    tests. In this process, as importing torch anew for every command takes seconds.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("tour"))
+        with redirect_stdout(io.StringIO()) as printed:
+            for line in one_block("bash").splitlines():
+                type_in(line)
+        yield printed.getvalue()
 
 
-def test_the_tour_runs_as_typed_and_so_does_the_python_after_it(
-    shell: dict[str, str], tmp_path: Path
+def test_the_tour_runs_and_leaves_the_scores_that_the_readme_names(tour: str) -> None:
+    assert "auc" in tour and "unseen user 1" in tour
+    header, *rows = Path("scores.csv").read_text().splitlines()
+    added = header.split(",")[2:]
+    assert added == ["watch", "rating", "watch_calibrated", "unseen_user", "unseen_item"]
+    assert len(rows) == 3
+    after = README[README.index("`scores.csv` is") :].split("\n\n")[0]
+    assert [column for column in re.findall(r"`(\w+)`", after) if column in added] == added
+
+
+def test_the_python_after_the_tour_runs(tour: str, capsys: pytest.CaptureFixture[str]) -> None:
+    predictor, _ = blocks("python")
+    exec(compile(predictor, "README.md", "exec"), {})
+    assert "Recommendation(rank=1" in capsys.readouterr().out
+
+
+def test_the_layer_alone_runs() -> None:
+    _, layer = blocks("python")
+    names: dict[str, Any] = {}
+    exec(compile(layer, "README.md", "exec"), names)
+    names["loss"].backward()
+    assert names["y_BTH"].shape == (512, 2, 256) and len(names["routings"]) == 2
+
+
+@pytest.fixture(scope="module")
+def flags_of() -> dict[tuple[str, ...], set[str]]:
+    """Flags of every command of the command line, by its words."""
+    found: dict[tuple[str, ...], set[str]] = {}
+
+    def walk(command: typer.core.TyperCommand, words: tuple[str, ...]) -> None:
+        options = (flag for p in command.params for flag in (*p.opts, *p.secondary_opts))
+        found[words] = {"--help", *options}
+        for word, child in getattr(command, "commands", {}).items():
+            walk(child, (*words, word))
+
+    walk(typer.main.get_command(app), ())
+    return found
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_and_flag_in_the_pages_exists(
+    words: tuple[str, ...], flags_of: dict[tuple[str, ...], set[str]]
 ) -> None:
-    tour = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block("bash")],
-        cwd=tmp_path, env=shell, capture_output=True, text=True, timeout=280,
-    )  # fmt: skip
-    assert tour.returncode == 0, tour.stderr
-    assert "auc" in tour.stdout and "unseen user 1" in tour.stdout
-    assert (tmp_path / "scores.csv").read_text().count("\n") == 4
-    python = subprocess.run(
-        [sys.executable, "-c", block("python")],
-        cwd=tmp_path, env=shell, capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
-    assert python.returncode == 0, python.stderr
-    assert "Recommendation(rank=1" in python.stdout
+    command = words[1:3] if words[1:3] in flags_of else words[1:2]
+    assert command in flags_of, f"recsys-moe {' '.join(command)} is no command"
+    flags = {word.split("=")[0] for word in words if word.startswith("--")}
+    assert flags <= flags_of[command]
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_every_command_and_flag_in_the_readme_exists(line: str, shell: dict[str, str]) -> None:
-    words = shlex.split(line, comments=True)
-    command = [word for word in words[1:3] if not word.startswith("-") and "/" not in word]
-    result = subprocess.run(
-        [*words[:1], *command, "--help"], env=shell, capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    for flag in (word for word in words if word.startswith("--")):
-        assert flag in result.stdout, f"{line}: {flag}"
+def test_the_pages_type_commands_and_python() -> None:
+    assert len(COMMANDS) > 40 and len(blocks("python")) == 2
 
 
-def test_every_shipped_config_is_named_in_the_readme() -> None:
+def test_the_readme_is_read_in_minutes() -> None:
+    assert len(README.splitlines()) <= 120
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_relative_link_points_to_a_file(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    targets = [*re.findall(r"\]\(([^)\s]+)\)", text), *re.findall(r'<img src="([^"]+)"', text)]
+    files = [target.split("#")[0] for target in targets if "://" not in target]
+    assert [file for file in files if file and not (page.parent / file).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_page_is_plain_ascii_with_short_lines(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text.isascii()
+    assert [line for line in text.splitlines() if len(line) > 120 and line[0] != "|"] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"`((?:recsys_moe|data_prep|tests|benchmarks|configs)/[\w/.]*)`", text)
+    assert [path for path in named if "mine.py" not in path and not (ROOT / path).exists()] == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = [p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if page != "README.md" and f"]({page})" not in index] == []
+
+
+def test_every_shipped_config_is_named_in_the_page_on_training() -> None:
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     for path in (ROOT / "configs").glob("*.yaml"):
-        assert f"`{path.stem}`" in README, path.name
+        assert f"`{path.stem}`" in text, path.name
+
+
+def test_pictures_are_small() -> None:
+    pictures = [*(ROOT / "docs" / "images").iterdir()]
+    assert {p.name: p.stat().st_size for p in pictures if p.stat().st_size > 200_000} == {}
