@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import lightning
-from lightning.pytorch.callbacks import Callback, EarlyStopping, RichProgressBar
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback, RichProgressBar
 
 from recsys_moe.files import write_text
 
@@ -34,18 +34,13 @@ class EpochCsv(Callback):
         return {"text": self.text}
 
     def on_load_checkpoint(
-        self,
-        trainer: lightning.Trainer,
-        pl_module: lightning.LightningModule,
-        checkpoint: dict[str, Any],
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         self.text = checkpoint["callbacks"][self.state_key]["text"]
         if trainer.is_global_zero:
             write_text(self.path, self.text)
 
-    def on_train_epoch_end(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
-    ) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, *unused: Any) -> None:
         values = {k: float(v) for k, v in sorted(trainer.logged_metrics.items()) if "/" in k}
         row = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, **values}
         stream = io.StringIO(newline="")
@@ -58,45 +53,20 @@ class EpochCsv(Callback):
             write_text(self.path, self.text)
 
 
-class Patience(EarlyStopping):
-    """Lightning's, but a run that had stopped stays so, and a resumed one may be more patient."""
-
-    def on_load_checkpoint(
-        self,
-        trainer: lightning.Trainer,
-        pl_module: lightning.LightningModule,
-        checkpoint: dict[str, Any],
-    ) -> None:
-        waited = checkpoint["callbacks"][self.state_key]["wait_count"]
-        trainer.should_stop = waited >= self.patience
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict({**state_dict, "patience": self.patience})
-
-
 class PlainProgress(Callback):
     """A line every few seconds and one per epoch, for logs and pipes."""
 
-    def on_train_start(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
-    ) -> None:
+    def on_train_start(self, trainer: Trainer, *unused: Any) -> None:
         # A run that is resumed inside an epoch does not start it.
-        self.on_train_epoch_start(trainer, pl_module)
+        self.on_train_epoch_start(trainer)
         self.done = trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
-    def on_train_epoch_start(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
-    ) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, *unused: Any) -> None:
         self.start = self.last = time.monotonic()
         self.done = 0
 
     def on_train_batch_end(
-        self,
-        trainer: lightning.Trainer,
-        pl_module: lightning.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         now = time.monotonic()
         if batch_idx > self.done and now - self.last < SECONDS_BETWEEN_LINES:
@@ -113,9 +83,7 @@ class PlainProgress(Callback):
             (batch_idx + 1 - self.done) / max(now - self.start, 1e-9),
         )
 
-    def on_train_epoch_end(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
-    ) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, *unused: Any) -> None:
         logger.info(
             "epoch %d/%s done in %.1f s: %s",
             trainer.current_epoch + 1,
@@ -138,9 +106,7 @@ class Bar(RichProgressBar):
     def _get_train_description(self, current_epoch: int) -> str:
         return f"epoch {current_epoch + 1}/{self.trainer.max_epochs}"
 
-    def get_metrics(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
-    ) -> dict[str, Any]:
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         return {k: v for k, v in super().get_metrics(trainer, pl_module).items() if k != "v_num"}
 
 

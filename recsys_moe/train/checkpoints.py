@@ -8,8 +8,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
+from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
@@ -21,6 +21,7 @@ from recsys_moe.model.lazy_adam import LazyAdam
 from recsys_moe.train.processes.devices import on_first
 from recsys_moe.train.processes.signals import StopSignals
 from recsys_moe.train.resume import CHECKPOINT_FORMAT, DATA_FILES, FORMAT
+from recsys_moe.train.workarounds import validate_again
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -28,8 +29,6 @@ STEPS_BETWEEN_WISHES = 16
 """Several processes agree on stopping every so many steps; each time they wait for each other."""
 GENERATORS = "generators"
 STREAMED_BY = "streamed_by"
-UNTOUCHED = {"ready": 0, "started": 0, "processed": 0, "completed": 0}
-BEGUN = {**UNTOUCHED, "ready": 1, "started": 1}
 
 
 class WholeFiles(TorchCheckpointIO):
@@ -85,10 +84,7 @@ class Checkpoints(Checkpoint):
         self._batches = state_dict["batches"]
 
     def on_load_checkpoint(
-        self,
-        trainer: lightning.Trainer,
-        pl_module: lightning.LightningModule,
-        checkpoint: dict[str, Any],
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         optimizer = checkpoint["optimizer_states"][0].get("lazy", {})
         self._loaded = {
@@ -98,23 +94,17 @@ class Checkpoints(Checkpoint):
         }
 
     def on_save_checkpoint(
-        self,
-        trainer: lightning.Trainer,
-        pl_module: lightning.LightningModule,
-        checkpoint: dict[str, Any],
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         checkpoint[GENERATORS] = {"torch": torch.get_rng_state(), "cuda": cuda}
         checkpoint[STREAMED_BY] = _streamed_by(trainer)
         checkpoint[FORMAT] = CHECKPOINT_FORMAT
         checkpoint[DATA_FILES] = locked_hashes(self.folder.parent)
-        if trainer.validating:  # so that Lightning goes back to it, and to its first batch
-            progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
-            progress |= {"total": BEGUN, "current": UNTOUCHED, "is_last_batch": False}
+        if trainer.validating:
+            validate_again(checkpoint)
 
-    def on_train_start(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
-    ) -> None:
+    def on_train_start(self, trainer: Trainer, *unused: Any) -> None:
         for part in self.folder.glob(f"*{PART}") if trainer.is_global_zero else ():
             part.unlink()
         batches = int(trainer.num_training_batches)
@@ -123,7 +113,7 @@ class Checkpoints(Checkpoint):
             _restore_generators(self._loaded.pop(GENERATORS))
         self._batches = batches
 
-    def _check_fits(self, trainer: lightning.Trainer, batches: int) -> None:
+    def _check_fits(self, trainer: Trainer, batches: int) -> None:
         """Raise ConfigError when a run that stopped inside an epoch cannot go on like this."""
         inside = trainer.fit_loop.restarting
         remedy = "; go on as before to the end of the epoch, or from best.ckpt, the end of one"
@@ -145,12 +135,7 @@ class Checkpoints(Checkpoint):
             )
 
     def on_train_batch_end(
-        self,
-        trainer: lightning.Trainer,
-        pl_module: lightning.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if batch_idx + 1 == trainer.num_training_batches:
             return  # validation is next
@@ -162,16 +147,12 @@ class Checkpoints(Checkpoint):
         elif step % self.every_n_steps == 0:
             self._save(trainer, LAST)
 
-    def on_validation_batch_end(
-        self, trainer: lightning.Trainer, *args: Any, **kwargs: Any
-    ) -> None:
+    def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         # Processes may have different numbers of batches here: several of them stop afterwards.
         if trainer.world_size == 1 and self.stop.number:
             self._end(trainer, self.stop.number)
 
-    def on_train_epoch_end(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
-    ) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, *unused: Any) -> None:
         loss = float(trainer.callback_metrics["val/loss"])
         if trainer.strategy.reduce_boolean_decision(loss < self.best_loss):
             self.best_loss = loss
@@ -181,18 +162,18 @@ class Checkpoints(Checkpoint):
             self._end(trainer, number)
         self._save(trainer, LAST)
 
-    def _wish(self, trainer: lightning.Trainer) -> int:
+    def _wish(self, trainer: Trainer) -> int:
         """The signal that came to any process, SIGTERM where only another one knows; or 0."""
         asked = trainer.strategy.reduce_boolean_decision(bool(self.stop.number), all=False)
         return (self.stop.number or signal.SIGTERM) if asked else 0
 
-    def _end(self, trainer: lightning.Trainer, number: int) -> None:
+    def _end(self, trainer: Trainer, number: int) -> None:
         saved = self._save(trainer, LAST)
         where = f"epoch {trainer.current_epoch + 1}, step {trainer.global_step}"
         what = f"is saved in {self.folder}" if saved else f"is NOT saved, see above; {self.folder}"
         raise Interrupted(f"interrupted; {where} {what}: continue with --resume auto", number)
 
-    def _save(self, trainer: lightning.Trainer, name: str) -> bool:
+    def _save(self, trainer: Trainer, name: str) -> bool:
         """True when it is on the disk. Raises RunError when the result of the run would miss it."""
         trainer.save_checkpoint(self.folder / name)
         failure = self.files.failures.get(name)
@@ -208,7 +189,7 @@ class Checkpoints(Checkpoint):
         return False
 
 
-def _streamed_by(trainer: lightning.Trainer) -> int | None:
+def _streamed_by(trainer: Trainer) -> int | None:
     """Processes that share out the training rows as they read them; None for rows in memory."""
     rows = trainer.datamodule.rows("train")  # type: ignore[attr-defined]
     return None if isinstance(rows, Columns) else trainer.world_size

@@ -6,7 +6,6 @@ import logging
 import shutil
 import sys
 import time
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -29,12 +28,12 @@ from recsys_moe.machine import has_fast_bf16
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.sharded import unfilled
 from recsys_moe.schema import Schema
-from recsys_moe.train.callbacks import EpochCsv, Patience, progress_callback
+from recsys_moe.train import workarounds
+from recsys_moe.train.callbacks import EpochCsv, progress_callback
 from recsys_moe.train.checkpoints import Checkpoints
-from recsys_moe.train.lean_loop import NoProfiler, skip_idle_hooks
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
-from recsys_moe.train.processes.joining import environments, let_signals_end_the_wait, lost_peers
+from recsys_moe.train.processes.devices import lost_peers
 from recsys_moe.train.processes.memory import flushed_denormals, kept_memory
 from recsys_moe.train.processes.starter import check_starter
 from recsys_moe.train.resume import belongs_to, check_resume, find_checkpoint, read_checkpoint
@@ -127,13 +126,7 @@ def _run(
     """Lightning's loop. Raises Interrupted on SIGINT and SIGTERM."""
     checkpoints = trainer.checkpoint_callback
     assert isinstance(checkpoints, Checkpoints)
-    for part in (module, *trainer.callbacks):  # type: ignore[attr-defined]
-        skip_idle_hooks(part)
-    # Lightning's handlers would stop one process of several before the first step, and end with
-    # exit code 0; under SLURM they requeue by themselves. Ours are the only ones.
-    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
-    if trainer.world_size > 1:
-        let_signals_end_the_wait(trainer.strategy)
+    workarounds.leave_signals_to_us(trainer)
     with checkpoints.stop.listening(), kept_memory(), lost_peers():
         trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
     if checkpoints.stop.number:
@@ -172,7 +165,7 @@ def check_tasks(config: Config, schema: Schema) -> None:
 
 def _trainer(config: Config, out: Path) -> lightning.Trainer:
     settings = config.trainer
-    _quieten_lightning()
+    workarounds.quieten()
     bar = sys.stderr.isatty()
     check_starter(settings.devices, settings.num_nodes)
     try:
@@ -197,8 +190,7 @@ def _build_trainer(config: Config, out: Path, bar: bool) -> lightning.Trainer:
         default_root_dir=out,  # where Lightning looks for checkpoints of a requeued SLURM job
         logger=TensorBoardLogger(out, name="", version="events"),
         callbacks=[*_callbacks(config, out, bar), checkpoints],
-        plugins=[checkpoints.files, *environments()],
-        profiler=NoProfiler(),
+        plugins=[checkpoints.files, *workarounds.environments()],
         reload_dataloaders_every_n_epochs=1,
         num_sanity_val_steps=0,
         log_every_n_steps=settings.log_every_n_steps,
@@ -215,7 +207,7 @@ def _strategy(config: Config, checkpoints: Checkpoints, **ddp: Any) -> Strategy 
 
 def _callbacks(config: Config, out: Path, bar: bool) -> Iterable[Callback]:
     settings = config.trainer
-    yield Patience(
+    yield workarounds.Patience(
         "val/loss", patience=settings.patience, min_delta=settings.min_delta, check_finite=True
     )
     yield EpochCsv(out / "metrics.csv")
@@ -254,17 +246,3 @@ def _trained(module: RecModule, weights: dict[str, Any]) -> MultiTaskMoE:
     own = {name.removeprefix("model."): values for name, values in weights.items()}
     model.load_state_dict(own, assign=True)
     return model
-
-
-def _quieten_lightning() -> None:
-    """Keep Lightning's banners, tips and hints about workers out of our users' logs."""
-    # Its SIGTERM handler logs, and a log line inside our own log line loses the signal.
-    for part in ("pytorch", "fabric"):
-        logging.getLogger(f"lightning.{part}").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated.*")
-    warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated.*")
-    # What is logged is the same in all processes already.
-    warnings.filterwarnings("ignore", message=".*recommended to use .self.log.*sync_dist=True.*")
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    warnings.filterwarnings("ignore", message="The number of training batches.*is smaller.*")
-    warnings.filterwarnings("ignore", message="You're resuming from a checkpoint.*")

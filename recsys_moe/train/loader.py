@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import lightning
 
 from recsys_moe.config.settings import Config
-from recsys_moe.data.columns import Batch, Columns, EvalBatches, Rows, TrainBatches
+from recsys_moe.data.columns import Columns, EvalBatches, Rows, TrainBatches
 from recsys_moe.data.streaming import (
     StreamBatches,
     StreamEvalBatches,
@@ -19,22 +17,7 @@ from recsys_moe.data.streaming import (
 )
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
-
-
-@dataclass(frozen=True)
-class Padded:
-    """Batches, and behind them `missing` times an empty one."""
-
-    batches: EvalBatches | StreamEvalBatches
-    missing: int
-    empty: Batch
-
-    def __len__(self) -> int:
-        return len(self.batches) + self.missing
-
-    def __iter__(self) -> Iterator[Batch]:
-        yield from self.batches
-        yield from [self.empty] * self.missing
+from recsys_moe.train.workarounds import Padded, first_batch
 
 
 class RecDataModule(lightning.LightningDataModule):
@@ -69,8 +52,7 @@ class RecDataModule(lightning.LightningDataModule):
         # Lightning asks again every epoch (reload_dataloaders_every_n_epochs=1).
         if self.trainer is None:
             return self.train_batches(0)
-        loop = self.trainer.fit_loop  # `restarting`: resumed inside an epoch
-        start = loop.epoch_loop.batch_progress.current.ready if loop.restarting else 0
+        start = first_batch(self.trainer)
         rank, world = self._share
         epoch = self.trainer.current_epoch
         return self.train_batches(epoch, rank=rank, world=world, start=start)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
+from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from safetensors.torch import save
 from torch import Tensor
@@ -34,19 +34,14 @@ class RoutingLog(Callback):
         return dict(self._content)
 
     def on_load_checkpoint(
-        self,
-        trainer: lightning.Trainer,
-        pl_module: lightning.LightningModule,
-        checkpoint: dict[str, Any],
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         # Checkpoints of earlier versions have none; the file then begins where it is continued.
         self._content = dict(checkpoint["callbacks"].get(self.state_key, {}))
         if trainer.is_global_zero and self._content:
             self._write()
 
-    def on_train_epoch_end(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
-    ) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         model = pl_module.model
         assert isinstance(model, MultiTaskMoE)
         if not trainer.is_global_zero:

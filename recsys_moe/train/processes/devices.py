@@ -5,12 +5,15 @@ Every process must come here the same number of times in the same order. Axes: B
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from recsys_moe.errors import RunError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -67,3 +70,17 @@ def on_first(value: T, merge: Callable[[list[T]], R]) -> R:
 
 def _several() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+@contextmanager
+def lost_peers() -> Iterator[None]:
+    """Say in words when another process of the run went away. Raises RunError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not (isinstance(error, dist.DistError) or "third_party/gloo" in str(error)):
+            raise
+        raise RunError(
+            "another process of this run has ended or cannot be reached; what it said comes "
+            "first. Then continue with --resume auto"
+        ) from None

@@ -17,7 +17,8 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from recsys_moe.errors import ConfigError, RunError
 from recsys_moe.lab.jobs.executor import LocalExecutor
 from recsys_moe.train.processes import starter
-from recsys_moe.train.processes.joining import environments, lost_peers
+from recsys_moe.train.processes.devices import lost_peers
+from recsys_moe.train.workarounds import environments
 
 BATCH_SCRIPT = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
 """What a program finds that a batch script calls without srun."""
