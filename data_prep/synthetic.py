@@ -16,8 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.ids import Ints
-from data_prep.movielens import rating_tasks
 from data_prep.options import at_least
+from data_prep.read.ratings import rating_tasks
 from data_prep.rows import Raw
 from data_prep.split import protocols, splits
 from data_prep.split.streams import stream

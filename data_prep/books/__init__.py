@@ -20,9 +20,9 @@ from data_prep import ids
 from data_prep.books import features as book_features
 from data_prep.books import isbn
 from data_prep.ids import Ints
-from data_prep.movielens import rating_tasks
 from data_prep.options import at_least, one_of
 from data_prep.read import quoted_lines
+from data_prep.read.ratings import rating_tasks
 from data_prep.read.raw_files import RawFiles
 from data_prep.rows import UNKNOWN_TIME, Raw
 from data_prep.split import protocols, splits

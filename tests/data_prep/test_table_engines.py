@@ -205,8 +205,6 @@ def test_without_dask_the_extra_is_named(
     for name in [name for name in sys.modules if name.split(".")[0] == absent]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, absent, None)
-    monkeypatch.delitem(sys.modules, "data_prep.table.dask_table", raising=False)
-    monkeypatch.delattr("data_prep.table.dask_table", raising=False)
     message = rf'needs {absent}; pip install "recsys-moe\[cluster\]"'
     with pytest.raises(ConfigError, match=message):
         engines.mapper("dask", scheduler)
