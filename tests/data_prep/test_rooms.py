@@ -1,4 +1,4 @@
-"""The rooms of data_prep: each imports only rooms on lines above its own, sources not each other."""
+"""The rooms of data_prep: each imports rooms on lines above its own, sources not each other."""
 
 from __future__ import annotations
 
