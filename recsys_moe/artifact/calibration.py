@@ -103,15 +103,15 @@ def fit_calibrations(logits_NT: Tensor, labels_NT: Tensor, tasks: Sequence[Task]
 
     A map that does not help on rows it was not fitted on is replaced by the identity.
     """
-    found = {}
+    calibrations = {}
     for t, task in enumerate(tasks):
         labelled_N = ~labels_NT[:, t].isnan()
         if task.kind == "binary":
             rows = logits_NT[labelled_N, t], labels_NT[labelled_N, t]
             fit = fit_calibration(*rows)
             if fit is not None:
-                found[task.name] = fit if generalizes(*rows) else identity(fit.rows)
-    return found
+                calibrations[task.name] = fit if generalizes(*rows) else identity(fit.rows)
+    return calibrations
 
 
 def identity(rows: int) -> Calibration:
@@ -196,13 +196,13 @@ def to_json(calibrations: Calibrations) -> dict[str, Any]:
 
 def from_json(content: dict[str, Any]) -> Calibrations:
     """Inverse of `to_json`. Raises TypeError, ValueError, KeyError or AttributeError."""
-    found = {}
+    calibrations = {}
     for name, raw in content.items():
         logits, targets = (tuple(float(v) for v in raw[key]) for key in ("logits", "targets"))
         if len(logits) != len(targets) or not all(map(_increases, (logits, targets))):
             raise ValueError(f"the knots of {name} must increase strictly")
-        found[name] = Calibration(logits, targets, int(raw["rows"]))
-    return found
+        calibrations[name] = Calibration(logits, targets, int(raw["rows"]))
+    return calibrations
 
 
 def _increases(values: tuple[float, ...]) -> bool:

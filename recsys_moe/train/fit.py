@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 
-from recsys_moe.artifact.evaluate import Evaluation, add_rows
+from recsys_moe.artifact.evaluation import Evaluation, add_rows
 from recsys_moe.artifact.model_folder import save_artifact
 from recsys_moe.artifact.run_folder import BEST, CHECKPOINTS, create_run_folder, record_run
 from recsys_moe.config.build import build_model

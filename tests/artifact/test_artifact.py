@@ -16,6 +16,8 @@ from recsys_moe.artifact.export import export
 from recsys_moe.artifact.model_folder import FORMAT_VERSION, load_artifact, save_artifact
 from recsys_moe.errors import DataError
 from recsys_moe.files import sha256_file
+from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.score_files import predict_file
 
 SEEN = "seen.safetensors"
 
@@ -30,6 +32,25 @@ def edit_manifest(model: Path, **changes: object) -> None:
     manifest = json.loads((model / "manifest.json").read_text())
     hashes = {p.name: sha256_file(p) for p in model.iterdir() if p.name in manifest["files"]}
     (model / "manifest.json").write_text(json.dumps({**manifest, "files": hashes, **changes}))
+
+
+def test_a_model_without_calibration_scores_alike_and_has_no_calibrated_probability(
+    run: Path, tmp_path: Path
+) -> None:
+    trained, plain = load_artifact(run), tmp_path / "plain"
+    weights, seen = trained.model.state_dict(), trained.seen
+    save_artifact(plain, weights, trained.config, run / "model", seen, {}, {})
+    export(plain, tmp_path / "lean")
+    assert load_artifact(tmp_path / "lean").calibration == {}
+    without, calibrated = Predictor.load(tmp_path / "lean"), Predictor.load(run)
+    first, second = without.score([1], [2]), calibrated.score([1], [2])
+    torch.testing.assert_close(first.tasks, second.tasks, rtol=0, atol=0)
+    assert first.calibrated == {} and set(second.calibrated) == {"watch"}
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("user,item\n1,2\n")
+    predict_file(without, pairs, tmp_path / "scores.csv")
+    header = (tmp_path / "scores.csv").read_text().splitlines()[0]
+    assert header == "user,item,watch,rating,unseen_user,unseen_item"
 
 
 @pytest.mark.parametrize(

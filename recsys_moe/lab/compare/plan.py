@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from recsys_moe.artifact.evaluate import task_weights
 from recsys_moe.artifact.run_folder import data_hashes
 from recsys_moe.config.diff import flat as flat
 from recsys_moe.config.settings import (
@@ -21,6 +20,7 @@ from recsys_moe.config.settings import (
     router_name,
     router_section,
     select_router,
+    task_weights,
 )
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import write_json

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from recsys_moe.artifact.evaluate import task_weights
 from recsys_moe.artifact.run_folder import data_hashes
-from recsys_moe.config.settings import Config, merge, parse_config
+from recsys_moe.config.settings import Config, merge, parse_config, task_weights
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import write_json
 from recsys_moe.lab.compare.plan import flat, parse_weights
