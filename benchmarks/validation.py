@@ -16,7 +16,7 @@ import torch
 
 from recsys_moe.artifact.evaluation import evaluate_model
 from recsys_moe.config.settings import parse_config
-from recsys_moe.data.columns import EvalBatches
+from recsys_moe.data.batches import EvalBatches
 from recsys_moe.train.processes.memory import training_process
 
 

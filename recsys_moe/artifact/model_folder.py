@@ -66,6 +66,7 @@ def save_artifact(
     weights: dict[str, torch.Tensor],
     config: Config,
     data: Path,
+    *,
     seen: dict[str, torch.Tensor],
     card: dict[str, Any],
     calibrations: Calibrations,

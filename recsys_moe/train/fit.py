@@ -240,8 +240,15 @@ def _finish(module: RecModule, datamodule: RecDataModule, data: Path, out: Path)
     result["epoch"] = epoch
     write_json(out / "evaluation" / "val.json", result)
     seen = watched_items(datamodule.rows("train"), schema)
-    card = {"val": result}
-    save_artifact(out / "model", model.state_dict(), config, data, seen, card, calibrations)
+    save_artifact(
+        out / "model",
+        model.state_dict(),
+        config,
+        data,
+        seen=seen,
+        card={"val": result},
+        calibrations=calibrations,
+    )
     return result
 
 

@@ -39,7 +39,9 @@ def test_a_model_without_calibration_scores_alike_and_has_no_calibrated_probabil
 ) -> None:
     trained, plain = load_artifact(run), tmp_path / "plain"
     weights, seen = trained.model.state_dict(), trained.seen
-    save_artifact(plain, weights, trained.config, run / "model", seen, {}, {})
+    save_artifact(
+        plain, weights, trained.config, run / "model", seen=seen, card={}, calibrations={}
+    )
     export(plain, tmp_path / "lean")
     assert load_artifact(tmp_path / "lean").calibration == {}
     without, calibrated = Predictor.load(tmp_path / "lean"), Predictor.load(run)
@@ -93,7 +95,9 @@ def test_a_rename_that_fails_leaves_the_older_model_in_place(
     monkeypatch.setattr(os, "replace", failing)
     for write in (
         lambda: export(model, old, overwrite=True),
-        lambda: save_artifact(old, weights, artifact.config, model, seen, {}, {}),
+        lambda: save_artifact(
+            old, weights, artifact.config, model, seen=seen, card={}, calibrations={}
+        ),
     ):
         with pytest.raises(OSError, match="the disk is gone"):
             write()

@@ -18,8 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys_moe.artifact import export as exporting
+from recsys_moe.artifact import graphs
 from recsys_moe.artifact.calibration import Calibration
-from recsys_moe.artifact.export import FORMATS, Graph, export, export_graph
+from recsys_moe.artifact.export import export
+from recsys_moe.artifact.graphs import FORMATS, Graph, export_graph, write_graphs
 from recsys_moe.artifact.model_folder import FILES, Artifact, load_artifact, save_artifact
 from recsys_moe.artifact.parity import check_parity, near_ties, parity_rows
 from recsys_moe.config.build import build_model
@@ -38,7 +40,7 @@ IN_ONNX = EXPORTABLE if EVERYTHING else ["moesart"]
 
 @pytest.fixture(autouse=True)
 def one_timed_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporting, "LATENCY_RUNS", 1)
+    monkeypatch.setattr(graphs, "LATENCY_RUNS", 1)
 
 
 def untrained(run: Path, router: str | dict[str, Any]) -> Artifact:
@@ -55,13 +57,13 @@ def untrained(run: Path, router: str | dict[str, Any]) -> Artifact:
     return replace(trained, model=model, config=config)
 
 
-def graphs(artifact: Artifact, folder: Path, name: str) -> dict[str, Any]:
-    return dict(exporting._graphs(artifact, folder, [name], lambda step: None))[name]
+def written(artifact: Artifact, folder: Path, name: str) -> dict[str, Any]:
+    return dict(write_graphs(artifact, folder, [name], lambda step: None))[name]
 
 
 @pytest.mark.parametrize("name", EXPORTABLE)
 def test_the_graph_of_a_router_equals_its_model(run: Path, tmp_path: Path, name: str) -> None:
-    report = graphs(untrained(run, name), tmp_path, "pt2")
+    report = written(untrained(run, name), tmp_path, "pt2")
     parity = report["parity"]
     assert parity["max_difference"] <= 1e-5 and parity["rows"] == 3 * (1 + 2 + 37 + 1000)
     assert parity["masked_near_ties"] <= 0.01 * parity["rows"]
@@ -72,7 +74,7 @@ def test_the_graph_of_a_router_equals_its_model(run: Path, tmp_path: Path, name:
 def test_onnx_runtime_equals_the_model(run: Path, tmp_path: Path, name: str) -> None:
     import onnxruntime
 
-    assert graphs(untrained(run, name), tmp_path, "onnx")["parity"]["max_difference"] <= 1e-5
+    assert written(untrained(run, name), tmp_path, "onnx")["parity"]["max_difference"] <= 1e-5
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     assert [(i.name, i.type, i.shape) for i in session.get_inputs()] == [
         ("user", "tensor(int64)", ["rows"]),
@@ -84,7 +86,7 @@ def test_onnx_runtime_equals_the_model(run: Path, tmp_path: Path, name: str) -> 
 def test_a_calibration_of_many_knots_is_exported(run: Path, tmp_path: Path) -> None:
     bent = Calibration((-1.0, 0.0, 0.5, 2.0), (-2.0, -1.5, 1.0, 1.5), rows=9)
     artifact = replace(untrained(run, "moesart"), calibration={"watch": bent})
-    assert graphs(artifact, tmp_path, "onnx")["parity"]["max_difference"] <= 1e-5
+    assert written(artifact, tmp_path, "onnx")["parity"]["max_difference"] <= 1e-5
 
 
 @pytest.mark.skipif(not EVERYTHING, reason="RECSYS_MOE_ALL_EXPORTS is not set")
@@ -92,7 +94,7 @@ def test_a_calibration_of_many_knots_is_exported(run: Path, tmp_path: Path) -> N
 def test_a_compiled_package_equals_the_model(run: Path, tmp_path: Path, name: str) -> None:
     if shutil.which(os.environ.get("CXX", "g++")) is None:
         pytest.skip("there is no C++ compiler")
-    assert graphs(untrained(run, name), tmp_path, "aoti")["parity"]["max_difference"] <= 1e-5
+    assert written(untrained(run, name), tmp_path, "aoti")["parity"]["max_difference"] <= 1e-5
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,7 @@ def test_a_compiled_package_equals_the_model(run: Path, tmp_path: Path, name: st
 def test_settings_that_change_inference_are_exported_too(
     run: Path, tmp_path: Path, router: dict[str, Any]
 ) -> None:
-    assert graphs(untrained(run, router), tmp_path, "pt2")["parity"]["max_difference"] <= 1e-5
+    assert written(untrained(run, router), tmp_path, "pt2")["parity"]["max_difference"] <= 1e-5
 
 
 def test_the_graph_predicts_what_the_predictor_says_about_raw_ids(
@@ -115,7 +117,15 @@ def test_the_graph_predicts_what_the_predictor_says_about_raw_ids(
 ) -> None:
     trained, bent = load_artifact(run), Calibration((-1.0, 0.0, 2.0), (-2.0, 0.5, 1.0), rows=9)
     weights, model = trained.model.state_dict(), tmp_path / "model"
-    save_artifact(model, weights, trained.config, run / "model", trained.seen, {}, {"watch": bent})
+    save_artifact(
+        model,
+        weights,
+        trained.config,
+        run / "model",
+        seen=trained.seen,
+        card={},
+        calibrations={"watch": bent},
+    )
     export(model, tmp_path / "out", ["pt2"])
     runner = FORMATS["pt2"].load(tmp_path / "out" / "model.pt2")
     predictor = Predictor.load(tmp_path / "out")

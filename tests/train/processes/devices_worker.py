@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from recsys_moe.artifact.evaluation import Evaluation, evaluate_model, merged
 from recsys_moe.config.settings import Config, parse_config
-from recsys_moe.data.columns import Batch, part_bounds
+from recsys_moe.data.batches import part_bounds
+from recsys_moe.data.columns import Batch
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.processes.devices import Counts, on_first, step_counts
