@@ -25,7 +25,8 @@ import recsys_moe
 from recsys_moe.artifact import calibration
 from recsys_moe.artifact.calibration import Calibrations
 from recsys_moe.config.build import build_model
-from recsys_moe.config.settings import Config, parse_config, read_config_file
+from recsys_moe.config.files import read_config_file
+from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.files import replacing_folder, sha256_file, write_json
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.schema import ConfigError, DataError, Feature, Schema

@@ -98,7 +98,7 @@ def _request(
     config: str | None,
     settings: Path | None,
 ) -> Request:
-    from recsys_moe.config.settings import read_config_file
+    from recsys_moe.config.files import read_config_file
     from recsys_moe.lab.compare.plan import Request
     from recsys_moe.routers import ROUTERS
 
@@ -114,7 +114,7 @@ def _request(
 
 
 def _read_settings(file: Path) -> dict[str, Any]:
-    from recsys_moe.config.settings import read_config_file
+    from recsys_moe.config.files import read_config_file
     from recsys_moe.errors import ConfigError
 
     if not file.is_file():
@@ -125,7 +125,7 @@ def _read_settings(file: Path) -> dict[str, Any]:
 def _typed(request: Request, sets: list[str], flags: dict[str, Any]) -> Request:
     from dataclasses import replace
 
-    from recsys_moe.config.settings import merge_all, nested, parse_set
+    from recsys_moe.config.files import merge_all, nested, parse_set
 
     given = [nested(key, value) for key, value in flags.items() if value is not None]
     return replace(request, typed=merge_all([*map(parse_set, sets), *given]))

@@ -57,7 +57,7 @@ def paper(
     if chosen.routers and data is None:
         raise ConfigError(f"--data is needed for {chosen.makes}; make it with: {chosen.prepare}")
     logger.info("loading torch ...")
-    from recsys_moe.config.settings import merge_all, nested, parse_set, read_config_file
+    from recsys_moe.config.files import merge_all, nested, parse_set, read_config_file
     from recsys_moe.lab.paper import study, tuning
 
     epochs = [] if max_epochs is None else [nested("trainer.max_epochs", max_epochs)]

@@ -105,7 +105,7 @@ def tune(
 
 def _typed(sets: list[str], flags: dict[str, Any]) -> list[str]:
     """Keys that stand on the command line."""
-    from recsys_moe.config.settings import merge_all, parse_set
+    from recsys_moe.config.files import merge_all, parse_set
     from recsys_moe.lab.compare.plan import flat
 
     typed = merge_all(map(parse_set, sets))
@@ -114,7 +114,7 @@ def _typed(sets: list[str], flags: dict[str, Any]) -> list[str]:
 
 
 def _read_space(file: str | None) -> dict[str, Any] | None:
-    from recsys_moe.config.settings import read_config_file
+    from recsys_moe.config.files import read_config_file
     from recsys_moe.errors import ConfigError
 
     if file is None:

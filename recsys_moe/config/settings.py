@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from recsys_moe.config import files as config_files
+from recsys_moe.config.files import router_name, router_section
 from recsys_moe.config.sections import (
     DEFAULT_ROUTER,
     DataConfig,
@@ -24,12 +24,6 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.routers import RouterConfig, find_router
 from recsys_moe.schema import Task
 from recsys_moe.section import Section
-
-# Used from here, like the rest of the configuration.
-configs_folder, find_config = config_files.configs_folder, config_files.find_config
-read_config_file, parse_set = config_files.read_config_file, config_files.parse_set
-nested, merge, merge_all = config_files.nested, config_files.merge, config_files.merge_all
-router_name, router_section = config_files.router_name, config_files.router_section
 
 
 class Config(Section):

@@ -21,7 +21,8 @@ from recsys_moe.artifact.evaluation import Evaluation, add_rows
 from recsys_moe.artifact.model_folder import save_artifact
 from recsys_moe.artifact.run_folder import BEST, CHECKPOINTS, create_run_folder, record_run
 from recsys_moe.config.build import build_model
-from recsys_moe.config.settings import Config, merge
+from recsys_moe.config.files import merge
+from recsys_moe.config.settings import Config
 from recsys_moe.data.streaming import user_counts, watched_items
 from recsys_moe.errors import ConfigError, Interrupted, RunError, suggestion
 from recsys_moe.files import write_json

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from recsys_moe.artifact.run_folder import data_hashes
-from recsys_moe.config.settings import Config, merge, parse_config, task_weights
+from recsys_moe.config.files import merge
+from recsys_moe.config.settings import Config, parse_config, task_weights
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import write_json
 from recsys_moe.lab.compare.plan import flat, parse_weights
