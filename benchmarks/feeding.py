@@ -16,7 +16,7 @@ import common
 import torch
 from shape import BATCH, TRAIN_ROWS, Step, build_model, random_columns, schema
 
-from recsys_moe.data.columns import TrainBatches
+from recsys_moe.data.batches import TrainBatches
 from recsys_moe.train.processes.memory import training_process
 
 WARM_UP = 10
@@ -28,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = common.parse(parser, argv)
     with training_process():
         step = Step(build_model())
-        step.batches = iter(TrainBatches(random_columns(options.rows), schema(), BATCH, 0.002, 0))
+        columns = random_columns(options.rows)
+        step.batches = iter(TrainBatches(columns, schema(), BATCH, unseen_rate=0.002, seed=0))
         feeding = Feeding(step)
         calls = {"feeding": feeding.fetch, "step": feeding.train}
         times = common.in_turn(calls, options.rounds, options.clock, WARM_UP)

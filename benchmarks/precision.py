@@ -25,7 +25,8 @@ import common
 import torch
 from shape import Step, build_model, make_data
 
-from recsys_moe.config.settings import merge, parse_config, read_config_file
+from recsys_moe.config.files import merge, read_config_file
+from recsys_moe.config.settings import parse_config
 from recsys_moe.machine import has_fast_bf16
 from recsys_moe.train.fit import fit
 from recsys_moe.train.processes.memory import training_process

@@ -125,7 +125,7 @@ def epoch(data: Path) -> Any:
     stored = StoredColumns(data, schema, "train")
     window = rows_within(schema, FIT_MB)
     keys, start = np.empty(len(stored), dtype=np.int64), 0
-    for batch in StreamBatches(stored, schema, BATCH, 0.0, 0, window=window):
+    for batch in StreamBatches(stored, schema, BATCH, unseen_rate=0.0, seed=0, window=window):
         part = keys[start : start + len(batch.user)]
         part[:] = batch.user.numpy().astype(np.int64) * schema.item.size + batch.item.numpy()
         start += len(part)

@@ -14,9 +14,9 @@ import common
 import shape
 import torch
 
-from recsys_moe.artifact.evaluate import evaluate_model
+from recsys_moe.artifact.evaluation import evaluate_model
 from recsys_moe.config.settings import parse_config
-from recsys_moe.data.columns import EvalBatches
+from recsys_moe.data.batches import EvalBatches
 from recsys_moe.train.processes.memory import training_process
 
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             model(batch.user, batch.item)
 
     calls = {
-        "validation": lambda: evaluate_model(model, batches, schema, config, "val"),
+        "validation": lambda: evaluate_model(model, batches, schema, config, split="val"),
         "its forward passes": forward,
     }
     with training_process():  # as between the epochs of fit

@@ -16,8 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.ids import Ints
-from data_prep.movielens import rating_tasks
 from data_prep.options import at_least
+from data_prep.read.ratings import rating_tasks
 from data_prep.rows import Raw
 from data_prep.split import protocols, splits
 from data_prep.split.streams import stream
@@ -72,7 +72,13 @@ def prepare(
     counts = _activity(users, items, interactions, rng)
     user, item = _interactions(world, counts, rng)
     prepared = protocols.prepare_rows(
-        _raw(world, user, item, _ratings(world, user, item, rng), _timestamps(counts, rng)),
+        _raw(
+            world,
+            user,
+            item,
+            rating=_ratings(world, user, item, rng),
+            timestamp=_timestamps(counts, rng),
+        ),
         protocol="paper",
         seed=seed,
         command=(
@@ -159,14 +165,14 @@ def _timestamps(counts: Ints, rng: np.random.Generator) -> Ints:
     return np.repeat(begin, counts) + rng.integers(0, 30 * 24 * 3600, size=int(counts.sum()))
 
 
-def _raw(world: _World, user: Ints, item: Ints, rating: Floats, time: Ints) -> Raw:
+def _raw(world: _World, user: Ints, item: Ints, *, rating: Floats, timestamp: Ints) -> Raw:
     labels = {"watch": np.ones(len(user), np.float32), "rating": rating.astype(np.float32)}
     return Raw(
         name="synthetic",
         user=pa.array(user + 1),
         item=pa.array(item + 1),
         labels=labels,
-        timestamp=time,
+        timestamp=timestamp,
         tasks=rating_tasks(1.0, 5.0),
         file="synthetic",
         users=_groups("user", world.user_group),

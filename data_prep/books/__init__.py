@@ -20,9 +20,9 @@ from data_prep import ids
 from data_prep.books import features as book_features
 from data_prep.books import isbn
 from data_prep.ids import Ints
-from data_prep.movielens import rating_tasks
 from data_prep.options import at_least, one_of
 from data_prep.read import quoted_lines
+from data_prep.read.ratings import rating_tasks
 from data_prep.read.raw_files import RawFiles
 from data_prep.rows import UNKNOWN_TIME, Raw
 from data_prep.split import protocols, splits
@@ -82,13 +82,16 @@ def prepare(
     `passes` 0 filters until nothing changes. Tasks: `watch` (1 explicit, 0 implicit) and `rating`
     (1 to 10, explicit records only). Raises DataError for unusable data, ConfigError for options.
     """
-    _check_options(min_user, min_item, order, passes, rows)
+    _check_filter(min_user, min_item, order, passes)
+    one_of("--rows", rows, ("all", "explicit"))
     _check_protocol(protocol, seed)
     writer.check_target(Path(out), force)
     files = RawFiles(Path(source))
     records = _without_repeats(_read(files, repair_isbn))
     least = {"user": min_user + strict, "item": min_item + strict}
-    kept = _filter(records, least, order.split("-"), passes, explicit_only=rows == "explicit")
+    kept = _filter(
+        records, least, order.split("-"), passes=passes, explicit_only=rows == "explicit"
+    )
     prepared = protocols.prepare_rows(
         _raw(files, kept, repair_isbn),
         protocol=protocol,
@@ -103,12 +106,11 @@ def prepare(
     return writer.write(prepared, Path(out), force=force)
 
 
-def _check_options(min_user: int, min_item: int, order: str, passes: int, rows: str) -> None:
+def _check_filter(min_user: int, min_item: int, order: str, passes: int) -> None:
     at_least("--min-user", min_user, 0)
     at_least("--min-item", min_item, 0)
     at_least("--passes", passes, 0)
     one_of("--order", order, ("user-item", "item-user"))
-    one_of("--rows", rows, ("all", "explicit"))
 
 
 def _check_protocol(protocol: str, seed: int) -> None:
@@ -160,7 +162,7 @@ def _without_repeats(records: Records) -> Records:
 
 
 def _filter(
-    records: Records, least: dict[str, int], order: list[str], passes: int, explicit_only: bool
+    records: Records, least: dict[str, int], order: list[str], *, passes: int, explicit_only: bool
 ) -> Records:
     """Records of the users and books that have enough of them, each count taken in `order`."""
     codes = {"user": ids.encode(records.user)[0], "item": ids.encode(records.item)[0]}

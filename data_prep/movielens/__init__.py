@@ -12,11 +12,12 @@ import numpy as np
 from data_prep.movielens.files import Movielens, read_1m, read_10m, read_100k, read_csv
 from data_prep.options import one_of
 from data_prep.read import download
+from data_prep.read.ratings import rating_tasks
 from data_prep.read.raw_files import RawFiles
 from data_prep.rows import Raw
 from data_prep.split import protocols
 from data_prep.write import writer
-from recsys_moe.schema import DataError, Schema, Task
+from recsys_moe.schema import DataError, Schema
 
 log = logging.getLogger("recsys_moe.prepare")
 _BASE = "https://files.grouplens.org/datasets/movielens"
@@ -166,12 +167,4 @@ def _raw(name: str, release: Variant, files: RawFiles, partial: bool) -> Raw:
         users=data.users,
         items=data.movies,
         sources=files.sources,
-    )
-
-
-def rating_tasks(low: float, high: float) -> tuple[Task, Task]:
-    """Whether the user touched the item, and the rating given; weights as in the paper."""
-    return (
-        Task(name="watch", kind="binary", column="watch", weight=0.9),
-        Task(name="rating", kind="regression", column="rating", weight=0.1, low=low, high=high),
     )

@@ -42,7 +42,9 @@ def read_100k(files: RawFiles, low: float, high: float) -> Movielens:
         columns={"user": _INT, "age": _INT, "gender": _TEXT, "occupation": _TEXT, "zip": _TEXT},
     )
     return Movielens(
-        ratings=_ratings(files, "u.data", Layout(separator="\t", columns=_RATINGS), low, high),
+        ratings=_ratings(
+            files, "u.data", Layout(separator="\t", columns=_RATINGS), low=low, high=high
+        ),
         movies=_movies_100k(files),
         users=_read(files, "u.user", users),
         file=files.label("u.data"),
@@ -65,7 +67,7 @@ def read_10m(files: RawFiles, low: float, high: float) -> Movielens:
 
 def read_csv(files: RawFiles, low: float, high: float) -> Movielens:
     """ratings.csv, movies.csv of ml-latest-small and ml-20m onwards."""
-    ratings = _ratings(files, "ratings.csv", _csv_layout(_RATINGS), low, high)
+    ratings = _ratings(files, "ratings.csv", _csv_layout(_RATINGS), low=low, high=high)
     return Movielens(
         ratings=ratings,
         movies=_with_year(_read(files, "movies.csv", _csv_layout(_MOVIES))),
@@ -78,7 +80,7 @@ def _read_dat(files: RawFiles, users: pa.Table | None, low: float, high: float) 
     layout = Layout(separator="::", columns=_RATINGS)
     movies = Layout(separator="::", columns=_MOVIES)
     return Movielens(
-        ratings=_ratings(files, "ratings.dat", layout, low, high),
+        ratings=_ratings(files, "ratings.dat", layout, low=low, high=high),
         movies=_with_year(_read(files, "movies.dat", movies)),
         users=users,
         file=files.label("ratings.dat"),
@@ -102,7 +104,7 @@ def _our_names(table: pa.Table) -> pa.Table:
     return table.rename_columns([_CSV_NAMES.get(name, name) for name in table.column_names])
 
 
-def _ratings(files: RawFiles, name: str, layout: Layout, low: float, high: float) -> pa.Table:
+def _ratings(files: RawFiles, name: str, layout: Layout, *, low: float, high: float) -> pa.Table:
     """The ratings. Raises DataError naming the line of a rating off the scale or given twice.
 
     The scale has whole stars from 1, or half stars from 0.5: `low` is its step too.

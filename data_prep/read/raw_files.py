@@ -73,8 +73,8 @@ class RawFiles:
 def _members(place: Path) -> frozenset[str]:
     """Paths of the files, for a folder down to one level below it."""
     if place.is_dir():
-        found = [p for pattern in ("*", "*/*") for p in place.glob(pattern) if p.is_file()]
-        return frozenset(p.relative_to(place).as_posix() for p in found)
+        files = [p for pattern in ("*", "*/*") for p in place.glob(pattern) if p.is_file()]
+        return frozenset(p.relative_to(place).as_posix() for p in files)
     if not place.is_file():
         raise DataError(f"{place} does not exist; --source must name a folder, a zip or a URL")
     try:

@@ -40,7 +40,7 @@ class Placed:
 
 
 def place(
-    rows: Examples, hashes: IdHashes, negative_task: str | None, holdout: Holdout, seed: int
+    rows: Examples, hashes: IdHashes, *, negative_task: str | None, holdout: Holdout, seed: int
 ) -> Placed:
     """All rows of some users (in the order of the files), their negatives, split and order."""
     missing = 0

@@ -55,7 +55,9 @@ def draw(wanted: Ints, taken: Ints, num_items: int, draws: Draws) -> Ints:
     # than one and a half times the pairs of these users.
     heavy = 3 * (used + need) > 2 * num_items
     parts = [_by_rejection(np.where(heavy, 0, need), taken, num_items, draws)]
-    parts += _by_grid(np.flatnonzero(heavy & (need > 0)), need, taken, num_items, draws)
+    parts += _by_grid(
+        np.flatnonzero(heavy & (need > 0)), need, taken, num_items=num_items, draws=draws
+    )
     return np.concatenate(parts)
 
 
@@ -73,7 +75,9 @@ def _by_rejection(need: Ints, taken: Ints, num_items: int, draws: Draws) -> Ints
     return np.concatenate([*drawn, np.empty(0, dtype=np.int64)])
 
 
-def _by_grid(users: Ints, need: Ints, taken: Ints, num_items: int, draws: Draws) -> Iterator[Ints]:
+def _by_grid(
+    users: Ints, need: Ints, taken: Ints, *, num_items: int, draws: Draws
+) -> Iterator[Ints]:
     """The need[u] items of least random weight among the free ones, for blocks of users."""
     place = np.full(len(need), -1)
     place[users] = np.arange(len(users))

@@ -1,7 +1,7 @@
 """From what a source read to what the writer writes: index, draw negatives, split.
 
 `paper`       a random split of all rows, negatives included; every id is known (vocabulary all).
-`hash`        the same, decided for each pair on its own (see data_prep/hash_split.py).
+`hash`        the same, decided for each pair on its own (see data_prep/split/hash_split.py).
 
 `time`        one cut in time for everybody; `leave-last`: each user's last two rows held out.
 `given`       the split that the files came in.
@@ -59,14 +59,19 @@ def prepare_rows(
     sizes = (len(user_ids), len(item_ids))
     if given is None and protocol == "hash":
         hashes = IdHashes(hashing.of_ids(user_ids), hashing.of_ids(item_ids))
-        placed = hash_split.place(rows, hashes, negative_task, holdout, seed)
+        placed = hash_split.place(
+            rows, hashes, negative_task=negative_task, holdout=holdout, seed=seed
+        )
         parts = {name: placed.part(code) for code, name in enumerate(SPLITS)}
     elif given is None and protocol == "paper":
-        parts = _random_parts(rows, raw.tasks, sizes, negative_task, holdout, seed)
+        parts = _random_parts(
+            rows, raw.tasks, sizes, negative_task=negative_task, holdout=holdout, seed=seed
+        )
         parts = _shuffled(parts, seed)
     else:
         split = _ordered_split(raw, rows, protocol) if given is None else given
-        parts = _shuffled(_ordered_parts(rows, split, sizes, negative_task, seed), seed)
+        parts = _ordered_parts(rows, split, sizes, task=negative_task, seed=seed)
+        parts = _shuffled(parts, seed)
     prepared = Prepared(
         name=raw.name,
         protocol=protocol if given is None else "given",
@@ -94,6 +99,7 @@ def _random_parts(
     rows: Examples,
     tasks: tuple[Task, ...],
     sizes: tuple[int, int],
+    *,
     negative_task: str | None,
     holdout: splits.Holdout,
     seed: int,
@@ -123,7 +129,7 @@ def _ordered_split(raw: Raw, rows: Examples, protocol: str) -> splits.Splits:
 
 
 def _ordered_parts(
-    rows: Examples, split: splits.Splits, sizes: tuple[int, int], task: str | None, seed: int
+    rows: Examples, split: splits.Splits, sizes: tuple[int, int], *, task: str | None, seed: int
 ) -> dict[str, Examples]:
     parts = _parts(rows, split)
     return dict(_with_negatives(parts, sizes, task, seed)) if task else parts
@@ -153,16 +159,16 @@ def _with_negatives(
         drawn[name] = _draw_among(
             seen,
             num_items,
-            _positives_per_user(parts[name], task, num_users),
-            sorted_distinct(np.concatenate([*taken, *drawn.values()])),
-            OneStream(stream(seed, f"negatives {name}")),
+            wanted=_positives_per_user(parts[name], task, num_users),
+            taken=sorted_distinct(np.concatenate([*taken, *drawn.values()])),
+            draws=OneStream(stream(seed, f"negatives {name}")),
         )
     for name, part in parts.items():
         yield name, joined([part, _unlabelled(drawn[name], num_items, part, task)])
 
 
 def _draw_among(
-    items: Ints, num_items: int, wanted: Ints, taken: Ints, draws: negatives.Draws
+    items: Ints, num_items: int, *, wanted: Ints, taken: Ints, draws: negatives.Draws
 ) -> Ints:
     """negatives.draw with only `items` (sorted) to draw from; keys over all items."""
     place = np.full(num_items, -1)

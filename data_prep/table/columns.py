@@ -25,16 +25,16 @@ def ids(file: TableFile, column: str) -> pa.Array:
     raw = _flat(file, column)
     if pa.types.is_floating(raw.type):
         number = raw.to_numpy(zero_copy_only=False)
-        _refuse(number != np.floor(number), raw, file, column, "a whole number or text")
+        _refuse(number != np.floor(number), raw, file, column, rule="a whole number or text")
         raw = raw.cast(pa.int64())
     if not (pa.types.is_integer(raw.type) or pa.types.is_string(raw.type)):
         raise DataError(f"{file.label}: {column} must hold text or whole numbers, not {raw.type}")
     text = raw.cast(pa.string())
     blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(text), ""), True)
-    _refuse(_mask(blank), text, file, column, "there in every row")
+    _refuse(_mask(blank), text, file, column, rule="there in every row")
     # A quote without its partner makes one long cell of several lines, and no other error.
     broken = pc.match_substring_regex(text, r"[\r\n]")
-    _refuse(_mask(broken), text, file, column, "on one line (is a quote missing?)")
+    _refuse(_mask(broken), text, file, column, rule="on one line (is a quote missing?)")
     return text
 
 
@@ -46,7 +46,7 @@ def labels(file: TableFile, column: str, kind: TaskKind) -> NDArray[np.float32]:
         rule, outside = "0 or 1", ~np.isnan(number) & (number != 0) & (number != 1)
     else:
         rule, outside = "a finite number", np.abs(number) > np.finfo(np.float32).max
-    _refuse(wrong | outside, raw, file, column, f"{rule} (or empty where it is missing)")
+    _refuse(wrong | outside, raw, file, column, rule=f"{rule} (or empty where it is missing)")
     return number.astype(np.float32)
 
 
@@ -61,7 +61,7 @@ def timestamps(file: TableFile, column: str) -> Ints:
         seconds[wrong] = _iso_dates(raw.filter(pa.array(wrong)))
         wrong &= np.isnan(seconds)
     wrong |= np.abs(seconds) >= 2.0**62
-    _refuse(wrong, raw, file, column, "seconds since 1970 or an ISO date")
+    _refuse(wrong, raw, file, column, rule="seconds since 1970 or an ISO date")
     return np.floor(np.nan_to_num(seconds, nan=UNKNOWN_TIME)).astype(np.int64)
 
 
@@ -98,7 +98,7 @@ def _iso_dates(text: Any) -> Floats:
     return np.asarray(since, dtype=np.float64)
 
 
-def _refuse(wrong: Mask, raw: Any, file: TableFile, column: str, rule: str) -> None:
+def _refuse(wrong: Mask, raw: Any, file: TableFile, column: str, *, rule: str) -> None:
     """Raises DataError for the first wrong cell."""
     if wrong.any():
         row = int(np.argmax(wrong))

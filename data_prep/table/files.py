@@ -58,10 +58,10 @@ def files_at(path: Path) -> list[Path]:
         raise DataError(f"{path} does not exist")
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.iterdir() if _suffix(file) in (*TEXT, *PARQUET))
-    if not found:
+    files = sorted(file for file in path.iterdir() if _suffix(file) in (*TEXT, *PARQUET))
+    if not files:
         raise DataError(f"{path}: has no {', '.join((*TEXT, *PARQUET))} file")
-    return found
+    return files
 
 
 def is_parquet(path: Path) -> bool:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -43,16 +43,46 @@ class Columns:
         return list(dict.fromkeys(named + ([self.timestamp] if self.timestamp else [])))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked for, whatever the engine."""
+
+    columns: Columns
+    items: Path | None
+    """The file with more about the items."""
+    negatives: Literal["none", "per-user"]
+    duplicates: Duplicates
+    protocol: str
+    seed: int
+
+    @property
+    def negative_task(self) -> str | None:
+        """The first binary task, where negatives are drawn for it."""
+        binary = (task.name for task, _ in self.columns.tasks if task.kind == "binary")
+        return next(binary, None) if self.negatives == "per-user" else None
+
+    @property
+    def command(self) -> str:
+        """The command without places, so that equal input gives equal bytes."""
+        words = ["prepare", "table", "--user", self.columns.user, "--item", self.columns.item]
+        for task, column in self.columns.tasks:
+            words += ["--task", f"{task.name}:{task.kind}={column}"]
+        if self.columns.timestamp is not None:
+            words += ["--timestamp", self.columns.timestamp]
+        words += ["--negatives", self.negatives, "--duplicates", self.duplicates]
+        return shlex.join([*words, "--protocol", self.protocol, "--seed", str(self.seed)])
+
+
 def parse_tasks(specs: Sequence[str]) -> tuple[tuple[Task, str], ...]:
     """Tasks and the columns of their labels; every task weighs the same."""
     if not specs:
         raise ConfigError("--task must be given at least once, as in --task watch:binary=clicked")
-    found = tuple(_task(spec, 1 / len(specs)) for spec in specs)
-    names = [task.name for task, _ in found]
+    tasks = tuple(_task(spec, 1 / len(specs)) for spec in specs)
+    names = [task.name for task, _ in tasks]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"--task names must differ, got {name!r} twice")
-    return found
+    return tasks
 
 
 def _task(spec: str, weight: float) -> tuple[Task, str]:
@@ -62,7 +92,7 @@ def _task(spec: str, weight: float) -> tuple[Task, str]:
             f"--task must be NAME:KIND=COLUMN, as in watch:binary=clicked, got {spec!r}"
         )
     name, kind, column = match.groups()
-    one_of(f"--task {name}: KIND", kind, ("binary", "regression"))
+    one_of(f"--task {name}: KIND", kind, get_args(TaskKind))
     if name in _RESERVED:
         raise ConfigError(f"--task must not be named {', '.join(_RESERVED)}, got {name!r}")
     return Task(name=name, kind=cast(TaskKind, kind), column=name, weight=weight), column
@@ -121,21 +151,3 @@ def _numbers(text: pa.ChunkedArray) -> pa.ChunkedArray:
         return text.cast(pa.int64())
     except pa.ArrowInvalid:
         return text.cast(pa.float64())
-
-
-def command(
-    columns: Columns,
-    tasks: Sequence[str],
-    negatives: str,
-    duplicates: str,
-    protocol: str,
-    seed: int,
-) -> str:
-    """The command without places, so that equal input gives equal bytes."""
-    words = ["prepare", "table", "--user", columns.user, "--item", columns.item]
-    for spec in tasks:
-        words += ["--task", spec]
-    if columns.timestamp is not None:
-        words += ["--timestamp", columns.timestamp]
-    words += ["--negatives", negatives, "--duplicates", duplicates]
-    return shlex.join([*words, "--protocol", protocol, "--seed", str(seed)])

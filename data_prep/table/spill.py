@@ -44,9 +44,9 @@ class SpillFile:
 
 def read_bin(paths: Iterable[Path], number: int, bins: int) -> pa.Table | None:
     """Bin `number` of all files, in their order; None when no file has a row in any bin."""
-    found: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     for path in paths:
         with pa.OSFile(str(path)) as file:
             reader = pa.ipc.open_file(file)
-            found += [reader.get_batch(n) for n in range(number, reader.num_record_batches, bins)]
-    return pa.Table.from_batches(found).combine_chunks() if found else None
+            batches += [reader.get_batch(n) for n in range(number, reader.num_record_batches, bins)]
+    return pa.Table.from_batches(batches).combine_chunks() if batches else None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,8 +25,8 @@ from data_prep.table import chunks
 from data_prep.table import tasks as table_tasks
 from data_prep.table.engines import Mapper
 from data_prep.table.files import TableFile, files_at
-from data_prep.table.spec import Columns, Duplicates, item_features
-from data_prep.table.tasks import Done, Job
+from data_prep.table.spec import Request, item_features
+from data_prep.table.tasks import Done, Job, Seen
 from data_prep.write import writer
 from recsys_moe.files import sha256_file
 from recsys_moe.schema import SPLITS, ConfigError, DataError, Schema, Source
@@ -39,13 +40,8 @@ MOST_BINS = 1024
 def prepare(
     out: Path,
     place: Path,
-    columns: Columns,
+    request: Request,
     *,
-    items: Path | None,
-    duplicates: Duplicates,
-    negative_task: str | None,
-    seed: int,
-    command: str,
     max_memory_mb: int,
     mapper: Mapper,
     force: bool,
@@ -53,20 +49,19 @@ def prepare(
     """As `table.prepare`, whose arguments these are. Raises DataError and ConfigError."""
     pieces = chunks.pieces(place)
     job = Job(
-        columns=columns,
+        request=request,
         folder=out.resolve().parent / f".{out.name}.rows-{os.getpid()}",
         bins=_bins(sum(piece.most_rows for piece in pieces), max_memory_mb),
-        duplicates=duplicates,
-        negative_task=negative_task,
-        seed=seed,
     )
-    features = item_features(items, columns.item)
+    about_items = item_features(request.items, request.columns.item)
     try:
-        users, known_items, timed = _known(job, place, pieces, mapper)
+        seen = _seen(job, place, pieces, mapper)
         done = list(mapper(partial(table_tasks.place_bin, job), range(job.bins)))
-        prepared = _prepared(job, place, (users, known_items), features, command, done)
+        prepared = replace(
+            _prepared(request, place, seen, about_items), report=_report(request, done)
+        )
         blocks = {name: table_tasks.blocks(job, name) for name in SPLITS}
-        return writer.write_blocks(prepared, blocks, out, timed=timed, force=force)
+        return writer.write_blocks(prepared, blocks, out, timed=seen.timed, force=force)
     finally:
         shutil.rmtree(job.folder, ignore_errors=True)
 
@@ -83,49 +78,42 @@ def _bins(most_rows: int, max_memory_mb: int) -> int:
     return max(1, bins)
 
 
-def _known(
-    job: Job, place: Path, pieces: list[chunks.Piece], mapper: Mapper
-) -> tuple[pa.Array, pa.Array, bool]:
-    """Pass 1: users, items, and whether any row has a time."""
+def _seen(job: Job, place: Path, pieces: list[chunks.Piece], mapper: Mapper) -> Seen:
+    """Pass 1: users and items in the order of their indices, rows, and whether any has a time."""
     tasks = list(enumerate(pieces))
-    found = table_tasks.merge(mapper(partial(table_tasks.set_aside, job), tasks))
-    if found.rows == 0:
+    seen = table_tasks.merge(mapper(partial(table_tasks.set_aside, job), tasks))
+    if seen.rows == 0:
         raise DataError(f"{files_at(place)[0]}: has no rows")
-    users = table_tasks.save_ids(job, "users", found.users)
-    items = table_tasks.save_ids(job, "items", found.items)
-    log.info("%d rows of %d users and %d items", found.rows, len(users), len(items))
-    return users, items, found.timed
+    users = table_tasks.save_ids(job, "users", seen.users)
+    items = table_tasks.save_ids(job, "items", seen.items)
+    log.info("%d rows of %d users and %d items", seen.rows, len(users), len(items))
+    return seen._replace(users=users, items=items)
 
 
 def _prepared(
-    job: Job,
-    place: Path,
-    known: tuple[pa.Array, pa.Array],
-    features: tuple[pa.Table | None, list[TableFile]],
-    command: str,
-    done: list[Done],
+    request: Request, place: Path, seen: Seen, about_items: tuple[pa.Table | None, list[TableFile]]
 ) -> Prepared:
-    """Everything but the rows."""
-    about_items, files = features
+    """Everything but the rows and the report."""
+    features, files = about_items
     return Prepared(
         name="table",
         protocol="hash",
         vocabulary="all",
-        tasks=tuple(task for task, _ in job.columns.tasks),
+        tasks=tuple(task for task, _ in request.columns.tasks),
         splits={},
-        users=protocols.features(None, "user", known[0]),
-        items=protocols.features(about_items, "item", known[1]),
-        seeds={"negatives": job.seed, "split": job.seed},
+        users=protocols.features(None, "user", seen.users),
+        items=protocols.features(features, "item", seen.items),
+        seeds={"negatives": request.seed, "split": request.seed},
         sources=(*map(_source, files_at(place)), *(file.source for file in files)),
-        command=command,
-        report=_report(job, done),
+        command=request.command,
+        report={},
     )
 
 
-def _report(job: Job, done: list[Done]) -> dict[str, int]:
+def _report(request: Request, done: list[Done]) -> dict[str, int]:
     dropped = sum(one.dropped_repeats for one in done)
-    report = {} if job.duplicates == "keep" else {"dropped_repeats": dropped}
-    if job.negative_task is not None:
+    report = {} if request.duplicates == "keep" else {"dropped_repeats": dropped}
+    if request.negative_task is not None:
         report["missing_negatives"] = sum(one.missing_negatives for one in done)
     return report
 

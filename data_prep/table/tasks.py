@@ -22,7 +22,7 @@ from data_prep.table import chunks
 from data_prep.table import columns as table_columns
 from data_prep.table.chunks import Piece
 from data_prep.table.files import TableFile
-from data_prep.table.spec import Columns, Duplicates, times
+from data_prep.table.spec import Columns, Duplicates, Request, times
 from data_prep.table.spill import SpillFile, read_bin
 from recsys_moe.schema import SPLITS, DataError
 
@@ -34,16 +34,13 @@ LABEL = "label "
 class Job:
     """What all tasks know."""
 
-    columns: Columns
+    request: Request
     folder: Path
     """Where rows are set aside."""
     bins: int
-    duplicates: Duplicates
-    negative_task: str | None
-    seed: int
 
 
-class Found(NamedTuple):
+class Seen(NamedTuple):
     """Of one piece: distinct ids as text, rows, and whether any has a time."""
 
     users: pa.Array
@@ -59,19 +56,19 @@ class Done(NamedTuple):
     missing_negatives: int
 
 
-def set_aside(job: Job, numbered: tuple[int, Piece]) -> Found:
+def set_aside(job: Job, numbered: tuple[int, Piece]) -> Seen:
     """Pass 1 for one piece."""
     number, piece = numbered
-    found = []
+    seen = []
     with SpillFile(job.folder / "by-user" / f"{number:06d}.arrow", job.bins) as spilled:
-        for file in chunks.read(piece, job.columns.names()):
-            rows = _checked(file, job.columns)
+        for file in chunks.read(piece, job.request.columns.names()):
+            rows = _checked(file, job.request.columns)
             coded = rows.column(0).dictionary_encode()
             hashes = hashing.of_ids(coded.dictionary)[coded.indices.to_numpy()]
             spilled.add(rows, (hashes % np.uint64(job.bins)).astype(np.int64))
             timed = bool((rows["timestamp"].to_numpy() != UNKNOWN_TIME).any())
-            found.append(Found(coded.dictionary, pc.unique(rows.column(1)), len(rows), timed))
-    return merge(found)
+            seen.append(Seen(coded.dictionary, pc.unique(rows.column(1)), len(rows), timed))
+    return merge(seen)
 
 
 def _checked(file: TableFile, columns: Columns) -> pa.RecordBatch:
@@ -86,11 +83,11 @@ def _checked(file: TableFile, columns: Columns) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({name: pa.array(value) for name, value in values.items()})
 
 
-def merge(found: Iterable[Found]) -> Found:
+def merge(parts: Iterable[Seen]) -> Seen:
     """Of several pieces together."""
-    whole = Found(pa.array([], pa.string()), pa.array([], pa.string()), 0, False)
-    for one in found:
-        whole = Found(
+    whole = Seen(pa.array([], pa.string()), pa.array([], pa.string()), 0, False)
+    for one in parts:
+        whole = Seen(
             pc.unique(pa.concat_arrays([whole.users, one.users])),
             pc.unique(pa.concat_arrays([whole.items, one.items])),
             whole.rows + one.rows,
@@ -121,9 +118,14 @@ def place_bin(job: Job, number: int) -> Done:
         return Done(0, 0)
     users, items = (_load_ids(job, name) for name in ("users", "items"))
     rows = _indexed(table, users["id"], items["id"])
-    kept = _distinct(rows, users["id"], items["id"], job.duplicates)
-    hashes = IdHashes(users["hash"].to_numpy(), items["hash"].to_numpy())
-    placed = hash_split.place(kept, hashes, job.negative_task, splits.MOVIELENS, job.seed)
+    kept = _distinct(rows, users["id"], items["id"], job.request.duplicates)
+    placed = hash_split.place(
+        kept,
+        IdHashes(users["hash"].to_numpy(), items["hash"].to_numpy()),
+        negative_task=job.request.negative_task,
+        holdout=splits.MOVIELENS,
+        seed=job.request.seed,
+    )
     for code, split in enumerate(SPLITS):
         _keep_placed(job, placed, code, job.folder / split / f"{number:06d}.arrow")
     return Done(len(rows) - len(kept), placed.missing_negatives)

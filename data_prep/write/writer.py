@@ -69,7 +69,7 @@ def write_blocks(
     try:
         with replacing_folder(out.resolve()) as folder:
             counts = {
-                name: _write_split(blocks[name], prepared, name, timed, folder / name)
+                name: _write_split(blocks[name], prepared, folder / name, timed=timed)
                 for name in SPLITS
             }
             schema = _schema(prepared, counts)
@@ -106,9 +106,9 @@ class _Counts:
 
 
 def _write_split(
-    blocks: Iterable[Examples], prepared: Prepared, name: str, timed: bool, folder: Path
+    blocks: Iterable[Examples], prepared: Prepared, folder: Path, *, timed: bool
 ) -> _Counts:
-    counts = _Counts()
+    name, counts = folder.name, _Counts()
     with Parts(folder) as parts:
         for block in blocks:
             if len(block):
@@ -180,10 +180,10 @@ def _schema(prepared: Prepared, counts: dict[str, _Counts]) -> Schema:
         user=_feature("user", prepared.users),
         item=_feature("item", prepared.items),
         tasks=prepared.tasks,
-        rows={name: found.rows for name, found in counts.items()},
+        rows={split: of_split.rows for split, of_split in counts.items()},
         labels={
-            name: {task.name: found.of(task) for task in prepared.tasks}
-            for name, found in counts.items()
+            split: {task.name: of_split.of(task) for task in prepared.tasks}
+            for split, of_split in counts.items()
         },
         seeds=prepared.seeds,
         sources=prepared.sources,

@@ -1,4 +1,4 @@
-"""Calibrated probabilities: one increasing map of the logit per binary task, from validation.
+"""Calibrated probabilities: one increasing map of the logit per task of them, from validation.
 
 Isotonic regression (Zadrozny and Elkan 2002, https://doi.org/10.1145/775047.775151) of bins of
 equal count, joined by straight lines in logit space. Unlike its usual steps the map increases
@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from recsys_moe.model.tasks import KINDS
 from recsys_moe.schema import Task
 
 MAX_KNOTS = 32
@@ -99,19 +100,19 @@ Calibrations = dict[str, Calibration]
 
 
 def fit_calibrations(logits_NT: Tensor, labels_NT: Tensor, tasks: Sequence[Task]) -> Calibrations:
-    """Fit each binary task on its labelled rows; labels are NaN where missing.
+    """Fit each task that predicts a probability on its labelled rows; NaN: no label.
 
     A map that does not help on rows it was not fitted on is replaced by the identity.
     """
-    found = {}
+    calibrations = {}
     for t, task in enumerate(tasks):
         labelled_N = ~labels_NT[:, t].isnan()
-        if task.kind == "binary":
+        if KINDS[task.kind].link is torch.sigmoid:
             rows = logits_NT[labelled_N, t], labels_NT[labelled_N, t]
             fit = fit_calibration(*rows)
             if fit is not None:
-                found[task.name] = fit if generalizes(*rows) else identity(fit.rows)
-    return found
+                calibrations[task.name] = fit if generalizes(*rows) else identity(fit.rows)
+    return calibrations
 
 
 def identity(rows: int) -> Calibration:
@@ -196,13 +197,13 @@ def to_json(calibrations: Calibrations) -> dict[str, Any]:
 
 def from_json(content: dict[str, Any]) -> Calibrations:
     """Inverse of `to_json`. Raises TypeError, ValueError, KeyError or AttributeError."""
-    found = {}
+    calibrations = {}
     for name, raw in content.items():
         logits, targets = (tuple(float(v) for v in raw[key]) for key in ("logits", "targets"))
         if len(logits) != len(targets) or not all(map(_increases, (logits, targets))):
             raise ValueError(f"the knots of {name} must increase strictly")
-        found[name] = Calibration(logits, targets, int(raw["rows"]))
-    return found
+        calibrations[name] = Calibration(logits, targets, int(raw["rows"]))
+    return calibrations
 
 
 def _increases(values: tuple[float, ...]) -> bool:

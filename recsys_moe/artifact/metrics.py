@@ -44,10 +44,11 @@ class BinaryMetrics:
     """AUC, mean binary cross-entropy (`bce`) and calibration error (`ece`, 15 equal-width bins).
 
     Keeps the float32 logit and label of each labelled row, because an exact AUC needs all scores.
-    `calibration` may also be set when all rows are seen.
+    `calibration` may also be set when all rows are seen. The labels are 0 and 1.
     """
 
     names = ("auc", "bce", "ece", "ece_calibrated")
+    loss = "bce"
 
     def __init__(self, calibration: Calibration | None = None) -> None:
         self.calibration = calibration
@@ -91,6 +92,7 @@ class RegressionMetrics:
     """MSE, RMSE and MAE over labelled rows, from running float64 sums."""
 
     names = ("mse", "rmse", "mae")
+    loss = "mse"
 
     def __init__(self) -> None:
         self.squared, self.absolute, self.rows = 0.0, 0.0, 0
@@ -125,8 +127,7 @@ METRICS: dict[TaskKind, type[TaskMetrics]] = {
     "binary": BinaryMetrics,
     "regression": RegressionMetrics,
 }
-LOSS_KEY: dict[TaskKind, str] = {"binary": "bce", "regression": "mse"}
-"""Which metric of a kind is its loss averaged over all labelled rows."""
+"""By kind; of its `names`, `loss` is the one that is its loss averaged over all labelled rows."""
 
 
 def exact_auc(scores: Tensor, labels: Tensor) -> float:

@@ -1,19 +1,15 @@
 """The self-contained model folder: weights, vocabularies, schema, configuration, metric card.
 
 Loads without pickle, without Lightning and without the training data. What it cannot read it
-refuses by name.
-
-Migration: FORMAT_VERSION grows by one whenever an older folder would be read differently. Each
-older version then has one step in MIGRATIONS that lifts its parts to the next version; steps are
-never edited or removed, so every version ever written stays readable. Loading rewrites nothing;
-`recsys-moe export` writes a copy of the current version. A newer version is refused.
+refuses by name. FORMAT_VERSION grows by one whenever a folder would be read differently; a folder
+of another version is refused.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +25,8 @@ import recsys_moe
 from recsys_moe.artifact import calibration
 from recsys_moe.artifact.calibration import Calibrations
 from recsys_moe.config.build import build_model
-from recsys_moe.config.settings import Config, parse_config, read_config_file
+from recsys_moe.config.files import read_config_file
+from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.files import replacing_folder, sha256_file, write_json
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.schema import ConfigError, DataError, Feature, Schema
@@ -46,21 +43,9 @@ FILES = (
     "card.json",
     "calibration.json",
 )
-SINCE = {"calibration.json": 2}
-"""Format version that first had the file; 1 for the others."""
-Parts = dict[str, Any]
-"""The parsed `config`, `card` and `calibration` of a folder."""
 
 
-def _add_calibration(parts: Parts) -> Parts:
-    """1 -> 2: models were not calibrated; there is only the raw probability."""
-    return {**parts, "calibration": {}}
-
-
-MIGRATIONS: dict[int, Callable[[Parts], Parts]] = {1: _add_calibration}
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Artifact:
     """Everything needed to score raw ids."""
 
@@ -74,7 +59,7 @@ class Artifact:
     items[offsets[u]:offsets[u + 1]]."""
     card: dict[str, Any]
     calibration: Calibrations
-    """Empty for a model that was written before there was calibration."""
+    """By task name; tasks without a calibrated probability are left out."""
 
 
 def save_artifact(
@@ -82,6 +67,7 @@ def save_artifact(
     weights: dict[str, torch.Tensor],
     config: Config,
     data: Path,
+    *,
     seen: dict[str, torch.Tensor],
     card: dict[str, Any],
     calibrations: Calibrations,
@@ -137,10 +123,10 @@ def find_artifact(path: Path) -> Path:
 def load_artifact(path: Path) -> Artifact:
     """Load a model folder or run folder. Raises DataError naming the file that is wrong."""
     folder = find_artifact(path)
-    parts = _parts(folder, _checked_version(folder))
+    _check_manifest(folder)
     with _reading(folder / "schema.json"):
         schema = Schema.load(folder)
-    config = _config(folder / "config.yaml", parts["config"])
+    config = _load_config(folder / "config.yaml")
     return Artifact(
         schema=schema,
         config=config,
@@ -148,15 +134,17 @@ def load_artifact(path: Path) -> Artifact:
         items=_load_ids(folder / "items.parquet", schema.item),
         seen=_load_seen(folder / "seen.safetensors", schema),
         model=_load_model(folder, config, schema),  # after the ids: they bound its size
-        card=parts["card"],
-        calibration=_calibrations(folder, parts["calibration"]),
+        card=_read_object(folder / "card.json"),
+        calibration=_load_calibrations(folder / "calibration.json"),
     )
 
 
-def _config(path: Path, content: dict[str, Any]) -> Config:
+def _load_config(path: Path) -> Config:
     """A setting that is wrong here is no fault of the command line."""
+    with _reading(path):
+        raw = read_config_file(str(path))
     try:
-        return parse_config(content)
+        return parse_config(raw)
     except ConfigError as error:
         reason = (str(error).splitlines() or ["it is not valid"])[0]
         raise DataError(f"{path} cannot be used: {reason}") from None
@@ -217,19 +205,6 @@ def _load_model(folder: Path, config: Config, schema: Schema) -> MultiTaskMoE:
     return model.eval()
 
 
-def _parts(folder: Path, version: int) -> Parts:
-    """What the folder says in text, lifted from its version to the current one."""
-    parts: Parts = {}
-    with _reading(folder / "config.yaml"):
-        parts["config"] = read_config_file(str(folder / "config.yaml"))
-    for file in ("card.json", "calibration.json"):
-        if SINCE.get(file, 1) <= version:
-            parts[Path(file).stem] = _read_object(folder / file)
-    for step in range(version, FORMAT_VERSION):
-        parts = MIGRATIONS[step](parts)
-    return parts
-
-
 def _read_object(path: Path) -> dict[str, Any]:
     with _reading(path):
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -238,27 +213,26 @@ def _read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _calibrations(folder: Path, content: dict[str, Any]) -> Calibrations:
-    with _reading(folder / "calibration.json"):
-        return calibration.from_json(content)
+def _load_calibrations(path: Path) -> Calibrations:
+    with _reading(path):
+        return calibration.from_json(_read_object(path))
 
 
-def _checked_version(folder: Path) -> int:
-    """Refuse a newer format and any file that is missing or not the one that was written."""
+def _check_manifest(folder: Path) -> None:
+    """Refuse another format and any file that is missing or not the one that was written."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         version, hashes = manifest["format_version"], dict(manifest["files"])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise DataError(f"{folder}/{MANIFEST} is damaged; export the model again") from None
-    if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
+    if type(version) is not int or version != FORMAT_VERSION:
         raise DataError(
-            f"{folder}: format_version must be in 1..{FORMAT_VERSION}, got {version!r}; "
+            f"{folder}: format_version must be {FORMAT_VERSION}, got {version!r}; "
             "use the version of recsys-moe that wrote it, or export the model again"
         )
-    for file in (name for name in FILES if SINCE.get(name, 1) <= version):
+    for file in FILES:
         path = folder / file
         if not path.is_file():
             raise DataError(f"{path} is missing; export the model again")
         if sha256_file(path) != hashes.get(file):
             raise DataError(f"{path} was truncated or edited; export the model again")
-    return version

@@ -103,18 +103,18 @@ def check_parity(name: str, runner: Runner, reference: Runner, artifact: Artifac
     return Parity(rows, masked, largest)
 
 
-def _differences(name: str, found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> Tensor:
+def _differences(name: str, given: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> Tensor:
     """Largest difference per row over outputs and tasks, relative above 1. (B,) float64."""
-    shapes = [tuple(out.shape) for out in found], [tuple(out.shape) for out in expected]
+    shapes = [tuple(out.shape) for out in given], [tuple(out.shape) for out in expected]
     if shapes[0] != shapes[1]:
         raise RunError(
             f"{name}: outputs must have the shapes {shapes[1]}, got {shapes[0]}; "
             "leave this format out and report it"
         )
     parts = []
-    for found_BT, expected_BT in zip(found, expected, strict=True):
+    for given_BT, expected_BT in zip(given, expected, strict=True):
         scale_BT = expected_BT.double().abs().clamp(min=1)
-        parts.append(((found_BT.double() - expected_BT.double()).abs() / scale_BT).amax(1))
+        parts.append(((given_BT.double() - expected_BT.double()).abs() / scale_BT).amax(1))
     return torch.stack(parts).amax(0)
 
 

@@ -65,12 +65,12 @@ def spread_rows(total: int, most: int, group: int) -> Tensor:
 
 def take_rows(rows: Rows, row_N: Tensor) -> Columns:
     """The rows at ascending places, from memory or by row group from disk."""
-    found, start = [], 0
+    parts, start = [], 0
     for chunk in rows.chunks():
         inside_N = (row_N >= start) & (row_N < start + len(chunk))
-        found.append(chunk.take(row_N[inside_N] - start))
+        parts.append(chunk.take(row_N[inside_N] - start))
         start += len(chunk)
-    return Columns(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+    return Columns(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 @torch.inference_mode()

@@ -65,9 +65,9 @@ def data_hashes(data: Path) -> dict[str, str]:
     return {file.relative_to(data).as_posix(): sha256_file(file) for file in files}
 
 
-def changed_files(recorded: dict[str, str], found: dict[str, str]) -> list[str]:
+def changed_files(recorded: dict[str, str], present: dict[str, str]) -> list[str]:
     """Names whose `data_hashes` differ, or that only one side has."""
-    return sorted(n for n in recorded.keys() | found.keys() if recorded.get(n) != found.get(n))
+    return sorted(n for n in recorded.keys() | present.keys() if recorded.get(n) != present.get(n))
 
 
 def environment() -> dict[str, Any]:

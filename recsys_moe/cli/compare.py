@@ -108,7 +108,7 @@ def _labels(routers: str) -> list[str]:
 
 def _sections(config: str | None, sets: list[str], flags: dict[str, Any]) -> dict[str, Any]:
     """`file` and `typed` of the request."""
-    from recsys_moe.config.settings import merge_all, nested, parse_set, read_config_file
+    from recsys_moe.config.files import merge_all, nested, parse_set, read_config_file
 
     given = [nested(key, value) for key, value in flags.items() if value is not None]
     return {
@@ -125,7 +125,7 @@ def _print_results(out: Path, as_json: bool) -> None:
 
 
 def _read_settings(file: Path) -> dict[str, Any]:
-    from recsys_moe.config.settings import read_config_file
+    from recsys_moe.config.files import read_config_file
     from recsys_moe.errors import ConfigError
 
     if not file.is_file():

@@ -26,7 +26,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Exact metrics of a model on a split: AUC, BCE, ECE, MSE, RMSE, MAE, routing load."""
-    from recsys_moe.artifact.evaluate import parse_gates
+    from recsys_moe.artifact.gates import parse_gates
     from recsys_moe.errors import GateError
 
     gates = parse_gates(model, min_ or [], max_ or [])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 
 from recsys_moe.errors import ConfigError
+from recsys_moe.schema import Schema, TaskKind
 
-if TYPE_CHECKING:
-    from recsys_moe.schema import Schema
+KINDS = " or ".join(get_args(TaskKind))
 
 app = typer.Typer(help="Turn raw data into a prepared folder.", no_args_is_help=True)
 
@@ -100,7 +100,7 @@ def table(
     out: Out,
     user: Annotated[str, typer.Option(help="Column with user ids.")],
     item: Annotated[str, typer.Option(help="Column with item ids.")],
-    task: Annotated[list[str], typer.Option(help="NAME:KIND=COLUMN, kind binary or regression.")],
+    task: Annotated[list[str], typer.Option(help=f"NAME:KIND=COLUMN, kind {KINDS}.")],
     input_: Annotated[
         Path | None, typer.Option("--input", help="CSV, TSV or Parquet file or folder to split.")
     ] = None,

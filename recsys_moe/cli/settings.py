@@ -44,16 +44,16 @@ def diff(
     """
     from recsys_moe.config.diff import differences, read_resolved
 
-    found = differences(read_resolved(a), read_resolved(b))
+    differing = differences(read_resolved(a), read_resolved(b))
     if as_json:
-        print(json.dumps({"equal": not found, "differences": found}))
+        print(json.dumps({"equal": not differing, "differences": differing}))
     else:
-        _print_differences(found)
-    if found and exit_code:
+        _print_differences(differing)
+    if differing and exit_code:
         raise typer.Exit(1)
 
 
-def _print_differences(found: dict[str, Any]) -> None:
+def _print_differences(differing: dict[str, Any]) -> None:
     """Coloured on a terminal alone."""
     from rich.console import Console
     from rich.text import Text
@@ -61,10 +61,10 @@ def _print_differences(found: dict[str, Any]) -> None:
     from recsys_moe.config.diff import shown
 
     console = Console(highlight=False, soft_wrap=True)
-    for key, value in found.items():
+    for key, value in differing.items():
         sides = (shown(value, "a"), "red"), " -> ", (shown(value, "b"), "green")
         console.print(Text.assemble((key, "bold"), ": ", *sides))
-    if not found:
+    if not differing:
         print("no difference")
 
 
@@ -76,13 +76,13 @@ def routers(
     """List the routers: experts per example and parameters per task at the configured size."""
     from recsys_moe.config.overview import overviews
 
-    found = overviews(resolve(config, None, {}, set_ or []))
+    overview_of = overviews(resolve(config, None, {}, set_ or []))
     if as_json:
-        print(json.dumps({name: asdict(router) for name, router in found.items()}))
+        print(json.dumps({name: asdict(router) for name, router in overview_of.items()}))
         return
     row = "{:14} {:>15} {:>15} {:>10}  {}".format
     print(row("router", "in training", "at inference", "parameters", "summary"))
-    for name, router in found.items():
+    for name, router in overview_of.items():
         if router.problem:
             print(row(name, "-", "-", "-", router.problem))
         else:

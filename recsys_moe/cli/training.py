@@ -114,19 +114,27 @@ def fit_flags(
 
 def resolve(file: str | None, router: str | None, flags: dict[str, Any], sets: list[str]) -> Config:
     """Defaults < file < command line. Raises ConfigError."""
-    from recsys_moe.config import settings as configuration
+    from recsys_moe.config.files import (
+        merge,
+        merge_all,
+        nested,
+        parse_set,
+        read_config_file,
+        router_name,
+    )
+    from recsys_moe.config.settings import parse_config, select_router
 
-    raw = configuration.read_config_file(file) if file else {}
-    typed = configuration.merge_all(configuration.parse_set(text) for text in sets)
-    if name := router or configuration.router_name(typed):
-        raw, dropped = configuration.select_router(raw, name)
+    raw = read_config_file(file) if file else {}
+    typed = merge_all(parse_set(text) for text in sets)
+    if name := router or router_name(typed):
+        raw, dropped = select_router(raw, name)
         if dropped:
             logger.info("router %s: not used from %s: %s", name, file, ", ".join(dropped))
-    raw = configuration.merge(raw, typed)
+    raw = merge(raw, typed)
     for key, value in flags.items():
         if value is not None:
-            raw = configuration.merge(raw, configuration.nested(key, value))
-    resolved = configuration.parse_config(raw)
+            raw = merge(raw, nested(key, value))
+    resolved = parse_config(raw)
     for remark in resolved.model.router.remarks:
         logger.warning(remark)
     return resolved

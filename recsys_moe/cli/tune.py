@@ -118,7 +118,7 @@ def _print_results(results: Results, out: Path, as_json: bool) -> None:
 def _typed(sets: list[str], flags: dict[str, Any]) -> list[str]:
     """Keys that stand on the command line."""
     from recsys_moe.config.diff import flat
-    from recsys_moe.config.settings import merge_all, parse_set
+    from recsys_moe.config.files import merge_all, parse_set
 
     typed = merge_all(map(parse_set, sets))
     given = [key for key, value in flags.items() if value is not None]
@@ -126,7 +126,7 @@ def _typed(sets: list[str], flags: dict[str, Any]) -> list[str]:
 
 
 def _read_space(file: str | None) -> dict[str, Any] | None:
-    from recsys_moe.config.settings import read_config_file
+    from recsys_moe.config.files import read_config_file
     from recsys_moe.errors import ConfigError
 
     if file is None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from recsys_moe.config.settings import parse_config, read_config_file
+from recsys_moe.config.files import read_config_file
+from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 
 CONFIG_FILE = "config.yaml"

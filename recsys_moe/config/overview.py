@@ -10,7 +10,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.routers import ROUTERS, Router, RouterShape, find_router
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Overview:
     """One router; the fields that need its settings are None where these cannot work."""
 
@@ -36,19 +36,19 @@ def overviews(config: Config) -> dict[str, Overview]:
 
 
 def _overview(raw: dict[str, Any], name: str) -> Overview:
-    found = find_router(name)
+    kind = find_router(name)
     try:
         settings = parse_config(select_router(raw, name)[0]).model
     except ConfigError as error:
         problem = str(error)
-        return Overview(found.summary, batch_dependent=found.batch_dependent, problem=problem)
-    router = found(settings.router, RouterShape(2 * settings.embedding_dim, settings.num_experts))
+        return Overview(summary=kind.summary, batch_dependent=kind.batch_dependent, problem=problem)
+    router = kind(settings.router, RouterShape(2 * settings.embedding_dim, settings.num_experts))
     return Overview(
-        found.summary,
+        summary=kind.summary,
         training=_visited(router.train()),
         inference=_visited(router.eval()),
         parameters=sum(parameter.numel() for parameter in router.parameters()),
-        batch_dependent=found.batch_dependent,
+        batch_dependent=kind.batch_dependent,
     )
 
 

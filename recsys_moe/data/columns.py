@@ -1,13 +1,12 @@
-"""Prepared Parquet -> contiguous columns -> batches by whole-batch index slicing.
+"""Prepared Parquet -> contiguous columns.
 
-Axes: B batch, T tasks. There is no per-row access and no worker process: a batch of 512 is three
-index operations, well under a hundredth of a training step. What does not fit in memory stays a
-`StoredColumns`, which `recsys_moe.data.streaming` reads by row group.
+Axes: B batch, T tasks, N rows. What does not fit in memory stays a `StoredColumns`, which
+`recsys_moe.data.streaming` reads by row group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -60,123 +59,6 @@ class Columns:
     def chunks(self) -> Iterator[Columns]:
         """The rows in order: here all at once, from disk by row group."""
         yield self
-
-
-class TrainBatches:
-    """One epoch of training batches in an order that depends on the seed alone.
-
-    Of `world` processes each takes its share of every global batch of `world` x `batch_size`
-    rows; one process with batches of that size does the same steps. The last, partial batch is
-    kept and shared out as evenly as it goes. A small share of users and items is replaced by the
-    index of the unseen id, which trains that row of the embedding tables.
-    `start` leaves out as many batches and changes no other; `len` counts these too.
-    """
-
-    def __init__(
-        self,
-        columns: Columns,
-        schema: Schema,
-        batch_size: int,
-        unseen_rate: float,
-        seed: int,
-        *,
-        rank: int = 0,
-        world: int = 1,
-        start: int = 0,
-    ) -> None:
-        self.columns = columns
-        self.unseen = Unseen(unseen_rate, schema.user.size, schema.item.size)
-        self.batch_size = batch_size
-        self.seed = seed
-        self.rank, self.world, self.start = rank, world, start
-        self.batches = batches_per_epoch(len(columns), batch_size, world)
-
-    def __len__(self) -> int:
-        return self.batches
-
-    def __iter__(self) -> Iterator[Batch]:
-        bounds = batch_bounds(len(self.columns), self.batch_size * self.world, self.batches)
-        share = (self.rank, self.world)
-        return shuffled(self.columns, bounds, self.unseen, self.seed, share, self.start)
-
-
-class Unseen(NamedTuple):
-    """How often an id is hidden, and the indices that stand for a hidden user and item."""
-
-    rate: float
-    user: int
-    item: int
-
-
-def batches_per_epoch(rows: int, batch_size: int, world: int) -> int:
-    """Batches of every process. A last batch of fewer rows than processes joins the one before.
-
-    Raises DataError when there are fewer rows than processes.
-    """
-    if rows < world:
-        raise DataError(f"training has {rows} rows for {world} devices; use at most {rows}")
-    return max(1, -(-(rows - world + 1) // (batch_size * world)))
-
-
-def batch_bounds(rows: int, size: int, batches: int) -> list[tuple[int, int]]:
-    """First and last row of `batches` batches of `size`; the last one has whatever is left."""
-    return [(n * size, rows if n == batches - 1 else (n + 1) * size) for n in range(batches)]
-
-
-def part_bounds(start: int, stop: int, rank: int, world: int) -> tuple[int, int]:
-    """Part `rank` of start..stop cut into `world` parts that differ by one row at most."""
-    rows = stop - start
-    return start + rows * rank // world, start + rows * (rank + 1) // world
-
-
-def shuffled(
-    columns: Columns,
-    bounds: Iterable[tuple[int, int]],
-    unseen: Unseen,
-    seed: int,
-    share: tuple[int, int] = (0, 1),
-    start: int = 0,
-) -> Iterator[Batch]:
-    """Batches from `bounds`, in a random order of the rows; of each the part `share` (which, of).
-
-    The first `start` are drawn and not taken, so that those behind them stay what they are.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(columns), generator=generator)
-    for number, (first, stop) in enumerate(bounds):
-        hidden = _hidden(stop - first, unseen.rate, generator)
-        if number < start:
-            continue
-        part = slice(*part_bounds(0, stop - first, *share))
-        batch = columns.take(order[first:stop][part])
-        for index_B, one, hidden_B in zip(batch, unseen[1:], hidden, strict=False):
-            index_B.masked_fill_(hidden_B[part], one)
-        yield batch
-
-
-def _hidden(rows: int, rate: float, generator: torch.Generator) -> list[Tensor]:
-    """Which users and which items of a batch are hidden; nothing is drawn for a rate of 0."""
-    return [torch.rand(rows, generator=generator) < rate for _ in range(2 if rate else 0)]
-
-
-class EvalBatches:
-    """The rows of a split in order, in slices that copy nothing.
-
-    Of `world` processes each has a range of whole batches, as many as the others or one more.
-    """
-
-    def __init__(self, columns: Columns, batch_size: int, *, rank: int = 0, world: int = 1) -> None:
-        self.columns = columns
-        self.batch_size = batch_size
-        self.bounds = part_bounds(0, -(-len(columns) // batch_size), rank, world)
-
-    def __len__(self) -> int:
-        return self.bounds[1] - self.bounds[0]
-
-    def __iter__(self) -> Iterator[Batch]:
-        for batch in range(*self.bounds):
-            start = batch * self.batch_size
-            yield self.columns.take(slice(start, start + self.batch_size))
 
 
 class StoredColumns:
@@ -243,12 +125,12 @@ def _row_groups(folder: Path) -> list[tuple[Path, int, int]]:
     parts = sorted(folder.glob("*.parquet"))
     if not parts:
         raise DataError(f"{folder} has no Parquet part; prepare the data again")
-    found = []
+    groups = []
     for part in parts:
         metadata = _read(pq.read_metadata, part)
         sizes = [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
-        found += [(part, n, rows) for n, rows in enumerate(sizes) if rows]
-    return found
+        groups += [(part, n, rows) for n, rows in enumerate(sizes) if rows]
+    return groups
 
 
 def _indices(column: pa.ChunkedArray, size: int, part: Path) -> Tensor:

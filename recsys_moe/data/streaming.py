@@ -14,18 +14,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from recsys_moe.data.columns import (
-    Batch,
-    Columns,
+from recsys_moe.data.batches import (
     EvalBatches,
-    Rows,
-    StoredColumns,
     Unseen,
     batch_bounds,
     batches_per_epoch,
     part_bounds,
     shuffled,
 )
+from recsys_moe.data.columns import Batch, Columns, Rows, StoredColumns
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 
@@ -70,9 +67,9 @@ class StreamBatches:
         rows: StoredColumns,
         schema: Schema,
         batch_size: int,
+        *,
         unseen_rate: float,
         seed: int,
-        *,
         window: int,
         rank: int = 0,
         world: int = 1,
@@ -122,13 +119,13 @@ class StreamBatches:
 
 def cut(pieces: Iterable[Piece], start: int, stop: int) -> list[Piece]:
     """Rows start..stop of the sequence that `pieces` make."""
-    found, place = [], 0
+    chosen, place = [], 0
     for group, first, last in pieces:
         low, high = max(start - place, 0), min(stop - place, last - first)
         if low < high:
-            found.append(Piece(group, first + low, first + high))
+            chosen.append(Piece(group, first + low, first + high))
         place += last - first
-    return found
+    return chosen
 
 
 def _gather(pieces: list[Piece], read: Callable[[int], Columns], tasks: int) -> Columns:

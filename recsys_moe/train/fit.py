@@ -16,11 +16,12 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 
-from recsys_moe.artifact.evaluate import Evaluation, add_rows
+from recsys_moe.artifact.evaluation import Evaluation, add_rows
 from recsys_moe.artifact.model_folder import save_artifact
 from recsys_moe.artifact.run_folder import BEST, CHECKPOINTS, create_run_folder, record_run
 from recsys_moe.config.build import build_model
-from recsys_moe.config.settings import Config, merge
+from recsys_moe.config.files import merge
+from recsys_moe.config.settings import Config
 from recsys_moe.data.streaming import user_counts, watched_items
 from recsys_moe.errors import ConfigError, Interrupted, RunError, suggestion
 from recsys_moe.files import write_json
@@ -232,8 +233,15 @@ def _finish(module: RecModule, datamodule: RecDataModule, data: Path, out: Path)
     result["epoch"] = epoch
     write_json(out / "evaluation" / "val.json", result)
     seen = watched_items(datamodule.rows("train"), schema)
-    card = {"val": result}
-    save_artifact(out / "model", model.state_dict(), config, data, seen, card, calibrations)
+    save_artifact(
+        out / "model",
+        model.state_dict(),
+        config,
+        data,
+        seen=seen,
+        card={"val": result},
+        calibrations=calibrations,
+    )
     return result
 
 

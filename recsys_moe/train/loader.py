@@ -7,7 +7,8 @@ from pathlib import Path
 import lightning
 
 from recsys_moe.config.settings import Config
-from recsys_moe.data.columns import Columns, EvalBatches, Rows, TrainBatches
+from recsys_moe.data.batches import EvalBatches, TrainBatches
+from recsys_moe.data.columns import Columns, Rows
 from recsys_moe.data.streaming import (
     StreamBatches,
     StreamEvalBatches,
@@ -73,10 +74,27 @@ class RecDataModule(lightning.LightningDataModule):
         seed = stream_seed(settings.trainer.seed, "shuffle", epoch)
         size, rate = settings.trainer.batch_size // world, settings.data.unseen_rate
         if isinstance(rows, Columns):
-            common = (rows, self.schema, size, rate, seed)
-            return TrainBatches(*common, rank=rank, world=world, start=start)
-        stored = (rows, self.schema, size, rate, seed)
-        return StreamBatches(*stored, window=self.window, rank=rank, world=world, start=start)
+            return TrainBatches(
+                rows,
+                self.schema,
+                size,
+                unseen_rate=rate,
+                seed=seed,
+                rank=rank,
+                world=world,
+                start=start,
+            )
+        return StreamBatches(
+            rows,
+            self.schema,
+            size,
+            unseen_rate=rate,
+            seed=seed,
+            window=self.window,
+            rank=rank,
+            world=world,
+            start=start,
+        )
 
     def val_dataloader(self) -> EvalBatches | StreamEvalBatches | Padded:
         rank, world = self._share

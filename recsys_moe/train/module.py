@@ -11,9 +11,9 @@ import lightning
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.artifact.evaluate import Evaluation, merged, task_weights
+from recsys_moe.artifact.evaluation import Evaluation, merged
 from recsys_moe.config.build import build_model
-from recsys_moe.config.settings import Config, parse_config
+from recsys_moe.config.settings import Config, parse_config, task_weights
 from recsys_moe.data.columns import Batch
 from recsys_moe.errors import RunError
 from recsys_moe.model.lazy_adam import LazyAdam, fits

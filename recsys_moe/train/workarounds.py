@@ -18,7 +18,8 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.strategies import Strategy
 
-from recsys_moe.data.columns import Batch, EvalBatches
+from recsys_moe.data.batches import EvalBatches
+from recsys_moe.data.columns import Batch
 from recsys_moe.data.streaming import StreamEvalBatches
 from recsys_moe.errors import ConfigError
 from recsys_moe.train.processes.signals import handled

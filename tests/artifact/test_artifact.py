@@ -1,4 +1,4 @@
-"""The versions of the model folder: older ones are lifted, newer ones refused."""
+"""The model folder: what it refuses to read, by name, and how it is replaced."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from recsys_moe.artifact.export import export
-from recsys_moe.artifact.model_folder import (
-    FORMAT_VERSION,
-    MIGRATIONS,
-    load_artifact,
-    save_artifact,
-)
+from recsys_moe.artifact.model_folder import FORMAT_VERSION, load_artifact, save_artifact
 from recsys_moe.errors import DataError
 from recsys_moe.files import sha256_file
 from recsys_moe.inference.predictor import Predictor
@@ -32,14 +27,6 @@ def model(run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(run / "model", tmp_path / "model"))
 
 
-@pytest.fixture
-def version_1(model: Path) -> Path:
-    """The folder as version 1 wrote it: no calibration."""
-    (model / "calibration.json").unlink()
-    edit_manifest(model, format_version=1)
-    return model
-
-
 def edit_manifest(model: Path, **changes: object) -> None:
     """Change entries, and make the hashes right again for the files that are there."""
     manifest = json.loads((model / "manifest.json").read_text())
@@ -47,40 +34,35 @@ def edit_manifest(model: Path, **changes: object) -> None:
     (model / "manifest.json").write_text(json.dumps({**manifest, "files": hashes, **changes}))
 
 
-def test_every_older_version_has_one_step_up() -> None:
-    assert list(MIGRATIONS) == list(range(1, FORMAT_VERSION))
-
-
-def test_version_1_loads_scores_alike_and_has_no_calibrated_probability(
-    version_1: Path, run: Path, tmp_path: Path
+def test_a_model_without_calibration_scores_alike_and_has_no_calibrated_probability(
+    run: Path, tmp_path: Path
 ) -> None:
-    old, new = Predictor.load(version_1), Predictor.load(run)
-    assert old.artifact.calibration == {} and set(new.artifact.calibration) == {"watch"}
-    first, second = old.score([1], [2]), new.score([1], [2])
+    trained, plain = load_artifact(run), tmp_path / "plain"
+    weights, seen = trained.model.state_dict(), trained.seen
+    save_artifact(
+        plain, weights, trained.config, run / "model", seen=seen, card={}, calibrations={}
+    )
+    export(plain, tmp_path / "lean")
+    assert load_artifact(tmp_path / "lean").calibration == {}
+    without, calibrated = Predictor.load(tmp_path / "lean"), Predictor.load(run)
+    first, second = without.score([1], [2]), calibrated.score([1], [2])
     torch.testing.assert_close(first.tasks, second.tasks, rtol=0, atol=0)
     assert first.calibrated == {} and set(second.calibrated) == {"watch"}
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("user,item\n1,2\n")
-    predict_file(old, pairs, tmp_path / "scores.csv")
+    predict_file(without, pairs, tmp_path / "scores.csv")
     header = (tmp_path / "scores.csv").read_text().splitlines()[0]
     assert header == "user,item,watch,rating,unseen_user,unseen_item"
 
 
-def test_loading_rewrites_nothing_and_export_writes_the_current_version(
-    version_1: Path, tmp_path: Path
-) -> None:
-    before = {path.name: path.read_bytes() for path in version_1.iterdir()}
-    export(version_1, tmp_path / "lean")
-    assert {path.name: path.read_bytes() for path in version_1.iterdir()} == before
-    manifest = json.loads((tmp_path / "lean" / "manifest.json").read_text())
-    assert manifest["format_version"] == FORMAT_VERSION
-    assert load_artifact(tmp_path / "lean").calibration == {}
-
-
-@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 0, True, "2", 1.0, None])
+@pytest.mark.parametrize(
+    "version", [FORMAT_VERSION + 1, FORMAT_VERSION - 1, 0, True, "2", 2.0, None]
+)
 def test_a_version_that_is_not_known_is_refused(model: Path, version: object) -> None:
     edit_manifest(model, format_version=version)
-    with pytest.raises(DataError, match=r"format_version must be in 1\.\.\d, got .*; use the"):
+    with pytest.raises(
+        DataError, match="format_version must be 2, got .*; use the version .* that wrote it"
+    ):
         load_artifact(model)
 
 
@@ -104,19 +86,21 @@ def test_a_rename_that_fails_leaves_the_older_model_in_place(
     (old / "of-the-older-one.txt").write_text("precious")
     artifact, rename = load_artifact(model), os.replace
     weights, seen = artifact.model.state_dict(), artifact.seen
-    for last in ("export", "model"):  # what export and save_artifact call the new folder
 
-        def failing(source: Path, target: Path, last: str = last) -> None:
-            if Path(source).name == last:
-                raise OSError("the disk is gone")
-            rename(source, target)
+    def failing(source: Path, target: Path) -> None:
+        if Path(target) == old and Path(source).name == "new":
+            raise OSError("the disk is gone")
+        rename(source, target)
 
-        monkeypatch.setattr(os, "replace", failing)
+    monkeypatch.setattr(os, "replace", failing)
+    for write in (
+        lambda: export(model, old, overwrite=True),
+        lambda: save_artifact(
+            old, weights, artifact.config, model, seen=seen, card={}, calibrations={}
+        ),
+    ):
         with pytest.raises(OSError, match="the disk is gone"):
-            if last == "export":
-                export(model, old, overwrite=True)
-            else:
-                save_artifact(old, weights, artifact.config, model, seen, {}, {})
+            write()
         assert (old / "of-the-older-one.txt").read_text() == "precious"
         assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "old"]
 

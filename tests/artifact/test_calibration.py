@@ -126,7 +126,15 @@ def test_an_evaluation_applies_the_map_of_the_model(
 ) -> None:
     trained, shift = load_artifact(run), Calibration((0.0,), (1.0,), rows=9)
     weights, out = trained.model.state_dict(), tmp_path / "model"
-    save_artifact(out, weights, trained.config, run / "model", trained.seen, {}, {"watch": shift})
+    save_artifact(
+        out,
+        weights,
+        trained.config,
+        run / "model",
+        seen=trained.seen,
+        card={},
+        calibrations={"watch": shift},
+    )
     watch = evaluate_artifact(out, "val", prepared)["tasks"]["watch"]
     # Sigmoids of shifted logits: probabilities 0.1 to 0.25 too high where they were about right.
     assert watch["ece_calibrated"] > watch["ece"] + 0.1

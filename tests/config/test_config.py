@@ -12,15 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys_moe.cli.training import resolve
-from recsys_moe.config.settings import (
-    Config,
-    ConfigError,
-    configs_folder,
-    merge,
-    parse_config,
-    parse_set,
-    read_config_file,
-)
+from recsys_moe.config.files import configs_folder, merge, parse_set, read_config_file
+from recsys_moe.config.settings import Config, ConfigError, parse_config
 from recsys_moe.routers import ROUTERS
 
 SHIPPED = sorted(configs_folder().glob("*.yaml"))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from recsys_moe.cli import app, main
 from recsys_moe.config.diff import differences, flat, read_resolved, shown
-from recsys_moe.config.settings import configs_folder, merge
+from recsys_moe.config.files import configs_folder, merge
 
 SHIPPED = sorted(path.stem for path in configs_folder().glob("*.yaml"))
 VALUES = st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.integers())

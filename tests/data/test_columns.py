@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from recsys_moe.config.settings import parse_config
-from recsys_moe.data.columns import Batch, Columns, EvalBatches, TrainBatches, load_columns
+from recsys_moe.data.batches import EvalBatches, TrainBatches
+from recsys_moe.data.columns import Batch, Columns, load_columns
 from recsys_moe.schema import DataError, Schema
 from recsys_moe.train.loader import RecDataModule
 
@@ -27,7 +28,7 @@ def numbered(rows: int) -> Columns:
 
 
 def epoch(columns: Columns, schema: Schema, seed: int = 0, rate: float = 0.0) -> list[Batch]:
-    return list(TrainBatches(columns, schema, 64, rate, seed))
+    return list(TrainBatches(columns, schema, 64, unseen_rate=rate, seed=seed))
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def schema(prepared: Path) -> Schema:
 def test_an_epoch_holds_every_row_once_and_keeps_the_partial_batch(schema: Schema) -> None:
     batches = epoch(numbered(200), schema)
     assert [len(batch.user) for batch in batches] == [64, 64, 64, 8]
-    assert len(TrainBatches(numbered(200), schema, 64, 0.0, 0)) == 4
+    assert len(TrainBatches(numbered(200), schema, 64, unseen_rate=0.0, seed=0)) == 4
     assert sorted(torch.cat([batch.user for batch in batches]).tolist()) == list(range(200))
     assert all(torch.equal(batch.user, batch.item) for batch in batches)  # rows stay together
 

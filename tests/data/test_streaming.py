@@ -16,14 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys_moe.config.settings import parse_config
-from recsys_moe.data.columns import (
-    Batch,
-    Columns,
-    EvalBatches,
-    StoredColumns,
-    TrainBatches,
-    load_columns,
-)
+from recsys_moe.data.batches import EvalBatches, TrainBatches
+from recsys_moe.data.columns import Batch, Columns, StoredColumns, load_columns
 from recsys_moe.data.streaming import (
     StreamBatches,
     StreamEvalBatches,
@@ -100,17 +94,19 @@ def test_all_ranks_together_see_each_row_once_in_equally_many_batches(
     rows = sum(sizes)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder:
         stored = store(Path(folder), sizes)  # type: ignore[arg-type]
-        window = case["window"]
+        window, options = case["window"], {"unseen_rate": 0.0, "seed": seed}
         ranks = [
             StreamBatches(
-                *(stored, stored.schema, size, 0.0, seed), window=window, rank=rank, world=world
+                stored, stored.schema, size, **options, window=window, rank=rank, world=world
             )  # type: ignore[call-overload]
             for rank in range(world)  # type: ignore[call-overload]
         ]
         found = [users(list(batches)) for batches in ranks]
-    common = (numbered(rows), stored.schema, size, 0.0, seed)
+    columns = numbered(rows)
     memory = [
-        users(list(TrainBatches(*common, rank=rank, world=world)))  # type: ignore[arg-type]
+        users(
+            list(TrainBatches(columns, stored.schema, size, **options, rank=rank, world=world))  # type: ignore[arg-type]
+        )
         for rank in range(world)  # type: ignore[call-overload]
     ]
     for epoch in (found, memory):
@@ -129,14 +125,15 @@ def test_fewer_rows_than_processes_are_refused(tmp_path: Path) -> None:
         (TrainBatches, numbered(2), {}),
     ):
         with pytest.raises(DataError, match="training has 2 rows for 3 devices; use at most 2"):
-            kind(rows, stored.schema, 4, 0.0, 0, world=3, **more)  # type: ignore[operator]
+            kind(rows, stored.schema, 4, unseen_rate=0.0, seed=0, world=3, **more)  # type: ignore[operator]
 
 
 def test_several_processes_take_the_rows_and_hidden_ids_of_one_with_larger_batches() -> None:
     columns, schema = numbered(1000), schema_of(1000)
-    whole = list(TrainBatches(columns, schema, 96, 0.2, 5))
+    draws = {"unseen_rate": 0.2, "seed": 5}
+    whole = list(TrainBatches(columns, schema, 96, **draws))
     shares = [
-        list(TrainBatches(columns, schema, 32, 0.2, 5, rank=rank, world=3)) for rank in range(3)
+        list(TrainBatches(columns, schema, 32, **draws, rank=rank, world=3)) for rank in range(3)
     ]
     assert len(whole) == 11  # 1000 = 10 * 96 + 40; the last 40 rows are shared 13, 13, 14
     assert [len(share[-1].user) for share in shares] == [13, 13, 14]
@@ -154,11 +151,11 @@ def test_a_later_start_leaves_out_batches_and_changes_none(
     stored = store(tmp_path, [20, 13, 30, 4])
 
     def batches(start: int) -> list[list[int]]:
-        common = (8, 0.3, 2)
+        draws = {"unseen_rate": 0.3, "seed": 2}
         if kind == "memory":
-            loader = TrainBatches(stored.load(), stored.schema, *common, start=start)
+            loader = TrainBatches(stored.load(), stored.schema, 8, **draws, start=start)
         else:
-            loader = StreamBatches(stored, stored.schema, *common, window=window, start=start)  # type: ignore[assignment]
+            loader = StreamBatches(stored, stored.schema, 8, **draws, window=window, start=start)  # type: ignore[assignment]
         assert len(loader) == 9  # of the whole epoch: 67 rows = 8 * 8 + 3
         return users(list(loader))
 
@@ -173,10 +170,12 @@ def test_windows_that_are_skipped_are_not_read(
     read: list[int] = []
     group = stored.group
     monkeypatch.setattr(stored, "group", lambda n: (read.append(n), group(n))[1])
-    list(StreamBatches(stored, stored.schema, 8, 0.0, 0, window=32, start=12))
+    list(StreamBatches(stored, stored.schema, 8, unseen_rate=0.0, seed=0, window=32, start=12))
     assert len(read) == 2  # batches 12 to 15 are the last window of 32 rows: two row groups
     read.clear()
-    shares = StreamBatches(stored, stored.schema, 8, 0.0, 0, window=32, rank=1, world=4)
+    shares = StreamBatches(
+        stored, stored.schema, 8, unseen_rate=0.0, seed=0, window=32, rank=1, world=4
+    )
     list(shares)
     assert len(read) == 2  # a fourth of the rows
 
@@ -185,7 +184,8 @@ def test_windows_mix_the_rows_of_several_row_groups_and_epochs_differ(tmp_path: 
     stored = store(tmp_path, [10] * 10)
 
     def order(seed: int) -> list[int]:
-        return sum(users(list(StreamBatches(stored, stored.schema, 5, 0.0, seed, window=50))), [])
+        batches = StreamBatches(stored, stored.schema, 5, unseen_rate=0.0, seed=seed, window=50)
+        return sum(users(list(batches)), [])
 
     first = order(1)
     assert first == order(1) != order(2)
@@ -198,8 +198,8 @@ def test_every_window_and_process_draws_its_own(tmp_path: Path) -> None:
     stored = store(tmp_path, [10] * 20)
 
     def hidden(rank: int) -> list[list[bool]]:
-        common = (stored, stored.schema, 10, 0.5, 0)
-        batches = StreamBatches(*common, window=50, rank=rank, world=2)
+        draws = {"unseen_rate": 0.5, "seed": 0}
+        batches = StreamBatches(stored, stored.schema, 10, **draws, window=50, rank=rank, world=2)
         flat = torch.cat([batch.user for batch in batches]) == IDS
         return [window.tolist() for window in flat.split(50)]
 

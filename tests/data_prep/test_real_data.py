@@ -96,6 +96,7 @@ def test_ml1m_titles_and_people_are_there(ml1m: Path) -> None:
     }
 
 
+@pytest.mark.serial
 def test_ml1m_takes_under_five_seconds_and_one_gigabyte(real_data: Path, tmp_path: Path) -> None:
     """Processor time, imports included: the clock on the wall depends on what else runs."""
     code = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from data_prep.split import hashing
 from data_prep.table import chunks, engines
 from data_prep.table import stream as table_stream
 from data_prep.write import parts
+from recsys_moe.cli import app
 from recsys_moe.schema import SPLITS, ConfigError, DataError
 from tests.data_prep.samples import IDS, columns, frame, hashes, raw_rows, save
 
@@ -205,8 +205,6 @@ def test_without_dask_the_extra_is_named(
     for name in [name for name in sys.modules if name.split(".")[0] == absent]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, absent, None)
-    monkeypatch.delitem(sys.modules, "data_prep.table.dask_table", raising=False)
-    monkeypatch.delattr("data_prep.table.dask_table", raising=False)
     message = rf'needs {absent}; pip install "recsys-moe\[cluster\]"'
     with pytest.raises(ConfigError, match=message):
         engines.mapper("dask", scheduler)
@@ -264,16 +262,13 @@ def test_a_file_that_cannot_be_used_is_named(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_the_command_line_streams(tmp_path: Path) -> None:
+def test_the_command_line_streams(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = save(log().drop_duplicates(["who", "what"]), tmp_path / "x.parquet")
     words = ["--user", "who", "--item", "what", "--task", "watch:binary=clicked", "--json"]
     words += ["--out", str(tmp_path / "stream"), "--engine", "stream", "--max-memory-mb", "64"]
-    command = [sys.executable, "-m", "recsys_moe.cli", "prepare", "table", "--protocol", "hash"]
-    run = subprocess.run(
-        [*command, "--input", str(source), *words], capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr
+    words += ["--protocol", "hash", "--input", str(source)]
+    assert app(["prepare", "table", *words], standalone_mode=False) is None
     ids = {"user": "who", "item": "what", "tasks": ["watch:binary=clicked"]}
     schema = table.prepare(tmp_path / "memory", input=source, protocol="hash", **ids)
-    assert json.loads(run.stdout) == json.loads(schema.to_json())
+    assert json.loads(capsys.readouterr().out) == json.loads(schema.to_json())
     assert hashes(tmp_path / "memory") == hashes(tmp_path / "stream")

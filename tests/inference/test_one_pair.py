@@ -134,7 +134,7 @@ def test_pairs_that_are_routed_together_are_never_taken_one_by_one(
     raw["data"]["eval_batch_size"] = 40  # a multiple of its eval_group
     config = parse_config({**raw, "model": {**raw["model"], "router": SETTINGS[name]}})
     weights, out = trained.model.state_dict(), tmp_path / "model"
-    save_artifact(out, weights, config, run / "model", trained.seen, {}, {})
+    save_artifact(out, weights, config, run / "model", seen=trained.seen, card={}, calibrations={})
     assert Predictor.load(out)._scorer.one_by_one == 0
 
 

@@ -71,7 +71,8 @@ def rivals(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = parse_config({"model": {**TINY_MODEL, "router": {"name": "expert_choice"}}})
     data, out = run / "model", tmp_path_factory.mktemp("rivals") / "model"
     weights = build_model(config, Schema.load(data)).state_dict()
-    save_artifact(out, weights, config, data, load_file(data / "seen.safetensors"), {}, {})
+    seen = load_file(data / "seen.safetensors")
+    save_artifact(out, weights, config, data, seen=seen, card={}, calibrations={})
     return out
 
 

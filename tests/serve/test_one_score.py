@@ -17,7 +17,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recsys_moe.artifact.export import FORMATS, export
+from recsys_moe.artifact.export import export
+from recsys_moe.artifact.graphs import FORMATS
 from recsys_moe.inference.predictor import Predictor
 from tests.serve.test_server import running
 

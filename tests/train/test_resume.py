@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from recsys_moe.config.settings import Config, parse_config
-from recsys_moe.data.columns import TrainBatches
+from recsys_moe.data.batches import TrainBatches
 from recsys_moe.errors import ConfigError, DataError, Interrupted
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.fit import _trainer, fit

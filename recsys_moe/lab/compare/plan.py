@@ -8,19 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from recsys_moe.artifact.evaluate import task_weights
 from recsys_moe.artifact.run_folder import data_hashes
 from recsys_moe.config.diff import flat
-from recsys_moe.config.settings import (
-    Config,
-    merge,
-    merge_all,
-    nested,
-    parse_config,
-    router_name,
-    router_section,
-    select_router,
-)
+from recsys_moe.config.files import merge, merge_all, nested, router_name, router_section
+from recsys_moe.config.settings import Config, parse_config, select_router, task_weights
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.files import write_json
 from recsys_moe.lab.jobs.plan_file import (

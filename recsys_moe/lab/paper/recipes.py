@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from recsys_moe.config.settings import configs_folder, read_config_file
+from recsys_moe.config.files import configs_folder, read_config_file
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.section import Section
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recsys_moe.config.settings import merge_all, nested, parse_set, read_config_file
+from recsys_moe.config.files import merge_all, nested, parse_set, read_config_file
 from recsys_moe.errors import ConfigError
 from recsys_moe.lab.paper.recipes import Recipe
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recsys_moe.config.settings import merge, nested
+from recsys_moe.config.files import merge, nested
 from recsys_moe.lab.compare.run import Comparison
 from recsys_moe.lab.paper import study, tuning
 from recsys_moe.lab.paper.request import PaperRequest

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recsys_moe.config.settings import merge, read_config_file
+from recsys_moe.config.files import merge, read_config_file
 from recsys_moe.errors import ConfigError
 from recsys_moe.lab.compare.plan import ComparisonRequest
 from recsys_moe.lab.compare.results import Results

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recsys_moe.config.diff import flat
-from recsys_moe.config.settings import merge, parse_config, read_config_file, select_router
+from recsys_moe.config.files import merge, read_config_file
+from recsys_moe.config.settings import parse_config, select_router
 from recsys_moe.lab.jobs.local_runs import check_failures
 from recsys_moe.lab.paper import drawing
 from recsys_moe.lab.paper.recipes import Recipe

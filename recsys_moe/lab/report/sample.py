@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact.evaluate import Evaluation
+from recsys_moe.artifact.evaluation import Evaluation
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.artifact.routing_history import take_rows, top_expert
-from recsys_moe.data.columns import Columns, EvalBatches, Rows
+from recsys_moe.data.batches import EvalBatches
+from recsys_moe.data.columns import Columns, Rows
 from recsys_moe.routers import Routing
 
 

@@ -8,10 +8,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from recsys_moe.artifact.evaluate import task_weights
 from recsys_moe.artifact.run_folder import data_hashes
 from recsys_moe.config.diff import flat
-from recsys_moe.config.settings import Config, merge, parse_config
+from recsys_moe.config.files import merge
+from recsys_moe.config.settings import Config, parse_config, task_weights
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.files import write_json
 from recsys_moe.lab.compare.plan import parse_weights

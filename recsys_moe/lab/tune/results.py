@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from recsys_moe.config.settings import merge_all, nested, parse_config
+from recsys_moe.config.files import merge_all, nested
+from recsys_moe.config.settings import parse_config
 from recsys_moe.files import write_json, write_text
 from recsys_moe.lab.jobs.lab_run import LabRun
 from recsys_moe.lab.tune import curve as tune_curve

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from recsys_moe.config.settings import merge, nested, parse_config
+from recsys_moe.config.files import merge, nested
+from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 
 Raw = dict[str, Any]

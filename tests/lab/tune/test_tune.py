@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from recsys_moe import cli
-from recsys_moe.config.settings import read_config_file
+from recsys_moe.config.files import read_config_file
 from recsys_moe.lab.compare.plan import ComparisonRequest
 from recsys_moe.lab.compare.plan import make_plan as make_comparison
 from recsys_moe.lab.tune.run import tune

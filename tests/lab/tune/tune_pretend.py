@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from recsys_moe.config.settings import parse_config, read_config_file
+from recsys_moe.config.files import read_config_file
+from recsys_moe.config.settings import parse_config
 from recsys_moe.lab.jobs.executor import Job, Outcome
 from recsys_moe.lab.tune import results as tune_results
 from recsys_moe.lab.tune.plan import StudyRequest

@@ -17,9 +17,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from recsys_moe.artifact.evaluate import Evaluation, evaluate_model, merged
+from recsys_moe.artifact.evaluation import Evaluation, evaluate_model, merged
 from recsys_moe.config.settings import Config, parse_config
-from recsys_moe.data.columns import Batch, part_bounds
+from recsys_moe.data.batches import part_bounds
+from recsys_moe.data.columns import Batch
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.processes.devices import Counts, on_first, step_counts
@@ -103,7 +104,7 @@ def evaluations(config: Config, data: RecDataModule) -> tuple[dict[str, Any], di
         for batch in data.val_batches(rank=dist.get_rank(), world=WORLD):
             evaluation.update(module.model(batch.user, batch.item), batch.labels)
     both = on_first(evaluation, lambda found: merged(found).result("val"))
-    return both, evaluate_model(module.model, data.val_batches(), data.schema, config, "val")
+    return both, evaluate_model(module.model, data.val_batches(), data.schema, config, split="val")
 
 
 def main() -> None:

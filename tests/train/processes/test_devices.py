@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from recsys_moe.artifact.evaluate import Evaluation, merged
+from recsys_moe.artifact.evaluation import Evaluation, merged
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import Batch, load_columns
 from recsys_moe.errors import ConfigError

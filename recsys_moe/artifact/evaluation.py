@@ -1,0 +1,153 @@
+"""Exact evaluation of a model on rows: task metrics, loss, routing load. Axes: B batch, T tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recsys_moe.artifact.calibration import Calibrations, fit_calibrations
+from recsys_moe.artifact.metrics import METRICS, BinaryMetrics, RoutingMetrics, TaskMetrics
+from recsys_moe.config.settings import Config, task_weights
+from recsys_moe.data.columns import Batch
+from recsys_moe.model.network import MultiTaskMoE, Output
+from recsys_moe.model.tasks import row_losses
+from recsys_moe.schema import Schema
+
+
+class Evaluation:
+    """Accumulates batches of a split; `result()` is the object of `evaluate --json`."""
+
+    def __init__(
+        self, schema: Schema, config: Config, calibrations: Calibrations | None = None
+    ) -> None:
+        self.tasks = schema.tasks
+        self.weights = task_weights(config, schema.tasks)
+        self.batchwise_rows = config.data.batchwise_rows
+        self.metrics = [METRICS[task.kind]() for task in self.tasks]
+        for task, metrics in zip(self.tasks, self.metrics, strict=True):
+            if isinstance(metrics, BinaryMetrics):
+                metrics.calibration = (calibrations or {}).get(task.name)
+        self.routing = [RoutingMetrics() for _ in self.tasks]
+        self.union = RoutingMetrics()
+        self.rows = 0
+        self.batchwise_sum = 0.0
+
+    def update(self, output: Output, labels_BT: Tensor) -> None:
+        """Add a batch. Row order matters for `loss_batchwise` alone."""
+        for t, metrics in enumerate(self.metrics):
+            metrics.update(output.logits_BT[:, t], labels_BT[:, t])
+            self.routing[t].update(output.routings[t].selected_BE)
+        selected_BTE = torch.stack([routing.selected_BE for routing in output.routings], 1)
+        self.union.update(selected_BTE.any(1))
+        self.rows += len(labels_BT)
+        self.batchwise_sum += self._batchwise(output.logits_BT, labels_BT)
+
+    def merge(self, other: Evaluation) -> None:
+        """Add what `other` has seen; its rows come behind those of this one."""
+        for part, more in zip(self._parts(), other._parts(), strict=True):
+            part.merge(more)  # type: ignore[arg-type]
+        self.rows += other.rows
+        self.batchwise_sum += other.batchwise_sum
+
+    def calibrate(self) -> Calibrations:
+        """Fit the calibrations of the binary tasks on the rows seen, and judge by them."""
+        for task, metrics in zip(self.tasks, self.metrics, strict=True):
+            if isinstance(metrics, BinaryMetrics):
+                logits_N1, labels_N1 = (c.values[:, None] for c in (metrics.logits, metrics.labels))
+                metrics.calibration = fit_calibrations(logits_N1, labels_N1, [task]).get(task.name)
+        return self.calibrations
+
+    @property
+    def calibrations(self) -> Calibrations:
+        """In use, by task name."""
+        return {
+            task.name: metrics.calibration
+            for task, metrics in zip(self.tasks, self.metrics, strict=True)
+            if isinstance(metrics, BinaryMetrics) and metrics.calibration is not None
+        }
+
+    def _parts(self) -> list[TaskMetrics | RoutingMetrics]:
+        return [*self.metrics, *self.routing, self.union]
+
+    def _batchwise(self, logits_BT: Tensor, labels_BT: Tensor) -> float:
+        """Sum over groups of `batchwise_rows` rows of size x weighted mean loss of the group.
+
+        The papers' code averages each evaluation batch over its own labelled rows and the batches
+        by their size, which differs slightly from the exact mean over all labelled rows.
+        """
+        total = logits_BT.new_zeros((), dtype=torch.float64)
+        group_rows = self.batchwise_rows
+        sizes = torch.tensor([len(part) for part in labels_BT[:, 0].split(group_rows)])
+        group_B = torch.arange(len(labels_BT), device=labels_BT.device) // group_rows
+        for t, task in enumerate(self.tasks):
+            losses_B, mask_B = row_losses(task.kind, logits_BT[:, t], labels_BT[:, t])
+            sums = total.new_zeros(len(sizes)).index_add_(0, group_B, losses_B.double())
+            counts = total.new_zeros(len(sizes)).index_add_(0, group_B, mask_B.double())
+            total += self.weights[t] * (sizes.to(sums) * sums / counts.clamp(min=1)).sum()
+        return float(total)
+
+    def result(self, split: str) -> dict[str, Any]:
+        """Plain numbers; a metric that is undefined on these rows is None.
+
+        `experts_per_example`: distinct experts over all tasks, which is what the layer evaluates.
+        """
+        tasks = {t.name: m.compute() for t, m in zip(self.tasks, self.metrics, strict=True)}
+        losses = [tasks[task.name][METRICS[task.kind].loss] or 0.0 for task in self.tasks]
+        return {
+            "split": split,
+            "rows": self.rows,
+            "loss": sum(w * loss for w, loss in zip(self.weights, losses, strict=True)),
+            "loss_batchwise": self.batchwise_sum / max(self.rows, 1),
+            "tasks": tasks,
+            "experts_per_example": self.union.compute()["experts_per_example"],
+            "routing": {
+                task.name: routing.compute()
+                for task, routing in zip(self.tasks, self.routing, strict=True)
+            },
+        }
+
+
+def merged(parts: Iterable[Evaluation]) -> Evaluation:
+    """One evaluation of the rows of all `parts`, in their order; the first one is changed."""
+    first, *others = parts
+    for other in others:
+        first.merge(other)
+    return first
+
+
+def evaluate_model(
+    model: MultiTaskMoE,
+    batches: Iterable[Batch],
+    schema: Schema,
+    config: Config,
+    *,
+    split: str,
+    progress: Callable[[int], None] = lambda rows: None,
+    calibrations: Calibrations | None = None,
+) -> dict[str, Any]:
+    """Evaluate `model` in evaluation mode on its own device; `progress` is told rows done."""
+    evaluation = Evaluation(schema, config, calibrations)
+    add_rows(evaluation, model, batches, config, progress=progress)
+    return evaluation.result(split)
+
+
+@torch.inference_mode()
+def add_rows(
+    evaluation: Evaluation,
+    model: MultiTaskMoE,
+    batches: Iterable[Batch],
+    config: Config,
+    *,
+    progress: Callable[[int], None] = lambda rows: None,
+) -> None:
+    """Score `batches` by `model` in evaluation mode and add them to `evaluation`."""
+    model.eval()
+    model.reseed(config.trainer.seed)  # only routers that sample at inference draw
+    device = model.user_embedding.weight.device
+    for batch in batches:
+        user, item, labels = (tensor.to(device) for tensor in batch)
+        evaluation.update(model(user, item), labels)
+        progress(len(labels))

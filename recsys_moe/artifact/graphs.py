@@ -1,0 +1,189 @@
+"""The model as a graph for other runtimes: written, read again, compared with the model, timed."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.artifact.parity import Runner, check_parity, parity_rows
+from recsys_moe.files import sha256_file
+from recsys_moe.model.tasks import KINDS
+
+INPUTS = ("user", "item")
+LATENCY_ROWS = (1, 1000)
+LATENCY_RUNS = 20
+
+
+class Graph(nn.Module):
+    """What is exported: (B,) int64 `user` and `item` indices -> the outputs named in `outputs`.
+
+    `predictions` (B, T) float32, one column per task in the order of the schema: a probability for
+    binary tasks, a value for regression. `calibrated`, the same with the calibrated probability
+    where there is one; only for models that have a calibration.
+    """
+
+    def __init__(self, artifact: Artifact) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(artifact.model)
+        self.tasks = artifact.schema.tasks
+        self.calibration = artifact.calibration
+        self.outputs = ("predictions", "calibrated")[: 2 if self.calibration else 1]
+
+    def forward(self, user: Tensor, item: Tensor) -> tuple[Tensor, ...]:
+        logits_BT = self.model(user, item).logits_BT
+        raw = [KINDS[task.kind].link(logits_BT[:, t]) for t, task in enumerate(self.tasks)]
+        predictions_BT = torch.stack(raw, dim=1)
+        if not self.calibration:
+            return (predictions_BT,)
+        better = {
+            t: self.calibration[task.name].apply(logits_BT[:, t])
+            for t, task in enumerate(self.tasks)
+            if task.name in self.calibration
+        }
+        calibrated = [better.get(t, column_B) for t, column_B in enumerate(raw)]
+        return predictions_BT, torch.stack(calibrated, dim=1)
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a graph is written to a file and run from it again."""
+
+    file: str
+    packages: tuple[str, ...]
+    write: Callable[[ExportedProgram, Path, tuple[str, ...]], None]
+    load: Callable[[Path], Runner]
+
+
+def _write_pt2(program: ExportedProgram, path: Path, outputs: tuple[str, ...]) -> None:
+    torch.export.save(program, path)
+
+
+def _load_pt2(path: Path) -> Runner:
+    module = torch.export.load(path).module()
+    return lambda user, item: tuple(module(user, item))
+
+
+def _write_onnx(program: ExportedProgram, path: Path, outputs: tuple[str, ...]) -> None:
+    exported = torch.onnx.export(
+        program,
+        input_names=INPUTS,
+        output_names=outputs,
+        dynamic_shapes={name: {0: "rows"} for name in INPUTS},  # the name in the file
+        dynamo=True,
+        verbose=False,
+    )
+    assert exported is not None
+    exported.save(path)
+
+
+def _load_onnx(path: Path) -> Runner:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    def run(user: Tensor, item: Tensor) -> tuple[Tensor, ...]:
+        outputs = session.run(None, {"user": user.numpy(), "item": item.numpy()})
+        return tuple(map(torch.from_numpy, outputs))
+
+    return run
+
+
+def _write_aoti(program: ExportedProgram, path: Path, outputs: tuple[str, ...]) -> None:
+    torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+
+
+def _load_aoti(path: Path) -> Runner:
+    package = torch._inductor.aoti_load_package(str(path))
+    return lambda user, item: tuple(package(user, item))
+
+
+FORMATS = {
+    "pt2": Format("model.pt2", (), _write_pt2, _load_pt2),
+    "onnx": Format("model.onnx", ("onnx", "onnxscript", "onnxruntime"), _write_onnx, _load_onnx),
+    "aoti": Format("model.aoti.pt2", (), _write_aoti, _load_aoti),
+}
+
+
+def export_graph(artifact: Artifact) -> ExportedProgram:
+    """The model as one graph with a free number of rows, at least 1."""
+    graph = Graph(artifact).eval()
+    graph.model.moe.dispatch = "dense"  # static shapes; the sparse path loops over experts
+    user, item = parity_rows(artifact)
+    rows = Dim("rows", min=1)
+    shapes = {name: {0: rows} for name in INPUTS}
+    with _quiet():
+        return torch.export.export(graph, (user[:3], item[:3]), dynamic_shapes=shapes)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporters' remarks on their own work."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def write_graphs(
+    artifact: Artifact, folder: Path, formats: Sequence[str], progress: Callable[[str], None]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and report of `model` (PyTorch itself, for its latency) and of each format.
+
+    Raises RunError where a graph differs from the model.
+    """
+    if not formats:
+        return
+    program, reference = export_graph(artifact), Graph(artifact).eval()
+    rows = parity_rows(artifact)
+    yield "model", {"latency_ms": _latency(reference, *rows)}
+    for name in dict.fromkeys(formats):
+        progress(name)
+        path = folder / FORMATS[name].file
+        with _quiet():
+            FORMATS[name].write(program, path, reference.outputs)
+            runner = FORMATS[name].load(path)
+        parity = check_parity(name, runner, reference, artifact)
+        files = sorted(folder.glob(f"{path.name}*"))  # ONNX above 2 GB has a second one
+        yield (
+            name,
+            {
+                "files": {file.name: sha256_file(file) for file in files},
+                "bytes": sum(file.stat().st_size for file in files),
+                "latency_ms": _latency(runner, *rows),
+                "parity": parity.to_json(),
+            },
+        )
+
+
+@torch.inference_mode()
+def _latency(runner: Runner, user: Tensor, item: Tensor) -> dict[str, float]:
+    """Median milliseconds of a call by number of rows, after three calls to warm up."""
+    medians = {}
+    for rows in LATENCY_ROWS:
+        seconds = []
+        for _ in range(3 + LATENCY_RUNS):
+            start = time.perf_counter()
+            runner(user[:rows], item[:rows])
+            seconds.append(time.perf_counter() - start)
+        medians[str(rows)] = round(1000 * statistics.median(seconds[3:]), 3)
+    return medians

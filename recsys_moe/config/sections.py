@@ -1,0 +1,181 @@
+"""The sections of a configuration: every key with its default, its range and what it does."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, WithJsonSchema, model_validator
+
+from recsys_moe.config.text import router_schema
+from recsys_moe.model import lazy_adam
+from recsys_moe.routers import RouterConfig, find_router
+from recsys_moe.routers.moesart import MoesartRouter
+from recsys_moe.section import Section
+
+DEFAULT_ROUTER = "moesart"
+
+
+def _window(value: Any) -> Any:
+    if value != "auto" and (type(value) is not int or value < 1):
+        raise ValueError(
+            f"data.shuffle_window must be auto or a number of rows from 1 on, got {value!r}; "
+            "e.g. data.shuffle_window=auto"
+        )
+    return value
+
+
+class DataConfig(Section):
+    eval_batch_size: int = Field(default=2048, ge=1)
+    """Rows per batch in validation and evaluation, rounded up to whole groups of `batchwise_rows`;
+    changes speed and memory, not results."""
+    batchwise_rows: int = Field(default=128, ge=1)
+    """Rows per batch of `loss_batchwise`, the paper's mean of per-batch losses."""
+    unseen_rate: float = Field(default=0.002, ge=0, lt=1)
+    """Share of training rows whose user (and, independently, item) is hidden, which trains the
+    row that stands for ids never seen."""
+    max_memory_mb: int = Field(default=4096, ge=1)
+    """Most memory for the rows of a split, in 2**20 bytes; larger splits are read from disk again
+    in every epoch. See docs/large_data.md."""
+    shuffle_window: Annotated[Literal["auto"] | int, BeforeValidator(_window)] = "auto"
+    """Training rows held and shuffled at once; `auto`: as many as fit in max_memory_mb. A window
+    that holds them all shuffles all of them."""
+
+
+def _router(value: Any) -> Any:
+    if isinstance(value, RouterConfig):
+        return value
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, dict):
+        raise ValueError(
+            f"model.router must be a name or a mapping with one, got {value!r}; "
+            "e.g. model.router.name=topk"
+        )
+    name = str(value.get("name", DEFAULT_ROUTER))
+    return find_router(name).Config.model_validate({**value, "name": name})
+
+
+class ModelConfig(Section):
+    embedding_dim: int = Field(default=128, ge=1)
+    """Width of the user embedding and of the item embedding."""
+    num_experts: int = Field(default=16, ge=1)
+    expert_dim: int = Field(default=256, ge=1)
+    """Units of each expert (one Dense + ReLU layer)."""
+    tower_dims: tuple[Annotated[int, Field(ge=1)], ...] = (256,)
+    """Widths of the Dense + ReLU layers between mixture and head, per task."""
+    dropout: float = Field(default=0.5, ge=0, lt=1)
+    """Rate inside each expert, after the ReLU."""
+    dispatch: Literal["auto", "sparse", "dense"] = "auto"
+    """How experts are computed: chosen pairs only, all of them, or what the router allows."""
+    router: Annotated[
+        SerializeAsAny[RouterConfig],
+        BeforeValidator(_router),
+        WithJsonSchema(router_schema(DEFAULT_ROUTER)),
+    ] = Field(default_factory=MoesartRouter.Config)
+    """Every router has keys of its own: `recsys-moe config show --router NAME` explains them."""
+
+    @model_validator(mode="after")
+    def _router_fits(self) -> ModelConfig:
+        self.router.check(self.num_experts)
+        return self
+
+
+class TaskConfig(Section):
+    weight: float = Field(ge=0, allow_inf_nan=False, examples=[0.9])
+    """Weight of the task in the loss; overrides the one in schema.json."""
+
+
+class PenaltyConfig(Section):
+    trimmed_lasso: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of the probability mass off the k largest experts, summed over tasks."""
+    switch: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of Switch load balancing: 1 at balance, num_experts / k at collapse. Here and in
+    `load` a router with k = num_experts is judged by its most probable one. Usual: 0.01."""
+    importance: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of the squared coefficient of variation (population variance) of the routing weights
+    summed per expert. Usual: 0.005 to 0.1."""
+    load: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of the squared coefficient of variation (population variance) of the smooth load: the
+    chance of each expert to be among the k if its noise of std 1/num_experts (or, with noisy topk,
+    of the learned size) were drawn again. Usual: 0.005 to 0.1."""
+    z_loss: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of the mean squared log-sum-exp of the router's logits. Usual: 0.001."""
+
+
+class OptimConfig(Section):
+    lr: float = Field(default=4e-4, gt=0, allow_inf_nan=False)
+    """Learning rate of Adam; the paper searched 5e-5..5e-4."""
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (
+        0.9,
+        0.999,
+    )
+    eps: float = Field(default=1e-7, gt=0, allow_inf_nan=False)
+    """Adam's epsilon; 1e-7 is Keras' default, PyTorch's is 1e-8."""
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    schedule: Literal["constant", "cosine"] = "constant"
+    """`cosine` decays the learning rate to 0 over trainer.max_epochs."""
+    embeddings: Literal["auto", "dense", "lazy"] = "auto"
+    """`lazy` moves rows of the embedding tables when they are read and leaves the same weights as
+    `dense` within rounding; `auto` is lazy for large tables on a CPU."""
+
+    @model_validator(mode="after")
+    def _lazy_is_exact(self) -> OptimConfig:
+        if self.embeddings == "lazy" and self.weight_decay:
+            raise ValueError(
+                "optim.embeddings must be dense or auto with optim.weight_decay > 0, got lazy; "
+                "decay moves every row in every step"
+            )
+        if self.embeddings == "lazy" and not lazy_adam.fits(self.betas):
+            raise ValueError(
+                "optim.embeddings must be dense or auto unless 1 - beta2 <= 0.11 (1 - beta1), "
+                f"got lazy with optim.betas={list(self.betas)}"
+            )
+        return self
+
+
+class TrainerConfig(Section):
+    max_epochs: int = Field(default=100, ge=1)
+    batch_size: int = Field(default=512, ge=1)
+    patience: int = Field(default=25, ge=1)
+    """Epochs without a better validation loss before training stops."""
+    min_delta: float = Field(default=0.0, ge=0)
+    seed: int = Field(default=0, ge=0)
+    """Drives every random stream: initialisation, shuffling, dropout, each task's router."""
+    precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true"
+    accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
+    devices: int = Field(default=1, ge=1)
+    """Devices of each machine, with a process each. See docs/devices.md."""
+    num_nodes: int = Field(default=1, ge=1)
+    """Machines that train together."""
+    log_every_n_steps: int = Field(default=100, ge=1)
+    shard_embeddings: bool = False
+    """Divide the rows of the embedding tables and their optimizer state among the devices, instead
+    of a copy on each. See docs/large_embeddings.md."""
+    checkpoint_every_n_steps: int = Field(default=10_000, ge=1)
+    """Steps between checkpoints inside an epoch; the end of an epoch always has one."""
+
+    @property
+    def processes(self) -> int:
+        return self.devices * self.num_nodes
+
+    @property
+    def is_sharded(self) -> bool:
+        return self.shard_embeddings and self.processes > 1
+
+    @model_validator(mode="after")
+    def _shards_step_together(self) -> TrainerConfig:
+        if self.is_sharded and self.precision == "16-mixed":
+            raise ValueError(
+                "trainer.precision must be 32-true, bf16-mixed or 64-true with "
+                "trainer.shard_embeddings=true, got 16-mixed, where each device would scale alone"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _batch_is_shared_out(self) -> TrainerConfig:
+        if self.batch_size % self.processes:
+            raise ValueError(
+                "trainer.batch_size, which all devices share, must be a multiple of "
+                f"trainer.devices x trainer.num_nodes = {self.processes}, got {self.batch_size}"
+            )
+        return self
