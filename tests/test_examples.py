@@ -38,10 +38,8 @@ def test_the_predictor_of_a_run_answers(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from recsys_moe.config.settings import parse_config
-
     config = {"model": TINY_MODEL, "trainer": {"max_epochs": 1}}
-    recsys_moe.fit(parse_config(config), prepared, tmp_path / "run")
+    recsys_moe.fit(config, prepared, tmp_path / "run")
     monkeypatch.setattr(sys, "argv", ["notebook_predictor.py", str(tmp_path / "run")])
     program("notebook_predictor")
     assert "['watch', 'rating']" in capsys.readouterr().out

@@ -21,7 +21,7 @@ from recsys_moe.artifact.model_folder import save_artifact
 from recsys_moe.artifact.run_folder import BEST, CHECKPOINTS, create_run_folder, record_run
 from recsys_moe.config.build import build_model
 from recsys_moe.config.files import merge
-from recsys_moe.config.settings import Config
+from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.streaming import user_counts, watched_items
 from recsys_moe.errors import ConfigError, Interrupted, RunError, suggestion
 from recsys_moe.files import write_json
@@ -46,20 +46,22 @@ logger = logging.getLogger("recsys_moe.fit")
 
 @flushed_denormals()
 def fit(
-    config: Config,
-    data: Path,
-    out: Path,
+    config: Config | dict[str, Any],
+    data: str | Path,
+    out: str | Path,
     *,
     overwrite: bool = False,
     resume: str | None = None,
 ) -> dict[str, Any]:
     """Train, keep the best checkpoint by validation loss, save its artifact and its evaluation.
 
-    `resume`: None, `auto` (the newest good checkpoint of `out`, or the beginning where there is
-    none yet) or the path of a checkpoint.
+    `config`: validated, or its sections as a configuration file holds them. `data`: a prepared
+    folder. `resume`: None, `auto` (the newest good checkpoint of `out`, or the beginning where
+    there is none yet) or a path.
     Returns the evaluation of the best model on the validation split; on several devices the first
-    process does, the others return {}.
+    process does, the others return {}. Raises ConfigError, DataError, RunError and Interrupted.
     """
+    config = config if isinstance(config, Config) else parse_config(config)
     data, out = Path(data), Path(out)
     datamodule = RecDataModule(data, config)
     check_tasks(config, datamodule.schema)
