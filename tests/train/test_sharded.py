@@ -52,7 +52,7 @@ def folder(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         port = str(listener.getsockname()[1])
     common = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(WORLD)}
     common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PYTHONPATH": str(ROOT)}
-    script = [*LIMIT, sys.executable, str(ROOT / "tests" / "sharded_worker.py")]
+    script = [*LIMIT, sys.executable, str(Path(__file__).with_name("sharded_worker.py"))]
     script += [str(prepared), str(folder)]
     workers = []
     for rank in range(WORLD):

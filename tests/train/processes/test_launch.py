@@ -16,7 +16,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.train.processes import launch
 
 LOCAL = "import os, sys, time, signal; rank = int(os.environ['LOCAL_RANK'])\n"
-REPORT = LOCAL + "from recsys_moe import launch\n"
+REPORT = LOCAL + "from recsys_moe.train.processes import launch\n"
 
 
 @pytest.fixture(autouse=True)
@@ -122,8 +122,8 @@ def test_a_signal_reaches_every_process_once(
 def test_processes_end_when_the_command_is_killed(tmp_path: Path) -> None:
     worker = LOCAL + f"open({str(tmp_path)!r} + f'/{{os.getpid()}}', 'w'); time.sleep(60)"
     starter = (
-        f"import sys; from recsys_moe import launch; sys.orig_argv = [sys.executable, '-c', "
-        f"{worker!r}]; launch.run_workers(2, 1)"
+        "import sys; from recsys_moe.train.processes import launch; "
+        f"sys.orig_argv = [sys.executable, '-c', {worker!r}]; launch.run_workers(2, 1)"
     )
     with subprocess.Popen([sys.executable, "-c", starter], cwd=Path(__file__).parents[3]) as parent:
         deadline = time.monotonic() + 30

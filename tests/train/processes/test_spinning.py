@@ -65,7 +65,7 @@ def test_one_thread_waits_for_none_and_takes_no_turn(monkeypatch: pytest.MonkeyP
 @needs_linux
 def test_the_turn_is_one_process_at_a_time_and_ends_with_it() -> None:
     """Also when that is killed, and though it left no word."""
-    code = "import sys, time; from recsys_moe import spinning; "
+    code = "import sys, time; from recsys_moe.train.processes import spinning; "
     code += f"print(spinning.take_turn({NAME!r}), flush=True); time.sleep(60)"
     other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None
