@@ -32,7 +32,8 @@ from tests.conftest import TINY_MODEL
 from tests.train.processes.stopping_fit import WAITING
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
-LIMIT = ["timeout", "-k", "5", "120"]
+LIMIT = ["timeout", "-k", "60", "120"]
+"""Seconds. A signal that `timeout` passes on starts those of -k too: both must have ended by then."""
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 SETTINGS: dict[str, Any] = {
     "model": {**TINY_MODEL, "dropout": 0.0, "router": {"name": "softmax"}},
