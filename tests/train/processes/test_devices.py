@@ -33,7 +33,7 @@ from tests.train.processes.stopping_fit import WAITING
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
 LIMIT = ["timeout", "-k", "60", "120"]
-"""Seconds. A signal that `timeout` passes on starts those of -k too: both must have ended by then."""
+"""Seconds. Those of -k also run from a signal that `timeout` passes on."""
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 SETTINGS: dict[str, Any] = {
     "model": {**TINY_MODEL, "dropout": 0.0, "router": {"name": "softmax"}},
