@@ -128,7 +128,7 @@ def test_fit_on_two_devices_ends_where_fit_on_one_does(prepared: Path, tmp_path:
 
 
 def stop_and_go_on(prepared: Path, out: Path, number: signal.Signals) -> None:
-    """Both agree on stopping every 16 steps: at the 32nd, the 7th of the second epoch."""
+    """At the step that stopping_fit.py arranges, the 7th of the second epoch."""
     module = command(prepared, out, 100, 2)
     args = [str(HERE / "stopping_fit.py") if word == "recsys_moe.cli" else word for word in module]
     args.remove("-m")
