@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any
-
-import lightning
+from typing import TYPE_CHECKING, Any
 
 from recsys_moe import cli
-from recsys_moe.train.checkpoints import Checkpoints
+
+if TYPE_CHECKING:
+    import lightning
 
 STEP = 30
 WAITING = "waits for a signal"
@@ -23,9 +23,11 @@ WAITING = "waits for a signal"
 
 def wait_for_signal(rank: int) -> None:
     """In process `rank` of several, at the end of step 30."""
+    from recsys_moe.train.checkpoints import Checkpoints  # the starter needs none of it
+
     end_step = Checkpoints.on_train_batch_end
 
-    def end_or_wait(own: Checkpoints, trainer: lightning.Trainer, *args: Any) -> None:
+    def end_or_wait(own: Any, trainer: lightning.Trainer, *args: Any) -> None:
         if trainer.global_step == STEP and trainer.global_rank == rank:
             print(WAITING, file=sys.stderr, flush=True)
             while not own.stop.number:

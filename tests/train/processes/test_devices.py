@@ -144,6 +144,7 @@ def stop_and_go_on(prepared: Path, out: Path, number: signal.Signals) -> None:
     assert close(resumed, fit_alone(prepared, out.with_name("straight"), 2))
 
 
+@pytest.mark.slow
 def test_a_signal_stops_both_and_one_device_goes_on_from_there(
     prepared: Path, tmp_path: Path
 ) -> None:
