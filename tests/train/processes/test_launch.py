@@ -68,6 +68,8 @@ def test_the_first_error_ends_all_with_its_message_and_exit_code(
 ) -> None:
     """Process 1 fails; 0 notices a while later that the connection is lost; 2 waits forever."""
     code = REPORT + (
+        "first = os.path.join(os.environ[launch.REPORTS], '1.json')\n"
+        "while rank == 0 and not os.path.exists(first): time.sleep(0.01)\n"
         "time.sleep((0.3, 0, 60)[rank])\n"
         "launch.report(('connection lost', 'bad rows', '')[rank], (1, 3, 0)[rank])\n"
         "sys.exit((1, 3, 0)[rank])"
