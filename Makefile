@@ -1,9 +1,11 @@
 # Each target is complete on a fresh machine: it makes the virtual environment it needs.
-# Overridable: PYTHON (the interpreter to build on), VENV (where), PYTEST_ARGS (e.g. "-k routers").
+# Overridable: PYTHON (the interpreter to build on), VENV (where), PYTEST_ARGS (e.g. "-k routers"),
+# WORKERS (tests at a time; 0, say for PYTEST_ARGS=--pdb: in this process).
 
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+WORKERS ?= 2
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO := build/demo
@@ -18,7 +20,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format types test crash-test demo bench bench-peers clean
+.PHONY: help venv lint format types test test-all crash-test demo bench bench-peers clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,8 +50,21 @@ format: venv ## rewrite the code in the project's format (ruff)
 types: venv ## check the types of both packages (mypy)
 	$(BIN)/mypy
 
-test: lint types ## lint, types, then all tests; real-data tests need RECSYS_MOE_DATA
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+# First what measures, with nothing beside it; then the rest, whatever that has found. In one of the
+# two PYTEST_ARGS may select nothing, of which pytest says 5.
+define run_tests
+	@alone=0; together=0; \
+	$(BIN)/python -m pytest -m "serial$(1)" $(PYTEST_ARGS) || alone=$$?; \
+	$(BIN)/python -m pytest -m "not serial$(1)" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS) \
+		|| together=$$?; \
+	case "$$alone $$together" in "0 0"|"0 5"|"5 0") ;; *) exit 1 ;; esac
+endef
+
+test: lint types ## lint, types, then all but the slow tests; some need RECSYS_MOE_DATA
+	$(call run_tests, and not slow)
+
+test-all: lint types ## lint, types, then all tests
+	$(run_tests)
 
 crash-test: venv ## kill -9 a fit at 100 random moments; every resume must end in the same bytes
 	PYTHONPATH=. timeout -k 10 3600 $(BIN)/python tests/crash/kills.py $(CRASH_ARGS)

@@ -1,14 +1,21 @@
-"""What all tests share: fixed threads, reproducible examples, and the folder of real data."""
+"""What all tests share: fixed threads, small data, a run on them, the command in this process."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 # Before torch is imported, here or in a subprocess: the same sums in the same order on any machine.
+# One of several pytest processes has a core of its own; it inherits what the first one had set.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
-os.environ.setdefault("MKL_NUM_THREADS", "2")
+os.environ["OMP_NUM_THREADS"] = (
+    "1" if "PYTEST_XDIST_WORKER" in os.environ else os.environ["OMP_NUM_THREADS"]
+)
+os.environ["MKL_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"]
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
@@ -29,6 +36,52 @@ settings.register_profile(
 settings.load_profile("reproducible")
 
 VARIABLE = "RECSYS_MOE_DATA"
+
+
+class Done(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    exit_code: int
+    out: str
+    err: str
+
+
+class Command:
+    """The installed command in this process: in a new one, importing torch takes seconds.
+
+    Its log does not reach `err`, since pytest has handlers of its own: see `caplog`.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def __call__(self, *args: object) -> Done:
+        from recsys_moe.cli import main
+
+        self.monkeypatch.setattr(sys, "argv", ["recsys-moe", *map(str, args)])
+        self.capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert isinstance(end.value.code, int)
+        return Done(end.value.code, *self.capsys.readouterr())
+
+    def fails(self, exit_code: int, *args: object) -> str:
+        """The one line on stderr of a command that must fail."""
+        done = self(*args)
+        lines = [line for line in done.err.splitlines() if line.startswith("error: ")]
+        assert (done.exit_code, done.out, len(lines)) == (exit_code, "", 1), done.err
+        return lines[0]
+
+
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Command]:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+    before = signal.getsignal(signal.SIGTERM)  # the command takes it
+    yield Command(monkeypatch, capsys)
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")

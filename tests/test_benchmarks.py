@@ -64,7 +64,7 @@ def test_the_parts_of_a_step_take_time_and_add_up_to_a_step(
 ) -> None:
     words = ["--parts", "--rounds=2", "--experts=2", "--squares", "16"]
     found = result("step", words, capsys)["parts"]
-    assert all(part["both"][0] > 0 for part in found.values())
+    assert found and all(part["both"][0] > 0 for part in found.values())
     step = importlib.import_module("parts").CutStep(2, lambda: 0.0)
     batch = next(step.batches)
     monkeypatch.setattr(step, "batches", itertools.repeat(batch))
@@ -137,6 +137,7 @@ def test_a_settled_call_is_made_once_untimed_before_each_timed_one() -> None:
     assert "".join(made) == "aabbaabb" and {len(values) for values in times.values()} == {2}
 
 
+@pytest.mark.slow
 def test_a_catalogue_is_ranked_also_where_no_run_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

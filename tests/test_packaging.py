@@ -43,7 +43,8 @@ def tracked(folder: str, pattern: str) -> set[str]:
 
 def test_wheel_holds_both_packages_whole(wheel_files: list[str]) -> None:
     modules = tracked("recsys_moe", "*.py") | tracked("data_prep", "*.py")
-    assert modules | tracked("recsys_moe/serve/static", "*") <= set(wheel_files)
+    page = tracked("recsys_moe/serve/static", "*.*")
+    assert modules and page and modules | page <= set(wheel_files)
     assert {"recsys_moe/py.typed", "data_prep/py.typed"} <= set(wheel_files)
 
 

@@ -138,20 +138,26 @@ def test_contenders_train_on_the_rows_of_the_prepared_folder(
     assert read.labels[~np.isnan(read.labels[:, 1]), 1].tolist() == rated
 
 
-def test_an_unknown_contender_and_missing_peers_are_refused(tmp_path: Path) -> None:
+def test_an_unknown_contender_and_missing_peers_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def said(*words: str) -> str:
-        run = compared(*words)
-        assert run.returncode == 2
-        return run.stderr
+        monkeypatch.setattr(sys, "argv", ["compare.py", *words])
+        with pytest.raises(SystemExit) as end:
+            compare().main()
+        assert end.value.code == 2
+        return capsys.readouterr().err
 
     assert "'theirs' is none of ours, rechub, deepctr, twin" in said("--contenders", "theirs")
     assert "run make bench-peers" in said("--peers-python", str(tmp_path / "none"))
 
 
+@pytest.mark.slow
 def test_fit_and_its_twin_are_measured_in_their_whole_loops() -> None:
     check(["--contenders", "ours,twin"], ["ours", "twin"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(PYTHON is None, reason="RECSYS_MOE_PEERS names no Python with the peers")
 def test_the_peers_are_measured_in_their_own_loops() -> None:
     words = ["--contenders", "ours,rechub,deepctr", "--peers-python", str(PYTHON)]

@@ -38,7 +38,15 @@ def test_a_schema_that_does_not_fit_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format_version": 1}'])
-def test_damaged_json_is_refused(text: str) -> None:
-    with pytest.raises(DataError):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not valid JSON"),
+        ("{", "not valid JSON"),
+        ("[]", "must hold a JSON object, got list"),
+        ('{"format_version": 1}', "key 'user' is missing; prepare the data again"),
+    ],
+)
+def test_damaged_json_is_refused(text: str, message: str) -> None:
+    with pytest.raises(DataError, match=rf"^schema\.json: {message}"):
         Schema.from_json(text)

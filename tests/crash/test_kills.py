@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_runs_killed_at_random_moments_end_in_the_same_bytes() -> None:
     command = [sys.executable, "tests/crash/kills.py", "--kills", "5", "--commands", "0"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

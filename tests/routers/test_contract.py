@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from recsys_moe.config.settings import ConfigError, parse_config
 from recsys_moe.routers import ROUTERS, Router, RouterShape, Routing
 
 D, E, USERS = 6, 8, 20
@@ -139,7 +140,10 @@ def test_as_many_experts_as_are_kept_is_fine(name: str, training: bool) -> None:
 @pytest.mark.parametrize("name", [n for n in NAMES if "k" in ROUTERS[n].Config.model_fields])
 @pytest.mark.parametrize("k", [0, -1, E + 1])
 def test_an_impossible_k_is_refused_with_rule_value_and_remedy(name: str, k: int) -> None:
-    with pytest.raises(ValueError, match=rf"k.*{k}"):
+    message = rf"^model\.router\.k must be .*model\.num_experts={E}, got {k}(\.0)?; lower k or"
+    with pytest.raises(ConfigError, match=message):
+        parse_config({"model": {"num_experts": E, "router": {"name": name, "k": k}}})
+    with pytest.raises(ValueError, match=rf"must be .*={E}, got {k}(\.0)?; lower k or"):
         make(name, k=k)
 
 

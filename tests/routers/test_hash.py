@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from recsys_moe.config.settings import ConfigError, parse_config
 from recsys_moe.routers import RouterShape
 from recsys_moe.routers.hash import HashRouter, balanced_assignment
 
@@ -113,5 +114,5 @@ def test_no_training_rows_and_one_expert_are_fine() -> None:
 
 
 def test_a_negative_seed_is_refused() -> None:
-    with pytest.raises(ValueError, match="seed"):
-        HashRouter.Config(seed=-1)
+    with pytest.raises(ConfigError, match=r"^model\.router\.seed: .*equal to 0, got -1"):
+        parse_config({"model": {"router": {"name": "hash", "seed": -1}}})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from recsys_moe.config.settings import ConfigError, parse_config
 from recsys_moe.routers import RouterShape
 from recsys_moe.routers.smoe import SMoERouter
 
@@ -88,5 +89,6 @@ def test_jitter_0_changes_nothing() -> None:
 
 @pytest.mark.parametrize("jitter", [-0.1, 1.0])
 def test_an_impossible_jitter_is_refused(jitter: float) -> None:
-    with pytest.raises(ValueError, match="jitter"):
-        SMoERouter.Config(jitter=jitter)
+    message = rf"^model\.router\.jitter: input should be (greater|less) than .*, got {jitter}"
+    with pytest.raises(ConfigError, match=message):
+        parse_config({"model": {"router": {"name": "smoe", "jitter": jitter}}})

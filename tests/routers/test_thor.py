@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from recsys_moe.config.settings import ConfigError, parse_config
 from recsys_moe.data.columns import Batch
 from recsys_moe.model.tasks import KINDS, mean_disagreement
 from recsys_moe.routers import RouterShape
@@ -170,5 +171,5 @@ def test_agreement_draws_the_experts_together(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_negative_weight_is_refused() -> None:
-    with pytest.raises(ValueError, match="consistency"):
-        THORRouter.Config(consistency=-1)
+    with pytest.raises(ConfigError, match=r"^model\.router\.consistency: .*equal to 0, got -1"):
+        parse_config({"model": {"router": {"name": "thor", "consistency": -1}}})

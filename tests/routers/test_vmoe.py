@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from recsys_moe.config.settings import ConfigError, parse_config
 from recsys_moe.routers import RouterShape
 from recsys_moe.routers.vmoe import VMoERouter
 
@@ -94,5 +95,5 @@ def test_ties_go_to_the_lower_index() -> None:
 
 
 def test_a_negative_noise_is_refused() -> None:
-    with pytest.raises(ValueError, match="noise"):
-        VMoERouter.Config(noise=-1)
+    with pytest.raises(ConfigError, match=r"^model\.router\.noise: .*equal to 0, got -1"):
+        parse_config({"model": {"router": {"name": "vmoe", "noise": -1}}})

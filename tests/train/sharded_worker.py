@@ -24,6 +24,7 @@ from recsys_moe.train import sharded_strategy
 from recsys_moe.train.fit import fit
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
+from tests.train.processes.stopping_fit import wait_for_signal
 
 WORLD = 2
 DIM = 4
@@ -115,6 +116,7 @@ def main() -> None:
         str(folder / f"stopped-{rank}.yaml"),
         *sets,
     ]
+    wait_for_signal(rank=1)
     cli.main()
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from recsys_moe.artifact import run_folder
+from recsys_moe import files
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.errors import ConfigError, RunError
 from recsys_moe.files import replacing
@@ -77,7 +77,7 @@ def save_and_die(folder: Path, die_at: int) -> None:
         return or_die
 
     for name in CALLS:
-        setattr(run_folder.os, name, dying(getattr(os, name)))
+        setattr(files.os, name, dying(getattr(os, name)))
     WholeFiles().save_checkpoint(whole(3), folder / "last.ckpt")
     os._exit(0)
 
@@ -184,16 +184,16 @@ def test_a_full_disk_ends_the_run_where_the_result_needs_it_and_nothing_is_lost(
 def test_metrics_that_cannot_be_written_end_the_run_in_words(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_folder, "replacing", full_disk("metrics.csv"))
+    monkeypatch.setattr(files, "replacing", full_disk("metrics.csv"))
     with pytest.raises(RunError, match="metrics.csv: No space left on device; make room .* auto"):
         fit(config(), prepared, tmp_path / "run")
 
 
 def save_within_limit(path: Path, content: dict[str, Any]) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-    files = WholeFiles()
-    files.save_checkpoint(content, path)
-    os._exit(files.failures[path.name].errno or 0)
+    io = WholeFiles()
+    io.save_checkpoint(content, path)
+    os._exit(io.failures[path.name].errno or 0)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # the child uses none

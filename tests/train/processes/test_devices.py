@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -30,9 +29,11 @@ from recsys_moe.train.fit import fit
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
+from tests.train.processes.stopping_fit import WAITING
 
-ROOT = Path(__file__).parents[3]
-LIMIT = ["timeout", "-k", "5", "120"]
+HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
+LIMIT = ["timeout", "-k", "60", "120"]
+"""Seconds. Those of -k also run from a signal that `timeout` passes on."""
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 SETTINGS: dict[str, Any] = {
     "model": {**TINY_MODEL, "dropout": 0.0, "router": {"name": "softmax"}},
@@ -68,7 +69,7 @@ def two_processes(prepared: Path) -> dict[str, Any]:
         listener.bind(("127.0.0.1", 0))
         port = str(listener.getsockname()[1])
     common = {**ENVIRONMENT, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    script = [*LIMIT, sys.executable, str(ROOT / "tests" / "devices_worker.py"), str(prepared)]
+    script = [*LIMIT, sys.executable, str(HERE / "devices_worker.py"), str(prepared)]
     workers = [
         subprocess.Popen(script, stdout=subprocess.PIPE, env={**common, "RANK": str(rank)})
         for rank in range(2)
@@ -127,27 +128,30 @@ def test_fit_on_two_devices_ends_where_fit_on_one_does(prepared: Path, tmp_path:
 
 
 def stop_and_go_on(prepared: Path, out: Path, number: signal.Signals) -> None:
-    args = command(prepared, out, 100_000, 2)
+    """At the step that stopping_fit.py arranges, the 7th of the second epoch."""
+    module = command(prepared, out, 100, 2)
+    args = [str(HERE / "stopping_fit.py") if word == "recsys_moe.cli" else word for word in module]
+    args.remove("-m")
     with subprocess.Popen(args, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        next(line for line in process.stderr if line.startswith("epoch 2/"))
+        next(line for line in process.stderr if line.startswith(WAITING))
         process.send_signal(number)  # `timeout` passes it on
         rest = process.stderr.read()  # to its end: no process is left that could write
     assert process.returncode == 128 + number, rest
     assert rest.count("error:") == 1
-    saved = re.search(r"error: interrupted; epoch (\d+), step \d+ is saved in", rest)
-    assert saved, rest
-    epochs = int(saved.group(1))
-    resumed = fit_alone(prepared, out, epochs, resume="auto")
-    assert close(resumed, fit_alone(prepared, out.with_name("straight"), epochs))
+    assert "error: interrupted; epoch 2, step 32 is saved in" in rest
+    resumed = fit_alone(prepared, out, 2, resume="auto")
+    assert close(resumed, fit_alone(prepared, out.with_name("straight"), 2))
 
 
+@pytest.mark.slow
 def test_a_signal_stops_both_and_one_device_goes_on_from_there(
     prepared: Path, tmp_path: Path
 ) -> None:
     stop_and_go_on(prepared, tmp_path / "run", signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_a_result_that_cannot_be_written_ends_both_in_words(prepared: Path, tmp_path: Path) -> None:
     """Only the first process writes, and both hear why it could not."""
     limited = ["bash", "-c", 'ulimit -f 8; exec "$@"', "limited"]  # of 1,024 bytes
@@ -159,19 +163,11 @@ def test_a_result_that_cannot_be_written_ends_both_in_words(prepared: Path, tmp_
     assert sorted(file.name for file in (tmp_path / "run" / "checkpoints").iterdir()) == []
 
 
-slow = pytest.mark.skipif(
-    not os.environ.get("RECSYS_MOE_SLOW"),
-    reason="other ways of what is tested above, half a minute in all: set RECSYS_MOE_SLOW=1",
-)
-
-
-@slow
 @pytest.mark.slow
 def test_ctrl_c_stops_both_too(prepared: Path, tmp_path: Path) -> None:
     stop_and_go_on(prepared, tmp_path / "run", signal.SIGINT)
 
 
-@slow
 @pytest.mark.slow
 def test_torchrun_trains_as_the_command_alone_does(prepared: Path, tmp_path: Path) -> None:
     """It sets the number of processes, which the command must know as well."""
@@ -183,7 +179,6 @@ def test_torchrun_trains_as_the_command_alone_does(prepared: Path, tmp_path: Pat
     assert close(json.loads(result.stdout), fit_alone(prepared, tmp_path / "one", 1))
 
 
-@slow
 @pytest.mark.slow
 def test_an_error_before_the_first_step_ends_both_with_its_exit_code(
     prepared: Path, tmp_path: Path

@@ -16,7 +16,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.train.processes import launch
 
 LOCAL = "import os, sys, time, signal; rank = int(os.environ['LOCAL_RANK'])\n"
-REPORT = LOCAL + "from recsys_moe import launch\n"
+REPORT = LOCAL + "from recsys_moe.train.processes import launch\n"
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +68,8 @@ def test_the_first_error_ends_all_with_its_message_and_exit_code(
 ) -> None:
     """Process 1 fails; 0 notices a while later that the connection is lost; 2 waits forever."""
     code = REPORT + (
+        "first = os.path.join(os.environ[launch.REPORTS], '1.json')\n"
+        "while rank == 0 and not os.path.exists(first): time.sleep(0.01)\n"
         "time.sleep((0.3, 0, 60)[rank])\n"
         "launch.report(('connection lost', 'bad rows', '')[rank], (1, 3, 0)[rank])\n"
         "sys.exit((1, 3, 0)[rank])"
@@ -122,8 +124,8 @@ def test_a_signal_reaches_every_process_once(
 def test_processes_end_when_the_command_is_killed(tmp_path: Path) -> None:
     worker = LOCAL + f"open({str(tmp_path)!r} + f'/{{os.getpid()}}', 'w'); time.sleep(60)"
     starter = (
-        f"import sys; from recsys_moe import launch; sys.orig_argv = [sys.executable, '-c', "
-        f"{worker!r}]; launch.run_workers(2, 1)"
+        "import sys; from recsys_moe.train.processes import launch; "
+        f"sys.orig_argv = [sys.executable, '-c', {worker!r}]; launch.run_workers(2, 1)"
     )
     with subprocess.Popen([sys.executable, "-c", starter], cwd=Path(__file__).parents[3]) as parent:
         deadline = time.monotonic() + 30
