@@ -25,9 +25,9 @@ from recsys_moe.config.settings import parse_config
 from recsys_moe.model import dispatch
 from recsys_moe.model.experts import Dropout
 from recsys_moe.model.network import Output
+from recsys_moe.model.tasks import step_counts
 from recsys_moe.seeds import stream_seed
 from recsys_moe.train.module import RecModule
-from recsys_moe.train.processes.devices import step_counts
 
 INSIDE = {
     (dispatch, "plan_pairs"): ("plan", 0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +48,30 @@ KINDS: dict[TaskKind, Kind] = {
     "binary": Kind(_binary_loss, _symmetric_kl, torch.sigmoid, "auc", "max"),
     "regression": Kind(_squared_error, _squared_error, _identity, "mse", "min"),
 }
+
+
+class Counts(NamedTuple):
+    """Rows of a training step over all processes, divided by the number of processes.
+
+    Gradients are averaged over processes, so a sum divided by this becomes the mean over all rows
+    of the step, however unevenly labels are spread.
+    """
+
+    labelled_T: Tensor
+    """Rows with a label of each task, above 0 (at least one row in all is assumed)."""
+    rows: Tensor
+    """()"""
+
+
+def step_counts(
+    labels_BT: Tensor, all_sum: Callable[[Tensor], Tensor] = lambda own: own, processes: int = 1
+) -> Counts:
+    """`labels_BT`: this process' part, NaN where a label is missing; `all_sum` adds up those of
+    `processes` processes, in one small call."""
+    labelled_T = (~labels_BT.isnan()).sum(0)
+    counts = all_sum(torch.cat([labelled_T, labelled_T.new_full((1,), len(labels_BT))]))
+    counts = counts.clamp(min=1) / processes
+    return Counts(counts[:-1], counts[-1])
 
 
 def row_losses(kind: TaskKind, logits_B: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:

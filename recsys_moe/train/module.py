@@ -19,10 +19,10 @@ from recsys_moe.errors import RunError
 from recsys_moe.model.lazy_adam import LazyAdam, fits
 from recsys_moe.model.network import Output
 from recsys_moe.model.sharded import ShardedEmbedding, join_lookup, tables_of
-from recsys_moe.model.tasks import mean_disagreement, mean_loss
+from recsys_moe.model.tasks import Counts, mean_disagreement, mean_loss, step_counts
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
-from recsys_moe.train.processes.devices import Counts, all_sum, on_first, process_count, step_counts
+from recsys_moe.train.processes.devices import all_sum, on_first, process_count
 from recsys_moe.train.processes.starter import rank
 
 LAZY_FROM = 40
@@ -74,13 +74,16 @@ class RecModule(lightning.LightningModule):
         Averaged over processes the losses are means over the rows of all of them. So are penalties
         that are means over rows; the others (switch, importance, load) judge each process' part.
         """
-        labelled_T, rows = counts or step_counts(labels_BT)
+        labelled_T, rows = counts or self._counts(labels_BT)
         columns = zip(output.logits_BT.unbind(1), labels_BT.unbind(1), labelled_T, strict=True)
         per_task = [
             weight * mean_loss(task.kind, *column)
             for task, weight, column in zip(self.schema.tasks, self.weights, columns, strict=True)
         ]
         return torch.stack(per_task).sum(), self._penalties(output) * (len(labels_BT) / rows)
+
+    def _counts(self, labels_BT: Tensor) -> Counts:
+        return step_counts(labels_BT, all_sum, process_count())
 
     def _penalties(self, output: Output) -> Tensor:
         """Sum over the task routers, not multiplied by the task weights."""
@@ -103,7 +106,7 @@ class RecModule(lightning.LightningModule):
         self._catch_up(batch)
         self.model.moe.advance(self.global_step / self._steps_per_epoch)
         passes = max(router.passes for router in self.model.routers)
-        counts = step_counts(batch.labels)
+        counts = self._counts(batch.labels)
         outputs = [self.model(batch.user, batch.item) for _ in range(passes)]
         parts = [self.losses(output, batch.labels, counts) for output in outputs]
         losses, penalties = zip(*parts, strict=True)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -17,27 +16,6 @@ from recsys_moe.errors import RunError
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class Counts(NamedTuple):
-    """Rows of a training step over all processes, divided by the number of processes.
-
-    Gradients are averaged over processes, so a sum divided by this becomes the mean over all rows
-    of the step, however unevenly labels are spread.
-    """
-
-    labelled_T: Tensor
-    """Rows with a label of each task, above 0 (at least one row in all is assumed)."""
-    rows: Tensor
-    """()"""
-
-
-def step_counts(labels_BT: Tensor) -> Counts:
-    """One small all-reduce. `labels_BT`: this process' part, NaN where a label is missing."""
-    labelled_T = (~labels_BT.isnan()).sum(0)
-    counts = all_sum(torch.cat([labelled_T, labelled_T.new_full((1,), len(labels_BT))]))
-    counts = counts.clamp(min=1) / process_count()
-    return Counts(counts[:-1], counts[-1])
 
 
 def process_count() -> int:

@@ -21,9 +21,10 @@ from recsys_moe.artifact.evaluation import Evaluation, evaluate_model, merged
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.batches import part_bounds
 from recsys_moe.data.columns import Batch
+from recsys_moe.model.tasks import Counts, step_counts
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
-from recsys_moe.train.processes.devices import Counts, on_first, step_counts
+from recsys_moe.train.processes.devices import all_sum, on_first, process_count
 from tests.conftest import TINY_MODEL
 
 ROWS, WORLD = 63, 2
@@ -84,7 +85,7 @@ def gradient_distance(config: Config, data: RecDataModule, router: str) -> float
         for _ in range(2)
     )
     wrapped = DistributedDataParallel(Step(spread))  # by name: it must outlive backward
-    wrapped(own, step_counts(own.labels)).backward()
+    wrapped(own, step_counts(own.labels, all_sum, process_count())).backward()
     rows = torch.tensor(float(ROWS))
     counts = Counts((~whole.labels.isnan()).sum(0).float(), rows)
     for part in parts(whole, router):
