@@ -100,18 +100,13 @@ class CutStep:
             module._catch_up(batch)
             counts = step_counts(batch.labels)
         with self.timed("embeddings"):
-            x_BD = torch.cat(
-                [model.user_embedding(batch.user), model.item_embedding(batch.item)], 1
-            )
+            x_BD = model.encode(batch.user, batch.item)
         x_routers, x_experts = _seam(x_BD), _seam(x_BD)
         with self.timed("routers"):
             weights_BTE, selected_BTE, routings = model.moe._route(x_routers, batch.user)
         weights, experts = _seam(weights_BTE), model.moe.experts
         with self.timed(REST):
-            mixed_BTH = dispatch.sparse_experts(
-                x_experts, weights, selected_BTE, experts.kernel_EDH, experts.bias_EH,
-                experts.dropout,
-            )  # fmt: skip
+            mixed_BTH = dispatch.sparse_experts(x_experts, weights, selected_BTE, experts)
         mixed = _seam(mixed_BTH)
         with self.timed("towers"):
             pairs = zip(model.towers, mixed.unbind(1), strict=True)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from recsys_moe.model.experts import Dropout
+from recsys_moe.model.experts import Experts
 
 CPU_BLOCK, GPU_BLOCK = 32, 2048
 """What one more batched matmul costs, in pairs that could be computed meanwhile.
@@ -30,20 +30,15 @@ WORTH = 1.2
 
 
 def sparse_experts(
-    x_BD: Tensor,
-    weights_BTE: Tensor,
-    selected_BTE: Tensor,
-    kernel_EDH: Tensor,
-    bias_EH: Tensor,
-    dropout: Dropout,
+    x_BD: Tensor, weights_BTE: Tensor, selected_BTE: Tensor, experts: Experts
 ) -> Tensor:
     """Evaluate the chosen pairs only, each once, and mix them per task. Returns (B, T, H).
 
     `selected_BTE`: bool; weights off the selection must be 0 and get no gradient.
     """
-    plan = plan_pairs(selected_BTE)
-    keep_PH = dropout.mask((len(plan.row_P), kernel_EDH.shape[-1]), x_BD)
-    x_BD, kernel_EDH, bias_EH = _autocast(x_BD, kernel_EDH, bias_EH)
+    plan, dropout = plan_pairs(selected_BTE), experts.dropout
+    keep_PH = dropout.mask((len(plan.row_P), experts.bias_EH.shape[-1]), x_BD)
+    x_BD, kernel_EDH, bias_EH = _autocast(x_BD, experts.kernel_EDH, experts.bias_EH)
     # gather: its gradient is one scatter, that of indexing sorts.
     weights_N = weights_BTE.flatten().gather(0, plan.flat_N).to(x_BD.dtype) * dropout.scale
     slots = weights_BTE.shape[:2]
@@ -51,12 +46,10 @@ def sparse_experts(
     return mixed.unflatten(0, slots)
 
 
-def dense_experts(
-    x_BD: Tensor, weights_BTE: Tensor, kernel_EDH: Tensor, bias_EH: Tensor, dropout: Dropout
-) -> Tensor:
+def dense_experts(x_BD: Tensor, weights_BTE: Tensor, experts: Experts) -> Tensor:
     """Evaluate every expert on every example in one batched matmul. Returns (B, T, H)."""
-    x_EBD = x_BD.expand(len(kernel_EDH), -1, -1)
-    hidden_EBH = torch.baddbmm(bias_EH[:, None], x_EBD, kernel_EDH).relu_()
+    dropout, x_EBD = experts.dropout, x_BD.expand(len(experts.bias_EH), -1, -1)
+    hidden_EBH = torch.baddbmm(experts.bias_EH[:, None], x_EBD, experts.kernel_EDH).relu_()
     keep_EBH = dropout.mask(tuple(hidden_EBH.shape), x_BD)
     if keep_EBH is not None:
         hidden_EBH = hidden_EBH * keep_EBH.to(hidden_EBH.dtype)

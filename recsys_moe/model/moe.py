@@ -58,11 +58,9 @@ class MoE(nn.Module):
         `user_B`: (B,) dense indices of the users, for routers that read them (`hash`).
         """
         weights_BTE, selected_BTE, routings = self._route(x_BD, user_B)
-        experts = self.experts
-        parts = experts.kernel_EDH, experts.bias_EH, experts.dropout
         if self._is_sparse(selected_BTE):
-            return sparse_experts(x_BD, weights_BTE, selected_BTE, *parts), routings
-        return dense_experts(x_BD, weights_BTE, *parts), routings
+            return sparse_experts(x_BD, weights_BTE, selected_BTE, self.experts), routings
+        return dense_experts(x_BD, weights_BTE, self.experts), routings
 
     def auxiliary_loss(self, routings: Sequence[Routing], **weights: float) -> Tensor:
         """What routing adds to a training loss, summed over the tasks. ().

@@ -5,6 +5,8 @@ Axes: B batch, T tasks, E experts, D input width, H expert width.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -37,6 +39,12 @@ def problem(rows: int, tasks: int, experts: int, seed: int) -> tuple[Tensor, ...
     return (*leaves, selected_BTE)
 
 
+def pool(kernel_EDH: Tensor, bias_EH: Tensor, dropout: Dropout | None = None) -> Experts:
+    """Experts with these very tensors, so that gradients reach them; by default all units stay."""
+    off = Dropout(0.5).eval()
+    return SimpleNamespace(kernel_EDH=kernel_EDH, bias_EH=bias_EH, dropout=dropout or off)  # type: ignore[return-value]
+
+
 WAYS = {"a block per load": (0, 0.0), "one block": (10**9, 1.0), "as planned": (3, 1.0)}
 """Cost of a block, and how much cheaper a cut must be: the extremes, and one in between."""
 
@@ -63,8 +71,8 @@ def check_against_naive(rows: int, tasks: int, experts: int, seed: int) -> None:
     x_BD, weights_BTE, kernel_EDH, bias_EH = leaves
     outputs = [
         naive_moe(x_BD, weights_BTE, kernel_EDH, bias_EH),
-        sparse_experts(x_BD, weights_BTE, selected_BTE, kernel_EDH, bias_EH, Dropout(0.5).eval()),
-        dense_experts(x_BD, weights_BTE, kernel_EDH, bias_EH, Dropout(0.5).eval()),
+        sparse_experts(x_BD, weights_BTE, selected_BTE, pool(kernel_EDH, bias_EH)),
+        dense_experts(x_BD, weights_BTE, pool(kernel_EDH, bias_EH)),
     ]
     probe = torch.randn(outputs[0].shape, dtype=torch.float64)
     expected, *found = [torch.autograd.grad((out * probe).sum(), leaves) for out in outputs]
@@ -131,7 +139,7 @@ def test_only_chosen_pairs_are_evaluated_and_each_once(monkeypatch: pytest.Monke
     x_BD, weights_BTE, kernel_EDH, bias_EH = leaves
     monkeypatch.setattr(torch, "baddbmm", counting)
     cut_by(monkeypatch, "a block per load")
-    sparse_experts(x_BD, weights_BTE, selected_BTE, kernel_EDH, bias_EH, Dropout(0.0))
+    sparse_experts(x_BD, weights_BTE, selected_BTE, pool(kernel_EDH, bias_EH))
     # not the sum over tasks: shared pairs count once
     assert sum(rows) == int(selected_BTE.any(1).sum())
 
@@ -145,9 +153,7 @@ def test_an_unvisited_expert_has_a_zero_gradient_and_not_a_missing_one(
     selected_BTE = torch.tensor([[[True, False, False]]])
     weights_BTE = selected_BTE.float()
     x_BD = torch.randn(1, D)
-    out = sparse_experts(
-        x_BD, weights_BTE, selected_BTE, layer.kernel_EDH, layer.bias_EH, layer.dropout
-    )
+    out = sparse_experts(x_BD, weights_BTE, selected_BTE, layer)
     out.sum().backward()
     for parameter in (layer.kernel_EDH, layer.bias_EH):
         assert parameter.grad is not None and (parameter.grad[1:] == 0).all()
@@ -196,10 +202,9 @@ def test_training_output_equals_the_evaluation_output_in_expectation(path: str) 
     weights_BTE = torch.full((20_000, 1, 2), 0.5, dtype=torch.float64)
 
     def mean() -> Tensor:
-        parts = (layer.kernel_EDH, layer.bias_EH, layer.dropout)
         if path == "dense":
-            return dense_experts(x_BD, weights_BTE, *parts).mean()
-        return sparse_experts(x_BD, weights_BTE, weights_BTE > 0, *parts).mean()
+            return dense_experts(x_BD, weights_BTE, layer).mean()
+        return sparse_experts(x_BD, weights_BTE, weights_BTE > 0, layer).mean()
 
     torch.testing.assert_close(layer.train() and mean(), layer.eval() and mean(), rtol=5e-3, atol=0)
 
@@ -236,11 +241,11 @@ def test_dropped_units_carry_neither_value_nor_gradient(
         keep_BEH[chosen_BE] = mask[pair_EB.t()[chosen_BE]]
     expected = masked_naive(*leaves, keep_BEH)
     dropout.stream.reseed(3)
-    out = (
-        dense_experts(*leaves, dropout)
-        if way == "dense"
-        else sparse_experts(leaves[0], leaves[1], selected_BTE, *leaves[2:], dropout)
-    )
+    x_BD, weights_BTE, *parts = leaves
+    if way == "dense":
+        out = dense_experts(x_BD, weights_BTE, pool(*parts, dropout))
+    else:
+        out = sparse_experts(x_BD, weights_BTE, selected_BTE, pool(*parts, dropout))
     torch.testing.assert_close(out, expected)
     probe = torch.randn(out.shape, dtype=torch.float64)
     ours, theirs = (torch.autograd.grad((o * probe).sum(), leaves) for o in (out, expected))
@@ -259,7 +264,7 @@ def test_dense_draws_a_mask_of_its_own_for_every_expert_and_row() -> None:
     sums = []
     for weights_BTE in alone:
         layer.dropout.stream.reseed(0)
-        out = dense_experts(x_BD, weights_BTE, layer.kernel_EDH, layer.bias_EH, layer.dropout)
+        out = dense_experts(x_BD, weights_BTE, layer)
         sums += out.sum(-1).flatten().tolist()
     assert len(set(sums)) == 6
 
@@ -293,7 +298,7 @@ def test_dropout_is_reproducible_under_its_seed_and_off_in_evaluation() -> None:
 def test_bf16_autocast_stays_close_to_float32() -> None:
     *leaves, selected_BTE = problem(9, 2, 6, seed=1)
     x_BD, weights_BTE, kernel_EDH, bias_EH = (leaf.detach().float() for leaf in leaves)
-    args = (x_BD, weights_BTE, selected_BTE, kernel_EDH, bias_EH, Dropout(0.0))
+    args = (x_BD, weights_BTE, selected_BTE, pool(kernel_EDH, bias_EH))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = sparse_experts(*args)
     torch.testing.assert_close(half.float(), sparse_experts(*args), rtol=0.05, atol=0.1)
