@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from recsys_moe.config.diff import flat
 from recsys_moe.config.settings import merge, parse_config, read_config_file, select_router
-from recsys_moe.lab.jobs.local_runs import check_failures
+from recsys_moe.lab.jobs.local_runs import Finished
 from recsys_moe.lab.paper import drawing
 from recsys_moe.lab.paper.recipes import Recipe
 from recsys_moe.lab.tune.curve import Point
@@ -42,7 +42,7 @@ def run_tuning(
         failures += tuning.failures
     numbers = {router: [asdict(point) for point in points] for router, points in curves.items()}
     drawing.save(out, "figure", drawing.draw_tuning, curves, numbers={"tuning": numbers})
-    check_failures(failures, "trials")
+    Finished(curves, "trials", failures).check()
     return curves
 
 
