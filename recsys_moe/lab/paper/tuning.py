@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from recsys_moe.lab.paper import drawing
 from recsys_moe.lab.paper.recipes import Recipe
 from recsys_moe.lab.tune.curve import Point
 from recsys_moe.lab.tune.plan import StudyRequest
+from recsys_moe.lab.tune.results import curve_of
 from recsys_moe.lab.tune.run import tune
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ def run_tuning(
     for router in recipe.routers:
         request = as_request(recipe, router, trials, typed or {})
         tuning = tune(request, data, out / router, jobs=jobs, executor=executor)
-        curves[router] = tuning.results.curve
+        curves[router] = curve_of(tuning.results)
         failures += tuning.failures
-    numbers = {router: [asdict(point) for point in points] for router, points in curves.items()}
+    numbers = {router: [point._asdict() for point in points] for router, points in curves.items()}
     drawing.save(out, "figure", drawing.draw_tuning, curves, numbers={"tuning": numbers})
     Finished(curves, "trials", failures).check()
     return curves

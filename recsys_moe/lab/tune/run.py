@@ -16,17 +16,17 @@ from recsys_moe.files import write_text
 from recsys_moe.lab.jobs.executor import Executor, Job, Outcome
 from recsys_moe.lab.jobs.lab_run import LabRun
 from recsys_moe.lab.jobs.local_runs import Finished, Progress, alone, check_jobs, local_executor
-from recsys_moe.lab.jobs.plan_file import check_folder
+from recsys_moe.lab.jobs.plan_file import Raw, check_folder
 from recsys_moe.lab.tune import results as tune_results
 from recsys_moe.lab.tune.plan import StudyPlan, StudyRequest, make_plan, settle
-from recsys_moe.lab.tune.results import Results, epoch_losses
+from recsys_moe.lab.tune.results import epoch_losses
 from recsys_moe.lab.tune.study import OpenTrial, Study, load_optuna, safe_storage
 from recsys_moe.schema import Schema
 
 NOT_FINITE = re.compile(r"^error: .*loss became -?(nan|inf)", re.MULTILINE)
 
 
-Tuning = Finished[Results]
+Tuning = Finished[Raw]
 
 
 def tune(
@@ -81,7 +81,7 @@ class _Search:
                 self._settle(outcome, progress)
         return progress.failures
 
-    def write(self) -> Results:
+    def write(self) -> Raw:
         schema = Schema.load(self.data)
         results = tune_results.collect(self.plan, schema, self.study.entries(), self.out)
         tune_results.write(results, self.plan, self.out)
