@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recsys_moe.cli.training import MaxEpochs, Sets
+from recsys_moe.cli.training import MaxEpochs, Sets, fit_flags, typed_sections
 
 if TYPE_CHECKING:
     from recsys_moe.lab.paper.request import PaperRequest
@@ -56,8 +56,7 @@ def paper(
         seed=seed,
         settings=settings,
         trials=trials,
-        max_epochs=max_epochs,
-        sets=tuple(set_ or ()),
+        typed=typed_sections(fit_flags(max_epochs=max_epochs), set_ or []),
         jobs=jobs,
     )
     _run(request, as_json)
@@ -77,7 +76,7 @@ def _list_recipes(as_json: bool) -> None:
 def _run(request: PaperRequest, as_json: bool) -> None:
     out = request.check()
     logger.info("loading torch ...")
-    from recsys_moe.lab.paper.run import run_paper
+    from recsys_moe.lab.paper.study import run_paper
 
     logger.info("%s", request.recipe.reading)
     comparison = run_paper(request)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from recsys_moe.config.settings import configs_folder, read_config_file
+from recsys_moe.config.settings import configs_folder, merge, read_config_file
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.section import Section
 
@@ -46,6 +46,10 @@ class Recipe(Section):
         if (self.figure in WITHOUT_RUNS) == bool(self.routers):
             raise ValueError(f"routers must be named unless figure is one of {WITHOUT_RUNS}")
         return self
+
+    def file(self) -> dict[str, Any]:
+        """The sections that all runs share."""
+        return merge(read_config_file(self.config) if self.config else {}, self.common)
 
 
 def recipes() -> dict[str, Recipe]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recsys_moe.config.settings import merge_all, nested, parse_set, read_config_file
 from recsys_moe.errors import ConfigError
 from recsys_moe.lab.paper.recipes import Recipe
 
@@ -28,9 +27,8 @@ class PaperRequest:
     """YAML: sections per router."""
     trials: int | None = None
     """Per router, >= 1."""
-    max_epochs: int | None = None
-    sets: tuple[str, ...] = ()
-    """KEY=VALUE, as `--set` takes them."""
+    typed: dict[str, Any] = field(default_factory=dict)
+    """Sections of the configuration from the command line, without the seed."""
     jobs: int | None = None
     """Runs at a time."""
 
@@ -54,17 +52,3 @@ class PaperRequest:
                 raise ConfigError(
                     f"{option} has no meaning for this study, got {value}; leave it out"
                 )
-
-    def typed(self) -> dict[str, Any]:
-        """Sections of the configuration from the command line, without the seed."""
-        epochs = [] if self.max_epochs is None else [nested("trainer.max_epochs", self.max_epochs)]
-        return merge_all([*map(parse_set, self.sets), *epochs])
-
-    def seed_range(self) -> range:
-        """Seeds of a comparison."""
-        number = self.recipe.seeds if self.seeds is None else self.seeds
-        return range(self.seed, self.seed + number)
-
-    def tuned(self) -> dict[str, Any] | None:
-        """What `settings` holds."""
-        return read_config_file(str(self.settings)) if self.settings else None
