@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import statistics
@@ -10,8 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-import pandas as pd
 
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.overview import overviews
@@ -154,13 +153,11 @@ def _read_run(
     result = run.evaluation(plan.split)
     if result is None:
         return None
-    metrics = run.folder / "metrics.csv"
-    # A run that was killed may have an epoch twice; the last row counts.
-    epochs = pd.read_csv(metrics, float_precision="round_trip").drop_duplicates(
-        "epoch", keep="last"
-    )
+    with (run.folder / "metrics.csv").open(encoding="utf-8", newline="") as stream:
+        # A run that was killed may have an epoch twice; the last row counts.
+        epochs = {row["epoch"]: row for row in csv.DictReader(stream)}
     model = plan.contenders[key].config["model"]
-    shares = epochs["train/evaluated_share"].tolist()
+    shares = [float(row["train/evaluated_share"]) for row in epochs.values()]
     passes = find_router(model["router"]["name"]).passes
     times = {epoch: float(time) for epoch, time in EPOCH_TIME.findall(run.read_log())}
     values: dict[str, float | None] = {

@@ -166,7 +166,7 @@ def start(command: list[str], log: Path, **options: Any) -> subprocess.Popen[byt
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab", buffering=0) as stream:
         stream.write(f"$ {shlex.join(command)}\n".encode())
-        _lock(stream)
+        locked(stream)
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -190,12 +190,12 @@ def _in_the_child() -> Callable[[], None]:
     return prepare
 
 
-def _lock(log: IO[bytes]) -> bool:
-    """False where a process has locked it; a disk without locks is as one where nobody has."""
+def locked(file: IO[bytes]) -> bool:
+    """Lock a file; False where a process has. A disk without locks is as one where nobody has."""
     try:
         import fcntl
 
-        fcntl.flock(log.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except (ImportError, OSError):
@@ -208,7 +208,7 @@ def is_free(log: Path) -> bool:
     if not log.exists():
         return True
     with log.open("ab") as stream:
-        return _lock(stream)
+        return locked(stream)
 
 
 def stop(processes: Sequence[Process], seconds: float | None = None) -> None:

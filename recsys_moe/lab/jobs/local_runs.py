@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from recsys_moe.errors import ConfigError, Interrupted, RunError
-from recsys_moe.lab.jobs.executor import LocalExecutor, Outcome
+from recsys_moe.lab.jobs.executor import LocalExecutor, Outcome, locked
 from recsys_moe.machine import cores
 
 logger = logging.getLogger("recsys_moe.local_runs")
@@ -73,31 +73,22 @@ def alone(out: Path) -> Iterator[tuple[int, ...]]:
     """Hold the lock of `out`; yields the descriptors that keep it while a process has them open.
 
     Processes inherit them: where we were killed, the lock is free when the last of them has ended.
+    Raises RunError where that takes long.
     """
     out.mkdir(parents=True, exist_ok=True)
     if sys.platform == "win32":
         yield ()
         return
-    with (out / ".lock").open("w") as stream:
-        _lock(stream.fileno(), out)
-        yield (stream.fileno(),)
-
-
-def _lock(descriptor: int, out: Path) -> None:
-    """Wait a while for the lock. Raises RunError."""
-    import fcntl
-
     deadline = time.monotonic() + SECONDS_TO_WAIT
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with (out / ".lock").open("ab") as stream:
+        while not locked(stream):
             if time.monotonic() > deadline:
                 raise RunError(
                     f"--out {out} is in use by another command or by runs that one has left; "
                     "wait for it or stop it"
-                ) from None
-        time.sleep(0.2)
+                )
+            time.sleep(0.2)
+        yield (stream.fileno(),)
 
 
 class Progress:

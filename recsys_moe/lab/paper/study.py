@@ -12,7 +12,6 @@ from recsys_moe.config.settings import (
     merge,
     nested,
     parse_config,
-    read_config_file,
     select_router,
 )
 from recsys_moe.errors import ConfigError
@@ -24,7 +23,6 @@ from recsys_moe.lab.jobs.local_runs import Finished
 from recsys_moe.lab.jobs.plan_file import Raw
 from recsys_moe.lab.paper import bias, drawing, figures
 from recsys_moe.lab.paper.recipes import Recipe
-from recsys_moe.lab.paper.request import PaperRequest
 from recsys_moe.lab.report import comparison, plots_comparison, plots_run
 from recsys_moe.lab.report.run_figures import Options, run_figures
 from recsys_moe.lab.report.specialisation import Projection, load_umap
@@ -40,23 +38,29 @@ MAP_ROWS = 20_000
 """Rows of the split that are routed for Fig. 5; some of them are drawn."""
 
 
-def run_paper(request: PaperRequest) -> Comparison | None:
+def run_paper(
+    recipe: Recipe,
+    data: Path,
+    out: Path,
+    *,
+    seeds: range,
+    trials: int | None,
+    typed: Raw,
+    settings: Raw | None,
+    jobs: int | None,
+) -> Comparison | None:
     """Train what is missing, write tables and figures; None for a study without a comparison.
 
-    Raises ConfigError, and whatever `compare` and `tune` raise.
+    What is given stands over the recipe. Raises ConfigError, and what `compare` and `tune` raise.
     """
-    out, recipe = request.check(), request.recipe
-    if request.data is None or not recipe.routers:
+    if recipe.figure == "bias":
         draw_bias(out)
-        return None
-    typed, data, jobs = request.typed, request.data, request.jobs
-    if recipe.figure == "tuning":
-        typed = merge(typed, nested("trainer.seed", request.seed))
-        run_tuning(recipe, data, out, trials=request.trials, typed=typed, jobs=jobs)
-        return None
-    seeds = range(request.seed, request.seed + (request.seeds or recipe.seeds))
-    settings = read_config_file(str(request.settings)) if request.settings else None
-    return run_recipe(recipe, data, out, seeds=seeds, typed=typed, settings=settings, jobs=jobs)
+    elif recipe.figure == "tuning":
+        typed = merge(typed, nested("trainer.seed", seeds.start))
+        run_tuning(recipe, data, out, trials=trials, typed=typed, jobs=jobs)
+    else:
+        return run_recipe(recipe, data, out, seeds=seeds, typed=typed, settings=settings, jobs=jobs)
+    return None
 
 
 def run_recipe(
