@@ -97,10 +97,7 @@ def compare(
         typed=typed_sections(flags, set_ or []),
     )
     comparison = comparisons.compare(request, data, out, jobs=jobs, executor=executor)
-    if as_json:
-        print_json(out / "results.json")
-    else:
-        print((out / "table.md").read_text(encoding="utf-8"), end="")
+    print_results(out / "results.json", (out / "table.md").read_text("utf-8"), as_json)
     comparison.check()
 
 
@@ -111,9 +108,9 @@ def _labels(routers: str) -> list[str]:
     return list(ROUTERS) if labels == ["all"] else labels
 
 
-def print_json(file: Path) -> None:
-    """A file of JSON in one line."""
-    print(json.dumps(json.loads(file.read_text(encoding="utf-8"))))
+def print_results(file: Path, text: str, as_json: bool) -> None:
+    """A file of JSON in one line, or `text`."""
+    print(f"{json.dumps(json.loads(file.read_text('utf-8')))}\n" if as_json else text, end="")
 
 
 def read_sections(option: str, file: Path | None) -> dict[str, Any] | None:

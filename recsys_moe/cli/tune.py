@@ -13,7 +13,7 @@ from recsys_moe.cli.compare import (
     CpusPerRun,
     Engine,
     GpusPerRun,
-    print_json,
+    print_results,
     read_sections,
 )
 from recsys_moe.cli.training import (
@@ -109,8 +109,5 @@ def tune(
         evaluate_test=evaluate_test,
     )
     study = studies.tune(request, data, out, jobs=jobs, executor=executor)
-    if as_json:
-        print_json(out / "trials.json")
-    else:
-        print(summary(study.results, out))
+    print_results(out / "trials.json", f"{summary(study.results, out)}\n", as_json)
     study.check()
