@@ -17,6 +17,7 @@ from recsys_moe.cli.training import (
     MaxEpochs,
     Sets,
     fit_flags,
+    typed_sections,
 )
 
 logger = logging.getLogger("recsys_moe.compare")
@@ -82,6 +83,7 @@ def compare(
         engine, address, out, needed=[data], jobs=jobs, cpus=cpus_per_run, gpus=gpus_per_run
     )
     logger.info("loading torch ...")
+    from recsys_moe.config.files import read_config_file
     from recsys_moe.lab.compare import run as comparisons
     from recsys_moe.lab.compare.plan import ComparisonRequest
 
@@ -90,12 +92,12 @@ def compare(
         seeds=range(seed, seed + seeds),
         weights=weights or [],
         split=split,
-        settings=_read_settings(settings) if settings else None,
-        **_sections(config, set_ or [], flags),
+        settings=read_sections("--settings", settings),
+        file=read_config_file(config) if config else None,
+        typed=typed_sections(flags, set_ or []),
     )
-    jobs_here = jobs if executor is None else None
-    comparison = comparisons.compare(request, data, out, jobs=jobs_here, executor=executor)
-    _print_results(out, as_json)
+    comparison = comparisons.compare(request, data, out, jobs=jobs, executor=executor)
+    print_results(out / "results.json", (out / "table.md").read_text("utf-8"), as_json)
     comparison.check()
 
 
@@ -106,28 +108,16 @@ def _labels(routers: str) -> list[str]:
     return list(ROUTERS) if labels == ["all"] else labels
 
 
-def _sections(config: str | None, sets: list[str], flags: dict[str, Any]) -> dict[str, Any]:
-    """`file` and `typed` of the request."""
-    from recsys_moe.config.files import merge_all, nested, parse_set, read_config_file
-
-    given = [nested(key, value) for key, value in flags.items() if value is not None]
-    return {
-        "file": read_config_file(config) if config else None,
-        "typed": merge_all([*map(parse_set, sets), *given]),
-    }
+def print_results(file: Path, text: str, as_json: bool) -> None:
+    """A file of JSON in one line, or `text`."""
+    print(f"{json.dumps(json.loads(file.read_text('utf-8')))}\n" if as_json else text, end="")
 
 
-def _print_results(out: Path, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(json.loads((out / "results.json").read_text(encoding="utf-8"))))
-    else:
-        print((out / "table.md").read_text(encoding="utf-8"), end="")
-
-
-def _read_settings(file: Path) -> dict[str, Any]:
+def read_sections(option: str, file: Path | None) -> dict[str, Any] | None:
+    """What the YAML file of an option holds. Raises ConfigError; no shipped one is meant."""
     from recsys_moe.config.files import read_config_file
     from recsys_moe.errors import ConfigError
 
-    if not file.is_file():
-        raise ConfigError(f"--settings {file}: there is no such file")
-    return read_config_file(str(file))
+    if file is not None and not file.is_file():
+        raise ConfigError(f"{option} {file}: there is no such file")
+    return None if file is None else read_config_file(str(file))

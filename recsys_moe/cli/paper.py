@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from recsys_moe.cli.training import MaxEpochs, Sets
-
-if TYPE_CHECKING:
-    from recsys_moe.lab.paper.request import PaperRequest
+from recsys_moe.cli.compare import read_sections
+from recsys_moe.cli.training import MaxEpochs, Sets, fit_flags, typed_sections
 
 logger = logging.getLogger("recsys_moe.paper")
 
@@ -43,24 +41,30 @@ def paper(
     Starting it again repeats no finished run.
     """
     from recsys_moe.lab.paper.recipes import find_recipe
-    from recsys_moe.lab.paper.request import PaperRequest
 
     if recipe is None:
         return _list_recipes(as_json)
-    request = PaperRequest(
-        name=recipe,
-        recipe=find_recipe(recipe),
-        data=data,
-        out=out,
-        seeds=seeds,
-        seed=seed,
-        settings=settings,
+    asked = find_recipe(recipe)
+    data, out = asked.check(data, out, seeds=seeds, settings=settings, trials=trials)
+    logger.info("loading torch ...")
+    from recsys_moe.lab.paper.study import run_paper
+
+    logger.info("%s", asked.reading)
+    comparison = run_paper(
+        asked,
+        data,
+        out,
+        seeds=range(seed, seed + (seeds or asked.seeds)),
         trials=trials,
-        max_epochs=max_epochs,
-        sets=tuple(set_ or ()),
+        typed=typed_sections(fit_flags(max_epochs=max_epochs), set_ or []),
+        settings=read_sections("--settings", settings),
         jobs=jobs,
     )
-    _run(request, as_json)
+    if comparison is not None:
+        print((out / ("results.json" if as_json else "table.md")).read_text("utf-8"), end="")
+        return comparison.check()
+    figures = sorted(str(path) for path in out.glob("figure*.json"))
+    print(json.dumps({"figures": figures}) if as_json else f"{asked.makes}: {', '.join(figures)}")
 
 
 def _list_recipes(as_json: bool) -> None:
@@ -72,20 +76,3 @@ def _list_recipes(as_json: bool) -> None:
         return
     for name, entry in shipped.items():
         print(f"{name:20} {entry.makes}")
-
-
-def _run(request: PaperRequest, as_json: bool) -> None:
-    out = request.check()
-    logger.info("loading torch ...")
-    from recsys_moe.lab.paper.run import run_paper
-
-    logger.info("%s", request.recipe.reading)
-    comparison = run_paper(request)
-    if comparison is None:
-        figures = sorted(str(path) for path in out.glob("figure*.json"))
-        words = f"{request.recipe.makes}: {', '.join(figures)}"
-        print(json.dumps({"figures": figures}) if as_json else words)
-        return
-    name = "results.json" if as_json else "table.md"
-    print((out / name).read_text(encoding="utf-8"), end="")
-    comparison.check()

@@ -34,6 +34,17 @@ Experts = Annotated[int | None, typer.Option(help="Number of experts.")]
 MaxEpochs = Annotated[int | None, typer.Option(help="Most epochs to train.")]
 BatchSize = Annotated[int | None, typer.Option(help="Rows per training step.")]
 Lr = Annotated[float | None, typer.Option(help="Learning rate of Adam.")]
+FLAGS = {
+    "k": "model.router.k",
+    "experts": "model.num_experts",
+    "max_epochs": "trainer.max_epochs",
+    "batch_size": "trainer.batch_size",
+    "devices": "trainer.devices",
+    "num_nodes": "trainer.num_nodes",
+    "seed": "trainer.seed",
+    "lr": "optim.lr",
+}
+"""Key of the configuration by flag, of every command that trains."""
 
 
 def fit(
@@ -68,9 +79,9 @@ def fit(
     if not is_started_outside():
         spinning.spin_long_if_alone()  # now: settings need torch, which reads it once, as it loads
     flags = fit_flags(
-        k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices
-    )
-    flags |= {"trainer.seed": seed, "trainer.num_nodes": num_nodes}
+        k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices,
+        seed=seed, num_nodes=num_nodes,
+    )  # fmt: skip
     resolved = resolve(config, router, flags, set_ or [])
     if evaluate is not None:
         check_split("--evaluate", evaluate)
@@ -92,49 +103,31 @@ def fit(
     print(json.dumps({**result, **more}) if as_json else _summary(result, more, out))
 
 
-def fit_flags(
-    *,
-    k: int | None,
-    experts: int | None,
-    max_epochs: int | None,
-    batch_size: int | None,
-    lr: float | None,
-    devices: int | None,
-) -> dict[str, Any]:
-    """The flags of every command that trains, by key of the configuration; None: not given."""
-    return {
-        "model.router.k": k,
-        "model.num_experts": experts,
-        "trainer.max_epochs": max_epochs,
-        "trainer.batch_size": batch_size,
-        "trainer.devices": devices,
-        "optim.lr": lr,
-    }
+def fit_flags(**flags: Any) -> dict[str, Any]:
+    """Flags of FLAGS by key of the configuration; None: not given."""
+    return {FLAGS[name]: value for name, value in flags.items()}
+
+
+def typed_sections(flags: dict[str, Any], sets: list[str]) -> dict[str, Any]:
+    """What the command line says of the configuration: `--set`, and the flags over it."""
+    from recsys_moe.config.files import merge_all, nested, parse_set
+
+    given = [nested(key, value) for key, value in flags.items() if value is not None]
+    return merge_all([*map(parse_set, sets), *given])
 
 
 def resolve(file: str | None, router: str | None, flags: dict[str, Any], sets: list[str]) -> Config:
     """Defaults < file < command line. Raises ConfigError."""
-    from recsys_moe.config.files import (
-        merge,
-        merge_all,
-        nested,
-        parse_set,
-        read_config_file,
-        router_name,
-    )
+    from recsys_moe.config.files import merge, read_config_file, router_name
     from recsys_moe.config.settings import parse_config, select_router
 
     raw = read_config_file(file) if file else {}
-    typed = merge_all(parse_set(text) for text in sets)
+    typed = typed_sections(flags, sets)
     if name := router or router_name(typed):
         raw, dropped = select_router(raw, name)
         if dropped:
             logger.info("router %s: not used from %s: %s", name, file, ", ".join(dropped))
-    raw = merge(raw, typed)
-    for key, value in flags.items():
-        if value is not None:
-            raw = merge(raw, nested(key, value))
-    resolved = parse_config(raw)
+    resolved = parse_config(merge(raw, typed))
     for remark in resolved.model.router.remarks:
         logger.warning(remark)
     return resolved

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from recsys_moe.cli.compare import Address, CpusPerRun, Engine, GpusPerRun
+from recsys_moe.cli.compare import (
+    Address,
+    CpusPerRun,
+    Engine,
+    GpusPerRun,
+    print_results,
+    read_sections,
+)
 from recsys_moe.cli.training import (
     BatchSize,
     ConfigFile,
@@ -19,15 +25,13 @@ from recsys_moe.cli.training import (
     Sets,
     fit_flags,
     resolve,
+    typed_sections,
 )
-
-if TYPE_CHECKING:
-    from recsys_moe.lab.tune.results import Results
 
 logger = logging.getLogger("recsys_moe.tune")
 
 Space = Annotated[
-    str | None, typer.Option(help="YAML: what to search, over the ranges of the router.")
+    Path | None, typer.Option(help="YAML: what to search, over the ranges of the router.")
 ]
 Pruner = Annotated[
     str | None, typer.Option(help="asha or none; without it asha with tpe and none with random.")
@@ -81,56 +85,29 @@ def tune(
     flags = fit_flags(
         k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices
     )
-    asked: dict[str, Any] = {
-        "config": resolve(config, router, {**flags, "trainer.seed": seed}, set_ or []),
-        "trials": trials,
-        "weights": weights,
-        "sampler": sampler,
-        "pruner": pruner,
-        "storage": storage,
-        "evaluate_test": evaluate_test,
-    }
+    resolved = resolve(config, router, {**flags, "trainer.seed": seed}, set_ or [])
     from recsys_moe.lab.jobs.engines import choose_executor
 
     executor = choose_executor(
         engine, address, out, needed=[data], jobs=jobs, cpus=cpus_per_run, gpus=gpus_per_run
     )
     logger.info("loading torch and optuna ...")
+    from recsys_moe.config.diff import flat
     from recsys_moe.lab.tune import run as studies
     from recsys_moe.lab.tune.plan import StudyRequest
-
-    request = StudyRequest(fixed=_typed(set_ or [], flags), space=_read_space(space), **asked)
-    jobs_here = jobs if executor is None else None
-    study = studies.tune(request, data, out, jobs=jobs_here, executor=executor)
-    _print_results(study.results, out, as_json)
-    study.check()
-
-
-def _print_results(results: Results, out: Path, as_json: bool) -> None:
     from recsys_moe.lab.tune.results import summary
 
-    if as_json:
-        print(json.dumps(json.loads((out / "trials.json").read_text(encoding="utf-8"))))
-    else:
-        print(summary(results, out))
-
-
-def _typed(sets: list[str], flags: dict[str, Any]) -> list[str]:
-    """Keys that stand on the command line."""
-    from recsys_moe.config.diff import flat
-    from recsys_moe.config.files import merge_all, parse_set
-
-    typed = merge_all(map(parse_set, sets))
-    given = [key for key, value in flags.items() if value is not None]
-    return [*(key for key, _ in flat(typed)), *given]
-
-
-def _read_space(file: str | None) -> dict[str, Any] | None:
-    from recsys_moe.config.files import read_config_file
-    from recsys_moe.errors import ConfigError
-
-    if file is None:
-        return None
-    if not Path(file).is_file():
-        raise ConfigError(f"--space {file}: there is no such file")
-    return read_config_file(file)
+    request = StudyRequest(
+        config=resolved,
+        trials=trials,
+        fixed=[key for key, _ in flat(typed_sections(flags, set_ or []))],
+        space=read_sections("--space", space),
+        weights=weights,
+        sampler=sampler,
+        pruner=pruner,
+        storage=storage,
+        evaluate_test=evaluate_test,
+    )
+    study = studies.tune(request, data, out, jobs=jobs, executor=executor)
+    print_results(out / "trials.json", f"{summary(study.results, out)}\n", as_json)
+    study.check()

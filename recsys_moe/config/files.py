@@ -55,6 +55,8 @@ def parse_set(assignment: str) -> dict[str, Any]:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         raise ConfigError(f"--set {key}: {text!r} is not a YAML value") from None
+    if key == "model.router" and isinstance(value, str):  # a bare name, which other keys join
+        key = "model.router.name"
     return nested(key, value)
 
 

@@ -13,7 +13,7 @@ import platform
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -43,6 +43,7 @@ EXTRAS = {
     "ray": ("ray",),
 }
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+COMPILERS = ("c++", "g++", "clang++", "cl")
 LOW_DISK, LOW_MEMORY = 2 * machine.GIB, machine.GIB
 
 
@@ -74,7 +75,10 @@ def examine(data: Path | None = None, run: Path | None = None) -> Report:
     if not any(problem.startswith("torch ") for problem in report.problems):
         _ask_torch(report)
     report.facts["extras"] = {name: _extra(name) for name in EXTRAS}
-    _compiler(report)
+    if not any(map(shutil.which, filter(None, [os.environ.get("CXX"), *COMPILERS]))):
+        report.warnings.append(
+            "no C++ compiler: `export --format aoti` and torch.compile need one (g++ or clang++)"
+        )
     for option, path, name, look in (
         ("--data", data, "data", look_at_data),
         ("--run", run, "model", look_at_model),
@@ -83,7 +87,16 @@ def examine(data: Path | None = None, run: Path | None = None) -> Report:
             with _noted(report.invalid, option), inside(path):
                 report.facts[name] = look(Path())
     if data is not None and run is not None and not report.invalid:
-        _compare_files(report, data, run)
+        with _noted(report.invalid, "--run"):
+            changed = changed_data(data, run)
+            if changed:
+                report.invalid.append(
+                    f"--data is not what --run was trained on: {', '.join(changed)} "
+                    "differ; evaluate on the data of the run"
+                )
+            same = "not those of it" if changed else "those of the run"
+            unknown = "not compared: the model lies in no run folder"
+            report.facts["data"]["files"] = unknown if changed is None else same
     return report
 
 
@@ -118,12 +131,11 @@ def _versions(report: Report) -> dict[str, str | None]:
 def _threads(report: Report) -> dict[str, Any]:
     threads: dict[str, Any] = {}
     for name in THREADS:
-        value = os.environ.get(name)
-        is_number = value is not None and value.isdigit() and int(value) > 0
-        threads[name] = int(value) if value is not None and is_number else None
-        if value is not None and not is_number:
+        value = os.environ.get(name, "")
+        threads[name] = int(value) if value.isdigit() and int(value) > 0 else None
+        if name in os.environ and threads[name] is None:
             report.warnings.append(f"{name} must be a number >= 1 and is not; unset it")
-        elif threads[name] is not None and threads[name] > cores():
+        elif (threads[name] or 0) > cores():
             report.warnings.append(
                 f"{name}={threads[name]} is more than the {cores()} usable cores: threads wait "
                 f"for each other; set {name}={cores()} or unset it"
@@ -133,26 +145,15 @@ def _threads(report: Report) -> dict[str, Any]:
 
 def _resources(report: Report) -> dict[str, Any]:
     memory, quota = machine.memory(), machine.core_quota()
-    disk = shutil.disk_usage(Path.cwd()).free
-    _warn_of_low(report, disk, memory["available"], quota)
-    return {
-        "memory": machine.gib(memory["total"]),
-        "memory available": machine.gib(memory["available"]),
-        "memory limit": machine.gib(machine.memory_limit()),
-        "core limit": quota,
-        "disk free": machine.gib(disk),
-    }
-
-
-def _warn_of_low(report: Report, disk: int, memory: int | None, quota: float | None) -> None:
+    disk, free = shutil.disk_usage(Path.cwd()).free, memory["available"]
     if disk < LOW_DISK:
         report.warnings.append(
             f"only {machine.gib(disk)} of disk are free here: runs need room for checkpoints; "
             "write --out to another disk"
         )
-    if memory is not None and memory < LOW_MEMORY:
+    if free is not None and free < LOW_MEMORY:
         report.warnings.append(
-            f"only {machine.gib(memory)} of memory are free; end other programs, or read the data "
+            f"only {machine.gib(free)} of memory are free; end other programs, or read the data "
             "in pieces (docs/large_data.md)"
         )
     if quota is not None and quota < cores():
@@ -160,6 +161,13 @@ def _warn_of_low(report: Report, disk: int, memory: int | None, quota: float | N
             f"this container may use {quota:g} of {cores()} cores; "
             f"set OMP_NUM_THREADS={max(1, int(quota))}"
         )
+    return {
+        "memory": machine.gib(memory["total"]),
+        "memory available": machine.gib(free),
+        "memory limit": machine.gib(machine.memory_limit()),
+        "core limit": quota,
+        "disk free": machine.gib(disk),
+    }
 
 
 def _ask_torch(report: Report) -> None:
@@ -170,11 +178,7 @@ def _ask_torch(report: Report) -> None:
         "torch": torch.get_num_threads(),
         "torch between operations": torch.get_num_interop_threads(),
     }
-    parts: dict[str, Callable[[], Any]] = {
-        "numbers": machine.number_formats,
-        "devices": machine.accelerators,
-    }
-    for name, look in parts.items():
+    for name, look in (("numbers", machine.number_formats), ("devices", machine.accelerators)):
         remedy = " while torch was asked; `python -m torch.utils.collect_env` shows more"
         with (
             _noted(report.warnings, f"{name}:", remedy),
@@ -196,30 +200,8 @@ def _ask_torch(report: Report) -> None:
 
 
 def _extra(name: str) -> dict[str, Any]:
-    missing = [package for package in EXTRAS[name] if version_of(package) is None]
-    present = {package: version_of(package) for package in EXTRAS[name] if package not in missing}
+    versions = {package: version_of(package) for package in EXTRAS[name]}
+    missing = [package for package, version in versions.items() if version is None]
+    present = {package: version for package, version in versions.items() if version}
     remedy = {"install": f'pip install "recsys-moe[{name}]"'} if missing else {}
     return {"present": present, "missing": missing, **remedy}
-
-
-def _compiler(report: Report) -> None:
-    names = [os.environ.get("CXX", ""), "c++", "g++", "clang++", "cl"]
-    if not any(shutil.which(name) for name in names if name):
-        report.warnings.append(
-            "no C++ compiler: `export --format aoti` and torch.compile need one (g++ or clang++)"
-        )
-
-
-def _compare_files(report: Report, data: Path, run: Path) -> None:
-    """Are the data those that the run was trained on?"""
-    with _noted(report.invalid, "--run"):
-        changed = changed_data(data, run)
-        if changed is None:
-            report.facts["data"]["files"] = "not compared: the model lies in no run folder"
-            return
-        report.facts["data"]["files"] = "those of the run" if not changed else "not those of it"
-        if changed:
-            report.invalid.append(
-                f"--data is not what --run was trained on: {', '.join(changed)} "
-                "differ; evaluate on the data of the run"
-            )

@@ -74,22 +74,20 @@ def changed_data(data: Path, run: Path) -> list[str] | None:
 
     None where the model lies in no run folder, so that nothing can be compared.
     """
-    from recsys_moe.artifact.run_folder import changed_files, data_hashes, locked_hashes
+    from recsys_moe.artifact.model_folder import find_artifact
+    from recsys_moe.artifact.run_folder import (
+        DATA_LOCK,
+        changed_files,
+        data_hashes,
+        locked_hashes,
+    )
 
-    lock = _lock_of(run)
+    # What a run, or the run of a model, has kept of its data.
+    folders = [run, find_artifact(run).resolve().parent]
+    lock = next((folder for folder in folders if (folder / DATA_LOCK).is_file()), None)
     if lock is None:
         return None
-    with inside(lock.parent):
+    with inside(lock):
         locked = locked_hashes(Path())
     with inside(data):
         return list(changed_files(locked, data_hashes(Path())))
-
-
-def _lock_of(path: Path) -> Path | None:
-    """What a run, or the run of a model, has kept of its data; None where a model lies alone."""
-    from recsys_moe.artifact.model_folder import find_artifact
-    from recsys_moe.artifact.run_folder import DATA_LOCK
-
-    run = find_artifact(path).resolve().parent
-    locks = (folder / DATA_LOCK for folder in (path, run))
-    return next((lock for lock in locks if lock.is_file()), None)

@@ -240,3 +240,8 @@ def test_yaml_with_aliases_or_without_end_is_refused_at_once(tmp_path: Path) -> 
     (tmp_path / "deep.yaml").write_text("[" * 1500)
     with pytest.raises(ConfigError, match="is not valid YAML"):
         read_config_file(str(tmp_path / "deep.yaml"))
+
+
+def test_a_bare_router_name_keeps_its_name_beside_other_keys() -> None:
+    config = resolve(None, None, {"model.router.k": 3}, ["model.router=topk"])
+    assert (config.model.router.name, config.model.router.k) == ("topk", 3)

@@ -10,7 +10,7 @@ from typing import Any
 
 from recsys_moe.artifact.run_folder import data_hashes
 from recsys_moe.config.diff import flat
-from recsys_moe.config.files import merge, merge_all, nested, router_name, router_section
+from recsys_moe.config.files import merge_all, nested, router_name, router_section
 from recsys_moe.config.settings import Config, parse_config, select_router, task_weights
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.files import write_json
@@ -93,9 +93,10 @@ def make_plan(request: ComparisonRequest, data: Path) -> ComparisonPlan:
     _check_settings(request)
     typed = request.typed or {}
     _check_typed(typed, request)
-    common = merge(request.file or {}, {"tasks": typed.get("tasks") or {}})
     choices = [parse_weights(text, schema) for text in request.weights]
-    choices = choices or [_configured_weights(common, schema)]
+    if not choices:
+        tasks = [{"tasks": raw.get("tasks") or {}} for raw in (request.file or {}, typed)]
+        choices = [configured_weights(parse_config(merge_all(tasks)), schema)]
     _no_repetition("--weights", choices)
     asked = [_contender(request, r, w, schema) for w in choices for r in request.routers]
     contenders = {name(contender.router, contender.weights): contender for contender in asked}
@@ -106,7 +107,7 @@ def make_plan(request: ComparisonRequest, data: Path) -> ComparisonPlan:
 
 def parse_weights(text: str, schema: Schema) -> tuple[float, ...]:
     """`0.9,0.1` -> (0.9, 0.1), one per task of the data."""
-    names = _names(schema)
+    names = [task.name for task in schema.tasks]
     try:
         weights = tuple(float(part) for part in text.split(","))
     except ValueError:
@@ -119,16 +120,19 @@ def parse_weights(text: str, schema: Schema) -> tuple[float, ...]:
     return weights
 
 
-def _names(schema: Schema) -> list[str]:
-    return [task.name for task in schema.tasks]
-
-
-def _configured_weights(common: Raw, schema: Schema) -> tuple[float, ...]:
-    config = parse_config({"tasks": common["tasks"]})
+def configured_weights(config: Config, schema: Schema) -> tuple[float, ...]:
+    """Those of the configuration, else those of the data. Raises ConfigError."""
+    names = [task.name for task in schema.tasks]
     for task in config.tasks:
-        if task not in _names(schema):
-            raise ConfigError(f"tasks: unknown task {task!r}; {suggestion(task, _names(schema))}")
+        if task not in names:
+            raise ConfigError(f"tasks: unknown task {task!r}; {suggestion(task, names)}")
     return tuple(task_weights(config, schema.tasks))
+
+
+def tasks_section(weights: Sequence[float], schema: Schema) -> Raw:
+    """Section of the configuration with a weight for every task."""
+    pairs = zip(schema.tasks, weights, strict=True)
+    return {"tasks": {task.name: {"weight": weight} for task, weight in pairs}}
 
 
 def _no_repetition(option: str, values: Sequence[Any]) -> None:
@@ -179,9 +183,8 @@ def _keys(router: str) -> set[str]:
 def _contender(
     request: ComparisonRequest, label: str, weights: tuple[float, ...], schema: Schema
 ) -> Contender:
-    tasks = {task: {"weight": weight} for task, weight in zip(_names(schema), weights, strict=True)}
     try:
-        config = _config(request, label, {"tasks": tasks})
+        config = _config(request, label, tasks_section(weights, schema))
     except ConfigError as error:
         raise ConfigError(f"router {label}: {error}") from None
     return Contender(label, weights, config.model_dump(mode="json"))

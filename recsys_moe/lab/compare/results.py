@@ -16,7 +16,7 @@ from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.overview import overviews
 from recsys_moe.config.settings import parse_config
 from recsys_moe.lab.compare.paper_figures import paper_figures
-from recsys_moe.lab.compare.plan import ComparisonPlan, Contender
+from recsys_moe.lab.compare.plan import ComparisonPlan
 from recsys_moe.lab.compare.significance import LEVEL, Spread, holm, paired_p, spread, unpaired_p
 from recsys_moe.lab.jobs.lab_run import LabRun
 from recsys_moe.routers import find_router
@@ -127,74 +127,58 @@ def collect(plan: ComparisonPlan, schema: Schema, out: Path) -> Results:
     """Everything that is finished at `out`."""
     columns = columns_of(schema)
     by_run = {
-        (key, seed): read_run(plan, out, key, seed, columns=columns) for key, seed in plan.runs()
+        (key, seed): _read_run(plan, out, columns, key=key, seed=seed) for key, seed in plan.runs()
     }
     records = [record for record in by_run.values() if record is not None]
     return Results(
-        schema.name,
-        schema.protocol,
-        plan.split,
-        plan.seeds,
-        columns,
-        [
+        data=schema.name,
+        protocol=schema.protocol,
+        split=plan.split,
+        seeds=plan.seeds,
+        columns=columns,
+        groups=[
             _group(plan, schema, keys, records=records, columns=columns)
             for keys in plan.groups().values()
         ],
-        records,
-        [f"{key}-seed{seed}" for (key, seed), record in by_run.items() if record is None],
+        runs=records,
+        missing=[f"{key}-seed{seed}" for (key, seed), record in by_run.items() if record is None],
     )
 
 
-def read_run(
-    plan: ComparisonPlan, out: Path, key: str, seed: int, *, columns: Iterable[Column]
+def _read_run(
+    plan: ComparisonPlan, out: Path, columns: Iterable[Column], *, key: str, seed: int
 ) -> RunRecord | None:
     """The numbers of a run, None while it is not finished and evaluated."""
-    run = lab_run(out, key, seed)
+    run, first = lab_run(out, key, seed), lab_run(out, key, plan.seeds[0])
     result = run.evaluation(plan.split)
     if result is None:
         return None
-    shares = _evaluated_shares(run.folder / "metrics.csv")
+    with (run.folder / "metrics.csv").open(encoding="utf-8", newline="") as stream:
+        # A run that was killed may have an epoch twice; the last row counts.
+        epochs = {row["epoch"]: row for row in csv.DictReader(stream)}
     model = plan.contenders[key].config["model"]
+    shares = [float(row["train/evaluated_share"]) for row in epochs.values()]
     passes = find_router(model["router"]["name"]).passes
+    times = {epoch: float(time) for epoch, time in EPOCH_TIME.findall(run.read_log())}
     values: dict[str, float | None] = {
         "loss": result["loss"],
         "experts_training": statistics.fmean(shares) * model["num_experts"] * passes,
         "experts_inference": result.get("experts_per_example"),
-        "seconds_per_epoch": _seconds_per_epoch(run.read_log()),
-        "parameters": _parameters(lab_run(out, key, plan.seeds[0]), run),
+        # The median, because the epochs of a busy machine have a tail.
+        "seconds_per_epoch": statistics.median(times.values()) if times else None,
+        # The same for all seeds, so the first run is counted.
+        "parameters": _count_parameters((first if first.is_trained else run).folder),
     }
-    for column in columns:
-        task, _, metric = column.name.rpartition(".")
-        if task:
-            values[column.name] = result["tasks"][task][metric]
+    for task, metrics in result["tasks"].items():
+        values |= {f"{task}.{name}": value for name, value in metrics.items()}
     card = json.loads((run.folder / "model" / "card.json").read_text(encoding="utf-8"))
-    folder, log = run.places
-    return RunRecord(key, seed, folder, log, card["val"]["epoch"], len(shares), values, result)
-
-
-def _evaluated_shares(metrics: Path) -> list[float]:
-    """Per epoch the share of all (example, expert) pairs that training evaluated.
-
-    A run that was killed may have an epoch twice; the last row counts.
-    """
-    with metrics.open(encoding="utf-8", newline="") as stream:
-        rows = {row["epoch"]: row for row in csv.DictReader(stream)}
-    return [float(row["train/evaluated_share"]) for row in rows.values()]
-
-
-def _seconds_per_epoch(log: str) -> float | None:
-    """Median, because the epochs of a busy machine have a tail. Includes the validation."""
-    seconds = {epoch: float(time) for epoch, time in EPOCH_TIME.findall(log)}
-    return statistics.median(seconds.values()) if seconds else None
-
-
-def _parameters(first: LabRun, run: LabRun) -> float:
-    """Learned numbers of the whole model; the same for all seeds, so the first run is counted."""
-    return _count_parameters((first if first.is_trained else run).folder)
+    known = {column.name: values[column.name] for column in columns}
+    return RunRecord(key, seed, *run.places, card["val"]["epoch"], len(epochs), known, result)
 
 
 @lru_cache
 def _count_parameters(run: Path) -> float:
+    """Learned numbers of the whole model."""
     return float(sum(p.numel() for p in load_artifact(run).model.parameters()))
 
 
@@ -206,58 +190,49 @@ def _group(
     records: Sequence[RunRecord],
     columns: Sequence[Column],
 ) -> Group:
-    by_seed = {key: {r.seed: r.values for r in records if r.contender == key} for key in keys}
-    sparse = [key for key in keys if _is_k_sparse(plan.contenders[key])]
+    contenders = {key: plan.contenders[key] for key in keys}
+    experts = {key: _experts(json.dumps(c.config["model"])) for key, c in contenders.items()}
+    sparse = [key for key in keys if experts[key] not in NOT_SPARSE]
+    runs = {key: [r for r in records if r.contender == key] for key in keys}
     tests = [
         test
         for column in columns
         if column.better
-        for test in compare_best(column, {key: _values(by_seed[key], column) for key in sparse})
+        for test in compare_best(column, {key: _values(runs[key], column) for key in sparse})
     ]
     names = [task.name for task in schema.tasks]
-    weights = dict(zip(names, plan.contenders[keys[0]].weights, strict=True))
+    weights = dict(zip(names, contenders[keys[0]].weights, strict=True))
     paper = paper_figures(schema, weights, plan.split)
     rows = [
         Row(
-            key,
-            plan.contenders[key].router,
-            _experts(plan.contenders[key]),
-            key in sparse,
-            len(by_seed[key]),
-            _cells(by_seed[key], columns),
-            tuple(test.column for test in tests if is_bold(test) and test.best == key),
-            paper.get(plan.contenders[key].router, {}),
+            contender=key,
+            router=contender.router,
+            experts=experts[key],
+            k_sparse=key in sparse,
+            runs=len(runs[key]),
+            cells={
+                column.name: spread(list(values.values()))
+                for column in columns
+                if (values := _values(runs[key], column))
+            },
+            bold=tuple(test.column for test in tests if is_bold(test) and test.best == key),
+            paper=paper.get(contender.router, {}),
         )
-        for key in keys
+        for key, contender in contenders.items()
     ]
     return Group(weights, rows, tests)
 
 
-def _experts(contender: Contender) -> str:
-    return _experts_in_training(json.dumps(contender.config["model"]))
-
-
 @lru_cache
-def _experts_in_training(model: str) -> str:
+def _experts(model: str) -> str:
     config = parse_config({"model": json.loads(model)})
     return overviews(config)[config.model.router.name].training or ""
 
 
-def _is_k_sparse(contender: Contender) -> bool:
-    return _experts(contender) not in NOT_SPARSE
-
-
-def _values(by_seed: dict[int, dict[str, float | None]], column: Column) -> dict[int, float]:
+def _values(runs: Iterable[RunRecord], column: Column) -> dict[int, float]:
     """Value per seed where it is defined."""
-    values = {seed: values[column.name] for seed, values in by_seed.items()}
+    values = {run.seed: run.values[column.name] for run in runs}
     return {seed: value for seed, value in values.items() if value is not None}
-
-
-def _cells(
-    by_seed: dict[int, dict[str, float | None]], columns: Iterable[Column]
-) -> dict[str, Spread]:
-    values = {column.name: list(_values(by_seed, column).values()) for column in columns}
-    return {name: spread(defined) for name, defined in values.items() if defined}
 
 
 def compare_best(column: Column, values: dict[str, dict[int, float]]) -> list[TTest]:
@@ -268,22 +243,22 @@ def compare_best(column: Column, values: dict[str, dict[int, float]]) -> list[TT
     higher = column.better == "higher"
     means = {key: spread(list(runs.values())).mean for key, runs in values.items() if runs}
     best, *others = sorted(means, key=means.__getitem__, reverse=higher) or [""]
-    tested = [(key, _p_values(values[best], values[key], higher)) for key in others]
-    unpaired = holm([p for _, (p, _) in tested])
-    paired = holm([p for _, (_, p) in tested])
+    tests = [_p_values(values[best], values[key], higher) for key in others]
+    unpaired, paired = ([p[side] for p in tests] for side in (0, 1))
+    columns = zip(others, unpaired, holm(unpaired), paired, holm(paired), strict=True)
     return [
-        TTest(column.name, best, key, place == 0, p[0], unpaired[place], p[1], paired[place])
-        for place, (key, p) in enumerate(tested)
+        TTest(column.name, best, other, other == others[0], *p_values)
+        for other, *p_values in columns
     ]
 
 
 def _p_values(
     best: dict[int, float], other: dict[int, float], higher: bool
 ) -> tuple[float | None, float | None]:
+    """Unpaired, and paired over the seeds that both have."""
     seeds = sorted(best.keys() & other.keys())
     pairs = [best[seed] for seed in seeds], [other[seed] for seed in seeds]
-    unpaired = unpaired_p(list(best.values()), list(other.values()), higher)
-    return unpaired, paired_p(*pairs, higher)
+    return unpaired_p([*best.values()], [*other.values()], higher), paired_p(*pairs, higher)
 
 
 def is_bold(test: TTest) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import yaml
@@ -12,27 +12,12 @@ from recsys_moe.files import write_json, write_text
 from recsys_moe.lab.compare import tables as compare_tables
 from recsys_moe.lab.compare.plan import ComparisonPlan, ComparisonRequest, make_plan, settle
 from recsys_moe.lab.compare.results import Results, collect, lab_run
-from recsys_moe.lab.jobs.executor import Executor, Job, LocalExecutor
-from recsys_moe.lab.jobs.local_runs import (
-    Progress,
-    alone,
-    check_failures,
-    check_jobs,
-    workers,
-)
+from recsys_moe.lab.jobs.executor import Executor, Job
+from recsys_moe.lab.jobs.local_runs import Finished, Progress, alone, check_jobs, local_executor
 from recsys_moe.lab.jobs.plan_file import check_folder
 from recsys_moe.schema import Schema
 
-
-@dataclass(frozen=True)
-class Comparison:
-    results: Results
-    failures: list[str]
-    """A failed run each: its name, exit code and log."""
-
-    def check(self) -> None:
-        """Raise RunError naming the runs that failed."""
-        check_failures(self.failures, "runs")
+Comparison = Finished[Results]
 
 
 def compare(
@@ -46,32 +31,26 @@ def compare(
     """Run what is missing at `out`, then write results.json and the tables there.
 
     `jobs`: processes at a time, by default one per core, or one where they would share a GPU.
-    `executor`: where runs run instead of in processes of this machine.
+    `executor`: where runs run instead of in processes of this machine, without `jobs`.
     Raises ConfigError, DataError, and Interrupted on SIGINT and SIGTERM.
     """
     data, out = Path(data), Path(out)
-    check_jobs(jobs)
+    if executor is None:
+        check_jobs(jobs)
     check_folder(out, "comparison")
     plan = make_plan(request, data)
     with alone(out) as lock:
         plan = settle(plan, out)
         configs = [contender.config for contender in plan.contenders.values()]
-        runs = len(plan.contenders) * len(plan.seeds)
-        executor = executor or LocalExecutor(*workers(configs, jobs, runs), inherited=lock)
-        failures = _run(plan, data, out, executor)
-        return Comparison(_write(plan, data, out), failures)
-
-
-def _run(plan: ComparisonPlan, data: Path, out: Path, executor: Executor) -> list[str]:
-    """Failures, in words."""
-    jobs = [_job(plan, data, out, key=key, seed=seed) for key, seed in plan.runs()]
-    progress = Progress(len(jobs), "runs")
-    with progress.interruptible(out), closing(executor.run(jobs)) as outcomes:
-        for outcome in outcomes:
-            if outcome.started:
-                _write(plan, data, out)
-            progress.add(outcome)
-    return progress.failures
+        todo = [_job(plan, data, out, key=key, seed=seed) for key, seed in plan.runs()]
+        executor = executor or local_executor(configs, jobs, len(todo), lock)
+        progress = Progress(len(todo), "runs")
+        with progress.interruptible(out), closing(executor.run(todo)) as outcomes:
+            for outcome in outcomes:
+                if outcome.started:
+                    _write(plan, data, out)
+                progress.add(outcome)
+        return Comparison(_write(plan, data, out), "runs", progress.failures)
 
 
 def _job(plan: ComparisonPlan, data: Path, out: Path, *, key: str, seed: int) -> Job:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+from scipy import stats
 
 LEVEL = 0.05
 """A p-value below this is called significant, as in the paper."""
@@ -31,18 +34,12 @@ def spread(values: Sequence[float]) -> Spread:
 def unpaired_p(best: Sequence[float], other: Sequence[float], higher: bool) -> float | None:
     """One-sided unpaired t-test: how likely so large a lead is where `best` is not the better.
 
-    The paper's test. Welch's form, as scipy computes it, because a router that samples may spread
-    more than one that does not; its p is never smaller than that of the form with equal variances
-    for as many runs on either side. None when a side has fewer than two values or neither varies.
+    The paper's test. Welch's form, because a router that samples may spread more than one that
+    does not; its p is never smaller than that of the form with equal variances for as many runs on
+    either side. None when a side has fewer than two values or neither varies.
     """
-    from scipy import stats
-
-    if min(len(best), len(other)) < 2 or not (_varies(best) or _varies(other)):
-        return None
-    side = "greater" if higher else "less"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # values that are almost all the same
-        return _finite(stats.ttest_ind(best, other, equal_var=False, alternative=side).pvalue)
+    test = partial(stats.ttest_ind, best, other, equal_var=False)
+    return _p(test, (best, other), higher)
 
 
 def paired_p(best: Sequence[float], other: Sequence[float], higher: bool) -> float | None:
@@ -50,15 +47,18 @@ def paired_p(best: Sequence[float], other: Sequence[float], higher: bool) -> flo
 
     None with fewer than two pairs or where all differences are the same.
     """
-    from scipy import stats
-
     differences = [a - b for a, b in zip(best, other, strict=True)]
-    if len(differences) < 2 or not _varies(differences):
+    return _p(partial(stats.ttest_rel, best, other), (differences,), higher)
+
+
+def _p(test: Callable[..., Any], samples: Sequence[Sequence[float]], higher: bool) -> float | None:
+    """None where a sample has fewer than two values or none of them varies."""
+    if min(map(len, samples)) < 2 or all(len(set(sample)) == 1 for sample in samples):
         return None
-    side = "greater" if higher else "less"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return _finite(stats.ttest_rel(best, other, alternative=side).pvalue)
+        warnings.simplefilter("ignore", RuntimeWarning)  # values that are almost all the same
+        p = float(test(alternative="greater" if higher else "less").pvalue)
+    return p if math.isfinite(p) else None
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -74,11 +74,3 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
         highest = max(highest, min(p * (len(known) - rank), 1.0))
         adjusted[place] = highest
     return adjusted
-
-
-def _varies(values: Sequence[float]) -> bool:
-    return any(value != values[0] for value in values)
-
-
-def _finite(p: Any) -> float | None:
-    return float(p) if math.isfinite(p) else None

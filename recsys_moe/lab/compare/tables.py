@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from recsys_moe.lab.compare.paper_figures import RUNS
-from recsys_moe.lab.compare.results import Column, Group, Results, Row, TTest, is_bold
+from recsys_moe.lab.compare.results import Column, Group, Results, Row, is_bold
 from recsys_moe.lab.compare.significance import LEVEL, Spread
 
 NONE = "-"
@@ -86,28 +86,22 @@ def csv_text(results: Results) -> str:
     """A line per router and task weights: mean, standard error and n of each column, unrounded."""
     lines = []
     for group in results.groups:
+        has_paper = any(row.paper for row in group.rows)
         for row in group.rows:
             weights = {f"weight.{task}": weight for task, weight in group.weights.items()}
             line = {"router": row.router, **weights, "runs": row.runs, "k_sparse": row.k_sparse}
             for column in results.columns:
                 line |= _csv_cell(column.name, row.cells.get(column.name))
                 line[f"{column.name}.bold"] = column.name in row.bold
-                if column.better and group.rows and any(r.paper for r in group.rows):
+                if column.better and has_paper:
                     line |= _csv_cell(f"paper.{column.name}", row.paper.get(column.name))
             lines.append(line)
-    names = list(dict.fromkeys(name for line in lines for name in line))
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return stream.getvalue()
+    return pd.DataFrame(lines, dtype=object).to_csv(index=False)
 
 
 def _csv_cell(name: str, cell: Spread | None) -> dict[str, object]:
-    if cell is None:
-        return {f"{name}.mean": "", f"{name}.standard_error": ""}
-    error = "" if cell.standard_error is None else cell.standard_error
-    return {f"{name}.mean": cell.mean, f"{name}.standard_error": error}
+    mean, error = (cell.mean, cell.standard_error) if cell else (None, None)
+    return {f"{name}.mean": mean, f"{name}.standard_error": error}
 
 
 def notes_of(results: Results) -> list[str]:
@@ -147,14 +141,11 @@ def _verdicts(group: Group, columns: Iterable[Column]) -> list[str]:
     return [
         f"Weights {_weights(group)}, {titles[test.column]}: {names[test.best]} against "
         f"{names[test.other]}: unpaired p {_p(test.unpaired)} (Holm {_p(test.unpaired_holm)}), "
-        f"paired p {_p(test.paired)} (Holm {_p(test.paired_holm)}){_bold_word(test)}."
+        f"paired p {_p(test.paired)} (Holm {_p(test.paired_holm)})"
+        f"{', bold' if is_bold(test) else ''}."
         for test in group.tests
         if test.runner_up
     ]
-
-
-def _bold_word(test: TTest) -> str:
-    return ", bold" if is_bold(test) else ""
 
 
 def _p(value: float | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import shlex
@@ -10,11 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import IO, Any, Protocol
 
 from recsys_moe.train.processes.signals import end_with_parent
 from recsys_moe.train.processes.spinning import undecided
@@ -72,42 +70,63 @@ class Process(Protocol):
     def kill(self) -> None:
         """End it."""
 
-    def wait(self, timeout: float | None = None) -> int:
-        """The exit code. Raises subprocess.TimeoutExpired."""
+
+Launch = Callable[[list[str], Path], Process]
+"""Starts a command, with its output behind what the log holds."""
 
 
-class Launcher(Protocol):
-    """Starts commands somewhere; `run_jobs` does the rest."""
-
-    @property
-    def workers(self) -> int:
-        """Commands at a time."""
-
-    @property
-    def retries(self) -> int:
-        """How often a step is tried again after its worker was lost to a signal."""
-
-    def launch(self, command: list[str], log: Path) -> Process:
-        """Start a command with its output behind what `log` holds."""
-
-
-def run_jobs(launcher: Launcher, jobs: Iterable[Job]) -> Generator[Outcome]:
-    """See Executor.run."""
-    waiting, more, running = iter(jobs), True, list[_Worker]()
+def run_jobs(
+    launch: Launch, jobs: Iterable[Job], *, workers: int, retries: int
+) -> Generator[Outcome]:
+    """See Executor.run. `workers`: commands at a time; `retries`: of a step with a lost worker."""
+    waiting, more = iter(jobs), True
+    running: dict[Generator[Process, None, Outcome], Process | None] = {}
     try:
         while more or running:
-            while more and len(running) < launcher.workers:
+            while more and len(running) < workers:
                 job = next(waiting, None)
                 more = job is not None
-                running += [] if job is None else [_Worker(job, launcher)]
-            for worker in list(running):
-                if (outcome := worker.look()) is not None:
-                    running.remove(worker)
-                    yield outcome
-            if len(running) == launcher.workers or not more:
+                running |= {} if job is None else {_run_job(job, launch, retries): None}
+            for under_way in list(running):
+                try:
+                    running[under_way] = next(under_way)
+                except StopIteration as end:
+                    del running[under_way]
+                    yield end.value
+            if len(running) == workers or not more:
                 time.sleep(SECONDS_BETWEEN_LOOKS if running else 0)
     finally:
-        stop([worker.process for worker in running if worker.process is not None])
+        stop([process for process in running.values() if process is not None])
+
+
+def _run_job(job: Job, launch: Launch, retries: int) -> Generator[Process, None, Outcome]:
+    """Yields the process under way, for as long as it runs."""
+    started = 0
+    for step in job.steps:
+        lost = 0
+        while (command := step()) is not None:
+            started += 1
+            process = launch(command, job.log)
+            while (code := process.poll()) is None:
+                yield process
+                if job.ends_early():
+                    stop([process])
+                    return Outcome(job, 0, started)
+            if code == 0:
+                break
+            if lost == retries or not _is_lost(code):
+                return Outcome(job, code, started)
+            lost += 1
+            logger.warning("%s: worker lost (exit %d), trying again", job.name, code)
+    return Outcome(job, 0, started)
+
+
+def _is_lost(code: int) -> bool:
+    """True after a signal: the system ran out of memory, or a person killed it.
+
+    A command that ends by itself with an error would do so again.
+    """
+    return code < 0 or code in (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -123,21 +142,11 @@ class LocalExecutor:
 
     def run(self, jobs: Iterable[Job]) -> Generator[Outcome]:
         """See Executor. Processes also end when this one is killed (Linux)."""
-        return run_jobs(self, jobs)
+        return run_jobs(self.launch, jobs, workers=self.workers, retries=self.retries)
 
     def launch(self, command: list[str], log: Path) -> Process:
-        """See Launcher."""
-        with begun_log(command, log) as stream:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                env=self.environment(),
-                start_new_session=True,  # Ctrl-C reaches us alone, and we stop each process once
-                preexec_fn=end_with_parent() if sys.platform == "linux" else None,
-                pass_fds=self.inherited,
-            )
+        """See Launch."""
+        return start(command, log, env=self.environment(), pass_fds=self.inherited)
 
     def environment(self) -> dict[str, str]:
         """The processes' environment: no more threads than `threads`, fewer where set so."""
@@ -149,84 +158,74 @@ class LocalExecutor:
         return {**undecided(inherited()), **limits}
 
 
-class _Worker:
-    """A job under way, with at most one process at a time."""
+def start(command: list[str], log: Path, **options: Any) -> subprocess.Popen[bytes]:
+    """A process with its output behind what `log` holds, and `log` locked for as long as it runs.
 
-    def __init__(self, job: Job, launcher: Launcher) -> None:
-        self.job, self.launcher = job, launcher
-        self.steps = deque(job.steps)
-        self.process: Process | None = None
-        self.lost = self.started = 0
-        self.deadline: float | None = None
-        """When a process that was asked to stop has had its time."""
-
-    def look(self) -> Outcome | None:
-        """Start the next command when the last one has ended; the outcome at the end."""
-        code = 0 if self.process is None else self.process.poll()
-        if code is None:
-            self._watch()
-            return None
-        if self.deadline is not None:
-            return Outcome(self.job, 0, self.started)
-        if self.process is not None and code == 0:
-            self.steps.popleft()
-            self.lost = 0
-        self.process = None
-        if code != 0 and not self._try_again(code):
-            return Outcome(self.job, code, self.started)
-        return self._start()
-
-    def _watch(self) -> None:
-        """Stop the process where the job ends early."""
-        assert self.process is not None
-        if self.deadline is None and self.job.ends_early():
-            self.process.terminate()
-            self.deadline = time.monotonic() + SECONDS_TO_STOP
-        elif self.deadline is not None and time.monotonic() > self.deadline:
-            self.process.kill()
-
-    def _try_again(self, code: int) -> bool:
-        """True after a signal (the system ran out of memory, a person killed it) and not too often.
-
-        A command that ends by itself with an error would do so again.
-        """
-        lost = code < 0 or code in (128 + signal.SIGINT, 128 + signal.SIGTERM)
-        if not lost or self.lost == self.launcher.retries:
-            return False
-        self.lost += 1
-        logger.warning("%s: worker lost (exit %d), trying again", self.job.name, code)
-        return True
-
-    def _start(self) -> Outcome | None:
-        while self.steps:
-            command = self.steps[0]()
-            if command is not None:
-                self.started += 1
-                self.process = self.launcher.launch(command, self.job.log)
-                return None
-            self.steps.popleft()
-        return Outcome(self.job, 0, self.started)
-
-
-def begun_log(command: list[str], log: Path) -> BinaryIO:
-    """`log`, open at its end, with the command written there."""
+    `options`: further ones of Popen.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
-    stream = log.open("ab", buffering=0)
-    stream.write(f"$ {shlex.join(command)}\n".encode())
-    return stream
+    with log.open("ab", buffering=0) as stream:
+        stream.write(f"$ {shlex.join(command)}\n".encode())
+        locked(stream)
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches us alone, and we stop each process once
+            preexec_fn=_in_the_child() if os.name == "posix" else None,
+            **options,
+        )
+
+
+def _in_the_child() -> Callable[[], None]:
+    """End with the parent, and listen to Ctrl-C, which Ray blocks in its processes."""
+    end = end_with_parent() if sys.platform == "linux" else None
+
+    def prepare() -> None:
+        if end is not None:
+            end()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+    return prepare
+
+
+def locked(file: IO[bytes]) -> bool:
+    """Lock a file; False where a process has. A disk without locks is as one where nobody has."""
+    try:
+        import fcntl
+
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return True
+    return True
+
+
+def is_free(log: Path) -> bool:
+    """True unless a process, on whatever machine, still writes to `log`."""
+    if not log.exists():
+        return True
+    with log.open("ab") as stream:
+        return locked(stream)
 
 
 def stop(processes: Sequence[Process], seconds: float | None = None) -> None:
     """SIGTERM, time to save what is finished, then SIGKILL."""
-    deadline = time.monotonic() + (SECONDS_TO_STOP if seconds is None else seconds)
+    seconds = SECONDS_TO_STOP if seconds is None else seconds
     for process in processes:
         process.terminate()
     try:
-        for process in processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(deadline - time.monotonic(), 0))
+        _wait(processes, seconds)
     finally:  # also after a second Ctrl-C
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+        left = [process for process in processes if process.poll() is None]
+        for process in left:
+            process.kill()
+        _wait(left, SECONDS_TO_STOP)
+
+
+def _wait(processes: Sequence[Process], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+        time.sleep(SECONDS_BETWEEN_LOOKS)

@@ -7,20 +7,43 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from recsys_moe.errors import ConfigError, Interrupted, RunError
-from recsys_moe.lab.jobs.executor import Outcome
+from recsys_moe.lab.jobs.executor import LocalExecutor, Outcome, locked
 from recsys_moe.machine import cores
 
 logger = logging.getLogger("recsys_moe.local_runs")
 SECONDS_TO_WAIT = 40.0
 """For the processes of an earlier command that was killed to end."""
+
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Finished(Generic[Found]):
+    """What a comparison or a study has come to."""
+
+    results: Found
+    noun: str
+    """What is counted: runs or trials."""
+    failures: list[str]
+    """A failed run each: its name, exit code and log."""
+
+    def check(self) -> None:
+        """Raise RunError naming the runs that failed."""
+        if self.failures:
+            raise RunError(
+                f"{len(self.failures)} of the {self.noun} failed: {'; '.join(self.failures)}; "
+                "the same command tries them again"
+            )
 
 
 def check_jobs(jobs: int | None) -> None:
@@ -32,16 +55,17 @@ def check_jobs(jobs: int | None) -> None:
         )
 
 
-def workers(configs: Sequence[dict[str, Any]], jobs: int | None, runs: int) -> tuple[int, int]:
-    """Processes at a time and threads of each: together never more than there are cores.
+def local_executor(
+    configs: Iterable[dict[str, Any]], jobs: int | None, runs: int, lock: tuple[int, ...]
+) -> LocalExecutor:
+    """Processes of this machine: together never more threads than there are cores.
 
-    `configs`: resolved configurations of the runs; `runs`: how many there are.
+    `configs`: resolved configurations of the runs; `runs`: how many there are; `lock`: of `alone`.
     """
-    accelerators = {config["trainer"]["accelerator"] for config in configs}
-    on_gpu = bool(accelerators - {"cpu"}) and torch.cuda.is_available()
-    wanted = jobs or (1 if on_gpu else cores())
+    on_gpu = {config["trainer"]["accelerator"] for config in configs} != {"cpu"}
+    wanted = jobs or (1 if on_gpu and torch.cuda.is_available() else cores())
     at_once = max(min(wanted, runs), 1)
-    return at_once, cores() // at_once
+    return LocalExecutor(at_once, cores() // at_once, inherited=lock)
 
 
 @contextmanager
@@ -49,31 +73,22 @@ def alone(out: Path) -> Iterator[tuple[int, ...]]:
     """Hold the lock of `out`; yields the descriptors that keep it while a process has them open.
 
     Processes inherit them: where we were killed, the lock is free when the last of them has ended.
+    Raises RunError where that takes long.
     """
     out.mkdir(parents=True, exist_ok=True)
     if sys.platform == "win32":
         yield ()
         return
-    with (out / ".lock").open("w") as stream:
-        _lock(stream.fileno(), out)
-        yield (stream.fileno(),)
-
-
-def _lock(descriptor: int, out: Path) -> None:
-    """Wait a while for the lock. Raises RunError."""
-    import fcntl
-
     deadline = time.monotonic() + SECONDS_TO_WAIT
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with (out / ".lock").open("ab") as stream:
+        while not locked(stream):
             if time.monotonic() > deadline:
                 raise RunError(
                     f"--out {out} is in use by another command or by runs that one has left; "
                     "wait for it or stop it"
-                ) from None
-        time.sleep(0.2)
+                )
+            time.sleep(0.2)
+        yield (stream.fileno(),)
 
 
 class Progress:
@@ -115,12 +130,3 @@ class Progress:
         left = self.total - self.done - len(self.failures)
         seconds = (time.monotonic() - self.start) / self.ran * left
         return f", about {math.ceil(seconds / 60)} min left" if left > 0 else ""
-
-
-def check_failures(failures: Sequence[str], noun: str) -> None:
-    """Raise RunError naming the runs (`noun`) that failed."""
-    if failures:
-        raise RunError(
-            f"{len(failures)} of the {noun} failed: {'; '.join(failures)}; "
-            "the same command tries them again"
-        )

@@ -9,28 +9,36 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterable
 from contextlib import closing, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import recsys_moe
 from recsys_moe.errors import ConfigError, RunError
 from recsys_moe.lab.jobs import executor
-from recsys_moe.lab.jobs.executor import Job, Outcome, Process, run_jobs
-from recsys_moe.lab.jobs.ray_cluster import check_address, connected, first_line, load_ray
-from recsys_moe.lab.jobs.ray_worker import is_free, missing_on_worker, run_on_worker
+from recsys_moe.lab.jobs.executor import (
+    SECONDS_BETWEEN_LOOKS,
+    Job,
+    Outcome,
+    Process,
+    is_free,
+    run_jobs,
+    start,
+    stop,
+)
+from recsys_moe.lab.jobs.ray_cluster import connected, first_line, load_ray
+from recsys_moe.train.processes.starter import inherited
 
 logger = logging.getLogger("recsys_moe.ray_executor")
 SECONDS_TO_PROBE = 120.0
 """A node may have to start a process first."""
 SECONDS_FOR_LOG = 40.0
 """For the process of a lost worker to end; it saves what is finished."""
-SECONDS_BETWEEN_LOOKS = 0.1
 LOST = (
     *("WorkerCrashedError", "NodeDiedError", "OutOfMemoryError", "ObjectLostError"),
     *("LocalRayletDiedError", "TaskCancelledError"),
@@ -60,12 +68,6 @@ class RayExecutor:
     retries: int = 2
     """How often a step is tried again after its worker was lost."""
 
-    def __post_init__(self) -> None:
-        check_address(self.address)
-        for option, value in (("--cpus-per-run", self.cpus - 1), ("--gpus-per-run", self.gpus)):
-            if value < 0:
-                raise ConfigError(f"{option} is too small; leave it out for 1 CPU and no GPU")
-
     def run(self, jobs: Iterable[Job]) -> Generator[Outcome]:
         """See Executor. Raises ConfigError and RunError before the first job.
 
@@ -76,11 +78,20 @@ class RayExecutor:
             nodes = _fitting(ray.nodes(), self.cpus, self.gpus)
             _probe(ray, nodes, self)
             places = sum(_places(node, self.cpus, self.gpus) for node in nodes)
+            workers = min(places, self.limit or places)
+            logger.info("ray: %d nodes, %d runs at a time", len(nodes), workers)
             task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=0)(run_on_worker)
-            cluster = _Cluster(ray, self, min(places, self.limit or places), task)
-            logger.info("ray: %d nodes, %d runs at a time", len(nodes), cluster.workers)
-            with closing(run_jobs(cluster, map(_once_free, jobs))) as outcomes:
+            jobs, launch = map(_once_free, jobs), partial(self._launch, ray, task)
+            with closing(run_jobs(launch, jobs, workers=workers, retries=self.retries)) as outcomes:
                 yield from outcomes
+
+    def _launch(self, ray: Any, task: Any, command: list[str], log: Path) -> Process:
+        """See Launch. `task`: run_on_worker as one, which Ray itself never repeats."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        # Less time than `stop` leaves the task, so that the worker has stopped its process by then.
+        limits = self.cpus, self.gpus, executor.SECONDS_TO_STOP * 0.8
+        paths = str(log.resolve()), os.getcwd()
+        return _Task(ray, task.remote(command, sys.executable, *paths, *limits), log)
 
 
 def _places(node: dict[str, Any], cpus: int, gpus: int) -> int:
@@ -134,28 +145,6 @@ def _check_answer(ray: Any, name: str, answer: Any, out: Path) -> None:
         raise RunError(f"--engine ray: node {name}: {missing}")
 
 
-@dataclass(frozen=True)
-class _Cluster:
-    """A Launcher: each command is a task, which Ray itself never repeats."""
-
-    ray: Any
-    asked: RayExecutor
-    workers: int
-    task: Any
-    """`run_on_worker` as a task."""
-
-    @property
-    def retries(self) -> int:
-        return self.asked.retries
-
-    def launch(self, command: list[str], log: Path) -> Process:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        # Less time than `stop` leaves the task, so that the worker has stopped its process by then.
-        limits = self.asked.cpus, self.asked.gpus, executor.SECONDS_TO_STOP * 0.8
-        paths = str(log.resolve()), os.getcwd()
-        return _Task(self.ray, self.task.remote(command, sys.executable, *paths, *limits), log)
-
-
 class _Task:
     """A task under way, in the form of a process."""
 
@@ -190,16 +179,6 @@ class _Task:
     def kill(self) -> None:
         self.ray.cancel(self.reference, force=True)
 
-    def wait(self, timeout: float | None = None) -> int:
-        deadline = time.monotonic() + (executor.SECONDS_TO_STOP if timeout is None else timeout)
-        while (code := self.poll()) is None:
-            if time.monotonic() > deadline and timeout is not None:
-                raise subprocess.TimeoutExpired("ray task", timeout)
-            if time.monotonic() > deadline:
-                return -signal.SIGKILL  # its node does not answer any more
-            time.sleep(SECONDS_BETWEEN_LOOKS)
-        return code
-
 
 def _once_free(job: Job) -> Job:
     """The job when nothing writes to its log any more. Raises RunError when that takes long."""
@@ -209,3 +188,41 @@ def _once_free(job: Job) -> Job:
             raise RunError(f"{job.log} is written by a run on some node; wait for it or stop it")
         time.sleep(SECONDS_BETWEEN_LOOKS)
     return job
+
+
+# On a worker
+
+
+def missing_on_worker(needed: list[str], version: str) -> str | None:
+    """On a worker: what it lacks, in words."""
+    if recsys_moe.__version__ != version:
+        return f"recsys-moe must be {version}, got {recsys_moe.__version__}; install the same there"
+    unseen = [path for path in needed if not Path(path).exists()]
+    return f"it does not see {unseen[0]}; all nodes must share that folder" if unseen else None
+
+
+def run_on_worker(
+    command: list[str], python: str, log: str, folder: str, cpus: int, gpus: int, grace: float
+) -> int:
+    """On a worker: run a command to its end, or stop it when the task is cancelled.
+
+    `python`: what the command calls Python, which here is the worker's own. The output goes to
+    `log`, whose folder must be there; `grace`: seconds to end in when asked to. Returns the exit
+    code, negative for a signal.
+    """
+    if not Path(log).parent.is_dir():
+        raise FileNotFoundError(f"{Path(log).parent} is not on this node: it must be shared")
+    own = [sys.executable if word == python else word for word in command]
+    process = start(own, Path(log), cwd=folder, env=worker_environment(cpus, gpus))
+    try:
+        while process.poll() is None:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+    finally:
+        stop([process], grace)
+    return process.returncode
+
+
+def worker_environment(cpus: int, gpus: int) -> dict[str, str]:
+    """The worker's environment without what describes the worker, and with limits."""
+    limits = {"OMP_NUM_THREADS": str(cpus), "MKL_NUM_THREADS": str(cpus)}
+    return {**inherited(), **limits, **({} if gpus else {"CUDA_VISIBLE_DEVICES": ""})}

@@ -13,7 +13,7 @@ from recsys_moe.files import replacing, write_json
 from recsys_moe.lab.paper.bias import Bias
 from recsys_moe.lab.paper.figures import Balance, Histogram
 from recsys_moe.lab.report.plots import canvas, colour, marker, plain_log, render, titled
-from recsys_moe.lab.tune.curve import Point
+from recsys_moe.lab.tune.curve import Point, band, tested
 
 
 def save(out: Path, name: str, draw: Callable[[Any], Figure], data: Any, *, numbers: Any) -> None:
@@ -100,11 +100,7 @@ def draw_tuning(curves: Mapping[str, Sequence[Point]]) -> Figure:
     with canvas(height=3.6) as (figure, grid):
         axes = grid[0][0]
         for place, (router, points) in enumerate(curves.items()):
-            tested = [(p.trials, p.test, p.test_std or 0.0) for p in points if p.test is not None]
-            trials, means = [t for t, _, _ in tested], [mean for _, mean, _ in tested]
-            low, high = ([mean + sign * std for _, mean, std in tested] for sign in (-1, 1))
-            axes.fill_between(trials, low, high, color=colour(place), alpha=0.2, linewidth=0)
-            axes.plot(trials, means, color=colour(place), marker=marker(place), label=router)
+            band(axes, place, router, tested(points))
         titled(axes, "", "trials", "test loss of the best on validation")
         axes.set_xscale("log")
         plain_log(axes.xaxis)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from recsys_moe.config.files import configs_folder, read_config_file
+from recsys_moe.config.files import configs_folder, merge, read_config_file
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.section import Section
 
@@ -46,6 +46,28 @@ class Recipe(Section):
         if (self.figure in WITHOUT_RUNS) == bool(self.routers):
             raise ValueError(f"routers must be named unless figure is one of {WITHOUT_RUNS}")
         return self
+
+    def file(self) -> dict[str, Any]:
+        """The sections that all runs share."""
+        return merge(read_config_file(self.config) if self.config else {}, self.common)
+
+    def check(self, data: Path | None, out: Path | None, **options: Any) -> tuple[Path, Path]:
+        """The folders of the data and to write, where nothing is missing or has no use.
+
+        `options`: seeds, settings and trials as they stand on the command line; None: not given.
+        A study without runs needs no data. Raises ConfigError.
+        """
+        useful = {"tuning": ["trials"], "bias": []}.get(self.figure or "", ["seeds", "settings"])
+        for name, value in options.items():
+            if value is not None and name not in useful:
+                raise ConfigError(
+                    f"--{name} has no meaning for this study, got {value}; leave it out"
+                )
+        if out is None:
+            raise ConfigError(f"--out is needed: the folder for the runs of {self.makes}")
+        if data is None and self.routers:
+            raise ConfigError(f"--data is needed for {self.makes}; make it with: {self.prepare}")
+        return data or Path(), out
 
 
 def recipes() -> dict[str, Recipe]:

@@ -6,28 +6,57 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from recsys_moe.config.files import merge, read_config_file
+from recsys_moe.config.diff import flat
+from recsys_moe.config.files import merge, nested
+from recsys_moe.config.settings import parse_config, select_router
 from recsys_moe.errors import ConfigError
 from recsys_moe.lab.compare.plan import ComparisonRequest
 from recsys_moe.lab.compare.results import Results
 from recsys_moe.lab.compare.run import Comparison, compare
+from recsys_moe.lab.jobs.executor import Executor
+from recsys_moe.lab.jobs.local_runs import Finished
 from recsys_moe.lab.jobs.plan_file import Raw
 from recsys_moe.lab.paper import bias, drawing, figures
 from recsys_moe.lab.paper.recipes import Recipe
 from recsys_moe.lab.report import comparison, plots_comparison, plots_run
 from recsys_moe.lab.report.run_figures import Options, run_figures
-from recsys_moe.lab.report.specialisation import ExpertMap, Projection, load_umap
+from recsys_moe.lab.report.specialisation import Projection, load_umap
+from recsys_moe.lab.tune.curve import Point
+from recsys_moe.lab.tune.plan import StudyRequest
+from recsys_moe.lab.tune.results import curve_of
+from recsys_moe.lab.tune.run import tune
 from recsys_moe.progress import row_progress
-
-if TYPE_CHECKING:
-    from recsys_moe.lab.jobs.executor import Executor
 
 BIAS_SIZES = ((8, 2), (8, 4))
 """Experts and k of Fig. S1, which does not state them."""
 MAP_ROWS = 20_000
 """Rows of the split that are routed for Fig. 5; some of them are drawn."""
+
+
+def run_paper(
+    recipe: Recipe,
+    data: Path,
+    out: Path,
+    *,
+    seeds: range,
+    trials: int | None,
+    typed: Raw,
+    settings: Raw | None,
+    jobs: int | None,
+) -> Comparison | None:
+    """Train what is missing, write tables and figures; None for a study without a comparison.
+
+    What is given stands over the recipe. Raises ConfigError, and what `compare` and `tune` raise.
+    """
+    if recipe.figure == "bias":
+        draw_bias(out)
+    elif recipe.figure == "tuning":
+        typed = merge(typed, nested("trainer.seed", seeds.start))
+        run_tuning(recipe, data, out, trials=trials, typed=typed, jobs=jobs)
+    else:
+        return run_recipe(recipe, data, out, seeds=seeds, typed=typed, settings=settings, jobs=jobs)
+    return None
 
 
 def run_recipe(
@@ -48,7 +77,7 @@ def run_recipe(
     """
     request = as_request(recipe, seeds, typed, settings)
     finished = compare(request, data, out, jobs=jobs, executor=executor)
-    if recipe.figure in _FIGURES and finished.results.runs:
+    if recipe.figure and finished.results.runs:
         draw(recipe.figure, finished.results, data, out)
     return finished
 
@@ -60,14 +89,53 @@ def as_request(
     settings: dict[str, Raw] | None = None,
 ) -> ComparisonRequest:
     """What `compare` is asked."""
-    file = read_config_file(recipe.config) if recipe.config else {}
     return ComparisonRequest(
         routers=recipe.routers,
         seeds=list(range(recipe.seeds) if seeds is None else seeds),
         weights=recipe.weights,
-        file=merge(file, recipe.common),
+        file=recipe.file(),
         settings=merge(recipe.settings, settings or {}),
         typed=typed,
+    )
+
+
+def run_tuning(
+    recipe: Recipe,
+    data: Path,
+    out: Path,
+    *,
+    trials: int | None = None,
+    typed: Raw | None = None,
+    jobs: int | None = None,
+    executor: Executor | None = None,
+) -> dict[str, list[Point]]:
+    """A folder of `tune` per router at OUT/<router>, then OUT/figure.*: the curves by router.
+
+    `trials` and `typed` stand over the recipe. Raises what `tune` raises, and RunError for failed
+    trials once every router has had its turn.
+    """
+    curves, failures = {}, []
+    for router in recipe.routers:
+        request = tuning_request(recipe, router, trials, typed or {})
+        tuning = tune(request, data, out / router, jobs=jobs, executor=executor)
+        curves[router] = curve_of(tuning.results)
+        failures += tuning.failures
+    numbers = {router: [point._asdict() for point in points] for router, points in curves.items()}
+    drawing.save(out, "figure", drawing.draw_tuning, curves, numbers={"tuning": numbers})
+    Finished(curves, "trials", failures).check()
+    return curves
+
+
+def tuning_request(recipe: Recipe, router: str, trials: int | None, typed: Raw) -> StudyRequest:
+    """What `tune` is asked: random search over the paper's ranges."""
+    raw, _ = select_router(recipe.file(), router)
+    return StudyRequest(
+        config=parse_config(merge(raw, typed)),
+        trials=trials or recipe.trials or 1,
+        weights=recipe.weights[0] if recipe.weights else None,
+        fixed=[key for key, _ in flat(typed)],
+        sampler="random",
+        evaluate_test=True,
     )
 
 
@@ -106,20 +174,15 @@ def _inference(results: Results, data: Path, out: Path) -> None:
 
 def _maps(results: Results, data: Path, out: Path) -> None:
     """A figure per run, with UMAP where it is installed; `report` of the run has the rest."""
-    for record in results.runs:
-        expert_map = specialisation_of(out / record.run, data, results.split)
-        name = f"figure-{record.contender}-seed{record.seed}"
-        drawing.save(out, name, plots_run.expert_map, expert_map, numbers=asdict(expert_map))
-
-
-def specialisation_of(run: Path, data: Path, split: str) -> ExpertMap:
-    """The map of a run's experts over rows of a split."""
     projection: Projection = "pca"
     with contextlib.suppress(ConfigError):
         load_umap()
         projection = "umap"
-    options = Options(data=data, split=split, rows=MAP_ROWS, projection=projection)
-    return run_figures(run, options, row_progress).map
+    options = Options(data=data, split=results.split, rows=MAP_ROWS, projection=projection)
+    for record in results.runs:
+        expert_map = run_figures(out / record.run, options, row_progress).map
+        name = f"figure-{record.contender}-seed{record.seed}"
+        drawing.save(out, name, plots_run.expert_map, expert_map, numbers=asdict(expert_map))
 
 
 _FIGURES: dict[str, Callable[[Results, Path, Path], None]] = {

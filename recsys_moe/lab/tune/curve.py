@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from recsys_moe.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """What the best of `trials` trials, drawn at random from all, is worth."""
 
     trials: int
@@ -65,48 +70,42 @@ def _mean_and_std(chances: Sequence[float], values: Sequence[float]) -> tuple[fl
 
 def csv_text(points: Sequence[Point]) -> str:
     """A line per point; empty where there is no test loss."""
-    stream = io.StringIO(newline="")
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["trials", "validation", "validation_std", "test", "test_std"])
-    for p in points:
-        writer.writerow([p.trials, p.validation, p.validation_std, p.test, p.test_std])
-    return stream.getvalue()
+    return pd.DataFrame(points, columns=Point._fields, dtype=object).to_csv(index=False)
 
 
 def plot(points: Sequence[Point], title: str, files: Sequence[Path]) -> None:
     """Mean and one standard deviation over the number of trials; the ending says the format."""
-    import matplotlib
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    from recsys_moe.lab.report.plots import render
 
-    figure = Figure(figsize=(5.5, 3.8), layout="constrained")
-    axes: Any = figure.add_subplot()
-    trials = [p.trials for p in points]
-    _line(
-        axes,
-        trials,
-        [(p.validation, p.validation_std) for p in points],
-        label="validation",
-        color="C0",
-    )
-    tested = [(p.test, p.test_std) for p in points if p.test is not None and p.test_std is not None]
-    if tested:
-        _line(axes, trials, tested, label="test, of the best on validation", color="C1")
-    axes.set(xlabel="trials", ylabel="loss", title=title)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend()
-    with matplotlib.rc_context({"svg.hashsalt": "recsys-moe"}):  # the same bytes every time
-        for file in files:
-            metadata = {"Date": None} if file.suffix == ".svg" else None
-            part = file.with_name(f".{file.name}")
-            figure.savefig(part, format=file.suffix[1:], dpi=150, metadata=metadata)
-            part.replace(file)
+    image = render("curve", lambda points: _draw(points, title), points)
+    for file in files:
+        with replacing(file) as stream:
+            stream.write(image.svg if file.suffix == ".svg" else image.png)
 
 
-def _line(
-    axes: Any, trials: list[int], points: Sequence[tuple[float, float]], *, label: str, color: str
-) -> None:
-    means = [mean for mean, _ in points]
-    axes.plot(trials, means, marker="o", markersize=3, color=color, label=label)
-    low, high = ([mean + sign * std for mean, std in points] for sign in (-1, 1))
-    axes.fill_between(trials, low, high, color=color, alpha=0.15, linewidth=0)
+def _draw(points: Sequence[Point], title: str) -> Figure:
+    from recsys_moe.lab.report.plots import canvas, titled, whole_numbers
+
+    with canvas(height=3.8) as (figure, ((axes,),)):
+        band(axes, 0, "validation", [point[:3] for point in points])
+        if tested(points):
+            band(axes, 1, "test, of the best on validation", tested(points))
+        titled(axes, title, "trials", "loss")
+        whole_numbers(axes, [point.trials for point in points])
+        axes.legend()
+    return figure
+
+
+def tested(points: Sequence[Point]) -> list[tuple[int, float, float]]:
+    """Trials, mean and standard deviation of the points that have a test loss."""
+    return [(p.trials, p.test, p.test_std or 0.0) for p in points if p.test is not None]
+
+
+def band(axes: Axes, place: int, label: str, points: Sequence[tuple[int, float, float]]) -> None:
+    """The `place`-th line of a figure: means over trials, and one standard deviation around."""
+    from recsys_moe.lab.report.plots import colour, marker
+
+    trials, means, stds = np.array(points).reshape(-1, 3).T
+    look = colour(place)
+    axes.fill_between(trials, means - stds, means + stds, color=look, alpha=0.2, linewidth=0)
+    axes.plot(trials, means, color=look, marker=marker(place), label=label)

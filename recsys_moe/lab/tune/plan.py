@@ -11,10 +11,10 @@ from pathlib import Path
 from recsys_moe.artifact.run_folder import data_hashes
 from recsys_moe.config.diff import flat
 from recsys_moe.config.files import merge
-from recsys_moe.config.settings import Config, parse_config, task_weights
-from recsys_moe.errors import ConfigError, suggestion
+from recsys_moe.config.settings import Config, parse_config
+from recsys_moe.errors import ConfigError
 from recsys_moe.files import write_json
-from recsys_moe.lab.compare.plan import parse_weights
+from recsys_moe.lab.compare.plan import configured_weights, parse_weights, tasks_section
 from recsys_moe.lab.jobs.plan_file import (
     FORMAT_VERSION,
     PLAN_FILE,
@@ -101,16 +101,11 @@ def make_plan(request: StudyRequest, data: Path, storage: str) -> StudyPlan:
 
 def _with_weights(request: StudyRequest, schema: Schema) -> Raw:
     """The configuration with a weight for every task: the same for all trials."""
-    names = [task.name for task in schema.tasks]
-    for task in request.config.tasks:
-        if task not in names:
-            raise ConfigError(f"tasks: unknown task {task!r}; {suggestion(task, names)}")
-    weights = task_weights(request.config, schema.tasks)
+    weights = configured_weights(request.config, schema)
     if request.weights is not None:
-        weights = list(parse_weights(request.weights, schema))
-    tasks = {name: {"weight": weight} for name, weight in zip(names, weights, strict=True)}
-    raw: Raw = request.config.model_dump(mode="json")
-    return parse_config(merge(raw, {"tasks": tasks})).model_dump(mode="json")
+        weights = parse_weights(request.weights, schema)
+    raw = merge(request.config.model_dump(mode="json"), tasks_section(weights, schema))
+    return parse_config(raw).model_dump(mode="json")
 
 
 def settle(plan: StudyPlan, out: Path) -> StudyPlan:

@@ -9,39 +9,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from recsys_moe.errors import ConfigError
 from recsys_moe.files import write_text
-from recsys_moe.lab.jobs.executor import Executor, Job, LocalExecutor, Outcome
+from recsys_moe.lab.jobs.executor import Executor, Job, Outcome
 from recsys_moe.lab.jobs.lab_run import LabRun
-from recsys_moe.lab.jobs.local_runs import (
-    Progress,
-    alone,
-    check_failures,
-    check_jobs,
-    workers,
-)
-from recsys_moe.lab.jobs.plan_file import check_folder
+from recsys_moe.lab.jobs.local_runs import Finished, Progress, alone, check_jobs, local_executor
+from recsys_moe.lab.jobs.plan_file import Raw, check_folder
 from recsys_moe.lab.tune import results as tune_results
 from recsys_moe.lab.tune.plan import StudyPlan, StudyRequest, make_plan, settle
-from recsys_moe.lab.tune.results import Results, epoch_losses
+from recsys_moe.lab.tune.results import epoch_losses
 from recsys_moe.lab.tune.study import OpenTrial, Study, load_optuna, safe_storage
 from recsys_moe.schema import Schema
 
 NOT_FINITE = re.compile(r"^error: .*loss became -?(nan|inf)", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Tuning:
-    results: Results
-    failures: list[str]
-    """A failed trial each: its number, exit code and log."""
-
-    def check(self) -> None:
-        """Raise RunError naming the trials that failed."""
-        check_failures(self.failures, "trials")
+Tuning = Finished[Raw]
 
 
 def tune(
@@ -55,24 +40,24 @@ def tune(
     """Bring the study at `out` to `request.trials` trials, then write its results there.
 
     `jobs`: trials at a time, by default one per core, or one where they would share a GPU.
-    `executor`: where trials run instead of in processes of this machine.
+    `executor`: where trials run instead of in processes of this machine, without `jobs`.
     Raises ConfigError, DataError, RunError, and Interrupted on SIGINT and SIGTERM.
     """
     data, out = Path(data), Path(out)
     load_optuna()
-    check_jobs(jobs)
+    if executor is None:
+        check_jobs(jobs)
     check_folder(out, "study")
     plan = make_plan(request, data, safe_storage(request.storage))
     with alone(out) as lock:
         plan = settle(plan, out)
-        at_once = workers([plan.config], jobs, request.trials)
-        executor = executor or LocalExecutor(*at_once, inherited=lock)
+        executor = executor or local_executor([plan.config], jobs, request.trials, lock)
         with closing(Study(plan, out, request.storage)) as study:
             search = _Search(plan, study, request, data=data, out=out)
             failures = search.run(executor)
             results = search.write()
         tune_results.plot(results, out)
-        return Tuning(results, failures)
+        return Tuning(results, "trials", failures)
 
 
 class _Search:
@@ -96,7 +81,7 @@ class _Search:
                 self._settle(outcome, progress)
         return progress.failures
 
-    def write(self) -> Results:
+    def write(self) -> Raw:
         schema = Schema.load(self.data)
         results = tune_results.collect(self.plan, schema, self.study.entries(), self.out)
         tune_results.write(results, self.plan, self.out)

@@ -75,13 +75,6 @@ def safe_storage(url: str | None) -> str:
     return parsed.set(query=query).render_as_string(hide_password=True)
 
 
-def _file_url(database: Path) -> str:
-    """Whatever is in the name: a ? in it begins no query."""
-    from sqlalchemy import URL
-
-    return URL.create("sqlite", database=str(database.resolve())).render_as_string()
-
-
 def rungs(max_epochs: int) -> list[int]:
     """Epochs after which a trial may be cut: a sixteenth and a quarter of all."""
     first = max(max_epochs // REDUCTION**2, 1)
@@ -93,9 +86,13 @@ class Study:
 
     def __init__(self, plan: StudyPlan, out: Path, storage: str | None) -> None:
         self.optuna = load_optuna()
+        import sqlalchemy
+
         self.plan, self.out = plan, out
         self.rungs = rungs(plan.config["trainer"]["max_epochs"])
-        url = storage or _file_url(out / DATABASE)
+        # Written so, whatever is in the name: a ? in it begins no query.
+        file = sqlalchemy.URL.create("sqlite", database=str((out / DATABASE).resolve()))
+        url = storage or file.render_as_string()
         with self._stored():
             self._storage = self._open(url)
             self._study = self.optuna.create_study(
@@ -154,33 +151,20 @@ class Study:
         """All trials so far, in the order in which they were asked for."""
         with self._stored():
             trials = self._study.get_trials(deepcopy=False)
-        return [
-            Entry(
-                t.number, self._state(t), dict(t.params), t.value if t.state.is_finished() else None
-            )
-            for t in trials
-            if t.state.name != "WAITING"  # queued by another tool, not begun
-        ]
-
-    def _state(self, trial: Any) -> str:
-        if DIVERGED in trial.user_attrs and trial.state.is_finished():
-            return DIVERGED
-        return str(trial.state.name).lower()
+        # A waiting one is queued by another tool and not begun.
+        return [_entry(trial) for trial in trials if trial.state.name != "WAITING"]
 
     def ask(self) -> OpenTrial:
         """A new trial. What it draws follows from the seed, its number and the results so far."""
         number = len(self.entries())
         seed = stream_seed(self.plan.config["trainer"]["seed"], "tune", number) % 2**32
-        with self._stored():
-            self._study.sampler = self._sampler(seed)
-            return OpenTrial(self, self._study.ask())
-
-    def _sampler(self, seed: int) -> Any:
         samplers = self.optuna.samplers
-        if self.plan.sampler == "random":
-            return samplers.RandomSampler(seed)
-        # So that several trials at once do not all try the same place.
-        return samplers.TPESampler(seed=seed, constant_liar=True)
+        with self._stored():
+            if self.plan.sampler == "random":
+                self._study.sampler = samplers.RandomSampler(seed)
+            else:  # so that several trials at once do not all try the same place
+                self._study.sampler = samplers.TPESampler(seed=seed, constant_liar=True)
+            return OpenTrial(self, self._study.ask())
 
     def reopen(self, number: int) -> OpenTrial:
         """One that is running, with the parameters that it has."""
@@ -237,16 +221,21 @@ class OpenTrial:
         self.ended = True
 
 
+def _entry(trial: Any) -> Entry:
+    ended = trial.state.is_finished()
+    state = DIVERGED if ended and DIVERGED in trial.user_attrs else trial.state.name.lower()
+    return Entry(trial.number, state, dict(trial.params), trial.value if ended else None)
+
+
 def _draw(trial: Any, space: Space) -> dict[str, Any]:
     """A value per key: the one that the trial has, or a new one."""
     params: dict[str, Any] = {}
     for key, dimension in space.items():
         if isinstance(dimension, Choices):
             params[key] = trial.suggest_categorical(key, list(dimension.choices))
-        elif dimension.whole:
-            whole = int(dimension.low), int(dimension.high)
-            params[key] = trial.suggest_int(key, *whole, log=dimension.log)
-        else:
-            bounds = dimension.low, dimension.high
-            params[key] = trial.suggest_float(key, *bounds, log=dimension.log)
+            continue
+        kind, suggest = (
+            (int, trial.suggest_int) if dimension.whole else (float, trial.suggest_float)
+        )
+        params[key] = suggest(key, kind(dimension.low), kind(dimension.high), log=dimension.log)
     return params

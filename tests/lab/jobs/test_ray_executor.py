@@ -18,10 +18,9 @@ import pytest
 
 from recsys_moe.errors import ConfigError, RunError
 from recsys_moe.lab.jobs.engines import choose_executor
-from recsys_moe.lab.jobs.executor import Job, Outcome
+from recsys_moe.lab.jobs.executor import Job, Outcome, is_free
 from recsys_moe.lab.jobs.ray_cluster import check_address
-from recsys_moe.lab.jobs.ray_executor import RayExecutor
-from recsys_moe.lab.jobs.ray_worker import is_free, missing_on_worker, worker_environment
+from recsys_moe.lab.jobs.ray_executor import RayExecutor, missing_on_worker, worker_environment
 
 
 def job(folder: Path, name: str, *codes: str) -> Job:

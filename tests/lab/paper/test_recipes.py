@@ -23,9 +23,14 @@ from recsys_moe.lab.compare.plan import make_plan
 from recsys_moe.lab.compare.results import Results
 from recsys_moe.lab.paper import bias, drawing, figures, inference_gap
 from recsys_moe.lab.paper.recipes import Recipe, find_recipe, folder, read_recipe
-from recsys_moe.lab.paper.study import as_request, draw, draw_bias, run_recipe
-from recsys_moe.lab.paper.tuning import as_request as tuning_request
-from recsys_moe.lab.paper.tuning import run_tuning
+from recsys_moe.lab.paper.study import (
+    as_request,
+    draw,
+    draw_bias,
+    run_recipe,
+    run_tuning,
+    tuning_request,
+)
 from tests.lab.in_process import TINY, InProcess
 from tests.lab.tune.tune_pretend import Pretend
 
