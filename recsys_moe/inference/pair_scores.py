@@ -12,7 +12,6 @@ from torch import Tensor
 from recsys_moe.artifact.calibration import sigmoid
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.inference.catalogue import Ranker
-from recsys_moe.inference.few_rows import is_few, logits_of_few
 from recsys_moe.inference.one_pair import OnePair
 from recsys_moe.model.tasks import KINDS
 from recsys_moe.schema import Task, TaskKind
@@ -98,8 +97,6 @@ class Scorer:
             pairs = zip(user_B.tolist(), item_B.tolist(), strict=True)
             return torch.tensor([self._one.logits(*pair) for pair in pairs])
         with self._ranker.seeded():
-            if is_few(model, len(user_B)):
-                return logits_of_few(model, user_B, item_B)
             logits = [model(*batch).logits_BT for batch in self.batches(user_B, item_B)]
         return torch.cat(logits) if logits else torch.empty(0, len(self._tasks))
 
