@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -79,8 +78,6 @@ def serve(
     if missing := [name for name in EXTRA if find_spec(name) is None]:
         remedy = 'install it with: pip install "recsys-moe[serve]"'
         raise ConfigError(f"serve needs {', '.join(missing)}; {remedy}")
-    # Read when numpy is loaded: threads for products as small as ours only wait for each other.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(threads))
     from recsys_moe.serve.limits import Limits
     from recsys_moe.serve.server import Settings, read_key
     from recsys_moe.serve.server import serve as run

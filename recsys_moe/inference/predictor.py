@@ -15,13 +15,12 @@ from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.inference.catalogue import Ranker
 from recsys_moe.inference.explanation import ExpertShare, expert_shares
 from recsys_moe.inference.item_filters import matching_items
-from recsys_moe.inference.pair_scores import PlainScores, Scorer, Scores, whole_batch
+from recsys_moe.inference.pair_scores import Scorer, Scores, whole_batch
 from recsys_moe.inference.top_items import Recommendation, Recommender, largest
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
 
 __all__ = [
     "ExpertShare",
-    "PlainScores",
     "Predictor",
     "Recommendation",
     "Scores",
@@ -70,14 +69,6 @@ class Predictor:
         `calibrate=False` leaves `calibrated` empty, for callers who would not look at it.
         """
         return self._scorer.scores(*self._pairs(users, items), calibrate)
-
-    def score_plain(
-        self, users: Sequence[str | int], items: Sequence[str | int], *, calibrate: bool = True
-    ) -> PlainScores:
-        """`score` in plain numbers; for a few pairs in a fraction of its time."""
-        if not 0 < len(users) == len(items) <= self._scorer.one_by_one:
-            return self.score(users, items, calibrate=calibrate).plain()
-        return self._scorer.plain(self.users.places(users), self.items.places(items), calibrate)
 
     def recommend(
         self,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import chain
 
+from torch import Tensor
+
 from recsys_moe.inference.explanation import ExpertShare
-from recsys_moe.inference.predictor import PlainScores, Recommendation
+from recsys_moe.inference.predictor import Recommendation, Scores
 from recsys_moe.serve import schemas
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Loaded
@@ -27,7 +29,7 @@ class Scoring:
             return [reply for request in requests for reply in self.predict([request])]
         users = list(chain.from_iterable(request.users for request in requests))
         items = list(chain.from_iterable(request.items for request in requests))
-        scores = loaded.predictor.score_plain(users, items)
+        scores = loaded.predictor.score(users, items)
         return self._cut(scores, [len(request.users) for request in requests], loaded.version)
 
     def recommend(self, requests: list[RecommendRequest]) -> list[schemas.RecommendReply]:
@@ -58,19 +60,18 @@ class Scoring:
         return schemas.RecommendReply(model=loaded.version, rankings=rankings)
 
     def _explanations(self, loaded: Loaded, request: Pairs) -> schemas.ExplainReply:
-        scores = loaded.predictor.score_plain(request.users, request.items, calibrate=False)
-        self._count_unseen(scores)
+        scores = loaded.predictor.score(request.users, request.items, calibrate=False)
+        unseen_user, unseen_item = self._unseen(scores)
+        tasks = _plain(scores.tasks)
         explanations = loaded.predictor.explain(request.users, request.items)
         pairs = [
             schemas.Explanation(
                 user=user,
                 item=item,
-                unseen_user=scores.unseen_user[row],
-                unseen_item=scores.unseen_item[row],
+                unseen_user=unseen_user[row],
+                unseen_item=unseen_item[row],
                 tasks={
-                    task: schemas.TaskExplanation(
-                        score=scores.tasks[task][row], experts=_shares(experts)
-                    )
+                    task: schemas.TaskExplanation(score=tasks[task][row], experts=_shares(experts))
                     for task, experts in explanations[row].items()
                 },
             )
@@ -78,15 +79,17 @@ class Scoring:
         ]
         return schemas.ExplainReply(model=loaded.version, pairs=pairs)
 
-    def _count_unseen(self, scores: PlainScores) -> None:
-        self._metrics.unseen("user", sum(scores.unseen_user))
-        self._metrics.unseen("item", sum(scores.unseen_item))
+    def _unseen(self, scores: Scores) -> tuple[list[bool], list[bool]]:
+        """Per pair: is the user unseen, is the item? They are counted."""
+        users, items = scores.unseen_user.tolist(), scores.unseen_item.tolist()
+        self._metrics.unseen("user", sum(users))
+        self._metrics.unseen("item", sum(items))
+        return users, items
 
-    def _cut(
-        self, scores: PlainScores, sizes: list[int], version: str
-    ) -> list[schemas.PredictReply]:
+    def _cut(self, scores: Scores, sizes: list[int], version: str) -> list[schemas.PredictReply]:
         """One reply per request out of the scores of all of them."""
-        self._count_unseen(scores)
+        users, items = self._unseen(scores)
+        tasks, calibrated = _plain(scores.tasks), _plain(scores.calibrated)
         replies, start = [], 0
         for size in sizes:
             rows = slice(start, start + size)
@@ -94,14 +97,18 @@ class Scoring:
                 # Our own numbers need no validation, and this is the hottest path there is.
                 schemas.PredictReply.model_construct(
                     model=version,
-                    scores={name: values[rows] for name, values in scores.tasks.items()},
-                    calibrated={name: values[rows] for name, values in scores.calibrated.items()},
-                    unseen_user=scores.unseen_user[rows],
-                    unseen_item=scores.unseen_item[rows],
+                    scores={name: values[rows] for name, values in tasks.items()},
+                    calibrated={name: values[rows] for name, values in calibrated.items()},
+                    unseen_user=users[rows],
+                    unseen_item=items[rows],
                 )
             )
             start += size
         return replies
+
+
+def _plain(columns: dict[str, Tensor]) -> dict[str, list[float]]:
+    return {name: values.tolist() for name, values in columns.items()}
 
 
 def _ranked(entry: Recommendation) -> schemas.RankedItem:
