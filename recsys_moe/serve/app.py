@@ -59,13 +59,11 @@ def build_app(service: Service) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.add_exception_handler(HTTPException, http.on_http_error)
-    direct: dict[tuple[str, str], http.Direct] = {}
-    app.add_middleware(http.Observed, metrics=service.metrics, direct=direct, hosts=service.hosts)
     for route in routes(service):
-        direct[route.method, route.path] = http.Direct(route.path, _add(app, route, service))
-        if route.method == "GET":  # the server sends the head alone
-            direct["HEAD", route.path] = direct["GET", route.path]
+        _add(app, route, service)
     add_page(app)
+    paths = frozenset(getattr(route, "path", "") for route in app.routes)
+    app.add_middleware(http.Observed, metrics=service.metrics, paths=paths, hosts=service.hosts)
     return app
 
 
@@ -135,8 +133,8 @@ def routes(service: Service) -> list[Route]:
     return found
 
 
-def _add(app: FastAPI, route: Route, service: Service) -> http.Endpoint:
-    """Document the route, answer other methods on its path with 405, and return its endpoint."""
+def _add(app: FastAPI, route: Route, service: Service) -> None:
+    """Answer the route, behind the key where there is one, and document it."""
     key = service.key
     guarded = route.guarded and key is not None
 
@@ -157,7 +155,8 @@ def _add(app: FastAPI, route: Route, service: Service) -> http.Endpoint:
         responses=_replies(route, faults),
         openapi_extra=_extra(route, guarded),
     )
-    return endpoint
+    if route.method == "GET":  # the server sends the head alone
+        app.add_api_route(route.path, endpoint, methods=["HEAD"], include_in_schema=False)
 
 
 def _replies(route: Route, faults: tuple[int, ...]) -> dict[int | str, dict[str, Any]]:

@@ -7,8 +7,8 @@ import hmac
 import logging
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
@@ -121,46 +121,26 @@ def _place(location: Sequence[int | str]) -> str:
     return text + "".join(f"[{part}]" for part in location[1:] if isinstance(part, int))
 
 
-class Direct:
-    """ASGI application of one endpoint: what FastAPI does around its endpoints, ours do not need.
-
-    It spares a request half of its way: two stacks of exits, the search for the route, telemetry.
-    """
-
-    def __init__(self, path: str, endpoint: Endpoint) -> None:
-        self.path = path
-        self._endpoint = endpoint
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        try:
-            response = await self._endpoint(request)
-        except HTTPException as error:
-            response = await on_http_error(request, error)
-        await response(scope, receive, send)
-
-
 class Observed:
     """ASGI middleware: counts and times every answer; turns a crash into a 500 in our shape.
 
-    Requests with a method and path in `direct` go there, all others on to `app`; those that call
-    us by another name than one of `hosts` go nowhere.
+    Requests that call us by another name than one of `hosts` go no further. `paths`: what counters
+    may name, for a label for every path that someone tries would never end.
     """
 
     def __init__(
         self,
         app: ASGIApp,
         metrics: Metrics,
-        direct: Mapping[tuple[str, str], Direct],
+        paths: frozenset[str],
         hosts: frozenset[bytes] | None,
     ) -> None:
-        self.app, self.metrics, self.direct, self.hosts = app, metrics, direct, hosts
+        self.app, self.metrics, self.paths, self.hosts = app, metrics, paths, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         start, status = time.perf_counter(), 0
-        direct = self.direct.get((scope["method"], scope["path"]))
 
         async def noting(message: Message) -> None:
             nonlocal status
@@ -170,7 +150,7 @@ class Observed:
 
         try:
             if self.hosts is None or host_of(scope["headers"]) in (None, *self.hosts):
-                await (direct or self.app)(scope, receive, noting)
+                await self.app(scope, receive, noting)
             else:
                 await reply(ErrorReply(error=MISDIRECTED), 421)(scope, receive, noting)
         except asyncio.CancelledError:  # the time to drain is up
@@ -184,10 +164,5 @@ class Observed:
                 raise
             await reply(ErrorReply(error="internal error"), 500)(scope, receive, noting)
         finally:
-            route = direct.path if direct else _route(scope)
+            route = scope["path"] if scope["path"] in self.paths else "other"
             self.metrics.answered(route, status, time.perf_counter() - start)
-
-
-def _route(scope: dict[str, Any] | Any) -> str:
-    """The route's own path: a label for every path that someone tries would never end."""
-    return str(getattr(scope.get("route"), "path", "other"))
