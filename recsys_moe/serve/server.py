@@ -108,8 +108,6 @@ class Server(uvicorn.Server):
         self._service = service
         self._settings = settings
         self._background: set[asyncio.Task[None]] = set()
-        # One task per request whose head has been read.
-        service.batcher.alone = lambda: len(self.server_state.tasks) == 1
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -42,12 +42,9 @@ class Service:
         scoring = Scoring(lambda: models.current, metrics)
         others = limits.max_queue_users
 
-        def inline() -> int:
-            return models.current.inline_rows
-
         self.batcher = Batcher(
             [
-                Lane("predict", scoring.predict, BATCH_ROWS, limits.max_queue, inline),
+                Lane("predict", scoring.predict, BATCH_ROWS, limits.max_queue),
                 Lane("recommend", scoring.recommend, 1, others),
                 Lane("explain", scoring.explain, 1, others),
             ],

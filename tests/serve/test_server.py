@@ -176,17 +176,6 @@ def test_a_model_whose_settings_are_not_valid_is_exit_code_3(folder: Path, line:
     assert "\n" not in str(caught.value)
 
 
-def test_a_lone_request_is_known_by_the_tasks_of_the_server(run: Path) -> None:
-    caller = Caller(run)
-    server = Server(uvicorn.Config(caller.app, log_config=None), caller.service, Settings())
-    tasks: set[object] = server.server_state.tasks  # type: ignore[assignment]
-    assert not caller.service.batcher.alone()
-    tasks.add("one")
-    assert caller.service.batcher.alone()
-    tasks.add("two")
-    assert not caller.service.batcher.alone()
-
-
 def test_the_key_comes_from_the_file_before_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
