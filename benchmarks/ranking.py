@@ -20,7 +20,8 @@ import common
 import torch
 from torch import Tensor
 
-from recsys_moe.inference.catalogue import Ranker, route
+from recsys_moe.inference.catalogue import CatalogueScorer
+from recsys_moe.inference.pair_scores import Draws
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.model.moe import naive_moe
 
@@ -52,7 +53,7 @@ def main() -> None:
 def rivals(predictor: Predictor) -> dict[str, Rival]:
     """Users (U,) -> watch logits (U, N)."""
     model, item_N = predictor.artifact.model, torch.arange(predictor.items.feature.size)
-    ranker = Ranker(model, len(item_N), seed=0, whole_rows=len(item_N))
+    scorer = CatalogueScorer(model, len(item_N), draws=Draws(model, 0), whole_rows=len(item_N))
 
     def per_user(one: Rival) -> Rival:
         return torch.inference_mode()(lambda user_U: torch.stack([one(u) for u in user_U]))
@@ -60,7 +61,7 @@ def rivals(predictor: Predictor) -> dict[str, Rival]:
     def naive(user: Tensor) -> Tensor:
         user_N = user.expand(len(item_N))
         x_ND = torch.cat([model.user_embedding(user_N), model.item_embedding(item_N)], -1)
-        weights_NTE = torch.stack([route(r, x_ND, user_N).weights_BE for r in model.routers], 1)
+        weights_NTE = torch.stack([r(x_ND, user_N).weights_BE for r in model.routers], 1)
         experts = model.moe.experts
         mixed_NTH = naive_moe(x_ND, weights_NTE, experts.kernel_EDH, experts.bias_EH)
         return [tower(mixed_NTH[:, t])[:, 0] for t, tower in enumerate(model.towers)][TASK]
@@ -76,7 +77,7 @@ def rivals(predictor: Predictor) -> dict[str, Rival]:
         "naive": per_user(naive),
         "dense": per_user(whole("dense")),
         "sparse": per_user(whole("sparse")),
-        "split": lambda user_U: ranker.grid(user_U, item_N, TASK),
+        "split": lambda user_U: scorer.grid(user_U, item_N, TASK),
     }
 
 

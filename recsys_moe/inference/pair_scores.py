@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
-from recsys_moe.inference.catalogue import Ranker
+from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import KINDS
+from recsys_moe.routers import Router
 
 ROWS_PER_BATCH = 8192
 
@@ -29,12 +32,12 @@ class Scores:
     """Per binary task (N,): the probability calibrated on validation; empty for a model without."""
 
 
-class Scorer:
+class PairScorer:
     """Scores of pairs of a model. Safe to use from several threads."""
 
-    def __init__(self, artifact: Artifact, ranker: Ranker, rows: int) -> None:
+    def __init__(self, artifact: Artifact, draws: Draws, rows: int) -> None:
         """`rows`: pairs of one forward pass, a multiple of what the routers route together."""
-        self._artifact, self._ranker, self._rows = artifact, ranker, rows
+        self._artifact, self._draws, self._rows = artifact, draws, rows
         self._names = [task.name for task in artifact.schema.tasks]
         self._links = [KINDS[task.kind].link for task in artifact.schema.tasks]
 
@@ -53,7 +56,7 @@ class Scorer:
     def logits(self, user_B: Tensor, item_B: Tensor) -> Tensor:
         """Logits (B, T) of pairs of indices."""
         model = self._artifact.model
-        with self._ranker.seeded():
+        with self._draws.seeded():
             logits = [model(*batch).logits_BT for batch in self.batches(user_B, item_B)]
         return torch.cat(logits) if logits else torch.empty(0, len(self._names))
 
@@ -72,3 +75,39 @@ class Scorer:
 def whole_batch(eval_rows: int) -> int:
     """Rows of a batch that cuts no group of `eval_rows` that are routed together."""
     return math.lcm(ROWS_PER_BATCH, eval_rows)
+
+
+class Draws:
+    """Which routers of a model draw random numbers at evaluation, and where those start."""
+
+    def __init__(self, model: MultiTaskMoE, seed: int) -> None:
+        self._model, self._seed = model, seed
+        self._one_at_a_time = threading.Lock()
+        self.by_task = [_draws(router) for router in model.routers]
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """For a forward pass whose random numbers, if a router draws any, start at the seed.
+
+        Reseeding and drawing are one step: a model that draws serves one thread at a time.
+        """
+        if not any(self.by_task):
+            yield
+            return
+        with self._one_at_a_time:
+            self._model.reseed(self._seed)
+            yield
+
+    @property
+    def rows_are_independent(self) -> bool:
+        """Is the routing of a row a function of that row alone?"""
+        return not any(self.by_task) and not any(r.batch_dependent for r in self._model.routers)
+
+
+def _draws(router: Router) -> bool:
+    """Does evaluation consume random numbers? Then a row's routing depends on its place."""
+    generator = router.stream.generator(torch.device("cpu"))
+    before = generator.get_state()
+    with torch.inference_mode():
+        router(torch.zeros(1, router.shape.input_dim), torch.zeros(1, dtype=torch.long))
+    return not torch.equal(before, generator.get_state())

@@ -32,8 +32,8 @@ class Vocabulary:
             known = (self._table.get(str(value), self.feature.size) for value in raw)
             index = torch.tensor([*known], dtype=torch.long)
         else:
-            found = pc.index_in(_text_array(raw), value_set=self._keys)
-            index = torch.tensor(found.fill_null(self.feature.size).to_numpy(zero_copy_only=False))
+            place = pc.index_in(_text_array(raw), value_set=self._keys)
+            index = torch.tensor(place.fill_null(self.feature.size).to_numpy(zero_copy_only=False))
         return index.long(), index == self.feature.size
 
     def warm_up(self) -> None:

@@ -43,12 +43,8 @@ class Models:
         self._refused = ""
         self._use(load(path))
 
-    @property
-    def current(self) -> Loaded:
-        return self._current
-
     def _use(self, loaded: Loaded) -> None:
-        self._current = loaded
+        self.current = loaded
         self._metrics.model(loaded.version)
         self._settle()
 
@@ -58,10 +54,10 @@ class Models:
         Raises UserError, and keeps the old model, when the new one cannot be used.
         """
         async with self._replacing:
-            found = fingerprint(self.path)
-            if found == self.current.version:
+            version = fingerprint(self.path)
+            if version == self.current.version:
                 return False
-            self._refused = found  # until it is in use
+            self._refused = version  # until it is in use
             try:
                 self._use(await asyncio.to_thread(load, self.path))
             except UserError as error:

@@ -34,7 +34,7 @@ class Caller:
     def __init__(self, folder: Path, limits: Limits | None = None, key: str | None = None) -> None:
         metrics = Metrics()
         self.models = Models(folder, metrics)
-        self.service = Service(self.models, metrics, limits or Limits(), key)
+        self.service = Service(self.models, metrics, limits or Limits(), key=key)
         self.app = build_app(self.service)
 
     def together(self, work: Callable[[httpx.AsyncClient], Coroutine[Any, Any, Any]]) -> Any:
