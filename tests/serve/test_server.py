@@ -115,6 +115,7 @@ def sent_in_two_halves(server: Running, body: bytes) -> bytes:
         return connection.recv(4096).split(b"\r\n")[0]
 
 
+@pytest.mark.serial
 def test_what_is_not_done_when_the_time_to_drain_is_up_is_503_and_the_server_ends(
     run: Path,
 ) -> None:
