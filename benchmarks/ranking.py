@@ -42,7 +42,8 @@ def main() -> None:
     results = {}
     for users, repeats in ((1, options.repeats), (options.users, 1)):
         warm_up = WARM_UP if users == 1 else 1
-        times, error = timed(rivals(predictor), predictor, users, repeats, warm_up, clock)
+        ways = {"repeats": repeats, "warm_up": warm_up, "clock": clock}
+        times, error = timed(rivals(predictor), predictor, users, **ways)
         results[users] = report(times, users, error)
     share = 1 / results[1]["naive"]["ratio"]
     numbers = {"items": predictor.items.feature.size, "clock": options.clock, "users": results}
@@ -85,6 +86,7 @@ def timed(
     fns: dict[str, Rival],
     predictor: Predictor,
     users: int,
+    *,
     repeats: int,
     warm_up: int,
     clock: Callable[[], float],
@@ -108,14 +110,14 @@ def timed(
 def report(times: dict[str, list[float]], users: int, error: float) -> dict[str, Any]:
     """Print the table of one number of users; the same as a mapping."""
     print(f"{users} user(s)    median ms      min      max   x split   (largest error {error:.1e})")
-    found: dict[str, Any] = {"error": error}
+    summary: dict[str, Any] = {"error": error}
     for name, values in times.items():
         pairs = zip(values, times["split"], strict=True)
         ratio = statistics.median(value / split for value, split in pairs)
         median = statistics.median(values)
         print(f"{name:12} {median:10.1f} {min(values):8.1f} {max(values):8.1f} {ratio:9.1f}")
-        found[name] = {"median_ms": median, "min_ms": min(values), "ratio": ratio}
-    return found
+        summary[name] = {"median_ms": median, "min_ms": min(values), "ratio": ratio}
+    return summary
 
 
 if __name__ == "__main__":
