@@ -20,7 +20,8 @@ import common
 import torch
 from torch import Tensor
 
-from recsys_moe.inference.catalogue import Ranker, route
+from recsys_moe.inference.catalogue import CatalogueScorer
+from recsys_moe.inference.pair_scores import Draws
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.model.moe import naive_moe
 
@@ -41,7 +42,8 @@ def main() -> None:
     results = {}
     for users, repeats in ((1, options.repeats), (options.users, 1)):
         warm_up = WARM_UP if users == 1 else 1
-        times, error = timed(rivals(predictor), predictor, users, repeats, warm_up, clock)
+        ways = {"repeats": repeats, "warm_up": warm_up, "clock": clock}
+        times, error = timed(rivals(predictor), predictor, users, **ways)
         results[users] = report(times, users, error)
     share = 1 / results[1]["naive"]["ratio"]
     numbers = {"items": predictor.items.feature.size, "clock": options.clock, "users": results}
@@ -52,7 +54,7 @@ def main() -> None:
 def rivals(predictor: Predictor) -> dict[str, Rival]:
     """Users (U,) -> watch logits (U, N)."""
     model, item_N = predictor.artifact.model, torch.arange(predictor.items.feature.size)
-    ranker = Ranker(model, len(item_N), seed=0, whole_rows=len(item_N))
+    scorer = CatalogueScorer(model, len(item_N), draws=Draws(model, 0), whole_rows=len(item_N))
 
     def per_user(one: Rival) -> Rival:
         return torch.inference_mode()(lambda user_U: torch.stack([one(u) for u in user_U]))
@@ -60,7 +62,7 @@ def rivals(predictor: Predictor) -> dict[str, Rival]:
     def naive(user: Tensor) -> Tensor:
         user_N = user.expand(len(item_N))
         x_ND = torch.cat([model.user_embedding(user_N), model.item_embedding(item_N)], -1)
-        weights_NTE = torch.stack([route(r, x_ND, user_N).weights_BE for r in model.routers], 1)
+        weights_NTE = torch.stack([r(x_ND, user_N).weights_BE for r in model.routers], 1)
         experts = model.moe.experts
         mixed_NTH = naive_moe(x_ND, weights_NTE, experts.kernel_EDH, experts.bias_EH)
         return [tower(mixed_NTH[:, t])[:, 0] for t, tower in enumerate(model.towers)][TASK]
@@ -76,7 +78,7 @@ def rivals(predictor: Predictor) -> dict[str, Rival]:
         "naive": per_user(naive),
         "dense": per_user(whole("dense")),
         "sparse": per_user(whole("sparse")),
-        "split": lambda user_U: ranker.grid(user_U, item_N, TASK),
+        "split": lambda user_U: scorer.grid(user_U, item_N, TASK),
     }
 
 
@@ -84,6 +86,7 @@ def timed(
     fns: dict[str, Rival],
     predictor: Predictor,
     users: int,
+    *,
     repeats: int,
     warm_up: int,
     clock: Callable[[], float],
@@ -107,14 +110,14 @@ def timed(
 def report(times: dict[str, list[float]], users: int, error: float) -> dict[str, Any]:
     """Print the table of one number of users; the same as a mapping."""
     print(f"{users} user(s)    median ms      min      max   x split   (largest error {error:.1e})")
-    found: dict[str, Any] = {"error": error}
+    summary: dict[str, Any] = {"error": error}
     for name, values in times.items():
         pairs = zip(values, times["split"], strict=True)
         ratio = statistics.median(value / split for value, split in pairs)
         median = statistics.median(values)
         print(f"{name:12} {median:10.1f} {min(values):8.1f} {max(values):8.1f} {ratio:9.1f}")
-        found[name] = {"median_ms": median, "min_ms": min(values), "ratio": ratio}
-    return found
+        summary[name] = {"median_ms": median, "min_ms": min(values), "ratio": ratio}
+    return summary
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def load(
     options: argparse.Namespace, folder: Path, echoes: dict[str, int], serving: int
 ) -> dict[tuple[int, str], list[Measured]]:
     """Rounds of all cases in turn, per concurrency."""
-    found: dict[tuple[int, str], list[Measured]] = {}
+    rounds: dict[tuple[int, str], list[Measured]] = {}
     for concurrency in options.concurrency:
         for _ in range(options.rounds):
             for name, (path, body) in CASES.items():
@@ -104,12 +104,12 @@ def load(
                 script.write_text(SCRIPT.replace("BODY", body))
                 pid = echoes.get(path, serving)
                 url = f"http://127.0.0.1:{8772 if path in echoes else 8771}/{path}"
-                row = measured(url, script, concurrency, options.seconds, pid)
-                found.setdefault((concurrency, name), []).append(row)
-    return found
+                row = measured(url, script, concurrency, seconds=options.seconds, pid=pid)
+                rounds.setdefault((concurrency, name), []).append(row)
+    return rounds
 
 
-def measured(url: str, script: Path, concurrency: int, seconds: int, pid: int) -> Measured:
+def measured(url: str, script: Path, concurrency: int, *, seconds: int, pid: int) -> Measured:
     """One run of wrk: rates, latencies in ms, CPU time of the server per request in us, errors."""
     command = ["wrk", "-t1", f"-c{concurrency}", f"-d{seconds}s", "--timeout", "20s", "--latency"]
     before = cpu_seconds(pid)
@@ -131,16 +131,16 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def report(options: argparse.Namespace, found: dict[tuple[int, str], list[Measured]]) -> None:
+def report(options: argparse.Namespace, rounds: dict[tuple[int, str], list[Measured]]) -> None:
     columns = ("rate", "p50", "p99", "cpu_us", "errors")
     print(
         f"{'clients':>7} {'':20}" + "".join(f"{name:>10}" for name in columns) + f"{'of echo':>9}"
     )
     rows = []
-    for (concurrency, name), runs in found.items():
+    for (concurrency, name), runs in rounds.items():
         row = {column: statistics.median(run[column] for run in runs) for column in columns}
         row["errors"] = sum(run["errors"] for run in runs)
-        echo = found[concurrency, name.replace("predict", "echo")] if "row" in name else []
+        echo = rounds[concurrency, name.replace("predict", "echo")] if "row" in name else []
         ratios = [run["rate"] / other["rate"] for run, other in zip(runs, echo, strict=False)]
         ratio = statistics.median(ratios) if ratios else None
         numbers = "".join(f"{row[column]:10.2f}" for column in columns)

@@ -132,19 +132,19 @@ async def soak(pid: int, options: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def report(found: dict[str, Any], minutes: float) -> None:
+def report(soaked: dict[str, Any], minutes: float) -> None:
     print(
         f"{'from, s':>8}" + "".join(f"{name:>10}" for name in ("requests", "errors", "p50", "p99"))
     )
-    for number, row in enumerate(found["windows"]):
+    for number, row in enumerate(soaked["windows"]):
         print(f"{WINDOW * number:8.0f}" + "".join(f"{value:10.5g}" for value in row.values()))
-    memory = ", ".join(f"{when} {value:.0f}" for when, value in found["memory_mb"].items())
+    memory = ", ".join(f"{when} {value:.0f}" for when, value in soaked["memory_mb"].items())
     print(
-        f"{found['requests']} requests, {found['answered']:.0f}/s, {found['errors']} errors; ms; "
-        f"resident MB: {memory}"
+        f"{soaked['requests']} requests, {soaked['answered']:.0f}/s, {soaked['errors']} errors; "
+        f"ms; resident MB: {memory}"
     )
     facts = {"cpus": os.cpu_count(), "minutes": minutes}
-    print(json.dumps({"benchmark": "serving soak", **facts, **found}))
+    print(json.dumps({"benchmark": "serving soak", **facts, **soaked}))
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ A temperature alone cannot bend where the model is off by different amounts at d
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -54,16 +53,6 @@ class Calibration:
         outside = (logits - x_K[0]).clamp(max=0) + (logits - x_K[-1]).clamp(min=0)
         return torch.sigmoid(y_K[0] + (done * slope_S).sum(-1) + outside)
 
-    def apply_to_one(self, logit: float) -> float:
-        """`apply` for one plain number: the line of its segment, found by bisection."""
-        place = bisect_right(self.logits, logit) - 1
-        if 0 <= place < len(self.logits) - 1:
-            (x, right), (y, top) = (v[place : place + 2] for v in (self.logits, self.targets))
-            # Rounding must not lift the end of a segment above the start of the next.
-            return sigmoid(min(y + (logit - x) * (top - y) / (right - x), top))
-        end = max(place, 0)  # left of all knots, or right of them
-        return sigmoid(self.targets[end] + (logit - self.logits[end]))
-
     def _knots(self, like: Tensor) -> tuple[Tensor, ...]:
         """Knots (K,), widths and slopes of the segments (K - 1,), of the type and place of `like`.
 
@@ -85,14 +74,6 @@ class Calibration:
     @cached_property
     def _cache(self) -> dict[tuple[torch.dtype, torch.device], tuple[Tensor, ...]]:
         return {}
-
-
-def sigmoid(logit: float) -> float:
-    """The probability, in 0..1, of a plain number; no logit overflows."""
-    if logit < 0:
-        odds = math.exp(logit)
-        return odds / (1 + odds)
-    return 1 / (1 + math.exp(-logit))
 
 
 Calibrations = dict[str, Calibration]

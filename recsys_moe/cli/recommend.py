@@ -54,15 +54,17 @@ def recommend(
 
     predictor = Predictor.load(model)
     options: dict[str, Any] = {
+        "k": k,
         "exclude_seen": exclude_seen,
         "candidates": _candidates(predictor, candidates),
         "where": where or [],
         "score": score,
     }
     if users and output:
-        _recommend_file(predictor, users, output, k, overwrite, options, as_json)
+        options["overwrite"] = overwrite
+        _recommend_file(predictor, (users, output), options, as_json=as_json)
     elif user:
-        _recommend_one(predictor, user, k, options, as_json)
+        _recommend_one(predictor, user, options, as_json=as_json)
 
 
 def similar(
@@ -120,11 +122,11 @@ def _candidates(predictor: Predictor, candidates: str | None) -> list[str] | Non
 
 
 def _recommend_one(
-    predictor: Predictor, user: str, k: int, options: dict[str, Any], as_json: bool
+    predictor: Predictor, user: str, options: dict[str, Any], *, as_json: bool
 ) -> None:
     from recsys_moe.inference.recommend_files import as_object
 
-    [ranked] = predictor.recommend([user], k, **options)
+    [ranked] = predictor.recommend([user], **options)
     unseen = predictor.is_unseen_user(user)
     if as_json:
         print(json.dumps(as_object(user, unseen, ranked)))
@@ -138,20 +140,13 @@ def _recommend_one(
 
 
 def _recommend_file(
-    predictor: Predictor,
-    users: Path,
-    output: Path,
-    k: int,
-    overwrite: bool,
-    options: dict[str, Any],
-    as_json: bool,
+    predictor: Predictor, files: tuple[Path, Path], options: dict[str, Any], *, as_json: bool
 ) -> None:
+    """`files`: of users to read, of lists to write."""
     from recsys_moe.inference.recommend_files import recommend_file
     from recsys_moe.progress import row_progress
 
     with row_progress("recommending") as progress:
-        counts = recommend_file(
-            predictor, users, output, k, overwrite=overwrite, progress=progress, **options
-        )
+        counts = recommend_file(predictor, *files, progress=progress, **options)
     words = f"users {counts['users']}, unseen user {counts['unseen_user']}"
-    print(json.dumps(counts) if as_json else f"{output}: {words}")
+    print(json.dumps(counts) if as_json else f"{files[1]}: {words}")

@@ -2,85 +2,66 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from recsys_moe.cli.inference import Model
 from recsys_moe.errors import ConfigError
 
-LIMITS = "Limits"
 EXTRA = ("fastapi", "uvicorn", "prometheus_client")
+
+
+def _limit(text: str) -> Any:
+    return typer.Option(help=text, rich_help_panel="Limits")
+
+
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Another name that requests may have in Host; * for any. On a loopback address "
+        "only localhost and the address are allowed, elsewhere any name."
+    ),
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(help="File with the key that requests must carry (or RECSYS_MOE_API_KEY)."),
+]
+Watch = Annotated[
+    float, typer.Option(help="Seconds between looks at the model folder; 0 for never.")
+]
+Rows = Annotated[int, _limit("Pairs of one /predict, candidates of one /recommend.")]
+UsersWaiting = Annotated[int, _limit("Users, and pairs to explain, that may wait; then 429.")]
+Timeout = Annotated[
+    float, _limit("Seconds until the body (408) and the answer (504) must be there.")
+]
 
 
 def serve(
     model: Model,
     host: Annotated[str, typer.Option(help="Address to bind; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Another name that requests may have in Host; * for any. On a loopback address "
-            "only localhost and the address are allowed, elsewhere any name."
-        ),
-    ] = None,
-    api_key_file: Annotated[
-        Path | None,
-        typer.Option(help="File with the key that requests must carry (or RECSYS_MOE_API_KEY)."),
-    ] = None,
-    watch: Annotated[
-        float, typer.Option(help="Seconds between looks at the model folder; 0 for never.")
-    ] = 2.0,
+    allow_host: AllowHost = None,
+    api_key_file: KeyFile = None,
+    watch: Watch = 2.0,
     threads: Annotated[int, typer.Option(help="Threads of one tensor operation.")] = 1,
     access_log: Annotated[bool, typer.Option("--access-log", help="A line per request.")] = False,
-    max_body: Annotated[int, typer.Option(help="Bytes of a body.", rich_help_panel=LIMITS)] = 1
-    << 20,
-    max_rows: Annotated[
-        int,
-        typer.Option(
-            help="Pairs of one /predict, candidates of one /recommend.", rich_help_panel=LIMITS
-        ),
-    ] = 10_000,
-    max_explain: Annotated[
-        int, typer.Option(help="Pairs of one /explain.", rich_help_panel=LIMITS)
-    ] = 100,
-    max_users: Annotated[
-        int, typer.Option(help="Users of one /recommend.", rich_help_panel=LIMITS)
-    ] = 16,
-    max_k: Annotated[int, typer.Option(help="Items per user.", rich_help_panel=LIMITS)] = 1000,
-    max_queue: Annotated[
-        int,
-        typer.Option(help="Pairs that may wait for /predict; then 429.", rich_help_panel=LIMITS),
-    ] = 50_000,
-    max_queue_users: Annotated[
-        int,
-        typer.Option(
-            help="Users, and pairs to explain, that may wait; then 429.", rich_help_panel=LIMITS
-        ),
-    ] = 512,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            help="Seconds until the body (408) and the answer (504) must be there.",
-            rich_help_panel=LIMITS,
-        ),
-    ] = 10.0,
-    drain: Annotated[
-        float,
-        typer.Option(
-            help="Seconds that requests in flight have after SIGTERM.", rich_help_panel=LIMITS
-        ),
-    ] = 30.0,
+    max_body: Annotated[int, _limit("Bytes of a body.")] = 1 << 20,
+    max_rows: Rows = 10_000,
+    max_explain: Annotated[int, _limit("Pairs of one /explain.")] = 100,
+    max_users: Annotated[int, _limit("Users of one /recommend.")] = 16,
+    max_k: Annotated[int, _limit("Items per user.")] = 1000,
+    max_queue: Annotated[int, _limit("Pairs that may wait for /predict; then 429.")] = 50_000,
+    max_queue_users: UsersWaiting = 512,
+    timeout: Timeout = 10.0,
+    drain: Annotated[float, _limit("Seconds that requests in flight have after SIGTERM.")] = 30.0,
 ) -> None:
     """Answer /predict, /recommend and /explain over HTTP until SIGTERM. See docs/serving.md."""
     if missing := [name for name in EXTRA if find_spec(name) is None]:
         remedy = 'install it with: pip install "recsys-moe[serve]"'
         raise ConfigError(f"serve needs {', '.join(missing)}; {remedy}")
-    # Read when numpy is loaded: threads for products as small as ours only wait for each other.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(threads))
     from recsys_moe.serve.limits import Limits
     from recsys_moe.serve.server import Settings, read_key
     from recsys_moe.serve.server import serve as run
@@ -96,6 +77,14 @@ def serve(
         timeout=timeout,
         drain=drain,
     )
-    key = read_key(api_key_file)
-    names = tuple(allow_host or ())
-    run(model, Settings(host, port, limits, key, watch, threads, access_log, names))
+    settings = Settings(
+        host=host,
+        port=port,
+        limits=limits,
+        key=read_key(api_key_file),
+        watch=watch,
+        threads=threads,
+        access_log=access_log,
+        hosts=tuple(allow_host or ()),
+    )
+    run(model, settings)

@@ -10,14 +10,13 @@ Axes: U users, N items, B pairs, P chosen (pair, expert), E experts, D embedding
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from recsys_moe.inference.pair_scores import Draws
 from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.pairs import plan_pairs, starts
 from recsys_moe.routers import Router, Routing
 
 ROWS_PER_CHUNK = 4096
@@ -26,7 +25,7 @@ MAX_CACHE_MB = 512.0
 """Memory for item halves; those of experts that do not fit are computed for each chunk."""
 
 
-class Ranker:
+class CatalogueScorer:
     """Logits of a task for many items per user, equal to the model's own within rounding.
 
     A pair's logit is that of a ranking of the whole catalogue for that user: where rows of a batch
@@ -42,13 +41,13 @@ class Ranker:
         model: MultiTaskMoE,
         num_items: int,
         *,
-        seed: int,
+        draws: Draws,
         whole_rows: int,
         max_cache_mb: float = MAX_CACHE_MB,
     ) -> None:
         self.model = model
         self.num_items = num_items
-        self.seed = seed
+        self.draws = draws
         self.whole_rows = whole_rows
         kernel_EDH = model.moe.experts.kernel_EDH.detach()
         width = model.user_embedding.embedding_dim
@@ -56,8 +55,7 @@ class Ranker:
         self._halves: dict[int, Tensor] = {}
         table_bytes = max(1, num_items) * kernel_EDH.shape[-1] * kernel_EDH.element_size()
         self._most_halves = int(max_cache_mb * 2**20 / table_bytes)
-        self._growing, self._drawing = threading.Lock(), threading.Lock()
-        self._draws = [_draws(router) for router in model.routers]
+        self._growing = threading.Lock()
         self._buffers = Buffers()
 
     @torch.inference_mode()
@@ -76,7 +74,7 @@ class Ranker:
     def pairs(self, user_U: Tensor, place_B: Tensor, item_B: Tensor, task: int) -> Tensor:
         """Logits (B,) of the pairs (user_U[place_B], item_B); `place_B` must not decrease."""
         router, tower = self.model.routers[task], self.model.towers[task]
-        alone = not (router.batch_dependent or self._draws[task])
+        alone = not (router.batch_dependent or self.draws.by_task[task])
         if not alone:
             routed = self._routed_among_all(user_U, place_B, item_B, router)
         user_EUH = self._user_halves(user_U)
@@ -88,24 +86,6 @@ class Ranker:
             mixed_BH = self._mixed(user_EUH, place, item, routing)
             logits_B[rows] = self._tower_logits(tower, mixed_BH)
         return logits_B
-
-    @contextmanager
-    def seeded(self) -> Iterator[None]:
-        """For a forward pass whose random numbers, if a router draws any, start at the seed.
-
-        Reseeding and drawing are one step: a model that draws serves one thread at a time.
-        """
-        if not any(self._draws):
-            yield
-            return
-        with self._drawing:
-            self.model.reseed(self.seed)
-            yield
-
-    @property
-    def rows_are_independent(self) -> bool:
-        """Is the routing of a row a function of that row alone?"""
-        return not any(self._draws) and not any(r.batch_dependent for r in self.model.routers)
 
     def warm_up(self) -> None:
         """Build the item halves that up to 17 users, from the first to the unseen one, visit."""
@@ -121,7 +101,7 @@ class Ranker:
         weights, selected = [torch.empty(0, router.shape.num_experts)], []
         selected.append(weights[0].bool())
         for place in range(len(user_U)):
-            with self.seeded():
+            with self.draws.seeded():
                 routings = [
                     self._route(router, user_U[place : place + 1], item, item)
                     for item in torch.arange(self.num_items).split(self.whole_rows)
@@ -152,17 +132,23 @@ class Ranker:
 
     def _mixed(self, user_EUH: Tensor, place_B: Tensor, item_B: Tensor, routing: Routing) -> Tensor:
         """The mixture (B, H): sum_e w_e relu(user half + item half) over the chosen experts."""
-        chosen = _Chosen.of(routing)
-        item_P = item_B.index_select(0, chosen.row_P)
-        place_P = place_B.index_select(0, chosen.row_P) if user_EUH.shape[1] > 1 else place_B
+        plan = plan_pairs(routing.selected_BE[:, None])
+        row_P = plan.row_P.index_select(0, plan.real_R)  # none that pads
+        item_P = item_B.index_select(0, row_P)
+        place_P = place_B.index_select(0, row_P) if user_EUH.shape[1] > 1 else place_B
         hidden_PH = self._buffers.take("hidden", len(item_P), user_EUH.shape[-1])
         start = 0
-        for expert, size in enumerate(chosen.sizes_E):
+        for expert, size in enumerate(routing.selected_BE.sum(0).tolist()):
             if size:
                 part, start = slice(start, start + size), start + size
                 self._item_half(expert, item_P[part], hidden_PH[part])
                 hidden_PH[part] += _of_users(user_EUH[expert], place_P[part])
-        return chosen.mix(hidden_PH.relu_())
+        place_R = torch.empty_like(plan.row_P)  # of a pair among those that do not pad
+        place_R[plan.real_R] = torch.arange(len(row_P))
+        weight_N = routing.weights_BE.flatten().index_select(0, plan.flat_N)
+        place_N, start_B = place_R.index_select(0, plan.pair_N), starts(plan.slot_N, len(item_B))
+        bags = (place_N, start_B, False, 0, False, weight_N)
+        return torch.embedding_bag(hidden_PH.relu_(), *bags)[0]
 
     def _tower_logits(self, tower: nn.Module, x_BH: Tensor) -> Tensor:
         """Logits (B,), layer by layer into buffers."""
@@ -206,41 +192,6 @@ class Buffers(threading.local):
         return buffer[:rows]
 
 
-class _Chosen(NamedTuple):
-    """The chosen pairs P in the order of their experts, and where each row finds its own."""
-
-    row_P: Tensor
-    sizes_E: list[int]
-    pair_P: Tensor
-    """The pairs in the order of their rows..."""
-    weight_P: Tensor
-    """... with their weights..."""
-    start_B: Tensor
-    """... and where those of each row start."""
-
-    @classmethod
-    def of(cls, routing: Routing) -> _Chosen:
-        """One search for what is selected: masks as indices would each repeat it."""
-        selected_BE = routing.selected_BE
-        rows, experts = selected_BE.shape
-        selected_EB = selected_BE.t().contiguous()
-        found_P = selected_EB.flatten().nonzero()[:, 0]
-        expert_P = found_P.div(rows, rounding_mode="floor")
-        row_P = found_P - expert_P * rows
-        flat_P = row_P * experts + expert_P
-        ends_BE = selected_BE.flatten().cumsum(0)
-        place_P = ends_BE.index_select(0, flat_P) - 1  # in the order of rows
-        pair_P = torch.empty_like(place_P).scatter_(0, place_P, torch.arange(len(place_P)))
-        weight_P = routing.weights_BE.flatten().index_select(0, flat_P.index_select(0, pair_P))
-        start_B = torch.cat([ends_BE.new_zeros(1), ends_BE[experts - 1 : -1 : experts]])
-        return cls(row_P, selected_EB.sum(1).tolist(), pair_P, weight_P, start_B)
-
-    def mix(self, hidden_PH: Tensor) -> Tensor:
-        """Weighted sums (B, H) of each row's pairs, weighed and added in one pass."""
-        bag = (self.pair_P, self.start_B, False, 0, False, self.weight_P)
-        return torch.embedding_bag(hidden_PH, *bag)[0]
-
-
 def _of_users(values_U: Tensor, place_P: Tensor) -> Tensor:
     """What belongs to the users of the pairs; a single user's is left to broadcast."""
     return values_U if len(values_U) == 1 else values_U.index_select(0, place_P)
@@ -248,12 +199,3 @@ def _of_users(values_U: Tensor, place_P: Tensor) -> Tensor:
 
 def _rows(routing: Routing, rows: slice) -> Routing:
     return Routing(routing.weights_BE[rows], routing.selected_BE[rows])
-
-
-def _draws(router: Router) -> bool:
-    """Does evaluation consume random numbers? Then a row's routing depends on its place."""
-    generator = router.stream.generator(torch.device("cpu"))
-    before = generator.get_state()
-    with torch.inference_mode():
-        router(torch.zeros(1, router.shape.input_dim), torch.zeros(1, dtype=torch.long))
-    return not torch.equal(before, generator.get_state())

@@ -44,7 +44,7 @@ def expert_shares(model: MultiTaskMoE, user_B: Tensor, item_B: Tensor) -> Explan
         part_PH = weight_P[:, None] * _hidden(model, x_BD, row_P, expert_P)
         mixed_BH = part_PH.new_zeros(len(x_BD), part_PH.shape[-1]).index_add_(0, row_P, part_PH)
         change_P = tower(mixed_BH)[row_P, 0] - tower(mixed_BH[row_P] - part_PH)[:, 0]
-        explanation.append(_grouped(len(x_BD), row_P, expert_P, weight_P, change_P))
+        explanation.append(_grouped(len(x_BD), row_P, (expert_P, weight_P, change_P)))
     return explanation
 
 
@@ -60,10 +60,11 @@ def _hidden(model: MultiTaskMoE, x_BD: Tensor, row_P: Tensor, expert_P: Tensor) 
 
 
 def _grouped(
-    rows: int, row_P: Tensor, expert_P: Tensor, weight_P: Tensor, change_P: Tensor
+    rows: int, row_P: Tensor, fields: tuple[Tensor, Tensor, Tensor]
 ) -> list[list[ExpertShare]]:
+    """The shares of each row; `fields` (P,) are those of ExpertShare."""
     shares: list[list[ExpertShare]] = [[] for _ in range(rows)]
-    columns = (row_P.tolist(), expert_P.tolist(), weight_P.tolist(), change_P.tolist())
-    for row, *values in zip(*columns, strict=True):
+    columns = (field_P.tolist() for field_P in fields)
+    for row, *values in zip(row_P.tolist(), *columns, strict=True):
         shares[row].append(ExpertShare(*values))
     return [sorted(row, key=lambda share: -abs(share.contribution)) for row in shares]

@@ -42,8 +42,8 @@ def matching_items(items: pa.Table, where: Sequence[str]) -> Tensor:
     """
     holds = torch.ones(items.num_rows, dtype=torch.bool)
     for condition in where:
-        found = _matches(items, condition).fill_null(False)
-        holds &= torch.from_numpy(found.to_numpy(zero_copy_only=False).copy())
+        passes = _matches(items, condition).fill_null(False)
+        holds &= torch.from_numpy(passes.to_numpy(zero_copy_only=False).copy())
     return holds
 
 

@@ -12,16 +12,15 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.errors import ConfigError, DataError, suggestion
-from recsys_moe.inference.catalogue import Ranker
+from recsys_moe.inference.catalogue import CatalogueScorer
 from recsys_moe.inference.explanation import ExpertShare, expert_shares
 from recsys_moe.inference.item_filters import matching_items
-from recsys_moe.inference.pair_scores import PlainScores, Scorer, Scores, whole_batch
-from recsys_moe.inference.top_items import Recommendation, Recommender, largest
+from recsys_moe.inference.pair_scores import Draws, PairScorer, Scores, whole_batch
+from recsys_moe.inference.top_items import Recommendation, TopItems, largest
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
 
 __all__ = [
     "ExpertShare",
-    "PlainScores",
     "Predictor",
     "Recommendation",
     "Scores",
@@ -43,14 +42,15 @@ class Predictor:
         self.items = Vocabulary(artifact.schema.item, artifact.items["item"])
         config = artifact.config
         rows = whole_batch(config.model.router.eval_rows)
-        self._ranker = Ranker(
+        self._draws = Draws(artifact.model, config.trainer.seed)
+        self._catalogue = CatalogueScorer(
             artifact.model,
             artifact.schema.item.size,
-            seed=config.trainer.seed,
+            draws=self._draws,
             whole_rows=rows,
         )
-        self._scorer = Scorer(artifact, self._ranker, rows)
-        self._recommender = Recommender(artifact, self._ranker)
+        self._pair_scores = PairScorer(artifact, self._draws, rows)
+        self._top_items = TopItems(artifact, self._catalogue)
         self._names = [task.name for task in self.tasks]
 
     @classmethod
@@ -60,7 +60,7 @@ class Predictor:
 
     def warm_up(self) -> None:
         """Pay now for what the first rankings would: caches of the item halves of experts."""
-        self._ranker.warm_up()
+        self._catalogue.warm_up()
         self.users.warm_up()
         self.items.warm_up()
 
@@ -69,15 +69,7 @@ class Predictor:
 
         `calibrate=False` leaves `calibrated` empty, for callers who would not look at it.
         """
-        return self._scorer.scores(*self._pairs(users, items), calibrate)
-
-    def score_plain(
-        self, users: Sequence[str | int], items: Sequence[str | int], *, calibrate: bool = True
-    ) -> PlainScores:
-        """`score` in plain numbers; for a few pairs in a fraction of its time."""
-        if not 0 < len(users) == len(items) <= self._scorer.one_by_one:
-            return self.score(users, items, calibrate=calibrate).plain()
-        return self._scorer.plain(self.users.places(users), self.items.places(items), calibrate)
+        return self._pair_scores.scores(*self._pairs(users, items), calibrate)
 
     def recommend(
         self,
@@ -130,7 +122,7 @@ class Predictor:
         formula = self._formula(score)
         item_N = self._allowed(candidates, where)
         index_U, _ = self.users.index(users)
-        return self._recommender.best(index_U, item_N, k, exclude_seen, formula)
+        return self._top_items.best(index_U, item_N, k, exclude_seen=exclude_seen, formula=formula)
 
     @property
     def score_names(self) -> dict[str, tuple[str, ...]]:
@@ -144,7 +136,7 @@ class Predictor:
     @property
     def rows_are_independent(self) -> bool:
         """May pairs of several callers be scored together without a change to their scores?"""
-        return self._ranker.rows_are_independent
+        return self._draws.rows_are_independent
 
     def similar(self, item: str | int, k: int = 10) -> list[Recommendation]:
         """The k other items whose embeddings have the largest cosine with that of `item`.
@@ -160,7 +152,7 @@ class Predictor:
         cosine_N = F.cosine_similarity(table_ND, table_ND[index])
         others_N = torch.arange(len(cosine_N))[torch.arange(len(cosine_N)) != index]
         best_K = others_N[largest(cosine_N[others_N], k)]
-        return self._recommender.entries(best_K, {"cosine": cosine_N[best_K]})
+        return self._top_items.entries(best_K, {"cosine": cosine_N[best_K]})
 
     def explain(self, users: Ids, items: Ids) -> list[dict[str, list[ExpertShare]]]:
         """Per pair and task the chosen experts, each with its weight and contribution.
@@ -170,16 +162,16 @@ class Predictor:
         absolute contribution first. Raises DataError on unequal lengths.
         """
         user_B, item_B = self._pairs(users, items)
-        found: list[dict[str, list[ExpertShare]]] = []
-        with self._ranker.seeded():
-            for user, item in self._scorer.batches(user_B, item_B):
+        per_pair: list[dict[str, list[ExpertShare]]] = []
+        with self._draws.seeded():
+            for user, item in self._pair_scores.batches(user_B, item_B):
                 shares = zip(*expert_shares(self.artifact.model, user, item), strict=True)
-                found += [dict(zip(self._names, row, strict=True)) for row in shares]
-        return found
+                per_pair += [dict(zip(self._names, row, strict=True)) for row in shares]
+        return per_pair
 
     def seen(self, user: int) -> Tensor:
         """Indices of the items that the user with this index watched in the training rows."""
-        return self._recommender.seen(user)
+        return self._top_items.seen(user)
 
     def is_unseen_user(self, user: str | int) -> bool:
         """Was this id unknown in training? Then its row of the embedding table stands in."""

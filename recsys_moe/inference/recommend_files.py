@@ -43,7 +43,9 @@ def recommend_file(
     _check_output(output, overwrite)
     counts = {"users": 0, "unseen_user": 0}
     with replacing_path(output) as part:
-        pieces = _ranked(predictor, Path(users), k, options, counts, progress)
+        pieces = _ranked(
+            predictor, Path(users), {"k": k, **options}, counts=counts, progress=progress
+        )
         _write(part, output.suffix, pieces, _schema(predictor, options.get("score")))
     return counts
 
@@ -104,8 +106,8 @@ def _column(names: list[str], column: str, where: str) -> str:
 def _ranked(
     predictor: Predictor,
     users: Path,
-    k: int,
     options: dict[str, Any],
+    *,
     counts: dict[str, int],
     progress: Callable[[int], None],
 ) -> Iterator[Rows]:
@@ -113,7 +115,7 @@ def _ranked(
     ids = read_ids(users, "user", "--users")
     while piece := list(islice(ids, USERS_PER_PIECE)):
         unseen = predictor.users.index(piece)[1].tolist()
-        lists = predictor.recommend(piece, k, **options)
+        lists = predictor.recommend(piece, **options)
         yield [as_object(*row) for row in zip(piece, unseen, lists, strict=True)]
         counts["users"] += len(piece)
         counts["unseen_user"] += sum(unseen)

@@ -44,7 +44,8 @@ def predict_file(
     _check_paths(source, target, overwrite)
     counts = {"rows": 0, **dict.fromkeys(FLAGS, 0)}
     with replacing_path(target) as part:
-        _write(part, target.suffix, _scored(predictor, source, user, item, counts, progress))
+        pieces = _scored(predictor, source, (user, item), counts=counts, progress=progress)
+        _write(part, target.suffix, pieces)
     return counts
 
 
@@ -63,16 +64,17 @@ def _check_paths(source: Path, target: Path, overwrite: bool) -> None:
 def _scored(
     predictor: Predictor,
     source: Path,
-    user: str,
-    item: str,
+    ids: tuple[str, str],
+    *,
     counts: dict[str, int],
     progress: Callable[[int], None],
 ) -> Iterator[pa.Table]:
+    """Pieces of `source` with their predictions; `ids`: the columns of users and items."""
     calibrated = {name: f"{name}_calibrated" for name in predictor.artifact.calibration}
     new = [*(task.name for task in predictor.tasks), *calibrated.values(), *FLAGS]
     for piece in _regrouped(_pieces(source), _rows_per_piece(predictor)):
-        _check_columns(piece, source, (user, item), new, counts["rows"])
-        scores = predictor.score(piece[user], piece[item])
+        _check_columns(piece, source, ids, new, rows_before=counts["rows"])
+        scores = predictor.score(*(piece[name] for name in ids))
         flags = dict(zip(FLAGS, (scores.unseen_user, scores.unseen_item), strict=True))
         better = {calibrated[name]: values for name, values in scores.calibrated.items()}
         for name, values in {**scores.tasks, **better, **flags}.items():
@@ -85,7 +87,7 @@ def _scored(
 
 
 def _check_columns(
-    piece: pa.Table, source: Path, ids: tuple[str, str], new: list[str], rows_before: int
+    piece: pa.Table, source: Path, ids: tuple[str, str], new: list[str], *, rows_before: int
 ) -> None:
     twice = [name for name in piece.column_names if piece.column_names.count(name) > 1]
     if twice:

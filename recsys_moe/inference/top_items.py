@@ -12,7 +12,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import DataError
-from recsys_moe.inference.catalogue import Ranker
+from recsys_moe.inference.catalogue import CatalogueScorer
 from recsys_moe.model.tasks import KINDS
 
 SCORES_PER_BATCH = 1 << 21
@@ -30,17 +30,23 @@ class Recommendation:
     """Every task; also what was ranked on, under its name, where that is not a task."""
 
 
-class Recommender:
+class TopItems:
     """Turns logits of dense indices into ranked lists of raw ids."""
 
-    def __init__(self, artifact: Artifact, ranker: Ranker) -> None:
+    def __init__(self, artifact: Artifact, catalogue: CatalogueScorer) -> None:
         tasks = artifact.schema.tasks
         self.tasks = {task.name: (number, task) for number, task in enumerate(tasks)}
         self.artifact = artifact
-        self.ranker = ranker
+        self.catalogue = catalogue
 
     def best(
-        self, user_U: Tensor, item_N: Tensor, k: int, exclude_seen: bool, formula: tuple[str, ...]
+        self,
+        user_U: Tensor,
+        item_N: Tensor,
+        k: int,
+        *,
+        exclude_seen: bool,
+        formula: tuple[str, ...],
     ) -> Iterator[list[Recommendation]]:
         """Per user index the k best of the items (ascending indices) by the product of the tasks
         in `formula`, in batches of users of bounded size."""
@@ -50,7 +56,9 @@ class Recommender:
             values = {name: self._values(name, part_U, item_N) for name in formula}
             ranking_UN = product(list(values.values()))
             places = [
-                self._best(ranking_N, user, item_N, k, exclude_seen)
+                self._best_unseen(ranking_N, user, item_N, k)
+                if exclude_seen
+                else largest(ranking_N, k)
                 for user, ranking_N in zip(part_U.tolist(), ranking_UN, strict=True)
             ]
             yield from self._described(part_U, item_N, places, values)
@@ -58,14 +66,10 @@ class Recommender:
     def _values(self, name: str, user_U: Tensor, item_N: Tensor) -> Tensor:
         """Predictions (U, N) of a task."""
         number, task = self.tasks[name]
-        return KINDS[task.kind].link(self.ranker.grid(user_U, item_N, number))
+        return KINDS[task.kind].link(self.catalogue.grid(user_U, item_N, number))
 
-    def _best(
-        self, ranking_N: Tensor, user: int, item_N: Tensor, k: int, exclude_seen: bool
-    ) -> Tensor:
-        """Places in `item_N` of the k best items that may be shown, best first."""
-        if not exclude_seen:
-            return largest(ranking_N, k)
+    def _best_unseen(self, ranking_N: Tensor, user: int, item_N: Tensor, k: int) -> Tensor:
+        """Places in `item_N` of the k best items that the user has not seen, best first."""
         unseen_N = ~torch.isin(item_N, self.seen(user))
         place_N = unseen_N.nonzero()[:, 0]
         return place_N[largest(ranking_N[place_N], k)]
@@ -82,7 +86,7 @@ class Recommender:
             if task.name in values:
                 scores[task.name] = values[task.name][user_B, place_B]
             else:
-                logits_B = self.ranker.pairs(user_U, user_B, item_N[place_B], number)
+                logits_B = self.catalogue.pairs(user_U, user_B, item_N[place_B], number)
                 scores[task.name] = KINDS[task.kind].link(logits_B)
         if len(values) > 1:
             scores["*".join(values)] = product([scores[name] for name in values])

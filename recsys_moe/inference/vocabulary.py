@@ -29,18 +29,12 @@ class Vocabulary:
         """Indices (N,) int64 and which of the ids are unseen. Ids compare as text: 7 is "7"."""
         _check_is_list(raw)
         if self._table and not isinstance(raw, pa.Array | pa.ChunkedArray):
-            index = torch.tensor(self.places(raw), dtype=torch.long)
+            known = (self._table.get(str(value), self.feature.size) for value in raw)
+            index = torch.tensor([*known], dtype=torch.long)
         else:
-            found = pc.index_in(_text_array(raw), value_set=self._keys)
-            index = torch.tensor(found.fill_null(self.feature.size).to_numpy(zero_copy_only=False))
+            place = pc.index_in(_text_array(raw), value_set=self._keys)
+            index = torch.tensor(place.fill_null(self.feature.size).to_numpy(zero_copy_only=False))
         return index.long(), index == self.feature.size
-
-    def places(self, raw: Sequence[str | int]) -> list[int]:
-        """The indices of `index` as plain numbers, for a few ids. Makes the table of `warm_up`."""
-        _check_is_list(raw)
-        if not self._table:
-            self.warm_up()
-        return [self._table.get(str(value), self.feature.size) for value in raw]
 
     def warm_up(self) -> None:
         """Keep a hash table: short lists of ids are then looked up 100 times faster."""

@@ -1,7 +1,8 @@
 """The HTTP service: typed requests, bounded queues, one model at a time. Never imports Lightning.
 
-limits and schemas say what is accepted; batcher decides when which requests run together; scoring
-turns requests into responses; models keeps the current model and replaces it; http holds what all
-routes share; app lists the routes; page and static/ are the page at `/`; server binds, serves and
-drains.
+limits and schemas say what is accepted; http holds what all routes share; app lists the routes;
+service turns requests into replies, in the batches that batcher makes; models keeps the current
+model and replaces it; page and static/ are the page at `/`; server binds, serves and drains.
+A score: http.Observed -> app -> http.read (schemas) -> Service.predict -> Batcher.submit, and in
+the worker Scoring.predict -> inference's Predictor.score -> one reply each -> http.reply.
 """

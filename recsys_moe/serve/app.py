@@ -59,25 +59,27 @@ def build_app(service: Service) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.add_exception_handler(HTTPException, http.on_http_error)
-    direct: dict[tuple[str, str], http.Direct] = {}
-    app.add_middleware(http.Observed, metrics=service.metrics, direct=direct, hosts=service.hosts)
     for route in routes(service):
-        direct[route.method, route.path] = http.Direct(route.path, _add(app, route, service))
-        if route.method == "GET":  # the server sends the head alone
-            direct["HEAD", route.path] = direct["GET", route.path]
+        _add(app, route, service)
     add_page(app)
+    paths = frozenset(getattr(route, "path", "") for route in app.routes)
+    app.add_middleware(http.Observed, metrics=service.metrics, paths=paths, hosts=service.hosts)
     return app
 
 
 def routes(service: Service) -> list[Route]:
     """Everything the service answers."""
+    return [*_asking(service), *_telling(service), *([_reload(service)] if service.key else [])]
+
+
+def _asking(service: Service) -> list[Route]:
+    """What the model is asked."""
     limits = service.limits
     predict, explain = schemas.predict_request(limits), schemas.explain_request(limits)
     recommend = schemas.recommend_request(limits)
 
     async def on_predict(request: Request) -> Response:
-        pairs = await http.read(request, predict, limits)
-        return http.reply(await service.predict(pairs))
+        return http.reply(await service.predict(await http.read(request, predict, limits)))
 
     async def on_recommend(request: Request) -> Response:
         return http.reply(await service.recommend(await http.read(request, recommend, limits)))
@@ -85,8 +87,46 @@ def routes(service: Service) -> list[Route]:
     async def on_explain(request: Request) -> Response:
         return http.reply(await service.explain(await http.read(request, explain, limits)))
 
+    best, why = "The k best items for each user", "Which experts decided, per pair and task"
+    listed: list[tuple[str, http.Endpoint, str, type[BaseModel], type[BaseModel]]] = [
+        ("/predict", on_predict, "Scores of pairs", schemas.PredictReply, predict),
+        ("/recommend", on_recommend, best, schemas.RecommendReply, recommend),
+        ("/explain", on_explain, why, schemas.ExplainReply, explain),
+    ]
+    return [
+        Route(path, handle, summary, replies, body=body, method="POST", faults=ASKING)
+        for path, handle, summary, replies, body in listed
+    ]
+
+
+def _telling(service: Service) -> list[Route]:
+    """What the service tells of itself."""
+
     async def on_model(request: Request) -> Response:
         return http.reply(service.describe())
+
+    async def on_metrics(request: Request) -> Response:
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    async def on_health(request: Request) -> Response:
+        return http.reply(schemas.HealthReply(status="ok"))
+
+    async def on_ready(request: Request) -> Response:
+        if service.draining:
+            raise http.refuse(503, "shutting down")
+        return http.reply(schemas.HealthReply(status="ready"))
+
+    health, alive, ready = schemas.HealthReply, "Is the process alive?", "Does it take requests?"
+    return [
+        Route("/model", on_model, "The model in use", schemas.ModelReply),
+        Route("/metrics", on_metrics, "Counters in Prometheus' text format", None),
+        Route("/healthz", on_health, alive, health, guarded=False),
+        Route("/readyz", on_ready, ready, health, faults=(503,), guarded=False),
+    ]
+
+
+def _reload(service: Service) -> Route:
+    """Only behind a key: without one anybody could make the service read files."""
 
     async def on_reload(request: Request) -> Response:
         try:
@@ -97,46 +137,13 @@ def routes(service: Service) -> list[Route]:
         version = service.models.current.version
         return http.reply(schemas.ReloadReply(model=version, changed=changed))
 
-    async def on_health(request: Request) -> Response:
-        return http.reply(schemas.HealthReply(status="ok"))
-
-    async def on_ready(request: Request) -> Response:
-        if service.draining:
-            raise http.refuse(503, "shutting down")
-        return http.reply(schemas.HealthReply(status="ready"))
-
-    async def on_metrics(request: Request) -> Response:
-        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
-
-    asking: dict[str, Any] = {"method": "POST", "faults": ASKING}
-    found = [
-        Route("/predict", on_predict, "Scores of pairs", schemas.PredictReply, predict, **asking),
-        Route(
-            "/recommend", on_recommend, "The k best items for each user",
-            schemas.RecommendReply, recommend, **asking,
-        ),
-        Route(
-            "/explain", on_explain, "Which experts decided, per pair and task",
-            schemas.ExplainReply, explain, **asking,
-        ),
-        Route("/model", on_model, "The model in use", schemas.ModelReply),
-        Route("/metrics", on_metrics, "Counters in Prometheus' text format", None),
-        Route("/healthz", on_health, "Is the process alive?", schemas.HealthReply, guarded=False),
-        Route(
-            "/readyz", on_ready, "Does it take requests?",
-            schemas.HealthReply, faults=(503,), guarded=False,
-        ),
-    ]  # fmt: skip
-    if service.key is not None:
-        # Without a key anybody could make the service read files.
-        summary = "Use the model that the folder holds now"
-        reload = Route("/reload", on_reload, summary, schemas.ReloadReply, None, "POST", (409,))
-        found.append(reload)
-    return found
+    summary = "Use the model that the folder holds now"
+    reply = schemas.ReloadReply
+    return Route("/reload", on_reload, summary, reply, method="POST", faults=(409,))
 
 
-def _add(app: FastAPI, route: Route, service: Service) -> http.Endpoint:
-    """Document the route, answer other methods on its path with 405, and return its endpoint."""
+def _add(app: FastAPI, route: Route, service: Service) -> None:
+    """Answer the route, behind the key where there is one, and document it."""
     key = service.key
     guarded = route.guarded and key is not None
 
@@ -157,21 +164,22 @@ def _add(app: FastAPI, route: Route, service: Service) -> http.Endpoint:
         responses=_replies(route, faults),
         openapi_extra=_extra(route, guarded),
     )
-    return endpoint
+    if route.method == "GET":  # the server sends the head alone
+        app.add_api_route(route.path, endpoint, methods=["HEAD"], include_in_schema=False)
 
 
 def _replies(route: Route, faults: tuple[int, ...]) -> dict[int | str, dict[str, Any]]:
-    found: dict[int | str, dict[str, Any]] = {
+    replies: dict[int | str, dict[str, Any]] = {
         status: {"model": schemas.ErrorReply, "description": FAULTS[status]}
         for status in sorted(faults)
     }
     if 429 in faults:
         header = {"description": "Seconds", "schema": {"type": "integer"}}
-        found[429]["headers"] = {"Retry-After": header}
+        replies[429]["headers"] = {"Retry-After": header}
     if route.replies is None:
         text = {"content": {"text/plain": {"schema": {"type": "string"}}}}
-        return {**found, 200: {"description": route.summary, **text}}
-    return {**found, 200: {"description": route.summary, "model": route.replies}}
+        return {**replies, 200: {"description": route.summary, **text}}
+    return {**replies, 200: {"description": route.summary, "model": route.replies}}
 
 
 def _extra(route: Route, guarded: bool) -> dict[str, Any]:

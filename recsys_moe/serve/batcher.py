@@ -1,10 +1,8 @@
 """Which waiting requests run together, and when. Bounded: what does not fit is refused at once.
 
-One batch runs at a time. While nothing runs, a request runs as soon as the event loop has read
-what else had already arrived: nobody waits for a timer, and load makes the batches by itself. The
-only request of a server runs at once.
-Small batches run on the event loop, which spares a lone request the way through a thread. Large
-ones run in the one worker thread, so that requests are read meanwhile.
+One batch runs at a time, in the one worker thread. While nothing runs, a request runs as soon as
+the event loop has read what else had already arrived: nobody waits for a timer, and load makes the
+batches by itself.
 """
 
 from __future__ import annotations
@@ -45,8 +43,6 @@ class Lane:
     max_batch: int
     """Rows that run together; a larger request runs alone."""
     max_queue: int
-    inline: Callable[[], int] = lambda: 0
-    """Batches of up to so many rows run on the event loop."""
     jobs: deque[Job] = field(default_factory=deque)
     waiting: int = 0
 
@@ -74,8 +70,6 @@ class Batcher:
             metrics.watch_queue(lane.name, functools.partial(getattr, lane, "waiting"))
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._busy = False
-        self.alone: Callable[[], bool] = lambda: False
-        """Is the request that asks the only one there is? Set by a server that knows."""
 
     async def submit(self, name: str, request: Any, size: int, seconds: float) -> Any:
         """The reply to a request of `size` rows.
@@ -85,8 +79,6 @@ class Batcher:
         lane = self._lanes[name]
         if lane.waiting + size > lane.max_queue:
             raise Busy
-        if not self._busy and size <= lane.inline() and self.alone():
-            return self._at_once(lane, request, size)
         loop = asyncio.get_running_loop()
         job = Job(request, size, loop.create_future())
         lane.jobs.append(job)
@@ -99,14 +91,6 @@ class Batcher:
             return await job.reply
         finally:
             timer.cancel()
-
-    def _at_once(self, lane: Lane, request: Any, size: int) -> Any:
-        """The reply, without a turn of the event loop in which nothing could join it."""
-        self._metrics.ran(lane.name, size)
-        (outcome,) = _attempt(lane.run, [request])
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
 
     def close(self) -> None:
         self._worker.shutdown(wait=False, cancel_futures=True)
@@ -124,11 +108,8 @@ class Batcher:
         self._metrics.ran(lane.name, rows)
         loop = asyncio.get_running_loop()
         requests = [job.request for job in batch]
-        if rows <= lane.inline():
-            self._finish(batch, _attempt(lane.run, requests))
-        else:
-            running = loop.run_in_executor(self._worker, _attempt, lane.run, requests)
-            running.add_done_callback(functools.partial(self._collect, batch))
+        running = loop.run_in_executor(self._worker, _attempt, lane.run, requests)
+        running.add_done_callback(functools.partial(self._collect, batch))
 
     def _collect(self, batch: list[Job], running: asyncio.Future[list[Any]]) -> None:
         if not running.cancelled():

@@ -1,21 +1,27 @@
-"""What all routes share: reading a bounded body, the API key, one shape of errors, counting."""
+"""What all routes share: bodies, the API key, one shape of errors, counting, names in `Host`.
+
+A web page may give its own name the address 127.0.0.1 (DNS rebinding). The browser then lets it
+read what a service on the visitor's machine answers, but still says the page's name in `Host`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import logging
+import re
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from recsys_moe.serve.hosts import host_of
+from recsys_moe.errors import ConfigError
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.schemas import ErrorReply
@@ -32,6 +38,9 @@ JSON = "application/json"
 MISDIRECTED = "this service does not go by the name in `Host`; --allow-host adds names"
 SHOWN = 3
 """Faults of a body that its message lists."""
+ANY = "*"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", re.ASCII)
 
 
 def reply(body: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -121,46 +130,26 @@ def _place(location: Sequence[int | str]) -> str:
     return text + "".join(f"[{part}]" for part in location[1:] if isinstance(part, int))
 
 
-class Direct:
-    """ASGI application of one endpoint: what FastAPI does around its endpoints, ours do not need.
-
-    It spares a request half of its way: two stacks of exits, the search for the route, telemetry.
-    """
-
-    def __init__(self, path: str, endpoint: Endpoint) -> None:
-        self.path = path
-        self._endpoint = endpoint
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        try:
-            response = await self._endpoint(request)
-        except HTTPException as error:
-            response = await on_http_error(request, error)
-        await response(scope, receive, send)
-
-
 class Observed:
     """ASGI middleware: counts and times every answer; turns a crash into a 500 in our shape.
 
-    Requests with a method and path in `direct` go there, all others on to `app`; those that call
-    us by another name than one of `hosts` go nowhere.
+    Requests that call us by another name than one of `hosts` go no further. `paths`: what counters
+    may name, for a label for every path that someone tries would never end.
     """
 
     def __init__(
         self,
         app: ASGIApp,
         metrics: Metrics,
-        direct: Mapping[tuple[str, str], Direct],
+        paths: frozenset[str],
         hosts: frozenset[bytes] | None,
     ) -> None:
-        self.app, self.metrics, self.direct, self.hosts = app, metrics, direct, hosts
+        self.app, self.metrics, self.paths, self.hosts = app, metrics, paths, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         start, status = time.perf_counter(), 0
-        direct = self.direct.get((scope["method"], scope["path"]))
 
         async def noting(message: Message) -> None:
             nonlocal status
@@ -170,7 +159,7 @@ class Observed:
 
         try:
             if self.hosts is None or host_of(scope["headers"]) in (None, *self.hosts):
-                await (direct or self.app)(scope, receive, noting)
+                await self.app(scope, receive, noting)
             else:
                 await reply(ErrorReply(error=MISDIRECTED), 421)(scope, receive, noting)
         except asyncio.CancelledError:  # the time to drain is up
@@ -184,10 +173,48 @@ class Observed:
                 raise
             await reply(ErrorReply(error="internal error"), 500)(scope, receive, noting)
         finally:
-            route = direct.path if direct else _route(scope)
+            route = scope["path"] if scope["path"] in self.paths else "other"
             self.metrics.answered(route, status, time.perf_counter() - start)
 
 
-def _route(scope: dict[str, Any] | Any) -> str:
-    """The route's own path: a label for every path that someone tries would never end."""
-    return str(getattr(scope.get("route"), "path", "other"))
+def checked_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Names in lower case. Raises ConfigError for what is no name or address, or has a port."""
+    lower = tuple(name.lower().strip("[]") for name in names)
+    for name in lower:
+        if not (name == ANY or NAME.fullmatch(name) or _is_address(name)):
+            rule = "--allow-host must be a name or an address without a port, or *"
+            raise ConfigError(f"{rule}, got {name!r}")
+    return lower
+
+
+def allowed_hosts(bound: str, names: Sequence[str]) -> frozenset[bytes] | None:
+    """What `Host` may say, without the port; None for anything.
+
+    `bound`: the address of the listening socket. Unless it is one of this machine alone, only
+    `names` make a list.
+    """
+    bound = bound.partition("%")[0]
+    if ANY in names or not (names or ipaddress.ip_address(bound).is_loopback):
+        return None
+    return frozenset(name.encode() for name in (*LOOPBACK, bound, *names))
+
+
+def host_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """Lower-case name or address in the `Host` of an ASGI scope.
+
+    None where there is none: a browser always sends it, simple health checks may not.
+    """
+    host = next((value.lower() for name, value in headers if name == b"host"), None)
+    if host is None:
+        return None
+    if host.startswith(b"["):
+        return host[1:].partition(b"]")[0]
+    return host.partition(b":")[0].removesuffix(b".")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

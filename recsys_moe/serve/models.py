@@ -9,11 +9,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from itertools import cycle, islice
 from pathlib import Path
 
 from recsys_moe.artifact.model_folder import MANIFEST, find_artifact
@@ -22,9 +19,6 @@ from recsys_moe.inference.predictor import Predictor
 from recsys_moe.serve.metrics import Metrics
 
 logger = logging.getLogger("recsys_moe")
-INLINE_ROWS = (256, 64, 16, 4, 1)
-INLINE_SECONDS = 0.01
-"""The event loop may stand still for so long: the most of INLINE_ROWS that take less run on it."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +27,6 @@ class Loaded:
 
     predictor: Predictor
     version: str
-    inline_rows: int
-    """Pairs up to which scoring is quick enough for the event loop."""
 
 
 class Models:
@@ -51,12 +43,8 @@ class Models:
         self._refused = ""
         self._use(load(path))
 
-    @property
-    def current(self) -> Loaded:
-        return self._current
-
     def _use(self, loaded: Loaded) -> None:
-        self._current = loaded
+        self.current = loaded
         self._metrics.model(loaded.version)
         self._settle()
 
@@ -66,10 +54,10 @@ class Models:
         Raises UserError, and keeps the old model, when the new one cannot be used.
         """
         async with self._replacing:
-            found = fingerprint(self.path)
-            if found == self.current.version:
+            version = fingerprint(self.path)
+            if version == self.current.version:
                 return False
-            self._refused = found  # until it is in use
+            self._refused = version  # until it is in use
             try:
                 self._use(await asyncio.to_thread(load, self.path))
             except UserError as error:
@@ -105,26 +93,7 @@ def load(path: Path) -> Loaded:
     predictor.warm_up()
     if fingerprint(path) != version:
         raise DataError(f"{path} changed while it was being read; load it again")
-    return Loaded(predictor, version, quick_rows(partial(_seconds, predictor)))
-
-
-def quick_rows(seconds: Callable[[int], float]) -> int:
-    """The most of INLINE_ROWS that take INLINE_SECONDS at most; 0 where none does."""
-    return next((rows for rows in INLINE_ROWS if seconds(rows) <= INLINE_SECONDS), 0)
-
-
-def _seconds(predictor: Predictor, rows: int) -> float:
-    """The best of three times that scoring so many different pairs takes."""
-    users, items = (
-        list(islice(cycle(ids[:rows].to_pylist()), rows))
-        for ids in (predictor.users.ids, predictor.items.ids)
-    )
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        predictor.score_plain(users, items)
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return Loaded(predictor, version)
 
 
 def fingerprint(path: Path) -> str:

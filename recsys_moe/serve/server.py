@@ -21,7 +21,7 @@ import uvicorn
 
 from recsys_moe.errors import ConfigError, RunError
 from recsys_moe.serve.app import build_app
-from recsys_moe.serve.hosts import allowed_hosts, checked_names
+from recsys_moe.serve.http import allowed_hosts, checked_names
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Models
@@ -31,7 +31,7 @@ logger = logging.getLogger("recsys_moe")
 KEY_VARIABLE = "RECSYS_MOE_API_KEY"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """How `serve` listens. Raises ConfigError for a value that cannot be used."""
 
@@ -45,7 +45,7 @@ class Settings:
     """Threads of one tensor operation."""
     access_log: bool = False
     hosts: tuple[str, ...] = ()
-    """More names that requests may have in `Host` (see `hosts.allowed_hosts`)."""
+    """More names that requests may have in `Host` (see `http.allowed_hosts`)."""
 
     def __post_init__(self) -> None:
         checked_names(self.hosts)
@@ -86,7 +86,7 @@ def serve(model: Path, settings: Settings) -> None:
         metrics = Metrics()
         models = Models(model, metrics, _settle)
         hosts = allowed_hosts(listener.getsockname()[0], checked_names(settings.hosts))
-        service = Service(models, metrics, settings.limits, settings.key, hosts)
+        service = Service(models, metrics, settings.limits, key=settings.key, hosts=hosts)
         config = uvicorn.Config(
             build_app(service),
             log_config=None,
@@ -108,8 +108,6 @@ class Server(uvicorn.Server):
         self._service = service
         self._settings = settings
         self._background: set[asyncio.Task[None]] = set()
-        # One task per request whose head has been read.
-        service.batcher.alone = lambda: len(self.server_state.tasks) == 1
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -64,6 +64,24 @@ def test_a_score_does_not_depend_on_the_other_pairs(predictor: Predictor) -> Non
     torch.testing.assert_close(together[1:2], alone)
 
 
+def test_who_does_not_look_at_calibrated_probabilities_can_leave_them_out(
+    predictor: Predictor,
+) -> None:
+    assert set(predictor.score([1], [2]).calibrated) == {"watch"}
+    assert predictor.score([1], [2], calibrate=False).calibrated == {}
+
+
+def test_a_single_id_or_lists_of_unequal_length_are_refused(predictor: Predictor) -> None:
+    with pytest.raises(TypeError, match="list of ids"):
+        predictor.score("1", "2")
+    with pytest.raises(DataError, match="same length"):
+        predictor.score([1], [2, 3])
+    assert {name: len(values) for name, values in predictor.score([], []).tasks.items()} == {
+        "watch": 0,
+        "rating": 0,
+    }
+
+
 def test_recommendations_are_the_best_scores_of_the_whole_catalogue(predictor: Predictor) -> None:
     items = predictor.artifact.items["item"].to_pylist()
     watch = predictor.score([1] * len(items), items).tasks["watch"]

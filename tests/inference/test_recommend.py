@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,10 @@ import pandas as pd
 import pytest
 import torch
 
+from recsys_moe.cli import app
 from recsys_moe.cli import recommend as commands
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.inference.catalogue import Ranker
+from recsys_moe.inference.catalogue import CatalogueScorer
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.recommend_files import recommend_file
 from recsys_moe.inference.score_files import predict_file
@@ -80,13 +79,13 @@ def test_only_the_ranked_task_is_computed_for_all_items(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, int]] = []
-    pairs = Ranker.pairs
+    pairs = CatalogueScorer.pairs
 
-    def counting(self: Ranker, user_U: Any, place_B: Any, item_B: Any, task: int) -> Any:
+    def counting(self: CatalogueScorer, user_U: Any, place_B: Any, item_B: Any, task: int) -> Any:
         asked.append((task, len(item_B)))
         return pairs(self, user_U, place_B, item_B, task)
 
-    monkeypatch.setattr(Ranker, "pairs", counting)
+    monkeypatch.setattr(CatalogueScorer, "pairs", counting)
     predictor.recommend([1, 2], k=3)
     size = predictor.items.feature.size
     assert sum(rows for task, rows in asked if task == 0) == 2 * size
@@ -280,22 +279,29 @@ def test_an_empty_id_and_empty_candidates_are_refused(predictor: Predictor) -> N
             commands._candidates(predictor, empty)
 
 
-def call(*args: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "recsys_moe.cli", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+def call(*args: object) -> None:
+    app([str(arg) for arg in args], standalone_mode=False)
 
 
-def test_the_commands_rank_filter_and_explain_what_is_wrong(run: Path, tmp_path: Path) -> None:
+def test_the_commands_rank_filter_and_explain_what_is_wrong(
+    run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "recsys_moe")
     (tmp_path / "some.txt").write_text("1\n2\n3\nunknown\n")
     options = ["--candidates", tmp_path / "some.txt", "--score", "watch*rating", "--json"]
-    found = call("recommend", run, "--user", "nobody", *options)
-    result = json.loads(found.stdout)
+    call("recommend", run, "--user", "nobody", *options)
+    result = json.loads(capsys.readouterr().out)
     assert result["unseen_user"] and sorted(i["item"] for i in result["items"]) == [1, 2, 3]
     assert result["items"][0]["watch*rating"] >= result["items"][1]["watch*rating"]
-    assert "1 of 4 candidates are unknown" in found.stderr
-    near = call("similar", run, "--item", 2, "--k", 3)
-    assert near.returncode == 0 and "cosine" in near.stdout and near.stdout.count("\n") == 4
-    wrong = call("recommend", run, "--user", 1, "--where", "titel~a")
-    assert wrong.returncode == 2 and "did you mean 'title'?" in wrong.stderr
-    alone = call("recommend", run, "--users", tmp_path / "some.txt")
-    assert alone.returncode == 2 and "go together" in alone.stderr
+    assert "1 of 4 candidates are unknown" in caplog.text
+    call("similar", run, "--item", 2, "--k", 3)
+    near = capsys.readouterr().out
+    assert "cosine" in near and near.count("\n") == 4
+    with pytest.raises(ConfigError, match="did you mean 'title'?") as wrong:
+        call("recommend", run, "--user", 1, "--where", "titel~a")
+    assert wrong.value.exit_code == 2
+    with pytest.raises(ConfigError, match="go together"):
+        call("recommend", run, "--users", tmp_path / "some.txt")

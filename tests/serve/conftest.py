@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Callable, Coroutine
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from safetensors.torch import load_file, save_file
 
 from recsys_moe.artifact.model_folder import save_artifact
@@ -22,6 +25,7 @@ from recsys_moe.serve.app import build_app
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Models
+from recsys_moe.serve.server import _listener
 from recsys_moe.serve.service import Service
 from tests.conftest import TINY_MODEL
 
@@ -34,7 +38,7 @@ class Caller:
     def __init__(self, folder: Path, limits: Limits | None = None, key: str | None = None) -> None:
         metrics = Metrics()
         self.models = Models(folder, metrics)
-        self.service = Service(self.models, metrics, limits or Limits(), key)
+        self.service = Service(self.models, metrics, limits or Limits(), key=key)
         self.app = build_app(self.service)
 
     def together(self, work: Callable[[httpx.AsyncClient], Coroutine[Any, Any, Any]]) -> Any:
@@ -52,6 +56,40 @@ class Caller:
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         return self("POST", path, json=body, **options)
+
+
+class Threaded:
+    """A service on a real socket, served by a thread of this process; it wants the key."""
+
+    def __init__(self, folder: Path) -> None:
+        caller = Caller(folder, key=KEY)
+        self.batcher, self.listener = caller.service.batcher, _listener("127.0.0.1", 0)
+        config = uvicorn.Config(
+            caller.app, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1
+        )
+        self.server = uvicorn.Server(config)  # ours handles signals, which no thread may
+        self._thread = threading.Thread(target=self.server.run, args=([self.listener],))
+        self._thread.start()
+        address = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.client = httpx.Client(base_url=address, headers={"Authorization": f"Bearer {KEY}"})
+
+    def stop(self) -> None:
+        """Serves no more; may be called again."""
+        self.server.should_exit = True
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        self.batcher.close()
+
+
+@contextmanager
+def threaded(folder: Path) -> Iterator[Threaded]:
+    server = Threaded(folder)
+    try:
+        yield server
+    finally:
+        server.client.close()
+        server.stop()
+        server.listener.close()
 
 
 @pytest.fixture(scope="session")

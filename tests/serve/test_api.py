@@ -16,8 +16,7 @@ from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.top_items import Recommendation
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.schemas import exact
-from recsys_moe.serve.scoring import _ranked
-from recsys_moe.serve.service import _spread
+from recsys_moe.serve.service import _ranked, _spread
 from tests.serve.conftest import KEY, Caller
 
 PAIR = {"users": [1], "items": [2]}

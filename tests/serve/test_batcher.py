@@ -6,8 +6,6 @@ import asyncio
 import time
 from typing import Any
 
-import pytest
-
 from recsys_moe.serve.batcher import Batcher, Busy, Lane
 from recsys_moe.serve.metrics import Metrics
 
@@ -32,17 +30,14 @@ def together(lane: Lane, *requests: Any, seconds: float = 5.0, size: int = 1) ->
     return asyncio.run(go())
 
 
-@pytest.mark.parametrize("inline", [0, 100])
-def test_requests_of_one_moment_run_together_up_to_the_bound(inline: int) -> None:
+def test_requests_of_one_moment_run_together_up_to_the_bound() -> None:
     seen: list[int] = []
 
     def counted(requests: list[Any]) -> list[Any]:
         seen.append(len(requests))
         return doubled(requests)
 
-    assert together(Lane("a", counted, 4, 100, lambda: inline), *range(10)) == [
-        2 * n for n in range(10)
-    ]
+    assert together(Lane("a", counted, 4, 100), *range(10)) == [2 * n for n in range(10)]
     assert seen == [4, 4, 2]
 
 
@@ -56,9 +51,8 @@ def test_what_does_not_fit_the_queue_is_refused_at_once_and_the_rest_is_answered
     assert [type(reply) for reply in replies[3:]] == [Busy, Busy]
 
 
-@pytest.mark.parametrize("inline", [0, 100])
-def test_one_failing_request_fails_alone(inline: int) -> None:
-    replies = together(Lane("a", doubled, 8, 100, lambda: inline), 1, 13, 3)
+def test_one_failing_request_fails_alone() -> None:
+    replies = together(Lane("a", doubled, 8, 100), 1, 13, 3)
     assert (replies[0], replies[2]) == (2, 6)
     assert isinstance(replies[1], ValueError)
 
@@ -117,41 +111,14 @@ def test_lanes_take_turns() -> None:
     assert order == ["a", "b", "a", "b", "a"]
 
 
-def test_the_only_request_of_a_server_runs_at_once_and_others_still_together() -> None:
-    ran: list[list[int]] = []
-
-    def noted(requests: list[int]) -> list[int]:
-        ran.append(requests)
-        return doubled(requests)
-
-    async def go() -> None:
-        batcher = Batcher([Lane("a", noted, 8, 100, inline=lambda: 4)], Metrics())
-        batcher.alone = lambda: bool(alone)
-        asyncio.get_running_loop().call_soon(ran.append, [])  # the next turn of the loop
-        assert await batcher.submit("a", 7, 4, 5.0) == 14
-        assert ran == [[7]]
-        with pytest.raises(ValueError, match="13"):
-            await batcher.submit("a", 13, 1, 5.0)
-        assert await batcher.submit("a", 8, 5, 5.0) == 16  # too many rows for the loop: a thread
-        assert ran[-2:] == [[], [8]]
-        alone.clear()
-        both = (batcher.submit("a", number, 1, 5.0) for number in (1, 2))
-        assert await asyncio.gather(*both) == [2, 4]
-        assert ran[-1] == [1, 2]
-        batcher.close()
-
-    alone = [True]
-    asyncio.run(go())
-
-
 def test_the_queue_is_empty_again_afterwards() -> None:
     lane = Lane("a", doubled, 1, 3)
     together(lane, *range(5))
     assert (lane.waiting, len(lane.jobs)) == (0, 0)
 
 
-def test_one_batch_runs_at_a_time_also_when_a_lone_request_could_run_at_once() -> None:
-    """The model's worker thread is busy: the loop must not score beside it."""
+def test_one_batch_runs_at_a_time() -> None:
+    """A request that comes while the worker is busy waits, and the event loop does not."""
     running: list[int] = []
     most: list[int] = []
 
@@ -163,12 +130,10 @@ def test_one_batch_runs_at_a_time_also_when_a_lone_request_could_run_at_once() -
         return requests
 
     async def go() -> None:
-        batcher = Batcher([Lane("a", slow, 8, 100, inline=lambda: 4)], Metrics())
-        batcher.alone = lambda: True
+        batcher = Batcher([Lane("a", slow, 8, 100)], Metrics())
         large = asyncio.ensure_future(batcher.submit("a", 1, 8, 5.0))
-        batcher.alone = lambda: False
         await asyncio.sleep(0.03)  # it is in the thread now
-        batcher.alone = lambda: True
+        assert most == [1] and not large.done()
         assert await batcher.submit("a", 2, 1, 5.0) == 2
         assert await large == 1
         batcher.close()
@@ -177,13 +142,12 @@ def test_one_batch_runs_at_a_time_also_when_a_lone_request_could_run_at_once() -
     assert most == [1, 1]
 
 
-def test_rows_are_counted_on_every_way_through() -> None:
+def test_rows_are_counted() -> None:
     metrics = Metrics()
 
     async def go() -> None:
-        batcher = Batcher([Lane("a", doubled, 8, 100, inline=lambda: 4)], metrics)
-        for alone, size in ((True, 1), (False, 2), (False, 5)):  # at once, on the loop, a thread
-            batcher.alone = lambda alone=alone: alone  # type: ignore[misc]
+        batcher = Batcher([Lane("a", doubled, 8, 100)], metrics)
+        for size in (1, 2, 5):
             await batcher.submit("a", 1, size, 5.0)
         batcher.close()
 

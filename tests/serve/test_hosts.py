@@ -9,7 +9,7 @@ import pytest
 
 from recsys_moe.errors import ConfigError
 from recsys_moe.serve.app import build_app
-from recsys_moe.serve.hosts import allowed_hosts, checked_names, host_of
+from recsys_moe.serve.http import allowed_hosts, checked_names, host_of
 from recsys_moe.serve.page import FILES
 from recsys_moe.serve.server import Settings
 from tests.serve.conftest import KEY, Caller

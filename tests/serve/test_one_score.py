@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recsys_moe.artifact.export import export
-from recsys_moe.artifact.graphs import FORMATS
+from recsys_moe.artifact.export import FORMATS, export
+from recsys_moe.cli import app
 from recsys_moe.inference.predictor import Predictor
-from tests.serve.test_server import running
+from tests.serve.conftest import threaded
 
 TOLERANCE = 1e-5
 K = 5
@@ -31,14 +29,8 @@ def model(run: Path) -> Path:
     return Path(os.environ.get("RECSYS_MOE_RUN", run))
 
 
-def command(*words: object) -> str:
-    line = [sys.executable, "-m", "recsys_moe.cli", *map(str, words)]
-    root = str(Path(__file__).parents[2])
-    done = subprocess.run(
-        line, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": root}
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def command(*words: object) -> None:
+    app([str(word) for word in words], standalone_mode=False)
 
 
 def ranked_by_api(predictor: Predictor, users: list[Any]) -> pd.DataFrame:
@@ -59,7 +51,10 @@ def by_graph(name: str, predictor: Predictor, pairs: pd.DataFrame, out: Path) ->
     return runner(user, item)[0].detach().numpy()
 
 
-def test_every_way_out_of_a_model_gives_the_same_scores(model: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_every_way_out_of_a_model_gives_the_same_scores(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     predictor = Predictor.load(model)
     users = [*predictor.users.ids[:6].to_pylist(), "somebody new"]
     pairs = ranked_by_api(predictor, users)
@@ -78,12 +73,14 @@ def test_every_way_out_of_a_model_gives_the_same_scores(model: Path, tmp_path: P
     found["predict"] = pd.read_csv(tmp_path / "o.csv")[tasks].to_numpy()
 
     line = ["recommend", model, "--user", users[0], "--k", K, "--json"]
-    first = json.loads(command(*line))["items"]
+    capsys.readouterr()
+    command(*line)
+    first = json.loads(capsys.readouterr().out)["items"]
     assert [str(entry["item"]) for entry in first] == [str(i) for i in pairs["item"][:K]]
     ours = np.array([[entry[name] for name in tasks] for entry in first])
     np.testing.assert_allclose(ours, pairs[tasks][:K], atol=TOLERANCE, rtol=0)
 
-    with running(model, "--watch", "0") as server:
+    with threaded(model) as server:
         body = {"users": list(pairs["user"]), "items": list(pairs["item"])}
         answer = server.client.post("/predict", json=body).json()
         found["HTTP predict"] = np.array([answer["scores"][name] for name in tasks]).T

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from recsys_moe.serve.page import FILES, POLICY
-from tests.serve.conftest import KEY, Caller, retrained, sealed
-from tests.serve.test_server import Running, running
+from tests.serve.conftest import KEY, Caller, Threaded, retrained, sealed, threaded
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is in [dev]")
 from selenium.webdriver.common.by import By  # noqa: E402
@@ -67,7 +65,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Threaded]:
     """The first items have titles that would like to be markup; the server wants a key."""
     folder = Path(shutil.copytree(run / "model", tmp_path_factory.mktemp("page") / "model"))
     table = pq.read_table(folder / "items.parquet")
@@ -75,14 +73,14 @@ def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runn
     place = table.column_names.index("title")
     pq.write_table(table.set_column(place, "title", pa.array(titles)), folder / "items.parquet")
     sealed(folder, "items.parquet")
-    with running(folder, "--watch", "0") as found:
+    with threaded(folder) as found:
         yield found
 
 
 class Page:
     """What a person does: press keys, and look."""
 
-    def __init__(self, browser: Any, server: Running, key: str = KEY) -> None:
+    def __init__(self, browser: Any, server: Threaded, key: str = KEY) -> None:
         self.browser, self.address = browser, str(server.client.base_url).rstrip("/")
         self.console: list[str] = []
         browser.get(f"{self.address}/")
@@ -112,12 +110,12 @@ class Page:
 
 
 @pytest.fixture
-def page(browser: Any, server: Running) -> Page:
+def page(browser: Any, server: Threaded) -> Page:
     return Page(browser, server)
 
 
 def test_a_user_typed_on_the_keyboard_gets_what_the_service_answers(
-    page: Page, server: Running
+    page: Page, server: Threaded
 ) -> None:
     page.ask("7")
     body = {"users": ["7"], "k": 10, "exclude_seen": True, "score": "watch"}
@@ -179,14 +177,14 @@ def test_every_control_is_reached_by_tab_in_reading_order(page: Page) -> None:
     page.wait(lambda: page.text("status").endswith("for user 1"))
 
 
-def test_a_wrong_key_is_said_and_asked_for_again(browser: Any, server: Running) -> None:
+def test_a_wrong_key_is_said_and_asked_for_again(browser: Any, server: Threaded) -> None:
     page = Page(browser, server, "wrong")
     page.wait(lambda: "does not accept" in page.text("error"))
     assert page.focused() == "key"
     browser.get_log("browser")
 
 
-def test_the_load_of_every_expert_is_a_bar_and_a_sentence(page: Page, server: Running) -> None:
+def test_the_load_of_every_expert_is_a_bar_and_a_sentence(page: Page, server: Threaded) -> None:
     page.wait(lambda: page.focused() == "user")
     routing = server.client.get("/model").json()["metrics"]["val"]["routing"]
     for element, (name, task) in zip(
@@ -221,7 +219,7 @@ def test_a_model_without_titles_and_figures_is_shown_and_a_service_that_is_gone_
     items = pq.read_table(folder / "items.parquet")
     pq.write_table(items.drop_columns(["title"]), folder / "items.parquet")
     sealed(folder, "items.parquet")
-    with running(folder, "--watch", "0") as server:
+    with threaded(folder) as server:
         page = Page(browser, server)
         page.ask("7")
         for row in page.rows():
@@ -229,8 +227,7 @@ def test_a_model_without_titles_and_figures_is_shown_and_a_service_that_is_gone_
             assert row.find_element(By.TAG_NAME, "h3").text == title
         assert not page.browser.find_element(By.ID, "load").is_displayed()
         assert "decides about items together" in page.text("together")
-        server.process.kill()
-        server.process.wait()
+        server.stop()
         page.type(Keys.ENTER)
         page.wait(lambda: "does not answer" in page.text("error"))
     browser.get_log("browser")
@@ -260,13 +257,12 @@ def test_another_model_is_noticed_with_the_next_answer(
     browser: Any, run: Path, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(run / "model", tmp_path / "model"))
-    with running(folder, "--watch", "0") as server:
+    with threaded(folder) as server:
         page = Page(browser, server)
         page.ask("7")
         page.browser.find_element(By.CSS_SELECTOR, "#score option[value=rating]").click()
         retrained(folder)
-        server.process.send_signal(signal.SIGHUP)
-        version = server.wait_for("now serving model (.*)")
+        version = server.client.post("/reload").json()["model"]
         assert version not in page.text("facts")
         page.browser.find_element(By.ID, "user").click()
         page.ask("7")

@@ -10,7 +10,7 @@ import pytest
 
 from recsys_moe.errors import DataError
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.serve.models import fingerprint, load, quick_rows
+from recsys_moe.serve.models import fingerprint, load
 from tests.serve.conftest import KEY, Caller, retrained, sealed
 
 PAIR = {"users": [1], "items": [2]}
@@ -126,24 +126,3 @@ def test_a_folder_that_changes_while_it_is_read_is_refused(
     monkeypatch.setattr(Predictor, "load", slowly)
     with pytest.raises(DataError, match="changed while it was being read"):
         load(folder)
-
-
-@pytest.mark.parametrize(
-    ("seconds_per_row", "rows"),
-    [
-        (0.00001, 256),  # 2.6 ms
-        (0.0001, 64),  # 256 rows would take 26 ms, 64 take 6.4 ms
-        (0.009, 1),
-        (0.02, 0),
-    ],
-)
-def test_the_event_loop_scores_as_many_pairs_as_it_can_in_10_ms(
-    seconds_per_row: float, rows: int
-) -> None:
-    assert quick_rows(lambda rows: rows * seconds_per_row) == rows
-
-
-def test_a_model_says_how_many_pairs_are_quick(folder: Path) -> None:
-    caller = Caller(folder)
-    lane = next(lane for lane in caller.service.batcher._turns if lane.name == "predict")
-    assert lane.inline() == caller.service.models.current.inline_rows == 256  # a tiny model

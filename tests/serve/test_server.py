@@ -115,6 +115,7 @@ def sent_in_two_halves(server: Running, body: bytes) -> bytes:
         return connection.recv(4096).split(b"\r\n")[0]
 
 
+@pytest.mark.serial
 def test_what_is_not_done_when_the_time_to_drain_is_up_is_503_and_the_server_ends(
     run: Path,
 ) -> None:
@@ -174,17 +175,6 @@ def test_a_model_whose_settings_are_not_valid_is_exit_code_3(folder: Path, line:
         serve(folder, Settings(port=0))
     assert caught.value.exit_code == 3
     assert "\n" not in str(caught.value)
-
-
-def test_a_lone_request_is_known_by_the_tasks_of_the_server(run: Path) -> None:
-    caller = Caller(run)
-    server = Server(uvicorn.Config(caller.app, log_config=None), caller.service, Settings())
-    tasks: set[object] = server.server_state.tasks  # type: ignore[assignment]
-    assert not caller.service.batcher.alone()
-    tasks.add("one")
-    assert caller.service.batcher.alone()
-    tasks.add("two")
-    assert not caller.service.batcher.alone()
 
 
 def test_the_key_comes_from_the_file_before_the_environment(

@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe.inference import catalogue as ranking
-from recsys_moe.inference.catalogue import Ranker, _Chosen
+from recsys_moe.inference import catalogue
+from recsys_moe.inference.catalogue import CatalogueScorer
+from recsys_moe.inference.pair_scores import Draws
 from recsys_moe.inference.top_items import largest
 from recsys_moe.model.moe import naive_moe
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.routers import ROUTERS, Routing, find_router
+from recsys_moe.routers import ROUTERS, find_router
 
 USERS, ITEMS, SEED = 7, 23, 3
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -43,9 +44,9 @@ def model_with(
     return model
 
 
-def ranker_of(model: MultiTaskMoE, items: int = ITEMS, **options: Any) -> Ranker:
+def scorer_of(model: MultiTaskMoE, items: int = ITEMS, **options: Any) -> CatalogueScorer:
     rows = math.lcm(8192, model.routers[0].config.eval_rows)
-    return Ranker(model, items, seed=SEED, whole_rows=rows, **options)
+    return CatalogueScorer(model, items, draws=Draws(model, SEED), whole_rows=rows, **options)
 
 
 @torch.inference_mode()
@@ -66,12 +67,12 @@ def test_the_logits_equal_the_definition(
     name: str, cache_mb: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In chunks of 10 pairs, which cut users apart; the last user is the unseen one."""
-    monkeypatch.setattr(ranking, "ROWS_PER_CHUNK", 10)
+    monkeypatch.setattr(catalogue, "ROWS_PER_CHUNK", 10)
     model = model_with(SETTINGS[name])
-    ranker = ranker_of(model, max_cache_mb=cache_mb)
+    scorer = scorer_of(model, max_cache_mb=cache_mb)
     user_U = torch.tensor([4, 0, USERS])
     for task in range(2):
-        found_UN = ranker.grid(user_U, torch.arange(ITEMS), task)
+        found_UN = scorer.grid(user_U, torch.arange(ITEMS), task)
         for user, found_N in zip(user_U.tolist(), found_UN, strict=True):
             expected_N = definition(model, user)[:, task]
             torch.testing.assert_close(found_N, expected_N, rtol=1e-5, atol=1e-5)
@@ -79,12 +80,12 @@ def test_the_logits_equal_the_definition(
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
 def test_asking_for_some_items_does_not_change_their_logits(name: str) -> None:
-    ranker = ranker_of(model_with(SETTINGS[name]))
+    scorer = scorer_of(model_with(SETTINGS[name]))
     user_U, some_N = torch.tensor([5, 2, 5]), torch.tensor([3, 4, 11, 22])
-    whole_UN = ranker.grid(user_U, torch.arange(ITEMS), 1)
-    torch.testing.assert_close(ranker.grid(user_U, some_N, 1), whole_UN[:, some_N])
+    whole_UN = scorer.grid(user_U, torch.arange(ITEMS), 1)
+    torch.testing.assert_close(scorer.grid(user_U, some_N, 1), whole_UN[:, some_N])
     place_B, item_B = torch.tensor([0, 0, 2]), torch.tensor([22, 1, 9])
-    found_B = ranker.pairs(user_U, place_B, item_B, 1)
+    found_B = scorer.pairs(user_U, place_B, item_B, 1)
     torch.testing.assert_close(found_B, whole_UN[place_B, item_B])
 
 
@@ -95,8 +96,8 @@ def test_any_number_of_users_and_items_in_any_chunks(
 ) -> None:
     model = model_with({"name": name}, users, items)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranking, "ROWS_PER_CHUNK", rows)
-        found_UN = ranker_of(model, items).grid(torch.arange(users), torch.arange(items), 0)
+        patch.setattr(catalogue, "ROWS_PER_CHUNK", rows)
+        found_UN = scorer_of(model, items).grid(torch.arange(users), torch.arange(items), 0)
     expected = torch.stack([definition(model, user, items)[:, 0] for user in range(users)])
     torch.testing.assert_close(found_UN, expected, rtol=1e-5, atol=1e-5)
 
@@ -104,11 +105,11 @@ def test_any_number_of_users_and_items_in_any_chunks(
 def test_the_cache_holds_visited_experts_and_stays_below_its_bound() -> None:
     """An expert's table is 23 items x 6 x 4 bytes = 552; 1,200 bytes hold two."""
     model = model_with({"name": "softmax"})
-    small, large = ranker_of(model, max_cache_mb=1200 / 2**20), ranker_of(model)
+    small, large = scorer_of(model, max_cache_mb=1200 / 2**20), scorer_of(model)
     small.warm_up()
     large.warm_up()
-    assert [len(ranker._halves) for ranker in (small, large)] == [2, 4]
-    one = ranker_of(model_with({"name": "hash"}))
+    assert [len(scorer._halves) for scorer in (small, large)] == [2, 4]
+    one = scorer_of(model_with({"name": "hash"}))
     one.grid(torch.tensor([0]), torch.arange(ITEMS), 0)
     assert len(one._halves) == 1
 
@@ -117,7 +118,7 @@ def test_only_routers_that_draw_or_compete_have_dependent_rows() -> None:
     dependent = {
         name
         for name, router in SETTINGS.items()
-        if not ranker_of(model_with(router)).rows_are_independent
+        if not Draws(model_with(router), SEED).rows_are_independent
     }
     assert dependent >= {"expert_choice", "moesart, sampled"}
     assert dependent.isdisjoint({"moesart", "moesart, dense", "topk", "hash", "thor", "softmax"})
@@ -127,17 +128,3 @@ def test_only_routers_that_draw_or_compete_have_dependent_rows() -> None:
 def test_the_largest_come_first_and_ties_go_to_the_lower_place(values: list[int], k: int) -> None:
     expected = sorted(range(len(values)), key=lambda place: (-values[place], place))[:k]
     assert largest(torch.tensor(values, dtype=torch.float32), k).tolist() == expected
-
-
-@given(st.integers(1, 9), st.integers(1, 6), st.integers(0, 10**6))
-def test_chosen_pairs_are_mixed_as_defined(rows: int, experts: int, seed: int) -> None:
-    """Any number of experts per row, none included: y_b = sum over the chosen of w_be h_be."""
-    generator = torch.Generator().manual_seed(seed)
-    selected_BE = torch.rand(rows, experts, generator=generator) < 0.4
-    weights_BE = torch.rand(rows, experts, generator=generator) * selected_BE
-    hidden_EBH = torch.randn(experts, rows, 3, generator=generator)
-    chosen = _Chosen.of(Routing(weights_BE, selected_BE))
-    assert chosen.sizes_E == selected_BE.sum(0).tolist()
-    mixed_BH = chosen.mix(hidden_EBH[selected_BE.t()])  # in the order of experts
-    expected_BH = torch.einsum("be,ebh->bh", weights_BE, hidden_EBH)
-    torch.testing.assert_close(mixed_BH, expected_BH)
