@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 
 from data_prep import ids
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
-from data_prep.write.parts import Parts, split_table, write_table
+from data_prep.write.parts import split_table, write_parts, write_table
 from recsys_moe.files import replacing_folder
 from recsys_moe.schema import SCHEMA_FILE, SPLITS, ConfigError, DataError, Feature, Schema, Task
 
@@ -80,42 +78,40 @@ def write_blocks(
     return schema
 
 
-@dataclass
 class _Counts:
     """Of one split: rows, and per task the labelled rows with their sum and ones."""
 
-    rows: int = 0
-    labelled: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    total: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    ones: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    def __init__(self, tasks: tuple[Task, ...]) -> None:
+        self.rows = 0
+        self._labels = {task.name: np.zeros(3) for task in tasks}
 
     def add(self, part: Examples) -> None:
         self.rows += len(part)
         for name, labels in part.labels.items():
             known = labels[~np.isnan(labels)].astype(np.float64)
-            self.labelled[name] += len(known)
-            self.total[name] += float(known.sum())
-            self.ones[name] += int((known == 1).sum())
+            self._labels[name] += (len(known), known.sum(), (known == 1).sum())
 
     def of(self, task: Task) -> dict[str, float]:
         """Over the labelled rows; the mean of none is given as 0."""
-        labelled = self.labelled[task.name]
-        mean = self.total[task.name] / labelled if labelled else 0.0
-        counts: dict[str, float] = {"labelled": labelled, "mean": mean}
-        return counts | ({"positive": self.ones[task.name]} if task.kind == "binary" else {})
+        labelled, total, ones = self._labels[task.name].tolist()
+        counts = {"labelled": int(labelled), "mean": total / labelled if labelled else 0.0}
+        return counts | ({"positive": int(ones)} if task.kind == "binary" else {})
 
 
 def _write_split(
     blocks: Iterable[Examples], prepared: Prepared, folder: Path, *, timed: bool
 ) -> _Counts:
-    name, counts = folder.name, _Counts()
-    with Parts(folder) as parts:
+    counts = _Counts(prepared.tasks)
+
+    def tables() -> Iterator[pa.Table]:
         for block in blocks:
             if len(block):
-                _check_block(block, prepared, name)
+                _check_block(block, prepared, folder.name)
                 counts.add(block)
-                parts.add(split_table(block, prepared.tasks, timed))
-    _check_rows(counts.rows, name)
+                yield split_table(block, prepared.tasks, timed)
+
+    write_parts(tables(), folder)
+    _check_rows(counts.rows, folder.name)
     return counts
 
 
@@ -125,18 +121,16 @@ def _check_rows(rows: int, split: str) -> None:
 
 
 def _check_block(block: Examples, prepared: Prepared, split: str) -> None:
-    _check_indices(block, (len(prepared.users), len(prepared.items)), split)
-    for task in prepared.tasks:
-        _check_labels(block.labels[task.name], task, split)
-
-
-def _check_indices(part: Examples, sizes: tuple[int, int], split: str) -> None:
-    for column, index, size in zip(("user", "item"), (part.user, part.item), sizes, strict=True):
+    """Raises DataError for an index or a label that is out of its range."""
+    for column, index in (("user", block.user), ("item", block.item)):
+        size = len(prepared.users if column == "user" else prepared.items)
         if index.min() < 0 or index.max() > size:
             raise DataError(
                 f"{split}: {column}_index must be in 0..{size}, "
                 f"got {index.min()}..{index.max()}; please report this"
             )
+    for task in prepared.tasks:
+        _check_labels(block.labels[task.name], task, split)
 
 
 def _check_labels(labels: NDArray[np.float32], task: Task, split: str) -> None:
