@@ -40,13 +40,11 @@ def one_per_value(values: Ints, *, last: bool = False) -> Ints:
     return np.sort(order[edge])
 
 
-def repeated_pair(user: pa.ChunkedArray, item: pa.ChunkedArray) -> int | None:
-    """The first row whose (user, item) pair an earlier row has too."""
-    (user_code, _), (item_code, items) = encode(user), encode(item)
-    pair = user_code * len(items) + item_code
-    if len(sorted_distinct(pair)) == len(pair):  # faster than the search, and nearly always so
+def first_repeat(values: Ints) -> int | None:
+    """The first place whose value an earlier place has too."""
+    if len(sorted_distinct(values)) == len(values):  # faster than the search, and nearly always so
         return None
-    return int(np.setdiff1d(np.arange(len(pair)), one_per_value(pair))[0])
+    return int(np.setdiff1d(np.arange(len(values)), one_per_value(values))[0])
 
 
 def known_only(train: Ints, size: int) -> tuple[Ints, Ints]:

@@ -69,7 +69,8 @@ def ratings(files: RawFiles, name: str, low: float, high: float) -> pa.Table:
             f"{label}, line {line}: rating must be one of {low:g}, {2 * low:g}, ..., {high:g}, "
             f"got {rating[row]:g}"
         )
-    again = ids.repeated_pair(table["user"], table["item"])
+    (user_code, _), (item_code, items) = ids.encode(table["user"]), ids.encode(table["item"])
+    again = ids.first_repeat(user_code * len(items) + item_code)
     if again is not None:
         line = delimited.line_of_row(data, layout, again, label)
         user, item = table["user"][again], table["item"][again]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -41,7 +41,7 @@ def read(data: bytes, layout: Layout, label: str) -> pa.Table:
     """
     data = _one_byte_delimiter(utf8(data), layout)
     if layout.header:
-        check_header(data, layout, label)
+        check_columns(label, layout.columns, header(data, layout.delimiter))
     try:
         return pa_csv.read_csv(
             pa.BufferReader(data),
@@ -78,6 +78,13 @@ def line_of_row(data: bytes, layout: Layout, row: int, label: str) -> int:
     """Line number (from 1) of the `row`-th row (from 0) that read() gives. Slow: for errors."""
     records = _records(_one_byte_delimiter(utf8(data), layout), layout, label)
     return next(line for number, (line, _) in enumerate(records) if number == row)
+
+
+def check_columns(label: str, wanted: Iterable[str], names: list[str]) -> None:
+    """Raises DataError for the first of `wanted` that is not among a file's columns `names`."""
+    for name in wanted:
+        if name not in names:
+            raise missing_column(label, name, names)
 
 
 def missing_column(label: str, wanted: str, names: list[str]) -> DataError:
@@ -128,14 +135,6 @@ def _convert_options(layout: Layout) -> pa_csv.ConvertOptions:
         null_values=[],
         strings_can_be_null=False,
     )
-
-
-def check_header(data: bytes, layout: Layout, label: str) -> None:
-    """Raises DataError for a column that the first line of `data` does not name."""
-    names = header(data, layout.delimiter)
-    for wanted in layout.columns:
-        if wanted not in names:
-            raise missing_column(label, wanted, names)
 
 
 def _first_wrong_line(data: bytes, layout: Layout, label: str, error: Exception) -> DataError:

@@ -9,7 +9,7 @@ from typing import Literal
 from data_prep.options import at_least, one_of
 from data_prep.split import protocols
 from data_prep.table import engines, memory, stream
-from data_prep.table.spec import Columns, Duplicates, Request, parse_tasks
+from data_prep.table.spec import Duplicates, Request, parse_tasks
 from data_prep.write import writer
 from recsys_moe.schema import SPLITS, ConfigError, Schema
 
@@ -45,7 +45,10 @@ def prepare(
     is Dask's. Raises DataError for unusable data, ConfigError for options.
     """
     request = Request(
-        columns=Columns(user=user, item=item, tasks=parse_tasks(tasks), timestamp=timestamp),
+        user=user,
+        item=item,
+        tasks=parse_tasks(tasks),
+        timestamp=timestamp,
         items=items,
         negatives=negatives,
         duplicates=duplicates,
@@ -89,7 +92,7 @@ def _check_request(request: Request, presplit: bool) -> None:
     protocols.check_options(protocol, request.seed)
     if protocol != "paper" and presplit:
         raise ConfigError(f"--protocol {protocol} splits --input; --train, --val, --test are split")
-    if protocol not in protocols.ALL_KNOWN and request.columns.timestamp is None:
+    if protocol not in protocols.ALL_KNOWN and request.timestamp is None:
         raise ConfigError(f"--protocol {protocol} needs --timestamp COLUMN")
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from data_prep.read import delimited
 from data_prep.table import files as table_files
 from data_prep.table.files import TableFile
-from recsys_moe.schema import DataError, Source
+from recsys_moe.schema import DataError
 
 ROWS = 1 << 18
 """Most rows of a Parquet file at once."""
@@ -48,44 +48,34 @@ def _pieces(path: Path) -> Iterator[Piece]:
         rows = path.stat().st_size * packed // _FEWEST_BYTES
         yield Piece(path=path, group=None, first=0, most_rows=rows)
         return
-    first = 0
-    try:
-        metadata = pq.read_metadata(path)
-    except (pa.ArrowException, OSError) as error:
-        raise table_files.not_parquet(path, error) from None
-    for group in range(metadata.num_row_groups):
-        rows = metadata.row_group(group).num_rows
-        yield Piece(path=path, group=group, first=first, most_rows=rows)
-        first += rows
+    with table_files.parquet(path, []) as file:
+        sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
+    for group, (rows, end) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
+        yield Piece(path=path, group=group, first=end - rows, most_rows=rows)
 
 
 def read(piece: Piece, columns: list[str]) -> Iterator[TableFile]:
     """The rows of a piece, some at a time; a row is named by its number in the file."""
     first = piece.first
-    batches = _text(piece.path, columns) if piece.group is None else _parquet(piece, columns)
-    source = Source(name=piece.path.name, sha256="", bytes=0)
-    for batch in batches:
+    for batch in _parquet(piece, columns) if piece.group is not None else _text(piece, columns):
         table = pa.Table.from_batches([batch])
-        yield TableFile(label=str(piece.path), columns=table, source=source, first=first)
+        yield TableFile(label=str(piece.path), columns=table, first=first)
         first += len(table)
 
 
 def _parquet(piece: Piece, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    try:
-        file = pq.ParquetFile(piece.path)
-        table_files.check_columns(file, piece.path, columns)
+    with table_files.parquet(piece.path, columns) as file:
         yield from file.iter_batches(ROWS, row_groups=[piece.group], columns=columns)
-    except (pa.ArrowException, OSError) as error:
-        raise table_files.not_parquet(piece.path, error) from None
 
 
-def _text(path: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _text(piece: Piece, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    path = piece.path
     packing = "gzip" if path.name.endswith(".gz") else None
     try:
         with pa.input_stream(str(path), compression=packing) as stream:
             head = stream.read(TEXT_BLOCK)
         layout = table_files.text_layout(head, path, columns)
-        delimited.check_header(head, layout, str(path))
+        delimited.check_columns(str(path), columns, delimited.header(head, layout.separator))
         with pa.input_stream(str(path), compression=packing) as stream:
             yield from delimited.batches(stream, layout, TEXT_BLOCK)
     except (pa.ArrowException, OSError) as error:

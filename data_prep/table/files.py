@@ -6,8 +6,9 @@ Cells of text files stay text, so that an id like 007 keeps its zeros.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 
 from data_prep.read import delimited
 from data_prep.read.delimited import Layout
+from recsys_moe.files import sha256_file
 from recsys_moe.schema import DataError, Source
 
 TEXT = {".csv": ",;\t|", ".txt": ",;\t|", ".tsv": "\t", ".tab": "\t"}
@@ -29,7 +31,6 @@ class TableFile:
 
     label: str
     columns: pa.Table
-    source: Source
     text: bytes = b""
     layout: Layout | None = None
     """How `text` is laid out; None for Parquet, or where the text is not at hand."""
@@ -75,53 +76,46 @@ def _suffix(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
+def sources(*places: Path | None) -> tuple[Source, ...]:
+    """Names and hashes of all files at `places`."""
+    paths = [path for place in places if place is not None for path in files_at(Path(place))]
+    return tuple(
+        Source(name=path.name, sha256=sha256_file(path), bytes=path.stat().st_size)
+        for path in paths
+    )
+
+
 def _read_file(path: Path, columns: list[str] | None) -> TableFile:
-    data = _content(path)
-    source = Source(name=path.name, sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
     if is_parquet(path):
-        return TableFile(label=str(path), columns=_parquet(data, path, columns), source=source)
-    text = delimited.utf8(_unpacked(data, path))
+        with parquet(path, columns or []) as file:
+            return TableFile(label=str(path), columns=file.read(columns=columns))
+    text = delimited.utf8(_text(path))
     layout = text_layout(text, path, columns)
     table = delimited.read(text, layout, str(path))
-    return TableFile(label=str(path), columns=table, source=source, text=text, layout=layout)
+    return TableFile(label=str(path), columns=table, text=text, layout=layout)
 
 
-def _content(path: Path) -> bytes:
+def _text(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
-
-
-def _unpacked(data: bytes, path: Path) -> bytes:
-    if not path.name.endswith(".gz"):
-        return data
     try:
-        return gzip.decompress(data)
+        return gzip.decompress(data) if path.name.endswith(".gz") else data
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: is not a whole gzip file ({error})") from None
 
 
-def _parquet(data: bytes, path: Path, columns: list[str] | None) -> pa.Table:
+@contextmanager
+def parquet(path: Path, columns: list[str]) -> Iterator[pq.ParquetFile]:
+    """The file, open. Raises DataError when it is damaged or without one of `columns`."""
     try:
-        file = pq.ParquetFile(pa.BufferReader(data))
-        check_columns(file, path, columns or [])
-        return file.read(columns=columns)
+        with pq.ParquetFile(path) as file:
+            delimited.check_columns(str(path), columns, file.schema_arrow.names)
+            yield file
     except (pa.ArrowException, OSError) as error:
-        raise not_parquet(path, error) from None
-
-
-def check_columns(file: pq.ParquetFile, path: Path, columns: list[str]) -> None:
-    """Raises DataError for the first of `columns` that is missing."""
-    names = file.schema_arrow.names
-    for wanted in columns:
-        if wanted not in names:
-            raise delimited.missing_column(str(path), wanted, names)
-
-
-def not_parquet(path: Path, error: Exception) -> DataError:
-    """The error for a file that is damaged or no Parquet."""
-    return DataError(f"{path}: is not a whole Parquet file ({str(error).splitlines()[0]})")
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path}: is not a whole Parquet file ({reason})") from None
 
 
 def text_layout(text: bytes, path: Path, columns: list[str] | None) -> Layout:

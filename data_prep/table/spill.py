@@ -31,13 +31,15 @@ class SpillFile:
         if self._writer is not None:
             self._writer.close()
 
-    def add(self, rows: pa.RecordBatch, bins: Ints) -> None:
+    def add(self, rows: pa.Table, bins: Ints) -> None:
         """A round: each row to its bin, in the order they have."""
+        if len(rows) == 0:
+            return
         if self._writer is None:
             self._writer = pa.ipc.new_file(str(self._path), rows.schema, options=_OPTIONS)
         order = np.argsort(bins, kind="stable")
         edges = np.searchsorted(bins[order], np.arange(self._bins + 1))
-        ordered = rows.take(pa.array(order))
+        ordered = rows.take(pa.array(order)).combine_chunks().to_batches()[0]
         for start, stop in zip(edges[:-1], edges[1:], strict=True):
             self._writer.write_batch(ordered.slice(start, stop - start))
 

@@ -21,13 +21,10 @@ from data_prep.split.hash_split import IdHashes, Placed
 from data_prep.table import chunks
 from data_prep.table import columns as table_columns
 from data_prep.table.chunks import Piece
-from data_prep.table.files import TableFile
-from data_prep.table.spec import Columns, Duplicates, Request, times
+from data_prep.table.columns import LABEL
+from data_prep.table.spec import Duplicates, Request
 from data_prep.table.spill import SpillFile, read_bin
 from recsys_moe.schema import SPLITS, DataError
-
-LABEL = "label "
-"""Begins the names of the columns with labels, so that a task may have any name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,26 +58,14 @@ def set_aside(job: Job, numbered: tuple[int, Piece]) -> Seen:
     number, piece = numbered
     seen = []
     with SpillFile(job.folder / "by-user" / f"{number:06d}.arrow", job.bins) as spilled:
-        for file in chunks.read(piece, job.request.columns.names()):
-            rows = _checked(file, job.request.columns)
-            coded = rows.column(0).dictionary_encode()
+        for file in chunks.read(piece, job.request.columns):
+            rows = table_columns.rows(file, job.request)
+            coded = rows["user"].combine_chunks().dictionary_encode()
             hashes = hashing.of_ids(coded.dictionary)[coded.indices.to_numpy()]
             spilled.add(rows, (hashes % np.uint64(job.bins)).astype(np.int64))
             timed = bool((rows["timestamp"].to_numpy() != UNKNOWN_TIME).any())
-            seen.append(Seen(coded.dictionary, pc.unique(rows.column(1)), len(rows), timed))
+            seen.append(Seen(coded.dictionary, pc.unique(rows["item"]), len(rows), timed))
     return merge(seen)
-
-
-def _checked(file: TableFile, columns: Columns) -> pa.RecordBatch:
-    """Ids as text, labels (NaN: missing) and times of some rows."""
-    values = {
-        "user": table_columns.ids(file, columns.user),
-        "item": table_columns.ids(file, columns.item),
-    }
-    for task, column in columns.tasks:
-        values[LABEL + task.name] = table_columns.labels(file, column, task.kind)
-    values["timestamp"] = times(file, columns.timestamp)
-    return pa.RecordBatch.from_pydict({name: pa.array(value) for name, value in values.items()})
 
 
 def merge(parts: Iterable[Seen]) -> Seen:
@@ -117,7 +102,12 @@ def place_bin(job: Job, number: int) -> Done:
     if table is None or len(table) == 0:
         return Done(0, 0)
     users, items = (_load_ids(job, name) for name in ("users", "items"))
-    rows = _indexed(table, users["id"], items["id"])
+    rows = Examples(
+        user=_index(table["user"], users["id"]),
+        item=_index(table["item"], items["id"]),
+        labels=table_columns.labels_of(table),
+        timestamp=table["timestamp"].to_numpy(),
+    )
     kept = _distinct(rows, users["id"], items["id"], job.request.duplicates)
     placed = hash_split.place(
         kept,
@@ -131,22 +121,8 @@ def place_bin(job: Job, number: int) -> Done:
     return Done(len(rows) - len(kept), placed.missing_negatives)
 
 
-def _indexed(table: pa.Table, users: pa.ChunkedArray, items: pa.ChunkedArray) -> Examples:
-    def index(name: str, known: pa.ChunkedArray) -> ids.Ints:
-        codes = pc.index_in(table[name], value_set=known)
-        return np.asarray(codes.to_numpy()).astype(np.int64)
-
-    return _examples(table, index("user", users), index("item", items))
-
-
-def _examples(table: pa.Table, user: ids.Ints, item: ids.Ints) -> Examples:
-    labels = [name for name in table.column_names if name.startswith(LABEL)]
-    return Examples(
-        user=user,
-        item=item,
-        labels={name.removeprefix(LABEL): table[name].to_numpy() for name in labels},
-        timestamp=table["timestamp"].to_numpy(),
-    )
+def _index(text: pa.ChunkedArray, known: pa.ChunkedArray) -> ids.Ints:
+    return np.asarray(pc.index_in(text, value_set=known).to_numpy()).astype(np.int64)
 
 
 def _distinct(
@@ -156,32 +132,23 @@ def _distinct(
     if duplicates == "keep":
         return rows
     pairs = rows.user * len(items) + rows.item
-    kept = ids.one_per_value(pairs, last=duplicates == "last")
-    if duplicates == "error" and len(kept) < len(rows):
-        again = int(np.setdiff1d(np.arange(len(rows)), kept)[0])
+    again = ids.first_repeat(pairs) if duplicates == "error" else None
+    if again is not None:
         user, item = users[int(rows.user[again])], items[int(rows.item[again])]
         raise DataError(
             f"user {user.as_py()!r} and item {item.as_py()!r} have several rows; "
             "pass --duplicates first, last or keep"
         )
-    return rows.take(kept)
+    return rows.take(ids.one_per_value(pairs, last=duplicates == "last"))
 
 
 def _keep_placed(job: Job, placed: Placed, split: int, path: Path) -> None:
     part, key = placed.part(split), placed.key[placed.split == split]
-    columns = {LABEL + name: pa.array(label) for name, label in part.labels.items()}
-    rows = pa.RecordBatch.from_pydict(
-        {
-            "user": pa.array(part.user),
-            "item": pa.array(part.item),
-            **columns,
-            "timestamp": pa.array(part.timestamp),
-            "key": pa.array(key),
-        }
-    )
+    labels = {LABEL + name: label for name, label in part.labels.items()}
+    columns = {"user": part.user, "item": part.item, **labels, "timestamp": part.timestamp}
     ranges = ((key >> np.uint64(32)) * np.uint64(job.bins)) >> np.uint64(32)
     with SpillFile(path, job.bins) as spilled:
-        spilled.add(rows, ranges.astype(np.int64))
+        spilled.add(pa.table({**columns, "key": key}), ranges.astype(np.int64))
 
 
 def blocks(job: Job, split: str) -> Iterator[Examples]:
@@ -189,5 +156,10 @@ def blocks(job: Job, split: str) -> Iterator[Examples]:
     paths = sorted((job.folder / split).glob("*.arrow"))
     for number in range(job.bins):
         if (table := read_bin(paths, number, job.bins)) is not None:
-            rows = _examples(table, table["user"].to_numpy(), table["item"].to_numpy())
-            yield rows.take(np.argsort(table["key"].to_numpy(), kind="stable"))
+            table = table.sort_by("key")
+            yield Examples(
+                user=table["user"].to_numpy(),
+                item=table["item"].to_numpy(),
+                labels=table_columns.labels_of(table),
+                timestamp=table["timestamp"].to_numpy(),
+            )
