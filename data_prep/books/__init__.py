@@ -107,7 +107,7 @@ def _read(files: RawFiles, repair_isbn: bool) -> Raw:
     if (rating > HIGHEST).any():
         row = int(np.argmax(rating > HIGHEST))
         raise DataError(
-            f"{label}, line {lines.number[row]}: the rating must be in 0..{HIGHEST}, "
+            f"{label}, line {lines.table['line'][row]}: the rating must be in 0..{HIGHEST}, "
             f"got {rating[row]}"
         )
     book, repaired = lines.table["item"].combine_chunks(), 0
