@@ -7,7 +7,6 @@ Negatives of a user depend on the user's rows and on the known items.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -26,33 +25,31 @@ class IdHashes(NamedTuple):
     item: Hashes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Placed:
+class Placed(NamedTuple):
     """Rows in the order of their keys, with their splits."""
 
     rows: Examples
     split: Splits
     key: Hashes
-    missing_negatives: int
-
-    def part(self, split: int) -> Examples:
-        return self.rows.take(np.flatnonzero(self.split == split))
 
 
 def place(
     rows: Examples, hashes: IdHashes, *, negative_task: str | None, holdout: Holdout, seed: int
 ) -> Placed:
     """All rows of some users (in the order of the files), their negatives, split and order."""
-    missing = 0
     if negative_task is not None:
-        drawn = _negatives(rows, hashes, negative_task, seed)
-        missing = int((rows.labels[negative_task] != 0).sum()) - len(drawn)
-        rows = joined([rows, drawn])
+        rows = joined([rows, _negatives(rows, hashes, negative_task, seed)])
     pair = (hashes.user[rows.user], hashes.item[rows.item])
     key = hashing.mix(hashing.key(seed, "order"), *pair)
     order = np.argsort(key, kind="stable")
     split = _split(hashing.mix(hashing.key(seed, "split"), *pair)[order], holdout)
-    return Placed(rows=rows.take(order), split=split, key=key[order], missing_negatives=missing)
+    return Placed(rows.take(order), split, key[order])
+
+
+def missing_negatives(rows: Examples, num_placed: int, task: str | None) -> int:
+    """How many were wanted for `rows` but not there, as users had touched too much."""
+    wanted = 0 if task is None else int((rows.labels[task] != 0).sum())
+    return wanted - (num_placed - len(rows))
 
 
 def _split(hashed: Hashes, holdout: Holdout) -> Splits:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import feather
 
 from data_prep import ids
 from data_prep.rows import UNKNOWN_TIME, Examples
@@ -22,8 +23,9 @@ from data_prep.table import chunks
 from data_prep.table import columns as table_columns
 from data_prep.table.chunks import Piece
 from data_prep.table.columns import LABEL
+from data_prep.table.files import TableFile
 from data_prep.table.spec import Duplicates, Request
-from data_prep.table.spill import SpillFile, read_bin
+from data_prep.table.spill import read_bin, write_bins
 from recsys_moe.schema import SPLITS, DataError
 
 
@@ -56,16 +58,19 @@ class Done(NamedTuple):
 def set_aside(job: Job, numbered: tuple[int, Piece]) -> Seen:
     """Pass 1 for one piece."""
     number, piece = numbered
-    seen = []
-    with SpillFile(job.folder / "by-user" / f"{number:06d}.arrow", job.bins) as spilled:
-        for file in chunks.read(piece, job.request.columns):
-            rows = table_columns.rows(file, job.request)
-            coded = rows["user"].combine_chunks().dictionary_encode()
-            hashes = hashing.of_ids(coded.dictionary)[coded.indices.to_numpy()]
-            spilled.add(rows, (hashes % np.uint64(job.bins)).astype(np.int64))
-            timed = bool((rows["timestamp"].to_numpy() != UNKNOWN_TIME).any())
-            seen.append(Seen(coded.dictionary, pc.unique(rows["item"]), len(rows), timed))
-    return merge(seen)
+    return merge(
+        _set_aside(job, file, job.folder / "by-user" / f"{number:06d}-{part:06d}.arrow")
+        for part, file in enumerate(chunks.read(piece, job.request.columns))
+    )
+
+
+def _set_aside(job: Job, file: TableFile, path: Path) -> Seen:
+    rows = table_columns.rows(file, job.request)
+    coded = rows["user"].combine_chunks().dictionary_encode()
+    hashes = hashing.of_ids(coded.dictionary)[coded.indices.to_numpy()]
+    write_bins(rows, (hashes % np.uint64(job.bins)).astype(np.int64), path, job.bins)
+    timed = bool((rows["timestamp"].to_numpy() != UNKNOWN_TIME).any())
+    return Seen(coded.dictionary, pc.unique(rows["item"]), len(rows), timed)
 
 
 def merge(parts: Iterable[Seen]) -> Seen:
@@ -86,22 +91,20 @@ def save_ids(job: Job, name: str, text: pa.Array) -> pa.Array:
     known = ids.integers_if_canonical(text)
     known = known.take(pc.sort_indices(known))
     table = pa.table({"id": known.cast(pa.string()), "hash": hashing.of_ids(known)})
-    with pa.ipc.new_file(str(job.folder / f"{name}.arrow"), table.schema) as file:
-        file.write_table(table)
+    job.folder.mkdir(exist_ok=True)
+    feather.write_feather(table, job.folder / f"{name}.arrow")
     return known
-
-
-def _load_ids(job: Job, name: str) -> pa.Table:
-    with pa.OSFile(str(job.folder / f"{name}.arrow")) as file:
-        return pa.ipc.open_file(file).read_all().combine_chunks()
 
 
 def place_bin(job: Job, number: int) -> Done:
     """Pass 2 for the users of one bin."""
-    table = read_bin(sorted((job.folder / "by-user").iterdir()), number, job.bins)
+    table = read_bin(job.folder / "by-user", number)
     if table is None or len(table) == 0:
         return Done(0, 0)
-    users, items = (_load_ids(job, name) for name in ("users", "items"))
+    users, items = (
+        feather.read_table(job.folder / f"{name}.arrow").combine_chunks()
+        for name in ("users", "items")
+    )
     rows = Examples(
         user=_index(table["user"], users["id"]),
         item=_index(table["item"], items["id"]),
@@ -118,7 +121,8 @@ def place_bin(job: Job, number: int) -> Done:
     )
     for code, split in enumerate(SPLITS):
         _keep_placed(job, placed, code, job.folder / split / f"{number:06d}.arrow")
-    return Done(len(rows) - len(kept), placed.missing_negatives)
+    missing = hash_split.missing_negatives(kept, len(placed.rows), job.request.negative_task)
+    return Done(len(rows) - len(kept), missing)
 
 
 def _index(text: pa.ChunkedArray, known: pa.ChunkedArray) -> ids.Ints:
@@ -143,19 +147,18 @@ def _distinct(
 
 
 def _keep_placed(job: Job, placed: Placed, split: int, path: Path) -> None:
-    part, key = placed.part(split), placed.key[placed.split == split]
+    chosen = np.flatnonzero(placed.split == split)
+    part, key = placed.rows.take(chosen), placed.key[chosen]
     labels = {LABEL + name: label for name, label in part.labels.items()}
     columns = {"user": part.user, "item": part.item, **labels, "timestamp": part.timestamp}
     ranges = ((key >> np.uint64(32)) * np.uint64(job.bins)) >> np.uint64(32)
-    with SpillFile(path, job.bins) as spilled:
-        spilled.add(pa.table({**columns, "key": key}), ranges.astype(np.int64))
+    write_bins(pa.table({**columns, "key": key}), ranges.astype(np.int64), path, job.bins)
 
 
 def blocks(job: Job, split: str) -> Iterator[Examples]:
     """Pass 3: the rows of a split in their order, range by range."""
-    paths = sorted((job.folder / split).glob("*.arrow"))
     for number in range(job.bins):
-        if (table := read_bin(paths, number, job.bins)) is not None:
+        if (table := read_bin(job.folder / split, number)) is not None:
             table = table.sort_by("key")
             yield Examples(
                 user=table["user"].to_numpy(),
