@@ -20,12 +20,12 @@ from data_prep.books import features as book_features
 from data_prep.books import isbn
 from data_prep.options import at_least, one_of
 from data_prep.read import quoted_lines
-from data_prep.read.ratings import rating_tasks
+from data_prep.read.ratings import rating_labels, rating_tasks
 from data_prep.read.raw_files import RawFiles
 from data_prep.rows import UNKNOWN_TIME, Raw
 from data_prep.split import protocols, splits
 from data_prep.write import writer
-from recsys_moe.schema import ConfigError, DataError, Schema
+from recsys_moe.schema import DataError, Schema
 
 log = logging.getLogger("recsys_moe.prepare")
 RATINGS_FILES = ("BX-Book-Ratings.csv", "Ratings.csv")
@@ -48,7 +48,6 @@ def prepare(
     passes: int = 1,
     rows: Literal["all", "explicit"] = "all",
     repair_isbn: bool = False,
-    protocol: str = "paper",
     seed: int = 0,
     force: bool = False,
 ) -> Schema:
@@ -63,7 +62,7 @@ def prepare(
         at_least(f"--{option}", value, 0)
     one_of("--order", order, ("user-item", "item-user"))
     one_of("--rows", rows, ("all", "explicit"))
-    _check_protocol(protocol, seed)
+    at_least("--seed", seed, 0)
     writer.check_target(Path(out), force)
     files = RawFiles(Path(source))
     records = _without_repeats(_read(files, repair_isbn))
@@ -73,7 +72,7 @@ def prepare(
     )
     prepared = protocols.prepare_rows(
         _with_features(records, files, repair_isbn),
-        protocol=protocol,
+        protocol="paper",
         seed=seed,
         command=(
             f"prepare books --min-user {min_user} --min-item {min_item} "
@@ -83,15 +82,6 @@ def prepare(
         holdout=splits.BOOKS,
     )
     return writer.write(prepared, Path(out), force=force)
-
-
-def _check_protocol(protocol: str, seed: int) -> None:
-    protocols.check_options(protocol, seed)
-    if protocol != "paper":
-        raise ConfigError(
-            f"--protocol {protocol} needs timestamps and Book-Crossing has none; "
-            "use --protocol paper"
-        )
 
 
 def _read(files: RawFiles, repair_isbn: bool) -> Raw:
@@ -113,15 +103,12 @@ def _read(files: RawFiles, repair_isbn: bool) -> Raw:
     book, repaired = lines.table["item"].combine_chunks(), 0
     if repair_isbn:
         book, repaired = isbn.repair(book)
-    explicit = rating > 0
+    rating = np.where(rating > 0, rating, np.nan)
     return Raw(
         name="books",
         user=lines.table["user"].cast("int64").combine_chunks(),
         item=book,
-        labels={
-            "watch": explicit.astype(np.float32),
-            "rating": np.where(explicit, rating, np.nan).astype(np.float32),
-        },
+        labels=rating_labels(rating),
         timestamp=np.full(len(rating), UNKNOWN_TIME, dtype=np.int64),
         tasks=rating_tasks(1.0, float(HIGHEST)),
         file=label,

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from data_prep.movielens import files as movielens_files
 from data_prep.options import one_of
 from data_prep.read import download
-from data_prep.read.ratings import rating_tasks
+from data_prep.read.ratings import rating_labels, rating_tasks
 from data_prep.read.raw_files import RawFiles
 from data_prep.rows import Raw
 from data_prep.split import protocols
@@ -122,10 +120,7 @@ def _raw(variant: str, files: RawFiles, partial: bool) -> Raw:
         name=f"movielens-{variant}",
         user=ratings["user"].combine_chunks(),
         item=ratings["item"].combine_chunks(),
-        labels={
-            "watch": np.ones(len(ratings), dtype=np.float32),
-            "rating": ratings["rating"].to_numpy(),
-        },
+        labels=rating_labels(ratings["rating"].to_numpy()),
         timestamp=ratings["timestamp"].to_numpy(),
         tasks=rating_tasks(release.low, _HIGHEST),
         file=label,

@@ -14,7 +14,8 @@ import numpy as np
 from data_prep.ids import Ints, sorted_distinct
 from data_prep.rows import Examples, joined, unlabelled
 from data_prep.split import hashing, negatives
-from data_prep.split.hashing import HashedDraws, Hashes
+from data_prep.split.hashing import Hashes
+from data_prep.split.negatives import HashedDraws
 from data_prep.split.splits import TEST, TRAIN, VAL, Holdout, Splits
 
 

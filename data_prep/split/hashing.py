@@ -10,8 +10,6 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.ids import Ints
-
 Hashes = NDArray[np.uint64]
 
 
@@ -40,25 +38,3 @@ def _finalise(z: Hashes) -> Hashes:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
-
-
-class HashedDraws:
-    """Draws for negatives: the sequence of each user depends on the user's own key alone."""
-
-    def __init__(self, keys: Hashes) -> None:
-        self._keys = keys
-        self._used = np.zeros(len(keys), dtype=np.int64)
-
-    def items(self, left: Ints, num_items: int) -> Ints:
-        """left[u] uniform items for each user u, users ascending."""
-        users = np.repeat(np.arange(len(left)), left)
-        place = np.arange(len(users)) - np.repeat(np.cumsum(left) - left, left)
-        number = (self._used[users] + place).astype(np.uint64)
-        self._used += left
-        half = mix(self._keys[users], number) >> np.uint64(32)
-        return np.asarray((half * np.uint64(num_items)) >> np.uint64(32)).astype(np.int64)
-
-    def weights(self, users: Ints, num_items: int) -> NDArray[np.float64]:
-        """(users, items) uniform in [0, 1)."""
-        items = ~np.arange(num_items, dtype=np.uint64)  # far from the numbers of items()
-        return np.asarray((mix(self._keys[users][:, None], items) >> np.uint64(11)) * 2.0**-53)

@@ -1,5 +1,7 @@
 """Files of a user's own: CSV, TSV or Parquet, one or a folder of them, read without guessing.
 
+read() gives whole files; read_piece() a Parquet file by row group, a text file from front to back.
+
 Cells of text files stay text, so that an id like 007 keeps its zeros.
 """
 
@@ -10,6 +12,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,6 +26,14 @@ from recsys_moe.schema import DataError, Source
 TEXT = {".csv": ",;\t|", ".txt": ",;\t|", ".tsv": "\t", ".tab": "\t"}
 """Suffix -> separators that the file may have; the one most frequent in its header is taken."""
 PARQUET = (".parquet", ".pq")
+ROWS = 1 << 18
+"""Most rows of a Parquet file at once."""
+TEXT_BLOCK = 1 << 23
+"""Bytes of a text file at once."""
+_FEWEST_BYTES = 4
+"""Of a row of text: two ids of one character, a separator and a line break."""
+_MOST_PACKED = 20
+"""How much smaller than its content a .gz is at most, as rows of numbers go."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,3 +136,66 @@ def text_layout(text: bytes, path: Path, columns: list[str] | None) -> Layout:
     names = delimited.header(text, separator) if columns is None else columns
     kinds = dict.fromkeys(names, pa.string())
     return Layout(separator=separator, columns=kinds, header=True, quoted=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """What one task reads."""
+
+    path: Path
+    group: int | None
+    """Row group of a Parquet file; None: the whole text file."""
+    first: int
+    """Rows of the file before it."""
+    most_rows: int
+    """Exact for Parquet, an upper bound for text."""
+
+
+def pieces(place: Path) -> list[Piece]:
+    """A file, or the files of a folder by name, in pieces. Raises DataError naming the file."""
+    return [piece for path in files_at(place) for piece in _pieces(path)]
+
+
+def _pieces(path: Path) -> Iterator[Piece]:
+    if not is_parquet(path):
+        packed = _MOST_PACKED if path.name.endswith(".gz") else 1
+        rows = path.stat().st_size * packed // _FEWEST_BYTES
+        yield Piece(path=path, group=None, first=0, most_rows=rows)
+        return
+    with parquet(path, []) as file:
+        sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
+    for group, (rows, end) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
+        yield Piece(path=path, group=group, first=end - rows, most_rows=rows)
+
+
+def read_piece(piece: Piece, columns: list[str]) -> Iterator[TableFile]:
+    """The rows of a piece, some at a time; a row is named by its number in the file."""
+    first = piece.first
+    for batch in (
+        _parquet_rows(piece, columns) if piece.group is not None else _text_rows(piece, columns)
+    ):
+        table = pa.Table.from_batches([batch])
+        yield TableFile(label=str(piece.path), columns=table, first=first)
+        first += len(table)
+
+
+def _parquet_rows(piece: Piece, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    with parquet(piece.path, columns) as file:
+        yield from file.iter_batches(ROWS, row_groups=[piece.group], columns=columns)
+
+
+def _text_rows(piece: Piece, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    path = piece.path
+    packing = "gzip" if path.name.endswith(".gz") else None
+    try:
+        with pa.input_stream(str(path), compression=packing) as stream:
+            head = stream.read(TEXT_BLOCK)
+        layout = text_layout(head, path, columns)
+        delimited.check_columns(str(path), columns, delimited.header(head, layout.separator))
+        with pa.input_stream(str(path), compression=packing) as stream:
+            yield from delimited.batches(stream, layout, TEXT_BLOCK)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"{path}: cannot be read in pieces ({reason}); --engine memory tells the line"
+        ) from None

@@ -34,27 +34,22 @@ def item_features(items: Path | None, key: str) -> pa.Table | None:
     if len(set(table.column_names) | {"item_index"}) <= len(table.column_names):
         raise DataError(f"{items}: columns must not be named item or item_index, nor repeat")
     ids.refuse_repeated(table, "item", str(items))
-    # Parquet says itself what a column is.
-    return _typed(table) if all(file.layout for file in files) else table
+    if all(file.layout for file in files):  # a text file; Parquet says itself what a column is
+        for place, name in enumerate(table.column_names):
+            if name != "item":
+                cells = _typed(table[name], numbers=name != "title")
+                table = table.set_column(place, name, cells)
+    return table
 
 
-def _typed(table: pa.Table) -> pa.Table:
-    """Empty cells become nulls, and columns of plain numbers numbers; `item` and `title` stay text.
+def _typed(cells: pa.ChunkedArray, *, numbers: bool) -> pa.ChunkedArray:
+    """Empty cells become nulls, and plain numbers int64 or else float64.
 
     A column that has a value like 007 or 12345678901234567890 in it is text: as a number it would
     not be what was written.
     """
-    for place, name in enumerate(table.column_names):
-        if name != "item":
-            cells = table[name]
-            text = pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
-            table = table.set_column(place, name, text if name == "title" else _numbers(text))
-    return table
-
-
-def _numbers(text: pa.ChunkedArray) -> pa.ChunkedArray:
-    """int64 or else float64 where all that is there is a plain number, otherwise `text`."""
-    is_plain = pc.all(pc.match_substring_regex(text, PLAIN_NUMBER)).as_py()
+    text = pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
+    is_plain = numbers and pc.all(pc.match_substring_regex(text, PLAIN_NUMBER)).as_py()
     if not is_plain or text.null_count == len(text):
         return text
     try:

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from data_prep.rows import Prepared
 from data_prep.split import protocols
-from data_prep.table import chunks
 from data_prep.table import files as table_files
 from data_prep.table import tasks as table_tasks
 from data_prep.table.engines import Mapper
@@ -44,7 +43,7 @@ def prepare(
     force: bool,
 ) -> Schema:
     """As `table.prepare`, whose arguments these are. Raises DataError and ConfigError."""
-    pieces = chunks.pieces(place)
+    pieces = table_files.pieces(place)
     job = Job(
         request=request,
         folder=out.resolve().parent / f".{out.name}.rows-{os.getpid()}",
@@ -85,7 +84,7 @@ def _bins(most_rows: int, max_memory_mb: int) -> int:
     return max(1, bins)
 
 
-def _seen(job: Job, place: Path, pieces: list[chunks.Piece], mapper: Mapper) -> Seen:
+def _seen(job: Job, place: Path, pieces: list[table_files.Piece], mapper: Mapper) -> Seen:
     """Pass 1: users and items in the order of their indices, rows, and whether any has a time."""
     tasks = list(enumerate(pieces))
     seen = table_tasks.merge(mapper(partial(table_tasks.set_aside, job), tasks))

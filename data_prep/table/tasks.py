@@ -19,11 +19,10 @@ from data_prep import ids
 from data_prep.rows import UNKNOWN_TIME, Examples
 from data_prep.split import hash_split, hashing, splits
 from data_prep.split.hash_split import IdHashes, Placed
-from data_prep.table import chunks
 from data_prep.table import columns as table_columns
-from data_prep.table.chunks import Piece
+from data_prep.table import files as table_files
 from data_prep.table.columns import LABEL
-from data_prep.table.files import TableFile
+from data_prep.table.files import Piece, TableFile
 from data_prep.table.spec import Duplicates, Request
 from data_prep.table.spill import read_bin, write_bins
 from recsys_moe.schema import SPLITS, DataError
@@ -60,7 +59,7 @@ def set_aside(job: Job, numbered: tuple[int, Piece]) -> Seen:
     number, piece = numbered
     return merge(
         _set_aside(job, file, job.folder / "by-user" / f"{number:06d}-{part:06d}.arrow")
-        for part, file in enumerate(chunks.read(piece, job.request.columns))
+        for part, file in enumerate(table_files.read_piece(piece, job.request.columns))
     )
 
 
