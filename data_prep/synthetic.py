@@ -20,7 +20,7 @@ from data_prep.options import at_least
 from data_prep.read.ratings import rating_labels, rating_tasks
 from data_prep.rows import Raw
 from data_prep.split import protocols, splits
-from data_prep.split.streams import stream
+from data_prep.split.randomness import stream
 from data_prep.write import writer
 from recsys_moe.schema import ConfigError, Schema
 

@@ -21,10 +21,8 @@ _CSV_NAMES = {"userId": "user", "movieId": "item"}
 _NO_GENRE = "(no genres listed)"
 
 
-def _csv(columns: dict[str, pa.DataType]) -> Layout:
-    in_file = {ours: theirs for theirs, ours in _CSV_NAMES.items()}
-    renamed = {in_file.get(name, name): kind for name, kind in columns.items()}
-    return Layout(separator=",", columns=renamed, header=True, quoted=True)
+def _csv(**columns: pa.DataType) -> Layout:
+    return Layout(separator=",", columns=columns, header=True, quoted=True)
 
 
 _LAYOUTS = {
@@ -34,8 +32,8 @@ _LAYOUTS = {
     "ratings.dat": Layout(separator="::", columns=_RATINGS),
     "movies.dat": Layout(separator="::", columns=_MOVIES),
     "users.dat": Layout(separator="::", columns=_USERS_1M),
-    "ratings.csv": _csv(_RATINGS),
-    "movies.csv": _csv(_MOVIES),
+    "ratings.csv": _csv(userId=_INT, movieId=_INT, rating=_FLOAT, timestamp=_INT),
+    "movies.csv": _csv(movieId=_INT, title=_TEXT, genres=_TEXT),
 }
 """100k has the files u.*, 1m and 10m *.dat (10m no users), all others *.csv."""
 

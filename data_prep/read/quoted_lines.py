@@ -38,7 +38,9 @@ def read(files: RawFiles, name: str, columns: dict[str, tuple[str, ...]]) -> Lin
     lines = _lines(files.read(name))
     if len(lines) == 0:
         raise DataError(f"{label}: the file is empty; fetch it again")
-    separator, header = _header(lines[0].as_py())
+    first = lines[0].as_py()
+    separator = ";" if ";" in first else ","
+    header = [name.strip().strip('"') for name in first.split(separator)]
     chosen = {ours: _column(header, names, label) for ours, names in columns.items()}
     return _whole_lines(lines[1:], label, _pattern(header, separator), chosen)
 
@@ -61,11 +63,6 @@ def _lines(data: bytes) -> pa.Array:
         return pa.array([], type=pa.large_string())
     whole = pa.array([text.decode("utf-8")], type=pa.large_string())
     return pc.utf8_rtrim(pc.split_pattern(whole, "\n").values, "\r")
-
-
-def _header(line: str) -> tuple[str, list[str]]:
-    separator = ";" if ";" in line else ","
-    return separator, [name.strip().strip('"') for name in line.split(separator)]
 
 
 def _pattern(header: list[str], separator: str) -> str:

@@ -13,9 +13,9 @@ import numpy as np
 
 from data_prep.ids import Ints, sorted_distinct
 from data_prep.rows import Examples, joined, unlabelled
-from data_prep.split import hashing, negatives
-from data_prep.split.hashing import Hashes
+from data_prep.split import negatives, randomness
 from data_prep.split.negatives import HashedDraws
+from data_prep.split.randomness import Hashes
 from data_prep.split.splits import TEST, TRAIN, VAL, Holdout, Splits
 
 
@@ -41,9 +41,9 @@ def place(
     if negative_task is not None:
         rows = joined([rows, _negatives(rows, hashes, negative_task, seed)])
     pair = (hashes.user[rows.user], hashes.item[rows.item])
-    key = hashing.mix(hashing.key(seed, "order"), *pair)
+    key = randomness.mix(randomness.key(seed, "order"), *pair)
     order = np.argsort(key, kind="stable")
-    split = _split(hashing.mix(hashing.key(seed, "split"), *pair)[order], holdout)
+    split = _split(randomness.mix(randomness.key(seed, "split"), *pair)[order], holdout)
     return Placed(rows.take(order), split, key[order])
 
 
@@ -67,6 +67,6 @@ def _negatives(rows: Examples, hashes: IdHashes, task: str, seed: int) -> Exampl
     user, num_items = np.searchsorted(users, rows.user), len(hashes.item)
     wanted = np.bincount(user[rows.labels[task] != 0], minlength=len(users))
     taken = sorted_distinct(user * num_items + rows.item)
-    draws = HashedDraws(hashing.mix(hashing.key(seed, "negatives"), hashes.user[users]))
+    draws = HashedDraws(randomness.mix(randomness.key(seed, "negatives"), hashes.user[users]))
     keys: Ints = negatives.draw(wanted, taken, num_items, draws)
     return unlabelled(users[keys // num_items], keys % num_items, rows, task)

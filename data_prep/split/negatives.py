@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.ids import Ints, sorted_distinct
-from data_prep.split.hashing import Hashes, mix
+from data_prep.split.randomness import Hashes, mix
 
 GRID_CELLS = 4_000_000
 """Most (user, item) cells weighed at once for heavy users: bounds the memory at 32 MB."""

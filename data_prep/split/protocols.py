@@ -23,10 +23,10 @@ from data_prep import ids
 from data_prep.ids import Ints, sorted_distinct
 from data_prep.options import at_least, one_of
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared, Raw, joined, unlabelled
-from data_prep.split import hash_split, hashing, negatives, splits
+from data_prep.split import hash_split, negatives, randomness, splits
 from data_prep.split.hash_split import IdHashes, missing_negatives
 from data_prep.split.negatives import OneStream
-from data_prep.split.streams import stream
+from data_prep.split.randomness import stream
 from recsys_moe.schema import SPLITS, DataError, Task
 
 log = logging.getLogger("recsys_moe.prepare")
@@ -57,7 +57,7 @@ def prepare_rows(
     log.info("%d rows of %d users and %d items", len(rows), len(user_ids), len(item_ids))
     sizes = (len(user_ids), len(item_ids))
     if given is None and protocol == "hash":
-        hashes = IdHashes(hashing.of_ids(user_ids), hashing.of_ids(item_ids))
+        hashes = IdHashes(randomness.of_ids(user_ids), randomness.of_ids(item_ids))
         placed = hash_split.place(
             rows, hashes, negative_task=negative_task, holdout=holdout, seed=seed
         )
@@ -82,8 +82,8 @@ def prepare_rows(
         vocabulary="all",
         tasks=raw.tasks,
         splits=parts,
-        users=features(raw.users, "user", user_ids),
-        items=features(raw.items, "item", item_ids),
+        users=ids.align(raw.users, "user", user_ids),
+        items=ids.align(raw.items, "item", item_ids),
         seeds={"negatives": seed, "split": seed},
         sources=raw.sources,
         command=command,
@@ -179,11 +179,6 @@ def _shuffled(parts: dict[str, Examples], seed: int) -> dict[str, Examples]:
         name: parts[name].take(stream(seed, f"order {name}").permutation(len(parts[name])))
         for name in SPLITS
     }
-
-
-def features(table: pa.Table | None, key: str, vocabulary: pa.Array) -> pa.Table:
-    plain = pa.table({key: vocabulary})
-    return plain if table is None else ids.align(table, key, vocabulary)
 
 
 def _train_vocabulary(prepared: Prepared) -> Prepared:

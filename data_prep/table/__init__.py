@@ -57,7 +57,8 @@ def prepare(
     )
     places = _places(input, train, val, test)
     _check_request(request, presplit=input is None)
-    _check_engine(engine, protocol, max_memory_mb, presplit=input is None)
+    at_least("--max-memory-mb", max_memory_mb, 1)
+    _check_engine(engine, protocol, presplit=input is None)
     writer.check_target(Path(out), force)
     if engine == "memory":
         prepared = memory.prepare_rows(places, request, presplit=input is None)
@@ -96,9 +97,8 @@ def _check_request(request: Request, presplit: bool) -> None:
         raise ConfigError(f"--protocol {protocol} needs --timestamp COLUMN")
 
 
-def _check_engine(engine: str, protocol: str, max_memory_mb: int, presplit: bool) -> None:
+def _check_engine(engine: str, protocol: str, presplit: bool) -> None:
     one_of("--engine", engine, ("memory", *engines.ENGINES))
-    at_least("--max-memory-mb", max_memory_mb, 1)
     if engine == "memory":
         return
     if presplit:

@@ -58,21 +58,20 @@ def _raw(files: list[TableFile], places: list[Path], request: Request) -> Raw:
 
 def _distinct(raw: Raw, files: list[TableFile], request: Request) -> tuple[Raw, Ints]:
     """`raw` with one row per pair, or as it is with `keep`; and which rows these are."""
-    everything = np.arange(len(raw.timestamp))
-    if request.duplicates == "keep":
-        return raw, everything
     (user, _), (item, item_ids) = ids.encode(raw.user), ids.encode(raw.item)
     pairs = user * len(item_ids) + item
-    rows = ids.one_per_value(pairs, last=request.duplicates == "last")
-    dropped = len(everything) - len(rows)
-    if dropped and request.duplicates == "error":
-        again = int(np.setdiff1d(everything, rows)[0])
-        raise DataError(
-            f"{_place(files, again)}: user {raw.user[again].as_py()!r} and item "
-            f"{raw.item[again].as_py()!r} have a row before; {dropped} such rows; "
-            "pass --duplicates first, last or keep"
+
+    def repeated(row: int) -> str:
+        more = len(pairs) - len(ids.sorted_distinct(pairs))
+        return (
+            f"{_place(files, row)}: user {raw.user[row].as_py()!r} and item "
+            f"{raw.item[row].as_py()!r} have a row before; {more} such rows"
         )
-    return raw.take(rows, dropped_repeats=dropped), rows
+
+    rows = request.distinct(pairs, repeated)
+    if request.duplicates == "keep":
+        return raw, rows
+    return raw.take(rows, dropped_repeats=len(pairs) - len(rows)), rows
 
 
 def _place(files: list[TableFile], row: int) -> str:

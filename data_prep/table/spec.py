@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
 
+import numpy as np
+
+from data_prep import ids
+from data_prep.ids import Ints
 from data_prep.options import one_of
-from recsys_moe.schema import ConfigError, Task, TaskKind
+from recsys_moe.schema import ConfigError, DataError, Task, TaskKind
 
 Duplicates = Literal["error", "first", "last", "keep"]
 _RESERVED = ("user_index", "item_index", "timestamp")
@@ -55,6 +59,19 @@ class Request:
             words += ["--timestamp", self.timestamp]
         words += ["--negatives", self.negatives, "--duplicates", self.duplicates]
         return shlex.join([*words, "--protocol", self.protocol, "--seed", str(self.seed)])
+
+    def distinct(self, pairs: Ints, repeated: Callable[[int], str]) -> Ints:
+        """Rows to go on with, ascending, given the (user, item) pair of each as a number.
+
+        Raises DataError for --duplicates error, with what `repeated` says of the first such row.
+        """
+        if self.duplicates == "keep":
+            return np.arange(len(pairs))
+        rows = ids.one_per_value(pairs, last=self.duplicates == "last")
+        if self.duplicates == "error" and len(rows) < len(pairs):
+            again = int(np.setdiff1d(np.arange(len(pairs)), rows)[0])
+            raise DataError(f"{repeated(again)}; pass --duplicates first, last or keep")
+        return rows
 
 
 def parse_tasks(specs: Sequence[str]) -> tuple[tuple[Task, str], ...]:

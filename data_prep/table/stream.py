@@ -16,14 +16,14 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+from data_prep import ids
 from data_prep.rows import Prepared
-from data_prep.split import protocols
 from data_prep.table import files as table_files
 from data_prep.table import tasks as table_tasks
 from data_prep.table.engines import Mapper
 from data_prep.table.items import item_features
 from data_prep.table.spec import Request
-from data_prep.table.tasks import Done, Job, Seen
+from data_prep.table.tasks import Counts, Job, Seen
 from data_prep.write import writer
 from recsys_moe.schema import SPLITS, ConfigError, DataError, Schema
 
@@ -59,8 +59,8 @@ def prepare(
             vocabulary="all",
             tasks=tuple(task for task, _ in request.tasks),
             splits={},
-            users=protocols.features(None, "user", seen.users),
-            items=protocols.features(features, "item", seen.items),
+            users=ids.align(None, "user", seen.users),
+            items=ids.align(features, "item", seen.items),
             seeds={"negatives": request.seed, "split": request.seed},
             sources=table_files.sources(place, request.items),
             command=request.command,
@@ -96,9 +96,7 @@ def _seen(job: Job, place: Path, pieces: list[table_files.Piece], mapper: Mapper
     return seen._replace(users=users, items=items)
 
 
-def _report(request: Request, done: list[Done]) -> dict[str, int]:
-    dropped = sum(one.dropped_repeats for one in done)
-    report = {} if request.duplicates == "keep" else {"dropped_repeats": dropped}
-    if request.negative_task is not None:
-        report["missing_negatives"] = sum(one.missing_negatives for one in done)
-    return report
+def _report(request: Request, done: list[Counts]) -> Counts:
+    names = [] if request.duplicates == "keep" else ["dropped_repeats"]
+    names += ["missing_negatives"] if request.negative_task else []
+    return {name: sum(counts.get(name, 0) for counts in done) for name in names}

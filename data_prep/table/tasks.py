@@ -17,15 +17,17 @@ from pyarrow import feather
 
 from data_prep import ids
 from data_prep.rows import UNKNOWN_TIME, Examples
-from data_prep.split import hash_split, hashing, splits
+from data_prep.split import hash_split, randomness, splits
 from data_prep.split.hash_split import IdHashes, Placed
 from data_prep.table import columns as table_columns
 from data_prep.table import files as table_files
 from data_prep.table.columns import LABEL
 from data_prep.table.files import Piece, TableFile
-from data_prep.table.spec import Duplicates, Request
+from data_prep.table.spec import Request
 from data_prep.table.spill import read_bin, write_bins
-from recsys_moe.schema import SPLITS, DataError
+from recsys_moe.schema import SPLITS
+
+Counts = dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +49,6 @@ class Seen(NamedTuple):
     timed: bool
 
 
-class Done(NamedTuple):
-    """Of one bin: rows dropped because their pair was there, negatives that were not there."""
-
-    dropped_repeats: int
-    missing_negatives: int
-
-
 def set_aside(job: Job, numbered: tuple[int, Piece]) -> Seen:
     """Pass 1 for one piece."""
     number, piece = numbered
@@ -66,7 +61,7 @@ def set_aside(job: Job, numbered: tuple[int, Piece]) -> Seen:
 def _set_aside(job: Job, file: TableFile, path: Path) -> Seen:
     rows = table_columns.rows(file, job.request)
     coded = rows["user"].combine_chunks().dictionary_encode()
-    hashes = hashing.of_ids(coded.dictionary)[coded.indices.to_numpy()]
+    hashes = randomness.of_ids(coded.dictionary)[coded.indices.to_numpy()]
     write_bins(rows, (hashes % np.uint64(job.bins)).astype(np.int64), path, job.bins)
     timed = bool((rows["timestamp"].to_numpy() != UNKNOWN_TIME).any())
     return Seen(coded.dictionary, pc.unique(rows["item"]), len(rows), timed)
@@ -89,17 +84,17 @@ def save_ids(job: Job, name: str, text: pa.Array) -> pa.Array:
     """The ids in ascending order; kept with their hashes where every task finds them."""
     known = ids.integers_if_canonical(text)
     known = known.take(pc.sort_indices(known))
-    table = pa.table({"id": known.cast(pa.string()), "hash": hashing.of_ids(known)})
+    table = pa.table({"id": known.cast(pa.string()), "hash": randomness.of_ids(known)})
     job.folder.mkdir(exist_ok=True)
     feather.write_feather(table, job.folder / f"{name}.arrow")
     return known
 
 
-def place_bin(job: Job, number: int) -> Done:
-    """Pass 2 for the users of one bin."""
+def place_bin(job: Job, number: int) -> Counts:
+    """Pass 2 for the users of one bin: what there is to report of it."""
     table = read_bin(job.folder / "by-user", number)
     if table is None or len(table) == 0:
-        return Done(0, 0)
+        return {}
     users, items = (
         feather.read_table(job.folder / f"{name}.arrow").combine_chunks()
         for name in ("users", "items")
@@ -110,7 +105,12 @@ def place_bin(job: Job, number: int) -> Done:
         labels=table_columns.labels_of(table),
         timestamp=table["timestamp"].to_numpy(),
     )
-    kept = _distinct(rows, users["id"], items["id"], job.request.duplicates)
+
+    def repeated(row: int) -> str:
+        user, item = users["id"][int(rows.user[row])], items["id"][int(rows.item[row])]
+        return f"user {user.as_py()!r} and item {item.as_py()!r} have several rows"
+
+    kept = rows.take(job.request.distinct(rows.user * len(items) + rows.item, repeated))
     placed = hash_split.place(
         kept,
         IdHashes(users["hash"].to_numpy(), items["hash"].to_numpy()),
@@ -121,28 +121,11 @@ def place_bin(job: Job, number: int) -> Done:
     for code, split in enumerate(SPLITS):
         _keep_placed(job, placed, code, job.folder / split / f"{number:06d}.arrow")
     missing = hash_split.missing_negatives(kept, len(placed.rows), job.request.negative_task)
-    return Done(len(rows) - len(kept), missing)
+    return {"dropped_repeats": len(rows) - len(kept), "missing_negatives": missing}
 
 
 def _index(text: pa.ChunkedArray, known: pa.ChunkedArray) -> ids.Ints:
     return np.asarray(pc.index_in(text, value_set=known).to_numpy()).astype(np.int64)
-
-
-def _distinct(
-    rows: Examples, users: pa.ChunkedArray, items: pa.ChunkedArray, duplicates: Duplicates
-) -> Examples:
-    """One row per pair, or all of them with `keep`."""
-    if duplicates == "keep":
-        return rows
-    pairs = rows.user * len(items) + rows.item
-    again = ids.first_repeat(pairs) if duplicates == "error" else None
-    if again is not None:
-        user, item = users[int(rows.user[again])], items[int(rows.item[again])]
-        raise DataError(
-            f"user {user.as_py()!r} and item {item.as_py()!r} have several rows; "
-            "pass --duplicates first, last or keep"
-        )
-    return rows.take(ids.one_per_value(pairs, last=duplicates == "last"))
 
 
 def _keep_placed(job: Job, placed: Placed, split: int, path: Path) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep import ids
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
 from data_prep.write.parts import split_table, write_parts, write_table
 from recsys_moe.files import replacing_folder
@@ -187,14 +186,17 @@ def _schema(prepared: Prepared, counts: dict[str, _Counts]) -> Schema:
 
 
 def _feature(name: str, table: pa.Table) -> Feature:
-    raw = table[name]
-    return Feature(name=name, column=f"{name}_index", size=len(raw), id_type=ids.id_type(raw))
+    return Feature(
+        name=name,
+        column=f"{name}_index",
+        size=len(table),
+        id_type="int64" if pa.types.is_integer(table[name].type) else "string",
+    )
 
 
 def _write_ids(prepared: Prepared, schema: Schema, folder: Path) -> None:
     for name, known in (("user", prepared.users), ("item", prepared.items)):
         index = pa.array(np.arange(len(known), dtype=np.int32))
         plain = known.add_column(1, f"{name}_index", index).replace_schema_metadata(None)
-        path = folder / f"{name}s.parquet"
-        write_table(plain, path)
+        write_table(plain, folder / f"{name}s.parquet")
     (folder / SCHEMA_FILE).write_text(schema.to_json(), encoding="utf-8")

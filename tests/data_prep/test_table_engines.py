@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from data_prep import table
-from data_prep.split import hashing
+from data_prep.split import randomness
 from data_prep.table import engines, files
 from data_prep.table import stream as table_stream
 from data_prep.write import parts
@@ -148,12 +148,12 @@ def test_heavy_users_get_all_items_that_are_left(tmp_path: Path) -> None:
 
 def test_hashes_stay_what_they_are() -> None:
     """Another value here gives other splits for the same data."""
-    assert hashing.of_ids(pa.array(["7"])).tolist() == hashing.of_ids(pa.array([7])).tolist()
-    one, two = hashing.of_ids(pa.array(["7", "u1"])).tolist()
+    assert randomness.of_ids(pa.array(["7"])).tolist() == randomness.of_ids(pa.array([7])).tolist()
+    one, two = randomness.of_ids(pa.array(["7", "u1"])).tolist()
     assert (one, two) == (639464881952108352, 2984610181246591869)
-    assert hashing.mix(hashing.key(0, "split"), hashing.of_ids(pa.array([7]))).tolist() == [
-        9194880853406468119
-    ]
+    assert randomness.mix(
+        randomness.key(0, "split"), randomness.of_ids(pa.array([7]))
+    ).tolist() == [9194880853406468119]
 
 
 REFUSED = {

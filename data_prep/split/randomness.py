@@ -1,4 +1,7 @@
-"""Random numbers that are functions of what they are for, so that the order of work is free."""
+"""Random numbers, each a function of the seed and of what it is for.
+
+stream() is for work in one order, mix() of hashes for work whose order is free.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,15 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from data_prep.options import at_least
+
 Hashes = NDArray[np.uint64]
+
+
+def stream(seed: int, name: str) -> np.random.Generator:
+    """The generator of (seed, name): a new decision never moves the draws of an old one."""
+    at_least("--seed", seed, 0)
+    return np.random.default_rng(np.random.SeedSequence([seed, *name.encode("ascii")]))
 
 
 def of_ids(ids: pa.Array) -> Hashes:
