@@ -42,16 +42,19 @@ def fetch(
     ATTEMPTS times with pauses of 1, 2, 4, ... seconds, and by the next call. Raises DataError when
     the file cannot be had or has another checksum; then no file is left.
     """
-    digest = _digest_name(checksum)
+    expected = checksum.lower()
+    digest = {64: "sha256", 32: "md5"}.get(len(expected))
+    if digest is None or set(expected) - set("0123456789abcdef"):
+        raise ConfigError(f"--checksum must be 64 (or, for MD5, 32) hex digits, got {checksum!r}")
     target = folder / (Path(urllib.parse.urlsplit(url).path).name or "download")
-    if target.is_file() and _checksum(target, digest) == checksum.lower():
+    if target.is_file() and _checksum(target, digest) == expected:
         log.info("using %s", target)
         return target
     part = target.with_name(target.name + ".part")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _with_retries(url, part, wait)
-        _verify(part, url, digest, checksum.lower())
+        _verify(part, url, digest, expected)
         part.replace(target)
     except OSError as error:
         raise DataError(f"cannot write {target}: {error.strerror or error}") from None
@@ -82,7 +85,7 @@ def _transfer(url: str, part: Path) -> None:
             _save(response, part, have if response.status == 206 else 0)
     except urllib.error.HTTPError as error:
         if error.code == 416:  # the part is whole, or of another file: only a new one can tell
-            part.unlink()
+            part.unlink(missing_ok=True)
         elif error.code not in _WORTH_RETRYING:
             raise DataError(f"{url}: the server answered {error.code}; {_BY_HAND}") from None
         raise _Interrupted(f"the server answered {error.code}") from None
@@ -119,13 +122,6 @@ def _verify(part: Path, url: str, digest: str, expected: str) -> None:
             f"{url}: {digest} must be {expected}, got {actual}; the file was thrown away. Try "
             "again, or pass --checksum if the publisher has changed the file and you trust it"
         )
-
-
-def _digest_name(checksum: str) -> str:
-    names = {64: "sha256", 32: "md5"}
-    if len(checksum) not in names or set(checksum.lower()) - set("0123456789abcdef"):
-        raise ConfigError(f"--checksum must be 64 (or, for MD5, 32) hex digits, got {checksum!r}")
-    return names[len(checksum)]
 
 
 def _checksum(path: Path, name: str) -> str:

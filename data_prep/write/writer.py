@@ -43,7 +43,7 @@ def write(prepared: Prepared, out: Path, *, force: bool = False) -> Schema:
         _check_rows(len(part), name)
         _check_block(part, prepared, name)
     if not prepared.repeats:
-        check_pairs(list(parts.values()), (len(prepared.users), len(prepared.items)))
+        _check_pairs(prepared)
     timed = any((part.timestamp != UNKNOWN_TIME).any() for part in parts.values())
     blocks = {name: [part] for name, part in parts.items()}
     return write_blocks(prepared, blocks, out, timed=timed, force=force)
@@ -145,20 +145,20 @@ def _check_labels(labels: NDArray[np.float32], task: Task, split: str) -> None:
         raise DataError(f"{split}: label {task.name!r} must be {rule}, got {wrong[0]:g}")
 
 
-def check_pairs(parts: list[Examples], sizes: tuple[int, int]) -> None:
+def _check_pairs(prepared: Prepared) -> None:
     """Raises DataError for a pair that is there twice, within a part or across.
 
     Ids without an index of their own share one and cannot tell.
     """
-    known = [(part.user < sizes[0]) & (part.item < sizes[1]) for part in parts]
+    num_users, num_items = len(prepared.users), len(prepared.items)
     keys = [
-        part.user[rows] * sizes[1] + part.item[rows]
-        for part, rows in zip(parts, known, strict=True)
+        (part.user * num_items + part.item)[(part.user < num_users) & (part.item < num_items)]
+        for part in prepared.splits.values()
     ]
     ordered = np.sort(np.concatenate(keys))
     again = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(again):
-        user, item = divmod(int(ordered[again[0]]), sizes[1])
+        user, item = divmod(int(ordered[again[0]]), num_items)
         raise DataError(
             f"{len(again)} (user, item) pairs have more than one row, first user_index {user} "
             f"with item_index {item}; leave one row per pair"
