@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from recsys_moe.schema import DataError, IdType
+from recsys_moe.schema import DataError
 
 Ints = NDArray[np.int64]
 
@@ -40,13 +40,11 @@ def one_per_value(values: Ints, *, last: bool = False) -> Ints:
     return np.sort(order[edge])
 
 
-def repeated_pair(user: pa.ChunkedArray, item: pa.ChunkedArray) -> int | None:
-    """The first row whose (user, item) pair an earlier row has too."""
-    (user_code, _), (item_code, items) = encode(user), encode(item)
-    pair = user_code * len(items) + item_code
-    if len(sorted_distinct(pair)) == len(pair):  # faster than the search, and nearly always so
+def first_repeat(values: Ints) -> int | None:
+    """The first place whose value an earlier place has too."""
+    if len(sorted_distinct(values)) == len(values):  # faster than the search, and nearly always so
         return None
-    return int(np.setdiff1d(np.arange(len(pair)), one_per_value(pair))[0])
+    return int(np.setdiff1d(np.arange(len(values)), one_per_value(values))[0])
 
 
 def known_only(train: Ints, size: int) -> tuple[Ints, Ints]:
@@ -60,16 +58,13 @@ def known_only(train: Ints, size: int) -> tuple[Ints, Ints]:
     return kept, lookup
 
 
-def align(features: pa.Table, key: str, vocabulary: pa.Array) -> pa.Table:
+def align(features: pa.Table | None, key: str, vocabulary: pa.Array) -> pa.Table:
     """One row per id of `vocabulary`, in its order; null where `features` has no such id."""
+    if features is None:
+        return pa.table({key: vocabulary})
     keys = _one_chunk(features[key]).cast(pa.string())
     rows = pc.index_in(vocabulary.cast(pa.string()), value_set=keys)
     return features.drop_columns([key]).take(rows).add_column(0, key, vocabulary)
-
-
-def id_type(ids: pa.Array) -> IdType:
-    """The name under which the schema knows the type of these ids."""
-    return "int64" if pa.types.is_integer(ids.type) else "string"
 
 
 def integers_if_canonical(text: pa.Array | pa.ChunkedArray) -> pa.Array:

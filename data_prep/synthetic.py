@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from data_prep.ids import Ints
 from data_prep.options import at_least
-from data_prep.read.ratings import rating_tasks
+from data_prep.read.ratings import rating_labels, rating_tasks
 from data_prep.rows import Raw
 from data_prep.split import protocols, splits
-from data_prep.split.streams import stream
+from data_prep.split.randomness import stream
 from data_prep.write import writer
 from recsys_moe.schema import ConfigError, Schema
 
@@ -71,14 +71,22 @@ def prepare(
     rng = stream(seed, "synthetic rows")
     counts = _activity(users, items, interactions, rng)
     user, item = _interactions(world, counts, rng)
+    rating = _ratings(world, user, item, rng)
+    raw = Raw(
+        name="synthetic",
+        user=pa.array(user + 1),
+        item=pa.array(item + 1),
+        labels=rating_labels(rating),
+        timestamp=_timestamps(counts, rng),
+        tasks=rating_tasks(1.0, 5.0),
+        file="synthetic",
+        users=_groups("user", world.user_group),
+        items=_groups("item", world.item_group)
+        .add_column(1, "title", pa.array([f"Item {i + 1:04d}" for i in range(items)]))
+        .add_column(2, "genres", pa.array([f"Group {g}" for g in world.item_group])),
+    )
     prepared = protocols.prepare_rows(
-        _raw(
-            world,
-            user,
-            item,
-            rating=_ratings(world, user, item, rng),
-            timestamp=_timestamps(counts, rng),
-        ),
+        raw,
         protocol="paper",
         seed=seed,
         command=(
@@ -104,22 +112,19 @@ def _check_sizes(users: int, items: int, interactions: int, experts: int) -> Non
 
 def _world(users: int, items: int, groups: int, rng: np.random.Generator) -> _World:
     item_group = rng.permutation(np.arange(items) % groups)
+    user_group = rng.permutation(np.arange(users) % groups)
+    # Each user group likes one item group most; the others by chance, less.
+    liking = rng.uniform(-2.0, 0.5, size=(groups, groups))
+    np.fill_diagonal(liking, 2.0)
     return _World(
-        user_group=rng.permutation(np.arange(users) % groups),
+        user_group=user_group,
         item_group=item_group,
-        liking=_likings(groups, rng),
+        liking=liking,
         popularity=-np.log(4 + rng.permutation(items)),
         user_taste=rng.normal(size=(users, FACTORS)),
         item_taste=rng.normal(size=(groups, items, FACTORS)) / np.sqrt(FACTORS),
         quality=rng.normal(scale=0.5, size=items),
     )
-
-
-def _likings(groups: int, rng: np.random.Generator) -> Floats:
-    """Each user group likes one item group most; the others by chance, less."""
-    liking = rng.uniform(-2.0, 0.5, size=(groups, groups))
-    np.fill_diagonal(liking, 2.0)
-    return liking
 
 
 def _activity(users: int, items: int, total: int, rng: np.random.Generator) -> Ints:
@@ -163,23 +168,6 @@ def _timestamps(counts: Ints, rng: np.random.Generator) -> Ints:
     """Each user starts at some time in three years and rates for up to a month."""
     begin = _START + rng.integers(0, _THREE_YEARS, size=len(counts))
     return np.repeat(begin, counts) + rng.integers(0, 30 * 24 * 3600, size=int(counts.sum()))
-
-
-def _raw(world: _World, user: Ints, item: Ints, *, rating: Floats, timestamp: Ints) -> Raw:
-    labels = {"watch": np.ones(len(user), np.float32), "rating": rating.astype(np.float32)}
-    return Raw(
-        name="synthetic",
-        user=pa.array(user + 1),
-        item=pa.array(item + 1),
-        labels=labels,
-        timestamp=timestamp,
-        tasks=rating_tasks(1.0, 5.0),
-        file="synthetic",
-        users=_groups("user", world.user_group),
-        items=_groups("item", world.item_group)
-        .add_column(1, "title", pa.array([f"Item {i + 1:04d}" for i in range(len(world.quality))]))
-        .add_column(2, "genres", pa.array([f"Group {g}" for g in world.item_group])),
-    )
 
 
 def _groups(key: str, group: Ints) -> pa.Table:

@@ -8,26 +8,24 @@ pass, all records) are the reading that comes closest to their 18,960 users, 31,
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_prep import ids
 from data_prep.books import features as book_features
 from data_prep.books import isbn
-from data_prep.ids import Ints
 from data_prep.options import at_least, one_of
 from data_prep.read import quoted_lines
-from data_prep.read.ratings import rating_tasks
+from data_prep.read.ratings import rating_labels, rating_tasks
 from data_prep.read.raw_files import RawFiles
 from data_prep.rows import UNKNOWN_TIME, Raw
 from data_prep.split import protocols, splits
 from data_prep.write import writer
-from recsys_moe.schema import ConfigError, DataError, Schema
+from recsys_moe.schema import DataError, Schema
 
 log = logging.getLogger("recsys_moe.prepare")
 RATINGS_FILES = ("BX-Book-Ratings.csv", "Ratings.csv")
@@ -37,27 +35,6 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "item": ("ISBN",),
     "rating": ("Book-Rating", "Rating"),
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Records:
-    """One row per record; a rating of 0 is an implicit one."""
-
-    user: pa.Array
-    item: pa.Array
-    rating: Ints
-    file: str
-    report: dict[str, int]
-
-    def take(self, rows: Ints, **report: int) -> Records:
-        """Some rows; `report` is added to what is known."""
-        return Records(
-            user=self.user.take(pa.array(rows)),
-            item=self.item.take(pa.array(rows)),
-            rating=self.rating[rows],
-            file=self.file,
-            report={**self.report, **report},
-        )
 
 
 def prepare(
@@ -71,7 +48,6 @@ def prepare(
     passes: int = 1,
     rows: Literal["all", "explicit"] = "all",
     repair_isbn: bool = False,
-    protocol: str = "paper",
     seed: int = 0,
     force: bool = False,
 ) -> Schema:
@@ -82,19 +58,21 @@ def prepare(
     `passes` 0 filters until nothing changes. Tasks: `watch` (1 explicit, 0 implicit) and `rating`
     (1 to 10, explicit records only). Raises DataError for unusable data, ConfigError for options.
     """
-    _check_filter(min_user, min_item, order, passes)
+    for option, value in (("min-user", min_user), ("min-item", min_item), ("passes", passes)):
+        at_least(f"--{option}", value, 0)
+    one_of("--order", order, ("user-item", "item-user"))
     one_of("--rows", rows, ("all", "explicit"))
-    _check_protocol(protocol, seed)
+    at_least("--seed", seed, 0)
     writer.check_target(Path(out), force)
     files = RawFiles(Path(source))
     records = _without_repeats(_read(files, repair_isbn))
     least = {"user": min_user + strict, "item": min_item + strict}
-    kept = _filter(
+    records = _filter(
         records, least, order.split("-"), passes=passes, explicit_only=rows == "explicit"
     )
     prepared = protocols.prepare_rows(
-        _raw(files, kept, repair_isbn),
-        protocol=protocol,
+        _with_features(records, files, repair_isbn),
+        protocol="paper",
         seed=seed,
         command=(
             f"prepare books --min-user {min_user} --min-item {min_item} "
@@ -106,23 +84,8 @@ def prepare(
     return writer.write(prepared, Path(out), force=force)
 
 
-def _check_filter(min_user: int, min_item: int, order: str, passes: int) -> None:
-    at_least("--min-user", min_user, 0)
-    at_least("--min-item", min_item, 0)
-    at_least("--passes", passes, 0)
-    one_of("--order", order, ("user-item", "item-user"))
-
-
-def _check_protocol(protocol: str, seed: int) -> None:
-    protocols.check_options(protocol, seed)
-    if protocol != "paper":
-        raise ConfigError(
-            f"--protocol {protocol} needs timestamps and Book-Crossing has none; "
-            "use --protocol paper"
-        )
-
-
-def _read(files: RawFiles, repair_isbn: bool) -> Records:
+def _read(files: RawFiles, repair_isbn: bool) -> Raw:
+    """One row per record that is whole; a rating of 0 marks an implicit one."""
     name = files.find(*RATINGS_FILES) or RATINGS_FILES[0]
     label = files.label(name)
     lines = quoted_lines.read(files, name, _COLUMNS)
@@ -130,20 +93,24 @@ def _read(files: RawFiles, repair_isbn: bool) -> Records:
     whole = [pc.match_substring_regex(table[key], r"^\d{1,18}$") for key in ("user", "rating")]
     named = pc.not_equal(pc.utf8_trim_whitespace(table["item"]), "")
     lines = quoted_lines.keep(lines, pc.and_(pc.and_(*whole), named), label)
-    rating = lines.table["rating"].cast(pa.int64()).to_numpy()
+    rating = lines.table["rating"].cast("int64").to_numpy()
     if (rating > HIGHEST).any():
         row = int(np.argmax(rating > HIGHEST))
         raise DataError(
-            f"{label}, line {lines.number[row]}: the rating must be in 0..{HIGHEST}, "
+            f"{label}, line {lines.table['line'][row]}: the rating must be in 0..{HIGHEST}, "
             f"got {rating[row]}"
         )
     book, repaired = lines.table["item"].combine_chunks(), 0
     if repair_isbn:
         book, repaired = isbn.repair(book)
-    return Records(
-        user=lines.table["user"].cast(pa.int64()).combine_chunks(),
+    rating = np.where(rating > 0, rating, np.nan)
+    return Raw(
+        name="books",
+        user=lines.table["user"].cast("int64").combine_chunks(),
         item=book,
-        rating=rating,
+        labels=rating_labels(rating),
+        timestamp=np.full(len(rating), UNKNOWN_TIME, dtype=np.int64),
+        tasks=rating_tasks(1.0, float(HIGHEST)),
         file=label,
         report={
             "records_read": len(rating),
@@ -153,21 +120,22 @@ def _read(files: RawFiles, repair_isbn: bool) -> Records:
     )
 
 
-def _without_repeats(records: Records) -> Records:
+def _without_repeats(records: Raw) -> Raw:
     """One record per user and book: the highest rating, so explicit before implicit."""
     (user, _), (item, items) = ids.encode(records.user), ids.encode(records.item)
-    best_first = np.argsort(-records.rating, kind="stable")
+    best_first = np.argsort(-np.nan_to_num(records.labels["rating"]), kind="stable")
     rows = best_first[ids.one_per_value((user * len(items) + item)[best_first])]
     return records.take(np.sort(rows), dropped_repeats=len(best_first) - len(rows))
 
 
 def _filter(
-    records: Records, least: dict[str, int], order: list[str], *, passes: int, explicit_only: bool
-) -> Records:
+    records: Raw, least: dict[str, int], order: list[str], *, passes: int, explicit_only: bool
+) -> Raw:
     """Records of the users and books that have enough of them, each count taken in `order`."""
     codes = {"user": ids.encode(records.user)[0], "item": ids.encode(records.item)[0]}
-    counted = records.rating > 0 if explicit_only else np.ones(len(records.rating), dtype=bool)
-    kept = np.ones(len(records.rating), dtype=bool)
+    explicit = records.labels["watch"] == 1
+    counted = explicit if explicit_only else np.ones_like(explicit)
+    kept = np.ones_like(explicit)
     done, before = 0, -1
     while before != kept.sum() and (passes == 0 or done < passes):
         done, before = done + 1, kept.sum()
@@ -177,31 +145,12 @@ def _filter(
             kept &= count[index] >= least[column]
     if not kept.any():
         raise DataError(f"{records.file}: no record is left; lower --min-user or --min-item")
-    return records.take(np.flatnonzero(kept))
+    log.info("%d records, explicit share %.3f", kept.sum(), explicit[kept].mean())
+    counts = {"records": int(kept.sum()), "explicit_records": int(explicit[kept].sum())}
+    return records.take(np.flatnonzero(kept), **counts)
 
 
-def _raw(files: RawFiles, records: Records, repair_isbn: bool) -> Raw:
-    explicit = records.rating > 0
-    log.info("%d records, explicit share %.3f", len(explicit), explicit.mean())
+def _with_features(records: Raw, files: RawFiles, repair_isbn: bool) -> Raw:
     users, items, broken = book_features.read(files, repair_isbn)
-    return Raw(
-        name="books",
-        user=records.user,
-        item=records.item,
-        labels={
-            "watch": explicit.astype(np.float32),
-            "rating": np.where(explicit, records.rating, np.nan).astype(np.float32),
-        },
-        timestamp=np.full(len(explicit), UNKNOWN_TIME, dtype=np.int64),
-        tasks=rating_tasks(1.0, float(HIGHEST)),
-        file=records.file,
-        users=users,
-        items=items,
-        sources=files.sources,
-        report={
-            **records.report,
-            **broken,
-            "records": len(explicit),
-            "explicit_records": int(explicit.sum()),
-        },
-    )
+    report = {**records.report, **broken}
+    return replace(records, users=users, items=items, sources=files.sources, report=report)

@@ -60,7 +60,7 @@ def _optional(
         return None
     lines = quoted_lines.read(files, name, columns)
     report[f"broken_lines_{name}"] = lines.broken
-    return lines.table
+    return lines.table.drop_columns(["line"])
 
 
 def _numbers(table: pa.Table, column: str, kind: pa.DataType) -> pa.Table:

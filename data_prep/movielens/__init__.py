@@ -2,103 +2,64 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from data_prep.movielens.files import Movielens, read_1m, read_10m, read_100k, read_csv
+from data_prep.movielens import files as movielens_files
 from data_prep.options import one_of
 from data_prep.read import download
-from data_prep.read.ratings import rating_tasks
+from data_prep.read.ratings import rating_labels, rating_tasks
 from data_prep.read.raw_files import RawFiles
 from data_prep.rows import Raw
 from data_prep.split import protocols
 from data_prep.write import writer
 from recsys_moe.schema import DataError, Schema
 
-log = logging.getLogger("recsys_moe.prepare")
 _BASE = "https://files.grouplens.org/datasets/movielens"
+_HIGHEST = 5.0
+_100K, _DAT, _CSV = (
+    ("u.data", "u.item"),
+    ("ratings.dat", "movies.dat"),
+    ("ratings.csv", "movies.csv"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One release: where it is, how it is laid out, and its rating scale."""
+    """One release: how it is laid out, how much there is, and its rating scale."""
 
-    archive: str
-    """Name of the zip on the publisher's server."""
-    sha256: str
     folder: str
     """The folder inside the zip."""
     ratings: int
     """Published number of ratings; 0 for a release that changes over time."""
     low: float
     """Lowest rating, and the step of the scale."""
-    read: Callable[[RawFiles, float, float], Movielens]
-    high: float = 5.0
+    files: tuple[str, str]
+    """With the ratings and with the movies."""
+    users: str | None = None
+    """The file that describes the users, where there is one."""
 
 
 VARIANTS = {
-    "100k": Variant(
-        archive="ml-100k.zip",
-        sha256="50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
-        folder="ml-100k",
-        ratings=100_000,
-        low=1.0,
-        read=read_100k,
-    ),
-    "1m": Variant(
-        archive="ml-1m.zip",
-        sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
-        folder="ml-1m",
-        ratings=1_000_209,
-        low=1.0,
-        read=read_1m,
-    ),
-    "10m": Variant(
-        archive="ml-10m.zip",
-        sha256="813c411ccb6122564edfe752e7f80c4dcc5aa25fa94c93622f6877a7ba252862",
-        folder="ml-10M100K",
-        ratings=10_000_054,
-        low=0.5,
-        read=read_10m,
-    ),
-    "latest-small": Variant(
-        archive="ml-latest-small.zip",
-        # The release of September 2018. The publisher may replace it: then pass the new checksum.
-        sha256="696d65a3dfceac7c45750ad32df2c259311949efec81f0f144fdfb91ebc9e436",
-        folder="ml-latest-small",
-        ratings=0,
-        low=0.5,
-        read=read_csv,
-    ),
-    "20m": Variant(
-        archive="ml-20m.zip",
-        sha256="96f243c338a8665f6bcc89c53edf6ee39162a846940de6b7c8c48aeada765ff3",
-        folder="ml-20m",
-        ratings=20_000_263,
-        low=0.5,
-        read=read_csv,
-    ),
-    "25m": Variant(
-        archive="ml-25m.zip",
-        sha256="8b21cfb7eb1706b4ec0aac894368d90acf26ebdfb6aced3ebd4ad5bd1eb9c6aa",
-        folder="ml-25m",
-        ratings=25_000_095,
-        low=0.5,
-        read=read_csv,
-    ),
-    "32m": Variant(
-        archive="ml-32m.zip",
-        sha256="e4a68655d7386b8f95f2f2424b2ff975dfdd15ffd59e0d864a14dca43e99d6ee",
-        folder="ml-32m",
-        ratings=32_000_204,
-        low=0.5,
-        read=read_csv,
-    ),
+    "100k": Variant(folder="ml-100k", ratings=100_000, low=1.0, files=_100K, users="u.user"),
+    "1m": Variant(folder="ml-1m", ratings=1_000_209, low=1.0, files=_DAT, users="users.dat"),
+    "10m": Variant(folder="ml-10M100K", ratings=10_000_054, low=0.5, files=_DAT),
+    "latest-small": Variant(folder="ml-latest-small", ratings=0, low=0.5, files=_CSV),
+    "20m": Variant(folder="ml-20m", ratings=20_000_263, low=0.5, files=_CSV),
+    "25m": Variant(folder="ml-25m", ratings=25_000_095, low=0.5, files=_CSV),
+    "32m": Variant(folder="ml-32m", ratings=32_000_204, low=0.5, files=_CSV),
 }
+SHA256 = {
+    "100k": "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
+    "1m": "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+    "10m": "813c411ccb6122564edfe752e7f80c4dcc5aa25fa94c93622f6877a7ba252862",
+    # The release of September 2018. The publisher may replace it: then pass the new checksum.
+    "latest-small": "696d65a3dfceac7c45750ad32df2c259311949efec81f0f144fdfb91ebc9e436",
+    "20m": "96f243c338a8665f6bcc89c53edf6ee39162a846940de6b7c8c48aeada765ff3",
+    "25m": "8b21cfb7eb1706b4ec0aac894368d90acf26ebdfb6aced3ebd4ad5bd1eb9c6aa",
+    "32m": "e4a68655d7386b8f95f2f2424b2ff975dfdd15ffd59e0d864a14dca43e99d6ee",
+}
+"""Of the archives on the publisher's server."""
 
 
 def prepare(
@@ -122,11 +83,9 @@ def prepare(
     one_of("--variant", variant, VARIANTS)
     protocols.check_options(protocol, seed)
     writer.check_target(Path(out), force)
-    release = VARIANTS[variant]
-    files = RawFiles(_local(release, source, checksum), release.folder)
-    raw = _raw(f"movielens-{variant}", release, files, partial)
+    place = _local(variant, source, checksum)
     prepared = protocols.prepare_rows(
-        raw,
+        _raw(variant, RawFiles(place, VARIANTS[variant].folder), partial),
         protocol=protocol,
         seed=seed,
         command=f"prepare movielens --variant {variant} --protocol {protocol} --seed {seed}",
@@ -135,36 +94,37 @@ def prepare(
     return writer.write(prepared, Path(out), force=force)
 
 
-def _local(release: Variant, source: str | Path | None, checksum: str | None) -> Path:
+def _local(variant: str, source: str | Path | None, checksum: str | None) -> Path:
     """A folder or zip on this machine."""
-    url = f"{_BASE}/{release.archive}" if source is None else str(source)
+    url = f"{_BASE}/ml-{variant}.zip" if source is None else str(source)
     if url.startswith(("http://", "https://")):
-        return download.fetch(url, checksum or release.sha256, download.cache_folder())
+        return download.fetch(url, checksum or SHA256[variant], download.cache_folder())
     return Path(url)
 
 
-def _raw(name: str, release: Variant, files: RawFiles, partial: bool) -> Raw:
-    data = release.read(files, release.low, release.high)
-    ratings = data.ratings
+def _raw(variant: str, files: RawFiles, partial: bool) -> Raw:
+    release = VARIANTS[variant]
+    ratings_file, movies_file = release.files
+    label = files.label(ratings_file)
+    ratings = movielens_files.ratings(files, ratings_file, release.low, _HIGHEST)
     if len(ratings) == 0:
-        raise DataError(f"{data.file}: has no ratings; fetch it again")
+        raise DataError(f"{label}: has no ratings; fetch it again")
     if release.ratings and len(ratings) != release.ratings and not partial:
         raise DataError(
-            f"{data.file}: the published file has {release.ratings} ratings, got {len(ratings)}; "
+            f"{label}: the published file has {release.ratings} ratings, got {len(ratings)}; "
             "fetch it again, or pass --partial for a subset"
         )
+    movies = movielens_files.movies(files, movies_file)
+    users = movielens_files.by_id(files, release.users) if release.users else None
     return Raw(
-        name=name,
+        name=f"movielens-{variant}",
         user=ratings["user"].combine_chunks(),
         item=ratings["item"].combine_chunks(),
-        labels={
-            "watch": np.ones(len(ratings), dtype=np.float32),
-            "rating": ratings["rating"].to_numpy(),
-        },
+        labels=rating_labels(ratings["rating"].to_numpy()),
         timestamp=ratings["timestamp"].to_numpy(),
-        tasks=rating_tasks(release.low, release.high),
-        file=data.file,
-        users=data.users,
-        items=data.movies,
+        tasks=rating_tasks(release.low, _HIGHEST),
+        file=label,
+        users=users,
+        items=movies,
         sources=files.sources,
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -41,14 +42,9 @@ def read(data: bytes, layout: Layout, label: str) -> pa.Table:
     """
     data = _one_byte_delimiter(utf8(data), layout)
     if layout.header:
-        check_header(data, layout, label)
+        check_columns(label, layout.columns, header(data, layout.delimiter))
     try:
-        return pa_csv.read_csv(
-            pa.BufferReader(data),
-            read_options=_read_options(layout),
-            parse_options=_parse_options(layout),
-            convert_options=_convert_options(layout),
-        )
+        return pa_csv.read_csv(pa.BufferReader(data), **_options(layout))
     except pa.ArrowInvalid as error:
         raise _first_wrong_line(data, layout, label, error) from None
 
@@ -59,13 +55,7 @@ def batches(stream: pa.NativeFile, layout: Layout, block: int) -> Iterator[pa.Re
     Stricter than read(): bytes that are no UTF-8 are an error. Raises ArrowInvalid, in which a row
     is counted and not placed.
     """
-    reader = pa_csv.open_csv(
-        stream,
-        read_options=pa_csv.ReadOptions(block_size=block, use_threads=False),
-        parse_options=_parse_options(layout),
-        convert_options=_convert_options(layout),
-    )
-    yield from reader
+    yield from pa_csv.open_csv(stream, **_options(layout, block_size=block, use_threads=False))
 
 
 def header(data: bytes, delimiter: str) -> list[str]:
@@ -78,6 +68,13 @@ def line_of_row(data: bytes, layout: Layout, row: int, label: str) -> int:
     """Line number (from 1) of the `row`-th row (from 0) that read() gives. Slow: for errors."""
     records = _records(_one_byte_delimiter(utf8(data), layout), layout, label)
     return next(line for number, (line, _) in enumerate(records) if number == row)
+
+
+def check_columns(label: str, wanted: Iterable[str], names: list[str]) -> None:
+    """Raises DataError for the first of `wanted` that is not among a file's columns `names`."""
+    for name in wanted:
+        if name not in names:
+            raise missing_column(label, name, names)
 
 
 def missing_column(label: str, wanted: str, names: list[str]) -> DataError:
@@ -108,34 +105,23 @@ def _one_byte_delimiter(data: bytes, layout: Layout) -> bytes:
     return data.replace(layout.separator.encode(), layout.delimiter.encode())
 
 
-def _read_options(layout: Layout) -> pa_csv.ReadOptions:
-    names = None if layout.header else list(layout.columns)
-    return pa_csv.ReadOptions(column_names=names)
-
-
-def _parse_options(layout: Layout) -> pa_csv.ParseOptions:
-    return pa_csv.ParseOptions(
-        delimiter=layout.delimiter,
-        quote_char='"' if layout.quoted else False,
-        newlines_in_values=layout.quoted,
-    )
-
-
-def _convert_options(layout: Layout) -> pa_csv.ConvertOptions:
-    return pa_csv.ConvertOptions(
-        column_types=layout.columns,
-        include_columns=list(layout.columns),
-        null_values=[],
-        strings_can_be_null=False,
-    )
-
-
-def check_header(data: bytes, layout: Layout, label: str) -> None:
-    """Raises DataError for a column that the first line of `data` does not name."""
-    names = header(data, layout.delimiter)
-    for wanted in layout.columns:
-        if wanted not in names:
-            raise missing_column(label, wanted, names)
+def _options(layout: Layout, **reading: Any) -> dict[str, Any]:
+    return {
+        "read_options": pa_csv.ReadOptions(
+            column_names=None if layout.header else list(layout.columns), **reading
+        ),
+        "parse_options": pa_csv.ParseOptions(
+            delimiter=layout.delimiter,
+            quote_char='"' if layout.quoted else False,
+            newlines_in_values=layout.quoted,
+        ),
+        "convert_options": pa_csv.ConvertOptions(
+            column_types=layout.columns,
+            include_columns=list(layout.columns),
+            null_values=[],
+            strings_can_be_null=False,
+        ),
+    }
 
 
 def _first_wrong_line(data: bytes, layout: Layout, label: str, error: Exception) -> DataError:

@@ -14,6 +14,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from recsys_moe.schema import ConfigError, DataError
@@ -41,16 +42,19 @@ def fetch(
     ATTEMPTS times with pauses of 1, 2, 4, ... seconds, and by the next call. Raises DataError when
     the file cannot be had or has another checksum; then no file is left.
     """
-    digest = _digest_name(checksum)
+    expected = checksum.lower()
+    digest = {64: "sha256", 32: "md5"}.get(len(expected))
+    if digest is None or set(expected) - set("0123456789abcdef"):
+        raise ConfigError(f"--checksum must be 64 (or, for MD5, 32) hex digits, got {checksum!r}")
     target = folder / (Path(urllib.parse.urlsplit(url).path).name or "download")
-    if target.is_file() and _checksum(target, digest) == checksum.lower():
+    if target.is_file() and _checksum(target, digest) == expected:
         log.info("using %s", target)
         return target
     part = target.with_name(target.name + ".part")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _with_retries(url, part, wait)
-        _verify(part, url, digest, checksum.lower())
+        _verify(part, url, digest, expected)
         part.replace(target)
     except OSError as error:
         raise DataError(f"cannot write {target}: {error.strerror or error}") from None
@@ -78,48 +82,36 @@ def _transfer(url: str, part: Path) -> None:
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
-            resumed = response.status == 206
-            _save(response, part, have if resumed else 0)
+            _save(response, part, have if response.status == 206 else 0)
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # nothing is missing, or the part is of another file
-            return _restart_unless_whole(error, part, have)
-        if error.code in _WORTH_RETRYING:
-            raise _Interrupted(f"the server answered {error.code}") from None
-        raise DataError(f"{url}: the server answered {error.code}; {_BY_HAND}") from None
+        if error.code == 416:  # the part is whole, or of another file: only a new one can tell
+            part.unlink(missing_ok=True)
+        elif error.code not in _WORTH_RETRYING:
+            raise DataError(f"{url}: the server answered {error.code}; {_BY_HAND}") from None
+        raise _Interrupted(f"the server answered {error.code}") from None
     except urllib.error.URLError as error:
-        raise _unreachable(url, error.reason) from None
+        if isinstance(error.reason, ssl.SSLError):
+            raise DataError(
+                f"{url}: the server's certificate was refused ({error.reason}); the publisher's "
+                f"certificate lapses now and then: try again another day, or {_BY_HAND}"
+            ) from None
+        raise _Interrupted(f"no connection ({error.reason})") from None
     except (TimeoutError, ConnectionError, http.client.HTTPException, ssl.SSLError) as error:
         raise _Interrupted(f"the connection broke ({error})") from None
     except ValueError as error:
         raise ConfigError(f"--source {url} is not a usable URL: {error}") from None
 
 
-def _restart_unless_whole(error: urllib.error.HTTPError, part: Path, have: int) -> None:
-    total = error.headers.get("Content-Range", "").rpartition("/")[2]
-    if total != str(have):
-        part.unlink()
-        raise _Interrupted("the partial file did not fit") from None
-
-
 def _save(response: http.client.HTTPResponse, part: Path, have: int) -> None:
     length = response.headers.get("Content-Length")
     total = have + int(length) if length else None
-    with part.open("ab" if have else "wb") as file, _progress(part.stem, total, have) as advance:
+    with part.open("ab" if have else "wb") as file, _progress(part.stem, total) as show:
         while piece := response.read(_PIECE):
             file.write(piece)
-            advance(len(piece))
+            show(file.tell())
         size = file.tell()
     if total is not None and size < total:
         raise _Interrupted(f"got {size} of {total} bytes")
-
-
-def _unreachable(url: str, reason: object) -> Exception:
-    if isinstance(reason, ssl.SSLError):
-        return DataError(
-            f"{url}: the server's certificate was refused ({reason}); the publisher's certificate "
-            f"lapses now and then: try again another day, or {_BY_HAND}"
-        )
-    return _Interrupted(f"no connection ({reason})")
 
 
 def _verify(part: Path, url: str, digest: str, expected: str) -> None:
@@ -132,13 +124,6 @@ def _verify(part: Path, url: str, digest: str, expected: str) -> None:
         )
 
 
-def _digest_name(checksum: str) -> str:
-    names = {64: "sha256", 32: "md5"}
-    if len(checksum) not in names or set(checksum.lower()) - set("0123456789abcdef"):
-        raise ConfigError(f"--checksum must be 64 (or, for MD5, 32) hex digits, got {checksum!r}")
-    return names[len(checksum)]
-
-
 def _checksum(path: Path, name: str) -> str:
     digest = hashlib.new(name, usedforsecurity=False)
     with path.open("rb") as file:
@@ -148,32 +133,22 @@ def _checksum(path: Path, name: str) -> str:
 
 
 @contextmanager
-def _progress(name: str, total: int | None, have: int) -> Iterator[Callable[[int], None]]:
-    """A function to call with the number of bytes that came: a bar, or a line per tenth."""
+def _progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A function to call with the number of bytes that are there: a bar, or a line per tenth."""
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
         columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(name, total=total, completed=have)
-            yield lambda size: bar.update(task, advance=size)
+            task = bar.add_task(name, total=total)
+            yield lambda size: bar.update(task, completed=size)
     else:
-        yield _Lines(name, total, have)
+        yield partial(_log_tenths, name, total, set())
 
 
-class _Lines:
-    """Progress where there is no terminal: one log line per tenth of the file."""
-
-    def __init__(self, name: str, total: int | None, have: int) -> None:
-        self._name, self._total, self._have = name, total, have
-        self._tenths = self._done()
-
-    def __call__(self, size: int) -> None:
-        self._have += size
-        if self._done() > self._tenths:
-            self._tenths = self._done()
-            log.info("%s: %d%% of %d bytes", self._name, 10 * self._tenths, self._total)
-
-    def _done(self) -> int:
-        return 10 * self._have // self._total if self._total else 0
+def _log_tenths(name: str, total: int | None, logged: set[int], size: int) -> None:
+    tenths = 10 * size // total if total else 0
+    if tenths and tenths not in logged:
+        logged.add(tenths)
+        log.info("%s: %d%% of %d bytes", name, 10 * tenths, total)

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_prep.ids import Ints
 from data_prep.read import delimited
 from data_prep.read.raw_files import RawFiles
 from recsys_moe.schema import DataError
@@ -21,13 +20,16 @@ from recsys_moe.schema import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """The whole lines of a file: text columns named by its header."""
+    """The whole lines of a file."""
 
     table: pa.Table
-    number: Ints
-    """Line number of every row, from 1."""
-    broken: int
-    """How many lines do not have the fields of the header."""
+    """Text columns named by the header, and `line`: the number of every line, from 1."""
+    total: int
+    """How many lines there are, with those that do not have the fields of the header."""
+
+    @property
+    def broken(self) -> int:
+        return self.total - len(self.table)
 
 
 def read(files: RawFiles, name: str, columns: dict[str, tuple[str, ...]]) -> Lines:
@@ -36,24 +38,20 @@ def read(files: RawFiles, name: str, columns: dict[str, tuple[str, ...]]) -> Lin
     lines = _lines(files.read(name))
     if len(lines) == 0:
         raise DataError(f"{label}: the file is empty; fetch it again")
-    separator, header = _header(lines[0].as_py())
+    first = lines[0].as_py()
+    separator = ";" if ";" in first else ","
+    header = [name.strip().strip('"') for name in first.split(separator)]
     chosen = {ours: _column(header, names, label) for ours, names in columns.items()}
     return _whole_lines(lines[1:], label, _pattern(header, separator), chosen)
 
 
 def keep(lines: Lines, good: pa.Array, label: str) -> Lines:
     """The rows for which `good` is true; the others are broken lines too."""
-    rows = np.flatnonzero(pc.fill_null(good, False).to_numpy(zero_copy_only=False))
-    dropped = len(lines.table) - len(rows)
-    kept = Lines(
-        table=lines.table.take(pa.array(rows)),
-        number=lines.number[rows],
-        broken=lines.broken + dropped,
-    )
-    total = len(rows) + kept.broken
-    if 2 * kept.broken > total:
+    kept = Lines(table=lines.table.filter(good), total=lines.total)
+    if 2 * kept.broken > kept.total:
         raise DataError(
-            f"{label}: {kept.broken} of {total} lines are broken; is it a file of Book-Crossing?"
+            f"{label}: {kept.broken} of {kept.total} lines are broken; "
+            "is it a file of Book-Crossing?"
         )
     return kept
 
@@ -65,11 +63,6 @@ def _lines(data: bytes) -> pa.Array:
         return pa.array([], type=pa.large_string())
     whole = pa.array([text.decode("utf-8")], type=pa.large_string())
     return pc.utf8_rtrim(pc.split_pattern(whole, "\n").values, "\r")
-
-
-def _header(line: str) -> tuple[str, list[str]]:
-    separator = ";" if ";" in line else ","
-    return separator, [name.strip().strip('"') for name in line.split(separator)]
 
 
 def _pattern(header: list[str], separator: str) -> str:
@@ -90,8 +83,8 @@ def _whole_lines(lines: pa.Array, label: str, pattern: str, columns: dict[str, i
     matches = pc.extract_regex(lines, pattern)
     fields = {name: pc.struct_field(matches, f"f{place}") for name, place in columns.items()}
     table = pa.table({name: _unquoted(field) for name, field in fields.items()})
-    everything = Lines(table=table, number=np.arange(len(lines)) + 2, broken=0)
-    return keep(everything, matches.is_valid(), label)
+    table = table.append_column("line", pa.array(np.arange(len(lines)) + 2))
+    return keep(Lines(table=table, total=len(lines)), matches.is_valid(), label)
 
 
 def _unquoted(field: pa.Array) -> pa.Array:

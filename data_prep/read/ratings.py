@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
 from recsys_moe.schema import Task
 
 
@@ -14,3 +19,11 @@ def rating_tasks(low: float, high: float) -> tuple[Task, Task]:
         Task(name="watch", kind="binary", column="watch", weight=0.9),
         Task(name="rating", kind="regression", column="rating", weight=0.1, low=low, high=high),
     )
+
+
+def rating_labels(rating: NDArray[Any]) -> dict[str, NDArray[np.float32]]:
+    """The labels of both tasks; NaN is a row without a rating."""
+    return {
+        "watch": (~np.isnan(rating)).astype(np.float32),
+        "rating": rating.astype(np.float32),
+    }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from recsys_moe.schema import DataError, Source
@@ -57,17 +59,14 @@ class RawFiles:
         return next((m for m in exact + nested if m in self._members), None)
 
     def _content(self, member: str) -> bytes:
-        try:
-            if self._place.is_dir():
+        if self._place.is_dir():
+            try:
                 return (self._place / member).read_bytes()
-            with zipfile.ZipFile(self._place) as archive:
-                return archive.read(member)
-        except OSError as error:
-            raise DataError(
-                f"{self._place}/{member}: cannot be read: {error.strerror or error}"
-            ) from None
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as e:
-            raise _damaged(self._place, e) from None
+            except OSError as error:
+                reason = error.strerror or error
+                raise DataError(f"{self._place}/{member}: cannot be read: {reason}") from None
+        with _unzipped(self._place) as archive:
+            return archive.read(member)
 
 
 def _members(place: Path) -> frozenset[str]:
@@ -77,12 +76,14 @@ def _members(place: Path) -> frozenset[str]:
         return frozenset(p.relative_to(place).as_posix() for p in files)
     if not place.is_file():
         raise DataError(f"{place} does not exist; --source must name a folder, a zip or a URL")
+    with _unzipped(place) as archive:
+        return frozenset(n for n in archive.namelist() if not n.startswith("__MACOSX"))
+
+
+@contextmanager
+def _unzipped(place: Path) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(place) as archive:
-            return frozenset(n for n in archive.namelist() if not n.startswith("__MACOSX"))
-    except (zipfile.BadZipFile, OSError) as error:
-        raise _damaged(place, error) from None
-
-
-def _damaged(place: Path, error: Exception) -> DataError:
-    return DataError(f"{place} is not a whole zip file ({error}); fetch it again")
+            yield archive
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError) as error:
+        raise DataError(f"{place} is not a whole zip file ({error}); fetch it again") from None

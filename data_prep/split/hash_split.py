@@ -7,15 +7,15 @@ Negatives of a user depend on the user's rows and on the known items.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from data_prep.ids import Ints, sorted_distinct
 from data_prep.rows import Examples, joined, unlabelled
-from data_prep.split import hashing, negatives
-from data_prep.split.hashing import HashedDraws, Hashes
+from data_prep.split import negatives, randomness
+from data_prep.split.negatives import HashedDraws
+from data_prep.split.randomness import Hashes
 from data_prep.split.splits import TEST, TRAIN, VAL, Holdout, Splits
 
 
@@ -26,33 +26,31 @@ class IdHashes(NamedTuple):
     item: Hashes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Placed:
+class Placed(NamedTuple):
     """Rows in the order of their keys, with their splits."""
 
     rows: Examples
     split: Splits
     key: Hashes
-    missing_negatives: int
-
-    def part(self, split: int) -> Examples:
-        return self.rows.take(np.flatnonzero(self.split == split))
 
 
 def place(
     rows: Examples, hashes: IdHashes, *, negative_task: str | None, holdout: Holdout, seed: int
 ) -> Placed:
     """All rows of some users (in the order of the files), their negatives, split and order."""
-    missing = 0
     if negative_task is not None:
-        drawn = _negatives(rows, hashes, negative_task, seed)
-        missing = int((rows.labels[negative_task] != 0).sum()) - len(drawn)
-        rows = joined([rows, drawn])
+        rows = joined([rows, _negatives(rows, hashes, negative_task, seed)])
     pair = (hashes.user[rows.user], hashes.item[rows.item])
-    key = hashing.mix(hashing.key(seed, "order"), *pair)
+    key = randomness.mix(randomness.key(seed, "order"), *pair)
     order = np.argsort(key, kind="stable")
-    split = _split(hashing.mix(hashing.key(seed, "split"), *pair)[order], holdout)
-    return Placed(rows=rows.take(order), split=split, key=key[order], missing_negatives=missing)
+    split = _split(randomness.mix(randomness.key(seed, "split"), *pair)[order], holdout)
+    return Placed(rows.take(order), split, key[order])
+
+
+def missing_negatives(rows: Examples, num_placed: int, task: str | None) -> int:
+    """How many were wanted for `rows` but not there, as users had touched too much."""
+    wanted = 0 if task is None else int((rows.labels[task] != 0).sum())
+    return wanted - (num_placed - len(rows))
 
 
 def _split(hashed: Hashes, holdout: Holdout) -> Splits:
@@ -69,6 +67,6 @@ def _negatives(rows: Examples, hashes: IdHashes, task: str, seed: int) -> Exampl
     user, num_items = np.searchsorted(users, rows.user), len(hashes.item)
     wanted = np.bincount(user[rows.labels[task] != 0], minlength=len(users))
     taken = sorted_distinct(user * num_items + rows.item)
-    draws = HashedDraws(hashing.mix(hashing.key(seed, "negatives"), hashes.user[users]))
+    draws = HashedDraws(randomness.mix(randomness.key(seed, "negatives"), hashes.user[users]))
     keys: Ints = negatives.draw(wanted, taken, num_items, draws)
     return unlabelled(users[keys // num_items], keys % num_items, rows, task)

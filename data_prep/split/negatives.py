@@ -7,38 +7,53 @@ positives. A pair is handled as one number, its key: user * num_items + item.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.ids import Ints, sorted_distinct
+from data_prep.split.randomness import Hashes, mix
 
 GRID_CELLS = 4_000_000
 """Most (user, item) cells weighed at once for heavy users: bounds the memory at 32 MB."""
 
 
-class Draws(Protocol):
-    """Where random items come from."""
-
-    def items(self, left: Ints, num_items: int) -> Ints:
-        """left[u] uniform items for each user u, users ascending."""
-
-    def weights(self, users: Ints, num_items: int) -> NDArray[np.float64]:
-        """(users, items) uniform in [0, 1)."""
-
-
 class OneStream:
-    """Draws for all users, one after the other, from one generator."""
+    """Random items for all users, one after the other, from one generator."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
 
     def items(self, left: Ints, num_items: int) -> Ints:
+        """left[u] uniform items for each user u, users ascending."""
         return self._rng.integers(0, num_items, int(left.sum()))
 
     def weights(self, users: Ints, num_items: int) -> NDArray[np.float64]:
+        """(users, items) uniform in [0, 1)."""
         return self._rng.random((len(users), num_items))
+
+
+class HashedDraws:
+    """The same, where the sequence of each user depends on the user's own key alone."""
+
+    def __init__(self, keys: Hashes) -> None:
+        self._keys = keys
+        self._used = np.zeros(len(keys), dtype=np.int64)
+
+    def items(self, left: Ints, num_items: int) -> Ints:
+        users = np.repeat(np.arange(len(left)), left)
+        place = np.arange(len(users)) - np.repeat(np.cumsum(left) - left, left)
+        number = (self._used[users] + place).astype(np.uint64)
+        self._used += left
+        half = mix(self._keys[users], number) >> np.uint64(32)
+        return np.asarray((half * np.uint64(num_items)) >> np.uint64(32)).astype(np.int64)
+
+    def weights(self, users: Ints, num_items: int) -> NDArray[np.float64]:
+        items = ~np.arange(num_items, dtype=np.uint64)  # far from the numbers of items()
+        return np.asarray((mix(self._keys[users][:, None], items) >> np.uint64(11)) * 2.0**-53)
+
+
+Draws = OneStream | HashedDraws
 
 
 def draw(wanted: Ints, taken: Ints, num_items: int, draws: Draws) -> Ints:

@@ -14,7 +14,6 @@ val, then train, so that no pair is drawn twice and the evaluation gets its full
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -24,10 +23,10 @@ from data_prep import ids
 from data_prep.ids import Ints, sorted_distinct
 from data_prep.options import at_least, one_of
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared, Raw, joined, unlabelled
-from data_prep.split import hash_split, hashing, negatives, splits
-from data_prep.split.hash_split import IdHashes
+from data_prep.split import hash_split, negatives, randomness, splits
+from data_prep.split.hash_split import IdHashes, missing_negatives
 from data_prep.split.negatives import OneStream
-from data_prep.split.streams import stream
+from data_prep.split.randomness import stream
 from recsys_moe.schema import SPLITS, DataError, Task
 
 log = logging.getLogger("recsys_moe.prepare")
@@ -58,32 +57,37 @@ def prepare_rows(
     log.info("%d rows of %d users and %d items", len(rows), len(user_ids), len(item_ids))
     sizes = (len(user_ids), len(item_ids))
     if given is None and protocol == "hash":
-        hashes = IdHashes(hashing.of_ids(user_ids), hashing.of_ids(item_ids))
+        hashes = IdHashes(randomness.of_ids(user_ids), randomness.of_ids(item_ids))
         placed = hash_split.place(
             rows, hashes, negative_task=negative_task, holdout=holdout, seed=seed
         )
-        parts = {name: placed.part(code) for code, name in enumerate(SPLITS)}
+        parts = _parts(placed.rows, placed.split)
     elif given is None and protocol == "paper":
-        parts = _random_parts(
-            rows, raw.tasks, sizes, negative_task=negative_task, holdout=holdout, seed=seed
-        )
-        parts = _shuffled(parts, seed)
+        some = _with_random_negatives(rows, sizes, negative_task, seed) if negative_task else rows
+        classes = _classes(some, raw.tasks)
+        split = splits.stratified(classes, holdout, stream(seed, "split"))
+        parts = _shuffled(_parts(some, split), seed)
     else:
-        split = _ordered_split(raw, rows, protocol) if given is None else given
-        parts = _ordered_parts(rows, split, sizes, task=negative_task, seed=seed)
+        parts = _parts(rows, _ordered_split(raw, rows, protocol) if given is None else given)
+        if negative_task:
+            parts = _with_negatives(parts, sizes, negative_task, seed)
         parts = _shuffled(parts, seed)
+    report = dict(raw.report)
+    if negative_task:
+        placed_rows = sum(map(len, parts.values()))
+        report["missing_negatives"] = missing_negatives(rows, placed_rows, negative_task)
     prepared = Prepared(
         name=raw.name,
         protocol=protocol if given is None else "given",
         vocabulary="all",
         tasks=raw.tasks,
         splits=parts,
-        users=features(raw.users, "user", user_ids),
-        items=features(raw.items, "item", item_ids),
+        users=ids.align(raw.users, "user", user_ids),
+        items=ids.align(raw.items, "item", item_ids),
         seeds={"negatives": seed, "split": seed},
         sources=raw.sources,
         command=command,
-        report={**raw.report, **_shortage(rows, parts, negative_task)},
+        report=report,
         repeats=repeats,
     )
     return prepared if prepared.protocol in ALL_KNOWN else _train_vocabulary(prepared)
@@ -95,25 +99,21 @@ def check_options(protocol: str, seed: int) -> None:
     at_least("--seed", seed, 0)
 
 
-def _random_parts(
-    rows: Examples,
-    tasks: tuple[Task, ...],
-    sizes: tuple[int, int],
-    *,
-    negative_task: str | None,
-    holdout: splits.Holdout,
-    seed: int,
-) -> dict[str, Examples]:
-    if negative_task:
-        taken = sorted_distinct(rows.user * sizes[1] + rows.item)
-        wanted = _positives_per_user(rows, negative_task, sizes[0])
-        keys = negatives.draw(wanted, taken, sizes[1], OneStream(stream(seed, "negatives")))
-        rows = joined([rows, _unlabelled(keys, sizes[1], rows, negative_task)])
+def _with_random_negatives(
+    rows: Examples, sizes: tuple[int, int], task: str, seed: int
+) -> Examples:
+    taken = sorted_distinct(rows.user * sizes[1] + rows.item)
+    wanted = _positives_per_user(rows, task, sizes[0])
+    keys = negatives.draw(wanted, taken, sizes[1], OneStream(stream(seed, "negatives")))
+    return joined([rows, _unlabelled(keys, sizes[1], rows, task)])
+
+
+def _classes(rows: Examples, tasks: tuple[Task, ...]) -> Ints:
+    """The labels of the first binary task; 2 where one is missing, so that its share is kept."""
     binary = next((task.name for task in tasks if task.kind == "binary"), None)
-    classes = np.zeros(len(rows), dtype=np.int64) if binary is None else rows.labels[binary]
-    # A missing label is a class of its own, so that its share is kept as well.
-    classes = np.nan_to_num(classes, nan=2).astype(np.int64)
-    return _parts(rows, splits.stratified(classes, holdout, stream(seed, "split")))
+    if binary is None:
+        return np.zeros(len(rows), dtype=np.int64)
+    return np.nan_to_num(rows.labels[binary], nan=2).astype(np.int64)
 
 
 def _ordered_split(raw: Raw, rows: Examples, protocol: str) -> splits.Splits:
@@ -128,28 +128,13 @@ def _ordered_split(raw: Raw, rows: Examples, protocol: str) -> splits.Splits:
     return splits.leave_last(rows.user, rows.item, rows.timestamp)
 
 
-def _ordered_parts(
-    rows: Examples, split: splits.Splits, sizes: tuple[int, int], *, task: str | None, seed: int
-) -> dict[str, Examples]:
-    parts = _parts(rows, split)
-    return dict(_with_negatives(parts, sizes, task, seed)) if task else parts
-
-
-def _shortage(rows: Examples, parts: dict[str, Examples], task: str | None) -> dict[str, int]:
-    """How many negatives were wanted but not there, because users had touched too much."""
-    if task is None:
-        return {}
-    drawn = sum(map(len, parts.values())) - len(rows)
-    return {"missing_negatives": int((rows.labels[task] != 0).sum()) - drawn}
-
-
 def _parts(rows: Examples, split: splits.Splits) -> dict[str, Examples]:
     return {name: rows.take(np.flatnonzero(split == code)) for code, name in enumerate(SPLITS)}
 
 
 def _with_negatives(
     parts: dict[str, Examples], sizes: tuple[int, int], task: str, seed: int
-) -> Iterator[tuple[str, Examples]]:
+) -> dict[str, Examples]:
     """Every split with its negatives."""
     num_users, num_items = sizes
     taken = [part.user * num_items + part.item for part in parts.values()]
@@ -163,8 +148,10 @@ def _with_negatives(
             taken=sorted_distinct(np.concatenate([*taken, *drawn.values()])),
             draws=OneStream(stream(seed, f"negatives {name}")),
         )
-    for name, part in parts.items():
-        yield name, joined([part, _unlabelled(drawn[name], num_items, part, task)])
+    return {
+        name: joined([part, _unlabelled(drawn[name], num_items, part, task)])
+        for name, part in parts.items()
+    }
 
 
 def _draw_among(
@@ -192,11 +179,6 @@ def _shuffled(parts: dict[str, Examples], seed: int) -> dict[str, Examples]:
         name: parts[name].take(stream(seed, f"order {name}").permutation(len(parts[name])))
         for name in SPLITS
     }
-
-
-def features(table: pa.Table | None, key: str, vocabulary: pa.Array) -> pa.Table:
-    plain = pa.table({key: vocabulary})
-    return plain if table is None else ids.align(table, key, vocabulary)
 
 
 def _train_vocabulary(prepared: Prepared) -> Prepared:

@@ -34,9 +34,9 @@ def stratified(classes: Ints, holdout: Holdout, rng: np.random.Generator) -> Spl
     """
     shuffled = rng.permutation(len(classes))
     counts = np.bincount(classes)
-    rest = allocate(counts, len(classes) - _rounded_up(holdout.test, len(classes)))
+    rest = allocate(counts, len(classes) - math.ceil(holdout.test * len(classes)))
     size = int(rest.sum())
-    train = allocate(rest, size - _rounded_up(holdout.val, size))
+    train = allocate(rest, size - math.ceil(holdout.val * size))
     split = np.full(len(classes), TEST, dtype=np.int8)
     for one in range(len(counts)):
         members = shuffled[classes[shuffled] == one]
@@ -83,7 +83,3 @@ def leave_last(user: Ints, item: Ints, timestamp: Ints) -> Splits:
     split[order[ends - 1]] = TEST
     split[order[ends - 2]] = VAL
     return split
-
-
-def _rounded_up(share: float, size: int) -> int:
-    return math.ceil(share * size)

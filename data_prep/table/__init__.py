@@ -9,7 +9,7 @@ from typing import Literal
 from data_prep.options import at_least, one_of
 from data_prep.split import protocols
 from data_prep.table import engines, memory, stream
-from data_prep.table.spec import Columns, Duplicates, Request, parse_tasks
+from data_prep.table.spec import Duplicates, Request, parse_tasks
 from data_prep.write import writer
 from recsys_moe.schema import SPLITS, ConfigError, Schema
 
@@ -45,7 +45,10 @@ def prepare(
     is Dask's. Raises DataError for unusable data, ConfigError for options.
     """
     request = Request(
-        columns=Columns(user=user, item=item, tasks=parse_tasks(tasks), timestamp=timestamp),
+        user=user,
+        item=item,
+        tasks=parse_tasks(tasks),
+        timestamp=timestamp,
         items=items,
         negatives=negatives,
         duplicates=duplicates,
@@ -54,7 +57,8 @@ def prepare(
     )
     places = _places(input, train, val, test)
     _check_request(request, presplit=input is None)
-    _check_engine(engine, protocol, max_memory_mb, presplit=input is None)
+    at_least("--max-memory-mb", max_memory_mb, 1)
+    _check_engine(engine, protocol, presplit=input is None)
     writer.check_target(Path(out), force)
     if engine == "memory":
         prepared = memory.prepare_rows(places, request, presplit=input is None)
@@ -89,13 +93,12 @@ def _check_request(request: Request, presplit: bool) -> None:
     protocols.check_options(protocol, request.seed)
     if protocol != "paper" and presplit:
         raise ConfigError(f"--protocol {protocol} splits --input; --train, --val, --test are split")
-    if protocol not in protocols.ALL_KNOWN and request.columns.timestamp is None:
+    if protocol not in protocols.ALL_KNOWN and request.timestamp is None:
         raise ConfigError(f"--protocol {protocol} needs --timestamp COLUMN")
 
 
-def _check_engine(engine: str, protocol: str, max_memory_mb: int, presplit: bool) -> None:
+def _check_engine(engine: str, protocol: str, presplit: bool) -> None:
     one_of("--engine", engine, ("memory", *engines.ENGINES))
-    at_least("--max-memory-mb", max_memory_mb, 1)
     if engine == "memory":
         return
     if presplit:

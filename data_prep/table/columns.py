@@ -14,10 +14,35 @@ from data_prep.ids import Ints
 from data_prep.read import delimited
 from data_prep.rows import UNKNOWN_TIME
 from data_prep.table.files import TableFile
+from data_prep.table.spec import Request
 from recsys_moe.schema import DataError, TaskKind
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+LABEL = "label "
+"""Begins the names of the columns with labels, so that a task may have any name."""
+
+
+def rows(file: TableFile, request: Request) -> pa.Table:
+    """`user` and `item` as text, "label NAME" for every task and `timestamp`, of all rows."""
+    if request.timestamp is None:
+        times = np.full(len(file.columns), UNKNOWN_TIME, dtype=np.int64)
+    else:
+        times = timestamps(file, request.timestamp)
+    return pa.table(
+        {
+            "user": ids(file, request.user),
+            "item": ids(file, request.item),
+            **{LABEL + t.name: labels(file, column, t.kind) for t, column in request.tasks},
+            "timestamp": times,
+        }
+    )
+
+
+def labels_of(rows: pa.Table) -> dict[str, NDArray[np.float32]]:
+    """The labels by task of what rows() gave."""
+    names = [name for name in rows.column_names if name.startswith(LABEL)]
+    return {name.removeprefix(LABEL): rows[name].to_numpy() for name in names}
 
 
 def ids(file: TableFile, column: str) -> pa.Array:

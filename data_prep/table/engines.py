@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from data_prep.options import did_you_mean
@@ -29,41 +30,34 @@ def mapper(engine: str, scheduler: str) -> Mapper:
     """
     if engine == "stream":
         return map
-    try:
-        return _on_this_machine(scheduler) if scheduler in LOCAL else _on_a_cluster(scheduler)
-    except ModuleNotFoundError as error:
-        missing = (error.name or "dask").partition(".")[0]
+    here = scheduler in LOCAL
+    if not here and "://" not in scheduler:
         raise ConfigError(
-            f'--engine dask needs {missing}; pip install "recsys-moe[cluster]"'
-        ) from None
+            f"--scheduler must be {', '.join(LOCAL)} or an address like tcp://host:8786, "
+            f"got {scheduler!r}{did_you_mean(scheduler, LOCAL)}"
+        )
+    for needed in ("dask",) if here else ("dask", "distributed"):
+        try:
+            import_module(needed)
+        except ModuleNotFoundError:
+            raise ConfigError(
+                f'--engine dask needs {needed}; pip install "recsys-moe[cluster]"'
+            ) from None
+    return partial(_on_dask, scheduler)
 
 
-def _on_this_machine(scheduler: str) -> Mapper:
+def _on_dask(scheduler: str, function: Task, tasks: Sequence[Any]) -> Iterable[Any]:
     from dask.base import compute
     from dask.delayed import delayed
 
-    def run(function: Task, tasks: Sequence[Any]) -> Iterable[Any]:
-        lazy = delayed(function, pure=False)
-        return list(compute(*(lazy(task) for task in tasks), scheduler=scheduler))
-
-    return run
-
-
-def _on_a_cluster(address: str) -> Mapper:
-    if "://" not in address:
-        raise ConfigError(
-            f"--scheduler must be {', '.join(LOCAL)} or an address like tcp://host:8786, "
-            f"got {address!r}{did_you_mean(address, LOCAL)}"
-        )
+    lazy = [delayed(function, pure=False)(task) for task in tasks]
+    if scheduler in LOCAL:
+        return compute(*lazy, scheduler=scheduler)
     from distributed import Client
 
-    return partial(_gathered, partial(Client, address, timeout=10))
-
-
-def _gathered(connect: Callable[[], Any], function: Task, tasks: Sequence[Any]) -> Iterable[Any]:
     try:
-        client = connect()
+        client = Client(scheduler, timeout=10)
     except OSError as error:
         raise ConfigError(f"--scheduler: no Dask scheduler answers ({error})") from None
     with client:
-        return list(client.gather(client.map(function, tasks, pure=False)))
+        return compute(*lazy)

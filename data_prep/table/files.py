@@ -1,14 +1,18 @@
 """Files of a user's own: CSV, TSV or Parquet, one or a folder of them, read without guessing.
 
+read() gives whole files; read_piece() a Parquet file by row group, a text file from front to back.
+
 Cells of text files stay text, so that an id like 007 keeps its zeros.
 """
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,11 +20,20 @@ import pyarrow.parquet as pq
 
 from data_prep.read import delimited
 from data_prep.read.delimited import Layout
+from recsys_moe.files import sha256_file
 from recsys_moe.schema import DataError, Source
 
 TEXT = {".csv": ",;\t|", ".txt": ",;\t|", ".tsv": "\t", ".tab": "\t"}
 """Suffix -> separators that the file may have; the one most frequent in its header is taken."""
 PARQUET = (".parquet", ".pq")
+ROWS = 1 << 18
+"""Most rows of a Parquet file at once."""
+TEXT_BLOCK = 1 << 23
+"""Bytes of a text file at once."""
+_FEWEST_BYTES = 4
+"""Of a row of text: two ids of one character, a separator and a line break."""
+_MOST_PACKED = 20
+"""How much smaller than its content a .gz is at most, as rows of numbers go."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +42,6 @@ class TableFile:
 
     label: str
     columns: pa.Table
-    source: Source
     text: bytes = b""
     layout: Layout | None = None
     """How `text` is laid out; None for Parquet, or where the text is not at hand."""
@@ -75,53 +87,46 @@ def _suffix(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
+def sources(*places: Path | None) -> tuple[Source, ...]:
+    """Names and hashes of all files at `places`."""
+    paths = [path for place in places if place is not None for path in files_at(Path(place))]
+    return tuple(
+        Source(name=path.name, sha256=sha256_file(path), bytes=path.stat().st_size)
+        for path in paths
+    )
+
+
 def _read_file(path: Path, columns: list[str] | None) -> TableFile:
-    data = _content(path)
-    source = Source(name=path.name, sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
     if is_parquet(path):
-        return TableFile(label=str(path), columns=_parquet(data, path, columns), source=source)
-    text = delimited.utf8(_unpacked(data, path))
+        with parquet(path, columns or []) as file:
+            return TableFile(label=str(path), columns=file.read(columns=columns))
+    text = delimited.utf8(_text(path))
     layout = text_layout(text, path, columns)
     table = delimited.read(text, layout, str(path))
-    return TableFile(label=str(path), columns=table, source=source, text=text, layout=layout)
+    return TableFile(label=str(path), columns=table, text=text, layout=layout)
 
 
-def _content(path: Path) -> bytes:
+def _text(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
-
-
-def _unpacked(data: bytes, path: Path) -> bytes:
-    if not path.name.endswith(".gz"):
-        return data
     try:
-        return gzip.decompress(data)
+        return gzip.decompress(data) if path.name.endswith(".gz") else data
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: is not a whole gzip file ({error})") from None
 
 
-def _parquet(data: bytes, path: Path, columns: list[str] | None) -> pa.Table:
+@contextmanager
+def parquet(path: Path, columns: list[str]) -> Iterator[pq.ParquetFile]:
+    """The file, open. Raises DataError when it is damaged or without one of `columns`."""
     try:
-        file = pq.ParquetFile(pa.BufferReader(data))
-        check_columns(file, path, columns or [])
-        return file.read(columns=columns)
+        with pq.ParquetFile(path) as file:
+            delimited.check_columns(str(path), columns, file.schema_arrow.names)
+            yield file
     except (pa.ArrowException, OSError) as error:
-        raise not_parquet(path, error) from None
-
-
-def check_columns(file: pq.ParquetFile, path: Path, columns: list[str]) -> None:
-    """Raises DataError for the first of `columns` that is missing."""
-    names = file.schema_arrow.names
-    for wanted in columns:
-        if wanted not in names:
-            raise delimited.missing_column(str(path), wanted, names)
-
-
-def not_parquet(path: Path, error: Exception) -> DataError:
-    """The error for a file that is damaged or no Parquet."""
-    return DataError(f"{path}: is not a whole Parquet file ({str(error).splitlines()[0]})")
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path}: is not a whole Parquet file ({reason})") from None
 
 
 def text_layout(text: bytes, path: Path, columns: list[str] | None) -> Layout:
@@ -131,3 +136,66 @@ def text_layout(text: bytes, path: Path, columns: list[str] | None) -> Layout:
     names = delimited.header(text, separator) if columns is None else columns
     kinds = dict.fromkeys(names, pa.string())
     return Layout(separator=separator, columns=kinds, header=True, quoted=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """What one task reads."""
+
+    path: Path
+    group: int | None
+    """Row group of a Parquet file; None: the whole text file."""
+    first: int
+    """Rows of the file before it."""
+    most_rows: int
+    """Exact for Parquet, an upper bound for text."""
+
+
+def pieces(place: Path) -> list[Piece]:
+    """A file, or the files of a folder by name, in pieces. Raises DataError naming the file."""
+    return [piece for path in files_at(place) for piece in _pieces(path)]
+
+
+def _pieces(path: Path) -> Iterator[Piece]:
+    if not is_parquet(path):
+        packed = _MOST_PACKED if path.name.endswith(".gz") else 1
+        rows = path.stat().st_size * packed // _FEWEST_BYTES
+        yield Piece(path=path, group=None, first=0, most_rows=rows)
+        return
+    with parquet(path, []) as file:
+        sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
+    for group, (rows, end) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
+        yield Piece(path=path, group=group, first=end - rows, most_rows=rows)
+
+
+def read_piece(piece: Piece, columns: list[str]) -> Iterator[TableFile]:
+    """The rows of a piece, some at a time; a row is named by its number in the file."""
+    first = piece.first
+    for batch in (
+        _parquet_rows(piece, columns) if piece.group is not None else _text_rows(piece, columns)
+    ):
+        table = pa.Table.from_batches([batch])
+        yield TableFile(label=str(piece.path), columns=table, first=first)
+        first += len(table)
+
+
+def _parquet_rows(piece: Piece, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    with parquet(piece.path, columns) as file:
+        yield from file.iter_batches(ROWS, row_groups=[piece.group], columns=columns)
+
+
+def _text_rows(piece: Piece, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    path = piece.path
+    packing = "gzip" if path.name.endswith(".gz") else None
+    try:
+        with pa.input_stream(str(path), compression=packing) as stream:
+            head = stream.read(TEXT_BLOCK)
+        layout = text_layout(head, path, columns)
+        delimited.check_columns(str(path), columns, delimited.header(head, layout.separator))
+        with pa.input_stream(str(path), compression=packing) as stream:
+            yield from delimited.batches(stream, layout, TEXT_BLOCK)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"{path}: cannot be read in pieces ({reason}); --engine memory tells the line"
+        ) from None

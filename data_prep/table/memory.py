@@ -14,7 +14,8 @@ from data_prep.split import protocols
 from data_prep.table import columns as table_columns
 from data_prep.table import files as table_files
 from data_prep.table.files import TableFile
-from data_prep.table.spec import Duplicates, Request, item_features, times
+from data_prep.table.items import item_features
+from data_prep.table.spec import Request
 from recsys_moe.schema import DataError
 
 
@@ -23,66 +24,54 @@ def prepare_rows(places: list[Path], request: Request, *, presplit: bool) -> Pre
 
     Raises DataError for a file or a cell that cannot be used.
     """
-    parts = [table_files.read(place, request.columns.names()) for place in places]
-    given = np.repeat(np.arange(len(parts), dtype=np.int8), [_rows(part) for part in parts])
+    parts = [table_files.read(place, request.columns) for place in places]
+    sizes = [sum(len(file.columns) for file in part) for part in parts]
     files = [file for part in parts for file in part]
-    raw, kept = _distinct(_raw(files, request), files, request.duplicates)
+    raw, kept = _distinct(_raw(files, places, request), files, request)
     return protocols.prepare_rows(
         raw,
         protocol=request.protocol,
         seed=request.seed,
         command=request.command,
         negative_task=request.negative_task,
-        given=given[kept] if presplit else None,
+        given=np.repeat(np.arange(len(parts), dtype=np.int8), sizes)[kept] if presplit else None,
         repeats=request.duplicates == "keep",
     )
 
 
-def _rows(files: list[TableFile]) -> int:
-    return sum(len(file.columns) for file in files)
-
-
-def _raw(files: list[TableFile], request: Request) -> Raw:
-    columns = request.columns
-
-    def joined(column: str) -> pa.Array:
-        return pa.concat_arrays([table_columns.ids(file, column) for file in files])
-
-    if _rows(files) == 0:
+def _raw(files: list[TableFile], places: list[Path], request: Request) -> Raw:
+    rows = pa.concat_tables([table_columns.rows(file, request) for file in files])
+    if len(rows) == 0:
         raise DataError(f"{files[0].label}: has no rows")
-    features, extra = item_features(request.items, columns.item)
     return Raw(
         name="table",
-        user=ids.integers_if_canonical(joined(columns.user)),
-        item=ids.integers_if_canonical(joined(columns.item)),
-        labels={
-            task.name: np.concatenate([table_columns.labels(f, column, task.kind) for f in files])
-            for task, column in columns.tasks
-        },
-        timestamp=np.concatenate([times(file, columns.timestamp) for file in files]),
-        tasks=tuple(task for task, _ in columns.tasks),
+        user=ids.integers_if_canonical(rows["user"]),
+        item=ids.integers_if_canonical(rows["item"]),
+        labels=table_columns.labels_of(rows),
+        timestamp=rows["timestamp"].to_numpy(),
+        tasks=tuple(task for task, _ in request.tasks),
         file=files[0].label if len(files) == 1 else "the files",
-        items=features,
-        sources=tuple(file.source for file in [*files, *extra]),
+        items=item_features(request.items, request.item),
+        sources=table_files.sources(*places, request.items),
     )
 
 
-def _distinct(raw: Raw, files: list[TableFile], duplicates: Duplicates) -> tuple[Raw, Ints]:
+def _distinct(raw: Raw, files: list[TableFile], request: Request) -> tuple[Raw, Ints]:
     """`raw` with one row per pair, or as it is with `keep`; and which rows these are."""
-    everything = np.arange(len(raw.timestamp))
-    if duplicates == "keep":
-        return raw, everything
     (user, _), (item, item_ids) = ids.encode(raw.user), ids.encode(raw.item)
-    rows = ids.one_per_value(user * len(item_ids) + item, last=duplicates == "last")
-    dropped = len(everything) - len(rows)
-    if dropped and duplicates == "error":
-        again = int(np.setdiff1d(everything, rows)[0])
-        raise DataError(
-            f"{_place(files, again)}: user {raw.user[again].as_py()!r} and item "
-            f"{raw.item[again].as_py()!r} have a row before; {dropped} such rows; "
-            "pass --duplicates first, last or keep"
+    pairs = user * len(item_ids) + item
+
+    def repeated(row: int) -> str:
+        more = len(pairs) - len(ids.sorted_distinct(pairs))
+        return (
+            f"{_place(files, row)}: user {raw.user[row].as_py()!r} and item "
+            f"{raw.item[row].as_py()!r} have a row before; {more} such rows"
         )
-    return raw.take(rows, dropped_repeats=dropped), rows
+
+    rows = request.distinct(pairs, repeated)
+    if request.duplicates == "keep":
+        return raw, rows
+    return raw.take(rows, dropped_repeats=len(pairs) - len(rows)), rows
 
 
 def _place(files: list[TableFile], row: int) -> str:

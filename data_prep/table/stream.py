@@ -13,23 +13,19 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
-
+from data_prep import ids
 from data_prep.rows import Prepared
-from data_prep.split import protocols
-from data_prep.table import chunks
+from data_prep.table import files as table_files
 from data_prep.table import tasks as table_tasks
 from data_prep.table.engines import Mapper
-from data_prep.table.files import TableFile, files_at
-from data_prep.table.spec import Request, item_features
-from data_prep.table.tasks import Done, Job, Seen
+from data_prep.table.items import item_features
+from data_prep.table.spec import Request
+from data_prep.table.tasks import Counts, Job, Seen
 from data_prep.write import writer
-from recsys_moe.files import sha256_file
-from recsys_moe.schema import SPLITS, ConfigError, DataError, Schema, Source
+from recsys_moe.schema import SPLITS, ConfigError, DataError, Schema
 
 log = logging.getLogger("recsys_moe.prepare")
 ROW_BYTES = 1024
@@ -47,18 +43,28 @@ def prepare(
     force: bool,
 ) -> Schema:
     """As `table.prepare`, whose arguments these are. Raises DataError and ConfigError."""
-    pieces = chunks.pieces(place)
+    pieces = table_files.pieces(place)
     job = Job(
         request=request,
         folder=out.resolve().parent / f".{out.name}.rows-{os.getpid()}",
         bins=_bins(sum(piece.most_rows for piece in pieces), max_memory_mb),
     )
-    about_items = item_features(request.items, request.columns.item)
+    features = item_features(request.items, request.item)
     try:
         seen = _seen(job, place, pieces, mapper)
         done = list(mapper(partial(table_tasks.place_bin, job), range(job.bins)))
-        prepared = replace(
-            _prepared(request, place, seen, about_items), report=_report(request, done)
+        prepared = Prepared(
+            name="table",
+            protocol="hash",
+            vocabulary="all",
+            tasks=tuple(task for task, _ in request.tasks),
+            splits={},
+            users=ids.align(None, "user", seen.users),
+            items=ids.align(features, "item", seen.items),
+            seeds={"negatives": request.seed, "split": request.seed},
+            sources=table_files.sources(place, request.items),
+            command=request.command,
+            report=_report(request, done),
         )
         blocks = {name: table_tasks.blocks(job, name) for name in SPLITS}
         return writer.write_blocks(prepared, blocks, out, timed=seen.timed, force=force)
@@ -78,45 +84,19 @@ def _bins(most_rows: int, max_memory_mb: int) -> int:
     return max(1, bins)
 
 
-def _seen(job: Job, place: Path, pieces: list[chunks.Piece], mapper: Mapper) -> Seen:
+def _seen(job: Job, place: Path, pieces: list[table_files.Piece], mapper: Mapper) -> Seen:
     """Pass 1: users and items in the order of their indices, rows, and whether any has a time."""
     tasks = list(enumerate(pieces))
     seen = table_tasks.merge(mapper(partial(table_tasks.set_aside, job), tasks))
     if seen.rows == 0:
-        raise DataError(f"{files_at(place)[0]}: has no rows")
+        raise DataError(f"{table_files.files_at(place)[0]}: has no rows")
     users = table_tasks.save_ids(job, "users", seen.users)
     items = table_tasks.save_ids(job, "items", seen.items)
     log.info("%d rows of %d users and %d items", seen.rows, len(users), len(items))
     return seen._replace(users=users, items=items)
 
 
-def _prepared(
-    request: Request, place: Path, seen: Seen, about_items: tuple[pa.Table | None, list[TableFile]]
-) -> Prepared:
-    """Everything but the rows and the report."""
-    features, files = about_items
-    return Prepared(
-        name="table",
-        protocol="hash",
-        vocabulary="all",
-        tasks=tuple(task for task, _ in request.columns.tasks),
-        splits={},
-        users=protocols.features(None, "user", seen.users),
-        items=protocols.features(features, "item", seen.items),
-        seeds={"negatives": request.seed, "split": request.seed},
-        sources=(*map(_source, files_at(place)), *(file.source for file in files)),
-        command=request.command,
-        report={},
-    )
-
-
-def _report(request: Request, done: list[Done]) -> dict[str, int]:
-    dropped = sum(one.dropped_repeats for one in done)
-    report = {} if request.duplicates == "keep" else {"dropped_repeats": dropped}
-    if request.negative_task is not None:
-        report["missing_negatives"] = sum(one.missing_negatives for one in done)
-    return report
-
-
-def _source(path: Path) -> Source:
-    return Source(name=path.name, sha256=sha256_file(path), bytes=path.stat().st_size)
+def _report(request: Request, done: list[Counts]) -> Counts:
+    names = [] if request.duplicates == "keep" else ["dropped_repeats"]
+    names += ["missing_negatives"] if request.negative_task else []
+    return {name: sum(counts.get(name, 0) for counts in done) for name in names}

@@ -13,21 +13,21 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import feather
 
 from data_prep import ids
 from data_prep.rows import UNKNOWN_TIME, Examples
-from data_prep.split import hash_split, hashing, splits
+from data_prep.split import hash_split, randomness, splits
 from data_prep.split.hash_split import IdHashes, Placed
-from data_prep.table import chunks
 from data_prep.table import columns as table_columns
-from data_prep.table.chunks import Piece
-from data_prep.table.files import TableFile
-from data_prep.table.spec import Columns, Duplicates, Request, times
-from data_prep.table.spill import SpillFile, read_bin
-from recsys_moe.schema import SPLITS, DataError
+from data_prep.table import files as table_files
+from data_prep.table.columns import LABEL
+from data_prep.table.files import Piece, TableFile
+from data_prep.table.spec import Request
+from data_prep.table.spill import read_bin, write_bins
+from recsys_moe.schema import SPLITS
 
-LABEL = "label "
-"""Begins the names of the columns with labels, so that a task may have any name."""
+Counts = dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,38 +49,22 @@ class Seen(NamedTuple):
     timed: bool
 
 
-class Done(NamedTuple):
-    """Of one bin: rows dropped because their pair was there, negatives that were not there."""
-
-    dropped_repeats: int
-    missing_negatives: int
-
-
 def set_aside(job: Job, numbered: tuple[int, Piece]) -> Seen:
     """Pass 1 for one piece."""
     number, piece = numbered
-    seen = []
-    with SpillFile(job.folder / "by-user" / f"{number:06d}.arrow", job.bins) as spilled:
-        for file in chunks.read(piece, job.request.columns.names()):
-            rows = _checked(file, job.request.columns)
-            coded = rows.column(0).dictionary_encode()
-            hashes = hashing.of_ids(coded.dictionary)[coded.indices.to_numpy()]
-            spilled.add(rows, (hashes % np.uint64(job.bins)).astype(np.int64))
-            timed = bool((rows["timestamp"].to_numpy() != UNKNOWN_TIME).any())
-            seen.append(Seen(coded.dictionary, pc.unique(rows.column(1)), len(rows), timed))
-    return merge(seen)
+    return merge(
+        _set_aside(job, file, job.folder / "by-user" / f"{number:06d}-{part:06d}.arrow")
+        for part, file in enumerate(table_files.read_piece(piece, job.request.columns))
+    )
 
 
-def _checked(file: TableFile, columns: Columns) -> pa.RecordBatch:
-    """Ids as text, labels (NaN: missing) and times of some rows."""
-    values = {
-        "user": table_columns.ids(file, columns.user),
-        "item": table_columns.ids(file, columns.item),
-    }
-    for task, column in columns.tasks:
-        values[LABEL + task.name] = table_columns.labels(file, column, task.kind)
-    values["timestamp"] = times(file, columns.timestamp)
-    return pa.RecordBatch.from_pydict({name: pa.array(value) for name, value in values.items()})
+def _set_aside(job: Job, file: TableFile, path: Path) -> Seen:
+    rows = table_columns.rows(file, job.request)
+    coded = rows["user"].combine_chunks().dictionary_encode()
+    hashes = randomness.of_ids(coded.dictionary)[coded.indices.to_numpy()]
+    write_bins(rows, (hashes % np.uint64(job.bins)).astype(np.int64), path, job.bins)
+    timed = bool((rows["timestamp"].to_numpy() != UNKNOWN_TIME).any())
+    return Seen(coded.dictionary, pc.unique(rows["item"]), len(rows), timed)
 
 
 def merge(parts: Iterable[Seen]) -> Seen:
@@ -100,25 +84,33 @@ def save_ids(job: Job, name: str, text: pa.Array) -> pa.Array:
     """The ids in ascending order; kept with their hashes where every task finds them."""
     known = ids.integers_if_canonical(text)
     known = known.take(pc.sort_indices(known))
-    table = pa.table({"id": known.cast(pa.string()), "hash": hashing.of_ids(known)})
-    with pa.ipc.new_file(str(job.folder / f"{name}.arrow"), table.schema) as file:
-        file.write_table(table)
+    table = pa.table({"id": known.cast(pa.string()), "hash": randomness.of_ids(known)})
+    job.folder.mkdir(exist_ok=True)
+    feather.write_feather(table, job.folder / f"{name}.arrow")
     return known
 
 
-def _load_ids(job: Job, name: str) -> pa.Table:
-    with pa.OSFile(str(job.folder / f"{name}.arrow")) as file:
-        return pa.ipc.open_file(file).read_all().combine_chunks()
-
-
-def place_bin(job: Job, number: int) -> Done:
-    """Pass 2 for the users of one bin."""
-    table = read_bin(sorted((job.folder / "by-user").iterdir()), number, job.bins)
+def place_bin(job: Job, number: int) -> Counts:
+    """Pass 2 for the users of one bin: what there is to report of it."""
+    table = read_bin(job.folder / "by-user", number)
     if table is None or len(table) == 0:
-        return Done(0, 0)
-    users, items = (_load_ids(job, name) for name in ("users", "items"))
-    rows = _indexed(table, users["id"], items["id"])
-    kept = _distinct(rows, users["id"], items["id"], job.request.duplicates)
+        return {}
+    users, items = (
+        feather.read_table(job.folder / f"{name}.arrow").combine_chunks()
+        for name in ("users", "items")
+    )
+    rows = Examples(
+        user=_index(table["user"], users["id"]),
+        item=_index(table["item"], items["id"]),
+        labels=table_columns.labels_of(table),
+        timestamp=table["timestamp"].to_numpy(),
+    )
+
+    def repeated(row: int) -> str:
+        user, item = users["id"][int(rows.user[row])], items["id"][int(rows.item[row])]
+        return f"user {user.as_py()!r} and item {item.as_py()!r} have several rows"
+
+    kept = rows.take(job.request.distinct(rows.user * len(items) + rows.item, repeated))
     placed = hash_split.place(
         kept,
         IdHashes(users["hash"].to_numpy(), items["hash"].to_numpy()),
@@ -128,66 +120,31 @@ def place_bin(job: Job, number: int) -> Done:
     )
     for code, split in enumerate(SPLITS):
         _keep_placed(job, placed, code, job.folder / split / f"{number:06d}.arrow")
-    return Done(len(rows) - len(kept), placed.missing_negatives)
+    missing = hash_split.missing_negatives(kept, len(placed.rows), job.request.negative_task)
+    return {"dropped_repeats": len(rows) - len(kept), "missing_negatives": missing}
 
 
-def _indexed(table: pa.Table, users: pa.ChunkedArray, items: pa.ChunkedArray) -> Examples:
-    def index(name: str, known: pa.ChunkedArray) -> ids.Ints:
-        codes = pc.index_in(table[name], value_set=known)
-        return np.asarray(codes.to_numpy()).astype(np.int64)
-
-    return _examples(table, index("user", users), index("item", items))
-
-
-def _examples(table: pa.Table, user: ids.Ints, item: ids.Ints) -> Examples:
-    labels = [name for name in table.column_names if name.startswith(LABEL)]
-    return Examples(
-        user=user,
-        item=item,
-        labels={name.removeprefix(LABEL): table[name].to_numpy() for name in labels},
-        timestamp=table["timestamp"].to_numpy(),
-    )
-
-
-def _distinct(
-    rows: Examples, users: pa.ChunkedArray, items: pa.ChunkedArray, duplicates: Duplicates
-) -> Examples:
-    """One row per pair, or all of them with `keep`."""
-    if duplicates == "keep":
-        return rows
-    pairs = rows.user * len(items) + rows.item
-    kept = ids.one_per_value(pairs, last=duplicates == "last")
-    if duplicates == "error" and len(kept) < len(rows):
-        again = int(np.setdiff1d(np.arange(len(rows)), kept)[0])
-        user, item = users[int(rows.user[again])], items[int(rows.item[again])]
-        raise DataError(
-            f"user {user.as_py()!r} and item {item.as_py()!r} have several rows; "
-            "pass --duplicates first, last or keep"
-        )
-    return rows.take(kept)
+def _index(text: pa.ChunkedArray, known: pa.ChunkedArray) -> ids.Ints:
+    return np.asarray(pc.index_in(text, value_set=known).to_numpy()).astype(np.int64)
 
 
 def _keep_placed(job: Job, placed: Placed, split: int, path: Path) -> None:
-    part, key = placed.part(split), placed.key[placed.split == split]
-    columns = {LABEL + name: pa.array(label) for name, label in part.labels.items()}
-    rows = pa.RecordBatch.from_pydict(
-        {
-            "user": pa.array(part.user),
-            "item": pa.array(part.item),
-            **columns,
-            "timestamp": pa.array(part.timestamp),
-            "key": pa.array(key),
-        }
-    )
+    chosen = np.flatnonzero(placed.split == split)
+    part, key = placed.rows.take(chosen), placed.key[chosen]
+    labels = {LABEL + name: label for name, label in part.labels.items()}
+    columns = {"user": part.user, "item": part.item, **labels, "timestamp": part.timestamp}
     ranges = ((key >> np.uint64(32)) * np.uint64(job.bins)) >> np.uint64(32)
-    with SpillFile(path, job.bins) as spilled:
-        spilled.add(rows, ranges.astype(np.int64))
+    write_bins(pa.table({**columns, "key": key}), ranges.astype(np.int64), path, job.bins)
 
 
 def blocks(job: Job, split: str) -> Iterator[Examples]:
     """Pass 3: the rows of a split in their order, range by range."""
-    paths = sorted((job.folder / split).glob("*.arrow"))
     for number in range(job.bins):
-        if (table := read_bin(paths, number, job.bins)) is not None:
-            rows = _examples(table, table["user"].to_numpy(), table["item"].to_numpy())
-            yield rows.take(np.argsort(table["key"].to_numpy(), kind="stable"))
+        if (table := read_bin(job.folder / split, number)) is not None:
+            table = table.sort_by("key")
+            yield Examples(
+                user=table["user"].to_numpy(),
+                item=table["item"].to_numpy(),
+                labels=table_columns.labels_of(table),
+                timestamp=table["timestamp"].to_numpy(),
+            )

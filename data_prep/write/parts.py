@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,48 +18,29 @@ ROWS_PER_GROUP = 1 << 20
 FORMAT = {"compression": "zstd", "version": "2.6"}
 
 
-class Parts:
-    """Cuts tables into row groups and parts of fixed sizes, whatever sizes they come in."""
+def write_parts(tables: Iterable[pa.Table], folder: Path) -> None:
+    """Row groups and parts of fixed sizes, whatever sizes the tables have."""
+    groups = _groups(tables)
+    for number, first in enumerate(groups):
+        folder.mkdir(exist_ok=True)
+        path = folder / f"part-{number:05d}.parquet"
+        with pq.ParquetWriter(path, first.schema, **FORMAT) as writer:
+            for group in chain([first], islice(groups, ROWS_PER_PART // ROWS_PER_GROUP - 1)):
+                writer.write_table(group.combine_chunks(), row_group_size=ROWS_PER_GROUP)
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._waiting: list[pa.Table] = []
-        self._writer: Any = None
-        self._files = 0
-        self._rows_in_part = 0
 
-    def __enter__(self) -> Parts:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *unused: object) -> None:
-        if kind is None and self._waiting:
-            self._write_group(pa.concat_tables(self._waiting))
-        if self._writer is not None:
-            self._writer.close()
-
-    def add(self, table: pa.Table) -> None:
-        self._waiting.append(table)
-        if sum(map(len, self._waiting)) < ROWS_PER_GROUP:
-            return
-        rows = pa.concat_tables(self._waiting)
-        whole = len(rows) // ROWS_PER_GROUP * ROWS_PER_GROUP
-        for start in range(0, whole, ROWS_PER_GROUP):
-            self._write_group(rows.slice(start, ROWS_PER_GROUP))
-        self._waiting = [rows.slice(whole)] if whole < len(rows) else []
-
-    def _write_group(self, rows: pa.Table) -> None:
-        if self._writer is None or self._rows_in_part >= ROWS_PER_PART:
-            self._writer = self._next_part(rows.schema)
-        self._writer.write_table(rows.combine_chunks(), row_group_size=ROWS_PER_GROUP)
-        self._rows_in_part += len(rows)
-
-    def _next_part(self, schema: pa.Schema) -> Any:
-        if self._writer is not None:
-            self._writer.close()
-        self._folder.mkdir(exist_ok=True)
-        path = self._folder / f"part-{self._files:05d}.parquet"
-        self._files, self._rows_in_part = self._files + 1, 0
-        return pq.ParquetWriter(path, schema, **FORMAT)
+def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in tables of ROWS_PER_GROUP rows; the last one may have fewer."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(map(len, waiting)) >= ROWS_PER_GROUP:
+            rows = pa.concat_tables(waiting)
+            whole = len(rows) // ROWS_PER_GROUP * ROWS_PER_GROUP
+            yield from (rows.slice(n, ROWS_PER_GROUP) for n in range(0, whole, ROWS_PER_GROUP))
+            waiting = [rows.slice(whole)] if whole < len(rows) else []
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 def split_table(part: Examples, tasks: tuple[Task, ...], timed: bool) -> pa.Table:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep import ids
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
-from data_prep.write.parts import Parts, split_table, write_table
+from data_prep.write.parts import split_table, write_parts, write_table
 from recsys_moe.files import replacing_folder
 from recsys_moe.schema import SCHEMA_FILE, SPLITS, ConfigError, DataError, Feature, Schema, Task
 
@@ -46,7 +43,7 @@ def write(prepared: Prepared, out: Path, *, force: bool = False) -> Schema:
         _check_rows(len(part), name)
         _check_block(part, prepared, name)
     if not prepared.repeats:
-        check_pairs(list(parts.values()), (len(prepared.users), len(prepared.items)))
+        _check_pairs(prepared)
     timed = any((part.timestamp != UNKNOWN_TIME).any() for part in parts.values())
     blocks = {name: [part] for name, part in parts.items()}
     return write_blocks(prepared, blocks, out, timed=timed, force=force)
@@ -80,42 +77,40 @@ def write_blocks(
     return schema
 
 
-@dataclass
 class _Counts:
     """Of one split: rows, and per task the labelled rows with their sum and ones."""
 
-    rows: int = 0
-    labelled: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    total: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    ones: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    def __init__(self, tasks: tuple[Task, ...]) -> None:
+        self.rows = 0
+        self._labels = {task.name: np.zeros(3) for task in tasks}
 
     def add(self, part: Examples) -> None:
         self.rows += len(part)
         for name, labels in part.labels.items():
             known = labels[~np.isnan(labels)].astype(np.float64)
-            self.labelled[name] += len(known)
-            self.total[name] += float(known.sum())
-            self.ones[name] += int((known == 1).sum())
+            self._labels[name] += (len(known), known.sum(), (known == 1).sum())
 
     def of(self, task: Task) -> dict[str, float]:
         """Over the labelled rows; the mean of none is given as 0."""
-        labelled = self.labelled[task.name]
-        mean = self.total[task.name] / labelled if labelled else 0.0
-        counts: dict[str, float] = {"labelled": labelled, "mean": mean}
-        return counts | ({"positive": self.ones[task.name]} if task.kind == "binary" else {})
+        labelled, total, ones = self._labels[task.name].tolist()
+        counts = {"labelled": int(labelled), "mean": total / labelled if labelled else 0.0}
+        return counts | ({"positive": int(ones)} if task.kind == "binary" else {})
 
 
 def _write_split(
     blocks: Iterable[Examples], prepared: Prepared, folder: Path, *, timed: bool
 ) -> _Counts:
-    name, counts = folder.name, _Counts()
-    with Parts(folder) as parts:
+    counts = _Counts(prepared.tasks)
+
+    def tables() -> Iterator[pa.Table]:
         for block in blocks:
             if len(block):
-                _check_block(block, prepared, name)
+                _check_block(block, prepared, folder.name)
                 counts.add(block)
-                parts.add(split_table(block, prepared.tasks, timed))
-    _check_rows(counts.rows, name)
+                yield split_table(block, prepared.tasks, timed)
+
+    write_parts(tables(), folder)
+    _check_rows(counts.rows, folder.name)
     return counts
 
 
@@ -125,18 +120,16 @@ def _check_rows(rows: int, split: str) -> None:
 
 
 def _check_block(block: Examples, prepared: Prepared, split: str) -> None:
-    _check_indices(block, (len(prepared.users), len(prepared.items)), split)
-    for task in prepared.tasks:
-        _check_labels(block.labels[task.name], task, split)
-
-
-def _check_indices(part: Examples, sizes: tuple[int, int], split: str) -> None:
-    for column, index, size in zip(("user", "item"), (part.user, part.item), sizes, strict=True):
+    """Raises DataError for an index or a label that is out of its range."""
+    for column, index in (("user", block.user), ("item", block.item)):
+        size = len(prepared.users if column == "user" else prepared.items)
         if index.min() < 0 or index.max() > size:
             raise DataError(
                 f"{split}: {column}_index must be in 0..{size}, "
                 f"got {index.min()}..{index.max()}; please report this"
             )
+    for task in prepared.tasks:
+        _check_labels(block.labels[task.name], task, split)
 
 
 def _check_labels(labels: NDArray[np.float32], task: Task, split: str) -> None:
@@ -152,20 +145,20 @@ def _check_labels(labels: NDArray[np.float32], task: Task, split: str) -> None:
         raise DataError(f"{split}: label {task.name!r} must be {rule}, got {wrong[0]:g}")
 
 
-def check_pairs(parts: list[Examples], sizes: tuple[int, int]) -> None:
+def _check_pairs(prepared: Prepared) -> None:
     """Raises DataError for a pair that is there twice, within a part or across.
 
     Ids without an index of their own share one and cannot tell.
     """
-    known = [(part.user < sizes[0]) & (part.item < sizes[1]) for part in parts]
+    num_users, num_items = len(prepared.users), len(prepared.items)
     keys = [
-        part.user[rows] * sizes[1] + part.item[rows]
-        for part, rows in zip(parts, known, strict=True)
+        (part.user * num_items + part.item)[(part.user < num_users) & (part.item < num_items)]
+        for part in prepared.splits.values()
     ]
     ordered = np.sort(np.concatenate(keys))
     again = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(again):
-        user, item = divmod(int(ordered[again[0]]), sizes[1])
+        user, item = divmod(int(ordered[again[0]]), num_items)
         raise DataError(
             f"{len(again)} (user, item) pairs have more than one row, first user_index {user} "
             f"with item_index {item}; leave one row per pair"
@@ -193,14 +186,17 @@ def _schema(prepared: Prepared, counts: dict[str, _Counts]) -> Schema:
 
 
 def _feature(name: str, table: pa.Table) -> Feature:
-    raw = table[name]
-    return Feature(name=name, column=f"{name}_index", size=len(raw), id_type=ids.id_type(raw))
+    return Feature(
+        name=name,
+        column=f"{name}_index",
+        size=len(table),
+        id_type="int64" if pa.types.is_integer(table[name].type) else "string",
+    )
 
 
 def _write_ids(prepared: Prepared, schema: Schema, folder: Path) -> None:
     for name, known in (("user", prepared.users), ("item", prepared.items)):
         index = pa.array(np.arange(len(known), dtype=np.int32))
         plain = known.add_column(1, f"{name}_index", index).replace_schema_metadata(None)
-        path = folder / f"{name}s.parquet"
-        write_table(plain, path)
+        write_table(plain, folder / f"{name}s.parquet")
     (folder / SCHEMA_FILE).write_text(schema.to_json(), encoding="utf-8")

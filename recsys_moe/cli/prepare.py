@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
@@ -38,23 +38,11 @@ def movielens(
     partial: Annotated[
         bool, typer.Option("--partial", help="Accept a subset of the published ratings.")
     ] = False,
-    overwrite: Overwrite = False,
+    force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """MovieLens: watch (rated, against sampled negatives) and rating."""
-    from data_prep.movielens import prepare
-
-    schema = prepare(
-        variant,
-        source,
-        out,
-        protocol=protocol,
-        seed=seed,
-        force=overwrite,
-        checksum=checksum,
-        partial=partial,
-    )
-    _print(schema, out, as_json)
+    _prepare("movielens", locals())
 
 
 @app.command()
@@ -73,26 +61,11 @@ def books(
     ] = "all",
     repair_isbn: Annotated[bool, typer.Option("--repair-isbn", help="Unify ISBNs.")] = False,
     seed: Seed = 0,
-    overwrite: Overwrite = False,
+    force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Book-Crossing: watch (explicit against implicit record) and rating."""
-    from data_prep.books import prepare
-
-    schema = prepare(
-        source,
-        out,
-        min_user=min_user,
-        min_item=min_item,
-        strict=strict,
-        order=order,
-        passes=passes,
-        rows=rows,
-        repair_isbn=repair_isbn,
-        seed=seed,
-        force=overwrite,
-    )
-    _print(schema, out, as_json)
+    _prepare("books", locals())
 
 
 @app.command()
@@ -100,8 +73,8 @@ def table(
     out: Out,
     user: Annotated[str, typer.Option(help="Column with user ids.")],
     item: Annotated[str, typer.Option(help="Column with item ids.")],
-    task: Annotated[list[str], typer.Option(help=f"NAME:KIND=COLUMN, kind {KINDS}.")],
-    input_: Annotated[
+    tasks: Annotated[list[str], typer.Option("--task", help=f"NAME:KIND=COLUMN, kind {KINDS}.")],
+    input: Annotated[
         Path | None, typer.Option("--input", help="CSV, TSV or Parquet file or folder to split.")
     ] = None,
     train: Annotated[Path | None, typer.Option(help="Training rows, already split.")] = None,
@@ -129,33 +102,11 @@ def table(
         str, typer.Option(help="Dask's: processes, threads, synchronous or tcp://HOST:PORT.")
     ] = "processes",
     seed: Seed = 0,
-    overwrite: Overwrite = False,
+    force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Any table of interactions with label columns of your own."""
-    from data_prep.table import prepare
-
-    schema = prepare(
-        out,
-        input=input_,
-        train=train,
-        val=val,
-        test=test,
-        user=user,
-        item=item,
-        tasks=task,
-        timestamp=timestamp,
-        items=items,
-        negatives=negatives,
-        duplicates=duplicates,
-        protocol=protocol,
-        engine=engine,
-        max_memory_mb=max_memory_mb,
-        scheduler=scheduler,
-        seed=seed,
-        force=overwrite,
-    )
-    _print(schema, out, as_json)
+    _prepare("table", locals())
 
 
 @app.command()
@@ -166,22 +117,11 @@ def synthetic(
     interactions: Annotated[int, typer.Option(min=10)] = 60_000,
     experts: Annotated[int, typer.Option(min=1, help="Planted groups.")] = 4,
     seed: Seed = 0,
-    overwrite: Overwrite = False,
+    force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Made-up data with planted expert structure, shaped like MovieLens."""
-    from data_prep.synthetic import prepare
-
-    schema = prepare(
-        out,
-        users=users,
-        items=items,
-        interactions=interactions,
-        experts=experts,
-        seed=seed,
-        force=overwrite,
-    )
-    _print(schema, out, as_json)
+    _prepare("synthetic", locals())
 
 
 @app.command()
@@ -190,7 +130,7 @@ def module(
     source: Annotated[str, typer.Option(help="Folder, file or whatever the module reads.")],
     out: Out,
     seed: Seed = 0,
-    overwrite: Overwrite = False,
+    force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Your own source: a module with prepare(source, out, *, seed, force) -> Schema."""
@@ -200,7 +140,14 @@ def module(
         raise ConfigError(
             f"prepare module {name}: {error}; it must be importable and have a function prepare"
         ) from None
-    _print(prepare(source, out, seed=seed, force=overwrite), out, as_json)
+    _print(prepare(source, out, seed=seed, force=force), out, as_json)
+
+
+def _prepare(source: str, options: dict[str, Any]) -> None:
+    """Run `prepare` of data_prep.`source`, whose options are those of the command, and print."""
+    as_json = options.pop("as_json")
+    schema = importlib.import_module(f"data_prep.{source}").prepare(**options)
+    _print(schema, options["out"], as_json)
 
 
 def _print(schema: Schema, out: Path, as_json: bool) -> None:

@@ -206,7 +206,7 @@ def test_the_ratings_file_must_be_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"protocol": "time"}, "Book-Crossing has none; use --protocol paper"),
+        ({"seed": -1}, "--seed must be at least 0, got -1"),
         ({"order": "users"}, "--order must be one of user-item, item-user, got 'users'"),
         ({"passes": -1}, "--passes must be at least 0, got -1"),
     ],

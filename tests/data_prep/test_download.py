@@ -189,7 +189,7 @@ def test_movielens_takes_a_url_into_the_cache(
     monkeypatch.setenv("RECSYS_MOE_CACHE", str(tmp_path / "cache"))
     archive = zipped(write_dat(tmp_path / "ml-1m"), tmp_path / "ml-1m.zip", "ml-1m")
     server.body = archive.read_bytes()
-    with pytest.raises(DataError, match=f"must be {movielens.VARIANTS['1m'].sha256}"):
+    with pytest.raises(DataError, match=f"must be {movielens.SHA256['1m']}"):
         prepare_subset("1m", server.url, tmp_path / "out")
     checksum = hashlib.sha256(server.body).hexdigest()
     schema = prepare_subset("1m", server.url, tmp_path / "out", checksum=checksum)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data_prep.split import negatives
 from data_prep.split.negatives import OneStream
-from data_prep.split.streams import stream
+from data_prep.split.randomness import stream
 from tests.data_prep.samples import chi_square
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
 
 from data_prep.split import splits
+from data_prep.split.randomness import stream
 from data_prep.split.splits import TEST, TRAIN, VAL, Holdout
-from data_prep.split.streams import stream
 
 
 def sizes(split: np.ndarray) -> list[int]:

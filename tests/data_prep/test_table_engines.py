@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from data_prep import table
-from data_prep.split import hashing
-from data_prep.table import chunks, engines
+from data_prep.split import randomness
+from data_prep.table import engines, files
 from data_prep.table import stream as table_stream
 from data_prep.write import parts
 from recsys_moe.cli import app
@@ -54,8 +54,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many pieces, bins, row groups and parts, although there are few rows."""
-    monkeypatch.setattr(chunks, "ROWS", 100)
-    monkeypatch.setattr(chunks, "TEXT_BLOCK", 4000)
+    monkeypatch.setattr(files, "ROWS", 100)
+    monkeypatch.setattr(files, "TEXT_BLOCK", 4000)
     monkeypatch.setattr(parts, "ROWS_PER_GROUP", 300)
     monkeypatch.setattr(parts, "ROWS_PER_PART", 900)
     monkeypatch.setattr(table_stream, "ROW_BYTES", 400)
@@ -148,12 +148,12 @@ def test_heavy_users_get_all_items_that_are_left(tmp_path: Path) -> None:
 
 def test_hashes_stay_what_they_are() -> None:
     """Another value here gives other splits for the same data."""
-    assert hashing.of_ids(pa.array(["7"])).tolist() == hashing.of_ids(pa.array([7])).tolist()
-    one, two = hashing.of_ids(pa.array(["7", "u1"])).tolist()
+    assert randomness.of_ids(pa.array(["7"])).tolist() == randomness.of_ids(pa.array([7])).tolist()
+    one, two = randomness.of_ids(pa.array(["7", "u1"])).tolist()
     assert (one, two) == (639464881952108352, 2984610181246591869)
-    assert hashing.mix(hashing.key(0, "split"), hashing.of_ids(pa.array([7]))).tolist() == [
-        9194880853406468119
-    ]
+    assert randomness.mix(
+        randomness.key(0, "split"), randomness.of_ids(pa.array([7]))
+    ).tolist() == [9194880853406468119]
 
 
 REFUSED = {

@@ -1,4 +1,7 @@
-"""Random numbers that are functions of what they are for, so that the order of work is free."""
+"""Random numbers, each a function of the seed and of what it is for.
+
+stream() is for work in one order, mix() of hashes for work whose order is free.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,15 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.ids import Ints
+from data_prep.options import at_least
 
 Hashes = NDArray[np.uint64]
+
+
+def stream(seed: int, name: str) -> np.random.Generator:
+    """The generator of (seed, name): a new decision never moves the draws of an old one."""
+    at_least("--seed", seed, 0)
+    return np.random.default_rng(np.random.SeedSequence([seed, *name.encode("ascii")]))
 
 
 def of_ids(ids: pa.Array) -> Hashes:
@@ -40,25 +49,3 @@ def _finalise(z: Hashes) -> Hashes:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
-
-
-class HashedDraws:
-    """Draws for negatives: the sequence of each user depends on the user's own key alone."""
-
-    def __init__(self, keys: Hashes) -> None:
-        self._keys = keys
-        self._used = np.zeros(len(keys), dtype=np.int64)
-
-    def items(self, left: Ints, num_items: int) -> Ints:
-        """left[u] uniform items for each user u, users ascending."""
-        users = np.repeat(np.arange(len(left)), left)
-        place = np.arange(len(users)) - np.repeat(np.cumsum(left) - left, left)
-        number = (self._used[users] + place).astype(np.uint64)
-        self._used += left
-        half = mix(self._keys[users], number) >> np.uint64(32)
-        return np.asarray((half * np.uint64(num_items)) >> np.uint64(32)).astype(np.int64)
-
-    def weights(self, users: Ints, num_items: int) -> NDArray[np.float64]:
-        """(users, items) uniform in [0, 1)."""
-        items = ~np.arange(num_items, dtype=np.uint64)  # far from the numbers of items()
-        return np.asarray((mix(self._keys[users][:, None], items) >> np.uint64(11)) * 2.0**-53)
