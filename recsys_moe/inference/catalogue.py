@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from recsys_moe.inference.pair_scores import Draws
+from recsys_moe.model.dispatch import plan_pairs, starts
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.model.pairs import plan_pairs, starts
 from recsys_moe.routers import Router, Routing
 
 ROWS_PER_CHUNK = 4096
