@@ -17,8 +17,8 @@ from recsys_moe.lab.jobs.plan_file import Raw
 from recsys_moe.lab.paper import bias, drawing, figures
 from recsys_moe.lab.paper.recipes import Recipe
 from recsys_moe.lab.report import comparison, plots_comparison, plots_run
-from recsys_moe.lab.report.run_figures import Options, run_figures
-from recsys_moe.lab.report.specialisation import ExpertMap, Projection, load_umap
+from recsys_moe.lab.report.run import Options, look_at
+from recsys_moe.lab.report.specialisation import ExpertMap, load_umap
 from recsys_moe.progress import row_progress
 
 if TYPE_CHECKING:
@@ -114,12 +114,12 @@ def _maps(results: Results, data: Path, out: Path) -> None:
 
 def specialisation_of(run: Path, data: Path, split: str) -> ExpertMap:
     """The map of a run's experts over rows of a split."""
-    projection: Projection = "pca"
+    projection = "pca"
     with contextlib.suppress(ConfigError):
         load_umap()
         projection = "umap"
-    options = Options(data=data, split=split, rows=MAP_ROWS, projection=projection)
-    return run_figures(run, options, row_progress).map
+    options = Options(data=data, split=split, rows=MAP_ROWS, map=projection)
+    return look_at(run, options, row_progress).map()
 
 
 _FIGURES: dict[str, Callable[[Results, Path, Path], None]] = {

@@ -2,46 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 from recsys_moe.artifact.model_folder import MANIFEST
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.lab.report.comparison import RESULTS
 from recsys_moe.lab.report.comparison_report import comparison_report
 from recsys_moe.lab.report.page import Report
-from recsys_moe.lab.report.run_figures import Options, Progress
+from recsys_moe.lab.report.run import Options, Progress
 from recsys_moe.lab.report.run_report import run_report
-from recsys_moe.lab.report.specialisation import Projection
 from recsys_moe.lab.report.write import check_out, write_report
 
 
-@dataclass(frozen=True)
-class Asked:
-    """The command line; None is the default."""
-
-    path: Path
-    out: Path
-    data: Path | None = None
-    split: str | None = None
-    rows: int | None = None
-    seed: int = 0
-    map: str = "pca"
-
-
-def build_report(asked: Asked, *, overwrite: bool, progress: Progress) -> Report:
-    """Write the report to `asked.out`, completely or not at all.
+def build_report(
+    path: Path, out: Path, options: Options, *, overwrite: bool, progress: Progress
+) -> Report:
+    """Write the report on `path` to `out`, completely or not at all.
 
     Raises ConfigError for a setting or a folder in the way, DataError for what cannot be read.
     """
-    check_out(asked.out, overwrite)
-    if _is_comparison(asked.path):
-        _refuse_settings_of_runs(asked)
-        report = comparison_report(asked.path, asked.out)
+    check_out(out, overwrite)
+    if _is_comparison(path):
+        given = {"data": options.data, "split": options.split, "rows": options.rows}
+        named = [f"--{name}" for name, value in given.items() if value is not None]
+        if named:
+            raise ConfigError(
+                f"{path} is a comparison, which is reported from its results; leave out "
+                f"{', '.join(named)}, or report one of its runs"
+            )
+        report = comparison_report(path, out)
     else:
-        report = run_report(asked.path, _options(asked), progress)
-    write_report(report, asked.out)
+        report = run_report(path, options, progress)
+    write_report(report, out)
     return report
 
 
@@ -58,26 +50,3 @@ def _is_comparison(path: Path) -> bool:
             "make one with `recsys-moe fit` or `recsys-moe compare`"
         )
     return False
-
-
-def _refuse_settings_of_runs(asked: Asked) -> None:
-    given = {"data": asked.data, "split": asked.split, "rows": asked.rows}
-    named = [f"--{name}" for name, value in given.items() if value is not None]
-    if named:
-        raise ConfigError(
-            f"{asked.path} is a comparison, which is reported from its results; leave out "
-            f"{', '.join(named)}, or report one of its runs"
-        )
-
-
-def _options(asked: Asked) -> Options:
-    if asked.map not in get_args(Projection):
-        names = ", ".join(get_args(Projection))
-        raise ConfigError(f"--map must be one of {names}, got {asked.map!r}")
-    return Options(
-        data=asked.data,
-        split="test" if asked.split is None else asked.split,
-        rows=100_000 if asked.rows is None else asked.rows,
-        seed=asked.seed,
-        projection="umap" if asked.map == "umap" else "pca",
-    )

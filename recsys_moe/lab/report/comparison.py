@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterator
@@ -10,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+from pydantic import TypeAdapter
+
 from recsys_moe.errors import DataError
-from recsys_moe.lab.compare.results import Column, Group, Results, Row, RunRecord, TTest, is_bold
-from recsys_moe.lab.compare.significance import Spread
+from recsys_moe.lab.compare.results import Column, Group, Results, Row, RunRecord, is_bold
 from recsys_moe.lab.report.experts import IDLE
 from recsys_moe.lab.report.findings import Finding, join, named, slug
 from recsys_moe.lab.report.learning import read_epochs
@@ -41,6 +42,15 @@ class Curves:
 
     weights: dict[str, float]
     routers: list[RouterCurve]
+
+    @property
+    def best(self) -> tuple[float, str, int]:
+        """The lowest mean loss, its router and epoch; of at least one router."""
+        return min(
+            (loss, curve.router, epoch)
+            for curve in self.routers
+            for epoch, loss in zip(curve.epochs, curve.mean, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -74,41 +84,13 @@ def read_results(folder: Path) -> Results:
     """results.json of a comparison. Raises DataError when it is missing or damaged."""
     path = folder / RESULTS
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        return Results(
-            data=str(raw["data"]),
-            protocol=str(raw["protocol"]),
-            split=str(raw["split"]),
-            seeds=tuple(raw["seeds"]),
-            columns=[Column(**column) for column in raw["columns"]],
-            groups=[_group(group) for group in raw["groups"]],
-            runs=[_run(run) for run in raw["runs"]],
-            missing=[str(name) for name in raw["missing"]],
-        )
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        results = TypeAdapter(Results).validate_json(path.read_bytes())
+        for run in results.runs:  # inside the comparison, whatever the file says
+            if Path(run.run).is_absolute() or ".." in Path(run.run).parts:
+                raise ValueError(f"run {run.run!r} must lie below the comparison")
+    except (OSError, ValueError) as error:
         raise DataError(f"{path} is damaged: {error}; run `recsys-moe compare` again") from None
-
-
-def _group(raw: dict[str, Any]) -> Group:
-    rows = [
-        Row(
-            **{
-                **row,
-                "bold": tuple(row["bold"]),
-                "cells": {name: Spread(**cell) for name, cell in row["cells"].items()},
-                "paper": {name: Spread(**cell) for name, cell in row["paper"].items()},
-            }
-        )
-        for row in raw["rows"]
-    ]
-    return Group(raw["weights"], rows, [TTest(**test) for test in raw["tests"]])
-
-
-def _run(raw: dict[str, Any]) -> RunRecord:
-    """Its folder must lie inside the comparison, whatever the file says."""
-    if Path(raw["run"]).is_absolute() or ".." in Path(raw["run"]).parts:
-        raise ValueError(f"run {raw['run']!r} must lie below the comparison")
-    return RunRecord(**raw)
+    return results
 
 
 def runs_of(results: Results, row: Row) -> list[RunRecord]:
@@ -129,39 +111,29 @@ def curves(folder: Path, results: Results, group: Group) -> Curves:
     """Means over the runs that reached each epoch."""
     routers = []
     for row in group.rows:
-        by_epoch: dict[int, list[float]] = {}
-        for run in runs_of(results, row):
-            for line in read_epochs(folder / run.run / METRICS):
-                by_epoch.setdefault(int(line["epoch"]), []).append(line["val/loss"])
-        if by_epoch:
-            routers.append(_curve(row.router, dict(sorted(by_epoch.items()))))
+        runs = [
+            read_epochs(folder / run.run / METRICS)["val/loss"] for run in runs_of(results, row)
+        ]
+        if runs:
+            over_seeds = pd.concat(runs).groupby(level="epoch")
+            losses = over_seeds.agg(mean=statistics.fmean, low="min", high="max", runs="size")
+            columns: dict[Any, list[Any]] = losses.to_dict("list")
+            routers.append(RouterCurve(row.router, losses.index.tolist(), **columns))
     return Curves(group.weights, routers)
-
-
-def _curve(router: str, by_epoch: dict[int, list[float]]) -> RouterCurve:
-    values = list(by_epoch.values())
-    return RouterCurve(
-        router=router,
-        epochs=list(by_epoch),
-        mean=[statistics.fmean(losses) for losses in values],
-        low=[min(losses) for losses in values],
-        high=[max(losses) for losses in values],
-        runs=[len(losses) for losses in values],
-    )
 
 
 def costs(group: Group) -> Costs:
     """Of the routers that have both a loss and a cost."""
     rows = [row for row in group.rows if {"loss", "experts_inference"} <= row.cells.keys()]
     cost = [row.cells["experts_inference"].mean for row in rows]
-    loss = [row.cells["loss"].mean for row in rows]
-    errors = [row.cells["loss"].standard_error for row in rows]
+    losses = [row.cells["loss"] for row in rows]
+    loss = [spread.mean for spread in losses]
     return Costs(
         weights=group.weights,
         router=[row.router for row in rows],
         cost=cost,
         loss=loss,
-        error=[math.nan if error is None else error for error in errors],
+        error=[math.nan if s.standard_error is None else s.standard_error for s in losses],
         best=_unbeaten(cost, loss),
     )
 
@@ -177,21 +149,24 @@ def _unbeaten(cost: list[float], loss: list[float]) -> list[int]:
 
 def seeds(results: Results, group: Group, column: Column) -> Seeds:
     """Values where they are defined."""
-    values: dict[str, dict[int, float]] = {}
-    for row in group.rows:
-        by_seed = {run.seed: run.values.get(column.name) for run in runs_of(results, row)}
-        defined = {seed: value for seed, value in by_seed.items() if value is not None}
-        if defined:
-            values[row.router] = defined
+    values = {
+        row.router: {
+            run.seed: value
+            for run in runs_of(results, row)
+            if (value := run.values.get(column.name)) is not None
+        }
+        for row in group.rows
+    }
+    means = {router: statistics.fmean(runs.values()) for router, runs in values.items() if runs}
+    order = best_first(means, column)
+    by_router = {router: values[router] for router in order}
+    return Seeds(group.weights, column.name, column.title, column.better or "", by_router)
+
+
+def best_first(means: dict[str, float], column: Column) -> list[str]:
+    """Names by their means, the best one first."""
     sign = -1 if column.better == "higher" else 1
-    order = sorted(values, key=lambda name: sign * statistics.fmean(values[name].values()))
-    return Seeds(
-        group.weights,
-        column.name,
-        column.title,
-        column.better or "",
-        {name: values[name] for name in order},
-    )
+    return sorted(means, key=lambda name: sign * means[name])
 
 
 def seeds_figure(number: int, column: str) -> str:
@@ -204,6 +179,11 @@ def idle_experts(run: RunRecord) -> list[int]:
     loads = [routing["load"] for routing in run.details["routing"].values()]
     experts = range(len(loads[0])) if loads else ()
     return [e for e in experts if all(load[e] <= IDLE / len(load) for load in loads)]
+
+
+def weights_of(group: Group) -> str:
+    """`watch 0.5, rating 0.5`"""
+    return ", ".join(f"{task} {weight:g}" for task, weight in group.weights.items())
 
 
 def comparison_findings(results: Results) -> Iterator[Finding]:
@@ -224,34 +204,28 @@ def comparison_findings(results: Results) -> Iterator[Finding]:
 def _idle(results: Results, group: Group) -> Iterator[Finding]:
     """One warning per router with idle experts, whatever the number of its seeds."""
     for row in group.rows:
-        runs = runs_of(results, row)
-        idle = {
-            Path(run.run).name: idle_in_run for run in runs if (idle_in_run := idle_experts(run))
-        }
-        if idle:
-            words = join(f"{named(experts)} in {run}" for run, experts in idle.items())
+        runs = {Path(run.run).name: idle_experts(run) for run in runs_of(results, row)}
+        if idle := [f"{named(experts)} in {run}" for run, experts in runs.items() if experts]:
             text = (
-                f"{row.router}{_weights(group)} has idle experts in {len(idle)} of {len(runs)} "
-                f"{'run' if len(runs) == 1 else 'runs'} (below {IDLE:.0%} of an even share): "
-                f"{words}."
+                f"{row.router} (weights {weights_of(group)}) has idle experts in {len(idle)} of "
+                f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} (below {IDLE:.0%} of an even "
+                f"share): {join(idle)}."
             )
             yield Finding("warning", text, "")
 
 
 def _verdicts(results: Results, group: Group, number: int) -> Iterator[Finding]:
-    names = {row.contender: row.router for row in group.rows}
+    rows = {row.contender: row for row in group.rows}
     titles = {column.name: column.title for column in results.columns}
-    cells = {row.contender: row.cells for row in group.rows}
     for test in (test for test in group.tests if test.runner_up):
-        best, other = (cells[key][test.column].mean for key in (test.best, test.other))
+        best, other = (
+            f"{rows[key].router} ({rows[key].cells[test.column].mean:.4f}"
+            for key in (test.best, test.other)
+        )
         p = "untested" if test.unpaired is None else f"p = {test.unpaired:.2g}"
         sure = "is significantly better than" if is_bold(test) else "is not shown to be better than"
         text = (
-            f"{titles[test.column]}{_weights(group)}: of the k-sparse routers the best mean is "
-            f"{names[test.best]} ({best:.4f}); it {sure} {names[test.other]} ({other:.4f}, {p})."
+            f"{titles[test.column]} (weights {weights_of(group)}): of the k-sparse routers the "
+            f"best mean is {best}); it {sure} {other}, {p})."
         )
         yield Finding("note", text, seeds_figure(number, test.column))
-
-
-def _weights(group: Group) -> str:
-    return f" (weights {', '.join(f'{t} {w:g}' for t, w in group.weights.items())})"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from recsys_moe.artifact.metrics import CALIBRATION_BINS
-from recsys_moe.lab.report.experts import IDLE, ExpertLoad, Likeness, Sharpness
+from recsys_moe.lab.report.experts import ExpertLoad, Likeness, Sharpness
 from recsys_moe.lab.report.learning import Consistency, LearningCurves
 from recsys_moe.lab.report.quality import Quality
 
@@ -57,7 +57,7 @@ def join(names: Iterable[object]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
-def named(experts: Sequence[int]) -> str:
+def named(experts: Sequence[object]) -> str:
     """expert 3, or experts 3 and 4; at least one."""
     return f"{'expert' if len(experts) == 1 else 'experts'} {join(experts)}"
 
@@ -71,13 +71,11 @@ def expert_findings(load: ExpertLoad) -> Iterator[Finding]:
     for e in load.light:
         weights = [f"{percent(w[e])} of the weight for {task}" for task, w in load.weight.items()]
         yield _warn(f"Expert {e} hardly counts: it is visited but gets {join(weights)}.", "load")
+    shared = [e for e in range(len(load.either)) if e not in load.idle]
     for task, visits in load.visits.items():
-        few = [e for e, v in enumerate(visits) if v <= IDLE * load.even[task]]
-        if spared := [e for e in few if e not in load.idle]:
-            words = join(f"{e} ({percent(visits[e])})" for e in spared)
-            experts = "expert" if len(spared) == 1 else "experts"
-            text = f"Hardly visited for {task}, but used elsewhere: {experts} {words}."
-            yield _note(text, "load")
+        if spared := [e for e in shared if task in load.spared_by(e)]:
+            words = named([f"{e} ({percent(visits[e])})" for e in spared])
+            yield _note(f"Hardly visited for {task}, but used elsewhere: {words}.", "load")
     for task, first in load.first.items():
         busiest = max(range(len(first)), key=first.__getitem__)
         if len(first) > 2 and first[busiest] > DOMINANT:
@@ -131,9 +129,13 @@ def learning_findings(curves: LearningCurves, asked: int) -> Iterator[Finding]:
 
 
 def quality_findings(task: str, quality: Quality) -> Iterator[Finding]:
+    """No better than guessing, or than the mean label; probabilities that are off."""
     if quality.roc and quality.roc.auc < 0.55:
         text = f"{task} is hardly better than chance: AUC {quality.roc.auc:.3f}"
         yield _warn(f"{text} (0.5 is guessing).", f"roc-{slug(task)}")
+    if quality.rmse is not None and quality.rmse >= quality.deviation:
+        text = f"{task} is no better than always predicting the mean: RMSE {quality.rmse:.3f}"
+        yield _warn(f"{text} against {quality.deviation:.3f}.", f"error-{slug(task)}")
     if quality.reliability:
         errors = quality.reliability.error
         raw, best = errors["raw"], errors.get("calibrated", errors["raw"])
@@ -146,20 +148,12 @@ def quality_findings(task: str, quality: Quality) -> Iterator[Finding]:
             yield _note(f"{text} calibrated ones by {100 * best:.1f}.", figure)
 
 
-def spread_finding(task: str, rmse: float, spread: float) -> Finding | None:
-    """A regression that does no better than the mean label. `spread`: the labels' deviation."""
-    if rmse < spread:
-        return None
-    text = f"{task} is no better than always predicting the mean: RMSE {rmse:.3f} against"
-    return _warn(f"{text} {spread:.3f}.", f"error-{slug(task)}")
-
-
-def difference_finding(computed: dict[str, Any], recorded: dict[str, Any]) -> Finding | None:
+def difference_findings(computed: dict[str, Any], recorded: dict[str, Any]) -> Iterator[Finding]:
     """The model gave other numbers here than the run folder has on record."""
-    if math.isclose(computed["loss"], recorded["loss"], rel_tol=1e-4):
-        return None
-    text = f"The loss of these rows is {computed['loss']:.6f}; evaluation/{computed['split']}.json"
-    return _warn(f"{text} of the run has {recorded['loss']:.6f}.", "")
+    loss, split = computed["loss"], computed["split"]
+    if not math.isclose(loss, recorded["loss"], rel_tol=1e-4):
+        text = f"The loss of these rows is {loss:.6f}; evaluation/{split}.json of the run has"
+        yield _warn(f"{text} {recorded['loss']:.6f}.", "")
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

@@ -43,6 +43,7 @@ class Section:
     """By the name that the template gives them."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """What else the template shows."""
+    findings: Sequence[Finding] = ()
 
 
 @dataclass(frozen=True)

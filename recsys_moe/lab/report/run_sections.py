@@ -1,195 +1,133 @@
-"""The sections of a run's report: which figure stands where, and the numbers said beside it.
+"""The sections of a run's report: which figure stands where, and what is found in it.
 
 How to read a figure, and what is said about it, stands in templates/run.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from recsys_moe.lab.report import plots_run
-from recsys_moe.lab.report.expert_lines import expert_lines, header
-from recsys_moe.lab.report.findings import percent, slug
+from recsys_moe.lab.report import findings, plots_run
+from recsys_moe.lab.report.experts import ExpertLoad, sharpness
+from recsys_moe.lab.report.findings import Finding, percent, slug
+from recsys_moe.lab.report.learning import LearningCurves
 from recsys_moe.lab.report.page import Section, Shown
-from recsys_moe.lab.report.quality import ErrorBy, Quality
-from recsys_moe.lab.report.run_figures import RunFigures
+from recsys_moe.lab.report.quality import task_quality
+from recsys_moe.lab.report.run import Run
 from recsys_moe.lab.report.specialisation import FEWEST, GenreBreakdown
 
 
-def run_sections(run: RunFigures) -> list[Section]:
-    """In the order of the page."""
-    return [_learning(run), _experts(run), _routing(run), _quality(run), _specialisation(run)]
+def _section(
+    key: str, figures: Sequence[Shown], found: Iterable[Finding] = (), **values: Any
+) -> Section:
+    return Section(
+        key=key,
+        title=key.title(),
+        template=f"run/{key}.html",
+        figures={figure.name: figure for figure in figures},
+        values=values,
+        findings=list(found),
+    )
 
 
-def _section(key: str, title: str, figures: dict[str, Shown], **values: Any) -> Section:
-    return Section(key=key, title=title, template=f"run/{key}.html", figures=figures, values=values)
-
-
-def _rows_of(run: RunFigures, count: int) -> str:
-    return f"{count:,} rows of the {run.sample.split} split"
-
-
-def _model(run: RunFigures) -> tuple[str, str]:
+def _model(run: Run, rows: int | None = None) -> tuple[str, str]:
+    """Where a figure is from; `rows`: of the sample, None for the whole of it."""
     sample = run.sample
-    return ("model/", f"{sample.rows:,} of {sample.split_rows:,} rows of the {sample.split} split")
+    of = f"rows of the {sample.split} split"
+    if rows is not None:
+        return "model/", f"{rows:,} {of}"
+    return "model/", f"{sample.rows:,} of {sample.split_rows:,} {of}"
 
 
-def _learning(run: RunFigures) -> Section:
-    figures = {}
-    if run.curves is not None:
-        figures["learning"] = Shown(
-            "learning", "Learning curves", ("metrics.csv",), run.curves, plots_run.learning
-        )
-    return _section("learning", "Learning", figures, run=run)
+def learning(run: Run, curves: LearningCurves | None) -> Section:
+    if curves is None:
+        return _section("learning", [])
+    source = ("metrics.csv",)
+    figure = Shown("learning", "Learning curves", source, curves, plots_run.learning)
+    asked = run.artifact.config.trainer.max_epochs
+    return _section("learning", [figure], findings.learning_findings(curves, asked))
 
 
-def _experts(run: RunFigures) -> Section:
-    load, alike = run.load, run.likeness
-    compared = ("model/", _rows_of(run, alike.rows))
+def experts(run: Run, load: ExpertLoad, genres: list[GenreBreakdown]) -> Section:
+    alike = run.likeness()
+    shares = [f"{what}, {task}" for task in load.visits for what in ("visits", "weight")]
     busiest = {task: max(enumerate(v), key=lambda pair: pair[1]) for task, v in load.visits.items()}
     return _section(
         "experts",
-        "Experts",
-        {
-            "load": Shown("load", "Who is visited", _model(run), load, plots_run.load),
-            "likeness": Shown("likeness", "Who is alike", compared, alike, plots_run.likeness),
-        },
-        run=run,
-        header=header(run),
-        lines=list(expert_lines(run)),
+        [
+            Shown("load", "Who is visited", _model(run), load, plots_run.load),
+            Shown("likeness", "Who is alike", _model(run, alike.rows), alike, plots_run.likeness),
+        ],
+        [*findings.expert_findings(load), *findings.likeness_findings(alike)],
+        header=["expert", "state", *shares, "most like", *(f"genres, {g.task}" for g in genres)],
+        genres=genres,
         busiest=[f"expert {e} ({percent(share)}) for {t}" for t, (e, share) in busiest.items()],
         twins=[f"{a} and {b} ({cosine:.3f})" for a, b, cosine in alike.twins],
     )
 
 
-def _routing(run: RunFigures) -> Section:
-    sharp, steady = run.sharpness, run.consistency
-    figures = {
-        "entropy": Shown(
-            "entropy", "How decided the routers are", _model(run), sharp, plots_run.entropy
-        ),
-        "mass": Shown("mass", "How much the best experts hold", _model(run), sharp, plots_run.mass),
-    }
+def routing(run: Run) -> Section:
+    routers, source = run.artifact.model.routers, _model(run)
+    kept = [min(router.kept, router.shape.num_experts) for router in routers]
+    sharp, steady = sharpness(run.sample, run.tasks, kept), run.consistency()
+    figures = [
+        Shown("entropy", "How decided the routers are", source, sharp, plots_run.entropy),
+        Shown("mass", "How much the best experts hold", source, sharp, plots_run.mass),
+    ]
+    found = list(findings.sharpness_findings(sharp))
     if steady is not None:
-        source = ("routing.safetensors",)
-        title = "How steady the routing became"
-        figures["consistency"] = Shown("consistency", title, source, steady, plots_run.consistency)
+        title, record = "How steady the routing became", ("routing.safetensors",)
+        figures.append(Shown("consistency", title, record, steady, plots_run.consistency))
+        found += findings.consistency_findings(steady)
     same = {} if steady is None else steady.same
     return _section(
         "routing",
-        "Routing",
         figures,
-        run=run,
+        found,
         means=[f"{mean:.2f} for {task}" for task, mean in sharp.mean.items()],
         kept=[f"{percent(m[sharp.kept[t] - 1])} for {t}" for t, m in sharp.mass.items()],
         steady=[f"{percent(shares[-1])} for {task}" for task, shares in same.items()],
     )
 
 
-def _quality(run: RunFigures) -> Section:
-    shown = [figure for task, one in run.quality.items() for figure in _of_task(run, task, one)]
-    return _section(
-        "quality",
-        "Quality",
-        {figure.name: figure for figure in shown},
-        off={
-            f"calibration-{slug(task)}": [
-                f"{100 * e:.1f} points ({name})" for name, e in one.reliability.error.items()
-            ]
-            for task, one in run.quality.items()
-            if one.reliability
-        },
-        ends={
-            f"error-{slug(task)}": [ends(group) for group in one.groups]
-            for task, one in run.quality.items()
-        },
-    )
+def quality(run: Run) -> Section:
+    figures: list[Shown] = []
+    found: list[Finding] = []
+    source = _model(run)
+    for index, task in enumerate(run.tasks):
+        one = task_quality(run.artifact, run.sample, index)
+        if one is None:
+            continue
+        found += findings.quality_findings(task, one)
+        seen = (*source, "model/seen.safetensors")
+        for name, title, sources, data, draw in (
+            ("roc", "Ranking", source, one.roc, plots_run.roc),
+            ("calibration", "Honest probabilities", source, one.reliability, plots_run.calibration),
+            ("error", "Who gets good predictions", seen, one.groups, plots_run.error),
+        ):
+            if data:
+                figures.append(
+                    Shown(f"{name}-{slug(task)}", f"{title}: {task}", sources, data, draw)
+                )
+    return _section("quality", figures, found)
 
 
-def _of_task(run: RunFigures, task: str, one: Quality) -> Iterator[Shown]:
-    name, source = slug(task), _model(run)
-    if one.roc:
-        yield Shown(f"roc-{name}", f"Ranking: {task}", source, one.roc, plots_run.roc)
-    if one.reliability:
-        title = f"Honest probabilities: {task}"
-        yield Shown(f"calibration-{name}", title, source, one.reliability, plots_run.calibration)
-    if any(group.value for group in one.groups):
-        title, seen = f"Who gets good predictions: {task}", (*source, "model/seen.safetensors")
-        yield Shown(f"error-{name}", title, seen, one.groups, plots_run.error)
-
-
-@dataclass(frozen=True)
-class End:
-    """A group of rows: its metric, and the least and most watched of its users or items."""
-
-    value: float
-    low: int
-    high: int
-
-
-@dataclass(frozen=True)
-class Ends:
-    """The worst and the best group; None where no group has a value."""
-
-    by: str
-    metric: str
-    worst: End | None
-    best: End | None
-
-
-def ends(groups: ErrorBy) -> Ends:
-    """Of RMSE the lowest is the best, of AUC the highest."""
-    columns = zip(groups.value, groups.low, groups.high, strict=True)
-    known = [End(*column) for column in columns if not math.isnan(column[0])]
-    sign = -1 if groups.metric == "RMSE" else 1
-    worst = min(known, key=lambda end: sign * end.value, default=None)
-    best = max(known, key=lambda end: sign * end.value, default=None)
-    return Ends(groups.by, groups.metric, worst, best)
-
-
-@dataclass(frozen=True)
-class Strongest:
-    """The expert and genre with the largest lift."""
-
-    lift: float
-    expert: int
-    genre: str
-
-
-def _specialisation(run: RunFigures) -> Section:
-    mapped = run.map
-    source = ("model/", _rows_of(run, len(mapped.x)))
-    figures = {
-        "map": Shown("map", "Map of the examples", source, mapped, plots_run.expert_map),
-    }
-    for breakdown in run.genres:
-        name, title = f"genres-{slug(breakdown.task)}", f"Genres: {breakdown.task}"
-        items = (*_model(run), "model/items.parquet")
-        figures[name] = Shown(name, title, items, breakdown, plots_run.genres)
-    by_chance = {task: percent(share) for task, share in mapped.chance.items()}
+def specialisation(run: Run, genres: list[GenreBreakdown]) -> Section:
+    mapped, items = run.map(), (*_model(run), "model/items.parquet")
+    source = _model(run, len(mapped.x))
     return _section(
         "specialisation",
-        "Specialisation",
-        figures,
-        run=run,
+        [
+            Shown("map", "Map of the examples", source, mapped, plots_run.expert_map),
+            *(
+                Shown(f"genres-{slug(g.task)}", f"Genres: {g.task}", items, g, plots_run.genres)
+                for g in genres
+            ),
+        ],
         neighbours=[
-            f"{percent(share)} for {task} (by chance {by_chance[task]})"
+            f"{percent(share)} for {task} (by chance {percent(mapped.chance[task])})"
             for task, share in mapped.neighbours.items()
         ],
-        genres=[(figures[f"genres-{slug(b.task)}"], strongest(b)) for b in run.genres],
         fewest=FEWEST,
     )
-
-
-def strongest(breakdown: GenreBreakdown) -> Strongest | None:
-    """None where every expert is the first choice of fewer than FEWEST rows."""
-    cells = [
-        (lift, expert, genre)
-        for expert, lifts in enumerate(breakdown.lift)
-        for lift, genre in zip(lifts, breakdown.genres, strict=True)
-        if lift is not None
-    ]
-    return Strongest(*max(cells)) if cells else None

@@ -5,7 +5,7 @@ Axes: N rows, T tasks, E experts, B rows of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,9 +40,9 @@ class Sample:
     either_E: Tensor
     """Rows that selected an expert for any task."""
     mass_TE: Tensor
-    """[t, j]: mean mass of the j + 1 largest entries of the routing distribution."""
-    dense_T: tuple[bool, ...]
-    """True: the distribution is the router's dense probabilities; else its weights, normalised."""
+    """[t, j]: sum over rows of the j + 1 largest entries of the routing distribution."""
+    dense_T: Tensor
+    """Not 0: the distribution is the router's dense probabilities; else its weights, normalised."""
     evaluation: dict[str, Any]
     """Metrics on these rows, as `evaluate --json` has them."""
 
@@ -70,29 +70,33 @@ def choose_rows(total: int, most: int, group: int, seed: int) -> Tensor:
     return row_N[row_N < total]
 
 
-class _Collector:
-    """What is kept of each batch."""
+def routed(routings: Sequence[Routing]) -> dict[str, Tensor]:
+    """What is kept of the routings of a batch, one per task, by the field of Sample.
 
-    def __init__(self, tasks: int, experts: int) -> None:
-        self.logits: list[Tensor] = []
-        self.tops: list[Tensor] = []
-        self.entropies: list[Tensor] = []
-        self.visits_TE, self.weight_TE, self.mass_TE = (
-            torch.zeros(tasks, experts, dtype=torch.float64) for _ in range(3)
-        )
-        self.either_E = torch.zeros(experts, dtype=torch.float64)
+    Of each row, or summed over the rows in float64.
+    """
+    shares = [distribution(routing) for routing in routings]
+    largest = [share_BE.sort(-1, descending=True).values.double() for share_BE in shares]
+    selected_TBE = torch.stack([routing.selected_BE for routing in routings])
+    return {
+        "top_NT": torch.stack([top_expert(routing) for routing in routings], 1),
+        "entropy_NT": torch.stack([entropy(share_BE) for share_BE in shares], 1),
+        "visits_TE": selected_TBE.sum(1).double(),
+        "weight_TE": torch.stack([routing.weights_BE.double().sum(0) for routing in routings]),
+        "either_E": selected_TBE.any(0).sum(0).double(),
+        "mass_TE": torch.stack([largest_BE.cumsum(-1).sum(0) for largest_BE in largest]),
+        "dense_T": torch.tensor([routing.probs_BE is not None for routing in routings]),
+    }
 
-    def add(self, logits_BT: Tensor, routings: list[Routing]) -> None:
-        self.logits.append(logits_BT)
-        self.tops.append(torch.stack([top_expert(routing) for routing in routings], 1))
-        shares = [distribution(routing) for routing in routings]
-        self.entropies.append(torch.stack([entropy(share_BE) for share_BE in shares], 1))
-        for t, (routing, share_BE) in enumerate(zip(routings, shares, strict=True)):
-            self.visits_TE[t] += routing.selected_BE.sum(0)
-            self.weight_TE[t] += routing.weights_BE.double().sum(0)
-            largest_BE = share_BE.sort(-1, descending=True).values
-            self.mass_TE[t] += largest_BE.double().cumsum(-1).sum(0)
-        self.either_E += torch.stack([r.selected_BE for r in routings]).any(0).sum(0)
+
+def joined(batches: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Rows of all batches one after the other, sums added up."""
+    return {
+        name: torch.cat([batch[name] for batch in batches])
+        if name.endswith("_NT")
+        else torch.as_tensor(sum(batch[name] for batch in batches))
+        for name in batches[0]
+    }
 
 
 def distribution(routing: Routing) -> Tensor:
@@ -128,31 +132,22 @@ def take_sample(
 
     All of them where the split has no more: then the metrics are those of `evaluate`.
     """
-    model, config, tasks = artifact.model, artifact.config, artifact.schema.tasks
+    model, config = artifact.model, artifact.config
     row_N = choose_rows(len(rows), most, config.model.router.eval_rows, seed)
     columns = take_rows(rows, row_N)
     evaluation = Evaluation(artifact.schema, config, artifact.calibration)
-    collected = _Collector(len(tasks), config.model.num_experts)
+    batches = []
     model.eval()
     model.reseed(config.trainer.seed)
-    dense: tuple[bool, ...] = ()
     for batch in EvalBatches(columns, config.eval_rows):
         output = model(batch.user, batch.item)
         evaluation.update(output, batch.labels)
-        collected.add(output.logits_BT, output.routings)
-        dense = tuple(routing.probs_BE is not None for routing in output.routings)
+        batches.append({"logits_NT": output.logits_BT, **routed(output.routings)})
         progress(len(batch.labels))
     return Sample(
         columns=columns,
         split=split,
         split_rows=len(rows),
-        logits_NT=torch.cat(collected.logits),
-        top_NT=torch.cat(collected.tops),
-        entropy_NT=torch.cat(collected.entropies),
-        visits_TE=collected.visits_TE,
-        weight_TE=collected.weight_TE,
-        either_E=collected.either_E,
-        mass_TE=collected.mass_TE / max(len(columns), 1),
-        dense_T=dense,
         evaluation=evaluation.result(split),
+        **joined(batches),
     )

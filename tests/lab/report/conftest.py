@@ -17,8 +17,9 @@ from safetensors.torch import load_file, save_file
 
 from recsys_moe.lab.compare.results import Column, Group, Results, Row, RunRecord, TTest
 from recsys_moe.lab.compare.significance import spread
-from recsys_moe.lab.report.build import Asked, build_report
+from recsys_moe.lab.report.build import build_report
 from recsys_moe.lab.report.plots import Image
+from recsys_moe.lab.report.run import Options
 from tests.serve.conftest import sealed
 
 HOSTILE = "<script>document.title = 'broken'</script>"
@@ -30,7 +31,7 @@ def silent(title: str, total: int) -> AbstractContextManager[Callable[[int], Non
 
 
 def report(path: Path, out: Path, overwrite: bool = False, **options: Any) -> Path:
-    build_report(Asked(path, out, **options), overwrite=overwrite, progress=silent)
+    build_report(path, out, Options(**options), overwrite=overwrite, progress=silent)
     return out
 
 
