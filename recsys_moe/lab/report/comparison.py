@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from recsys_moe.errors import DataError
 from recsys_moe.lab.compare.results import Column, Group, Results, Row, RunRecord, is_bold
 from recsys_moe.lab.report.experts import IDLE
-from recsys_moe.lab.report.findings import Finding, join, named, slug
+from recsys_moe.lab.report.findings import Finding, join, named, note, slug, warning
 from recsys_moe.lab.report.learning import read_epochs
 
 RESULTS = "results.json"
@@ -89,7 +89,8 @@ def read_results(folder: Path) -> Results:
             if Path(run.run).is_absolute() or ".." in Path(run.run).parts:
                 raise ValueError(f"run {run.run!r} must lie below the comparison")
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} is damaged: {error}; run `recsys-moe compare` again") from None
+        reason = " ".join(str(error).splitlines()[:3])  # pydantic goes on with all other places
+        raise DataError(f"{path} is damaged: {reason}; run `recsys-moe compare` again") from None
     return results
 
 
@@ -155,18 +156,16 @@ def seeds(results: Results, group: Group, column: Column) -> Seeds:
             for run in runs_of(results, row)
             if (value := run.values.get(column.name)) is not None
         }
-        for row in group.rows
+        for row in ranked(group, column)
     }
-    means = {router: statistics.fmean(runs.values()) for router, runs in values.items() if runs}
-    order = best_first(means, column)
-    by_router = {router: values[router] for router in order}
-    return Seeds(group.weights, column.name, column.title, column.better or "", by_router)
+    return Seeds(group.weights, column.name, column.title, column.better or "", values)
 
 
-def best_first(means: dict[str, float], column: Column) -> list[str]:
-    """Names by their means, the best one first."""
+def ranked(group: Group, column: Column) -> list[Row]:
+    """Rows with a value, the best mean first."""
     sign = -1 if column.better == "higher" else 1
-    return sorted(means, key=lambda name: sign * means[name])
+    rows = [row for row in group.rows if column.name in row.cells]
+    return sorted(rows, key=lambda row: sign * row.cells[column.name].mean)
 
 
 def seeds_figure(number: int, column: str) -> str:
@@ -193,10 +192,10 @@ def comparison_findings(results: Results) -> Iterator[Finding]:
     if results.missing:
         count = len(results.missing)
         text = f"{count} of {count + len(results.runs)} runs have not finished and are not counted."
-        yield Finding("warning", text, "")
+        yield warning(text)
     if len(results.seeds) == 1:
         text = "There is one seed: no spread is known and nothing was tested."
-        yield Finding("warning", text, "")
+        yield warning(text)
     for group in results.groups:
         yield from _idle(results, group)
 
@@ -211,7 +210,7 @@ def _idle(results: Results, group: Group) -> Iterator[Finding]:
                 f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} (below {IDLE:.0%} of an even "
                 f"share): {join(idle)}."
             )
-            yield Finding("warning", text, "")
+            yield warning(text)
 
 
 def _verdicts(results: Results, group: Group, number: int) -> Iterator[Finding]:
@@ -228,4 +227,4 @@ def _verdicts(results: Results, group: Group, number: int) -> Iterator[Finding]:
             f"{titles[test.column]} (weights {weights_of(group)}): of the k-sparse routers the "
             f"best mean is {best}); it {sure} {other}, {p})."
         )
-        yield Finding("note", text, seeds_figure(number, test.column))
+        yield note(text, seeds_figure(number, test.column))

@@ -12,7 +12,7 @@ from recsys_moe.lab.compare.results import Results
 from recsys_moe.lab.compare.tables import notes_of
 from recsys_moe.lab.report import comparison, plots_comparison
 from recsys_moe.lab.report.comparison import METRICS, RESULTS, weights_of
-from recsys_moe.lab.report.findings import join, worst_first
+from recsys_moe.lab.report.findings import worst_first
 from recsys_moe.lab.report.page import Report, Section, Shown
 
 
@@ -27,8 +27,8 @@ def comparison_report(folder: Path, out: Path) -> Report:
     return Report(
         title=f"Routers on {results.data}",
         subtitle=f"{name}: {results.split} split, {seeds} (protocol {results.protocol})",
-        tiles=_tiles(results),
-        facts=_facts(results),
+        summary="comparison/summary.html",
+        values={"results": results, "ranked": comparison.ranked, "weights_of": weights_of},
         findings=worst_first(comparison.comparison_findings(results)),
         sections=[
             *(_group(folder, results, number) for number in range(len(results.groups))),
@@ -48,33 +48,6 @@ def _section(
 ) -> Section:
     template = f"comparison/{name}.html"
     return Section(key=key, title=title, template=template, figures=figures or {}, values=values)
-
-
-def _tiles(results: Results) -> list[tuple[str, str, str]]:
-    """The best mean of all routers per tested column and weights."""
-    tiles = []
-    for group in results.groups:
-        for column in (column for column in results.columns if column.better):
-            rows = {row.router: row for row in group.rows if column.name in row.cells}
-            means = {router: row.cells[column.name].mean for router, row in rows.items()}
-            for best in comparison.best_first(means, column)[:1]:
-                words = f"{best}{'' if rows[best].k_sparse else ' (not k-sparse)'}"
-                value = f"{means[best]:.{column.digits}f}"
-                tiles.append((f"best {column.title}", value, f"{words}, {weights_of(group)}"))
-    return tiles
-
-
-def _facts(results: Results) -> dict[str, str]:
-    routers = {row.router for group in results.groups for row in group.rows}
-    done, missing = len(results.runs), len(results.missing)
-    return {
-        "data": f"{results.data} ({results.protocol})",
-        "split": results.split,
-        "routers": str(len(routers)),
-        "task weights": str(len(results.groups)),
-        "seeds": join(results.seeds),
-        "runs": f"{done} of {done + missing} finished",
-    }
 
 
 def _group(folder: Path, results: Results, number: int) -> Section:

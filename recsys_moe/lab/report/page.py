@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
 
 from recsys_moe.lab.report.findings import Finding, in_short, join, named, percent
 
@@ -50,12 +49,13 @@ class Section:
 class Report:
     title: str
     subtitle: str
-    tiles: Sequence[tuple[str, str, str]]
-    """The key numbers: name, value, and what it means."""
-    facts: Mapping[str, str]
     findings: Sequence[Finding]
     sections: Sequence[Section]
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    summary: str
+    """File below templates/ with the key numbers and the facts, as macros."""
+    values: Mapping[str, Any]
+    """What the summary shows."""
+    provenance: Mapping[str, Any]
     """Where the numbers come from; written to report.json."""
 
 
@@ -82,12 +82,6 @@ def _templates() -> Environment:
     environment.filters |= {
         "listed": join,
         "named_experts": named,
-        "one_line": _one_line,
         "percent": percent,
     }
     return environment
-
-
-def _one_line(text: str) -> Markup:
-    """Text that a template breaks where its lines end."""
-    return Markup(" ").join(escape(text).split())

@@ -61,8 +61,6 @@ STYLE: dict[str, Any] = {
 PNG_DPI = 150
 WIDTH = 8.0
 """Inches."""
-MOST_WHOLE = 8
-"""Whole numbers up to which each one has its tick."""
 
 
 @dataclass(frozen=True)
@@ -152,12 +150,12 @@ def plain_log(axis: Any) -> None:
     axis.set_minor_formatter(_PlainLog())
 
 
-def whole_numbers(axes: Axes, values: Sequence[int]) -> None:
-    """Ticks of x at the ascending whole numbers `values`, or at some of them where they are many.
+def whole_numbers(axis: Any, values: Sequence[int], most: int = 8) -> None:
+    """Ticks at the ascending whole numbers `values`, or at some of them where they are many.
 
     A few stand where they are: a locator would divide the room around a single epoch.
     """
-    if len(values) <= MOST_WHOLE:
-        axes.set_xticks(values)
+    if len(values) <= most:
+        axis.set_ticks(values)
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=MOST_WHOLE))
+        axis.set_major_locator(MaxNLocator(integer=True, nbins=most))

@@ -88,12 +88,10 @@ def roc(task: str, logits_N: Tensor, labels_N: Tensor) -> Roc | None:
     rows, positive = len(labels_N), int(labels_N.sum())
     if not 0 < positive < rows:
         return None
-    order_N = logits_N.argsort(descending=True, stable=True)
-    hits_N = labels_N[order_N].double().cumsum(0)
     # One point per distinct score: rows of one score are above or below a threshold together.
-    ends_P = torch.cat([logits_N[order_N].diff() != 0, torch.ones(1, dtype=torch.bool)])
-    hits_P = hits_N[ends_P]
-    seen_P = torch.arange(1, rows + 1)[ends_P]
+    _, score_N, rows_P = logits_N.unique(return_inverse=True, return_counts=True)
+    hits_P = torch.bincount(score_N, weights=labels_N.double()).flip(0).cumsum(0)
+    seen_P = rows_P.flip(0).cumsum(0)
     rates = ((seen_P - hits_P) / (rows - positive), hits_P / positive)
     x_P, y_P = (torch.cat([rate.new_zeros(1), rate]) for rate in rates)
     kept = _thinned(x_P + y_P, ROC_POINTS)
@@ -113,24 +111,22 @@ def _thinned(way_P: Tensor, most: int) -> Tensor:
 def reliability(task: str, curves: dict[str, Tensor], labels_N: Tensor) -> Reliability:
     """`curves`: named probabilities (N,) of the same rows."""
     bins = {name: _bins(probability_N, labels_N) for name, probability_N in curves.items()}
-    error = {
-        name: sum(n * abs(p - o) for p, o, n in zip(*one.values(), strict=True)) / len(labels_N)
-        for name, one in bins.items()
-    }
-    return Reliability(task, len(labels_N), bins, error)
-
-
-def _bins(probability_N: Tensor, labels_N: Tensor) -> dict[str, list[float]]:
-    """A probability on the border of two bins goes to the upper one, as in the metric `ece`."""
-    place_N = (probability_N.double() * CALIBRATION_BINS).long().clamp(0, CALIBRATION_BINS - 1)
-    counts = torch.bincount(place_N, minlength=CALIBRATION_BINS).double()
-    sums = (
-        torch.bincount(place_N, weights=values_N.double(), minlength=CALIBRATION_BINS)
-        for values_N in (probability_N, labels_N)
+    off = {name: (one["predicted"] - one["observed"]).abs() for name, one in bins.items()}
+    return Reliability(
+        task=task,
+        rows=len(labels_N),
+        curves={name: one.to_dict("list") for name, one in bins.items()},
+        error={name: float(off[name] @ one["rows"]) / len(labels_N) for name, one in bins.items()},
     )
-    used = counts > 0
-    predicted, observed = ((total / counts)[used].tolist() for total in sums)
-    return {"predicted": predicted, "observed": observed, "rows": counts[used].tolist()}
+
+
+def _bins(probability_N: Tensor, labels_N: Tensor) -> pd.DataFrame:
+    """A probability on the border of two bins goes to the upper one, as in the metric `ece`."""
+    rows = pd.DataFrame({"predicted": probability_N.numpy(), "observed": labels_N.numpy()})
+    rows = rows.astype(float)
+    places = (rows["predicted"] * CALIBRATION_BINS).astype(int).clip(0, CALIBRATION_BINS - 1)
+    bins = rows.groupby(places)
+    return bins.mean().assign(rows=bins.size().astype(float))
 
 
 def counts_in_training(artifact: Artifact) -> tuple[Tensor, Tensor]:

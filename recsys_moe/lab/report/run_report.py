@@ -1,8 +1,11 @@
-"""The report of one run: its key numbers, its facts and its sections."""
+"""The report of one run: key numbers, facts, and the sections with their figures and findings.
+
+How to read a figure, and what is said about it, stands in templates/run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,37 +13,42 @@ from recsys_moe.artifact.model_folder import MANIFEST, find_artifact
 from recsys_moe.artifact.routing_history import FILE
 from recsys_moe.config.overview import overviews
 from recsys_moe.files import sha256_file
-from recsys_moe.lab.report import findings, run_sections
-from recsys_moe.lab.report.experts import ExpertLoad, expert_load
-from recsys_moe.lab.report.findings import Finding
+from recsys_moe.lab.report import findings, plots_run
+from recsys_moe.lab.report.experts import ExpertLoad, expert_load, sharpness
+from recsys_moe.lab.report.findings import Finding, percent, slug
 from recsys_moe.lab.report.learning import LearningCurves
-from recsys_moe.lab.report.page import Report
+from recsys_moe.lab.report.page import Report, Section, Shown
+from recsys_moe.lab.report.quality import task_quality
 from recsys_moe.lab.report.run import Options, Progress, Run, look_at
+from recsys_moe.lab.report.specialisation import FEWEST, GenreBreakdown
 from recsys_moe.schema import SCHEMA_FILE, Schema
-
-HEADLINES = {"binary": ("auc", "higher is better"), "regression": ("rmse", "lower is better")}
-"""Per kind of task the metric of its tile."""
 
 
 def run_report(path: Path, options: Options, progress: Progress) -> Report:
     """Raises ConfigError and DataError."""
     run = look_at(path, options, progress)
     sample, load, curves = run.sample, expert_load(run.sample, run.tasks), run.curves()
-    genres = run.genres()
+    genres, config = run.genres(), run.artifact.config
     sections = [
-        run_sections.learning(run, curves),
-        run_sections.experts(run, load, genres),
-        run_sections.routing(run),
-        run_sections.quality(run),
-        run_sections.specialisation(run, genres),
+        _learning(run, curves),
+        _experts(run, load, genres),
+        _routing(run),
+        _quality(run),
+        _specialisation(run, genres),
     ]
     what = "all" if sample.is_whole else f"a sample of {sample.rows:,}"
     rows = f"{what} of the {sample.split_rows:,} rows"
     return Report(
         title=f"Run {run.folder.name}",
         subtitle=f"{run.artifact.schema.name}, {sample.split} split ({rows})",
-        tiles=_tiles(run, load),
-        facts=_facts(run, curves),
+        summary="run/summary.html",
+        values={
+            "run": run,
+            "load": load,
+            "curves": curves,
+            "visited": overviews(config)[config.model.router.name].inference or "?",
+            "parameters": sum(p.numel() for p in run.artifact.model.parameters()),
+        },
         findings=findings.worst_first(
             [*(one for section in sections for one in section.findings), *_about_the_rows(run)]
         ),
@@ -49,38 +57,117 @@ def run_report(path: Path, options: Options, progress: Progress) -> Report:
     )
 
 
-def _tiles(run: Run, load: ExpertLoad) -> list[tuple[str, str, str]]:
-    """Loss and the headline metric of each task, then what the experts do."""
-    result = run.sample.evaluation
-    shown = [("loss", f"{result['loss']:.4f}", "task-weighted, without penalties; lower is better")]
-    for task in run.artifact.schema.tasks:
-        metrics = result["tasks"][task.name]
-        key, better = HEADLINES[task.kind]
-        value = "-" if metrics[key] is None else f"{metrics[key]:.4f}"
-        shown.append((f"{task.name} {key.upper()}", value, f"{metrics['rows']:,} rows; {better}"))
-    cost = f"{result['experts_per_example']:.2f}"
-    shown.append(("experts per example", cost, f"of {len(load.either)}; tasks share an expert"))
-    words = findings.named(load.idle) if load.idle else "every expert is used"
-    return [*shown, ("idle experts", str(len(load.idle)), words)]
+def _section(
+    key: str, figures: Sequence[Shown], found: Iterable[Finding] = (), **values: Any
+) -> Section:
+    return Section(
+        key=key,
+        title=key.title(),
+        template=f"run/{key}.html",
+        figures={figure.name: figure for figure in figures},
+        values=values,
+        findings=list(found),
+    )
 
 
-def _facts(run: Run, curves: LearningCurves | None) -> dict[str, str]:
-    config, schema = run.artifact.config, run.artifact.schema
-    trained = f"{len(curves.epochs)}, best: {curves.best_epoch}" if curves else "not on record"
-    router = config.model.router.name
-    visited = overviews(config)[router].inference or "?"
-    words = f"k = {visited}" if visited.isdigit() else visited
-    return {
-        "router": f"{router}, {words} of {config.model.num_experts} experts",
-        "data": f"{schema.name} ({schema.protocol})",
-        "users and items": f"{schema.user.size:,} and {schema.item.size:,}",
-        "training rows": f"{schema.rows.get('train', 0):,}",
-        "epochs": trained,
-        "learning rate": f"{config.optim.lr:g}",
-        "batch size": f"{config.trainer.batch_size:,}",
-        "seed": str(config.trainer.seed),
-        "parameters": f"{sum(p.numel() for p in run.artifact.model.parameters()):,}",
-    }
+def _model(run: Run, rows: int | None = None) -> tuple[str, str]:
+    """Where a figure is from; `rows`: of the sample, None for the whole of it."""
+    sample = run.sample
+    shown = sample.rows if rows is None else rows
+    return "model/", f"{shown:,} of {sample.split_rows:,} rows of the {sample.split} split"
+
+
+def _learning(run: Run, curves: LearningCurves | None) -> Section:
+    if curves is None:
+        return _section("learning", [])
+    source = ("metrics.csv",)
+    figure = Shown("learning", "Learning curves", source, curves, plots_run.learning)
+    asked = run.artifact.config.trainer.max_epochs
+    return _section("learning", [figure], findings.learning_findings(curves, asked))
+
+
+def _experts(run: Run, load: ExpertLoad, genres: list[GenreBreakdown]) -> Section:
+    alike = run.likeness()
+    shares = [f"{what}, {task}" for task in load.visits for what in ("visits", "weight")]
+    busiest = {task: max(enumerate(v), key=lambda pair: pair[1]) for task, v in load.visits.items()}
+    return _section(
+        "experts",
+        [
+            Shown("load", "Who is visited", _model(run), load, plots_run.load),
+            Shown("likeness", "Who is alike", _model(run, alike.rows), alike, plots_run.likeness),
+        ],
+        [*findings.expert_findings(load), *findings.likeness_findings(alike)],
+        header=["expert", "state", *shares, "most like", *(f"genres, {g.task}" for g in genres)],
+        genres=genres,
+        busiest=[f"expert {e} ({percent(share)}) for {t}" for t, (e, share) in busiest.items()],
+        twins=[f"{a} and {b} ({cosine:.3f})" for a, b, cosine in alike.twins],
+    )
+
+
+def _routing(run: Run) -> Section:
+    routers, source = run.artifact.model.routers, _model(run)
+    kept = [min(router.kept, router.shape.num_experts) for router in routers]
+    sharp, steady = sharpness(run.sample, run.tasks, kept), run.consistency()
+    figures = [
+        Shown("entropy", "How decided the routers are", source, sharp, plots_run.entropy),
+        Shown("mass", "How much the best experts hold", source, sharp, plots_run.mass),
+    ]
+    found: list[Finding] = []
+    if steady is not None:
+        title, record = "How steady the routing became", ("routing.safetensors",)
+        figures.append(Shown("consistency", title, record, steady, plots_run.consistency))
+        found = list(findings.consistency_findings(steady))
+    same = {} if steady is None else steady.same
+    return _section(
+        "routing",
+        figures,
+        found,
+        means=[f"{mean:.2f} for {task}" for task, mean in sharp.mean.items()],
+        kept=[f"{percent(m[sharp.kept[t] - 1])} for {t}" for t, m in sharp.mass.items()],
+        steady=[f"{percent(shares[-1])} for {task}" for task, shares in same.items()],
+    )
+
+
+def _quality(run: Run) -> Section:
+    figures: list[Shown] = []
+    found: list[Finding] = []
+    source = _model(run)
+    for index, task in enumerate(run.tasks):
+        one = task_quality(run.artifact, run.sample, index)
+        if one is None:
+            continue
+        found += findings.quality_findings(task, one)
+        seen = (*source, "model/seen.safetensors")
+        for name, title, sources, data, draw in (
+            ("roc", "Ranking", source, one.roc, plots_run.roc),
+            ("calibration", "Honest probabilities", source, one.reliability, plots_run.calibration),
+            ("error", "Who gets good predictions", seen, one.groups, plots_run.error),
+        ):
+            if data:
+                figures.append(
+                    Shown(f"{name}-{slug(task)}", f"{title}: {task}", sources, data, draw)
+                )
+    return _section("quality", figures, found)
+
+
+def _specialisation(run: Run, genres: list[GenreBreakdown]) -> Section:
+    mapped, items = run.map(), (*_model(run), "model/items.parquet")
+    source = _model(run, len(mapped.x))
+    return _section(
+        "specialisation",
+        [
+            Shown("map", "Map of the examples", source, mapped, plots_run.expert_map),
+            *(
+                Shown(f"genres-{slug(g.task)}", f"Genres: {g.task}", items, g, plots_run.genres)
+                for g in genres
+            ),
+        ],
+        neighbours=[
+            f"{percent(share)} for {task} (by chance {percent(mapped.chance[task])})"
+            for task, share in mapped.neighbours.items()
+        ],
+        fewest=FEWEST,
+    )
 
 
 def _about_the_rows(run: Run) -> Iterator[Finding]:
@@ -88,15 +175,15 @@ def _about_the_rows(run: Run) -> Iterator[Finding]:
     sample, schema, recorded = run.sample, run.artifact.schema, run.recorded()
     if not run.same_data:
         text = "These are not the data of the training: the model may know some of these rows."
-        yield Finding("warning", text, "")
+        yield findings.warning(text)
     elif sample.is_whole and recorded:
         yield from findings.difference_findings(sample.evaluation, recorded)
     pairs = (sample.columns.user, schema.user), (sample.columns.item, schema.item)
     for index_N, feature in pairs:
         unseen = float((index_N == feature.size).double().mean())
         if unseen:
-            share = findings.percent(unseen)
-            yield Finding("note", f"{share} of rows have a {feature.name} unseen in training.", "")
+            text = f"{percent(unseen)} of rows have a {feature.name} unseen in training."
+            yield findings.note(text)
 
 
 def _provenance(path: Path, run: Run) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def lame_report(lame: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing is what takes time; what is drawn has tests of its own."""
     image = Image(b"<svg></svg>", b"", "<svg></svg>")
-    monkeypatch.setattr("recsys_moe.lab.report.write.render", lambda *args: image)
+    monkeypatch.setattr("recsys_moe.lab.report.build.render", lambda *args: image)
 
 
 LOSSES = {"topk": [0.40, 0.42], "softmax": [0.39], "moe<b>sart</b>": [0.30, 0.32]}

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.cli import app
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.lab.report.write import plain
+from recsys_moe.lab.report.build import _write_json
 from tests.lab.report.conftest import IDLE, report
 from tests.serve.test_page import ARGUMENTS
 
@@ -170,7 +170,7 @@ def test_a_report_that_fails_leaves_nothing(
     def fails(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("recsys_moe.lab.report.write.document", fails)
+    monkeypatch.setattr("recsys_moe.lab.report.build.document", fails)
     with pytest.raises(OSError, match="No space"):
         report(compared, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -239,8 +239,7 @@ def test_the_command_prints_findings_as_json_or_in_words(compared: Path, tmp_pat
     assert lines == [f"  {finding['level']}: {finding['text']}" for finding in found]
 
 
-def test_numbers_that_json_does_not_have_are_null() -> None:
-    assert plain({"a": (float("nan"), 1.5), 3: [float("inf"), None]}) == {
-        "a": [None, 1.5],
-        "3": [None, None],
-    }
+def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.json"
+    _write_json(path, {"a": (float("nan"), 1.5), 3: [float("inf"), None]})
+    assert json.loads(path.read_text()) == {"a": [None, 1.5], "3": [None, None]}
