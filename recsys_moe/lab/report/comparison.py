@@ -46,11 +46,9 @@ class Curves:
     @property
     def best(self) -> tuple[float, str, int]:
         """The lowest mean loss, its router and epoch; of at least one router."""
-        return min(
-            (loss, curve.router, epoch)
-            for curve in self.routers
-            for epoch, loss in zip(curve.epochs, curve.mean, strict=True)
-        )
+        best = min(self.routers, key=lambda router: min(router.mean))
+        loss = min(best.mean)
+        return loss, best.router, best.epochs[best.mean.index(loss)]
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,10 @@ class Seeds:
 
 
 def read_results(folder: Path) -> Results:
-    """results.json of a comparison. Raises DataError when it is missing or damaged."""
+    """results.json of a comparison.
+
+    Raises DataError when it is damaged, or a finished run is no longer where it was.
+    """
     path = folder / RESULTS
     try:
         results = TypeAdapter(Results).validate_json(path.read_bytes())
@@ -91,6 +92,12 @@ def read_results(folder: Path) -> Results:
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).splitlines()[:3])  # pydantic goes on with all other places
         raise DataError(f"{path} is damaged: {reason}; run `recsys-moe compare` again") from None
+    for path in (folder / run.run / METRICS for run in results.runs):
+        if not path.is_file():
+            raise DataError(
+                f"{path} is missing, though {folder / RESULTS} counts its run; put the run folder "
+                "back, or remove its rest and run `recsys-moe compare` again to train it anew"
+            )
     return results
 
 
@@ -98,25 +105,14 @@ def runs_of(results: Results, row: Row) -> list[RunRecord]:
     return [run for run in results.runs if run.contender == row.contender]
 
 
-def check_runs(folder: Path, results: Results) -> None:
-    """Raises DataError when a finished run is no longer where it was."""
-    for path in (folder / run.run / METRICS for run in results.runs):
-        if not path.is_file():
-            raise DataError(
-                f"{path} is missing, though {folder / RESULTS} counts its run; put the run folder "
-                "back, or remove its rest and run `recsys-moe compare` again to train it anew"
-            )
-
-
 def curves(folder: Path, results: Results, group: Group) -> Curves:
     """Means over the runs that reached each epoch."""
     routers = []
     for row in group.rows:
-        runs = [
-            read_epochs(folder / run.run / METRICS)["val/loss"] for run in runs_of(results, row)
-        ]
-        if runs:
-            over_seeds = pd.concat(runs).groupby(level="epoch")
+        paths = [folder / run.run / METRICS for run in runs_of(results, row)]
+        if paths:
+            runs = pd.concat([read_epochs(path)["val/loss"] for path in paths])
+            over_seeds = runs.groupby(level="epoch")
             losses = over_seeds.agg(mean=statistics.fmean, low="min", high="max", runs="size")
             columns: dict[Any, list[Any]] = losses.to_dict("list")
             routers.append(RouterCurve(row.router, losses.index.tolist(), **columns))
@@ -125,27 +121,18 @@ def curves(folder: Path, results: Results, group: Group) -> Curves:
 
 def costs(group: Group) -> Costs:
     """Of the routers that have both a loss and a cost."""
-    rows = [row for row in group.rows if {"loss", "experts_inference"} <= row.cells.keys()]
-    cost = [row.cells["experts_inference"].mean for row in rows]
-    losses = [row.cells["loss"] for row in rows]
-    loss = [spread.mean for spread in losses]
-    return Costs(
-        weights=group.weights,
-        router=[row.router for row in rows],
-        cost=cost,
-        loss=loss,
-        error=[math.nan if s.standard_error is None else s.standard_error for s in losses],
-        best=_unbeaten(cost, loss),
-    )
-
-
-def _unbeaten(cost: list[float], loss: list[float]) -> list[int]:
-    """Each has a lower loss than all that cost as much or less."""
-    unbeaten: list[int] = []
-    for place in sorted(range(len(cost)), key=lambda place: (cost[place], loss[place])):
-        if not unbeaten or loss[place] < loss[unbeaten[-1]]:
-            unbeaten.append(place)
-    return unbeaten
+    points = pd.DataFrame(
+        [
+            (row.router, row.cells["experts_inference"].mean, loss.mean, loss.standard_error)
+            for row in group.rows
+            if "experts_inference" in row.cells and (loss := row.cells.get("loss"))
+        ],
+        columns=["router", "cost", "loss", "error"],
+    ).astype({"error": float})
+    losses = points.sort_values(["cost", "loss"])["loss"]
+    lowest_so_far = losses.cummin().shift(fill_value=math.inf)
+    best = losses.index[losses < lowest_so_far].tolist()
+    return Costs(weights=group.weights, **points.to_dict("list"), best=best)
 
 
 def seeds(results: Results, group: Group, column: Column) -> Seeds:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.data.columns import Columns
-from recsys_moe.lab.report.sample import Sample
+from recsys_moe.lab.report.run import Sample
 
 IDLE = 0.1
 """An expert with less than this part of an even share is called idle."""
@@ -157,15 +157,11 @@ def likeness(artifact: Artifact, columns: Columns) -> Likeness:
         products_EE += (flat_EF @ flat_EF.T).double()
     norm_E = products_EE.diagonal().sqrt()
     cosine_EE = (products_EE / (norm_E[:, None] * norm_E)).clamp(-1, 1)
+    pairs = (cosine_EE >= TWINS).triu(1).nonzero().tolist()
+    twins = [(a, b, float(cosine_EE[a, b])) for a, b in pairs]
     return Likeness(
         rows=len(columns),
         cosine=[[None if math.isnan(v) else v for v in row] for row in cosine_EE.tolist()],
-        twins=_twins(cosine_EE),
+        twins=sorted(twins, key=lambda pair: -pair[2]),
         silent=(norm_E == 0).nonzero()[:, 0].tolist(),
     )
-
-
-def _twins(cosine_EE: Tensor) -> list[tuple[int, int, float]]:
-    upper_EE = (cosine_EE >= TWINS).triu(1)
-    pairs = [(a, b, float(cosine_EE[a, b])) for a, b in upper_EE.nonzero().tolist()]
-    return sorted(pairs, key=lambda pair: (-pair[2], pair[:2]))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from recsys_moe.artifact.metrics import CALIBRATION_BINS
 from recsys_moe.lab.report.experts import ExpertLoad, Likeness
@@ -106,20 +105,14 @@ def consistency_findings(steady: Consistency) -> Iterator[Finding]:
 
 def learning_findings(curves: LearningCurves, asked: int) -> Iterator[Finding]:
     """`asked`: trainer.max_epochs."""
-    last, best = curves.epochs[-1], min(curves.val_loss)
-    if curves.best_epoch == last == asked:
-        yield note(
-            f"The validation loss was still falling in the last epoch ({last}): "
-            "more epochs may help.",
-            "learning",
-        )
-    if curves.val_loss[-1] > WORSE_AT_END * best:
-        yield note(
-            f"The validation loss rose from {best:.4f} (epoch {curves.best_epoch}) to "
-            f"{curves.val_loss[-1]:.4f} (epoch {last}); the model is that of epoch "
-            f"{curves.best_epoch}.",
-            "learning",
-        )
+    last, best, lowest = curves.epochs[-1], curves.best_epoch, min(curves.val_loss)
+    if best == last == asked:
+        text = f"The validation loss was still falling in the last epoch ({last}):"
+        yield note(f"{text} more epochs may help.", "learning")
+    if curves.val_loss[-1] > WORSE_AT_END * lowest:
+        text = f"The validation loss rose from {lowest:.4f} (epoch {best}) to"
+        text = f"{text} {curves.val_loss[-1]:.4f} (epoch {last}); the model is that of epoch"
+        yield note(f"{text} {best}.", "learning")
 
 
 def quality_findings(task: str, quality: Quality) -> Iterator[Finding]:
@@ -137,20 +130,11 @@ def quality_findings(task: str, quality: Quality) -> Iterator[Finding]:
             yield warning(f"{text} ({CALIBRATION_BINS} bins).", f"calibration-{slug(task)}")
 
 
-def difference_findings(computed: dict[str, Any], recorded: dict[str, Any]) -> Iterator[Finding]:
-    """The model gave other numbers here than the run folder has on record."""
-    loss, split = computed["loss"], computed["split"]
-    if not math.isclose(loss, recorded["loss"], rel_tol=1e-4):
-        text = f"The loss of these rows is {loss:.6f}; evaluation/{split}.json of the run has"
-        yield warning(f"{text} {recorded['loss']:.6f}.")
-
-
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.level != "warning")
 
 
 def in_short(findings: Sequence[Finding]) -> str:
     warnings = sum(finding.level == "warning" for finding in findings)
-    if not warnings:
-        return "Nothing stands out."
-    return f"{warnings} {'thing stands' if warnings == 1 else 'things stand'} out."
+    words = "1 thing stands" if warnings == 1 else f"{warnings} things stand"
+    return f"{words} out." if warnings else "Nothing stands out."

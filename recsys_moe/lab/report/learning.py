@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
 import torch
-from torch import Tensor
 
 from recsys_moe.artifact.routing_history import RoutingHistory
 from recsys_moe.errors import DataError
@@ -79,19 +79,13 @@ def consistency(history: RoutingHistory, tasks: tuple[Task, ...]) -> Consistency
     """Pairs of successive epochs; empty with fewer than two."""
     if history.top_RTN.shape[1] != len(tasks):
         raise DataError(f"routing.safetensors is of {history.top_RTN.shape[1]} tasks; remove it")
+    size = 2 + max(history.top_RTN.flatten().tolist(), default=0)  # -1, nobody, counts as one
     same: dict[str, list[float]] = {}
     chance: dict[str, list[float]] = {}
-    for task, top_RN in zip(tasks, history.top_RTN.unbind(1), strict=True):
+    for task, top_RN in zip(tasks, history.top_RTN.long().unbind(1), strict=True):
         same[task.name] = (top_RN[1:] == top_RN[:-1]).double().mean(1).tolist()
-        pairs = zip(top_RN, top_RN[1:], strict=False)
-        chance[task.name] = [_agreement_by_chance(old_N, new_N) for old_N, new_N in pairs]
+        counts = [torch.bincount(top_N + 1, minlength=size) for top_N in top_RN]
+        shares = [(count_E / top_RN.shape[1]).double() for count_E in counts]
+        # sum_e p_e q_e with the shares p and q of the experts
+        chance[task.name] = [float(old_E @ new_E) for old_E, new_E in pairwise(shares)]
     return Consistency(history.epoch_R[1:].tolist(), same, chance, len(history.row_N))
-
-
-def _agreement_by_chance(old_N: Tensor, new_N: Tensor) -> float:
-    """sum_e p_e q_e with the shares p and q of the experts (-1, nobody, counts as one)."""
-    size = int(max(old_N.max(), new_N.max())) + 2
-    shares = [
-        torch.bincount(top_N.long() + 1, minlength=size) / len(top_N) for top_N in (old_N, new_N)
-    ]
-    return float((shares[0].double() * shares[1].double()).sum())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -30,7 +29,7 @@ class Shown:
     draw: Callable[[Any], Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Section:
     """A chapter of the page."""
 
@@ -59,29 +58,18 @@ class Report:
     """Where the numbers come from; written to report.json."""
 
 
+TEMPLATES = Environment(
+    loader=PackageLoader("recsys_moe.lab.report"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+TEMPLATES.filters |= {"listed": join, "named_experts": named, "percent": percent}
+
+
 def document(report: Report, images: Mapping[str, str]) -> str:
     """The page. `images`: inline SVG by the name of the figure."""
-    verdict = in_short(report.findings)
-    return (
-        _templates()
-        .get_template("report.html")
-        .render(report=report, verdict=verdict, images=images)
-    )
-
-
-@lru_cache(maxsize=1)
-def _templates() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("recsys_moe.lab.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {
-        "listed": join,
-        "named_experts": named,
-        "percent": percent,
-    }
-    return environment
+    verdict, page = in_short(report.findings), TEMPLATES.get_template("report.html")
+    return page.render(report=report, verdict=verdict, images=images)

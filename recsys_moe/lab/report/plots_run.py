@@ -64,9 +64,8 @@ def load(data: ExpertLoad) -> Figure:
             axes.plot(data.first[task], places, "D", color=INK, markersize=3.5, linestyle="none")
             axes.axvline(data.even[task], color=QUIET, linestyle="--", linewidth=1)
             for e in data.idle:
-                axes.annotate(
-                    " idle", (max(visits[e], data.first[task][e]), e), va="center", color=colour(1)
-                )
+                end = max(visits[e], data.first[task][e])
+                axes.annotate(" idle", (end, e), va="center", color=colour(1))
             titled(axes, task, "share of examples that visit the expert", "expert")
             whole_numbers(axes.yaxis, range(experts), MOST_TICKS)
             axes.invert_yaxis()
@@ -106,8 +105,7 @@ def mass(data: Sharpness) -> Figure:
 
 def likeness(data: Likeness) -> Figure:
     values = np.array(data.cosine, dtype=float)
-    side = min(6.5, 1.6 + 0.3 * len(values))
-    with canvas(height=max(2.6, side)) as (figure, grid):
+    with canvas(height=min(max(2.6, 1.6 + 0.3 * len(values)), 6.5)) as (figure, grid):
         axes = grid[0][0]
         _heat(axes, values, ALIKE, numbers=values, digits=2, vmin=0.0, vmax=1.0)
         axes.set_aspect("equal")
@@ -134,9 +132,8 @@ def _heat(
         if math.isnan(number):
             continue
         r, g, b, _ = image.cmap(image.norm(values[row, column]))
-        light = 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.5
+        ink = "#111111" if 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.5 else "#fefefe"
         place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6.5}
-        ink = "#111111" if light else "#fefefe"
         axes.text(column, row, f"{number:.{digits}f}", color=ink, **place)
 
 
@@ -144,8 +141,8 @@ def consistency(data: Consistency) -> Figure:
     with canvas(height=2.8) as (figure, grid):
         axes = grid[0][0]
         for number, (task, same) in enumerate(data.same.items()):
-            shape = MARKERS[number % len(MARKERS)]
-            axes.plot(data.epochs, same, color=colour(number), marker=shape, label=task)
+            shape = f"{MARKERS[number % len(MARKERS)]}-"
+            axes.plot(data.epochs, same, shape, color=colour(number), label=task)
             axes.plot(data.epochs, data.chance[task], ":", color=colour(number), linewidth=1.2)
         axes.plot([], [], ":", color=QUIET, linewidth=1.2, label="by chance")
         titled(axes, "Examples that keep their top expert", "epoch", "same as an epoch before")

@@ -15,7 +15,7 @@ from torch import Tensor
 from recsys_moe.artifact.calibration import identity
 from recsys_moe.artifact.metrics import CALIBRATION_BINS, exact_auc
 from recsys_moe.artifact.model_folder import Artifact
-from recsys_moe.lab.report.sample import Sample
+from recsys_moe.lab.report.run import Sample
 from recsys_moe.schema import TaskKind
 
 ROC_POINTS = 400
@@ -73,14 +73,8 @@ class ErrorBy:
     @property
     def ends(self) -> tuple[int, int] | None:
         """Places of the worst and the best group; None where no group has a value."""
-        sign = -1 if self.metric == "RMSE" else 1
-        known = [(sign * value, place) for place, value in enumerate(self.value)]
-        known = [pair for pair in known if not math.isnan(pair[0])]
-        return (min(known)[1], max(known)[1]) if known else None
-
-    def watched(self, place: int) -> str:
-        """`3 to 17`: the least and most watched of a group."""
-        return f"{self.low[place]:,} to {self.high[place]:,}"
+        values = pd.Series(self.value) * (-1 if self.metric == "RMSE" else 1)
+        return None if values.isna().all() else (int(values.argmin()), int(values.argmax()))
 
 
 def roc(task: str, logits_N: Tensor, labels_N: Tensor) -> Roc | None:
@@ -95,9 +89,8 @@ def roc(task: str, logits_N: Tensor, labels_N: Tensor) -> Roc | None:
     rates = ((seen_P - hits_P) / (rows - positive), hits_P / positive)
     x_P, y_P = (torch.cat([rate.new_zeros(1), rate]) for rate in rates)
     kept = _thinned(x_P + y_P, ROC_POINTS)
-    return Roc(
-        task, rows, positive, exact_auc(logits_N, labels_N), x_P[kept].tolist(), y_P[kept].tolist()
-    )
+    auc = exact_auc(logits_N, labels_N)
+    return Roc(task, rows, positive, auc, x_P[kept].tolist(), y_P[kept].tolist())
 
 
 def _thinned(way_P: Tensor, most: int) -> Tensor:
@@ -109,24 +102,20 @@ def _thinned(way_P: Tensor, most: int) -> Tensor:
 
 
 def reliability(task: str, curves: dict[str, Tensor], labels_N: Tensor) -> Reliability:
-    """`curves`: named probabilities (N,) of the same rows."""
-    bins = {name: _bins(probability_N, labels_N) for name, probability_N in curves.items()}
-    off = {name: (one["predicted"] - one["observed"]).abs() for name, one in bins.items()}
-    return Reliability(
-        task=task,
-        rows=len(labels_N),
-        curves={name: one.to_dict("list") for name, one in bins.items()},
-        error={name: float(off[name] @ one["rows"]) / len(labels_N) for name, one in bins.items()},
-    )
+    """`curves`: named probabilities (N,) of the same rows.
 
-
-def _bins(probability_N: Tensor, labels_N: Tensor) -> pd.DataFrame:
-    """A probability on the border of two bins goes to the upper one, as in the metric `ece`."""
-    rows = pd.DataFrame({"predicted": probability_N.numpy(), "observed": labels_N.numpy()})
-    rows = rows.astype(float)
-    places = (rows["predicted"] * CALIBRATION_BINS).astype(int).clip(0, CALIBRATION_BINS - 1)
-    bins = rows.groupby(places)
-    return bins.mean().assign(rows=bins.size().astype(float))
+    A probability on the border of two bins goes to the upper one, as in the metric `ece`.
+    """
+    bins, error = {}, {}
+    for name, probability_N in curves.items():
+        rows = pd.DataFrame({"predicted": probability_N.double(), "observed": labels_N.double()})
+        places = (rows["predicted"] * CALIBRATION_BINS).astype(int).clip(0, CALIBRATION_BINS - 1)
+        groups = rows.groupby(places)
+        means, size = groups.mean(), groups.size().astype(float)
+        off = (means["predicted"] - means["observed"]).abs()
+        error[name] = float((off * size).sum()) / len(labels_N)
+        bins[name] = {str(k): v.tolist() for k, v in means.assign(rows=size).items()}
+    return Reliability(task, len(labels_N), bins, error)
 
 
 def counts_in_training(artifact: Artifact) -> tuple[Tensor, Tensor]:
@@ -190,12 +179,10 @@ def task_quality(artifact: Artifact, sample: Sample, index: int) -> Quality | No
     logits_N, labels_N = sample.logits_NT[mask_N, index], labels_N[mask_N]
     users_N, items_N = sample.columns.user[mask_N].long(), sample.columns.item[mask_N].long()
     user_counts, item_counts = counts_in_training(artifact)
+    counts = {"user activity": user_counts[users_N], "item popularity": item_counts[items_N]}
     groups = [
         error_by(task.name, task.kind, by, count_N=count_N, logits_N=logits_N, labels_N=labels_N)
-        for by, count_N in (
-            ("user activity", user_counts[users_N]),
-            ("item popularity", item_counts[items_N]),
-        )
+        for by, count_N in counts.items()
     ]
     deviation = float(labels_N.double().std(correction=0))
     if task.kind != "binary":

@@ -5,23 +5,29 @@ How to read a figure, and what is said about it, stands in templates/run.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from recsys_moe.artifact.model_folder import MANIFEST, find_artifact
-from recsys_moe.artifact.routing_history import FILE
+from recsys_moe.artifact.routing_history import FILE, read_routing
 from recsys_moe.config.overview import overviews
+from recsys_moe.errors import DataError
 from recsys_moe.files import sha256_file
 from recsys_moe.lab.report import findings, plots_run
-from recsys_moe.lab.report.experts import ExpertLoad, expert_load, sharpness
+from recsys_moe.lab.report.experts import ExpertLoad, expert_load, likeness, sharpness
 from recsys_moe.lab.report.findings import Finding, percent, slug
-from recsys_moe.lab.report.learning import LearningCurves
+from recsys_moe.lab.report.learning import LearningCurves, consistency
 from recsys_moe.lab.report.page import Report, Section, Shown
 from recsys_moe.lab.report.quality import task_quality
 from recsys_moe.lab.report.run import Options, Progress, Run, look_at
 from recsys_moe.lab.report.specialisation import FEWEST, GenreBreakdown
 from recsys_moe.schema import SCHEMA_FILE, Schema
+
+LIKENESS_ROWS = 2048
+"""Rows on which experts are compared with each other."""
 
 
 def run_report(path: Path, options: Options, progress: Progress) -> Report:
@@ -87,7 +93,7 @@ def _learning(run: Run, curves: LearningCurves | None) -> Section:
 
 
 def _experts(run: Run, load: ExpertLoad, genres: list[GenreBreakdown]) -> Section:
-    alike = run.likeness()
+    alike = likeness(run.artifact, run.some(LIKENESS_ROWS)[0])
     shares = [f"{what}, {task}" for task in load.visits for what in ("visits", "weight")]
     busiest = {task: max(enumerate(v), key=lambda pair: pair[1]) for task, v in load.visits.items()}
     return _section(
@@ -107,24 +113,27 @@ def _experts(run: Run, load: ExpertLoad, genres: list[GenreBreakdown]) -> Sectio
 def _routing(run: Run) -> Section:
     routers, source = run.artifact.model.routers, _model(run)
     kept = [min(router.kept, router.shape.num_experts) for router in routers]
-    sharp, steady = sharpness(run.sample, run.tasks, kept), run.consistency()
+    sharp, record = sharpness(run.sample, run.tasks, kept), run.folder / FILE
     figures = [
         Shown("entropy", "How decided the routers are", source, sharp, plots_run.entropy),
         Shown("mass", "How much the best experts hold", source, sharp, plots_run.mass),
     ]
     found: list[Finding] = []
-    if steady is not None:
-        title, record = "How steady the routing became", ("routing.safetensors",)
-        figures.append(Shown("consistency", title, record, steady, plots_run.consistency))
-        found = list(findings.consistency_findings(steady))
-    same = {} if steady is None else steady.same
+    steady: list[str] = []
+    if record.is_file():
+        data = consistency(read_routing(record), run.artifact.schema.tasks)
+        if data.epochs:
+            title = "How steady the routing became"
+            figures.append(Shown("consistency", title, (FILE,), data, plots_run.consistency))
+            found = list(findings.consistency_findings(data))
+            steady = [f"{percent(shares[-1])} for {task}" for task, shares in data.same.items()]
     return _section(
         "routing",
         figures,
         found,
         means=[f"{mean:.2f} for {task}" for task, mean in sharp.mean.items()],
         kept=[f"{percent(m[sharp.kept[t] - 1])} for {t}" for t, m in sharp.mass.items()],
-        steady=[f"{percent(shares[-1])} for {task}" for task, shares in same.items()],
+        steady=steady,
     )
 
 
@@ -153,15 +162,13 @@ def _quality(run: Run) -> Section:
 def _specialisation(run: Run, genres: list[GenreBreakdown]) -> Section:
     mapped, items = run.map(), (*_model(run), "model/items.parquet")
     source = _model(run, len(mapped.x))
+    figures = [Shown("map", "Map of the examples", source, mapped, plots_run.expert_map)]
+    for one in genres:
+        name, title = f"genres-{slug(one.task)}", f"Genres: {one.task}"
+        figures.append(Shown(name, title, items, one, plots_run.genres))
     return _section(
         "specialisation",
-        [
-            Shown("map", "Map of the examples", source, mapped, plots_run.expert_map),
-            *(
-                Shown(f"genres-{slug(g.task)}", f"Genres: {g.task}", items, g, plots_run.genres)
-                for g in genres
-            ),
-        ],
+        figures,
         neighbours=[
             f"{percent(share)} for {task} (by chance {percent(mapped.chance[task])})"
             for task, share in mapped.neighbours.items()
@@ -172,12 +179,21 @@ def _specialisation(run: Run, genres: list[GenreBreakdown]) -> Section:
 
 def _about_the_rows(run: Run) -> Iterator[Finding]:
     """Other data than in training, another evaluation on record, users and items without a name."""
-    sample, schema, recorded = run.sample, run.artifact.schema, run.recorded()
+    sample, schema = run.sample, run.artifact.schema
+    path = run.folder / "evaluation" / f"{sample.split}.json"
     if not run.same_data:
         text = "These are not the data of the training: the model may know some of these rows."
         yield findings.warning(text)
-    elif sample.is_whole and recorded:
-        yield from findings.difference_findings(sample.evaluation, recorded)
+    elif sample.is_whole and path.is_file():
+        try:
+            recorded = float(json.loads(path.read_text(encoding="utf-8"))["loss"])
+        except (ValueError, LookupError, TypeError) as error:
+            text = f"{path} is damaged: {error}; run `recsys-moe evaluate` again"
+            raise DataError(text) from None
+        loss = sample.evaluation["loss"]
+        if not math.isclose(loss, recorded, rel_tol=1e-4):
+            text = f"The loss of these rows is {loss:.6f}; evaluation/{path.name} of the run has"
+            yield findings.warning(f"{text} {recorded:.6f}.")
     pairs = (sample.columns.user, schema.user), (sample.columns.item, schema.item)
     for index_N, feature in pairs:
         unseen = float((index_N == feature.size).double().mean())

@@ -132,47 +132,38 @@ def _same_by_chance(top_N: Tensor) -> float:
     return float((counts * (counts - 1)).sum() / max(len(top_N) * (len(top_N) - 1), 1))
 
 
-def genre_table(items: pa.Table) -> tuple[list[str], Tensor] | None:
-    """Names of the genres and bool (items + 1, genres), the last row for an unseen item.
-
-    None where the items have no column of genres.
-    """
+def genre_of(items: pa.Table) -> pd.Series:
+    """Names of genres, one row per item and genre, indexed by item; empty without the column."""
     if GENRES not in items.column_names:
-        return None
-    text = items[GENRES].cast(pa.string()).to_pandas().fillna("")
-    genre = text.str.split("|", regex=False).explode()
-    genre = genre[genre != ""]
-    codes, names = pd.factorize(genre, sort=True)
-    table = torch.zeros(len(items) + 1, len(names), dtype=torch.bool)
-    table[torch.tensor(genre.index.to_numpy()), torch.tensor(codes)] = True
-    return (names.tolist(), table) if len(names) else None
+        return pd.Series(dtype=str, name=GENRES)
+    names = items[GENRES].cast(pa.string()).to_pandas().fillna("")
+    genres = names.str.split("|", regex=False).explode()
+    return genres[genres != ""].rename(GENRES)
 
 
 def genre_breakdown(
-    task: str, names: list[str], has_NG: Tensor, top_N: Tensor, *, experts: int
+    task: str, genres: pd.Series, item_N: Tensor, top_N: Tensor, *, experts: int
 ) -> GenreBreakdown | None:
-    """None where no genre has FEWEST rows. `has_NG`: which genres the item of each row has."""
-    has_NG = has_NG[top_N >= 0]
-    top_N = top_N[top_N >= 0]
-    rows_G = has_NG.sum(0)
-    shown = [
-        g for g in rows_G.argsort(descending=True, stable=True).tolist() if rows_G[g] >= FEWEST
-    ]
-    if not shown:
+    """None where no genre has FEWEST rows. `genres`: as of `genre_of`."""
+    rows = pd.DataFrame({"item": item_N.numpy(), "top": top_N.numpy()})
+    rows = rows[rows["top"] >= 0].join(genres, on="item", how="inner")
+    table = pd.crosstab(rows["top"], rows[GENRES]).reindex(range(experts), fill_value=0)
+    count = table.sum().sort_values(ascending=False, kind="stable")
+    count = count[count >= FEWEST]
+    if count.empty:
         return None
-    is_top_NE = torch.nn.functional.one_hot(top_N, experts).double()
-    share_EG = (is_top_NE.T @ has_NG[:, shown].double()) / rows_G[shown]
-    known_NE = is_top_NE[has_NG.any(1)]
-    overall_E = known_NE.mean(0)
-    lift_EG = share_EG / overall_E[:, None]
+    share = table[count.index] / count
+    first = rows["top"][~rows.index.duplicated()].value_counts().reindex(share.index, fill_value=0)
+    overall = first / first.sum()
+    lift = share.div(overall, axis=0).to_numpy()
     return GenreBreakdown(
         task=task,
-        genres=[names[g] for g in shown],
-        rows=rows_G[shown].tolist(),
-        share=share_EG.tolist(),
-        overall=overall_E.tolist(),
+        genres=count.index.tolist(),
+        rows=count.tolist(),
+        share=share.to_numpy().tolist(),
+        overall=overall.tolist(),
         lift=[
-            row if first >= FEWEST else [None] * len(row)
-            for row, first in zip(lift_EG.tolist(), known_NE.sum(0).tolist(), strict=True)
+            row if few >= FEWEST else [None] * len(row)
+            for row, few in zip(lift.tolist(), first, strict=True)
         ],
     )

@@ -22,7 +22,7 @@ from recsys_moe.lab.report.quality import (
     roc,
     task_quality,
 )
-from recsys_moe.lab.report.sample import take_sample
+from recsys_moe.lab.report.run import take_sample
 
 
 def random_rows(rows: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
