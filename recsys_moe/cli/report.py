@@ -43,10 +43,11 @@ def report(
     logger.info("loading torch and matplotlib ...")
     from dataclasses import asdict
 
-    from recsys_moe.lab.report.build import Asked, build_report
+    from recsys_moe.lab.report.build import build_report
+    from recsys_moe.lab.report.run import Options
 
-    asked = Asked(path, out, data=data, split=split, rows=rows, seed=seed, map=map_)
-    page = build_report(asked, overwrite=overwrite, progress=_progress)
+    options = Options(data=data, split=split, rows=rows, seed=seed, map=map_)
+    page = build_report(path, out, options, overwrite=overwrite, progress=_progress)
     if as_json:
         print(json.dumps([asdict(finding) for finding in page.findings]))
         return

@@ -20,8 +20,8 @@ from recsys_moe.lab.jobs.plan_file import Raw
 from recsys_moe.lab.paper import bias, drawing, figures
 from recsys_moe.lab.paper.recipes import Recipe
 from recsys_moe.lab.report import comparison, plots_comparison, plots_run
-from recsys_moe.lab.report.run_figures import Options, run_figures
-from recsys_moe.lab.report.specialisation import Projection, load_umap
+from recsys_moe.lab.report.run import Options, look_at
+from recsys_moe.lab.report.specialisation import load_umap
 from recsys_moe.lab.tune.curve import Point
 from recsys_moe.lab.tune.plan import StudyRequest
 from recsys_moe.lab.tune.results import curve_of
@@ -174,13 +174,13 @@ def _inference(results: Results, data: Path, out: Path) -> None:
 
 def _maps(results: Results, data: Path, out: Path) -> None:
     """A figure per run, with UMAP where it is installed; `report` of the run has the rest."""
-    projection: Projection = "pca"
+    projection = "pca"
     with contextlib.suppress(ConfigError):
         load_umap()
         projection = "umap"
-    options = Options(data=data, split=results.split, rows=MAP_ROWS, projection=projection)
+    options = Options(data=data, split=results.split, rows=MAP_ROWS, map=projection)
     for record in results.runs:
-        expert_map = run_figures(out / record.run, options, row_progress).map
+        expert_map = look_at(out / record.run, options, row_progress).map()
         name = f"figure-{record.contender}-seed{record.seed}"
         drawing.save(out, name, plots_run.expert_map, expert_map, numbers=asdict(expert_map))
 

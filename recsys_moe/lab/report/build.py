@@ -1,47 +1,49 @@
-"""`recsys-moe report`: a run or a comparison in, a folder with a page out."""
+"""`recsys-moe report`: a run or a comparison in, a folder with a page out; all of it or nothing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import logging
 from pathlib import Path
-from typing import get_args
+from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from recsys_moe.artifact.model_folder import MANIFEST
 from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.files import replacing_folder
 from recsys_moe.lab.report.comparison import RESULTS
 from recsys_moe.lab.report.comparison_report import comparison_report
-from recsys_moe.lab.report.page import Report
-from recsys_moe.lab.report.run_figures import Options, Progress
+from recsys_moe.lab.report.page import Report, Shown, document
+from recsys_moe.lab.report.plots import Image, render
+from recsys_moe.lab.report.run import Options, Progress
 from recsys_moe.lab.report.run_report import run_report
-from recsys_moe.lab.report.specialisation import Projection
-from recsys_moe.lab.report.write import check_out, write_report
+
+logger = logging.getLogger("recsys_moe.report")
+
+PAGE, FINDINGS, SOURCES, FIGURES = "report.html", "findings.json", "report.json", "figures"
 
 
-@dataclass(frozen=True)
-class Asked:
-    """The command line; None is the default."""
-
-    path: Path
-    out: Path
-    data: Path | None = None
-    split: str | None = None
-    rows: int | None = None
-    seed: int = 0
-    map: str = "pca"
-
-
-def build_report(asked: Asked, *, overwrite: bool, progress: Progress) -> Report:
-    """Write the report to `asked.out`, completely or not at all.
+def build_report(
+    path: Path, out: Path, options: Options, *, overwrite: bool, progress: Progress
+) -> Report:
+    """Write the report on `path` to `out`, completely or not at all.
 
     Raises ConfigError for a setting or a folder in the way, DataError for what cannot be read.
     """
-    check_out(asked.out, overwrite)
-    if _is_comparison(asked.path):
-        _refuse_settings_of_runs(asked)
-        report = comparison_report(asked.path, asked.out)
+    check_out(out, overwrite)
+    if _is_comparison(path):
+        given = {"data": options.data, "split": options.split, "rows": options.rows}
+        named = [f"--{name}" for name, value in given.items() if value is not None]
+        if named:
+            raise ConfigError(
+                f"{path} is a comparison, which is reported from its results; leave out "
+                f"{', '.join(named)}, or report one of its runs"
+            )
+        report = comparison_report(path, out)
     else:
-        report = run_report(asked.path, _options(asked), progress)
-    write_report(report, asked.out)
+        report = run_report(path, options, progress)
+    write_report(report, out)
     return report
 
 
@@ -60,24 +62,41 @@ def _is_comparison(path: Path) -> bool:
     return False
 
 
-def _refuse_settings_of_runs(asked: Asked) -> None:
-    given = {"data": asked.data, "split": asked.split, "rows": asked.rows}
-    named = [f"--{name}" for name, value in given.items() if value is not None]
-    if named:
+def check_out(out: Path, overwrite: bool) -> None:
+    """Raise ConfigError when something is at `out` that must stay."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not overwrite:
         raise ConfigError(
-            f"{asked.path} is a comparison, which is reported from its results; leave out "
-            f"{', '.join(named)}, or report one of its runs"
+            f"--out {out} exists; choose another folder or replace it with --overwrite"
         )
+    if not (out / PAGE).is_file() or not (out / SOURCES).is_file():
+        raise ConfigError(f"--out {out} is not a report; --overwrite will not delete it")
 
 
-def _options(asked: Asked) -> Options:
-    if asked.map not in get_args(Projection):
-        names = ", ".join(get_args(Projection))
-        raise ConfigError(f"--map must be one of {names}, got {asked.map!r}")
-    return Options(
-        data=asked.data,
-        split="test" if asked.split is None else asked.split,
-        rows=100_000 if asked.rows is None else asked.rows,
-        seed=asked.seed,
-        projection="umap" if asked.map == "umap" else "pca",
-    )
+def write_report(report: Report, out: Path) -> None:
+    """Draw all figures and put the finished folder at `out`, replacing an older report there."""
+    with replacing_folder(out) as folder:
+        (folder / FIGURES).mkdir()
+        images: dict[str, str] = {}
+        for figure in (one for section in report.sections for one in section.figures.values()):
+            logger.info("drawing %s", figure.name)
+            images[figure.name] = _write_figure(folder / FIGURES, figure).inline
+        (folder / PAGE).write_text(document(report, images), encoding="utf-8")
+        _write_json(folder / FINDINGS, report.findings)
+        _write_json(folder / SOURCES, report.provenance)
+
+
+def _write_figure(folder: Path, figure: Shown) -> Image:
+    image = render(figure.name, figure.draw, figure.data)
+    (folder / f"{figure.name}.svg").write_bytes(image.svg)
+    (folder / f"{figure.name}.png").write_bytes(image.png)
+    content = {"title": figure.title, "sources": list(figure.sources), "data": figure.data}
+    _write_json(folder / f"{figure.name}.json", content)
+    return image
+
+
+def _write_json(path: Path, content: Any) -> None:
+    """A number that is not finite is null."""
+    plain = to_jsonable_python(content, inf_nan_mode="null")
+    path.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")

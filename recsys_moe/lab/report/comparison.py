@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterator
@@ -10,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+from pydantic import TypeAdapter
+
 from recsys_moe.errors import DataError
-from recsys_moe.lab.compare.results import Column, Group, Results, Row, RunRecord, TTest, is_bold
-from recsys_moe.lab.compare.significance import Spread
+from recsys_moe.lab.compare.results import Column, Group, Results, Row, RunRecord, is_bold
 from recsys_moe.lab.report.experts import IDLE
-from recsys_moe.lab.report.findings import Finding, join, named, slug
+from recsys_moe.lab.report.findings import Finding, join, named, note, slug, warning
 from recsys_moe.lab.report.learning import read_epochs
 
 RESULTS = "results.json"
@@ -41,6 +42,13 @@ class Curves:
 
     weights: dict[str, float]
     routers: list[RouterCurve]
+
+    @property
+    def best(self) -> tuple[float, str, int]:
+        """The lowest mean loss, its router and epoch; of at least one router."""
+        best = min(self.routers, key=lambda router: min(router.mean))
+        loss = min(best.mean)
+        return loss, best.router, best.epochs[best.mean.index(loss)]
 
 
 @dataclass(frozen=True)
@@ -71,127 +79,80 @@ class Seeds:
 
 
 def read_results(folder: Path) -> Results:
-    """results.json of a comparison. Raises DataError when it is missing or damaged."""
+    """results.json of a comparison.
+
+    Raises DataError when it is damaged, or a finished run is no longer where it was.
+    """
     path = folder / RESULTS
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        return Results(
-            data=str(raw["data"]),
-            protocol=str(raw["protocol"]),
-            split=str(raw["split"]),
-            seeds=tuple(raw["seeds"]),
-            columns=[Column(**column) for column in raw["columns"]],
-            groups=[_group(group) for group in raw["groups"]],
-            runs=[_run(run) for run in raw["runs"]],
-            missing=[str(name) for name in raw["missing"]],
-        )
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is damaged: {error}; run `recsys-moe compare` again") from None
-
-
-def _group(raw: dict[str, Any]) -> Group:
-    rows = [
-        Row(
-            **{
-                **row,
-                "bold": tuple(row["bold"]),
-                "cells": {name: Spread(**cell) for name, cell in row["cells"].items()},
-                "paper": {name: Spread(**cell) for name, cell in row["paper"].items()},
-            }
-        )
-        for row in raw["rows"]
-    ]
-    return Group(raw["weights"], rows, [TTest(**test) for test in raw["tests"]])
-
-
-def _run(raw: dict[str, Any]) -> RunRecord:
-    """Its folder must lie inside the comparison, whatever the file says."""
-    if Path(raw["run"]).is_absolute() or ".." in Path(raw["run"]).parts:
-        raise ValueError(f"run {raw['run']!r} must lie below the comparison")
-    return RunRecord(**raw)
-
-
-def runs_of(results: Results, row: Row) -> list[RunRecord]:
-    return [run for run in results.runs if run.contender == row.contender]
-
-
-def check_runs(folder: Path, results: Results) -> None:
-    """Raises DataError when a finished run is no longer where it was."""
+        results = TypeAdapter(Results).validate_json(path.read_bytes())
+        for run in results.runs:  # inside the comparison, whatever the file says
+            if Path(run.run).is_absolute() or ".." in Path(run.run).parts:
+                raise ValueError(f"run {run.run!r} must lie below the comparison")
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).splitlines()[:3])  # pydantic goes on with all other places
+        raise DataError(f"{path} is damaged: {reason}; run `recsys-moe compare` again") from None
     for path in (folder / run.run / METRICS for run in results.runs):
         if not path.is_file():
             raise DataError(
                 f"{path} is missing, though {folder / RESULTS} counts its run; put the run folder "
                 "back, or remove its rest and run `recsys-moe compare` again to train it anew"
             )
+    return results
+
+
+def runs_of(results: Results, row: Row) -> list[RunRecord]:
+    return [run for run in results.runs if run.contender == row.contender]
 
 
 def curves(folder: Path, results: Results, group: Group) -> Curves:
     """Means over the runs that reached each epoch."""
     routers = []
     for row in group.rows:
-        by_epoch: dict[int, list[float]] = {}
-        for run in runs_of(results, row):
-            for line in read_epochs(folder / run.run / METRICS):
-                by_epoch.setdefault(int(line["epoch"]), []).append(line["val/loss"])
-        if by_epoch:
-            routers.append(_curve(row.router, dict(sorted(by_epoch.items()))))
+        paths = [folder / run.run / METRICS for run in runs_of(results, row)]
+        if paths:
+            runs = pd.concat([read_epochs(path)["val/loss"] for path in paths])
+            over_seeds = runs.groupby(level="epoch")
+            losses = over_seeds.agg(mean=statistics.fmean, low="min", high="max", runs="size")
+            columns: dict[Any, list[Any]] = losses.to_dict("list")
+            routers.append(RouterCurve(row.router, losses.index.tolist(), **columns))
     return Curves(group.weights, routers)
-
-
-def _curve(router: str, by_epoch: dict[int, list[float]]) -> RouterCurve:
-    values = list(by_epoch.values())
-    return RouterCurve(
-        router=router,
-        epochs=list(by_epoch),
-        mean=[statistics.fmean(losses) for losses in values],
-        low=[min(losses) for losses in values],
-        high=[max(losses) for losses in values],
-        runs=[len(losses) for losses in values],
-    )
 
 
 def costs(group: Group) -> Costs:
     """Of the routers that have both a loss and a cost."""
-    rows = [row for row in group.rows if {"loss", "experts_inference"} <= row.cells.keys()]
-    cost = [row.cells["experts_inference"].mean for row in rows]
-    loss = [row.cells["loss"].mean for row in rows]
-    errors = [row.cells["loss"].standard_error for row in rows]
-    return Costs(
-        weights=group.weights,
-        router=[row.router for row in rows],
-        cost=cost,
-        loss=loss,
-        error=[math.nan if error is None else error for error in errors],
-        best=_unbeaten(cost, loss),
-    )
-
-
-def _unbeaten(cost: list[float], loss: list[float]) -> list[int]:
-    """Each has a lower loss than all that cost as much or less."""
-    unbeaten: list[int] = []
-    for place in sorted(range(len(cost)), key=lambda place: (cost[place], loss[place])):
-        if not unbeaten or loss[place] < loss[unbeaten[-1]]:
-            unbeaten.append(place)
-    return unbeaten
+    points = pd.DataFrame(
+        [
+            (row.router, row.cells["experts_inference"].mean, loss.mean, loss.standard_error)
+            for row in group.rows
+            if "experts_inference" in row.cells and (loss := row.cells.get("loss"))
+        ],
+        columns=["router", "cost", "loss", "error"],
+    ).astype({"error": float})
+    losses = points.sort_values(["cost", "loss"])["loss"]
+    lowest_so_far = losses.cummin().shift(fill_value=math.inf)
+    best = losses.index[losses < lowest_so_far].tolist()
+    return Costs(weights=group.weights, **points.to_dict("list"), best=best)
 
 
 def seeds(results: Results, group: Group, column: Column) -> Seeds:
     """Values where they are defined."""
-    values: dict[str, dict[int, float]] = {}
-    for row in group.rows:
-        by_seed = {run.seed: run.values.get(column.name) for run in runs_of(results, row)}
-        defined = {seed: value for seed, value in by_seed.items() if value is not None}
-        if defined:
-            values[row.router] = defined
+    values = {
+        row.router: {
+            run.seed: value
+            for run in runs_of(results, row)
+            if (value := run.values.get(column.name)) is not None
+        }
+        for row in ranked(group, column)
+    }
+    return Seeds(group.weights, column.name, column.title, column.better or "", values)
+
+
+def ranked(group: Group, column: Column) -> list[Row]:
+    """Rows with a value, the best mean first."""
     sign = -1 if column.better == "higher" else 1
-    order = sorted(values, key=lambda name: sign * statistics.fmean(values[name].values()))
-    return Seeds(
-        group.weights,
-        column.name,
-        column.title,
-        column.better or "",
-        {name: values[name] for name in order},
-    )
+    rows = [row for row in group.rows if column.name in row.cells]
+    return sorted(rows, key=lambda row: sign * row.cells[column.name].mean)
 
 
 def seeds_figure(number: int, column: str) -> str:
@@ -206,6 +167,11 @@ def idle_experts(run: RunRecord) -> list[int]:
     return [e for e in experts if all(load[e] <= IDLE / len(load) for load in loads)]
 
 
+def weights_of(group: Group) -> str:
+    """`watch 0.5, rating 0.5`"""
+    return ", ".join(f"{task} {weight:g}" for task, weight in group.weights.items())
+
+
 def comparison_findings(results: Results) -> Iterator[Finding]:
     """Who is best and how sure that is; what is missing; which routers have idle experts."""
     for number, group in enumerate(results.groups):
@@ -213,10 +179,10 @@ def comparison_findings(results: Results) -> Iterator[Finding]:
     if results.missing:
         count = len(results.missing)
         text = f"{count} of {count + len(results.runs)} runs have not finished and are not counted."
-        yield Finding("warning", text, "")
+        yield warning(text)
     if len(results.seeds) == 1:
         text = "There is one seed: no spread is known and nothing was tested."
-        yield Finding("warning", text, "")
+        yield warning(text)
     for group in results.groups:
         yield from _idle(results, group)
 
@@ -224,34 +190,28 @@ def comparison_findings(results: Results) -> Iterator[Finding]:
 def _idle(results: Results, group: Group) -> Iterator[Finding]:
     """One warning per router with idle experts, whatever the number of its seeds."""
     for row in group.rows:
-        runs = runs_of(results, row)
-        idle = {
-            Path(run.run).name: idle_in_run for run in runs if (idle_in_run := idle_experts(run))
-        }
-        if idle:
-            words = join(f"{named(experts)} in {run}" for run, experts in idle.items())
+        runs = {Path(run.run).name: idle_experts(run) for run in runs_of(results, row)}
+        if idle := [f"{named(experts)} in {run}" for run, experts in runs.items() if experts]:
             text = (
-                f"{row.router}{_weights(group)} has idle experts in {len(idle)} of {len(runs)} "
-                f"{'run' if len(runs) == 1 else 'runs'} (below {IDLE:.0%} of an even share): "
-                f"{words}."
+                f"{row.router} (weights {weights_of(group)}) has idle experts in {len(idle)} of "
+                f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} (below {IDLE:.0%} of an even "
+                f"share): {join(idle)}."
             )
-            yield Finding("warning", text, "")
+            yield warning(text)
 
 
 def _verdicts(results: Results, group: Group, number: int) -> Iterator[Finding]:
-    names = {row.contender: row.router for row in group.rows}
+    rows = {row.contender: row for row in group.rows}
     titles = {column.name: column.title for column in results.columns}
-    cells = {row.contender: row.cells for row in group.rows}
     for test in (test for test in group.tests if test.runner_up):
-        best, other = (cells[key][test.column].mean for key in (test.best, test.other))
+        best, other = (
+            f"{rows[key].router} ({rows[key].cells[test.column].mean:.4f}"
+            for key in (test.best, test.other)
+        )
         p = "untested" if test.unpaired is None else f"p = {test.unpaired:.2g}"
         sure = "is significantly better than" if is_bold(test) else "is not shown to be better than"
         text = (
-            f"{titles[test.column]}{_weights(group)}: of the k-sparse routers the best mean is "
-            f"{names[test.best]} ({best:.4f}); it {sure} {names[test.other]} ({other:.4f}, {p})."
+            f"{titles[test.column]} (weights {weights_of(group)}): of the k-sparse routers the "
+            f"best mean is {best}); it {sure} {other}, {p})."
         )
-        yield Finding("note", text, seeds_figure(number, test.column))
-
-
-def _weights(group: Group) -> str:
-    return f" (weights {', '.join(f'{t} {w:g}' for t, w in group.weights.items())})"
+        yield note(text, seeds_figure(number, test.column))

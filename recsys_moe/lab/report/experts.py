@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.data.columns import Columns
-from recsys_moe.lab.report.sample import Sample
+from recsys_moe.lab.report.run import Sample
 
 IDLE = 0.1
 """An expert with less than this part of an even share is called idle."""
@@ -42,6 +43,12 @@ class ExpertLoad:
     """Experts with less than IDLE of an even share of the visits in every task."""
     light: list[int]
     """Of the others, those with less than IDLE of an even share of the weight in every task."""
+
+    def spared_by(self, expert: int) -> list[str]:
+        """Tasks that visit it with less than IDLE of an even share."""
+        return [
+            task for task, visits in self.visits.items() if visits[expert] <= IDLE * self.even[task]
+        ]
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,11 @@ class Likeness:
     silent: list[int]
     """Experts whose output is 0 on every row."""
 
+    def nearest(self, expert: int) -> tuple[int, float] | None:
+        """The expert most like it and their cosine; None for an output of 0, or without others."""
+        others = {b: c for b, c in enumerate(self.cosine[expert]) if b != expert and c is not None}
+        return max(others.items(), key=lambda pair: pair[1], default=None)
+
 
 def expert_load(sample: Sample, tasks: list[str]) -> ExpertLoad:
     """Loads by task. Raises nothing: with no visits at all every share is 0."""
@@ -82,50 +94,48 @@ def expert_load(sample: Sample, tasks: list[str]) -> ExpertLoad:
     visits_TE = sample.visits_TE / rows
     weight_TE = sample.weight_TE / sample.weight_TE.sum(1, keepdim=True).clamp(min=1e-30)
     even_T = visits_TE.mean(1)
+    first = [torch.bincount(top_N + 1, minlength=experts + 1) for top_N in sample.top_NT.unbind(1)]
     idle_E = (visits_TE <= IDLE * even_T[:, None]).all(0)
     light_E = (weight_TE <= IDLE / experts).all(0) & ~idle_E
-    first = [_shares(top_N, experts) for top_N in sample.top_NT.unbind(1)]
     return ExpertLoad(
         rows=sample.rows,
-        visits=dict(zip(tasks, visits_TE.tolist(), strict=True)),
-        first=dict(zip(tasks, first, strict=True)),
-        weight=dict(zip(tasks, weight_TE.tolist(), strict=True)),
+        visits=_by(tasks, visits_TE),
+        first=_by(tasks, torch.stack(first)[:, 1:] / rows),
+        weight=_by(tasks, weight_TE),
         either=(sample.either_E / rows).tolist(),
-        even=dict(zip(tasks, even_T.tolist(), strict=True)),
+        even=_by(tasks, even_T),
         idle=idle_E.nonzero()[:, 0].tolist(),
         light=light_E.nonzero()[:, 0].tolist(),
     )
 
 
-def _shares(top_N: Tensor, experts: int) -> list[float]:
-    shares: list[float] = (torch.bincount(top_N + 1, minlength=experts + 1) / len(top_N)).tolist()
-    return shares[1:]
+def _by(tasks: list[str], values_T: Tensor) -> dict[str, Any]:
+    """Plain numbers per task; the tasks are the first axis."""
+    return dict(zip(tasks, values_T.tolist(), strict=True))
 
 
 def sharpness(sample: Sample, tasks: list[str], kept: list[int]) -> Sharpness:
     """Entropy and mass of the routing distributions. `kept`: the k of each task's router."""
     experts = sample.mass_TE.shape[1]
     most = math.log(experts) if experts > 1 else 1.0
-    columns = dict(zip(tasks, sample.entropy_NT.unbind(1), strict=True))
     return Sharpness(
         rows=sample.rows,
         edges=torch.linspace(0, most, BINS + 1, dtype=torch.float64).tolist(),
-        entropy={name: _histogram(values_N, most) for name, values_N in columns.items()},
-        mean={name: float(values_N.double().nanmean()) for name, values_N in columns.items()},
-        mass=dict(zip(tasks, sample.mass_TE.tolist(), strict=True)),
+        entropy=_by(tasks, torch.stack([_bins(e_N, most) for e_N in sample.entropy_NT.unbind(1)])),
+        mean=_by(tasks, sample.entropy_NT.double().nanmean(0)),
+        mass=_by(tasks, sample.mass_TE / max(sample.rows, 1)),
         kept=dict(zip(tasks, kept, strict=True)),
         basis={
-            name: "probabilities" if dense else "weights"
-            for name, dense in zip(tasks, sample.dense_T, strict=True)
+            task: "probabilities" if dense else "weights"
+            for task, dense in zip(tasks, sample.dense_T, strict=True)
         },
     )
 
 
-def _histogram(values_N: Tensor, most: float) -> list[float]:
-    known_N = values_N[~values_N.isnan()]
-    counts = torch.histc(known_N.double().clamp(0, most), BINS, 0, most)
-    shares: list[float] = (counts / max(len(known_N), 1)).tolist()
-    return shares
+def _bins(entropy_N: Tensor, most: float) -> Tensor:
+    """Share of the rows in each of BINS bins from 0 to `most`. (BINS,)"""
+    known_N = entropy_N[~entropy_N.isnan()].double()
+    return torch.histc(known_N.clamp(0, most), BINS, 0, most) / max(len(known_N), 1)
 
 
 @torch.inference_mode()
@@ -147,15 +157,11 @@ def likeness(artifact: Artifact, columns: Columns) -> Likeness:
         products_EE += (flat_EF @ flat_EF.T).double()
     norm_E = products_EE.diagonal().sqrt()
     cosine_EE = (products_EE / (norm_E[:, None] * norm_E)).clamp(-1, 1)
+    pairs = (cosine_EE >= TWINS).triu(1).nonzero().tolist()
+    twins = [(a, b, float(cosine_EE[a, b])) for a, b in pairs]
     return Likeness(
         rows=len(columns),
         cosine=[[None if math.isnan(v) else v for v in row] for row in cosine_EE.tolist()],
-        twins=_twins(cosine_EE),
+        twins=sorted(twins, key=lambda pair: -pair[2]),
         silent=(norm_E == 0).nonzero()[:, 0].tolist(),
     )
-
-
-def _twins(cosine_EE: Tensor) -> list[tuple[int, int, float]]:
-    upper_EE = (cosine_EE >= TWINS).triu(1)
-    pairs = [(a, b, float(cosine_EE[a, b])) for a, b in upper_EE.nonzero().tolist()]
-    return sorted(pairs, key=lambda pair: (-pair[2], pair[:2]))

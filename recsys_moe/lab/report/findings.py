@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 from recsys_moe.artifact.metrics import CALIBRATION_BINS
-from recsys_moe.lab.report.experts import IDLE, ExpertLoad, Likeness, Sharpness
+from recsys_moe.lab.report.experts import ExpertLoad, Likeness
 from recsys_moe.lab.report.learning import Consistency, LearningCurves
 from recsys_moe.lab.report.quality import Quality
-
-Level = Literal["warning", "note"]
 
 DOMINANT = 0.5
 """Share of first choices above which one expert is said to dominate."""
@@ -23,18 +21,19 @@ STEADY = 0.8
 MISCALIBRATED = 0.05
 WORSE_AT_END = 1.02
 """Last validation loss over the best one, from which training went on too long."""
-DECIDED = 0.9
-"""Mass of the k largest probabilities, below which much of the distribution is cut off."""
 
 
 @dataclass(frozen=True)
 class Finding:
     """One sentence and where its number stands."""
 
-    level: Level
+    level: Literal["warning", "note"]
     text: str
-    figure: str
+    figure: str = ""
     """Name of the figure that shows it, without ending; empty where none does."""
+
+
+warning, note = partial(Finding, "warning"), partial(Finding, "note")
 
 
 def slug(name: str) -> str:
@@ -57,7 +56,7 @@ def join(names: Iterable[object]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
-def named(experts: Sequence[int]) -> str:
+def named(experts: Sequence[object]) -> str:
     """expert 3, or experts 3 and 4; at least one."""
     return f"{'expert' if len(experts) == 1 else 'experts'} {join(experts)}"
 
@@ -67,99 +66,68 @@ def expert_findings(load: ExpertLoad) -> Iterator[Finding]:
     even = max(load.even.values(), default=0.0)
     for e in load.idle:
         text = f"Expert {e} is idle: it is visited by {percent(load.either[e])} of examples"
-        yield _warn(f"{text} (an even share would be {percent(even)} per task).", "load")
+        yield warning(f"{text} (an even share would be {percent(even)} per task).", "load")
     for e in load.light:
         weights = [f"{percent(w[e])} of the weight for {task}" for task, w in load.weight.items()]
-        yield _warn(f"Expert {e} hardly counts: it is visited but gets {join(weights)}.", "load")
+        yield warning(f"Expert {e} hardly counts: it is visited but gets {join(weights)}.", "load")
+    shared = [e for e in range(len(load.either)) if e not in load.idle]
     for task, visits in load.visits.items():
-        few = [e for e, v in enumerate(visits) if v <= IDLE * load.even[task]]
-        if spared := [e for e in few if e not in load.idle]:
-            words = join(f"{e} ({percent(visits[e])})" for e in spared)
-            experts = "expert" if len(spared) == 1 else "experts"
-            text = f"Hardly visited for {task}, but used elsewhere: {experts} {words}."
-            yield _note(text, "load")
+        if spared := [e for e in shared if task in load.spared_by(e)]:
+            words = named([f"{e} ({percent(visits[e])})" for e in spared])
+            yield note(f"Hardly visited for {task}, but used elsewhere: {words}.", "load")
     for task, first in load.first.items():
         busiest = max(range(len(first)), key=first.__getitem__)
         if len(first) > 2 and first[busiest] > DOMINANT:
             share = percent(first[busiest])
             text = f"Expert {busiest} is the first choice of {share} of examples for {task}."
-            yield _warn(text, "load")
+            yield warning(text, "load")
         nobody = 1 - sum(first)
         if nobody > 1e-6:
-            yield _warn(f"{percent(nobody)} of examples are taken by no expert for {task}.", "load")
+            yield warning(
+                f"{percent(nobody)} of examples are taken by no expert for {task}.", "load"
+            )
 
 
 def likeness_findings(alike: Likeness) -> Iterator[Finding]:
     for a, b, cosine in alike.twins:
         text = f"Experts {a} and {b} are nearly identical: the cosine of their outputs is"
-        yield _warn(f"{text} {cosine:.3f}.", "likeness")
+        yield warning(f"{text} {cosine:.3f}.", "likeness")
     for e in alike.silent:
-        yield _warn(f"Expert {e} answers 0 to every example.", "likeness")
-
-
-def sharpness_findings(sharp: Sharpness) -> Iterator[Finding]:
-    for task, mass in sharp.mass.items():
-        k = sharp.kept[task]
-        if sharp.basis[task] == "probabilities" and k < len(mass) and mass[k - 1] < DECIDED:
-            text = f"For {task} the {k} most probable experts hold {percent(mass[k - 1])} of"
-            yield _note(f"{text} the router's probability; the rest is cut off.", "mass")
+        yield warning(f"Expert {e} answers 0 to every example.", "likeness")
 
 
 def consistency_findings(steady: Consistency) -> Iterator[Finding]:
     for task, same in steady.same.items():
         if same and same[-1] < STEADY:
             text = f"Routing for {task} is not settled: only {percent(same[-1])} of examples kept"
-            yield _warn(f"{text} their top expert in epoch {steady.epochs[-1]}.", "consistency")
+            yield warning(f"{text} their top expert in epoch {steady.epochs[-1]}.", "consistency")
 
 
 def learning_findings(curves: LearningCurves, asked: int) -> Iterator[Finding]:
     """`asked`: trainer.max_epochs."""
-    last, best = curves.epochs[-1], min(curves.val_loss)
-    if curves.best_epoch == last == asked:
-        yield _note(
-            f"The validation loss was still falling in the last epoch ({last}): "
-            "more epochs may help.",
-            "learning",
-        )
-    if curves.val_loss[-1] > WORSE_AT_END * best:
-        yield _note(
-            f"The validation loss rose from {best:.4f} (epoch {curves.best_epoch}) to "
-            f"{curves.val_loss[-1]:.4f} (epoch {last}); the model is that of epoch "
-            f"{curves.best_epoch}.",
-            "learning",
-        )
+    last, best, lowest = curves.epochs[-1], curves.best_epoch, min(curves.val_loss)
+    if best == last == asked:
+        text = f"The validation loss was still falling in the last epoch ({last}):"
+        yield note(f"{text} more epochs may help.", "learning")
+    if curves.val_loss[-1] > WORSE_AT_END * lowest:
+        text = f"The validation loss rose from {lowest:.4f} (epoch {best}) to"
+        text = f"{text} {curves.val_loss[-1]:.4f} (epoch {last}); the model is that of epoch"
+        yield note(f"{text} {best}.", "learning")
 
 
 def quality_findings(task: str, quality: Quality) -> Iterator[Finding]:
+    """No better than guessing, or than the mean label; probabilities that are off."""
     if quality.roc and quality.roc.auc < 0.55:
         text = f"{task} is hardly better than chance: AUC {quality.roc.auc:.3f}"
-        yield _warn(f"{text} (0.5 is guessing).", f"roc-{slug(task)}")
+        yield warning(f"{text} (0.5 is guessing).", f"roc-{slug(task)}")
+    if quality.rmse is not None and quality.rmse >= quality.deviation:
+        text = f"{task} is no better than always predicting the mean: RMSE {quality.rmse:.3f}"
+        yield warning(f"{text} against {quality.deviation:.3f}.", f"error-{slug(task)}")
     if quality.reliability:
-        errors = quality.reliability.error
-        raw, best = errors["raw"], errors.get("calibrated", errors["raw"])
-        figure = f"calibration-{slug(task)}"
-        if best > MISCALIBRATED:
-            text = f"Probabilities of {task} are off by {100 * best:.1f} points on average"
-            yield _warn(f"{text} ({CALIBRATION_BINS} bins).", figure)
-        elif raw > MISCALIBRATED:
-            text = f"Raw probabilities of {task} are off by {100 * raw:.1f} points on average;"
-            yield _note(f"{text} calibrated ones by {100 * best:.1f}.", figure)
-
-
-def spread_finding(task: str, rmse: float, spread: float) -> Finding | None:
-    """A regression that does no better than the mean label. `spread`: the labels' deviation."""
-    if rmse < spread:
-        return None
-    text = f"{task} is no better than always predicting the mean: RMSE {rmse:.3f} against"
-    return _warn(f"{text} {spread:.3f}.", f"error-{slug(task)}")
-
-
-def difference_finding(computed: dict[str, Any], recorded: dict[str, Any]) -> Finding | None:
-    """The model gave other numbers here than the run folder has on record."""
-    if math.isclose(computed["loss"], recorded["loss"], rel_tol=1e-4):
-        return None
-    text = f"The loss of these rows is {computed['loss']:.6f}; evaluation/{computed['split']}.json"
-    return _warn(f"{text} of the run has {recorded['loss']:.6f}.", "")
+        error = quality.reliability.error.get("calibrated", quality.reliability.error["raw"])
+        if error > MISCALIBRATED:
+            text = f"Probabilities of {task} are off by {100 * error:.1f} points on average"
+            yield warning(f"{text} ({CALIBRATION_BINS} bins).", f"calibration-{slug(task)}")
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
@@ -168,14 +136,5 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 def in_short(findings: Sequence[Finding]) -> str:
     warnings = sum(finding.level == "warning" for finding in findings)
-    if not warnings:
-        return "Nothing stands out."
-    return f"{warnings} {'thing stands' if warnings == 1 else 'things stand'} out."
-
-
-def _warn(text: str, figure: str) -> Finding:
-    return Finding("warning", text, figure)
-
-
-def _note(text: str, figure: str) -> Finding:
-    return Finding("note", text, figure)
+    words = "1 thing stands" if warnings == 1 else f"{warnings} things stand"
+    return f"{words} out." if warnings else "Nothing stands out."

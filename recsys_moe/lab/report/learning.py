@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
+import pandas as pd
 import torch
-from torch import Tensor
 
 from recsys_moe.artifact.routing_history import RoutingHistory
 from recsys_moe.errors import DataError
@@ -42,35 +42,36 @@ class Consistency:
     rows: int
 
 
-def read_epochs(path: Path) -> list[dict[str, float]]:
-    """Rows of metrics.csv by epoch; the last one counts where an epoch stands twice.
+def read_epochs(path: Path) -> pd.DataFrame:
+    """Numbers of metrics.csv, indexed by epoch; the last row of an epoch that stands twice.
 
     Raises DataError when it is damaged.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            rows = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(stream)]
-        by_epoch = list({row["epoch"]: row for row in rows}.values())
-        if not all({"train/loss", "val/loss"} <= row.keys() for row in by_epoch):
-            raise ValueError("it must have the columns train/loss and val/loss in every row")
-    except (KeyError, TypeError, ValueError, AttributeError, csv.Error) as error:
+        # As text first: `nan` is the loss of a run that diverged, nothing that of a damaged file.
+        rows = pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""])
+        if rows[["train/loss", "val/loss"]].isna().any(axis=None):
+            raise ValueError("every row must have a train/loss and a val/loss")
+        rows = rows.astype(float).drop_duplicates("epoch", keep="last")
+        return rows.astype({"epoch": int}).set_index("epoch")
+    except (KeyError, ValueError) as error:
         raise DataError(f"{path} is damaged: {error}; train the run again") from None
-    return by_epoch
 
 
-def learning_curves(rows: list[dict[str, float]], tasks: tuple[Task, ...]) -> LearningCurves:
+def learning_curves(rows: pd.DataFrame, tasks: tuple[Task, ...]) -> LearningCurves:
     """Curves of at least one epoch; a metric that is undefined in an epoch is NaN there."""
     names = {task.name: KINDS[task.kind].metric for task in tasks}
-    losses = [row["val/loss"] for row in rows]
+    undefined = pd.Series(math.nan, rows.index)
+    epochs, losses = rows.index.tolist(), rows["val/loss"].tolist()
     return LearningCurves(
-        epochs=[int(row["epoch"]) for row in rows],
-        train_loss=[row["train/loss"] for row in rows],
+        epochs=epochs,
+        train_loss=rows["train/loss"].tolist(),
         val_loss=losses,
         metrics={
-            f"{task} {metric.upper()}": [row.get(f"val/{task}/{metric}", math.nan) for row in rows]
+            f"{task} {metric.upper()}": rows.get(f"val/{task}/{metric}", undefined).tolist()
             for task, metric in names.items()
         },
-        best_epoch=int(rows[losses.index(min(losses))]["epoch"]),
+        best_epoch=epochs[losses.index(min(losses))],
     )
 
 
@@ -78,22 +79,13 @@ def consistency(history: RoutingHistory, tasks: tuple[Task, ...]) -> Consistency
     """Pairs of successive epochs; empty with fewer than two."""
     if history.top_RTN.shape[1] != len(tasks):
         raise DataError(f"routing.safetensors is of {history.top_RTN.shape[1]} tasks; remove it")
-    pairs = list(zip(history.top_RTN, history.top_RTN[1:], strict=False))
-    same = {
-        task.name: [(old[t] == new[t]).double().mean().item() for old, new in pairs]
-        for t, task in enumerate(tasks)
-    }
-    chance = {
-        task.name: [_agreement_by_chance(old[t], new[t]) for old, new in pairs]
-        for t, task in enumerate(tasks)
-    }
+    size = 2 + max(history.top_RTN.flatten().tolist(), default=0)  # -1, nobody, counts as one
+    same: dict[str, list[float]] = {}
+    chance: dict[str, list[float]] = {}
+    for task, top_RN in zip(tasks, history.top_RTN.long().unbind(1), strict=True):
+        same[task.name] = (top_RN[1:] == top_RN[:-1]).double().mean(1).tolist()
+        counts = [torch.bincount(top_N + 1, minlength=size) for top_N in top_RN]
+        shares = [(count_E / top_RN.shape[1]).double() for count_E in counts]
+        # sum_e p_e q_e with the shares p and q of the experts
+        chance[task.name] = [float(old_E @ new_E) for old_E, new_E in pairwise(shares)]
     return Consistency(history.epoch_R[1:].tolist(), same, chance, len(history.row_N))
-
-
-def _agreement_by_chance(old_N: Tensor, new_N: Tensor) -> float:
-    """sum_e p_e q_e with the shares p and q of the experts (-1, nobody, counts as one)."""
-    size = int(max(old_N.max(), new_N.max())) + 2
-    shares = [
-        torch.bincount(top_N.long() + 1, minlength=size) / len(top_N) for top_N in (old_N, new_N)
-    ]
-    return float((shares[0].double() * shares[1].double()).sum())

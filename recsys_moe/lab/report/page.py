@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
 
 from recsys_moe.lab.report.findings import Finding, in_short, join, named, percent
 
@@ -31,7 +29,7 @@ class Shown:
     draw: Callable[[Any], Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Section:
     """A chapter of the page."""
 
@@ -43,50 +41,35 @@ class Section:
     """By the name that the template gives them."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """What else the template shows."""
+    findings: Sequence[Finding] = ()
 
 
 @dataclass(frozen=True)
 class Report:
     title: str
     subtitle: str
-    tiles: Sequence[tuple[str, str, str]]
-    """The key numbers: name, value, and what it means."""
-    facts: Mapping[str, str]
     findings: Sequence[Finding]
     sections: Sequence[Section]
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    summary: str
+    """File below templates/ with the key numbers and the facts, as macros."""
+    values: Mapping[str, Any]
+    """What the summary shows."""
+    provenance: Mapping[str, Any]
     """Where the numbers come from; written to report.json."""
+
+
+TEMPLATES = Environment(
+    loader=PackageLoader("recsys_moe.lab.report"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+TEMPLATES.filters |= {"listed": join, "named_experts": named, "percent": percent}
 
 
 def document(report: Report, images: Mapping[str, str]) -> str:
     """The page. `images`: inline SVG by the name of the figure."""
-    verdict = in_short(report.findings)
-    return (
-        _templates()
-        .get_template("report.html")
-        .render(report=report, verdict=verdict, images=images)
-    )
-
-
-@lru_cache(maxsize=1)
-def _templates() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("recsys_moe.lab.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {
-        "listed": join,
-        "named_experts": named,
-        "one_line": _one_line,
-        "percent": percent,
-    }
-    return environment
-
-
-def _one_line(text: str) -> Markup:
-    """Text that a template breaks where its lines end."""
-    return Markup(" ").join(escape(text).split())
+    verdict, page = in_short(report.findings), TEMPLATES.get_template("report.html")
+    return page.render(report=report, verdict=verdict, images=images)

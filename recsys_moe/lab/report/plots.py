@@ -20,9 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, MaxNLocator
 
-COLOURS = (
-    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8c6d46", "#6f6fb0"),
-)
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8c6d46", "#6f6fb0"]
 MARKERS = "os^DvPX*<>"
 PAPER, INK, QUIET, LINE = "#ffffff", "#23282b", "#5d666a", "#d9d6cd"
 THEME = {PAPER: "var(--card)", INK: "var(--ink)", QUIET: "var(--quiet)", LINE: "var(--line)"}
@@ -38,7 +36,6 @@ STYLE: dict[str, Any] = {
     "axes.titlelocation": "left",
     "axes.edgecolor": QUIET,
     "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
     "axes.facecolor": "none",
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -55,14 +52,10 @@ STYLE: dict[str, Any] = {
     "legend.fontsize": 8.5,
     "lines.linewidth": 1.8,
     "lines.markersize": 4.5,
-    "figure.facecolor": PAPER,
-    "savefig.facecolor": PAPER,
 }
 PNG_DPI = 150
 WIDTH = 8.0
 """Inches."""
-MOST_WHOLE = 8
-"""Whole numbers up to which each one has its tick."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +106,9 @@ def render(name: str, draw: Callable[[Any], Figure], data: Any) -> Image:
 def inline_svg(text: str, name: str) -> str:
     """An SVG file -> an element for the page: themed, with ids of its own, without metadata."""
     text = text[text.index("<svg") :]
-    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)  # names of tasks and experts
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    # Comments hold the names of tasks; width and height of the `svg` come first.
+    text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r' (width|height)="[^"]*"', "", text, count=2)
     text = text.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)
     for before in (' id="', "url(#", 'href="#'):
         text = text.replace(before, f"{before}{name}-")
@@ -152,12 +144,12 @@ def plain_log(axis: Any) -> None:
     axis.set_minor_formatter(_PlainLog())
 
 
-def whole_numbers(axes: Axes, values: Sequence[int]) -> None:
-    """Ticks of x at the ascending whole numbers `values`, or at some of them where they are many.
+def whole_numbers(axis: Any, values: Sequence[int], most: int = 8) -> None:
+    """Ticks at the ascending whole numbers `values`, or at some of them where they are many.
 
     A few stand where they are: a locator would divide the room around a single epoch.
     """
-    if len(values) <= MOST_WHOLE:
-        axes.set_xticks(values)
+    if len(values) <= most:
+        axis.set_ticks(values)
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=MOST_WHOLE))
+        axis.set_major_locator(MaxNLocator(integer=True, nbins=most))

@@ -31,7 +31,7 @@ def learning(data: Curves) -> Figure:
             axes.set_title(mine.router, fontsize=8.5)
             axes.tick_params(labelsize=7.5)
             axes.sharey(panels[0])
-            whole_numbers(axes, epochs)
+            whole_numbers(axes.xaxis, epochs)
         for axes in panels[len(data.routers) :]:
             axes.set_visible(False)
         figure.supxlabel("epoch", fontsize=9)

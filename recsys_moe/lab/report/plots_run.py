@@ -16,6 +16,7 @@ from recsys_moe.lab.report.learning import Consistency, LearningCurves
 from recsys_moe.lab.report.plots import (
     INK,
     LINE,
+    MARKERS,
     QUIET,
     as_percent,
     canvas,
@@ -48,7 +49,7 @@ def learning(data: LearningCurves) -> Figure:
             titled(axes, name, "epoch", f"{name} (validation)")
         for axes in grid[0]:
             axes.axvline(data.best_epoch, color=QUIET, linewidth=0.9, linestyle=":")
-            whole_numbers(axes, data.epochs)
+            whole_numbers(axes.xaxis, data.epochs)
     return figure
 
 
@@ -63,11 +64,10 @@ def load(data: ExpertLoad) -> Figure:
             axes.plot(data.first[task], places, "D", color=INK, markersize=3.5, linestyle="none")
             axes.axvline(data.even[task], color=QUIET, linestyle="--", linewidth=1)
             for e in data.idle:
-                axes.annotate(
-                    " idle", (max(visits[e], data.first[task][e]), e), va="center", color=colour(1)
-                )
+                end = max(visits[e], data.first[task][e])
+                axes.annotate(" idle", (end, e), va="center", color=colour(1))
             titled(axes, task, "share of examples that visit the expert", "expert")
-            _tick_experts(axes.yaxis, experts)
+            whole_numbers(axes.yaxis, range(experts), MOST_TICKS)
             axes.invert_yaxis()
             axes.grid(axis="y", visible=False)
             as_percent(axes.xaxis)
@@ -79,20 +79,12 @@ def entropy(data: Sharpness) -> Figure:
     with canvas(len(data.entropy), height=2.7) as (figure, grid):
         for task, axes in zip(data.entropy, grid[0], strict=True):
             axes.bar(edges[:-1], data.entropy[task], np.diff(edges), align="edge", color=colour(0))
-            if not math.isnan(data.mean[task]):
-                axes.axvline(data.mean[task], color=colour(1))
-                axes.annotate(
-                    f" mean {data.mean[task]:.2f} ",
-                    (data.mean[task], 0.94),
-                    xycoords=("data", "axes fraction"),
-                    color=colour(1),
-                    ha="left" if data.mean[task] < edges[-1] / 2 else "right",
-                )
+            axes.axvline(data.mean[task], color=colour(1), label=f"mean {data.mean[task]:.2f}")
             x = f"entropy of the {data.basis[task]} (nats; {edges[-1]:.2f} is even)"
             titled(axes, task, x, "share of examples")
             axes.set_xlim(0, edges[-1])
-            axes.set_ylim(0, 1.15 * max(*data.entropy[task], 1e-9))
             as_percent(axes.yaxis)
+            axes.legend()
     return figure
 
 
@@ -101,25 +93,19 @@ def mass(data: Sharpness) -> Figure:
         for task, axes in zip(data.mass, grid[0], strict=True):
             values, k = data.mass[task], data.kept[task]
             axes.plot(range(1, len(values) + 1), values, "o-", color=colour(0))
-            axes.plot([k], [values[k - 1]], "o", color=colour(1), markersize=8)
-            axes.annotate(
-                f"k = {k}: {100 * values[k - 1]:.1f}%",
-                (k, values[k - 1]),
-                xytext=(8, -12),
-                textcoords="offset points",
-                color=colour(1),
-            )
+            label = f"k = {k}: {100 * values[k - 1]:.1f}%"
+            axes.plot([k], [values[k - 1]], "o", color=colour(1), markersize=8, label=label)
             titled(axes, task, "most probable experts", f"share of the {data.basis[task]}")
             axes.set_ylim(0, 1.04)
-            whole_numbers(axes, range(1, len(values) + 1))
+            whole_numbers(axes.xaxis, range(1, len(values) + 1))
             as_percent(axes.yaxis)
+            axes.legend(loc="lower right")
     return figure
 
 
 def likeness(data: Likeness) -> Figure:
     values = np.array(data.cosine, dtype=float)
-    side = min(6.5, 1.6 + 0.3 * len(values))
-    with canvas(height=max(2.6, side)) as (figure, grid):
+    with canvas(height=min(max(2.6, 1.6 + 0.3 * len(values)), 6.5)) as (figure, grid):
         axes = grid[0][0]
         _heat(axes, values, ALIKE, numbers=values, digits=2, vmin=0.0, vmax=1.0)
         axes.set_aspect("equal")
@@ -127,14 +113,9 @@ def likeness(data: Likeness) -> Figure:
             for x, y in ((a, b), (b, a)):
                 axes.plot(x, y, "s", markersize=15, markerfacecolor="none", color=colour(1))
         titled(axes, f"Cosine of outputs (framed: {TWINS} and more)", "expert", "expert")
-        _tick_experts(axes.xaxis, len(values))
-        _tick_experts(axes.yaxis, len(values))
+        whole_numbers(axes.xaxis, range(len(values)), MOST_TICKS)
+        whole_numbers(axes.yaxis, range(len(values)), MOST_TICKS)
     return figure
-
-
-def _tick_experts(axis: Any, experts: int) -> None:
-    if experts <= MOST_TICKS:
-        axis.set_ticks(range(experts))
 
 
 def _heat(
@@ -151,9 +132,8 @@ def _heat(
         if math.isnan(number):
             continue
         r, g, b, _ = image.cmap(image.norm(values[row, column]))
-        light = 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.5
+        ink = "#111111" if 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.5 else "#fefefe"
         place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6.5}
-        ink = "#111111" if light else "#fefefe"
         axes.text(column, row, f"{number:.{digits}f}", color=ink, **place)
 
 
@@ -161,57 +141,53 @@ def consistency(data: Consistency) -> Figure:
     with canvas(height=2.8) as (figure, grid):
         axes = grid[0][0]
         for number, (task, same) in enumerate(data.same.items()):
-            style = {"color": colour(number), "marker": MARKS[number % len(MARKS)]}
-            axes.plot(data.epochs, same, label=task, **style)
+            shape = f"{MARKERS[number % len(MARKERS)]}-"
+            axes.plot(data.epochs, same, shape, color=colour(number), label=task)
             axes.plot(data.epochs, data.chance[task], ":", color=colour(number), linewidth=1.2)
         axes.plot([], [], ":", color=QUIET, linewidth=1.2, label="by chance")
         titled(axes, "Examples that keep their top expert", "epoch", "same as an epoch before")
         axes.set_ylim(0, 1.04)
-        whole_numbers(axes, data.epochs)
+        whole_numbers(axes.xaxis, data.epochs)
         as_percent(axes.yaxis)
         axes.legend(loc="lower right")
     return figure
 
 
-MARKS = "os^D"
+def _diagonal(axes: Axes, label: str) -> None:
+    """From (0, 0) to (1, 1) in a square of shares, with a legend for the curves beside it."""
+    axes.plot([0, 1], [0, 1], "--", color=QUIET, linewidth=1, label=label, zorder=1)
+    axes.set(aspect="equal", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
+    axes.legend()
 
 
 def roc(data: Roc) -> Figure:
     with canvas(height=3.9) as (figure, grid):
         axes = grid[0][0]
-        axes.plot([0, 1], [0, 1], "--", color=QUIET, linewidth=1)
-        axes.plot(data.false_positive, data.true_positive, color=colour(0))
-        axes.annotate(f"AUC {data.auc:.4f}", (0.62, 0.3), fontsize=12, color=colour(0))
-        axes.annotate("guessing", (0.72, 0.66), rotation=45, color=QUIET, fontsize=8)
+        label = f"AUC {data.auc:.4f}"
+        axes.plot(data.false_positive, data.true_positive, color=colour(0), label=label)
         titled(axes, data.task, "false positive rate", "true positive rate")
-        axes.set_aspect("equal")
-        axes.set_xlim(-0.01, 1.01)
-        axes.set_ylim(-0.01, 1.01)
+        _diagonal(axes, "guessing")
     return figure
 
 
 def calibration(data: Reliability) -> Figure:
     with canvas(height=3.9) as (figure, grid):
         axes = grid[0][0]
-        axes.plot([0, 1], [0, 1], "--", color=QUIET, linewidth=1, label="perfect")
         for number, (name, curve) in enumerate(data.curves.items()):
             sizes = 8 + 120 * np.asarray(curve["rows"]) / max(data.rows, 1)
             label = f"{name}: off by {100 * data.error[name]:.1f} points"
-            points = curve["predicted"], curve["observed"]
-            style = {"color": colour(number), "linewidth": 1.2, "label": label}
-            axes.plot(*points, marker=MARKS[number], markersize=4, **style)
-            axes.scatter(*points, s=sizes, color=colour(number), alpha=0.35, linewidths=0)
+            points, ink = (curve["predicted"], curve["observed"]), colour(number)
+            axes.plot(*points, marker=MARKERS[number], markersize=4, color=ink, label=label)
+            axes.scatter(*points, s=sizes, color=ink, alpha=0.35, linewidths=0)
         titled(axes, data.task, "mean predicted probability", "share of positives")
-        axes.set_aspect("equal")
-        axes.set_xlim(-0.01, 1.01)
-        axes.set_ylim(-0.01, 1.01)
-        axes.legend(loc="upper left")
+        _diagonal(axes, "perfect")
     return figure
 
 
 def error(data: list[ErrorBy]) -> Figure:
     with canvas(len(data), height=2.9) as (figure, grid):
         for axes, groups in zip(grid[0], data, strict=True):
+            axes.sharey(grid[0][0])
             places = range(len(groups.value))
             margins = np.nan_to_num(np.asarray(groups.margin, dtype=float))
             axes.errorbar(places, groups.value, margins, fmt="o-", color=colour(0), capsize=3)
@@ -220,12 +196,6 @@ def error(data: list[ErrorBy]) -> Figure:
             axes.set_xticks(list(places), labels, rotation=30, ha="right")
             titled(axes, groups.by, "watched rows in training", f"{groups.metric} of {groups.task}")
             axes.grid(axis="x", visible=False)
-        if len({groups.metric for groups in data}) == 1 and len(data) > 1:
-            low = min(axes.get_ylim()[0] for axes in grid[0])
-            high = max(axes.get_ylim()[1] for axes in grid[0])
-            room = 0.04 * (high - low)
-            for axes in grid[0]:
-                axes.set_ylim(low - room, high + room)
     return figure
 
 
@@ -234,31 +204,30 @@ def expert_map(data: ExpertMap) -> Figure:
     with canvas(len(data.top), height=4.1) as (figure, grid):
         for task, axes in zip(data.top, grid[0], strict=True):
             top = np.asarray(data.top[task])
-            for e in np.unique(top):
-                mine = top == e
-                look = {"color": colour(int(e)), "marker": marker(int(e))}
-                look = {"color": LINE, "marker": "."} if e < 0 else look
+            for e in np.unique(top).tolist():
+                mine, look = top == e, _look(e)
                 axes.scatter(
                     x[mine], y[mine], s=7, alpha=0.7, linewidths=0, rasterized=True, **look
                 )
-            for e in (e for e in np.unique(top) if e >= 0):
-                middle = np.median(x[top == e]), np.median(y[top == e])
-                box = {"boxstyle": "round,pad=0.2", "fc": "#fefefe", "ec": colour(int(e))}
-                axes.annotate(
-                    str(e), middle, ha="center", va="center", fontsize=8, bbox=box, color="#111111"
-                )
+                if e >= 0:
+                    middle = np.median(x[mine]), np.median(y[mine])
+                    box = {"boxstyle": "round,pad=0.2", "fc": "#fefefe", "ec": colour(e)}
+                    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
+                    axes.annotate(str(e), middle, bbox=box, color="#111111", **style)
             titled(axes, task, f"{data.projection} 1", f"{data.projection} 2")
-            axes.set_xticks([])
-            axes.set_yticks([])
-            axes.grid(False)
+            axes.set(xticks=[], yticks=[])
         seen = sorted({e for top in data.top.values() for e in top if e >= 0})
         if len(seen) <= MOST_TICKS:
-            dots = [
-                Line2D([], [], color=colour(e), marker=marker(e), linestyle="none", label=str(e))
-                for e in seen
-            ]
+            dots = [Line2D([], [], linestyle="none", label=str(e), **_look(e)) for e in seen]
             figure.legend(handles=dots, loc="outside lower center", ncols=16, columnspacing=1.0)
     return figure
+
+
+def _look(expert: int) -> dict[str, Any]:
+    """Of an expert's dots; -1 is nobody."""
+    if expert < 0:
+        return {"color": LINE, "marker": "."}
+    return {"color": colour(expert), "marker": marker(expert)}
 
 
 def genres(data: GenreBreakdown) -> Figure:
@@ -271,5 +240,5 @@ def genres(data: GenreBreakdown) -> Figure:
         _heat(axes, values, LIFT, numbers=lift, digits=1, norm=TwoSlopeNorm(0, -2, 2))
         titled(axes, f"{data.task}: times as often as on average", "", "expert")
         axes.set_xticks(range(len(data.genres)), data.genres, rotation=45, ha="right")
-        _tick_experts(axes.yaxis, len(values))
+        whole_numbers(axes.yaxis, range(len(values)), MOST_TICKS)
     return figure

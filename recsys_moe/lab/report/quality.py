@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import pandas as pd
 import torch
 from torch import Tensor
 
 from recsys_moe.artifact.calibration import identity
 from recsys_moe.artifact.metrics import CALIBRATION_BINS, exact_auc
 from recsys_moe.artifact.model_folder import Artifact
-from recsys_moe.lab.report.sample import Sample
+from recsys_moe.lab.report.run import Sample
 from recsys_moe.schema import TaskKind
 
 ROC_POINTS = 400
@@ -69,24 +70,27 @@ class ErrorBy:
     margin: list[float]
     """Half a 95% interval, from the spread of the squared errors of single rows; NaN for AUC."""
 
+    @property
+    def ends(self) -> tuple[int, int] | None:
+        """Places of the worst and the best group; None where no group has a value."""
+        values = pd.Series(self.value) * (-1 if self.metric == "RMSE" else 1)
+        return None if values.isna().all() else (int(values.argmin()), int(values.argmax()))
+
 
 def roc(task: str, logits_N: Tensor, labels_N: Tensor) -> Roc | None:
     """None with labels of one class only."""
     rows, positive = len(labels_N), int(labels_N.sum())
     if not 0 < positive < rows:
         return None
-    order_N = logits_N.argsort(descending=True, stable=True)
-    hits_N = labels_N[order_N].double().cumsum(0)
     # One point per distinct score: rows of one score are above or below a threshold together.
-    ends_P = torch.cat([logits_N[order_N].diff() != 0, torch.ones(1, dtype=torch.bool)])
-    hits_P = hits_N[ends_P]
-    seen_P = torch.arange(1, rows + 1)[ends_P]
+    _, score_N, rows_P = logits_N.unique(return_inverse=True, return_counts=True)
+    hits_P = torch.bincount(score_N, weights=labels_N.double()).flip(0).cumsum(0)
+    seen_P = rows_P.flip(0).cumsum(0)
     rates = ((seen_P - hits_P) / (rows - positive), hits_P / positive)
     x_P, y_P = (torch.cat([rate.new_zeros(1), rate]) for rate in rates)
     kept = _thinned(x_P + y_P, ROC_POINTS)
-    return Roc(
-        task, rows, positive, exact_auc(logits_N, labels_N), x_P[kept].tolist(), y_P[kept].tolist()
-    )
+    auc = exact_auc(logits_N, labels_N)
+    return Roc(task, rows, positive, auc, x_P[kept].tolist(), y_P[kept].tolist())
 
 
 def _thinned(way_P: Tensor, most: int) -> Tensor:
@@ -98,55 +102,45 @@ def _thinned(way_P: Tensor, most: int) -> Tensor:
 
 
 def reliability(task: str, curves: dict[str, Tensor], labels_N: Tensor) -> Reliability:
-    """`curves`: named probabilities (N,) of the same rows."""
-    bins_of = {name: _bins(probability_N, labels_N) for name, probability_N in curves.items()}
-    error = {}
-    for name, bins in bins_of.items():
-        parts = zip(bins["predicted"], bins["observed"], bins["rows"], strict=True)
-        error[name] = sum(n * abs(p - o) for p, o, n in parts) / max(len(labels_N), 1)
-    return Reliability(task, len(labels_N), bins_of, error)
+    """`curves`: named probabilities (N,) of the same rows.
+
+    A probability on the border of two bins goes to the upper one, as in the metric `ece`.
+    """
+    bins, error = {}, {}
+    for name, probability_N in curves.items():
+        rows = pd.DataFrame({"predicted": probability_N.double(), "observed": labels_N.double()})
+        places = (rows["predicted"] * CALIBRATION_BINS).astype(int).clip(0, CALIBRATION_BINS - 1)
+        groups = rows.groupby(places)
+        means, size = groups.mean(), groups.size().astype(float)
+        off = (means["predicted"] - means["observed"]).abs()
+        error[name] = float((off * size).sum()) / len(labels_N)
+        bins[name] = {str(k): v.tolist() for k, v in means.assign(rows=size).items()}
+    return Reliability(task, len(labels_N), bins, error)
 
 
-def _bins(probability_N: Tensor, labels_N: Tensor) -> dict[str, list[float]]:
-    """A probability on the border of two bins goes to the upper one, as in the metric `ece`."""
-    place_N = (probability_N.double() * CALIBRATION_BINS).long().clamp(0, CALIBRATION_BINS - 1)
-    counts = torch.bincount(place_N, minlength=CALIBRATION_BINS).double()
-    sums = (
-        torch.bincount(place_N, weights=values_N.double(), minlength=CALIBRATION_BINS)
-        for values_N in (probability_N, labels_N)
-    )
-    used = counts > 0
-    predicted, observed = ((total / counts)[used].tolist() for total in sums)
-    return {"predicted": predicted, "observed": observed, "rows": counts[used].tolist()}
-
-
-def counts_in_training(artifact: Artifact) -> dict[str, Tensor]:
+def counts_in_training(artifact: Artifact) -> tuple[Tensor, Tensor]:
     """Watched training rows of each user and of each item; unseen ids (the last index) have 0."""
     users = torch.cat([artifact.seen["offsets"].diff(), torch.zeros(1, dtype=torch.int64)])
     items = torch.bincount(artifact.seen["items"].long(), minlength=artifact.schema.item.size + 1)
     items[artifact.schema.item.size] = 0
-    return {"user activity": users, "item popularity": items}
+    return users, items
 
 
 def error_by(
     task: str, kind: TaskKind, by: str, *, count_N: Tensor, logits_N: Tensor, labels_N: Tensor
 ) -> ErrorBy:
     """Groups of rows by the count of their user or item; equal counts are in one group."""
-    values, place_N = count_N.unique(return_inverse=True)
-    rows_V = torch.bincount(place_N, minlength=len(values))
-    # The group of a value is where the middle of its rows falls among all rows.
-    middle_V = rows_V.cumsum(0) - rows_V / 2
-    group_V = (middle_V * GROUPS / max(len(count_N), 1)).long().clamp(max=GROUPS - 1)
-    groups: list[tuple[int, int, int, float, float]] = []
-    for group in group_V.unique().tolist():
-        mine_V = group_V == group
-        mask_N = mine_V[place_N]
-        metric, margin = _metric(kind, logits_N[mask_N], labels_N[mask_N])
-        ends = int(values[mine_V].min()), int(values[mine_V].max())
-        groups.append((*ends, int(mask_N.sum()), metric, margin))
-    columns = [list(column) for column in zip(*groups, strict=True)] or [[] for _ in range(5)]
-    name = "RMSE" if kind == "regression" else "AUC"
-    return ErrorBy(task, name, by, *columns)
+    # The group of a count is where the middle of its rows falls among all rows.
+    middle = pd.Series(count_N.numpy()).rank() - 0.5
+    group = (middle * GROUPS / len(count_N)).astype(int).clip(upper=GROUPS - 1)
+    rows = []
+    for place in middle.groupby(group).indices.values():
+        mine_N = torch.from_numpy(place)
+        value, margin = _metric(kind, logits_N[mine_N], labels_N[mine_N])
+        least, most = count_N[mine_N].aminmax()
+        rows.append((int(least), int(most), len(place), value, margin))
+    columns = (list(column) for column in zip(*rows, strict=True))
+    return ErrorBy(task, "RMSE" if kind == "regression" else "AUC", by, *columns)
 
 
 def _metric(kind: TaskKind, logits_N: Tensor, labels_N: Tensor) -> tuple[float, float]:
@@ -170,34 +164,33 @@ class Quality:
     roc: Roc | None
     reliability: Reliability | None
     groups: list[ErrorBy]
+    rmse: float | None
+    """None for a binary task."""
+    deviation: float
+    """Standard deviation of the labels: the RMSE of their mean."""
 
 
-def quality(artifact: Artifact, sample: Sample, index: int) -> Quality | None:
+def task_quality(artifact: Artifact, sample: Sample, index: int) -> Quality | None:
     """Figures of task number `index`; None where no row is labelled."""
     task, labels_N = artifact.schema.tasks[index], sample.columns.labels[:, index]
     mask_N = ~labels_N.isnan()
     if not bool(mask_N.any()):
         return None
     logits_N, labels_N = sample.logits_NT[mask_N, index], labels_N[mask_N]
-    counts = counts_in_training(artifact)
-    places = {"user activity": sample.columns.user, "item popularity": sample.columns.item}
+    users_N, items_N = sample.columns.user[mask_N].long(), sample.columns.item[mask_N].long()
+    user_counts, item_counts = counts_in_training(artifact)
+    counts = {"user activity": user_counts[users_N], "item popularity": item_counts[items_N]}
     groups = [
-        error_by(
-            task.name,
-            task.kind,
-            by,
-            count_N=counts[by][places[by][mask_N].long()],
-            logits_N=logits_N,
-            labels_N=labels_N,
-        )
-        for by in counts
+        error_by(task.name, task.kind, by, count_N=count_N, logits_N=logits_N, labels_N=labels_N)
+        for by, count_N in counts.items()
     ]
+    deviation = float(labels_N.double().std(correction=0))
     if task.kind != "binary":
-        return Quality(None, None, groups)
+        rmse = sample.evaluation["tasks"][task.name]["rmse"]
+        return Quality(None, None, groups, rmse, deviation)
     curves = {"raw": logits_N.sigmoid()}
     fit = artifact.calibration.get(task.name)
     if fit is not None and fit != identity(fit.rows):
         curves["calibrated"] = fit.apply(logits_N)
-    return Quality(
-        roc(task.name, logits_N, labels_N), reliability(task.name, curves, labels_N), groups
-    )
+    shown = reliability(task.name, curves, labels_N)
+    return Quality(roc(task.name, logits_N, labels_N), shown, groups, None, deviation)

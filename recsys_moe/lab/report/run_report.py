@@ -1,71 +1,222 @@
-"""The report of one run."""
+"""The report of one run: key numbers, facts, and the sections with their figures and findings.
+
+How to read a figure, and what is said about it, stands in templates/run.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from recsys_moe.lab.report.findings import named, worst_first
-from recsys_moe.lab.report.page import Report
-from recsys_moe.lab.report.run_figures import (
-    Options,
-    Progress,
-    RunFigures,
-    provenance,
-    router_words,
-    run_figures,
-    run_findings,
-)
-from recsys_moe.lab.report.run_sections import run_sections
+from recsys_moe.artifact.model_folder import MANIFEST, find_artifact
+from recsys_moe.artifact.routing_history import FILE, read_routing
+from recsys_moe.config.overview import overviews
+from recsys_moe.errors import DataError
+from recsys_moe.files import sha256_file
+from recsys_moe.lab.report import findings, plots_run
+from recsys_moe.lab.report.experts import ExpertLoad, expert_load, likeness, sharpness
+from recsys_moe.lab.report.findings import Finding, percent, slug
+from recsys_moe.lab.report.learning import LearningCurves, consistency
+from recsys_moe.lab.report.page import Report, Section, Shown
+from recsys_moe.lab.report.quality import task_quality
+from recsys_moe.lab.report.run import Options, Progress, Run, look_at
+from recsys_moe.lab.report.specialisation import FEWEST, GenreBreakdown
+from recsys_moe.schema import SCHEMA_FILE, Schema
 
-HEADLINES = {"binary": ("auc", "higher is better"), "regression": ("rmse", "lower is better")}
-"""Per kind of task the metric of its tile."""
+LIKENESS_ROWS = 2048
+"""Rows on which experts are compared with each other."""
 
 
 def run_report(path: Path, options: Options, progress: Progress) -> Report:
     """Raises ConfigError and DataError."""
-    run = run_figures(path, options, progress)
-    what = "all" if run.sample.is_whole else f"a sample of {run.sample.rows:,}"
-    rows = f"{what} of the {run.sample.split_rows:,} rows"
+    run = look_at(path, options, progress)
+    sample, load, curves = run.sample, expert_load(run.sample, run.tasks), run.curves()
+    genres, config = run.genres(), run.artifact.config
+    sections = [
+        _learning(run, curves),
+        _experts(run, load, genres),
+        _routing(run),
+        _quality(run),
+        _specialisation(run, genres),
+    ]
+    what = "all" if sample.is_whole else f"a sample of {sample.rows:,}"
+    rows = f"{what} of the {sample.split_rows:,} rows"
     return Report(
-        title=f"Run {run.name}",
-        subtitle=f"{run.artifact.schema.name}, {options.split} split ({rows})",
-        tiles=_tiles(run),
-        facts=_facts(run),
-        findings=worst_first(run_findings(run)),
-        sections=run_sections(run),
-        provenance=provenance(path, run, options),
+        title=f"Run {run.folder.name}",
+        subtitle=f"{run.artifact.schema.name}, {sample.split} split ({rows})",
+        summary="run/summary.html",
+        values={
+            "run": run,
+            "load": load,
+            "curves": curves,
+            "visited": overviews(config)[config.model.router.name].inference or "?",
+            "parameters": sum(p.numel() for p in run.artifact.model.parameters()),
+        },
+        findings=findings.worst_first(
+            [*(one for section in sections for one in section.findings), *_about_the_rows(run)]
+        ),
+        sections=sections,
+        provenance=_provenance(path, run),
     )
 
 
-def _tiles(run: RunFigures) -> list[tuple[str, str, str]]:
-    """Loss and the headline metric of each task, then what the experts do."""
-    result = run.sample.evaluation
-    shown = [("loss", f"{result['loss']:.4f}", "task-weighted, without penalties; lower is better")]
-    for task in run.tasks:
-        metrics = result["tasks"][task.name]
-        key, better = HEADLINES[task.kind]
-        value = "-" if metrics[key] is None else f"{metrics[key]:.4f}"
-        shown.append((f"{task.name} {key.upper()}", value, f"{metrics['rows']:,} rows; {better}"))
-    cost = result["experts_per_example"]
-    experts = run.artifact.config.model.num_experts
-    shown.append(("experts per example", f"{cost:.2f}", f"of {experts}; tasks share an expert"))
-    idle = run.load.idle
-    words = named(idle) if idle else "every expert is used"
-    return [*shown, ("idle experts", str(len(idle)), words)]
+def _section(
+    key: str, figures: Sequence[Shown], found: Iterable[Finding] = (), **values: Any
+) -> Section:
+    return Section(
+        key=key,
+        title=key.title(),
+        template=f"run/{key}.html",
+        figures={figure.name: figure for figure in figures},
+        values=values,
+        findings=list(found),
+    )
 
 
-def _facts(run: RunFigures) -> dict[str, str]:
-    config, schema = run.artifact.config, run.artifact.schema
-    curves = run.curves
-    trained = f"{len(curves.epochs)}, best: {curves.best_epoch}" if curves else "not on record"
+def _model(run: Run, rows: int | None = None) -> tuple[str, str]:
+    """Where a figure is from; `rows`: of the sample, None for the whole of it."""
+    sample = run.sample
+    shown = sample.rows if rows is None else rows
+    return "model/", f"{shown:,} of {sample.split_rows:,} rows of the {sample.split} split"
+
+
+def _learning(run: Run, curves: LearningCurves | None) -> Section:
+    if curves is None:
+        return _section("learning", [])
+    source = ("metrics.csv",)
+    figure = Shown("learning", "Learning curves", source, curves, plots_run.learning)
+    asked = run.artifact.config.trainer.max_epochs
+    return _section("learning", [figure], findings.learning_findings(curves, asked))
+
+
+def _experts(run: Run, load: ExpertLoad, genres: list[GenreBreakdown]) -> Section:
+    alike = likeness(run.artifact, run.some(LIKENESS_ROWS)[0])
+    shares = [f"{what}, {task}" for task in load.visits for what in ("visits", "weight")]
+    busiest = {task: max(enumerate(v), key=lambda pair: pair[1]) for task, v in load.visits.items()}
+    return _section(
+        "experts",
+        [
+            Shown("load", "Who is visited", _model(run), load, plots_run.load),
+            Shown("likeness", "Who is alike", _model(run, alike.rows), alike, plots_run.likeness),
+        ],
+        [*findings.expert_findings(load), *findings.likeness_findings(alike)],
+        header=["expert", "state", *shares, "most like", *(f"genres, {g.task}" for g in genres)],
+        genres=genres,
+        busiest=[f"expert {e} ({percent(share)}) for {t}" for t, (e, share) in busiest.items()],
+        twins=[f"{a} and {b} ({cosine:.3f})" for a, b, cosine in alike.twins],
+    )
+
+
+def _routing(run: Run) -> Section:
+    routers, source = run.artifact.model.routers, _model(run)
+    kept = [min(router.kept, router.shape.num_experts) for router in routers]
+    sharp, record = sharpness(run.sample, run.tasks, kept), run.folder / FILE
+    figures = [
+        Shown("entropy", "How decided the routers are", source, sharp, plots_run.entropy),
+        Shown("mass", "How much the best experts hold", source, sharp, plots_run.mass),
+    ]
+    found: list[Finding] = []
+    steady: list[str] = []
+    if record.is_file():
+        data = consistency(read_routing(record), run.artifact.schema.tasks)
+        if data.epochs:
+            title = "How steady the routing became"
+            figures.append(Shown("consistency", title, (FILE,), data, plots_run.consistency))
+            found = list(findings.consistency_findings(data))
+            steady = [f"{percent(shares[-1])} for {task}" for task, shares in data.same.items()]
+    return _section(
+        "routing",
+        figures,
+        found,
+        means=[f"{mean:.2f} for {task}" for task, mean in sharp.mean.items()],
+        kept=[f"{percent(m[sharp.kept[t] - 1])} for {t}" for t, m in sharp.mass.items()],
+        steady=steady,
+    )
+
+
+def _quality(run: Run) -> Section:
+    figures: list[Shown] = []
+    found: list[Finding] = []
+    source = _model(run)
+    for index, task in enumerate(run.tasks):
+        one = task_quality(run.artifact, run.sample, index)
+        if one is None:
+            continue
+        found += findings.quality_findings(task, one)
+        seen = (*source, "model/seen.safetensors")
+        for name, title, sources, data, draw in (
+            ("roc", "Ranking", source, one.roc, plots_run.roc),
+            ("calibration", "Honest probabilities", source, one.reliability, plots_run.calibration),
+            ("error", "Who gets good predictions", seen, one.groups, plots_run.error),
+        ):
+            if data:
+                figures.append(
+                    Shown(f"{name}-{slug(task)}", f"{title}: {task}", sources, data, draw)
+                )
+    return _section("quality", figures, found)
+
+
+def _specialisation(run: Run, genres: list[GenreBreakdown]) -> Section:
+    mapped, items = run.map(), (*_model(run), "model/items.parquet")
+    source = _model(run, len(mapped.x))
+    figures = [Shown("map", "Map of the examples", source, mapped, plots_run.expert_map)]
+    for one in genres:
+        name, title = f"genres-{slug(one.task)}", f"Genres: {one.task}"
+        figures.append(Shown(name, title, items, one, plots_run.genres))
+    return _section(
+        "specialisation",
+        figures,
+        neighbours=[
+            f"{percent(share)} for {task} (by chance {percent(mapped.chance[task])})"
+            for task, share in mapped.neighbours.items()
+        ],
+        fewest=FEWEST,
+    )
+
+
+def _about_the_rows(run: Run) -> Iterator[Finding]:
+    """Other data than in training, another evaluation on record, users and items without a name."""
+    sample, schema = run.sample, run.artifact.schema
+    path = run.folder / "evaluation" / f"{sample.split}.json"
+    if not run.same_data:
+        text = "These are not the data of the training: the model may know some of these rows."
+        yield findings.warning(text)
+    elif sample.is_whole and path.is_file():
+        try:
+            recorded = float(json.loads(path.read_text(encoding="utf-8"))["loss"])
+        except (ValueError, LookupError, TypeError) as error:
+            text = f"{path} is damaged: {error}; run `recsys-moe evaluate` again"
+            raise DataError(text) from None
+        loss = sample.evaluation["loss"]
+        if not math.isclose(loss, recorded, rel_tol=1e-4):
+            text = f"The loss of these rows is {loss:.6f}; evaluation/{path.name} of the run has"
+            yield findings.warning(f"{text} {recorded:.6f}.")
+    pairs = (sample.columns.user, schema.user), (sample.columns.item, schema.item)
+    for index_N, feature in pairs:
+        unseen = float((index_N == feature.size).double().mean())
+        if unseen:
+            text = f"{percent(unseen)} of rows have a {feature.name} unseen in training."
+            yield findings.note(text)
+
+
+def _provenance(path: Path, run: Run) -> dict[str, Any]:
+    """Files that the numbers come from, each with its SHA-256."""
+    names = ("metrics.csv", FILE, f"evaluation/{run.sample.split}.json")
+    files = [run.folder / name for name in names]
+    sources = {file.name: sha256_file(file) for file in files if file.is_file()}
+    sources[f"model/{MANIFEST}"] = sha256_file(find_artifact(path) / MANIFEST)
+    schema = run.data / SCHEMA_FILE
     return {
-        "router": router_words(run),
-        "data": f"{schema.name} ({schema.protocol})",
-        "users and items": f"{schema.user.size:,} and {schema.item.size:,}",
-        "training rows": f"{schema.rows.get('train', 0):,}",
-        "epochs": trained,
-        "learning rate": f"{config.optim.lr:g}",
-        "batch size": f"{config.trainer.batch_size:,}",
-        "seed": str(config.trainer.seed),
-        "parameters": f"{sum(p.numel() for p in run.artifact.model.parameters()):,}",
+        "kind": "run",
+        "run": str(path),
+        "files": sources,
+        "data": {"name": Schema.load(run.data).name, SCHEMA_FILE: sha256_file(schema)},
+        "split": run.sample.split,
+        "rows": run.sample.rows,
+        "split_rows": run.sample.split_rows,
+        "seed": run.options.seed,
+        "evaluation": run.sample.evaluation,
     }

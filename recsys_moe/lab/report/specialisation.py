@@ -6,8 +6,9 @@ Axes: N rows, D embedding width (user and item), E experts, G genres.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import torch
 from torch import Tensor
@@ -19,7 +20,10 @@ GENRES = "genres"
 """Column of items.parquet with names divided by `|`."""
 FEWEST = 50
 """Rows a genre, or an expert, needs to be shown; below, shares are mostly chance."""
-Projection = Literal["pca", "umap"]
+NAMED_GENRES = 2
+NOTABLE = 1.25
+"""Times as often as on average from which a genre is named for an expert."""
+PROJECTIONS = ("pca", "umap")
 
 
 @dataclass(frozen=True)
@@ -57,25 +61,40 @@ class GenreBreakdown:
     """share / overall: 1 is as often as on average; None for an expert that is the first choice of
     fewer than FEWEST rows."""
 
+    def notable(self, expert: int) -> list[tuple[str, float]]:
+        """Up to NAMED_GENRES genres with a lift from NOTABLE on, the largest lifts first."""
+        lifts = zip(self.genres, self.lift[expert], strict=True)
+        notable = [(genre, lift) for genre, lift in lifts if lift and lift >= NOTABLE]
+        return sorted(notable, key=lambda pair: (-pair[1], pair[0]))[:NAMED_GENRES]
+
+    @property
+    def strongest(self) -> tuple[float, int, str] | None:
+        """The largest lift, its expert and genre; None where every expert has too few rows."""
+        cells = (
+            (lift, expert, genre)
+            for expert, lifts in enumerate(self.lift)
+            for lift, genre in zip(lifts, self.genres, strict=True)
+            if lift is not None
+        )
+        return max(cells, default=None)
+
 
 def expert_map(
-    x_ND: Tensor, top_NT: Tensor, tasks: list[str], *, projection: Projection, seed: int
+    x_ND: Tensor, top_NT: Tensor, tasks: list[str], *, projection: str, seed: int
 ) -> ExpertMap:
     """Project (N, D) embeddings to the plane. Raises ConfigError without umap-learn."""
     plane_N2, explained = _pca(x_ND) if projection == "pca" else (_umap(x_ND, seed), None)
-    near_NK = _nearest(x_ND)
-    columns = dict(zip(tasks, top_NT.unbind(1), strict=True))
+    distance_NN = torch.cdist(x_ND, x_ND).fill_diagonal_(torch.inf)
+    near_NK = distance_NN.topk(min(NEIGHBOURS, len(x_ND) - 1), largest=False).indices
+    same_T = (top_NT[near_NK] == top_NT[:, None]).double().mean((0, 1))
     return ExpertMap(
         projection=projection.upper(),
         x=plane_N2[:, 0].tolist(),
         y=plane_N2[:, 1].tolist(),
-        top={name: top_N.tolist() for name, top_N in columns.items()},
+        top=dict(zip(tasks, top_NT.T.tolist(), strict=True)),
         explained=explained,
-        neighbours={
-            name: float((top_N[near_NK] == top_N[:, None]).double().mean())
-            for name, top_N in columns.items()
-        },
-        chance={name: _same_by_chance(top_N) for name, top_N in columns.items()},
+        neighbours=dict(zip(tasks, same_T.tolist(), strict=True)),
+        chance=dict(zip(tasks, map(_same_by_chance, top_NT.T), strict=True)),
     )
 
 
@@ -107,66 +126,44 @@ def _umap(x_ND: Tensor, seed: int) -> Tensor:
     return torch.from_numpy(reducer.fit_transform(x_ND.numpy()).copy()).double()
 
 
-def _nearest(x_ND: Tensor) -> Tensor:
-    """Indices of each row's nearest others, in blocks of rows. (N, K)"""
-    most = min(NEIGHBOURS, len(x_ND) - 1)
-    nearest = []
-    for first, x_BD in zip(range(0, len(x_ND), 512), x_ND.split(512), strict=True):
-        distance_BN = torch.cdist(x_BD, x_ND)
-        own_B = torch.arange(len(x_BD))
-        distance_BN[own_B, own_B + first] = torch.inf
-        nearest.append(distance_BN.topk(most, largest=False).indices)
-    return torch.cat(nearest)
-
-
 def _same_by_chance(top_N: Tensor) -> float:
     """Chance that another row drawn at random has the same top expert."""
     counts = torch.bincount(top_N + 1).double()
     return float((counts * (counts - 1)).sum() / max(len(top_N) * (len(top_N) - 1), 1))
 
 
-def genre_table(items: pa.Table) -> tuple[list[str], Tensor] | None:
-    """Names of the genres and bool (items + 1, genres), the last row for an unseen item.
-
-    None where the items have no column of genres.
-    """
+def genre_of(items: pa.Table) -> pd.Series:
+    """Names of genres, one row per item and genre, indexed by item; empty without the column."""
     if GENRES not in items.column_names:
-        return None
-    lists = [(text or "").split("|") for text in items[GENRES].cast(pa.string()).to_pylist()]
-    names = sorted({name for genres in lists for name in genres if name})
-    place = {name: number for number, name in enumerate(names)}
-    pairs = [(row, place[g]) for row, genres in enumerate(lists) for g in genres if g]
-    table = torch.zeros(len(lists) + 1, len(names), dtype=torch.bool)
-    if pairs:
-        table[tuple(torch.tensor(pairs).T)] = True
-    return (names, table) if names else None
+        return pd.Series(dtype=str, name=GENRES)
+    names = items[GENRES].cast(pa.string()).to_pandas().fillna("")
+    genres = names.str.split("|", regex=False).explode()
+    return genres[genres != ""].rename(GENRES)
 
 
 def genre_breakdown(
-    task: str, names: list[str], has_NG: Tensor, top_N: Tensor, *, experts: int
+    task: str, genres: pd.Series, item_N: Tensor, top_N: Tensor, *, experts: int
 ) -> GenreBreakdown | None:
-    """None where no genre has FEWEST rows. `has_NG`: which genres the item of each row has."""
-    has_NG = has_NG[top_N >= 0]
-    top_N = top_N[top_N >= 0]
-    rows_G = has_NG.sum(0)
-    shown = [
-        g for g in rows_G.argsort(descending=True, stable=True).tolist() if rows_G[g] >= FEWEST
-    ]
-    if not shown:
+    """None where no genre has FEWEST rows. `genres`: as of `genre_of`."""
+    rows = pd.DataFrame({"item": item_N.numpy(), "top": top_N.numpy()})
+    rows = rows[rows["top"] >= 0].join(genres, on="item", how="inner")
+    table = pd.crosstab(rows["top"], rows[GENRES]).reindex(range(experts), fill_value=0)
+    count = table.sum().sort_values(ascending=False, kind="stable")
+    count = count[count >= FEWEST]
+    if count.empty:
         return None
-    is_top_NE = torch.nn.functional.one_hot(top_N, experts).double()
-    share_EG = (is_top_NE.T @ has_NG[:, shown].double()) / rows_G[shown]
-    known_NE = is_top_NE[has_NG.any(1)]
-    overall_E = known_NE.mean(0)
-    lift_EG = share_EG / overall_E[:, None]
+    share = table[count.index] / count
+    first = rows["top"][~rows.index.duplicated()].value_counts().reindex(share.index, fill_value=0)
+    overall = first / first.sum()
+    lift = share.div(overall, axis=0).to_numpy()
     return GenreBreakdown(
         task=task,
-        genres=[names[g] for g in shown],
-        rows=rows_G[shown].tolist(),
-        share=share_EG.tolist(),
-        overall=overall_E.tolist(),
+        genres=count.index.tolist(),
+        rows=count.tolist(),
+        share=share.to_numpy().tolist(),
+        overall=overall.tolist(),
         lift=[
-            row if first >= FEWEST else [None] * len(row)
-            for row, first in zip(lift_EG.tolist(), known_NE.sum(0).tolist(), strict=True)
+            row if few >= FEWEST else [None] * len(row)
+            for row, few in zip(lift.tolist(), first, strict=True)
         ],
     )

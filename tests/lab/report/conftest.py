@@ -17,8 +17,9 @@ from safetensors.torch import load_file, save_file
 
 from recsys_moe.lab.compare.results import Column, Group, Results, Row, RunRecord, TTest
 from recsys_moe.lab.compare.significance import spread
-from recsys_moe.lab.report.build import Asked, build_report
+from recsys_moe.lab.report.build import build_report
 from recsys_moe.lab.report.plots import Image
+from recsys_moe.lab.report.run import Options
 from tests.serve.conftest import sealed
 
 HOSTILE = "<script>document.title = 'broken'</script>"
@@ -30,7 +31,7 @@ def silent(title: str, total: int) -> AbstractContextManager[Callable[[int], Non
 
 
 def report(path: Path, out: Path, overwrite: bool = False, **options: Any) -> Path:
-    build_report(Asked(path, out, **options), overwrite=overwrite, progress=silent)
+    build_report(path, out, Options(**options), overwrite=overwrite, progress=silent)
     return out
 
 
@@ -64,7 +65,7 @@ def lame_report(lame: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing is what takes time; what is drawn has tests of its own."""
     image = Image(b"<svg></svg>", b"", "<svg></svg>")
-    monkeypatch.setattr("recsys_moe.lab.report.write.render", lambda *args: image)
+    monkeypatch.setattr("recsys_moe.lab.report.build.render", lambda *args: image)
 
 
 LOSSES = {"topk": [0.40, 0.42], "softmax": [0.39], "moe<b>sart</b>": [0.30, 0.32]}

@@ -15,7 +15,7 @@ from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.data.columns import Columns, load_columns
 from recsys_moe.lab.report.experts import BINS, expert_load, likeness, sharpness
-from recsys_moe.lab.report.sample import Sample, _Collector, choose_rows, take_sample
+from recsys_moe.lab.report.run import Sample, choose_rows, joined, routed, take_sample
 from recsys_moe.model.penalties import trimmed_lasso
 from recsys_moe.routers import Routing
 
@@ -28,23 +28,16 @@ def routing(weights: list[list[float]], probs: list[list[float]] | None = None) 
 
 
 def sample_of(*routings: Routing) -> Sample:
-    rows, experts = routings[0].weights_BE.shape
-    found = _Collector(len(routings), experts)
-    found.add(torch.zeros(rows, len(routings)), list(routings))
+    rows = len(routings[0].weights_BE)
     empty = torch.zeros(rows, dtype=torch.int32)
+    logits_NT = torch.zeros(rows, len(routings))
     return Sample(
-        columns=Columns(empty, empty, torch.zeros(rows, len(routings))),
+        columns=Columns(empty, empty, logits_NT),
         split="test",
         split_rows=rows,
-        logits_NT=torch.cat(found.logits),
-        top_NT=torch.cat(found.tops),
-        entropy_NT=torch.cat(found.entropies),
-        visits_TE=found.visits_TE,
-        weight_TE=found.weight_TE,
-        either_E=found.either_E,
-        mass_TE=found.mass_TE / rows,
-        dense_T=tuple(r.probs_BE is not None for r in routings),
+        logits_NT=logits_NT,
         evaluation={},
+        **joined([routed(routings)]),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from recsys_moe.lab.report import findings
-from recsys_moe.lab.report.experts import ExpertLoad, Likeness, Sharpness
+from recsys_moe.lab.report.experts import ExpertLoad, Likeness
 from recsys_moe.lab.report.findings import Finding, in_short, percent, slug, worst_first
 from recsys_moe.lab.report.learning import Consistency, LearningCurves
 from recsys_moe.lab.report.quality import Quality, Reliability, Roc
@@ -53,17 +53,12 @@ def test_twins_and_silent_experts() -> None:
     ]
 
 
-def test_routing_that_still_moves_and_probability_that_is_cut_off() -> None:
+def test_routing_that_still_moves_is_said() -> None:
     moving = Consistency([2, 3], {"watch": [0.5, 0.79], "rating": [0.1, 0.8]}, {}, 9)
     assert texts(findings.consistency_findings(moving)) == [
         "warning: Routing for watch is not settled: only 79.0% of examples kept their top expert "
         "in epoch 3."
     ]
-    mass = {"watch": [0.5, 0.89, 1.0], "rating": [0.5, 0.9, 1.0]}
-    bases = {"watch": "probabilities", "rating": "probabilities"}
-    sharp = Sharpness(9, [], {}, {}, mass, {"watch": 2, "rating": 2}, bases)
-    (text,) = texts(findings.sharpness_findings(sharp))
-    assert text.startswith("note: For watch the 2 most probable experts hold 89.0%")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +81,8 @@ def test_training_too_short_or_too_long(
 
 def test_guessing_and_probabilities_that_are_off() -> None:
     def said(auc: float, **errors: float) -> list[str]:
-        one = Quality(Roc("watch", 9, 4, auc, [], []), Reliability("watch", 9, {}, errors), [])
+        shown = Roc("watch", 9, 4, auc, [], []), Reliability("watch", 9, {}, errors)
+        one = Quality(*shown, [], rmse=None, deviation=0.5)
         return texts(findings.quality_findings("watch", one))
 
     assert said(0.56, raw=0.05) == []
@@ -96,17 +92,15 @@ def test_guessing_and_probabilities_that_are_off() -> None:
     assert said(0.9, raw=0.08)[0].startswith(
         "warning: Probabilities of watch are off by 8.0 points"
     )
-    assert said(0.9, raw=0.08, calibrated=0.01) == [
-        "note: Raw probabilities of watch are off by 8.0 points on average; calibrated ones by 1.0."
+    assert said(0.9, raw=0.08, calibrated=0.01) == []
+
+
+def test_a_regression_is_held_against_the_mean() -> None:
+    better, same = (Quality(None, None, [], rmse, deviation=1.0) for rmse in (0.9, 1.0))
+    assert texts(findings.quality_findings("rating", better)) == []
+    assert texts(findings.quality_findings("rating", same)) == [
+        "warning: rating is no better than always predicting the mean: RMSE 1.000 against 1.000."
     ]
-
-
-def test_a_regression_is_held_against_the_mean_and_a_loss_against_the_record() -> None:
-    assert findings.spread_finding("rating", 0.9, 1.0) is None
-    assert findings.spread_finding("rating", 1.0, 1.0) is not None
-    computed = {"loss": 0.5, "split": "test"}
-    assert findings.difference_finding(computed, {"loss": 0.50004}) is None
-    assert findings.difference_finding(computed, {"loss": 0.5001}) is not None
 
 
 def test_warnings_come_first_and_are_counted() -> None:

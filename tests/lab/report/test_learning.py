@@ -45,10 +45,23 @@ def test_curves_are_the_columns_of_metrics_csv(run: Path) -> None:
 def test_of_an_epoch_that_stands_twice_the_last_row_counts(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("epoch,train/loss,val/loss\n1,3,2\n2,9,9\n2,2,1\n")
-    assert [row["val/loss"] for row in read_epochs(path)] == [2, 1]
+    assert read_epochs(path)["val/loss"].to_dict() == {1: 2, 2: 1}
 
 
-@pytest.mark.parametrize("text", ["epoch,val/loss\n1,2\n", "epoch,train/loss,val/loss\nx,1,2\n"])
+def test_a_loss_that_is_not_a_number_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("epoch,train/loss,val/loss\n1,nan,0.1\n2,0.30000000000000004,nan\n")
+    assert read_epochs(path)["train/loss"].isna().tolist() == [True, False]
+    assert read_epochs(path)["train/loss"][2] == 0.1 + 0.2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "epoch,val/loss\n1,2\n",
+        *(f"epoch,train/loss,val/loss\n{row}\n" for row in ("x,1,2", "1,x,2", "1,2", ",1,2")),
+    ],
+)
 def test_a_damaged_metrics_csv_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text(text)

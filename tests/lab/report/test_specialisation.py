@@ -6,6 +6,7 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -18,7 +19,7 @@ from recsys_moe.lab.report.specialisation import (
     ExpertMap,
     expert_map,
     genre_breakdown,
-    genre_table,
+    genre_of,
 )
 
 CLOUD = torch.randn(200, 6, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 7)
@@ -78,24 +79,25 @@ def test_a_missing_umap_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch)
         expert_map(CLOUD, CORNER[:, None], ["watch"], projection="umap", seed=0)
 
 
-def test_genres_are_split_and_an_unseen_item_has_none() -> None:
-    found = genre_table(pa.table({"genres": ["A|B", "", None, "B"]}))
-    assert found is not None
-    assert found[0] == ["A", "B"]
-    assert found[1].tolist() == [[True, True], [False] * 2, [False] * 2, [False, True], [False] * 2]
-    assert genre_table(pa.table({"title": ["x"]})) is None
-    assert genre_table(pa.table({"genres": ["", ""]})) is None
+def test_genres_are_split_and_an_item_may_have_none() -> None:
+    found = genre_of(pa.table({"genres": ["A|B", "", None, "B"]}))
+    assert list(found.items()) == [(0, "A"), (0, "B"), (3, "B")]
+    assert genre_of(pa.table({"title": ["x"]})).empty
+    assert genre_of(pa.table({"genres": ["", ""]})).empty
+
+
+ITEMS = genre_of(pa.table({"genres": ["A", "A|B", "B", "", "C"]}))
 
 
 def test_lift_is_the_share_of_a_genre_over_the_share_of_all() -> None:
     """100 rows of A and 200 of B, 50 of them of both; 10 of no genre and 10 of a rare one."""
-    a_only, both, b_only, none, rare = 50, 50, 150, 10, 10
-    rows = [[1, 0, 0]] * a_only + [[1, 1, 0]] * both + [[0, 1, 0]] * b_only
-    rows += [[0, 0, 0]] * none + [[0, 0, 1]] * rare
+    a_only, both, b_only, none, rare, unseen = 50, 50, 150, 10, 10, 5
+    counts = torch.tensor([a_only, both, b_only, none, rare, unseen])
+    item_N = torch.arange(len(counts)).repeat_interleave(counts).int()
     # A alone goes to expert 0, everything else to expert 1; nobody takes two rows of B.
-    top_N = torch.tensor([0] * a_only + [1] * (both + b_only + none + rare))
+    top_N = (item_N > 0).long()
     top_N[a_only + both : a_only + both + 2] = -1
-    found = genre_breakdown("watch", ["A", "B", "C"], torch.tensor(rows).bool(), top_N, experts=3)
+    found = genre_breakdown("watch", ITEMS, item_N, top_N, experts=3)
     assert found is not None
     assert (found.genres, found.rows) == (["B", "A"], [198, 100])
     assert found.share == [[0, 0.5], [1, 0.5], [0, 0]]
@@ -104,9 +106,12 @@ def test_lift_is_the_share_of_a_genre_over_the_share_of_all() -> None:
     assert found.lift[0] == pytest.approx([0, 0.5 / (50 / known)])
     assert found.lift[1] == pytest.approx([known / (known - 50), 0.5 * known / (known - 50)])
     assert found.lift[2] == [None, None]
+    assert found.strongest == (found.lift[0][1], 0, "A")
+    assert found.notable(0) == [("A", found.lift[0][1])]
 
 
-def test_too_few_rows_show_nothing() -> None:
-    has_NG = torch.ones(FEWEST - 1, 1, dtype=torch.bool)
+@pytest.mark.parametrize("genres", [ITEMS, genre_of(pa.table({"title": ["x"]}))])
+def test_too_few_rows_show_nothing(genres: pd.Series) -> None:
+    item_N = torch.zeros(FEWEST - 1, dtype=torch.int32)
     top_N = torch.zeros(FEWEST - 1, dtype=torch.int64)
-    assert genre_breakdown("watch", ["A"], has_NG, top_N, experts=2) is None
+    assert genre_breakdown("watch", genres, item_N, top_N, experts=2) is None
