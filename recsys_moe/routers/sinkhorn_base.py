@@ -16,7 +16,7 @@ from recsys_moe.routers.base import (
     RouterShape,
     Routing,
     gate_logits,
-    keep_selected,
+    kept_softmax,
     largest_k,
 )
 from recsys_moe.routers.sinkhorn import sinkhorn
@@ -52,10 +52,9 @@ class SinkhornBaseRouter(Router):
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         logits_BE = gate_logits(self.gate, x_BD)
-        probs_BE = logits_BE.softmax(-1)
         with torch.no_grad():
             selected_BE = largest_k(self._plan(logits_BE) if self.training else logits_BE, 1)
-        return Routing(keep_selected(probs_BE, selected_BE), selected_BE, probs_BE, logits_BE)
+        return kept_softmax(logits_BE, selected_BE)
 
     def _plan(self, logits_BE: Tensor) -> Tensor:
         """Logarithm of the transport plan, (B, E)."""

@@ -8,14 +8,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from recsys_moe.routers.base import (
-    Router,
-    RouterConfig,
+    GatedRouter,
+    KConfig,
     RouterShape,
     Routing,
-    check_k,
     gate_logits,
     largest_k,
-    linear_gate,
     softmax_over,
 )
 from recsys_moe.routers.permutation import LearnedPermutation
@@ -24,7 +22,7 @@ MIN_NOISE = 0.01
 """Least standard deviation of the noise, from the authors' code; the paper has none."""
 
 
-class TopKRouter(Router):
+class TopKRouter(GatedRouter):
     """Keep the k largest logits and take the softmax over them, in training and evaluation.
 
     The gradient reaches the kept logits only; with k = 1 it is identically zero. `noise` adds
@@ -32,10 +30,8 @@ class TopKRouter(Router):
     starts at 0 as in the authors' code (which also starts the gate at 0; ours is Glorot-uniform).
     """
 
-    class Config(RouterConfig):
+    class Config(KConfig):
         name: str = "topk"
-        k: int = 2
-        """Experts kept per example, 1..num_experts."""
         noise: bool = False
         """Add normal noise of a learned size to the logits in training."""
         permutation: bool = False
@@ -44,9 +40,6 @@ class TopKRouter(Router):
         """Epochs until the permutation is frozen, > 0; until then training is partly dense."""
         permutation_entropy: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
         """Weight of the permutation's entropy while it is learned."""
-
-        def check(self, num_experts: int) -> None:
-            check_k(self.k, num_experts)
 
         @property
         def idle_penalties(self) -> dict[str, str]:
@@ -69,7 +62,6 @@ class TopKRouter(Router):
 
     def __init__(self, config: Config, shape: RouterShape) -> None:
         super().__init__(config, shape)
-        self.gate = linear_gate(shape)
         if config.noise:
             self.noise_gate = nn.Linear(shape.input_dim, shape.num_experts, bias=False)
             nn.init.zeros_(self.noise_gate.weight)
