@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact.calibration import Calibrations, fit_calibrations
+from recsys_moe.artifact.calibration import Calibrations, helpful_calibration
 from recsys_moe.artifact.metrics import METRICS, BinaryMetrics, RoutingMetrics, TaskMetrics
 from recsys_moe.config.settings import Config, task_weights
 from recsys_moe.data.columns import Batch
@@ -54,20 +54,14 @@ class Evaluation:
 
     def calibrate(self) -> Calibrations:
         """Fit the calibrations of the binary tasks on the rows seen, and judge by them."""
+        fits = {}
         for task, metrics in zip(self.tasks, self.metrics, strict=True):
             if isinstance(metrics, BinaryMetrics):
-                logits_N1, labels_N1 = (c.values[:, None] for c in (metrics.logits, metrics.labels))
-                metrics.calibration = fit_calibrations(logits_N1, labels_N1, [task]).get(task.name)
-        return self.calibrations
-
-    @property
-    def calibrations(self) -> Calibrations:
-        """In use, by task name."""
-        return {
-            task.name: metrics.calibration
-            for task, metrics in zip(self.tasks, self.metrics, strict=True)
-            if isinstance(metrics, BinaryMetrics) and metrics.calibration is not None
-        }
+                fit = helpful_calibration(metrics.logits.values, metrics.labels.values)
+                metrics.calibration = fit
+                if fit is not None:
+                    fits[task.name] = fit
+        return fits
 
     def _parts(self) -> list[TaskMetrics | RoutingMetrics]:
         return [*self.metrics, *self.routing, self.union]

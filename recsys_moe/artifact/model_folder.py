@@ -87,7 +87,7 @@ def save_artifact(
         (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
         write_json(folder / "card.json", card)
         write_json(folder / "calibration.json", calibration.to_json(calibrations))
-        (folder / MANIFEST).write_text(_manifest(folder), encoding="utf-8")
+        write_json(folder / MANIFEST, _manifest(folder))
 
 
 def _as_readable_as(folder: Path, file: Path) -> None:
@@ -95,14 +95,13 @@ def _as_readable_as(folder: Path, file: Path) -> None:
     file.chmod(folder.stat().st_mode & 0o666)
 
 
-def _manifest(folder: Path) -> str:
-    content = {
+def _manifest(folder: Path) -> dict[str, Any]:
+    return {
         "format": "recsys-moe-artifact",
         "format_version": FORMAT_VERSION,
         "recsys_moe": recsys_moe.__version__,
         "files": {file: sha256_file(folder / file) for file in FILES},
     }
-    return json.dumps(content, indent=2) + "\n"
 
 
 def find_artifact(path: Path) -> Path:
