@@ -56,6 +56,15 @@ class Columns:
         for own, values in zip((self.user, self.item, self.labels), rows, strict=True):
             own[to] = values
 
+    @property
+    def sizes(self) -> list[int]:
+        """Rows of each row group; in memory there is one."""
+        return [len(self)]
+
+    def group(self, number: int) -> Columns:
+        """The rows of one row group."""
+        return self
+
     def chunks(self) -> Iterator[Columns]:
         """The rows in order: here all at once, from disk by row group."""
         yield self
