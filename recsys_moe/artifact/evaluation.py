@@ -57,7 +57,7 @@ class Evaluation:
         fits = {}
         for task, metrics in zip(self.tasks, self.metrics, strict=True):
             if isinstance(metrics, BinaryMetrics):
-                fit = helpful_calibration(metrics.logits.values, metrics.labels.values)
+                fit = helpful_calibration(*metrics.rows())
                 metrics.calibration = fit
                 if fit is not None:
                     fits[task.name] = fit
