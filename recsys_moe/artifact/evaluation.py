@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.artifact.calibration import Calibrations, helpful_calibration
-from recsys_moe.artifact.metrics import METRICS, BinaryMetrics, RoutingMetrics, TaskMetrics
+from recsys_moe.artifact.metrics import METRICS, BinaryMetrics, RoutingMetrics
 from recsys_moe.config.settings import Config, task_weights
 from recsys_moe.data.columns import Batch
 from recsys_moe.model.network import MultiTaskMoE, Output
@@ -45,13 +45,6 @@ class Evaluation:
         self.rows += len(labels_BT)
         self.batchwise_sum += self._batchwise(output.logits_BT, labels_BT)
 
-    def merge(self, other: Evaluation) -> None:
-        """Add what `other` has seen; its rows come behind those of this one."""
-        for part, more in zip(self._parts(), other._parts(), strict=True):
-            part.merge(more)  # type: ignore[arg-type]
-        self.rows += other.rows
-        self.batchwise_sum += other.batchwise_sum
-
     def calibrate(self) -> Calibrations:
         """Fit the calibrations of the binary tasks on the rows seen, and judge by them."""
         fits = {}
@@ -62,9 +55,6 @@ class Evaluation:
                 if fit is not None:
                     fits[task.name] = fit
         return fits
-
-    def _parts(self) -> list[TaskMetrics | RoutingMetrics]:
-        return [*self.metrics, *self.routing, self.union]
 
     def _batchwise(self, logits_BT: Tensor, labels_BT: Tensor) -> float:
         """Sum over groups of `batchwise_rows` rows of size x weighted mean loss of the group.
@@ -108,7 +98,13 @@ def merged(parts: Iterable[Evaluation]) -> Evaluation:
     """One evaluation of the rows of all `parts`, in their order; the first one is changed."""
     first, *others = parts
     for other in others:
-        first.merge(other)
+        for metrics, more in zip(first.metrics, other.metrics, strict=True):
+            metrics.merge(more)  # type: ignore[arg-type]
+        pairs = [*zip(first.routing, other.routing, strict=True), (first.union, other.union)]
+        for routing, visits in pairs:
+            routing.merge(visits)
+        first.rows += other.rows
+        first.batchwise_sum += other.batchwise_sum
     return first
 
 

@@ -188,10 +188,8 @@ def sample_sequential(probs_BE: Tensor, uniforms_KB: Tensor, replacement: bool) 
 
 
 def _first_above(mass_BE: Tensor, uniform_B: Tensor) -> Tensor:
-    """Index (B, 1) of the first expert whose cumulative mass exceeds u, among those with mass."""
+    """Index (B, 1) of the first expert whose cumulative mass exceeds u, else the last with mass."""
     positions_E = torch.arange(mass_BE.shape[-1], device=mass_BE.device)
     last_B1 = (positions_E * (mass_BE > 0)).amax(-1, keepdim=True)
-    above_BE = uniform_B[:, None] < mass_BE.cumsum(-1)
-    first_B1 = above_BE.int().argmax(-1, keepdim=True)
-    found_B1 = above_BE.any(-1, keepdim=True)
-    return torch.where(found_B1, first_B1, last_B1)
+    first_B1 = torch.searchsorted(mass_BE.cumsum(-1), uniform_B[:, None], right=True)
+    return first_B1.minimum(last_B1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from pydantic import Field
@@ -87,21 +89,15 @@ class TopKRouter(GatedRouter):
             self.permutation.advance(epochs)
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
-        routing = self._chosen(x_BD)
-        return routing if self.permutation is None else self.permutation(routing)
-
-    def _chosen(self, x_BD: Tensor) -> Routing:
-        clean_BE = gate_logits(self.gate, x_BD)
-        if not (self.training and self.config.noise):
-            return self._routing(clean_BE)
-        scale_BE = F.softplus(gate_logits(self.noise_gate, x_BD)) + MIN_NOISE
-        generator = self.stream.generator(clean_BE.device)
-        noise_BE = torch.empty_like(clean_BE).normal_(generator=generator)
-        routing = self._routing(clean_BE + noise_BE * scale_BE)
-        routing.clean_logits_BE, routing.noise_scale_BE = clean_BE, scale_BE
-        return routing
-
-    def _routing(self, logits_BE: Tensor) -> Routing:
+        logits_BE = gate_logits(self.gate, x_BD)
+        noise: dict[str, Any] = {}
+        if self.training and self.config.noise:
+            scale_BE = F.softplus(gate_logits(self.noise_gate, x_BD)) + MIN_NOISE
+            noise = {"clean_logits_BE": logits_BE, "noise_scale_BE": scale_BE}
+            generator = self.stream.generator(logits_BE.device)
+            noise_BE = torch.empty_like(logits_BE).normal_(generator=generator)
+            logits_BE = logits_BE + noise_BE * scale_BE
         selected_BE = largest_k(logits_BE, self.config.k)
         weights_BE = softmax_over(logits_BE, selected_BE)
-        return Routing(weights_BE, selected_BE, logits_BE.softmax(-1), logits_BE)
+        routing = Routing(weights_BE, selected_BE, logits_BE.softmax(-1), logits_BE, **noise)
+        return routing if self.permutation is None else self.permutation(routing)

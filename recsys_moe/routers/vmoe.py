@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -42,16 +44,9 @@ class VMoERouter(GatedRouter):
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         clean_BE = gate_logits(self.gate, x_BD)
         if not self.training:
-            return self._routing(clean_BE)
-        routing = self._routing(self._noisy(clean_BE))
-        routing.clean_logits_BE = clean_BE
-        return routing
-
-    def _routing(self, logits_BE: Tensor) -> Routing:
-        return kept_softmax(logits_BE, largest_k(logits_BE, self.config.k))
-
-    def _noisy(self, logits_BE: Tensor) -> Tensor:
-        std = self.config.noise / self.shape.num_experts
-        generator = self.stream.generator(logits_BE.device)
-        noise_BE = torch.empty_like(logits_BE).normal_(generator=generator)
-        return logits_BE + std * noise_BE
+            return kept_softmax(clean_BE, largest_k(clean_BE, self.config.k))
+        generator = self.stream.generator(clean_BE.device)
+        noise_BE = torch.empty_like(clean_BE).normal_(generator=generator)
+        noisy_BE = clean_BE + self.config.noise / self.shape.num_experts * noise_BE
+        routing = kept_softmax(noisy_BE, largest_k(noisy_BE, self.config.k))
+        return replace(routing, clean_logits_BE=clean_BE)
