@@ -112,15 +112,8 @@ def distinct_weights(
     `drawn_BK`, `possible_BK`: from `sample_gumbel`; `adjusted_B`: column of the one expert whose
     logit eq. (3) leaves uncorrected. Nothing here is drawn twice, so r = 1 and log r = 0.
     """
-    drawn_log_probs_BK = log_probs_BE.gather(-1, drawn_BK)
-    if strategy == "3":
-        columns_K = torch.arange(drawn_BK.shape[-1], device=drawn_BK.device)
-        correction = -math.log(drawn_BK.shape[-1] - 1)
-        is_adjusted_BK = columns_K == adjusted_B[:, None]
-        drawn_log_probs_BK = torch.where(is_adjusted_BK, drawn_log_probs_BK, correction)
-    elif strategy == "iii":
-        drawn_log_probs_BK = 0 * drawn_log_probs_BK
-    weights_BK = softmax_over(drawn_log_probs_BK, possible_BK)
+    k, drawn_log_probs_BK = drawn_BK.shape[-1], log_probs_BE.gather(-1, drawn_BK)
+    weights_BK = sampled_weights(drawn_log_probs_BK, possible_BK.long(), adjusted_B, k, strategy)
     weights_BE = torch.zeros_like(log_probs_BE).scatter(-1, drawn_BK, weights_BK)
     selected_BE = torch.zeros_like(log_probs_BE, dtype=torch.bool)
     return weights_BE, selected_BE.scatter_(-1, drawn_BK, possible_BK)
