@@ -39,9 +39,10 @@ class SMoERouter(GatedRouter):
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         x_BD = full_precision(x_BD)  # before the jitter: bf16 has steps of 0.008 around 1
-        if self.training:
-            low, high = 1 - self.config.jitter, 1 + self.config.jitter
-            generator = self.stream.generator(x_BD.device)
-            x_BD = x_BD * torch.empty_like(x_BD).uniform_(low, high, generator=generator)
-        logits_BE = gate_logits(self.gate, x_BD)
+        logits_BE = gate_logits(self.gate, self._jittered(x_BD) if self.training else x_BD)
         return kept_softmax(logits_BE, largest_k(logits_BE, self.config.k))
+
+    def _jittered(self, x_BD: Tensor) -> Tensor:
+        low, high = 1 - self.config.jitter, 1 + self.config.jitter
+        generator = self.stream.generator(x_BD.device)
+        return x_BD * torch.empty_like(x_BD).uniform_(low, high, generator=generator)

@@ -45,8 +45,11 @@ class VMoERouter(GatedRouter):
         clean_BE = gate_logits(self.gate, x_BD)
         if not self.training:
             return kept_softmax(clean_BE, largest_k(clean_BE, self.config.k))
-        generator = self.stream.generator(clean_BE.device)
-        noise_BE = torch.empty_like(clean_BE).normal_(generator=generator)
-        noisy_BE = clean_BE + self.config.noise / self.shape.num_experts * noise_BE
+        noisy_BE = self._noisy(clean_BE)
         routing = kept_softmax(noisy_BE, largest_k(noisy_BE, self.config.k))
         return replace(routing, clean_logits_BE=clean_BE)
+
+    def _noisy(self, logits_BE: Tensor) -> Tensor:
+        std = self.config.noise / self.shape.num_experts
+        generator = self.stream.generator(logits_BE.device)
+        return logits_BE + std * torch.empty_like(logits_BE).normal_(generator=generator)
