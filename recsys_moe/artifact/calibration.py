@@ -11,15 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from recsys_moe.model.tasks import KINDS
-from recsys_moe.schema import Task
 
 MAX_KNOTS = 32
 ROWS_PER_KNOT = 50
@@ -54,46 +50,20 @@ class Calibration:
         return torch.sigmoid(y_K[0] + (done * slope_S).sum(-1) + outside)
 
     def _knots(self, like: Tensor) -> tuple[Tensor, ...]:
-        """Knots (K,), widths and slopes of the segments (K - 1,), of the type and place of `like`.
-
-        Made once for each; a graph that is being exported gets its own.
-        """
-        if torch.compiler.is_exporting():
-            return self._new_knots(like)
-        key = like.dtype, like.device
-        if key not in self._cache:
-            with torch.inference_mode(False):
-                self._cache[key] = self._new_knots(torch.empty(0, dtype=key[0], device=key[1]))
-        return self._cache[key]
-
-    def _new_knots(self, like: Tensor) -> tuple[Tensor, ...]:
+        """Knots (K,), widths and slopes of the segments (K - 1,), of the type of `like`."""
         x_K, y_K = (like.new_tensor(values) for values in (self.logits, self.targets))
         width_S = x_K.diff()
         return x_K, y_K, width_S, y_K.diff() / width_S
-
-    @cached_property
-    def _cache(self) -> dict[tuple[torch.dtype, torch.device], tuple[Tensor, ...]]:
-        return {}
 
 
 Calibrations = dict[str, Calibration]
 """By task name; tasks without a fit are left out."""
 
 
-def fit_calibrations(logits_NT: Tensor, labels_NT: Tensor, tasks: Sequence[Task]) -> Calibrations:
-    """Fit each task that predicts a probability on its labelled rows; NaN: no label.
-
-    A map that does not help on rows it was not fitted on is replaced by the identity.
-    """
-    calibrations = {}
-    for t, task in enumerate(tasks):
-        labelled_N = ~labels_NT[:, t].isnan()
-        if KINDS[task.kind].link is torch.sigmoid:
-            rows = logits_NT[labelled_N, t], labels_NT[labelled_N, t]
-            fit = fit_calibration(*rows)
-            if fit is not None:
-                calibrations[task.name] = fit if generalizes(*rows) else identity(fit.rows)
-    return calibrations
+def helpful_calibration(logits_N: Tensor, labels_N: Tensor) -> Calibration | None:
+    """`fit_calibration`; the identity where that does not help on rows it was not fitted on."""
+    fit = fit_calibration(logits_N, labels_N)
+    return fit if fit is None or generalizes(logits_N, labels_N) else identity(fit.rows)
 
 
 def identity(rows: int) -> Calibration:
@@ -134,41 +104,24 @@ def fit_calibration(logits_N: Tensor, labels_N: Tensor) -> Calibration | None:
         return None
     order_N = logits_N.argsort(stable=True)
     bins = min(MAX_KNOTS, max(1, rows // ROWS_PER_KNOT))
-    pools: list[_Pool] = []
+    pools: list[Sequence[float]] = []  # sum of logits, positives, rows: pooled adjacent violators
     for part_N in order_N.tensor_split(bins):
-        logit_sum, positives = (float(v[part_N].double().sum()) for v in (logits_N, labels_N))
-        pools.append(_Pool(logit_sum, positives, len(part_N)))
-        while len(pools) > 1 and not pools[-2].lies_before(pools[-1]):
-            last = pools.pop()
-            pools[-1] = pools[-1].joined(last)
-    return Calibration(tuple(p.logit for p in pools), tuple(p.target for p in pools), rows)
+        pool = [float(v[part_N].double().sum()) for v in (logits_N, labels_N)] + [len(part_N)]
+        while pools and not _is_before(_knot(pools[-1]), _knot(pool)):
+            pool = [a + b for a, b in zip(pools.pop(), pool, strict=True)]
+        pools.append(pool)
+    logits, targets = zip(*map(_knot, pools), strict=True)
+    return Calibration(logits, targets, rows)
 
 
-@dataclass(frozen=True)
-class _Pool:
-    """Rows that share a knot: pooled adjacent violators of the isotonic regression."""
+def _knot(pool: Sequence[float]) -> tuple[float, float]:
+    """Mean logit, and logit of the smoothed share of positives."""
+    logit_sum, positives, rows = pool
+    return logit_sum / rows, math.log((positives + 1) / (rows - positives + 1))
 
-    logit_sum: float
-    positives: float
-    rows: int
 
-    @property
-    def logit(self) -> float:
-        return self.logit_sum / self.rows
-
-    @property
-    def target(self) -> float:
-        return math.log((self.positives + 1) / (self.rows - self.positives + 1))
-
-    def lies_before(self, other: _Pool) -> bool:
-        return self.logit + MIN_GAP <= other.logit and self.target < other.target
-
-    def joined(self, other: _Pool) -> _Pool:
-        return _Pool(
-            self.logit_sum + other.logit_sum,
-            self.positives + other.positives,
-            self.rows + other.rows,
-        )
+def _is_before(knot: tuple[float, float], other: tuple[float, float]) -> bool:
+    return knot[0] + MIN_GAP <= other[0] and knot[1] < other[1]
 
 
 def to_json(calibrations: Calibrations) -> dict[str, Any]:

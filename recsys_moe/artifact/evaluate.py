@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 from recsys_moe.artifact.evaluation import evaluate_model
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.artifact.run_folder import DATA_LOCK
-from recsys_moe.data.streaming import eval_batches, open_rows, rows_within
+from recsys_moe.data.batches import EvalBatches
+from recsys_moe.data.streaming import open_rows, rows_within
 from recsys_moe.errors import DataError
 from recsys_moe.files import write_json
 from recsys_moe.schema import Schema, check_split
@@ -35,7 +36,7 @@ def evaluate_artifact(
     artifact = load_artifact(path)
     folder, schema = data_of(path, artifact, data)
     most = rows_within(schema, artifact.config.data.max_memory_mb)
-    batches = eval_batches(open_rows(folder, schema, split, most), artifact.config.eval_rows)
+    batches = EvalBatches(open_rows(folder, schema, split, most), artifact.config.eval_rows)
     result = evaluate_model(
         artifact.model,
         batches,

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact.calibration import Calibrations, fit_calibrations
-from recsys_moe.artifact.metrics import METRICS, BinaryMetrics, RoutingMetrics, TaskMetrics
+from recsys_moe.artifact.calibration import Calibrations, helpful_calibration
+from recsys_moe.artifact.metrics import METRICS, BinaryMetrics, RoutingMetrics
 from recsys_moe.config.settings import Config, task_weights
 from recsys_moe.data.columns import Batch
 from recsys_moe.model.network import MultiTaskMoE, Output
@@ -45,32 +45,16 @@ class Evaluation:
         self.rows += len(labels_BT)
         self.batchwise_sum += self._batchwise(output.logits_BT, labels_BT)
 
-    def merge(self, other: Evaluation) -> None:
-        """Add what `other` has seen; its rows come behind those of this one."""
-        for part, more in zip(self._parts(), other._parts(), strict=True):
-            part.merge(more)  # type: ignore[arg-type]
-        self.rows += other.rows
-        self.batchwise_sum += other.batchwise_sum
-
     def calibrate(self) -> Calibrations:
         """Fit the calibrations of the binary tasks on the rows seen, and judge by them."""
+        fits = {}
         for task, metrics in zip(self.tasks, self.metrics, strict=True):
             if isinstance(metrics, BinaryMetrics):
-                logits_N1, labels_N1 = (c.values[:, None] for c in (metrics.logits, metrics.labels))
-                metrics.calibration = fit_calibrations(logits_N1, labels_N1, [task]).get(task.name)
-        return self.calibrations
-
-    @property
-    def calibrations(self) -> Calibrations:
-        """In use, by task name."""
-        return {
-            task.name: metrics.calibration
-            for task, metrics in zip(self.tasks, self.metrics, strict=True)
-            if isinstance(metrics, BinaryMetrics) and metrics.calibration is not None
-        }
-
-    def _parts(self) -> list[TaskMetrics | RoutingMetrics]:
-        return [*self.metrics, *self.routing, self.union]
+                fit = helpful_calibration(*metrics.rows())
+                metrics.calibration = fit
+                if fit is not None:
+                    fits[task.name] = fit
+        return fits
 
     def _batchwise(self, logits_BT: Tensor, labels_BT: Tensor) -> float:
         """Sum over groups of `batchwise_rows` rows of size x weighted mean loss of the group.
@@ -114,7 +98,13 @@ def merged(parts: Iterable[Evaluation]) -> Evaluation:
     """One evaluation of the rows of all `parts`, in their order; the first one is changed."""
     first, *others = parts
     for other in others:
-        first.merge(other)
+        for metrics, more in zip(first.metrics, other.metrics, strict=True):
+            metrics.merge(more)  # type: ignore[arg-type]
+        pairs = [*zip(first.routing, other.routing, strict=True), (first.union, other.union)]
+        for routing, visits in pairs:
+            routing.merge(visits)
+        first.rows += other.rows
+        first.batchwise_sum += other.batchwise_sum
     return first
 
 

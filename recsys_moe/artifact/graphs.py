@@ -63,17 +63,8 @@ class Format:
 
     file: str
     packages: tuple[str, ...]
-    write: Callable[[ExportedProgram, Path, tuple[str, ...]], None]
+    write: Callable[[ExportedProgram, Path, tuple[str, ...]], Any]
     load: Callable[[Path], Runner]
-
-
-def _write_pt2(program: ExportedProgram, path: Path, outputs: tuple[str, ...]) -> None:
-    torch.export.save(program, path)
-
-
-def _load_pt2(path: Path) -> Runner:
-    module = torch.export.load(path).module()
-    return lambda user, item: tuple(module(user, item))
 
 
 def _write_onnx(program: ExportedProgram, path: Path, outputs: tuple[str, ...]) -> None:
@@ -94,26 +85,29 @@ def _load_onnx(path: Path) -> Runner:
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
-    def run(user: Tensor, item: Tensor) -> tuple[Tensor, ...]:
+    def run(user: Tensor, item: Tensor) -> list[Tensor]:
         outputs = session.run(None, {"user": user.numpy(), "item": item.numpy()})
-        return tuple(map(torch.from_numpy, outputs))
+        return [torch.from_numpy(output) for output in outputs]
 
     return run
 
 
-def _write_aoti(program: ExportedProgram, path: Path, outputs: tuple[str, ...]) -> None:
-    torch._inductor.aoti_compile_and_package(program, package_path=str(path))
-
-
-def _load_aoti(path: Path) -> Runner:
-    package = torch._inductor.aoti_load_package(str(path))
-    return lambda user, item: tuple(package(user, item))
-
-
 FORMATS = {
-    "pt2": Format("model.pt2", (), _write_pt2, _load_pt2),
+    "pt2": Format(
+        "model.pt2",
+        (),
+        lambda program, path, outputs: torch.export.save(program, path),
+        lambda path: torch.export.load(path).module(),
+    ),
     "onnx": Format("model.onnx", ("onnx", "onnxscript", "onnxruntime"), _write_onnx, _load_onnx),
-    "aoti": Format("model.aoti.pt2", (), _write_aoti, _load_aoti),
+    "aoti": Format(
+        "model.aoti.pt2",
+        (),
+        lambda program, path, outputs: torch._inductor.aoti_compile_and_package(
+            program, package_path=str(path)
+        ),
+        lambda path: torch._inductor.aoti_load_package(str(path)),
+    ),
 }
 
 
@@ -131,17 +125,13 @@ def export_graph(artifact: Artifact) -> ExportedProgram:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without the exporters' remarks on their own work."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(logging.NOTSET)
 
 
 def write_graphs(
@@ -170,7 +160,7 @@ def write_graphs(
                 "files": {file.name: sha256_file(file) for file in files},
                 "bytes": sum(file.stat().st_size for file in files),
                 "latency_ms": _latency(runner, *rows),
-                "parity": parity.to_json(),
+                "parity": parity,
             },
         )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from array import array
 
+import numpy as np
 import torch
 from torch import Tensor
 from torchmetrics.functional.classification import binary_calibration_error
@@ -15,35 +17,12 @@ from recsys_moe.schema import TaskKind
 CALIBRATION_BINS = 15
 
 
-class Column:
-    """A float32 column on the CPU that grows, with room for as many rows again.
-
-    A list of parts would pin a small block of memory behind the large ones of every batch: glibc
-    then finds no place for the next large one, and an evaluation took 250 MB instead of 40.
-    """
-
-    def __init__(self) -> None:
-        self._room, self._rows = torch.empty(0), 0
-
-    def add(self, part_B: Tensor) -> None:
-        rows = self._rows + len(part_B)
-        if rows > len(self._room):
-            room = torch.empty(2 * rows)
-            room[: self._rows] = self.values
-            self._room = room
-        self._room[self._rows : rows] = part_B
-        self._rows = rows
-
-    @property
-    def values(self) -> Tensor:
-        """(rows,) so far, a view."""
-        return self._room[: self._rows]
-
-
 class BinaryMetrics:
     """AUC, mean binary cross-entropy (`bce`) and calibration error (`ece`, 15 equal-width bins).
 
     Keeps the float32 logit and label of each labelled row, because an exact AUC needs all scores.
+    In arrays that grow in place: a list of tensors would pin a small block of memory behind the
+    large ones of every batch, and glibc then finds no place for the next large one.
     `calibration` may also be set when all rows are seen. The labels are 0 and 1.
     """
 
@@ -52,26 +31,31 @@ class BinaryMetrics:
 
     def __init__(self, calibration: Calibration | None = None) -> None:
         self.calibration = calibration
-        self.logits, self.labels = Column(), Column()
+        self._columns = array("f"), array("f")
         self.loss_sum = 0.0
 
     def update(self, logits_B: Tensor, labels_B: Tensor) -> None:
         """Add a batch; rows whose label is NaN are left out."""
         losses_B, mask_B = row_losses("binary", logits_B, labels_B)
         self.loss_sum += losses_B.double().sum().item()
-        self.logits.add(logits_B[mask_B])
-        self.labels.add(labels_B[mask_B])
+        for column, values_B in zip(self._columns, (logits_B, labels_B), strict=True):
+            column.frombytes(values_B[mask_B].detach().float().cpu().numpy().tobytes())
 
     def merge(self, other: BinaryMetrics) -> None:
         """Add the rows of `other`."""
         self.loss_sum += other.loss_sum
-        self.logits.add(other.logits.values)
-        self.labels.add(other.labels.values)
+        for column, more in zip(self._columns, other._columns, strict=True):
+            column.extend(more)
+
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """Logits and labels (rows,) so far: views, to be dropped before the next `update`."""
+        logits, labels = (torch.from_numpy(np.asarray(column)) for column in self._columns)
+        return logits, labels
 
     def compute(self) -> dict[str, float | int | None]:
         """AUC is None when only one class is present, `ece_calibrated` without a calibration,
         everything when no row is labelled."""
-        logits, labels = self.logits.values, self.labels.values
+        logits, labels = self.rows()
         scores = KINDS["binary"].link(logits)
         rows, positive = len(labels), int(labels.sum())
         return {

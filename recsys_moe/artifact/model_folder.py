@@ -80,29 +80,23 @@ def save_artifact(
     with replacing_folder(Path(out)) as folder:
         save_file({k: v.contiguous().cpu() for k, v in weights.items()}, folder / FILES[0])
         save_file(seen, folder / FILES[1])
-        for file in FILES[:2]:
-            _as_readable_as(folder, folder / file)
+        for file in FILES[:2]:  # safetensors makes them for their owner; servers are other users
+            (folder / file).chmod(folder.stat().st_mode & 0o666)
         for file in ("users.parquet", "items.parquet", "schema.json"):
             shutil.copyfile(data / file, folder / file)
         (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
         write_json(folder / "card.json", card)
         write_json(folder / "calibration.json", calibration.to_json(calibrations))
-        (folder / MANIFEST).write_text(_manifest(folder), encoding="utf-8")
+        write_json(folder / MANIFEST, _manifest(folder))
 
 
-def _as_readable_as(folder: Path, file: Path) -> None:
-    """Safetensors makes files for their owner alone; a server often runs as another user."""
-    file.chmod(folder.stat().st_mode & 0o666)
-
-
-def _manifest(folder: Path) -> str:
-    content = {
+def _manifest(folder: Path) -> dict[str, Any]:
+    return {
         "format": "recsys-moe-artifact",
         "format_version": FORMAT_VERSION,
         "recsys_moe": recsys_moe.__version__,
         "files": {file: sha256_file(folder / file) for file in FILES},
     }
-    return json.dumps(content, indent=2) + "\n"
 
 
 def find_artifact(path: Path) -> Path:

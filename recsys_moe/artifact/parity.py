@@ -9,8 +9,7 @@ Axes: B batch, E experts, T tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,27 +30,8 @@ BATCH_SIZES = (1, 2, 37, 1000)
 BATCHES = 3
 """Compared per batch size, from different rows."""
 
-Runner = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+Runner = Callable[[Tensor, Tensor], Sequence[Tensor]]
 """int64 indices (B,) of users and items -> the outputs, (B, T) each."""
-
-
-@dataclass(frozen=True)
-class Parity:
-    """How far a runtime was from the model on the rows that were compared."""
-
-    rows: int
-    masked: int
-    """Near-ties that were left out."""
-    max_difference: float
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "rows": self.rows,
-            "masked_near_ties": self.masked,
-            "max_difference": self.max_difference,
-            "tolerance": TOLERANCE,
-            "batch_sizes": list(BATCH_SIZES),
-        }
 
 
 def parity_rows(artifact: Artifact) -> tuple[Tensor, Tensor]:
@@ -77,8 +57,13 @@ def parity_rows(artifact: Artifact) -> tuple[Tensor, Tensor]:
 
 
 @torch.inference_mode()
-def check_parity(name: str, runner: Runner, reference: Runner, artifact: Artifact) -> Parity:
-    """Compare at all BATCH_SIZES. Raises RunError where a row differs or too many are near-ties."""
+def check_parity(
+    name: str, runner: Runner, reference: Runner, artifact: Artifact
+) -> dict[str, Any]:
+    """Compare at all BATCH_SIZES; what was compared, and the largest difference.
+
+    Raises RunError where a row differs or too many are near-ties.
+    """
     user, item = parity_rows(artifact)
     rows = masked = start = 0
     largest = 0.0
@@ -100,10 +85,16 @@ def check_parity(name: str, runner: Runner, reference: Runner, artifact: Artifac
             f"{name}: predictions must agree with the model within {TOLERANCE}, got a difference "
             f"of {largest:.3g}; leave this format out and report it"
         )
-    return Parity(rows, masked, largest)
+    return {
+        "rows": rows,
+        "masked_near_ties": masked,
+        "max_difference": largest,
+        "tolerance": TOLERANCE,
+        "batch_sizes": list(BATCH_SIZES),
+    }
 
 
-def _differences(name: str, given: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> Tensor:
+def _differences(name: str, given: Sequence[Tensor], expected: Sequence[Tensor]) -> Tensor:
     """Largest difference per row over outputs and tasks, relative above 1. (B,) float64."""
     shapes = [tuple(out.shape) for out in given], [tuple(out.shape) for out in expected]
     if shapes[0] != shapes[1]:

@@ -18,17 +18,5 @@ def build_model(
 
     `tables`: see MultiTaskMoE.
     """
-    settings = config.model
-    return MultiTaskMoE(
-        schema.user.size,
-        schema.item.size,
-        len(schema.tasks),
-        router=settings.router,
-        embedding_dim=settings.embedding_dim,
-        num_experts=settings.num_experts,
-        expert_dim=settings.expert_dim,
-        tower_dims=settings.tower_dims,
-        dropout=settings.dropout,
-        dispatch=settings.dispatch,
-        tables=tables,
-    )
+    sizes = schema.user.size, schema.item.size, len(schema.tasks)
+    return MultiTaskMoE(*sizes, tables=tables, **dict(config.model))

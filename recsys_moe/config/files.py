@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,7 @@ def merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
 
 def merge_all(mappings: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Later mappings over earlier ones."""
-    merged: dict[str, Any] = {}
-    for mapping in mappings:
-        merged = merge(merged, mapping)
-    return merged
+    return reduce(merge, mappings, {})
 
 
 def router_section(raw: dict[str, Any]) -> dict[str, Any]:

@@ -102,13 +102,13 @@ class PenaltyConfig(Section):
     """Weight of the mean squared log-sum-exp of the router's logits. Usual: 0.001."""
 
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
 class OptimConfig(Section):
     lr: float = Field(default=4e-4, gt=0, allow_inf_nan=False)
     """Learning rate of Adam; the paper searched 5e-5..5e-4."""
-    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (
-        0.9,
-        0.999,
-    )
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(default=1e-7, gt=0, allow_inf_nan=False)
     """Adam's epsilon; 1e-7 is Keras' default, PyTorch's is 1e-8."""
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)

@@ -1,4 +1,4 @@
-"""Columns in memory -> batches by whole-batch index slicing.
+"""Prepared rows -> batches by whole-batch index slicing.
 
 There is no per-row access and no worker process: a batch of 512 is three index operations, well
 under a hundredth of a training step. Axes: B batch.
@@ -6,52 +6,64 @@ under a hundredth of a training step. Axes: B batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from recsys_moe.data.columns import Batch, Columns
+from recsys_moe.data.columns import Batch, Columns, Rows
 from recsys_moe.schema import DataError, Schema
 
 
-class TrainBatches:
+@dataclass(eq=False)
+class ShuffledBatches(ABC):
     """One epoch of training batches in an order that depends on the seed alone.
 
-    Of `world` processes each takes its share of every global batch of `world` x `batch_size`
-    rows; one process with batches of that size does the same steps. The last, partial batch is
-    kept and shared out as evenly as it goes. A small share of users and items is replaced by the
-    index of the unseen id, which trains that row of the embedding tables.
-    `start` leaves out as many batches and changes no other; `len` counts these too.
+    Of `world` processes this is `rank`, with batches of `batch_size` rows each. A small share of
+    users and items is replaced by the index of the unseen id, which trains that row of the
+    embedding tables. `start` leaves out as many batches and changes no other; `len` counts these
+    too. Raises DataError when there are fewer rows than processes.
     """
 
-    def __init__(
-        self,
-        columns: Columns,
-        schema: Schema,
-        batch_size: int,
-        *,
-        unseen_rate: float,
-        seed: int,
-        rank: int = 0,
-        world: int = 1,
-        start: int = 0,
-    ) -> None:
-        self.columns = columns
-        self.unseen = Unseen(unseen_rate, schema.user.size, schema.item.size)
-        self.batch_size = batch_size
-        self.seed = seed
-        self.rank, self.world, self.start = rank, world, start
-        self.batches = batches_per_epoch(len(columns), batch_size, world)
+    rows: Rows
+    schema: Schema
+    batch_size: int
+    _: KW_ONLY
+    unseen_rate: float
+    seed: int
+    rank: int = 0
+    world: int = 1
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        self.batches = batches_per_epoch(len(self.rows), self.batch_size, self.world)
+        self.unseen = Unseen(self.unseen_rate, self.schema.user.size, self.schema.item.size)
 
     def __len__(self) -> int:
         return self.batches
 
+    @abstractmethod
+    def __iter__(self) -> Iterator[Batch]: ...
+
+
+class TrainBatches(ShuffledBatches):
+    """Batches from memory.
+
+    Every process takes its share of every global batch of `world` x `batch_size` rows; one process
+    with batches of that size does the same steps. The last, partial batch is kept and shared out
+    as evenly as it goes.
+    """
+
+    rows: Columns
+
     def __iter__(self) -> Iterator[Batch]:
-        bounds = batch_bounds(len(self.columns), self.batch_size * self.world, self.batches)
+        bounds = batch_bounds(len(self.rows), self.batch_size * self.world, self.batches)
         share = (self.rank, self.world)
-        return shuffled(self.columns, bounds, self.unseen, self.seed, share=share, start=self.start)
+        return shuffled(self.rows, bounds, self.unseen, self.seed, share=share, start=self.start)
 
 
 class Unseen(NamedTuple):
@@ -115,20 +127,58 @@ def _hidden(rows: int, rate: float, generator: torch.Generator) -> list[Tensor]:
 
 
 class EvalBatches:
-    """The rows of a split in order, in slices that copy nothing.
+    """The rows of a split in order, from memory or with one row group in memory.
 
     Of `world` processes each has a range of whole batches, as many as the others or one more.
+    What lies in one row group, and so all that is in memory, is not copied.
     """
 
-    def __init__(self, columns: Columns, batch_size: int, *, rank: int = 0, world: int = 1) -> None:
-        self.columns = columns
+    def __init__(self, rows: Rows, batch_size: int, *, rank: int = 0, world: int = 1) -> None:
+        self.rows = rows
         self.batch_size = batch_size
-        self.bounds = part_bounds(0, -(-len(columns) // batch_size), rank, world)
+        self.bounds = part_bounds(0, -(-len(rows) // batch_size), rank, world)
 
     def __len__(self) -> int:
         return self.bounds[1] - self.bounds[0]
 
     def __iter__(self) -> Iterator[Batch]:
+        pieces = [Piece(group, 0, rows) for group, rows in enumerate(self.rows.sizes)]
+        read = lru_cache(1)(self.rows.group)
         for batch in range(*self.bounds):
             start = batch * self.batch_size
-            yield self.columns.take(slice(start, start + self.batch_size))
+            yield gathered(cut(pieces, start, start + self.batch_size), read).take(slice(None))
+
+
+class Piece(NamedTuple):
+    """Rows start..stop of a row group."""
+
+    group: int
+    start: int
+    stop: int
+
+
+def cut(pieces: Iterable[Piece], start: int, stop: int) -> list[Piece]:
+    """Rows start..stop of the sequence that `pieces` make."""
+    chosen, place = [], 0
+    for group, first, last in pieces:
+        low, high = max(start - place, 0), min(stop - place, last - first)
+        if low < high:
+            chosen.append(Piece(group, first + low, first + high))
+        place += last - first
+    return chosen
+
+
+def gathered(pieces: Sequence[Piece], read: Callable[[int], Columns]) -> Columns:
+    """The rows of `pieces`, at least one, in their order, from row groups that `read` gives.
+
+    Of several row groups one at a time is in memory beside the result.
+    """
+    group, start, stop = pieces[0]
+    if len(pieces) == 1:
+        return Columns(*read(group).take(slice(start, stop)))
+    rows, tasks = sum(p.stop - p.start for p in pieces), read(group).labels.shape[1]
+    columns, place = Columns.empty(rows, tasks), 0
+    for group, start, stop in pieces:
+        columns.put(place, read(group).take(slice(start, stop)))
+        place += stop - start
+    return columns

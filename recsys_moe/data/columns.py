@@ -6,10 +6,11 @@ Axes: B batch, T tasks, N rows. What does not fit in memory stays a `StoredColum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,8 +19,6 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from recsys_moe.schema import DataError, Schema
-
-T = TypeVar("T")
 
 
 class Batch(NamedTuple):
@@ -56,6 +55,15 @@ class Columns:
         for own, values in zip((self.user, self.item, self.labels), rows, strict=True):
             own[to] = values
 
+    @property
+    def sizes(self) -> list[int]:
+        """Rows of each row group; in memory there is one."""
+        return [len(self)]
+
+    def group(self, number: int) -> Columns:
+        """The rows of one row group."""
+        return self
+
     def chunks(self) -> Iterator[Columns]:
         """The rows in order: here all at once, from disk by row group."""
         yield self
@@ -84,18 +92,19 @@ class StoredColumns:
     def group(self, number: int) -> Columns:
         """The rows of one row group."""
         part, group, _ = self._groups[number]
-        file = _read(pq.ParquetFile, part)
         features, tasks = (self.schema.user, self.schema.item), self.schema.tasks
         names = [*(one.column for one in features), *(task.column for task in tasks)]
-        missing = [name for name in names if name not in file.schema_arrow.names]
-        if missing:
-            raise DataError(f"{part}: column {missing[0]!r} is missing; prepare the data again")
-        table = _read(lambda _: file.read_row_group(group, columns=names), part)
-        user, item = (_indices(table[one.column], one.size, part) for one in features)
-        labels = torch.full((table.num_rows, len(tasks)), torch.nan)
-        for column, task in enumerate(tasks):
-            known, values = _known(table[task.column], pa.float32(), part)
-            labels[known, column] = values
+        with _reading(part):
+            file = pq.ParquetFile(part)
+            missing = [name for name in names if name not in file.schema_arrow.names]
+            if missing:
+                raise DataError(f"{part}: column {missing[0]!r} is missing; prepare the data again")
+            table = file.read_row_group(group, columns=names)
+            user, item = (_indices(table[one.column], one.size, part) for one in features)
+            labels = torch.full((table.num_rows, len(tasks)), torch.nan)
+            for column, task in enumerate(tasks):
+                known, values = _known(table[task.column], pa.float32())
+                labels[known, column] = values
         return Columns(user, item, labels)
 
     def chunks(self) -> Iterator[Columns]:
@@ -127,31 +136,33 @@ def _row_groups(folder: Path) -> list[tuple[Path, int, int]]:
         raise DataError(f"{folder} has no Parquet part; prepare the data again")
     groups = []
     for part in parts:
-        metadata = _read(pq.read_metadata, part)
+        with _reading(part):
+            metadata = pq.read_metadata(part)
         sizes = [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
         groups += [(part, n, rows) for n, rows in enumerate(sizes) if rows]
     return groups
 
 
 def _indices(column: pa.ChunkedArray, size: int, part: Path) -> Tensor:
-    known, values = _known(column, pa.int32(), part)
+    known, values = _known(column, pa.int32())
     if not (known.all() and (values >= 0).all() and (values <= size).all()):
         raise DataError(f"{part}: indices must be in 0..{size}; prepare the data again")
     return values.clone()
 
 
-def _known(column: pa.ChunkedArray, kind: pa.DataType, part: Path) -> tuple[Tensor, Tensor]:
+def _known(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[Tensor, Tensor]:
     """Which rows have a value, bool (N,), and these values, read-only.
 
     Not by `to_numpy`, which imports pandas: 45 MB that training has no other use for.
     """
-    known = _read(lambda _: column.is_valid().cast(pa.uint8()).combine_chunks(), part)
-    values = _read(lambda _: column.drop_null().cast(kind).combine_chunks(), part)
+    known = column.is_valid().cast(pa.uint8()).combine_chunks()
+    values = column.drop_null().cast(kind).combine_chunks()
     return from_dlpack(known).bool(), from_dlpack(values)
 
 
-def _read(reader: Callable[[Path], T], part: Path) -> T:
+@contextmanager
+def _reading(part: Path) -> Iterator[None]:
     try:
-        return reader(part)
+        yield
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{part} cannot be read as Parquet: {str(error).splitlines()[0]}") from None

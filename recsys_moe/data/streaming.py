@@ -6,23 +6,24 @@ one row group while it is read. Axes: B batch, T tasks, U users, N rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from recsys_moe.data.batches import (
-    EvalBatches,
-    Unseen,
+    Piece,
+    ShuffledBatches,
     batch_bounds,
-    batches_per_epoch,
+    cut,
+    gathered,
     part_bounds,
     shuffled,
 )
-from recsys_moe.data.columns import Batch, Columns, Rows, StoredColumns
+from recsys_moe.data.columns import Batch, Rows, StoredColumns
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 
@@ -45,16 +46,9 @@ def open_rows(folder: Path, schema: Schema, split: str, most: int) -> Rows:
     return stored.load() if len(stored) <= most else stored
 
 
-class Piece(NamedTuple):
-    """Rows start..stop of a row group."""
-
-    group: int
-    start: int
-    stop: int
-
-
-class StreamBatches:
-    """One epoch of training batches from disk; like TrainBatches, with a shuffle in two steps.
+@dataclass(eq=False)
+class StreamBatches(ShuffledBatches):
+    """Batches from disk, with a shuffle in two steps.
 
     The row groups come in a random order. Of the rows in that order every process takes one
     contiguous range, with as many rows as its share of TrainBatches, and reads them in windows of
@@ -62,45 +56,26 @@ class StreamBatches:
     world) alone, so that `start` skips windows without reading them.
     """
 
-    def __init__(
-        self,
-        rows: StoredColumns,
-        schema: Schema,
-        batch_size: int,
-        *,
-        unseen_rate: float,
-        seed: int,
-        window: int,
-        rank: int = 0,
-        world: int = 1,
-        start: int = 0,
-    ) -> None:
-        self.rows = rows
-        self.unseen = Unseen(unseen_rate, schema.user.size, schema.item.size)
-        self.batch_size = batch_size
-        self.seed = seed
-        self.rank, self.world, self.start = rank, world, start
-        self.batches = batches_per_epoch(len(rows), batch_size, world)
-        self.window = max(1, window // batch_size)
-        """In batches."""
-
-    def __len__(self) -> int:
-        return self.batches
+    rows: StoredColumns
+    _: KW_ONLY
+    window: int
+    """Rows that are shuffled together; at least one batch."""
 
     def __iter__(self) -> Iterator[Batch]:
+        window = max(1, self.window // self.batch_size)  # in batches
         first, stop = self._range()
         bounds = batch_bounds(stop - first, self.batch_size, self.batches)
         read = lru_cache(1)(self.rows.group)  # two windows often share a row group
         pieces = self._pieces()
-        for number in range(self.start // self.window, -(-self.batches // self.window)):
-            mine = bounds[number * self.window : (number + 1) * self.window]
+        for number in range(self.start // window, -(-self.batches // window)):
+            mine = bounds[number * window : (number + 1) * window]
             begin, end = mine[0][0], mine[-1][1]
             yield from shuffled(
-                _gather(cut(pieces, first + begin, first + end), read, len(self.rows.schema.tasks)),
+                gathered(cut(pieces, first + begin, first + end), read),
                 [(a - begin, b - begin) for a, b in mine],
                 self.unseen,
                 stream_seed(self.seed, "window", self.rank, number),
-                start=self.start - number * self.window,
+                start=self.start - number * window,
             )
 
     def _range(self) -> tuple[int, int]:
@@ -115,57 +90,6 @@ class StreamBatches:
         generator = torch.Generator().manual_seed(stream_seed(self.seed, "groups"))
         order = torch.randperm(len(self.rows.sizes), generator=generator).tolist()
         return [Piece(group, 0, self.rows.sizes[group]) for group in order]
-
-
-def cut(pieces: Iterable[Piece], start: int, stop: int) -> list[Piece]:
-    """Rows start..stop of the sequence that `pieces` make."""
-    chosen, place = [], 0
-    for group, first, last in pieces:
-        low, high = max(start - place, 0), min(stop - place, last - first)
-        if low < high:
-            chosen.append(Piece(group, first + low, first + high))
-        place += last - first
-    return chosen
-
-
-def _gather(pieces: list[Piece], read: Callable[[int], Columns], tasks: int) -> Columns:
-    """The rows of `pieces` in their order, from row groups that `read` gives."""
-    columns, place = Columns.empty(sum(p.stop - p.start for p in pieces), tasks), 0
-    for group, start, stop in pieces:
-        columns.put(place, read(group).take(slice(start, stop)))
-        place += stop - start
-    return columns
-
-
-class StreamEvalBatches:
-    """The rows of a split in order: the batches of EvalBatches, one row group in memory."""
-
-    def __init__(
-        self, rows: StoredColumns, batch_size: int, *, rank: int = 0, world: int = 1
-    ) -> None:
-        self.rows = rows
-        self.batch_size = batch_size
-        self.bounds = part_bounds(0, -(-len(rows) // batch_size), rank, world)
-
-    def __len__(self) -> int:
-        return self.bounds[1] - self.bounds[0]
-
-    def __iter__(self) -> Iterator[Batch]:
-        pieces = [Piece(group, 0, rows) for group, rows in enumerate(self.rows.sizes)]
-        read = lru_cache(1)(self.rows.group)
-        tasks = len(self.rows.schema.tasks)
-        for batch in range(*self.bounds):
-            first = batch * self.batch_size
-            mine = cut(pieces, first, first + self.batch_size)
-            yield _gather(mine, read, tasks).take(slice(None))
-
-
-def eval_batches(
-    rows: Rows, batch_size: int, *, rank: int = 0, world: int = 1
-) -> EvalBatches | StreamEvalBatches:
-    """All rows in order, or part `rank` of `world` of them, from memory or from disk."""
-    kind = EvalBatches if isinstance(rows, Columns) else StreamEvalBatches
-    return kind(rows, batch_size, rank=rank, world=world)  # type: ignore[arg-type]
 
 
 def user_counts(rows: Rows, schema: Schema) -> Tensor:

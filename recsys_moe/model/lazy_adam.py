@@ -131,10 +131,10 @@ class LazyAdam(torch.optim.Adam):
         self.warm_up = math.ceil(6.4 / (1 - betas[0]))
         self.missed = MissedSteps(betas)
         # Per table (N,): the step up to which a row is complete; 0 before its first gradient.
-        self.last = {table: _zeros(table, len(table), torch.int32) for table in tables}
+        self.last = {table: table.new_zeros(len(table), dtype=torch.int32) for table in tables}
         for table in tables:
             moments = {name: torch.zeros_like(table, requires_grad=False) for name in MOMENTS}
-            self.state[table] = {"step": _zeros(table, (), torch.float32), **moments}
+            self.state[table] = {"step": table.new_zeros((), dtype=torch.float32), **moments}
 
     @torch.no_grad()
     def catch_up(self, table: Tensor, index_B: Tensor) -> None:
@@ -228,7 +228,3 @@ class LazyAdam(torch.optim.Adam):
         self.missed.load_state_dict(pending)
         for last_N, saved_N in zip(self.last.values(), pending.get("last", full), strict=True):
             last_N.copy_(saved_N)
-
-
-def _zeros(table: Tensor, shape: int | tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    return torch.zeros(shape, dtype=dtype, device=table.device)

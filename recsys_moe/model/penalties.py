@@ -21,15 +21,19 @@ def penalty(weights: Mapping[str, float], routing: Routing, k: int) -> Tensor | 
     what the router does not have.
     """
     check_names(weights)
-    active = {name: weight for name, weight in weights.items() if weight}
-    for name, weight in active.items():
-        if getattr(routing, NEEDS[name]) is None:
-            what = NEEDS[name].removesuffix("_BE")
+    total: Tensor | float = 0
+    for name, weight in weights.items():
+        if not weight:
+            continue
+        field, value = PENALTIES[name]
+        needed_BE = getattr(routing, field)
+        if needed_BE is None:
             raise ConfigError(
-                f"penalties.{name} needs a router with {what} and this one has none, "
-                f"got {weight}; set penalties.{name}=0 or choose another router"
+                f"penalties.{name} needs a router with {field.removesuffix('_BE')} and this one "
+                f"has none, got {weight}; set penalties.{name}=0 or choose another router"
             )
-    return sum(weight * PENALTIES[name](routing, k) for name, weight in active.items())
+        total = total + weight * value(needed_BE, routing, k)
+    return total
 
 
 def check_names(weights: Mapping[str, float]) -> None:
@@ -106,51 +110,26 @@ def squared_variation(values_E: Tensor) -> Tensor:
     return values_E.var(correction=0) / values_E.mean().square().clamp(min=1e-12)
 
 
-def _trimmed_lasso(routing: Routing, k: int) -> Tensor:
-    assert routing.probs_BE is not None
-    return trimmed_lasso(routing.probs_BE, k)
-
-
-def _switch(routing: Routing, k: int) -> Tensor:
-    probs_BE = routing.probs_BE
-    assert probs_BE is not None
+def _switch(probs_BE: Tensor, routing: Routing, k: int) -> Tensor:
     # Who keeps every expert is judged by its favourite: shares of "all" cannot be unbalanced.
     everyone = k >= probs_BE.shape[-1]
     return switch(probs_BE, largest_k(probs_BE, 1) if everyone else routing.selected_BE)
 
 
-def _importance(routing: Routing, k: int) -> Tensor:
-    return importance(routing.weights_BE)
-
-
-def _load(routing: Routing, k: int) -> Tensor:
-    noisy_BE, clean_BE = routing.logits_BE, routing.clean_logits_BE
-    assert noisy_BE is not None
+def _load(noisy_BE: Tensor, routing: Routing, k: int) -> Tensor:
     k = k if k < noisy_BE.shape[-1] else 1
-    clean_BE = noisy_BE if clean_BE is None else clean_BE
+    clean_BE = noisy_BE if routing.clean_logits_BE is None else routing.clean_logits_BE
     if routing.noise_scale_BE is None or noisy_BE.shape[-1] == 1:
         return smooth_load(clean_BE, noisy_BE, k)
     return noisy_load(clean_BE, noisy_BE, routing.noise_scale_BE, k)
 
 
-def _z_loss(routing: Routing, k: int) -> Tensor:
-    assert routing.logits_BE is not None
-    return z_loss(routing.logits_BE)
-
-
-PENALTIES: dict[str, Callable[[Routing, int], Tensor]] = {
-    "trimmed_lasso": _trimmed_lasso,
-    "switch": _switch,
-    "importance": _importance,
-    "load": _load,
-    "z_loss": _z_loss,
+PENALTIES: dict[str, tuple[str, Callable[[Tensor, Routing, int], Tensor]]] = {
+    "trimmed_lasso": ("probs_BE", lambda probs_BE, routing, k: trimmed_lasso(probs_BE, k)),
+    "switch": ("probs_BE", _switch),
+    "importance": ("weights_BE", lambda weights_BE, routing, k: importance(weights_BE)),
+    "load": ("logits_BE", _load),
+    "z_loss": ("logits_BE", lambda logits_BE, routing, k: z_loss(logits_BE)),
 }
-"""By the name of their weight in the `penalties` section of the configuration."""
-NEEDS = {
-    "trimmed_lasso": "probs_BE",
-    "switch": "probs_BE",
-    "importance": "weights_BE",
-    "load": "logits_BE",
-    "z_loss": "logits_BE",
-}
-"""The field of Routing that a penalty cannot do without."""
+"""The field of Routing that a penalty cannot do without, and its value given that field, the
+routing and k; by the name of its weight in the `penalties` section of the configuration."""

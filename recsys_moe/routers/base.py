@@ -78,6 +78,25 @@ class RouterConfig(Section):
         return int(getattr(self, "eval_group", 1))
 
 
+class KConfig(RouterConfig):
+    """Settings of a router with a whole number k of experts per example."""
+
+    k: int = 2
+    """Experts kept per example, 1..num_experts."""
+
+    def check(self, num_experts: int) -> None:
+        check_k(self.k, num_experts)
+
+
+def check_k(k: int, num_experts: int) -> None:
+    """Raise ValueError unless 1 <= k <= num_experts."""
+    if not 1 <= k <= num_experts:
+        raise ValueError(
+            f"model.router.k must be in 1..model.num_experts={num_experts}, got {k}; "
+            "lower k or raise model.num_experts"
+        )
+
+
 @dataclass(frozen=True)
 class RouterShape:
     """The sizes a router is built for."""
@@ -172,25 +191,19 @@ class Router(nn.Module, ABC):
         return int(getattr(self.config, "k", self.shape.num_experts))
 
 
-def check_k(k: int, num_experts: int) -> None:
-    """Raise ValueError unless 1 <= k <= num_experts."""
-    if not 1 <= k <= num_experts:
-        raise ValueError(
-            f"model.router.k must be in 1..model.num_experts={num_experts}, got {k}; "
-            "lower k or raise model.num_experts"
-        )
+class GatedRouter(Router):
+    """A router that decides by the logits of a linear gate; abstract like Router.
 
-
-def linear_gate(shape: RouterShape) -> nn.Linear:
-    """Gate with Glorot-uniform kernel and zero bias, as Keras initialises it.
-
-    PyTorch's default (Kaiming-uniform kernel, random bias) starts from other routers than the
-    experiments of the papers did.
+    Glorot-uniform kernel and zero bias, as Keras initialises them. PyTorch's default
+    (Kaiming-uniform kernel, random bias) starts from other routers than the experiments of the
+    papers did.
     """
-    gate = nn.Linear(shape.input_dim, shape.num_experts)
-    nn.init.xavier_uniform_(gate.weight)
-    nn.init.zeros_(gate.bias)
-    return gate
+
+    def __init__(self, config: Any, shape: RouterShape) -> None:
+        super().__init__(config, shape)
+        self.gate = nn.Linear(shape.input_dim, shape.num_experts)
+        nn.init.xavier_uniform_(self.gate.weight)
+        nn.init.zeros_(self.gate.bias)
 
 
 def gate_logits(gate: Callable[[Tensor], Tensor], x_BD: Tensor) -> Tensor:
@@ -258,6 +271,12 @@ def descending_order(values_BE: Tensor) -> Tensor:
 def keep_selected(probs_BE: Tensor, selected_BE: Tensor) -> Tensor:
     """The selected probabilities as they are, exactly 0 elsewhere: rows sum to less than 1."""
     return torch.where(selected_BE, probs_BE, torch.zeros_like(probs_BE))
+
+
+def kept_softmax(logits_BE: Tensor, selected_BE: Tensor) -> Routing:
+    """w = softmax(logits) on the selected experts, not renormalised."""
+    probs_BE = logits_BE.softmax(-1)
+    return Routing(keep_selected(probs_BE, selected_BE), selected_BE, probs_BE, logits_BE)
 
 
 def softmax_over(logits_BE: Tensor, selected_BE: Tensor) -> Tensor:

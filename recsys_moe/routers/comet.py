@@ -10,17 +10,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import (
-    Router,
-    RouterConfig,
-    RouterShape,
-    Routing,
-    check_k,
-    gate_logits,
-    softmax_over,
-)
+from recsys_moe.routers.base import Router, RouterShape, Routing, gate_logits, softmax_over
 from recsys_moe.routers.permutation import LearnedPermutation
-from recsys_moe.routers.smooth_step import entropy, smooth_step, uniform_linear
+from recsys_moe.routers.smooth_step import SmoothConfig, entropy, smooth_step, uniform_linear
 
 
 class CometRouter(Router):
@@ -31,12 +23,10 @@ class CometRouter(Router):
     then at most k experts are selected, which the layer notices by itself.
     """
 
-    class Config(RouterConfig):
+    class Config(SmoothConfig):
         name: str = "comet"
         k: int = 2
         """Trees, and so experts per example at the end of training; 1..num_experts."""
-        gamma: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-        """Width of the smooth-step; > 0, searched 0.01..10. Small ones become sparse earlier."""
         entropy: float = Field(default=0.1, ge=0, allow_inf_nan=False)
         """Weight of the trees' entropy, which drives each to one leaf; searched 0.05..10 on
         MovieLens and 1..100 on Books."""
@@ -46,18 +36,6 @@ class CometRouter(Router):
         """Epochs until the permutation is frozen; > 0, the authors searched 1..10."""
         permutation_entropy: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
         """Weight of the permutation's entropy while it is learned."""
-
-        def check(self, num_experts: int) -> None:
-            check_k(self.k, num_experts)
-            if num_experts < 2:
-                raise ValueError(
-                    f"model.num_experts must be at least 2 for comet, got {num_experts}; "
-                    "raise it or use the softmax router"
-                )
-
-        @property
-        def idle_penalties(self) -> dict[str, str]:
-            return dict.fromkeys(("load", "z_loss"), "has no logits of the experts")
 
     summary = "k trees with an expert at each leaf; becomes sparse as training saturates them"
     sparsity = "dense to sparse"

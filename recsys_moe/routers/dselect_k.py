@@ -10,8 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import Router, RouterConfig, RouterShape, Routing, check_k, gate_logits
-from recsys_moe.routers.smooth_step import entropy, smooth_step, uniform_linear
+from recsys_moe.routers.base import Router, RouterShape, Routing, gate_logits
+from recsys_moe.routers.smooth_step import SmoothConfig, entropy, smooth_step, uniform_linear
 
 
 class DSelectKRouter(Router):
@@ -25,29 +25,15 @@ class DSelectKRouter(Router):
     ours is a mean, like all losses here, so its weight is not comparable with theirs.
     """
 
-    class Config(RouterConfig):
+    class Config(SmoothConfig):
         name: str = "dselect_k"
         k: int = 2
         """Selectors, and so experts per example at the end of training; 1..num_experts."""
-        gamma: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-        """Width of the smooth-step; > 0, searched 0.01..10. Small ones become sparse earlier."""
         entropy: float = Field(default=0.1, ge=0, allow_inf_nan=False)
         """Weight of the selectors' entropy, which drives them to one expert; searched 0.05..10
         on MovieLens and 1..100 on Books."""
         unused_codes: float = Field(default=1.0, ge=0, allow_inf_nan=False)
         """Weight of the penalty on codes that name no expert; no effect for a power of 2."""
-
-        def check(self, num_experts: int) -> None:
-            check_k(self.k, num_experts)
-            if num_experts < 2:
-                raise ValueError(
-                    f"model.num_experts must be at least 2 for dselect_k, got {num_experts}; "
-                    "raise it or use the softmax router"
-                )
-
-        @property
-        def idle_penalties(self) -> dict[str, str]:
-            return dict.fromkeys(("load", "z_loss"), "has no logits of the experts")
 
     summary = "k selectors choose experts bit by bit; becomes sparse as training saturates them"
     sparsity = "dense to sparse"

@@ -12,18 +12,16 @@ from pydantic import Field
 from torch import Tensor
 
 from recsys_moe.routers.base import (
-    Router,
+    GatedRouter,
     RouterConfig,
-    RouterShape,
     Routing,
     gate_logits,
     keep_selected,
     largest_k,
-    linear_gate,
 )
 
 
-class ExpertChoiceRouter(Router):
+class ExpertChoiceRouter(GatedRouter):
     """Each expert keeps the examples of the batch on which its probability is largest.
 
     G = softmax(Ax + b) per row, and every expert (column) keeps its S * k / E largest entries,
@@ -60,10 +58,6 @@ class ExpertChoiceRouter(Router):
     summary = "every expert picks an equal share of the batch (Expert Choice)"
     sparsity = "k on average"
     batch_dependent = True
-
-    def __init__(self, config: Config, shape: RouterShape) -> None:
-        super().__init__(config, shape)
-        self.gate = linear_gate(shape)
 
     @property
     def kept(self) -> int:

@@ -15,21 +15,18 @@ from pydantic import Field
 from torch import Tensor
 
 from recsys_moe.routers.base import (
-    Router,
-    RouterConfig,
-    RouterShape,
+    GatedRouter,
+    KConfig,
     Routing,
-    check_k,
     gate_logits,
     largest_k,
-    linear_gate,
     softmax_over,
 )
 
 Strategy = Literal["i", "ii", "iii", "3"]
 
 
-class MoesartRouter(Router):
+class MoesartRouter(GatedRouter):
     """Sampling router: the dense softmax decides how often an expert is drawn.
 
     Training draws k experts per example from g = softmax((Ax + b) / temperature), picks one
@@ -37,7 +34,7 @@ class MoesartRouter(Router):
     deterministic: the k most probable experts, each with weight 1/k (section 3.1.1).
     """
 
-    class Config(RouterConfig):
+    class Config(KConfig):
         name: str = "moesart"
         k: int = 2
         """Experts drawn per example, 2..num_experts. With k = 1 the router has no gradient."""
@@ -53,7 +50,7 @@ class MoesartRouter(Router):
         """`gumbel` is fast, `sequential` is Algorithm 1 to the letter; both have the same law."""
 
         def check(self, num_experts: int) -> None:
-            check_k(self.k, num_experts)
+            super().check(num_experts)
             if self.k < 2:
                 raise ValueError(
                     "model.router.k must be at least 2 for moesart, got 1: a single sampled "
@@ -62,22 +59,18 @@ class MoesartRouter(Router):
 
     summary = "samples k experts per example, learns like the dense softmax (MOESART)"
 
-    def __init__(self, config: Config, shape: RouterShape) -> None:
-        super().__init__(config, shape)
-        self.gate = linear_gate(shape)
-
     @property
     def max_selected(self) -> int:
         dense = not self.training and self.config.inference == "dense"
         return self.shape.num_experts if dense else self.config.k
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
-        logits_BE = self._tempered(gate_logits(self.gate, x_BD))
-        if self._draws and self._by_gumbel:
-            return self._drawn(logits_BE)
+        logits_BE = gate_logits(self.gate, x_BD)
+        if self.config.temperature != 1:
+            logits_BE = logits_BE / self.config.temperature
         log_probs_BE = logits_BE.log_softmax(-1)
         probs_BE = log_probs_BE.exp()
-        if self._draws:
+        if self.training or self.config.inference == "sampled":
             weights_BE, selected_BE = self._sampled(log_probs_BE, probs_BE)
         elif self.config.inference == "dense":
             weights_BE, selected_BE = probs_BE, torch.ones_like(probs_BE, dtype=torch.bool)
@@ -86,31 +79,14 @@ class MoesartRouter(Router):
             weights_BE = selected_BE.to(probs_BE.dtype) / self.config.k
         return Routing(weights_BE, selected_BE, probs_BE, logits_BE)
 
-    @property
-    def _draws(self) -> bool:
-        return self.training or self.config.inference == "sampled"
-
-    @property
-    def _by_gumbel(self) -> bool:
-        return self.config.sampler == "gumbel" and not self.config.replacement
-
-    def _tempered(self, logits_BE: Tensor) -> Tensor:
-        temperature = self.config.temperature
-        return logits_BE if temperature == 1 else logits_BE / temperature
-
-    def _drawn(self, logits_BE: Tensor) -> Routing:
-        """A fresh draw by `sample_gumbel`."""
-        log_probs_BE = logits_BE.log_softmax(-1)
-        probs_BE = log_probs_BE.exp()
-        noise_BE = self._uniform(logits_BE.shape, logits_BE)
-        drawn = sample_gumbel(probs_BE.detach(), noise_BE, self.config.k)
-        adjusted_B = (self._uniform((len(logits_BE),), logits_BE) * drawn[1].sum(-1)).long()
-        weighed = distinct_weights(log_probs_BE, *drawn, adjusted_B, self.config.strategy)
-        return Routing(*weighed, probs_BE, logits_BE)
-
     def _sampled(self, log_probs_BE: Tensor, probs_BE: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights and mask of a fresh draw by `sample_sequential`."""
+        """Weights and mask of a fresh draw."""
         config = self.config
+        if config.sampler == "gumbel" and not config.replacement:
+            noise_BE = self._uniform(probs_BE.shape, probs_BE)
+            drawn = sample_gumbel(probs_BE.detach(), noise_BE, config.k)
+            adjusted_B = (self._uniform((len(probs_BE),), probs_BE) * drawn[1].sum(-1)).long()
+            return distinct_weights(log_probs_BE, *drawn, adjusted_B, config.strategy)
         with torch.no_grad():
             uniforms_KB = self._uniform((config.k, len(probs_BE)), probs_BE)
             counts_BE = sample_sequential(probs_BE, uniforms_KB, config.replacement)
@@ -136,15 +112,8 @@ def distinct_weights(
     `drawn_BK`, `possible_BK`: from `sample_gumbel`; `adjusted_B`: column of the one expert whose
     logit eq. (3) leaves uncorrected. Nothing here is drawn twice, so r = 1 and log r = 0.
     """
-    drawn_log_probs_BK = log_probs_BE.gather(-1, drawn_BK)
-    if strategy == "3":
-        columns_K = torch.arange(drawn_BK.shape[-1], device=drawn_BK.device)
-        correction = -math.log(drawn_BK.shape[-1] - 1)
-        is_adjusted_BK = columns_K == adjusted_B[:, None]
-        drawn_log_probs_BK = torch.where(is_adjusted_BK, drawn_log_probs_BK, correction)
-    elif strategy == "iii":
-        drawn_log_probs_BK = 0 * drawn_log_probs_BK
-    weights_BK = softmax_over(drawn_log_probs_BK, possible_BK)
+    k, drawn_log_probs_BK = drawn_BK.shape[-1], log_probs_BE.gather(-1, drawn_BK)
+    weights_BK = sampled_weights(drawn_log_probs_BK, possible_BK.long(), adjusted_B, k, strategy)
     weights_BE = torch.zeros_like(log_probs_BE).scatter(-1, drawn_BK, weights_BK)
     selected_BE = torch.zeros_like(log_probs_BE, dtype=torch.bool)
     return weights_BE, selected_BE.scatter_(-1, drawn_BK, possible_BK)
@@ -212,10 +181,8 @@ def sample_sequential(probs_BE: Tensor, uniforms_KB: Tensor, replacement: bool) 
 
 
 def _first_above(mass_BE: Tensor, uniform_B: Tensor) -> Tensor:
-    """Index (B, 1) of the first expert whose cumulative mass exceeds u, among those with mass."""
+    """Index (B, 1) of the first expert whose cumulative mass exceeds u, else the last with mass."""
     positions_E = torch.arange(mass_BE.shape[-1], device=mass_BE.device)
     last_B1 = (positions_E * (mass_BE > 0)).amax(-1, keepdim=True)
-    above_BE = uniform_B[:, None] < mass_BE.cumsum(-1)
-    first_B1 = above_BE.int().argmax(-1, keepdim=True)
-    found_B1 = above_BE.any(-1, keepdim=True)
-    return torch.where(found_B1, first_B1, last_B1)
+    first_B1 = torch.searchsorted(mass_BE.cumsum(-1), uniform_B[:, None], right=True)
+    return first_B1.minimum(last_B1)

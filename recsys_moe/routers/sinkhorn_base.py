@@ -6,7 +6,6 @@ Axes: B batch, E experts, D input width.
 
 from __future__ import annotations
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -16,7 +15,7 @@ from recsys_moe.routers.base import (
     RouterShape,
     Routing,
     gate_logits,
-    keep_selected,
+    kept_softmax,
     largest_k,
 )
 from recsys_moe.routers.sinkhorn import sinkhorn
@@ -52,12 +51,8 @@ class SinkhornBaseRouter(Router):
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         logits_BE = gate_logits(self.gate, x_BD)
-        probs_BE = logits_BE.softmax(-1)
-        with torch.no_grad():
-            selected_BE = largest_k(self._plan(logits_BE) if self.training else logits_BE, 1)
-        return Routing(keep_selected(probs_BE, selected_BE), selected_BE, probs_BE, logits_BE)
-
-    def _plan(self, logits_BE: Tensor) -> Tensor:
-        """Logarithm of the transport plan, (B, E)."""
-        num_rows, num_experts = logits_BE.shape
-        return sinkhorn(logits_BE, self.config.rounds, num_rows / num_experts)
+        preferred_BE = logits_BE.detach()
+        if self.training:
+            rows, num_experts = logits_BE.shape
+            preferred_BE = sinkhorn(preferred_BE, self.config.rounds, rows / num_experts)
+        return kept_softmax(logits_BE, largest_k(preferred_BE, 1))

@@ -7,20 +7,17 @@ from pydantic import Field
 from torch import Tensor
 
 from recsys_moe.routers.base import (
-    Router,
-    RouterConfig,
-    RouterShape,
+    GatedRouter,
+    KConfig,
     Routing,
-    check_k,
     full_precision,
     gate_logits,
-    keep_selected,
+    kept_softmax,
     largest_k,
-    linear_gate,
 )
 
 
-class SMoERouter(Router):
+class SMoERouter(GatedRouter):
     """Keep the k largest entries of softmax(A (x * jitter) + b), without renormalising them.
 
     The jitter multiplies every feature of every example in training, as in the authors' code;
@@ -29,21 +26,12 @@ class SMoERouter(Router):
     dropped. The gradient reaches every logit through the denominator, also with k = 1.
     """
 
-    class Config(RouterConfig):
+    class Config(KConfig):
         name: str = "smoe"
-        k: int = 2
-        """Experts kept per example, 1..num_experts."""
         jitter: float = Field(default=0.02, ge=0, lt=1)
         """The router's input is multiplied by U(1 - jitter, 1 + jitter) in training; [0, 1)."""
 
-        def check(self, num_experts: int) -> None:
-            check_k(self.k, num_experts)
-
     summary = "top-k of a softmax over a jittered input, not renormalised (Switch)"
-
-    def __init__(self, config: Config, shape: RouterShape) -> None:
-        super().__init__(config, shape)
-        self.gate = linear_gate(shape)
 
     @property
     def max_selected(self) -> int:
@@ -52,9 +40,7 @@ class SMoERouter(Router):
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         x_BD = full_precision(x_BD)  # before the jitter: bf16 has steps of 0.008 around 1
         logits_BE = gate_logits(self.gate, self._jittered(x_BD) if self.training else x_BD)
-        probs_BE = logits_BE.softmax(-1)
-        selected_BE = largest_k(logits_BE, self.config.k)
-        return Routing(keep_selected(probs_BE, selected_BE), selected_BE, probs_BE, logits_BE)
+        return kept_softmax(logits_BE, largest_k(logits_BE, self.config.k))
 
     def _jittered(self, x_BD: Tensor) -> Tensor:
         low, high = 1 - self.config.jitter, 1 + self.config.jitter

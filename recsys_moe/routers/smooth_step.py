@@ -1,4 +1,4 @@
-"""The smooth-step function, which DSelect-k and COMET use in place of the sigmoid.
+"""What DSelect-k and COMET share: the smooth-step function in place of the sigmoid.
 
 Hazimeh et al. 2020, "The Tree Ensemble Layer", https://arxiv.org/abs/2002.07772.
 """
@@ -6,7 +6,29 @@ Hazimeh et al. 2020, "The Tree Ensemble Layer", https://arxiv.org/abs/2002.07772
 from __future__ import annotations
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
+
+from recsys_moe.routers.base import KConfig
+
+
+class SmoothConfig(KConfig):
+    """Settings of both: k choices by smooth-steps among at least two experts."""
+
+    gamma: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Width of the smooth-step; > 0, searched 0.01..10. Small ones become sparse earlier."""
+
+    def check(self, num_experts: int) -> None:
+        super().check(num_experts)
+        if num_experts < 2:
+            raise ValueError(
+                f"model.num_experts must be at least 2 for {self.name}, got {num_experts}; "
+                "raise it or use the softmax router"
+            )
+
+    @property
+    def idle_penalties(self) -> dict[str, str]:
+        return dict.fromkeys(("load", "z_loss"), "has no logits of the experts")
 
 
 def smooth_step(t: Tensor, gamma: float) -> Tensor:

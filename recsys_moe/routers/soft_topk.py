@@ -14,21 +14,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from recsys_moe.routers.base import (
-    Router,
-    RouterConfig,
-    RouterShape,
+    GatedRouter,
+    KConfig,
     Routing,
-    check_k,
     descending_order,
     gate_logits,
     largest_k,
-    linear_gate,
 )
 
 Norm = Literal[2, "4/3"]
 
 
-class SoftTopKRouter(Router):
+class SoftTopKRouter(GatedRouter):
     """w is proportional to mask * softmax(o) with o = Ax + b and a mask in [0, 1] that sums to k.
 
     The mask has k entries or more that are not 0: how many depends on how close the logits
@@ -36,7 +33,7 @@ class SoftTopKRouter(Router):
     defines the mask; how it enters the weights is our choice.
     """
 
-    class Config(RouterConfig):
+    class Config(KConfig):
         name: str = "soft_topk"
         k: int = 2
         """Sum of the mask, 1..num_experts."""
@@ -45,15 +42,8 @@ class SoftTopKRouter(Router):
         p: Norm = "4/3"
         """Norm of the relaxation: "4/3" (smooth) or 2 (piecewise linear)."""
 
-        def check(self, num_experts: int) -> None:
-            check_k(self.k, num_experts)
-
     summary = "differentiable soft top-k mask on a softmax; k experts or more"
     sparsity = "dense to sparse"
-
-    def __init__(self, config: Config, shape: RouterShape) -> None:
-        super().__init__(config, shape)
-        self.gate = linear_gate(shape)
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         logits_BE = gate_logits(self.gate, x_BD)

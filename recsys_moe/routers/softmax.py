@@ -8,19 +8,17 @@ import torch
 from torch import Tensor
 
 from recsys_moe.routers.base import (
-    Router,
+    GatedRouter,
     RouterConfig,
-    RouterShape,
     Routing,
     check_k,
     gate_logits,
     largest_k,
-    linear_gate,
     softmax_over,
 )
 
 
-class SoftmaxRouter(Router):
+class SoftmaxRouter(GatedRouter):
     """Every example visits every expert: w = softmax(Ax + b).
 
     `inference: topk` keeps only the k largest probabilities at evaluation and renormalises them,
@@ -44,10 +42,6 @@ class SoftmaxRouter(Router):
             return {"trimmed_lasso": "keeps all experts"}
 
     summary = "dense softmax over all experts (MMoE)"
-
-    def __init__(self, config: Config, shape: RouterShape) -> None:
-        super().__init__(config, shape)
-        self.gate = linear_gate(shape)
 
     @property
     def max_selected(self) -> int:

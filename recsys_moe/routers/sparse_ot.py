@@ -6,28 +6,17 @@ Axes: B batch, E experts, D input width.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import (
-    Router,
-    RouterConfig,
-    RouterShape,
-    Routing,
-    check_k,
-    gate_logits,
-    keep_selected,
-    linear_gate,
-)
+from recsys_moe.routers.base import GatedRouter, KConfig, Routing, gate_logits, keep_selected
 
 BETAS = (0.9, 0.999)
 """Adam's, for the ascent of the dual."""
 
 
-class SparseOTRouter(Router):
+class SparseOTRouter(GatedRouter):
     """w = softmax(Ax + b) on the support of the transport plan, not renormalised.
 
     The plan has row sums 1, column sums near B/E and at most k non-zeros per row. The balance
@@ -36,7 +25,7 @@ class SparseOTRouter(Router):
     is a group of its own. No gradient flows through the plan, as in the authors' code.
     """
 
-    class Config(RouterConfig):
+    class Config(KConfig):
         name: str = "sparse_ot"
         k: int = 2
         """Most experts per example, 1..num_experts."""
@@ -49,15 +38,8 @@ class SparseOTRouter(Router):
         eval_group: int = Field(default=512, ge=1)
         """Rows that are balanced together in evaluation, >= 1; make it the training batch size."""
 
-        def check(self, num_experts: int) -> None:
-            check_k(self.k, num_experts)
-
     summary = "at most k experts per example by sparse optimal transport, roughly balanced"
-    batch_dependent: ClassVar[bool] = True
-
-    def __init__(self, config: Config, shape: RouterShape) -> None:
-        super().__init__(config, shape)
-        self.gate = linear_gate(shape)
+    batch_dependent = True
 
     @property
     def max_selected(self) -> int:

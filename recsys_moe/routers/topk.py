@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from recsys_moe.routers.base import (
-    Router,
-    RouterConfig,
+    GatedRouter,
+    KConfig,
     RouterShape,
     Routing,
-    check_k,
     gate_logits,
     largest_k,
-    linear_gate,
     softmax_over,
 )
 from recsys_moe.routers.permutation import LearnedPermutation
@@ -24,7 +24,7 @@ MIN_NOISE = 0.01
 """Least standard deviation of the noise, from the authors' code; the paper has none."""
 
 
-class TopKRouter(Router):
+class TopKRouter(GatedRouter):
     """Keep the k largest logits and take the softmax over them, in training and evaluation.
 
     The gradient reaches the kept logits only; with k = 1 it is identically zero. `noise` adds
@@ -32,10 +32,8 @@ class TopKRouter(Router):
     starts at 0 as in the authors' code (which also starts the gate at 0; ours is Glorot-uniform).
     """
 
-    class Config(RouterConfig):
+    class Config(KConfig):
         name: str = "topk"
-        k: int = 2
-        """Experts kept per example, 1..num_experts."""
         noise: bool = False
         """Add normal noise of a learned size to the logits in training."""
         permutation: bool = False
@@ -44,9 +42,6 @@ class TopKRouter(Router):
         """Epochs until the permutation is frozen, > 0; until then training is partly dense."""
         permutation_entropy: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
         """Weight of the permutation's entropy while it is learned."""
-
-        def check(self, num_experts: int) -> None:
-            check_k(self.k, num_experts)
 
         @property
         def idle_penalties(self) -> dict[str, str]:
@@ -69,7 +64,6 @@ class TopKRouter(Router):
 
     def __init__(self, config: Config, shape: RouterShape) -> None:
         super().__init__(config, shape)
-        self.gate = linear_gate(shape)
         if config.noise:
             self.noise_gate = nn.Linear(shape.input_dim, shape.num_experts, bias=False)
             nn.init.zeros_(self.noise_gate.weight)
@@ -95,21 +89,15 @@ class TopKRouter(Router):
             self.permutation.advance(epochs)
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
-        routing = self._chosen(x_BD)
-        return routing if self.permutation is None else self.permutation(routing)
-
-    def _chosen(self, x_BD: Tensor) -> Routing:
-        clean_BE = gate_logits(self.gate, x_BD)
-        if not (self.training and self.config.noise):
-            return self._routing(clean_BE)
-        scale_BE = F.softplus(gate_logits(self.noise_gate, x_BD)) + MIN_NOISE
-        generator = self.stream.generator(clean_BE.device)
-        noise_BE = torch.empty_like(clean_BE).normal_(generator=generator)
-        routing = self._routing(clean_BE + noise_BE * scale_BE)
-        routing.clean_logits_BE, routing.noise_scale_BE = clean_BE, scale_BE
-        return routing
-
-    def _routing(self, logits_BE: Tensor) -> Routing:
+        logits_BE = gate_logits(self.gate, x_BD)
+        noise: dict[str, Any] = {}
+        if self.training and self.config.noise:
+            scale_BE = F.softplus(gate_logits(self.noise_gate, x_BD)) + MIN_NOISE
+            noise = {"clean_logits_BE": logits_BE, "noise_scale_BE": scale_BE}
+            generator = self.stream.generator(logits_BE.device)
+            noise_BE = torch.empty_like(logits_BE).normal_(generator=generator)
+            logits_BE = logits_BE + noise_BE * scale_BE
         selected_BE = largest_k(logits_BE, self.config.k)
         weights_BE = softmax_over(logits_BE, selected_BE)
-        return Routing(weights_BE, selected_BE, logits_BE.softmax(-1), logits_BE)
+        routing = Routing(weights_BE, selected_BE, logits_BE.softmax(-1), logits_BE, **noise)
+        return routing if self.permutation is None else self.permutation(routing)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from recsys_moe.routers.base import (
-    Router,
-    RouterConfig,
-    RouterShape,
+    GatedRouter,
+    KConfig,
     Routing,
-    check_k,
     gate_logits,
-    keep_selected,
+    kept_softmax,
     largest_k,
-    linear_gate,
 )
 
 
-class VMoERouter(Router):
+class VMoERouter(GatedRouter):
     """Keep the k largest entries of softmax(Ax + b + noise), without renormalising them.
 
     The noise, N(0, (noise / E)^2) per example and expert, is drawn in training only; the noisy
@@ -31,21 +30,12 @@ class VMoERouter(Router):
     (`penalties.importance` and `penalties.load`, 0.005 each there).
     """
 
-    class Config(RouterConfig):
+    class Config(KConfig):
         name: str = "vmoe"
-        k: int = 2
-        """Experts kept per example, 1..num_experts."""
         noise: float = Field(default=1.0, ge=0, allow_inf_nan=False)
         """Standard deviation of the training noise on the logits, times 1/num_experts; >= 0."""
 
-        def check(self, num_experts: int) -> None:
-            check_k(self.k, num_experts)
-
     summary = "top-k of a noisy softmax, not renormalised (V-MoE)"
-
-    def __init__(self, config: Config, shape: RouterShape) -> None:
-        super().__init__(config, shape)
-        self.gate = linear_gate(shape)
 
     @property
     def max_selected(self) -> int:
@@ -54,18 +44,12 @@ class VMoERouter(Router):
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         clean_BE = gate_logits(self.gate, x_BD)
         if not self.training:
-            return self._routing(clean_BE)
-        routing = self._routing(self._noisy(clean_BE))
-        routing.clean_logits_BE = clean_BE
-        return routing
-
-    def _routing(self, logits_BE: Tensor) -> Routing:
-        probs_BE = logits_BE.softmax(-1)
-        selected_BE = largest_k(logits_BE, self.config.k)
-        return Routing(keep_selected(probs_BE, selected_BE), selected_BE, probs_BE, logits_BE)
+            return kept_softmax(clean_BE, largest_k(clean_BE, self.config.k))
+        noisy_BE = self._noisy(clean_BE)
+        routing = kept_softmax(noisy_BE, largest_k(noisy_BE, self.config.k))
+        return replace(routing, clean_logits_BE=clean_BE)
 
     def _noisy(self, logits_BE: Tensor) -> Tensor:
         std = self.config.noise / self.shape.num_experts
         generator = self.stream.generator(logits_BE.device)
-        noise_BE = torch.empty_like(logits_BE).normal_(generator=generator)
-        return logits_BE + std * noise_BE
+        return logits_BE + std * torch.empty_like(logits_BE).normal_(generator=generator)

@@ -12,13 +12,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from recsys_moe.routers.base import (
+    KConfig,
     Router,
-    RouterConfig,
     RouterShape,
     Routing,
-    check_k,
     gate_logits,
-    keep_selected,
+    kept_softmax,
     largest_k,
 )
 
@@ -37,15 +36,10 @@ class XMoERouter(Router):
     the paper's formula.
     """
 
-    class Config(RouterConfig):
+    class Config(KConfig):
         name: str = "xmoe"
-        k: int = 2
-        """Experts kept per example, 1..num_experts."""
         temperature: float = Field(default=0.3, ge=MIN_TEMPERATURE, allow_inf_nan=False)
         """Temperature at the start of training, where it is learned; >= 0.01."""
-
-        def check(self, num_experts: int) -> None:
-            check_k(self.k, num_experts)
 
     summary = "top-k of a softmax over cosine similarities (X-MoE)"
 
@@ -72,9 +66,7 @@ class XMoERouter(Router):
         with torch.autocast(x_BD.device.type, enabled=False):
             cosines_BE = unit_rows(projected_BR) @ unit_rows(self.embedding_ER).t()
         logits_BE = cosines_BE / self.temperature
-        probs_BE = logits_BE.softmax(-1)
-        selected_BE = largest_k(logits_BE, self.config.k)
-        return Routing(keep_selected(probs_BE, selected_BE), selected_BE, probs_BE, logits_BE)
+        return kept_softmax(logits_BE, largest_k(logits_BE, self.config.k))
 
 
 def unit_rows(vectors: Tensor) -> Tensor:

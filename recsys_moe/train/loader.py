@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import lightning
 
 from recsys_moe.config.settings import Config
 from recsys_moe.data.batches import EvalBatches, TrainBatches
 from recsys_moe.data.columns import Columns, Rows
-from recsys_moe.data.streaming import (
-    StreamBatches,
-    StreamEvalBatches,
-    eval_batches,
-    open_rows,
-    rows_within,
-)
+from recsys_moe.data.streaming import StreamBatches, open_rows, rows_within
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 from recsys_moe.train.workarounds import Padded, first_batch
@@ -73,30 +68,13 @@ class RecDataModule(lightning.LightningDataModule):
         rows, settings = self.rows("train"), self.config
         seed = stream_seed(settings.trainer.seed, "shuffle", epoch)
         size, rate = settings.trainer.batch_size // world, settings.data.unseen_rate
+        draws: dict[str, Any] = {"unseen_rate": rate, "seed": seed}
+        share = {"rank": rank, "world": world, "start": start}
         if isinstance(rows, Columns):
-            return TrainBatches(
-                rows,
-                self.schema,
-                size,
-                unseen_rate=rate,
-                seed=seed,
-                rank=rank,
-                world=world,
-                start=start,
-            )
-        return StreamBatches(
-            rows,
-            self.schema,
-            size,
-            unseen_rate=rate,
-            seed=seed,
-            window=self.window,
-            rank=rank,
-            world=world,
-            start=start,
-        )
+            return TrainBatches(rows, self.schema, size, **draws, **share)
+        return StreamBatches(rows, self.schema, size, **draws, **share, window=self.window)
 
-    def val_dataloader(self) -> EvalBatches | StreamEvalBatches | Padded:
+    def val_dataloader(self) -> EvalBatches | Padded:
         rank, world = self._share
         batches = self.val_batches(rank=rank, world=world)
         # Without any batch Lightning would skip validation here, and the others would wait for it.
@@ -107,6 +85,6 @@ class RecDataModule(lightning.LightningDataModule):
         empty = Columns.empty(0, len(self.schema.tasks)).take(slice(None))
         return Padded(batches, missing, empty)
 
-    def val_batches(self, *, rank: int = 0, world: int = 1) -> EvalBatches | StreamEvalBatches:
+    def val_batches(self, *, rank: int = 0, world: int = 1) -> EvalBatches:
         """Batches of the validation split in order: part `rank` of `world`."""
-        return eval_batches(self.rows("val"), self.config.eval_rows, rank=rank, world=world)
+        return EvalBatches(self.rows("val"), self.config.eval_rows, rank=rank, world=world)

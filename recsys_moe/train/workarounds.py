@@ -20,7 +20,6 @@ from lightning.pytorch.strategies import Strategy
 
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Batch
-from recsys_moe.data.streaming import StreamEvalBatches
 from recsys_moe.errors import ConfigError
 from recsys_moe.train.processes.signals import handled
 from recsys_moe.train.processes.starter import srun_tasks
@@ -123,7 +122,7 @@ class Padded:
     To go when its loop tolerates an empty loader.
     """
 
-    batches: EvalBatches | StreamEvalBatches
+    batches: EvalBatches
     missing: int
     empty: Batch
 

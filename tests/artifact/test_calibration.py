@@ -14,16 +14,20 @@ from recsys_moe.artifact.calibration import (
     MAX_KNOTS,
     Calibration,
     fit_calibration,
-    fit_calibrations,
     from_json,
     generalizes,
+    helpful_calibration,
     identity,
     to_json,
 )
 from recsys_moe.artifact.evaluate import evaluate_artifact
+from recsys_moe.artifact.evaluation import Evaluation
 from recsys_moe.artifact.metrics import BinaryMetrics
 from recsys_moe.artifact.model_folder import load_artifact, save_artifact
-from recsys_moe.schema import Task
+from recsys_moe.config.settings import parse_config
+from recsys_moe.model.network import Output
+from recsys_moe.routers import Routing
+from recsys_moe.schema import Schema
 
 NUMBERS = st.floats(-20, 20, width=32)
 
@@ -82,16 +86,15 @@ def test_any_fit_is_finite_and_keeps_the_ranking(
     assert from_json(json.loads(json.dumps(to_json({"t": fit})))) == {"t": fit}
 
 
-def test_only_labelled_rows_of_binary_tasks_count() -> None:
-    tasks = [
-        Task(name="watch", kind="binary", column="w", weight=1.0),
-        Task(name="rating", kind="regression", column="r", weight=1.0),
-    ]
+def test_only_labelled_rows_of_binary_tasks_count(prepared: Path) -> None:
+    evaluation = Evaluation(Schema.load(prepared), parse_config({}))
     logits, labels = overconfident(500, seed=0)
     missing = torch.full_like(labels, torch.nan)
     stacked = torch.stack([torch.cat([labels, missing]), torch.ones(1000)], dim=1)
     both = torch.stack([torch.cat([logits, -logits]), torch.zeros(1000)], dim=1)
-    assert fit_calibrations(both, stacked, tasks) == {"watch": fit_calibration(logits, labels)}
+    everyone = Routing(torch.ones(1000, 1), torch.ones(1000, 1, dtype=torch.bool))
+    evaluation.update(Output(both, [everyone, everyone]), stacked)
+    assert evaluation.calibrate() == {"watch": fit_calibration(logits, labels)}
 
 
 def test_logits_that_are_not_finite_are_not_fitted() -> None:
@@ -142,11 +145,10 @@ def test_an_evaluation_applies_the_map_of_the_model(
 
 def test_a_map_that_does_not_help_on_held_out_rows_is_not_kept() -> None:
     """300 rows of a model that is right already: 6 bins of 50 follow chance."""
-    task = Task(name="watch", kind="binary", column="w", weight=1.0)
     wrong, labels = overconfident(300, seed=0)
     for logits, helps in ((wrong, True), (wrong / 3, False)):
         assert generalizes(logits, labels) is helps
-        found = fit_calibrations(logits[:, None], labels[:, None], [task])["watch"]
+        found = helpful_calibration(logits, labels)
         assert found == (fit_calibration(logits, labels) if helps else identity(rows=300))
     assert torch.equal(identity(300).apply(wrong), wrong.sigmoid())
 

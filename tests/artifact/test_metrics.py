@@ -13,7 +13,6 @@ from sklearn.metrics import log_loss, roc_auc_score
 from recsys_moe.artifact.calibration import Calibration
 from recsys_moe.artifact.metrics import (
     BinaryMetrics,
-    Column,
     RegressionMetrics,
     RoutingMetrics,
     exact_auc,
@@ -97,15 +96,16 @@ def test_load_is_the_share_of_visits_per_expert() -> None:
     assert result["load"] == pytest.approx([2 / 3, 1 / 3, 0])
 
 
-def test_a_column_holds_its_parts_in_order_and_grows_by_doubling() -> None:
-    """Of 100 parts of 3 rows few move the column: room for 6, 18, 42, 90, 186, 378 rows."""
-    column, places = Column(), set()
+def test_rows_are_kept_in_order_over_batches_and_merges() -> None:
+    parts = [BinaryMetrics(), BinaryMetrics()]
     for part in range(100):
-        column.add(torch.arange(3 * part, 3 * part + 3).float())
-        places.add(len(column._room))
-    assert torch.equal(column.values, torch.arange(300).float())
-    assert places == {6, 18, 42, 90, 186, 378}
-    assert torch.equal(Column().values, torch.empty(0))
+        logits = torch.arange(3 * part, 3 * part + 3).double()
+        parts[part // 50].update(logits, torch.tensor([0.0, 1.0, NAN]))
+    parts[0].merge(parts[1])
+    logits, labels = parts[0].rows()
+    assert torch.equal(logits, torch.tensor([n for n in range(300) if n % 3 != 2]).float())
+    assert torch.equal(labels, torch.tensor([0.0, 1.0] * 100))
+    assert all(torch.equal(column, torch.empty(0)) for column in BinaryMetrics().rows())
 
 
 def test_a_calibration_may_come_after_the_rows() -> None:

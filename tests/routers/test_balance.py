@@ -14,7 +14,6 @@ from torch import Tensor
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.model.penalties import (
-    NEEDS,
     PENALTIES,
     importance,
     noisy_load,
@@ -223,7 +222,7 @@ def test_exactly_the_penalties_without_a_gradient_are_refused(name: str, kind: s
     router = ROUTERS[name](ROUTERS[name].Config(), RouterShape(6, 8, 16)).train()
     x_BD = 60 * torch.randn(16, 6) if name in ("comet", "dselect_k") else torch.randn(16, 6)
     routing = router(x_BD, torch.arange(16))
-    learns = getattr(routing, NEEDS[kind]) is not None
+    learns = getattr(routing, PENALTIES[kind][0]) is not None
     if learns:
         value = torch.as_tensor(penalty({kind: 1.0}, routing, router.kept))
         learns = value.requires_grad and any(
@@ -250,6 +249,6 @@ def test_a_router_without_what_a_penalty_needs_is_told_so(kind: str) -> None:
     assert penalty({kind: 0.0}, bare, 2) == 0
 
 
-def test_every_penalty_has_a_setting_and_a_need() -> None:
-    assert set(NEEDS) == set(PENALTIES) == set(parse_config({}).penalties.model_dump())
+def test_every_penalty_has_a_setting() -> None:
+    assert set(PENALTIES) == set(parse_config({}).penalties.model_dump())
     assert set(PENALTIES) == set(PENALTY_NAMES)

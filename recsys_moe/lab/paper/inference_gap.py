@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import load_artifact
+from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Batch
-from recsys_moe.data.streaming import eval_batches, open_rows, rows_within
+from recsys_moe.data.streaming import open_rows, rows_within
 from recsys_moe.errors import ConfigError
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import row_losses
@@ -65,7 +66,7 @@ def inference_gap(run: Path, data: Path, split: str, k: int = 2) -> Gap:
     for way in WAYS:
         switch_routers(artifact.model, switched(router, way, k))
         rows = open_rows(data, schema, split, most)
-        batches = eval_batches(rows, artifact.config.eval_rows)
+        batches = EvalBatches(rows, artifact.config.eval_rows)
         by_task = losses_of_rows(artifact.model, batches, schema.tasks)
         for task, values in by_task.items():
             losses[task][way] = values
