@@ -91,7 +91,7 @@ def _draw(points: Sequence[Point], title: str) -> Figure:
         if tested(points):
             band(axes, 1, "test, of the best on validation", tested(points))
         titled(axes, title, "trials", "loss")
-        whole_numbers(axes, [point.trials for point in points])
+        whole_numbers(axes.xaxis, [point.trials for point in points])
         axes.legend()
     return figure
 
