@@ -34,9 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=int, nargs="+", default=BATCHES)
     options = common.parse(parser, argv)
     if options.device == "cuda" and not torch.cuda.is_available():
-        skipped = f"torch {torch.__version__} sees no CUDA device"
-        print(f"gpu: skipped, {skipped}")
-        common.report("gpu", {"skipped": skipped})
+        common.skip("gpu", f"torch {torch.__version__} sees no CUDA device")
         return
     found = [
         row
