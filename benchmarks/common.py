@@ -10,7 +10,6 @@ import argparse
 import datetime
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from recsys_moe import machine
 from recsys_moe.train.processes import spinning
 
 spinning.spin_briefly()
@@ -29,6 +29,7 @@ import torch  # noqa: E402
 ROOT = Path(__file__).resolve().parents[1]
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 WARM_UP = 5
+STATUS = Path("/proc/self/status")
 Call = Callable[[], object]
 Times = dict[str, list[float]]
 
@@ -171,14 +172,9 @@ def measured(name: str, words: Sequence[object], **environment: str) -> dict[str
     return result_of(subprocess.run(command, capture_output=True, text=True, env=variables), name)
 
 
-def has_resident() -> bool:
-    """Does the system tell what `resident` reads?"""
-    return Path("/proc/self/status").is_file()
-
-
 def resident(key: str) -> float:
     """MB (10**6 bytes) of this process: now (VmRSS) or at its peak (VmHWM). Linux only."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    lines = STATUS.read_text(encoding="ascii").splitlines()
     kilobytes = next(line.split()[1] for line in lines if line.startswith(f"{key}:"))
     return int(kilobytes) * 1024 / 1e6
 
@@ -190,7 +186,7 @@ def facts() -> dict[str, Any]:
         "commit": commit(),
         "torch": torch.__version__,
         "python": sys.version.split()[0],
-        "cpu": cpu_model(),
+        "cpu": machine.system()["cpu"],
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "spin_count": os.environ.get("GOMP_SPINCOUNT"),
@@ -205,13 +201,3 @@ def commit() -> str | None:
         return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def cpu_model() -> str | None:
-    """None where the system does not tell."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
-    return found.group(1) if found else None

@@ -2,12 +2,11 @@
 
     python benchmarks/experts.py [--rounds N] [--clock wall|cpu]
 
-The paper's MovieLens-1M shape. Two tables, the rivals of each in turn, after an untimed call
-of the same:
-1. forward + backward with E = 16, 64, 256 experts, moesart, k=2 (the optimizer runs, timed apart),
-   beside a copy of as many bytes as the expert kernels move: read twice, their gradient written;
-2. forward + backward with k = 1 ... 16 of 16 experts, topk: only the chosen pairs, all pairs, and
-   the way that `dispatch=auto` takes. `moe.DENSE_FROM` should be the share of all pairs from which
+The paper's MovieLens-1M shape, forward + backward. Two tables, the rivals of each in turn, after an
+untimed call of the same:
+1. E = 16, 64, 256 experts, moesart, k=2;
+2. k = 1 ... 16 of 16 experts, topk: only the chosen pairs, all pairs, and the way that
+   `dispatch=auto` takes. `moe.DENSE_FROM` should be the share of all pairs from which
    sparse / dense is above 1.
 """
 
@@ -18,15 +17,12 @@ from typing import Any
 
 import common
 from shape import BATCH, Step, build_model
-from step import copy
 
 from recsys_moe.model import moe
 from recsys_moe.routers.topk import TopKRouter
 from recsys_moe.train.processes.memory import training_process
 
 WAYS = ("sparse", "dense", "auto")
-BYTES_PER_WEIGHT = 12
-"""Of an expert kernel in float32: forward and backward read it, backward writes its gradient."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -43,32 +39,24 @@ def main(argv: Sequence[str] | None = None) -> None:
                       over_experts[e]["ratio"].median, 1.3, "x")
         for e in others
     ]  # fmt: skip
-    worst = max(found["auto"].median for found in over_k.values())
+    worst = max(one["auto"].median for one in over_k.values())
     targets.append(common.target("auto over dense, worst k", worst, 1.05, "x"))
     common.report("experts", {"experts": over_experts, "k": over_k, "of": options.most}, targets)
 
 
 def by_experts(options: Any) -> dict[int, dict[str, Any]]:
-    steps = {e: Step(build_model(num_experts=e)) for e in options.experts}
-    calls: dict[str, common.Call] = {}
-    for e, step in steps.items():
-        kernels = copy(BYTES_PER_WEIGHT * step.model.moe.experts.kernel_EDH.numel())
-        calls |= {f"{e}": step.forward_backward, f"{e} optimizer": step.optimize,
-                  f"{e} copy": kernels}  # fmt: skip
+    steps = {f"{e}": Step(build_model(num_experts=e)) for e in options.experts}
+    calls = {e: step.forward_backward for e, step in steps.items()}
     times = common.in_turn(calls, options.rounds, options.clock, settle=True)
-    first = f"{options.experts[0]}"
+    first = next(iter(steps))
     found = {
-        e: {"pairs": step.pairs, "ms": common.spread(times[f"{e}"]),
-            "ratio": common.ratio(times, f"{e}", first),
-            "kernel_copy_ms": common.spread(times[f"{e} copy"]),
-            "optimizer_ms": common.spread(times[f"{e} optimizer"])}
+        int(e): {"pairs": step.pairs, "ms": common.spread(times[e]),
+                 "ratio": common.ratio(times, e, first)}
         for e, step in steps.items()
     }  # fmt: skip
     common.table(
-        ["E", "pairs", "forward + backward, ms", f"to E={first}", "kernels' bytes copied, ms",
-         "optimizer, ms"],
-        [[f"{e}", f"{one['pairs']}", f"{one['ms']:.1f}", f"{one['ratio']:.2f}",
-          f"{one['kernel_copy_ms']:.1f}", f"{one['optimizer_ms']:.1f}"]
+        ["E", "pairs", "forward + backward, ms", f"to E={first}"],
+        [[f"{e}", f"{one['pairs']}", f"{one['ms']:.1f}", f"{one['ratio']:.2f}"]
          for e, one in found.items()],
     )  # fmt: skip
     return found

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.measure:
         print(json.dumps(measure(options.data, options.measure, options.epochs)))
         return
-    if not common.has_resident():
+    if not common.STATUS.is_file():
         common.skip("memory", "the peak is read from /proc, which this system does not have")
         return
     ratings = 60_000 if options.quick else options.ratings

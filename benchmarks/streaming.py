@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.stage:
         print(json.dumps(measure(options.stage, options.folder)))
         return
-    if not common.has_resident():
+    if not common.STATUS.is_file():
         common.skip("streaming", "the peak is read from /proc, which this system does not have")
         return
     with tempfile.TemporaryDirectory(prefix="streaming-") as scratch:

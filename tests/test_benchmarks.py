@@ -105,3 +105,15 @@ def test_a_catalogue_is_ranked_also_where_no_run_is_named(
     last = json.loads(capsys.readouterr().out.strip().rpartition("\n")[2])
     assert (end.value.code, last["failed"]) == (0, [])
     assert last["results"]["ranking"]["items"] == 40
+
+
+@pytest.mark.slow
+def test_rows_are_prepared_and_trained_on_from_disk_and_in_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not Path("/proc/self/status").is_file():
+        pytest.skip("the peak is read from /proc/self/status, which only Linux has")
+    stages = result("streaming", ["--rows=20000", f"--folder={tmp_path}"], capsys)["stages"]
+    assert stages["prepare"]["rows"] == 20000
+    trained = [stages[name]["rows"] for name in ("epoch", "fit streamed", "fit in memory")]
+    assert len(set(trained)) == 1 and trained[0] > 0
