@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from recsys_moe import machine
 from recsys_moe.train.processes import spinning
 
 spinning.spin_briefly()
@@ -28,16 +29,18 @@ import torch  # noqa: E402
 ROOT = Path(__file__).resolve().parents[1]
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 WARM_UP = 5
+STATUS = Path("/proc/self/status")
 Call = Callable[[], object]
 Times = dict[str, list[float]]
 
 
-def parser(doc: str | None, rounds: int) -> argparse.ArgumentParser:
+def parser(doc: str | None, rounds: int, *, clock: bool = True) -> argparse.ArgumentParser:
     """The options of every benchmark. `doc`: of the script, whose first line is the title."""
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=rounds, help="times that each rival runs")
     parser.add_argument("--quick", action="store_true", help="does it work? few rounds")
-    parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
+    if clock:
+        parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
     return parser
 
 
@@ -144,6 +147,38 @@ def report(name: str, numbers: dict[str, Any], targets: Sequence[dict[str, Any]]
     print(json.dumps({"benchmark": name, **facts(), **numbers, "targets": list(targets)}))
 
 
+def skip(name: str, reason: str) -> None:
+    """End a benchmark that this machine cannot run."""
+    print(f"{name}: skipped, {reason}")
+    report(name, {"skipped": reason})
+
+
+def result_of(run: subprocess.CompletedProcess[str], name: str) -> dict[str, Any]:
+    """The JSON object that a process printed last; exits with what it said where it failed."""
+    last = run.stdout.strip().rpartition("\n")[2]
+    if run.returncode != 0 or not last.startswith("{"):
+        sys.exit(f"error: {name} was not measured (exit {run.returncode}):\n{run.stderr[-2000:]}")
+    return dict(json.loads(last))
+
+
+def measured(name: str, words: Sequence[object], **environment: str) -> dict[str, Any]:
+    """`result_of` a fresh Python process of this checkout with these arguments.
+
+    It decides for itself how long its idle threads spin.
+    """
+    paths = os.pathsep.join(path for path in sys.path if path)
+    variables = spinning.undecided(dict(os.environ)) | {"PYTHONPATH": paths, **environment}
+    command = [sys.executable, *map(str, words)]
+    return result_of(subprocess.run(command, capture_output=True, text=True, env=variables), name)
+
+
+def resident(key: str) -> float:
+    """MB (10**6 bytes) of this process: now (VmRSS) or at its peak (VmHWM). Linux only."""
+    lines = STATUS.read_text(encoding="ascii").splitlines()
+    kilobytes = next(line.split()[1] for line in lines if line.startswith(f"{key}:"))
+    return int(kilobytes) * 1024 / 1e6
+
+
 def facts() -> dict[str, Any]:
     """Where, when and with what. Load average: of the last minute, our own work included."""
     return {
@@ -151,7 +186,7 @@ def facts() -> dict[str, Any]:
         "commit": commit(),
         "torch": torch.__version__,
         "python": sys.version.split()[0],
-        "cpu": cpu_model(),
+        "cpu": machine.system()["cpu"],
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "spin_count": os.environ.get("GOMP_SPINCOUNT"),
@@ -166,20 +201,3 @@ def commit() -> str | None:
         return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def cpu_model() -> str | None:
-    return _cpuinfo("model name")
-
-
-def cpu_flags() -> list[str]:
-    """Of the first processor; empty where the system does not tell."""
-    return (_cpuinfo("flags") or "").split()
-
-
-def _cpuinfo(key: str) -> str | None:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), None)

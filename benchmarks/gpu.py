@@ -34,9 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=int, nargs="+", default=BATCHES)
     options = common.parse(parser, argv)
     if options.device == "cuda" and not torch.cuda.is_available():
-        skipped = f"torch {torch.__version__} sees no CUDA device"
-        print(f"gpu: skipped, {skipped}")
-        common.report("gpu", {"skipped": skipped})
+        common.skip("gpu", f"torch {torch.__version__} sees no CUDA device")
         return
     found = [
         row
@@ -44,35 +42,37 @@ def main(argv: Sequence[str] | None = None) -> None:
         for precision in ("fp32", "bf16")
         for row in compare(options, batch_size, precision)
     ]
-    show(found)
+    common.table(
+        ["batch", "precision", "way", "examples/s", "kernels per step"],
+        [
+            [f"{row['batch_size']}", row["precision"], row["way"],
+             row.get("failed") or f"{row['examples_per_s']:,.0f}", f"{row.get('kernels') or ''}"]
+            for row in found
+        ],
+    )  # fmt: skip
     name = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     common.report("gpu", {"device": name, "results": found})
 
 
 def compare(options: Any, batch_size: int, precision: str) -> list[dict[str, Any]]:
     """All ways at one batch size and precision; those that fail carry their reason."""
-    cast: Any = nullcontext
-    if precision == "bf16":
-        cast = partial(torch.autocast, options.device, dtype=torch.bfloat16)
+    bf16 = partial(torch.autocast, options.device, dtype=torch.bfloat16)
+    cast: Any = bf16 if precision == "bf16" else nullcontext
     calls: dict[str, common.Call] = {}
-    reasons: dict[str, str] = {}
+    found: dict[str, dict[str, Any]] = {}
     for way in options.ways:
         try:
             step = Step(build_model(dispatch=way.split(",")[0]), batch_size, options.device, cast)
             calls[way] = prepare(step, way)
         except Exception as error:  # what fails here is the finding
-            reasons[way] = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:100]}"
+            reason = str(error).strip().partition("\n")[0][:100]
+            found[way] = {"failed": f"{type(error).__name__}: {reason}"}
     times = common.in_turn(calls, options.rounds, options.clock)
-    common_part = {"batch_size": batch_size, "precision": precision}
-    rows = []
-    for way in options.ways:
-        row = {**common_part, "way": way}
-        if way in reasons:
-            rows.append(row | {"failed": reasons[way]})
-            continue
+    for way, call in calls.items():
         rates = common.spread([1e3 * batch_size / ms for ms in times[way]])
-        rows.append(row | {"examples_per_s": rates, "kernels": kernels(calls[way])})
-    return rows
+        found[way] = {"examples_per_s": rates, "kernels": kernels(call)}
+    shared = {"batch_size": batch_size, "precision": precision}
+    return [{**shared, "way": way, **found[way]} for way in options.ways]
 
 
 def prepare(step: Step, way: str) -> common.Call:
@@ -117,17 +117,6 @@ def kernels(call: common.Call) -> int | None:
         call()
         common.synchronise()
     return sum(event.device_type.name == "CUDA" for event in recorded.events())
-
-
-def show(rows: list[dict[str, Any]]) -> None:
-    common.table(
-        ["batch", "precision", "way", "examples/s", "kernels per step"],
-        [
-            [f"{row['batch_size']}", row["precision"], row["way"],
-             row.get("failed") or f"{row['examples_per_s']:,.0f}", f"{row.get('kernels') or ''}"]
-            for row in rows
-        ],
-    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
 """Every benchmark in turn, then one table of all targets: `make bench`.
 
-    python benchmarks/run_all.py [--quick] [--data ML-1M] [--small-data ML-100K] [--run RUN]
-                                 [--only step experts ...]
+    python benchmarks/run_all.py [--quick] [--data ML-1M] [--run RUN] [--only step experts ...]
 
 Each runs in a process of its own and prints its tables. The last line is one JSON object with
-those of all benchmarks. Without --data and --small-data made-up rows of the same sizes are used;
-without --run (a run or model folder) a catalogue of that size is ranked by a model that was trained
-for an epoch of few rows. Peers: `make bench-peers`. Exits with 1 when a benchmark fails; a missed
-target is no failure.
+those of all benchmarks. Without --data made-up rows of the same size are used; without --run (a run
+or model folder) a catalogue of that size is ranked by a model that was trained for an epoch of few
+rows. Peers: `make bench-peers`. Exits with 1 when a benchmark fails; a missed target is no failure.
 """
 
 from __future__ import annotations
@@ -26,22 +24,23 @@ import shape
 
 HERE = Path(__file__).parent
 RATINGS_TO_RANK = 30_000
-SCRIPTS = ("step", "experts", "lightning_share", "memory", "validation", "feeding", "precision",
-           "gpu", "embeddings", "all_to_all", "ranking")  # fmt: skip
+SCRIPTS = ("step", "experts", "loop", "memory", "validation", "gpu", "embeddings", "ranking")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = parse(argv)
-    results: dict[str, Any] = {}
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="does it work? few rounds")
+    parser.add_argument("--data", type=Path, help="prepared folder of MovieLens-1M")
+    parser.add_argument("--run", type=Path, help="run or model folder, for ranking.py")
+    parser.add_argument("--only", nargs="+", choices=SCRIPTS, default=SCRIPTS)
+    options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
-        data = options.data
-        if data is None and {"lightning_share", "memory"} & set(options.only):
+        if options.data is None and {"loop", "memory"} & set(options.only):
             ratings = 60_000 if options.quick else shape.RATINGS
-            data = shape.make_data(Path(scratch) / "data", shape.USERS, shape.ITEMS, ratings)
+            options.data = shape.make_data(Path(scratch) / "data", ratings)
         if options.run is None and "ranking" in options.only:
             options.run = made_run(Path(scratch))
-        for script in options.only:
-            results[script] = run(script, arguments(script, data, options))
+        results = {script: run(script, arguments(script, options)) for script in options.only}
     print("## All targets\n")
     common.print_targets([t for result in results.values() for t in result.get("targets", [])])
     failed = [script for script, result in results.items() if "failed" in result]
@@ -49,34 +48,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.exit(1 if failed else 0)
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="does it work? few rounds")
-    parser.add_argument("--data", type=Path, help="prepared folder of MovieLens-1M")
-    parser.add_argument("--small-data", type=Path, help="prepared folder of MovieLens-100K")
-    parser.add_argument("--run", type=Path, help="run or model folder, for ranking.py")
-    parser.add_argument("--only", nargs="+", choices=SCRIPTS, default=SCRIPTS)
-    return parser.parse_args(argv)
-
-
 def made_run(scratch: Path) -> Path | None:
     """A run with as many users and items as MovieLens-1M; None where training it fails."""
-    data = shape.make_data(scratch / "few", shape.USERS, shape.ITEMS, RATINGS_TO_RANK)
+    data = shape.make_data(scratch / "few", RATINGS_TO_RANK)
     words = ["--data", str(data), "--out", str(scratch / "run"), "--max-epochs", "1"]
     command = [sys.executable, "-m", "recsys_moe.cli", "fit", "--config", "movielens_1m", *words]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
     return scratch / "run" if done.returncode == 0 else None
 
 
-def arguments(script: str, data: Path | None, options: argparse.Namespace) -> list[str]:
+def arguments(script: str, options: argparse.Namespace) -> list[str]:
     """What a script is called with."""
     if script == "ranking":
         repeats = ["--users", "20", *(["--repeats", "2"] if options.quick else [])]
         return [str(options.run), *repeats]
-    if script == "embeddings":  # its table of a million rows takes minutes
-        return ["--rows", "10000", "100000", *(["--quick"] if options.quick else [])]
-    folder = {"lightning_share": data, "memory": data, "precision": options.small_data}.get(script)
-    words = ["--data", str(folder)] if folder else []
+    words = {
+        "loop": ["--data", str(options.data)],
+        "memory": ["--data", str(options.data)],
+        "embeddings": ["--rows", "10000", "100000"],  # its table of a million takes minutes
+    }.get(script, [])
     return [*words, "--quick"] if options.quick else words
 
 

@@ -18,7 +18,7 @@ from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.schema import Feature, Schema, Task
 
 USERS, ITEMS, RATINGS, BATCH, TASKS = 6040, 3706, 1_000_209, 512, 2
-TRAIN_ROWS, VAL_ROWS = 1_574_602, 224_943
+VAL_ROWS = 224_943
 BATCHES = 16
 """Batches that a step goes through in a circle."""
 
@@ -52,11 +52,11 @@ def schema() -> Schema:
     )  # fmt: skip
 
 
-def make_data(out: Path, users: int, items: int, ratings: int) -> Path:
+def make_data(out: Path, ratings: int = RATINGS) -> Path:
     """A prepared folder of made-up ratings."""
     from data_prep.synthetic import prepare
 
-    prepare(out, users=users, items=items, interactions=ratings)
+    prepare(out, users=USERS, items=ITEMS, interactions=ratings)
     return out
 
 

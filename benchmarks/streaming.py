@@ -11,9 +11,6 @@ after its imports. 2 x 10^7 rows take about 15 minutes on one core and 2 GB of d
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -21,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import common
-import memory
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,7 +30,7 @@ STAGES = ("prepare", "epoch", "fit streamed", "fit in memory")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = common.parser(__doc__, rounds=1)
+    parser = common.parser(__doc__, rounds=1, clock=False)
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--folder", type=Path, help="keep the data here (default: nowhere)")
     parser.add_argument("--stage", choices=STAGES, help="measure this very process")
@@ -42,15 +38,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.stage:
         print(json.dumps(measure(options.stage, options.folder)))
         return
-    if not Path("/proc/self/status").is_file():
-        skipped = "the peak is read from /proc, which this system does not have"
-        print(f"streaming: skipped, {skipped}")
-        common.report("streaming", {"skipped": skipped})
+    if not common.STATUS.is_file():
+        common.skip("streaming", "the peak is read from /proc, which this system does not have")
         return
     with tempfile.TemporaryDirectory(prefix="streaming-") as scratch:
         folder = options.folder or Path(scratch)
         make(folder / "raw", min(options.rows, 200_000) if options.quick else options.rows)
-        show({stage: in_process(stage, folder) for stage in STAGES})
+        words = [__file__, "--folder", folder, "--stage"]
+        show({
+            stage: common.measured(stage, [*words, stage], OMP_NUM_THREADS="1") for stage in STAGES
+        })  # fmt: skip
 
 
 def make(folder: Path, rows: int) -> None:
@@ -69,22 +66,12 @@ def make(folder: Path, rows: int) -> None:
         pq.write_table(pa.table(columns), folder / f"part-{part:05d}.parquet")
 
 
-def in_process(stage: str, folder: Path) -> dict[str, float]:
-    command = [sys.executable, __file__, "--stage", stage, "--folder", str(folder)]
-    paths = os.pathsep.join(path for path in sys.path if path)
-    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if run.returncode != 0:
-        sys.exit(f"error: {stage} was not measured (exit {run.returncode}):\n{run.stderr[-2000:]}")
-    return dict(json.loads(run.stdout.strip().rpartition("\n")[2]))
-
-
 def measure(stage: str, folder: Path) -> dict[str, float]:
     """Rows, seconds, and megabytes beyond the imports at the peak."""
     from data_prep import table
     from recsys_moe.train.fit import fit
 
-    libraries, start = memory.resident("VmRSS"), time.perf_counter()
+    libraries, start = common.resident("VmRSS"), time.perf_counter()
     if stage == "prepare":
         rows = prepare(table, folder)
     elif stage == "epoch":
@@ -93,7 +80,7 @@ def measure(stage: str, folder: Path) -> dict[str, float]:
     else:
         rows = train(fit, folder, FIT_MB if stage == "fit streamed" else 4096)
     found = {"rows": rows, "seconds": time.perf_counter() - start}
-    found["mb"] = memory.resident("VmHWM") - libraries
+    found["mb"] = common.resident("VmHWM") - libraries
     if stage == "epoch":
         check_coverage(keys)
     return found
@@ -150,22 +137,18 @@ def train(fit: Any, folder: Path, megabytes: int) -> int:
     return Schema.load(folder / "data").rows["train"]
 
 
-def show(found: dict[str, dict[str, float]]) -> None:
+def show(found: dict[str, dict[str, Any]]) -> None:
     common.table(
         ["stage", "rows", "rows/s", "peak MB beyond the libraries"],
-        [[name, *_cells(one)] for name, one in found.items()],
-    )
+        [[name, f"{one['rows']:,}", f"{one['rows'] / one['seconds']:,.0f}", f"{one['mb']:.0f}"]
+         for name, one in found.items()],
+    )  # fmt: skip
     saved = found["fit streamed"]["mb"] / found["fit in memory"]["mb"]
     targets = [
         common.target("peak of prepare", found["prepare"]["mb"], PREPARE_MB, " MB"),
         common.target("peak of fit, streamed / in memory", saved, 1),
     ]
     common.report("streaming", {"stages": found}, targets)
-
-
-def _cells(one: dict[str, float]) -> list[str]:
-    rate = one["rows"] / one["seconds"]
-    return [f"{one['rows']:,.0f}", f"{rate:,.0f}", f"{one['mb']:.0f}"]
 
 
 if __name__ == "__main__":

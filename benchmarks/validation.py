@@ -39,20 +39,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     }
     with training_process():  # as between the epochs of fit
         times = common.in_turn(calls, options.rounds, options.clock, warm_up=1)
-    show(times, options.rows)
-
-
-def show(times: common.Times, rows: int) -> None:
     seconds = {name: common.spread([ms / 1e3 for ms in values]) for name, values in times.items()}
+    share = {name: common.ratio(times, name, "validation") for name in times}
     common.table(
-        [f"{rows:,} rows", "s: median (p10 - p90)", "share"],
-        [
-            [name, f"{value:.2f}", f"{common.ratio(times, name, 'validation'):.0%}"]
-            for name, value in seconds.items()
-        ],
+        [f"{options.rows:,} rows", "s: median (p10 - p90)", "share"],
+        [[name, f"{value:.2f}", f"{share[name]:.0%}"] for name, value in seconds.items()],
     )
-    targets = [common.target(f"validation of {rows:,} rows", seconds["validation"].median, 3, " s")]
-    common.report("validation", {"rows": rows, "seconds": seconds}, targets)
+    what = f"validation of {options.rows:,} rows"
+    targets = [common.target(what, seconds["validation"].median, 3, " s")]
+    common.report("validation", {"rows": options.rows, "seconds": seconds}, targets)
 
 
 if __name__ == "__main__":

@@ -17,17 +17,8 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 TINY = {
     "step": ["--rounds=2", "--experts=2", "--squares", "16"],
     "experts": ["--rounds=2", "--experts", "2", "4", "--k", "1", "2", "--most=2"],
-    "lightning_share": ["--rounds=2", "--block=2", "--batch-size=32", "--data={data}"],
+    "loop": ["--rounds=2", "--block=2", "--batch-size=32", "--data={data}"],
     "validation": ["--rounds=2", "--rows=300"],
-    "feeding": ["--rounds=2", "--rows=5000"],
-    "precision": [
-        "--rounds=2",
-        "--batch-size=32",
-        "--seeds=1",
-        "--epochs=1",
-        "--emulated",
-        "--data={data}",
-    ],
     "embeddings": ["--rounds=2", "--rows", "50", "200", "--batch=8"],
     "gpu": ["--rounds=2", "--batch-size=32", "--device=cpu", "--ways", "sparse", "dense"],
 }
@@ -59,38 +50,11 @@ def test_a_benchmark_ends_with_its_results_and_where_they_were_measured(
         assert target["met"] == (target["value"] <= target["most"]), target
 
 
-def test_the_parts_of_a_step_take_time_and_add_up_to_a_step(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["--parts", "--rounds=2", "--experts=2", "--squares", "16"]
-    found = result("step", words, capsys)["parts"]
-    assert found and all(part["both"][0] > 0 for part in found.values())
-    step = importlib.import_module("parts").CutStep(2, lambda: 0.0)
-    batch = next(step.batches)
-    monkeypatch.setattr(step, "batches", itertools.repeat(batch))
-    monkeypatch.setattr(step.optimizer, "step", lambda: None)
-    gradients = []
-    for run in (step.whole, step.cut):  # equal weights, batch and seed
-        run()
-        gradients.append([p.grad.clone() for p in step.module.parameters()])
-    torch.testing.assert_close(*gradients)
-
-
 def test_without_a_gpu_its_benchmark_says_so_and_ends_well(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "sees no CUDA device" in result("gpu", [], capsys)["skipped"]
-
-
-def test_where_bfloat16_is_emulated_nothing_is_trained_in_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(importlib.import_module("precision"), "has_fast_bf16", lambda: False)
-    words = ["--rounds=9", "--batch-size", "8", "16", "--data=none"]
-    found = result("precision", words, capsys)
-    assert found["quality"] == {"skipped": "torch emulates bfloat16 here"}
-    assert set(found["speed"]) == {"step, batch 8", "matmul of 1024 squares"}
 
 
 def test_memory_stages_are_peaks_so_they_never_fall(prepared: Path, tmp_path: Path) -> None:
@@ -111,15 +75,6 @@ def test_flops_of_a_step_are_those_of_its_matmuls() -> None:
     per_row, per_pair = 2 * 256 * 2 + 2 * (256 * 256 + 256), 256 * 256
     # Two FLOPs each; the backward pass has two matmuls for each of the forward pass.
     assert step.step_flops(model, rows=10, pairs=15) == 3 * 2 * (10 * per_row + 15 * per_pair)
-
-
-def test_the_crossing_is_where_the_ratio_passes_one_for_good() -> None:
-    crossing = importlib.import_module("experts")._crossing
-    # From 0.9 at share 0.6 to 1.1 at 0.8: 1 in the middle.
-    assert crossing([0.4, 0.6, 0.8], [0.8, 0.9, 1.1]) == pytest.approx(0.7)
-    assert crossing([0.4, 0.6, 0.8], [1.02, 0.9, 1.1]) == pytest.approx(0.7)
-    assert crossing([0.4, 0.6], [1.1, 1.2]) == 0.4
-    assert crossing([0.4, 0.6], [0.8, 0.9]) is None
 
 
 def test_make_bench_runs_every_benchmark_but_the_server_and_the_large_data() -> None:
@@ -150,3 +105,13 @@ def test_a_catalogue_is_ranked_also_where_no_run_is_named(
     last = json.loads(capsys.readouterr().out.strip().rpartition("\n")[2])
     assert (end.value.code, last["failed"]) == (0, [])
     assert last["results"]["ranking"]["items"] == 40
+
+
+def test_rows_are_prepared_and_trained_on_from_disk_and_in_memory(tmp_path: Path) -> None:
+    streaming = importlib.import_module("streaming")
+    if not Path("/proc/self/status").is_file():
+        pytest.skip("the peak is read from /proc/self/status, which only Linux has")
+    streaming.make(tmp_path / "raw", 5000)
+    rows = [streaming.measure(stage, tmp_path)["rows"] for stage in streaming.STAGES]
+    assert rows[0] == 5000 > rows[1] > 0  # all, then those to train on
+    assert rows[1:] == [rows[1]] * 3

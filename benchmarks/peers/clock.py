@@ -30,6 +30,10 @@ class Rows(NamedTuple):
     users: int
     items: int
 
+    def sizes(self) -> dict[str, int]:
+        """Rows of the embedding tables."""
+        return {"user": self.users + 1, "item": self.items + 1}
+
 
 class Clock:
     """Ends the process, with one line of JSON on stdout, when enough steps are measured."""
@@ -68,20 +72,9 @@ class Clock:
         os._exit(0)
 
 
-def parse_options() -> argparse.Namespace:
-    """What compare.py tells every contender."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--data", help="prepared folder, for our own loop")
-    parser.add_argument("--rows", help="its training rows as .npz, for the others")
-    parser.add_argument("--out", help="folder for what a training leaves behind")
-    parser.add_argument("--experts", type=int)
-    parser.add_argument("--batch-size", type=int)
-    parser.add_argument("--full-batches", type=int, help="batches of an epoch that are whole")
-    parser.add_argument("--warm-up-steps", type=int)
-    parser.add_argument("--warm-up-seconds", type=float)
-    parser.add_argument("--steps", type=int, help="fewest steps to measure")
-    parser.add_argument("--seconds", type=float, help="fewest seconds to measure")
-    return parser.parse_args()
+def read_options() -> argparse.Namespace:
+    """What compare.py tells every contender: one JSON object."""
+    return argparse.Namespace(**json.loads(sys.argv[1]))
 
 
 def load_rows(path: str) -> Rows:

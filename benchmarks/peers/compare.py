@@ -1,7 +1,7 @@
 """Training examples/s of `recsys-moe fit` against other people's loops and a dense twin.
 
     make bench-peers [PEERS_ARGS="--quick"]
-    python benchmarks/peers/compare.py --contenders ours,twin     # without the peers installed
+    python benchmarks/peers/compare.py --contenders ours twin     # without the peers installed
 
 Every contender trains the paper's MovieLens shape (two embeddings of 128, E experts 256 -> 256,
 towers 256 -> 256 -> 1, two tasks, dropout 0.5, Adam, batch 512) on the same rows, each block in a
@@ -13,23 +13,29 @@ table for people, then one JSON line. Other work on the machine spoils it: each 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
+import math
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
-import torch
 
-HERE = Path(__file__).parent
-BATCH, RATINGS = 512, 1_000_209
+HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+
+import common  # noqa: E402
+from shape import BATCH, RATINGS, make_data  # noqa: E402
+
+from recsys_moe.data.columns import StoredColumns  # noqa: E402
+from recsys_moe.schema import Schema  # noqa: E402
+from recsys_moe.train.processes import spinning  # noqa: E402
+
 CONTENDERS = {
     "ours": "recsys-moe fit (moesart, k=2)",
     "rechub": "torch-rechub MMOE, MTLTrainer",
@@ -39,17 +45,22 @@ CONTENDERS = {
 PEERS = ("rechub", "deepctr")
 GOALS = {16: dict.fromkeys(("rechub", "deepctr", "twin"), 6.0)}
 GOALS |= {64: dict.fromkeys(PEERS, 20.0), 256: dict.fromkeys(PEERS, 60.0)}
-Rates = dict[str, list[float]]
 
 
-def main() -> None:
-    options = parse_arguments()
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parse(argv)
+    spinning.give_turn_back()  # importing common took it, and it is for `recsys-moe fit`
     with tempfile.TemporaryDirectory(prefix="peers-") as folder:
         scratch = Path(folder)
-        data = options.data or synthetic(scratch / "data", options.ratings)
-        full_batches = write_rows(data, scratch / "rows.npz") // BATCH
+        data = options.data or make_data(scratch / "data", options.ratings)
+        settings = {
+            "data": str(data), "rows": str(scratch / "rows.npz"), "out": str(scratch / "run"),
+            "full_batches": write_rows(data, scratch / "rows.npz") // BATCH,
+            "batch_size": BATCH, "steps": options.steps, "seconds": options.seconds,
+            "warm_up_steps": min(5, options.steps), "warm_up_seconds": min(2.0, options.seconds),
+        }  # fmt: skip
         blocks = [
-            measure(name, experts, round_, data, scratch, full_batches, options)
+            measure({"contender": name, "experts": experts, "round": round_ + 1}, settings, options)
             for experts in options.experts
             for round_ in range(options.rounds)
             for name in turned(options.contenders, round_)
@@ -57,11 +68,12 @@ def main() -> None:
     report(blocks, options)
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--experts", type=numbers, default=[16, 64, 256], metavar="16,64,256")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--contenders", type=names, default=list(CONTENDERS), metavar="A,B")
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = common.parser(__doc__, rounds=3, clock=False)
+    parser.add_argument("--experts", type=int, nargs="+", default=[16, 64, 256])
+    parser.add_argument(
+        "--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS)
+    )
     parser.add_argument("--data", type=Path, help="prepared folder; default: synthetic rows")
     parser.add_argument("--peers-python", type=Path, default=Path("build/peers-venv/bin/python"))
     parser.add_argument("--threads", type=int, default=2)
@@ -69,8 +81,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=20, help="fewest steps per block")
     parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for idleness")
     parser.add_argument("--ratings", type=int, default=RATINGS, help="size of the synthetic rows")
-    parser.add_argument("--quick", action="store_true", help="does it work? E=16, one short round")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     if options.quick:
         options.experts, options.rounds, options.seconds, options.steps = [16], 1, 0.2, 5
         options.patience = 0.0
@@ -79,42 +90,16 @@ def parse_arguments() -> argparse.Namespace:
     return options
 
 
-def numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
-
-
-def names(text: str) -> list[str]:
-    chosen = text.split(",")
-    unknown = [name for name in chosen if name not in CONTENDERS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(CONTENDERS)}")
-    return chosen
-
-
-def synthetic(out: Path, ratings: int) -> Path:
-    """Made-up rows of MovieLens-1M's size: 6,040 users, 3,706 items."""
-    size = ["--users", "6040", "--items", "3706", "--interactions", str(ratings)]
-    command = [sys.executable, "-m", "recsys_moe.cli", "prepare", "synthetic", "--out", str(out)]
-    subprocess.run([*command, *size], check=True, stdout=sys.stderr)
-    return out
-
-
 def write_rows(data: Path, path: Path) -> int:
     """The training rows of a prepared folder as arrays, for contenders without pyarrow. Counts."""
-    schema = json.loads((data / "schema.json").read_text(encoding="utf-8"))
-    kinds = [task["kind"] for task in schema["tasks"]]
+    schema = Schema.load(data)
+    kinds = [task.kind for task in schema.tasks]
     if kinds != ["binary", "regression"]:
         sys.exit(f"error: --data {data} must have a binary and a regression task, has {kinds}")
-    table = pq.read_table(data / "train")
-    user, item = (table[schema[part]["column"]].to_numpy() for part in ("user", "item"))
-    labels = [table[task["column"]].to_numpy() for task in schema["tasks"]]
-    np.savez(
-        path,
-        user=user.astype(np.int64),
-        item=item.astype(np.int64),
-        labels=np.stack(labels, 1).astype(np.float32),
-        sizes=[schema["user"]["size"], schema["item"]["size"]],
-    )
+    rows = StoredColumns(data, schema, "train").load()
+    user, item = (index.numpy().astype(np.int64) for index in (rows.user, rows.item))
+    sizes = [schema.user.size, schema.item.size]
+    np.savez(path, user=user, item=item, labels=rows.labels.numpy(), sizes=sizes)
     return len(user)
 
 
@@ -125,73 +110,48 @@ def turned(contenders: list[str], round_: int) -> list[str]:
 
 
 def measure(
-    name: str,
-    experts: int,
-    round_: int,
-    data: Path,
-    scratch: Path,
-    full_batches: int,
-    options: argparse.Namespace,
+    block: dict[str, Any], settings: dict[str, Any], options: argparse.Namespace
 ) -> dict[str, Any]:
     """One block: a fresh process that trains and times itself."""
-    settings = {
-        "--data": data, "--rows": scratch / "rows.npz", "--out": scratch / "run",
-        "--experts": experts, "--batch-size": BATCH, "--full-batches": full_batches,
-        "--warm-up-steps": min(5, options.steps), "--warm-up-seconds": min(2.0, options.seconds),
-        "--steps": options.steps, "--seconds": options.seconds,
-    }  # fmt: skip
+    name = block["contender"]
     python = options.peers_python if name in PEERS else sys.executable
-    words = [str(word) for pair in settings.items() for word in pair]
+    script = HERE / f"run_{'peer' if name in PEERS else name}.py"
+    threads = {"OMP_NUM_THREADS": str(options.threads)}
     wait_for_idleness(options.patience)
-    load, watch = load_average(), OtherWork()
+    watch = OtherWork()
     run = subprocess.run(
-        [str(python), str(HERE / f"run_{name}.py"), *words],
-        env=os.environ | {"OMP_NUM_THREADS": str(options.threads)},
+        [str(python), str(script), json.dumps(settings | block)],
+        env=spinning.undecided(dict(os.environ)) | threads,
         capture_output=True,
         text=True,
     )
-    others = watch.cpus()
-    block = result_of(run, name) | {"contender": name, "experts": experts, "round": round_ + 1}
-    rate = f"{block['examples_per_s']:9,.0f} examples/s, {block['steps']} steps"
-    noise = f"load {load}, others used {others} CPUs"
-    print(f"E={experts} round {round_ + 1} {name:8} {rate} ({noise})", file=sys.stderr)
-    return block | {"load_average": load, "cpus_of_others": others}
-
-
-def result_of(run: subprocess.CompletedProcess[str], name: str) -> dict[str, Any]:
-    """The last line of a contender; exits when it ended in any other way than its clock's."""
-    last = run.stdout.strip().rpartition("\n")[2]
-    if run.returncode != 0 or not last.startswith('{"examples_per_s"'):
-        sys.exit(f"error: {name} was not measured (exit {run.returncode}):\n{run.stderr[-2000:]}")
-    return dict(json.loads(last))
+    block |= {"cpus_of_others": watch.cpus(), **common.result_of(run, name)}
+    said = "E={experts} round {round} {contender} {examples_per_s:,.0f} examples/s, {steps} steps"
+    print(f"{said} (others used {{cpus_of_others}} CPUs)".format(**block), file=sys.stderr)
+    return block
 
 
 class OtherWork:
     """CPUs that processes other than ours and our finished children use, from /proc/stat."""
 
     def __init__(self) -> None:
-        self.start = time.perf_counter()
-        self.busy, self.own = self._now()
+        self.start, self.seconds = time.perf_counter(), self._now()
 
-    def cpus(self) -> float | None:
-        """Mean since the start; None where the system does not tell."""
-        busy, own = self._now()
-        if busy is None or self.busy is None:
-            return None
-        others = (busy - self.busy) - (own - self.own)
-        return round(max(others, 0.0) / (time.perf_counter() - self.start), 2)
+    def cpus(self) -> float:
+        """Mean since the start; NaN where the system does not tell."""
+        spent = max(self._now() - self.seconds, 0.0)
+        return round(spent / (time.perf_counter() - self.start), 2)
 
     @staticmethod
-    def _now() -> tuple[float | None, float]:
-        """CPU seconds of the whole machine (all but idle and waiting) and of ourselves."""
-        own = sum(os.times()[:4])
+    def _now() -> float:
+        """CPU seconds of the whole machine (all but idle and waiting) less our own."""
         try:
             words = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
         except OSError:
-            return None, own
+            return math.nan
         user, nice, system, _, _, irq, softirq, steal = map(int, words[1:9])
         ticks = user + nice + system + irq + softirq + steal
-        return ticks / os.sysconf("SC_CLK_TCK"), own
+        return ticks / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
 
 
 def wait_for_idleness(patience: float) -> None:
@@ -200,50 +160,50 @@ def wait_for_idleness(patience: float) -> None:
     while time.perf_counter() < end:
         watch = OtherWork()
         time.sleep(2)
-        if (watch.cpus() or 0.0) < 0.1:
+        if not watch.cpus() >= 0.1:
             return
 
 
-def load_average() -> float:
-    return round(os.getloadavg()[0], 2)
-
-
 def report(blocks: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    print(f"{'':30} {'E':>4} {'examples/s':>11} {'min - max':>17} {'ours is':>9} {'min - max':>15}")
-    summary = []
-    for experts in options.experts:
-        rates: Rates = {
-            name: [b["examples_per_s"] for b in of(blocks, name, experts)]
-            for name in options.contenders
-        }
-        summary += [line(name, experts, rates) for name in options.contenders]
+    summary = [
+        entry
+        for experts in options.experts
+        for entry in compared([b for b in blocks if b["experts"] == experts], experts)
+    ]
+    common.table(
+        ["contender", "E", "examples/s", "ours is, times", "goal", "met"], map(row, summary)
+    )
     facts = {
-        "benchmark": "peers", "batch": BATCH, "threads": options.threads, "cpus": os.cpu_count(),
-        "torch": torch.__version__, "date": datetime.date.today().isoformat(),
-        "rows": str(options.data.name if options.data else "synthetic"),
+        "batch": BATCH, "threads": options.threads,
+        "rows": options.data.name if options.data else "synthetic",
     }  # fmt: skip
-    print(json.dumps({**facts, "summary": summary, "blocks": blocks}))
+    common.report("peers", {**facts, "summary": summary, "blocks": blocks})
 
 
-def of(blocks: list[dict[str, Any]], name: str, experts: int) -> list[dict[str, Any]]:
-    """A contender's blocks in the order of the rounds."""
-    return [b for b in blocks if b["contender"] == name and b["experts"] == experts]
+def compared(blocks: list[dict[str, Any]], experts: int) -> list[dict[str, Any]]:
+    """What each contender reached. Ratios are taken within a round, then their median."""
+    rates: common.Times = {}
+    for block in sorted(blocks, key=lambda block: block["round"]):
+        rates.setdefault(block["contender"], []).append(block["examples_per_s"])
+    found = []
+    for name in sorted(rates, key=list(CONTENDERS).index):
+        entry = {"contender": name, "experts": experts, "examples_per_s": rates[name]}
+        if name != "ours" and "ours" in rates:
+            entry["ratio"] = times = common.ratio(rates, "ours", name)
+            entry["goal"] = goal = GOALS.get(experts, {}).get(name)
+            entry["met"] = goal and times.median >= goal
+        found.append(entry)
+    return found
 
 
-def line(name: str, experts: int, rates: Rates) -> dict[str, Any]:
-    """Print one line of the table. Ratios are taken within a round, then their median."""
-    own = rates[name]
-    shown = f"{statistics.median(own):11,.0f} {f'{min(own):,.0f} - {max(own):,.0f}':>17}"
-    entry: dict[str, Any] = {"contender": name, "experts": experts, "examples_per_s": own}
-    if name != "ours" and "ours" in rates:
-        ratios = [a / b for a, b in zip(rates["ours"], own, strict=True)]
-        middle, goal = statistics.median(ratios), GOALS.get(experts, {}).get(name)
-        verdict = "" if goal is None else f"  goal {goal:g}x: {'yes' if middle >= goal else 'no'}"
-        spread = f"{min(ratios):.1f}x - {max(ratios):.1f}x"
-        shown += f" {f'{middle:.1f}x':>9} {spread:>15}{verdict}"
-        entry |= {"ratios": ratios, "median_ratio": middle, "goal": goal}
-    print(f"{CONTENDERS[name]:30} {experts:4} {shown}")
-    return entry
+def row(entry: dict[str, Any]) -> list[str]:
+    """Of the table."""
+    goal, rates = entry.get("goal"), common.spread(entry["examples_per_s"])
+    return [
+        CONTENDERS[entry["contender"]], str(entry["experts"]), f"{rates:,.0f}",
+        f"{entry['ratio']:.1f}" if "ratio" in entry else "",
+        f">= {goal:g}" if goal else "", ("yes" if entry["met"] else "no") if goal else "",
+    ]  # fmt: skip
 
 
 if __name__ == "__main__":

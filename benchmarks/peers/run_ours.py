@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from pathlib import Path
 
-from clock import Clock, parse_options
+from clock import Clock, read_options
 
 from recsys_moe import cli
 from recsys_moe.train.processes import spinning
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 
 def main() -> None:
-    options = parse_options()
+    options = read_options()
     clock, command_line = Clock(options), cli.app
 
     def watched() -> None:
         spinning.spin_long_if_alone()  # as fit, which would come too late: this loads torch
-        add_callback(clock)
-        command_line()
+        from lightning.pytorch.callbacks import LambdaCallback
+        from watching import watched_by
+
+        with watched_by(LambdaCallback(on_train_batch_start=clock.tick)):
+            command_line()
 
     # main() sets the process up first, before anything loads torch; so must we.
     cli.app = watched  # type: ignore[assignment]
@@ -27,20 +32,6 @@ def main() -> None:
     size = ["--batch-size", str(options.batch_size), "--max-epochs", "1", "--overwrite"]
     sys.argv = ["recsys-moe", "fit", "--config", "movielens_1m", *words, *size]
     cli.main()
-
-
-def add_callback(clock: Clock) -> None:
-    """Give every Trainer one more callback: fit() takes none."""
-    import lightning
-    from lightning.pytorch.callbacks import LambdaCallback
-
-    create = lightning.Trainer.__init__
-
-    def watched(self: lightning.Trainer, *, callbacks: list[Any], **settings: Any) -> None:
-        ticking = LambdaCallback(on_train_batch_start=clock.tick)
-        create(self, callbacks=[*callbacks, ticking], **settings)
-
-    lightning.Trainer.__init__ = watched
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from recsys_moe.model.experts import Experts
 CPU_BLOCK, GPU_BLOCK = 32, 2048
 """What one more batched matmul costs, in pairs that could be computed meanwhile.
 
-For experts of 256 x 256; smaller ones compute more. On a CPU by trial, see benchmarks/experts.py
+For experts of 256 x 256; smaller ones compute more. On a CPU by trial, see benchmarks/HISTORY.md
 for what comes of it; on a GPU estimated from the time of a launch, not measured.
 """
 WORTH = 1.2
