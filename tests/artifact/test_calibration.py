@@ -172,12 +172,3 @@ def test_bins_too_close_to_tell_apart_share_a_knot() -> None:
     # 100 rows: 2 bins, 0.005 < MIN_GAP apart. Pooled: 50 of 100, log((50 + 1) / (50 + 1)) = 0.
     assert fit is not None
     assert fit.logits == pytest.approx((0.0025,)) and fit.targets == pytest.approx((0.0,))
-
-
-def test_a_calibration_makes_its_tensors_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    fit = Calibration((-1.0, 0.0, 2.0), (-2.0, 1.0, 2.0), rows=9)
-    first = fit.apply(torch.tensor([0.5]))
-    monkeypatch.delattr(Calibration, "_new_knots")
-    assert torch.equal(fit.apply(torch.tensor([0.5])), first)
-    with pytest.raises(AttributeError):
-        fit.apply(torch.tensor([0.5], dtype=torch.float64))  # another type: others
