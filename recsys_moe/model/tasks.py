@@ -97,7 +97,12 @@ def mean_loss(
 
 
 def mean_disagreement(
-    kind: TaskKind, first_B: Tensor, second_B: Tensor, labels_B: Tensor, count: Tensor | None = None
+    kind: TaskKind,
+    first_B: Tensor,
+    second_B: Tensor,
+    labels_B: Tensor,
+    *,
+    count: Tensor | None = None,
 ) -> Tensor:
     """Mean over the labelled rows of how far two logits of a row disagree; 0 if there are none.
 

@@ -86,13 +86,15 @@ class MoesartRouter(GatedRouter):
             noise_BE = self._uniform(probs_BE.shape, probs_BE)
             drawn = sample_gumbel(probs_BE.detach(), noise_BE, config.k)
             adjusted_B = (self._uniform((len(probs_BE),), probs_BE) * drawn[1].sum(-1)).long()
-            return distinct_weights(log_probs_BE, *drawn, adjusted_B, config.strategy)
+            return distinct_weights(log_probs_BE, *drawn, adjusted_B, strategy=config.strategy)
         with torch.no_grad():
             uniforms_KB = self._uniform((config.k, len(probs_BE)), probs_BE)
             counts_BE = sample_sequential(probs_BE, uniforms_KB, config.replacement)
             noise_BE = self._uniform(probs_BE.shape, probs_BE)
             adjusted_B = noise_BE.masked_fill(counts_BE == 0, -1.0).argmax(-1)
-        weights_BE = sampled_weights(log_probs_BE, counts_BE, adjusted_B, config.k, config.strategy)
+        weights_BE = sampled_weights(
+            log_probs_BE, counts_BE, adjusted_B, k=config.k, strategy=config.strategy
+        )
         return weights_BE, counts_BE > 0
 
     def _uniform(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
@@ -105,6 +107,7 @@ def distinct_weights(
     drawn_BK: Tensor,
     possible_BK: Tensor,
     adjusted_B: Tensor,
+    *,
     strategy: Strategy,
 ) -> tuple[Tensor, Tensor]:
     """`sampled_weights` of distinct draws and their mask (B, E), computed on (B, K) only.
@@ -113,14 +116,16 @@ def distinct_weights(
     logit eq. (3) leaves uncorrected. Nothing here is drawn twice, so r = 1 and log r = 0.
     """
     k, drawn_log_probs_BK = drawn_BK.shape[-1], log_probs_BE.gather(-1, drawn_BK)
-    weights_BK = sampled_weights(drawn_log_probs_BK, possible_BK.long(), adjusted_B, k, strategy)
+    weights_BK = sampled_weights(
+        drawn_log_probs_BK, possible_BK.long(), adjusted_B, k=k, strategy=strategy
+    )
     weights_BE = torch.zeros_like(log_probs_BE).scatter(-1, drawn_BK, weights_BK)
     selected_BE = torch.zeros_like(log_probs_BE, dtype=torch.bool)
     return weights_BE, selected_BE.scatter_(-1, drawn_BK, possible_BK)
 
 
 def sampled_weights(
-    log_probs_BE: Tensor, counts_BE: Tensor, adjusted_B: Tensor, k: int, strategy: Strategy
+    log_probs_BE: Tensor, counts_BE: Tensor, adjusted_B: Tensor, *, k: int, strategy: Strategy
 ) -> Tensor:
     """Weights over the drawn experts, (B, E), rows sum to 1, exactly 0 where not drawn.
 

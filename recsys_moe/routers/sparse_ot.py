@@ -56,12 +56,14 @@ class SparseOTRouter(GatedRouter):
     def _support(self, similarity_BE: Tensor) -> Tensor:
         """bool (B, E): where the plan of this group is positive; 1..k per row."""
         config = self.config
-        price_E = dual_prices(similarity_BE, config.k, config.gamma, config.steps, config.step_size)
+        price_E = dual_prices(
+            similarity_BE, config.k, config.gamma, steps=config.steps, step_size=config.step_size
+        )
         return sparse_projection((similarity_BE + price_E) / config.gamma, config.k)[1]
 
 
 def dual_prices(
-    similarity_BE: Tensor, k: int, gamma: float, steps: int, step_size: float
+    similarity_BE: Tensor, k: int, gamma: float, *, steps: int, step_size: float
 ) -> Tensor:
     """Prices (E,) after ascending the semi-dual with Adam, from 0.
 

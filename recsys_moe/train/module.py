@@ -130,12 +130,11 @@ class RecModule(lightning.LightningModule):
     ) -> Tensor:
         """Of two passes: sum over tasks of task weight x the router's `consistency` x mean."""
         logits = first.logits_BT.unbind(1), second.logits_BT.unbind(1)
-        columns = zip(*logits, labels_BT.unbind(1), counts.labelled_T, strict=True)
+        columns = zip(*logits, labels_BT.unbind(1), strict=True)
+        parts = (self.schema.tasks, self.weights, self.model.routers, columns, counts.labelled_T)
         per_task = [
-            weight * router.consistency * mean_disagreement(task.kind, *column)
-            for task, weight, router, column in zip(
-                self.schema.tasks, self.weights, self.model.routers, columns, strict=True
-            )
+            weight * router.consistency * mean_disagreement(task.kind, *column, count=count)
+            for task, weight, router, column, count in zip(*parts, strict=True)
         ]
         return torch.stack(per_task).sum()
 

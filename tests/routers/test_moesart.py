@@ -33,7 +33,7 @@ NONE = [0.0, 0, 0, 0]
 def weigh(o_E: Tensor, r: list[int], k: int, strategy: str, z: int = 0) -> Tensor:
     counts = torch.tensor([r])
     adjusted = torch.tensor([z])
-    return sampled_weights(o_E.log_softmax(-1)[None], counts, adjusted, k, strategy)[0]
+    return sampled_weights(o_E.log_softmax(-1)[None], counts, adjusted, k=k, strategy=strategy)[0]
 
 
 def gradient(r: list[int], k: int, strategy: str, z: int = 0) -> Tensor:
@@ -196,10 +196,10 @@ def test_weights_of_distinct_draws_equal_the_general_ones_with_gradients(
     drawn, possible = sample_gumbel(log_probs.exp().detach(), noise, k)
     assert possible[0].sum() == min(k, 2)
     column = (torch.rand(9, generator=g) * possible.sum(-1)).long()
-    weights, selected = distinct_weights(log_probs, drawn, possible, column, strategy)
+    weights, selected = distinct_weights(log_probs, drawn, possible, column, strategy=strategy)
     counts = torch.zeros(9, 6, dtype=torch.long).scatter(-1, drawn, possible.long())
     adjusted = drawn.gather(-1, column[:, None])[:, 0]
-    expected = sampled_weights(log_probs, counts, adjusted, k, strategy)
+    expected = sampled_weights(log_probs, counts, adjusted, k=k, strategy=strategy)
     torch.testing.assert_close(weights, expected)
     assert torch.equal(selected, counts > 0)
     probe = torch.randn(9, 6, generator=g, dtype=torch.float64)

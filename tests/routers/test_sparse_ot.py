@@ -98,7 +98,7 @@ def test_golden_plan_with_fixed_prices() -> None:
 def test_the_first_step_moves_every_price_by_the_step_size_towards_balance() -> None:
     """Adam's first step is step_size * sign(gradient) wherever the gradient is not 0."""
     similarity_BE = torch.tensor([[0.7, 0.2, 0.1], [0.6, 0.3, 0.1]], dtype=torch.float64)
-    price_E = dual_prices(similarity_BE, 2, 1.0, 1, 0.01)
+    price_E = dual_prices(similarity_BE, 2, 1.0, steps=1, step_size=0.01)
     # plan: [.75, .25, 0], [.65, .35, 0]; means .7, .3, 0 against 1/3 each
     assert price_E.tolist() == pytest.approx([-0.01, 0.01, 0.01], abs=1e-6)
 
@@ -113,14 +113,16 @@ def test_the_steps_are_those_of_torchs_adam(gamma: float) -> None:
         plan_BE, _ = sparse_projection((similarity_BE + price_E.detach()) / gamma, 2)
         price_E.grad = plan_BE.mean(0) - 1 / 5  # Adam descends
         adam.step()
-    torch.testing.assert_close(dual_prices(similarity_BE, 2, gamma, 20, 0.01), price_E.detach())
+    torch.testing.assert_close(
+        dual_prices(similarity_BE, 2, gamma, steps=20, step_size=0.01), price_E.detach()
+    )
 
 
 def test_the_prices_balance_the_load() -> None:
     similarity_BE = (rows(256, 8) + torch.linspace(0, 1, 8)).softmax(1)
 
     def uneven(steps: int) -> float:
-        price_E = dual_prices(similarity_BE, 2, 1.0, steps, 0.01)
+        price_E = dual_prices(similarity_BE, 2, 1.0, steps=steps, step_size=0.01)
         return float(sparse_projection(similarity_BE + price_E, 2)[0].mean(0).std())
 
     assert uneven(20) < 0.5 * uneven(0)

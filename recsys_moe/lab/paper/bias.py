@@ -78,7 +78,7 @@ def expected_weights(g_E: Tensor, k: int, strategy: Strategy, replacement: bool)
             probabilities.append(probability / len(candidates))
     log_g_NE = g_E.log().expand(len(counts), -1)
     weights_NE = sampled_weights(
-        log_g_NE, torch.tensor(counts), torch.tensor(adjusted), k, strategy
+        log_g_NE, torch.tensor(counts), torch.tensor(adjusted), k=k, strategy=strategy
     )
     return torch.tensor(probabilities, dtype=g_E.dtype) @ weights_NE
 
