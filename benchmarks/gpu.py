@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     shapes = itertools.product(options.batch_size, ("fp32", "bf16"))
     found = [row for shape in shapes for row in compare(options, *shape)]
-    columns = {name: f"{{{name}}}" for name in ("batch_size", "precision", "way")}
+    columns = {"batch": "{batch_size}", "precision": "{precision}", "way": "{way}"}
     columns |= {"examples/s": "{rate}", "kernels per step": "{started}"}
     common.table(columns, [
         {**row, "rate": row.get("failed") or f"{row['examples_per_s']:,.0f}",
