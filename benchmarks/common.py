@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ import torch  # noqa: E402
 ROOT = Path(__file__).resolve().parents[1]
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 WARM_UP = 5
+MET = {True: "yes", False: "no"}
 STATUS = Path("/proc/self/status")
 Call = Callable[[], object]
 Times = dict[str, list[float]]
@@ -114,9 +115,9 @@ def total(times: Times, *names: str) -> list[float]:
     return [sum(parts) for parts in zip(*(times[name] for name in names), strict=True)]
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print Markdown with aligned columns."""
-    lines = [list(header), *(list(row) for row in rows)]
+def table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print Markdown with aligned columns: of each its heading and how `str.format` fills it."""
+    lines = [list(columns), *([cell.format(**row) for cell in columns.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
     for line in lines:
@@ -124,20 +125,19 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print()
 
 
+def named(found: Mapping[Any, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows for a table from what was found per name."""
+    return [{"name": name, **row} for name, row in found.items()]
+
+
 def target(what: str, value: float, most: float, unit: str = "") -> dict[str, Any]:
     """One line of the table of targets: `value` should be at most `most`."""
     return {"what": what, "value": value, "most": most, "unit": unit, "met": value <= most}
 
 
-def print_targets(targets: Sequence[dict[str, Any]]) -> None:
-    table(
-        ["what", "measured", "target", "met"],
-        [
-            [t["what"], f"{t['value']:.3g}{t['unit']}", f"<= {t['most']:g}{t['unit']}",
-             "yes" if t["met"] else "no"]
-            for t in targets
-        ],
-    )  # fmt: skip
+def print_targets(targets: Iterable[Mapping[str, Any]]) -> None:
+    columns = {"what": "{what}", "measured": "{value:.3g}{unit}", "target": "<= {most:g}{unit}"}
+    table({**columns, "met": "{met}"}, [{**t, "met": MET[t["met"]]} for t in targets])
 
 
 def report(name: str, numbers: dict[str, Any], targets: Sequence[dict[str, Any]] = ()) -> None:
@@ -145,6 +145,13 @@ def report(name: str, numbers: dict[str, Any], targets: Sequence[dict[str, Any]]
     if targets:
         print_targets(targets)
     print(json.dumps({"benchmark": name, **facts(), **numbers, "targets": list(targets)}))
+
+
+def has_peaks(name: str) -> bool:
+    """Does this system tell the peak of a process's memory? Else the benchmark is skipped."""
+    if not STATUS.is_file():
+        skip(name, "the peak is read from /proc, which this system does not have")
+    return STATUS.is_file()
 
 
 def skip(name: str, reason: str) -> None:
@@ -161,20 +168,21 @@ def result_of(run: subprocess.CompletedProcess[str], name: str) -> dict[str, Any
     return dict(json.loads(last))
 
 
-def measured(name: str, words: Sequence[object], **environment: str) -> dict[str, Any]:
-    """`result_of` a fresh Python process of this checkout with these arguments.
+def measured(name: str, words: Sequence[object], **variables: str) -> dict[str, Any]:
+    """`result_of` a fresh Python process of this checkout with these arguments."""
+    command, env = [sys.executable, *map(str, words)], environment(**variables)
+    return result_of(subprocess.run(command, capture_output=True, text=True, env=env), name)
 
-    It decides for itself how long its idle threads spin.
-    """
+
+def environment(**variables: str) -> dict[str, str]:
+    """Of a process of this checkout, which decides for itself how long its idle threads spin."""
     paths = os.pathsep.join(path for path in sys.path if path)
-    variables = spinning.undecided(dict(os.environ)) | {"PYTHONPATH": paths, **environment}
-    command = [sys.executable, *map(str, words)]
-    return result_of(subprocess.run(command, capture_output=True, text=True, env=variables), name)
+    return spinning.undecided(dict(os.environ)) | {"PYTHONPATH": paths} | variables
 
 
-def resident(key: str) -> float:
-    """MB (10**6 bytes) of this process: now (VmRSS) or at its peak (VmHWM). Linux only."""
-    lines = STATUS.read_text(encoding="ascii").splitlines()
+def resident(key: str, pid: int | str = "self") -> float:
+    """MB (10**6 bytes) of a process: now (VmRSS) or at its peak (VmHWM). Linux only."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     kilobytes = next(line.split()[1] for line in lines if line.startswith(f"{key}:"))
     return int(kilobytes) * 1024 / 1e6
 

@@ -36,14 +36,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         found = [
             compare(rows, drawn, options) for rows in options.rows for drawn in ("zipf", "uniform")
         ]
-    common.table(
-        ["rows", "drawn", "dense, ms", "lazy, ms", "dense / lazy", "flush, ms"],
-        [
-            [f"{one['rows']}", one["drawn"], f"{one['dense']:.2f}", f"{one['lazy']:.2f}",
-             f"{one['ratio']:.2f}", f"{one['flush']:.1f}"]
-            for one in found
-        ],
-    )  # fmt: skip
+    columns = {
+        "rows": "{rows}", "drawn": "{drawn}", "dense, ms": "{dense:.2f}", "lazy, ms": "{lazy:.2f}",
+        "dense / lazy": "{ratio:.2f}", "flush, ms": "{flush:.1f}",
+    }  # fmt: skip
+    common.table(columns, found)
     common.report("embeddings", {"dim": DIM, "batch": options.batch, "results": found})
 
 

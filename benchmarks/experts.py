@@ -54,11 +54,8 @@ def by_experts(options: Any) -> dict[int, dict[str, Any]]:
                  "ratio": common.ratio(times, e, first)}
         for e, step in steps.items()
     }  # fmt: skip
-    common.table(
-        ["E", "pairs", "forward + backward, ms", f"to E={first}"],
-        [[f"{e}", f"{one['pairs']}", f"{one['ms']:.1f}", f"{one['ratio']:.2f}"]
-         for e, one in found.items()],
-    )  # fmt: skip
+    columns = {"E": "{name}", "pairs": "{pairs}", "forward + backward, ms": "{ms:.1f}"}
+    common.table({**columns, f"to E={first}": "{ratio:.2f}"}, common.named(found))
     return found
 
 
@@ -73,11 +70,12 @@ def by_k(options: Any) -> dict[int, dict[str, Any]]:
             "auto": common.ratio(times, f"{k} auto", f"{k} dense")}
         for k in options.k
     }  # fmt: skip
-    common.table(
-        ["k", "pairs", *(f"{way}, ms" for way in WAYS), "sparse / dense", "auto / dense"],
-        [[f"{k}", f"{one['share']:.0%}", *(f"{ms:.1f}" for ms in one["ms"].values()),
-          f"{one['sparse']:.2f}", f"{one['auto']:.2f}"] for k, one in found.items()],
-    )  # fmt: skip
+    columns = {
+        "k": "{name}", "pairs": "{share:.0%}",
+        **{f"{way}, ms": f"{{ms[{way}]:.1f}}" for way in WAYS},
+        "sparse / dense": "{sparse:.2f}", "auto / dense": "{auto:.2f}",
+    }  # fmt: skip
+    common.table(columns, common.named(found))
     print(f"moe.DENSE_FROM is {moe.DENSE_FROM}\n")
     return found
 

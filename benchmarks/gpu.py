@@ -10,6 +10,7 @@ torch or device cannot take is reported with its reason. Without a CUDA device i
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -36,20 +37,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.device == "cuda" and not torch.cuda.is_available():
         common.skip("gpu", f"torch {torch.__version__} sees no CUDA device")
         return
-    found = [
-        row
-        for batch_size in options.batch_size
-        for precision in ("fp32", "bf16")
-        for row in compare(options, batch_size, precision)
-    ]
-    common.table(
-        ["batch", "precision", "way", "examples/s", "kernels per step"],
-        [
-            [f"{row['batch_size']}", row["precision"], row["way"],
-             row.get("failed") or f"{row['examples_per_s']:,.0f}", f"{row.get('kernels') or ''}"]
-            for row in found
-        ],
-    )  # fmt: skip
+    shapes = itertools.product(options.batch_size, ("fp32", "bf16"))
+    found = [row for shape in shapes for row in compare(options, *shape)]
+    columns = {"batch": "{batch_size}", "precision": "{precision}", "way": "{way}"}
+    columns |= {"examples/s": "{rate}", "kernels per step": "{started}"}
+    common.table(columns, [
+        {**row, "rate": row.get("failed") or f"{row['examples_per_s']:,.0f}",
+         "started": row.get("kernels") or ""}
+        for row in found
+    ])  # fmt: skip
     name = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     common.report("gpu", {"device": name, "results": found})
 
@@ -77,11 +73,9 @@ def compare(options: Any, batch_size: int, precision: str) -> list[dict[str, Any
 
 def prepare(step: Step, way: str) -> common.Call:
     """The step as it is run, after a first run that pays for compiling or capturing."""
-    call: common.Call = step.whole
     if way.endswith("compiled"):
         step.model.compile()
-    if way.endswith("CUDA graph"):
-        call = captured(step)
+    call = captured(step) if way.endswith("CUDA graph") else step.whole
     call()
     common.synchronise()
     return call

@@ -103,10 +103,8 @@ def show(times: common.Times) -> None:
         name: {"ms": common.spread(ms), "share": common.ratio(times, name, "fit")}
         for name, ms in times.items()
     }
-    common.table(
-        ["loop", "ms per step: median (p10 - p90)", "share of fit"],
-        [[name, f"{one['ms']:.2f}", f"{one['share']:.1%}"] for name, one in found.items()],
-    )
+    columns = {"loop": "{name}", "ms per step: median (p10 - p90)": "{ms:.2f}"}
+    common.table({**columns, "share of fit": "{share:.1%}"}, common.named(found))
     share = 100 * found["difference"]["share"].median
     targets = [common.target("Lightning's share of the loop", share, 5, "%")]
     progress = "bar" if sys.stderr.isatty() else "lines"

@@ -38,18 +38,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.measure:
         print(json.dumps(measure(options.data, options.measure, options.epochs)))
         return
-    if not common.STATUS.is_file():
-        common.skip("memory", "the peak is read from /proc, which this system does not have")
+    if not common.has_peaks("memory"):
         return
     ratings = 60_000 if options.quick else options.ratings
     with tempfile.TemporaryDirectory(prefix="memory-") as scratch:
         data = options.data or shape.make_data(Path(scratch) / "data", ratings)
         words = [__file__, "--data", data, "--epochs", options.epochs, "--measure"]
-        runs = [
-            common.measured("fit", [*words, Path(scratch) / f"run{i}"])
-            for i in range(options.rounds)
-        ]
-    show(runs)
+        outs = [Path(scratch) / f"run{i}" for i in range(options.rounds)]
+        show([common.measured("fit", [*words, out]) for out in outs])
 
 
 def measure(data: Path, out: Path, epochs: int) -> dict[str, float]:
@@ -74,11 +70,9 @@ def measure(data: Path, out: Path, epochs: int) -> dict[str, float]:
 def show(runs: list[dict[str, Any]]) -> None:
     found = {stage: common.spread([run[stage] for run in runs]).median for stage in STAGES}
     base = found["libraries"]
-    common.table(
-        ["peak until the end of", "MB", "MB beyond the libraries"],
-        [[text, f"{found[stage]:.0f}", f"{found[stage] - base:.0f}"]
-         for stage, text in STAGES.items()],
-    )  # fmt: skip
+    columns = {"peak until the end of": "{text}", "MB": "{mb:.0f}"}
+    rows = [{"text": STAGES[at], "mb": mb, "beyond": mb - base} for at, mb in found.items()]
+    common.table({**columns, "MB beyond the libraries": "{beyond:.0f}"}, rows)
     beyond = found["fit"] - base
     targets = [common.target("peak of fit beyond the libraries", beyond, 400, " MB")]
     common.report("memory", {"mb": found, "beyond_mb": beyond, "runs": runs}, targets)

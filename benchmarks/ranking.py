@@ -1,19 +1,16 @@
 """What splitting the first layers gains: the watch logits of a whole catalogue, per user.
 
-    python benchmarks/ranking.py RUN [--repeats N] [--users N] [--clock wall|cpu]
+    python benchmarks/ranking.py RUN [--rounds N] [--users N] [--clock wall|cpu]
 
-Rivals take turns within one run: the definition with every expert (naive_moe), our dense batched
-matmul, the k-sparse forward without the split, and the split. All see the same users, and the
-largest difference from the definition is printed. Then a table for people and one JSON line.
-`--clock cpu` counts processor time, which a busy machine disturbs less (use one thread).
+In turn, for one user and once for many: the definition with every expert (naive_moe), our dense
+batched matmul, the k-sparse forward without the split, and the split. All see the same users, and
+the largest difference from the definition is printed. `--clock cpu` counts processor time, which a
+busy machine disturbs less (use one thread).
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import common
@@ -25,27 +22,21 @@ from recsys_moe.inference.pair_scores import Draws
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.model.moe import naive_moe
 
-WARM_UP = 3
 TASK = 0
 Rival = Callable[[Tensor], Tensor]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", help="Run or model folder.")
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--users", type=int, default=100, help="Users in the call with many.")
-    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
-    options = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = common.parser(__doc__, rounds=20)
+    parser.add_argument("run", help="run or model folder")
+    parser.add_argument("--users", type=int, default=100, help="users in the call with many")
+    options = common.parse(parser, argv)
     predictor = Predictor.load(options.run)
-    clock = time.perf_counter if options.clock == "wall" else time.process_time
-    results = {}
-    for users, repeats in ((1, options.repeats), (options.users, 1)):
-        warm_up = WARM_UP if users == 1 else 1
-        ways = {"repeats": repeats, "warm_up": warm_up, "clock": clock}
-        times, error = timed(rivals(predictor), predictor, users, **ways)
-        results[users] = report(times, users, error)
-    share = 1 / results[1]["naive"]["ratio"]
+    results = {
+        users: compare(predictor, users, rounds, options.clock)
+        for users, rounds in ((1, options.rounds), (options.users, 1))
+    }
+    share = 1 / results[1]["naive"]["ratio"].median
     numbers = {"items": predictor.items.feature.size, "clock": options.clock, "users": results}
     target = common.target("split over naive, one user", share, 1 / 20, "x")
     common.report("ranking", numbers, [target])
@@ -82,42 +73,30 @@ def rivals(predictor: Predictor) -> dict[str, Rival]:
     }
 
 
-def timed(
-    fns: dict[str, Rival],
-    predictor: Predictor,
-    users: int,
-    *,
-    repeats: int,
-    warm_up: int,
-    clock: Callable[[], float],
-) -> tuple[dict[str, list[float]], float]:
-    """Milliseconds per rival and repeat, and the largest error of the split."""
+def compare(predictor: Predictor, users: int, rounds: int, clock: str) -> dict[str, Any]:
+    """Prints a table; milliseconds, ratios to the split and the largest error of the split."""
+    sizes = (rounds + common.WARM_UP, users)
     generator = torch.Generator().manual_seed(0)
-    times: dict[str, list[float]] = {name: [] for name in fns}
-    error = 0.0
-    for repeat in range(warm_up + repeats):
-        user_U = torch.randint(predictor.users.feature.size, (users,), generator=generator)
-        logits = {}
-        for name, rival in fns.items():
-            start = clock()
-            logits[name] = rival(user_U)
-            if repeat >= warm_up:
-                times[name].append(1e3 * (clock() - start))
-        error = max(error, float((logits["split"] - logits["naive"]).abs().max()))
-    return times, error
+    user_RU = torch.randint(predictor.users.feature.size, sizes, generator=generator)
+    logits: dict[str, list[Tensor]] = {}
 
+    def call(name: str, rival: Rival) -> common.Call:
+        mine = logits.setdefault(name, [])
+        return lambda: mine.append(rival(user_RU[len(mine)]))
 
-def report(times: dict[str, list[float]], users: int, error: float) -> dict[str, Any]:
-    """Print the table of one number of users; the same as a mapping."""
-    print(f"{users} user(s)    median ms      min      max   x split   (largest error {error:.1e})")
-    summary: dict[str, Any] = {"error": error}
-    for name, values in times.items():
-        pairs = zip(values, times["split"], strict=True)
-        ratio = statistics.median(value / split for value, split in pairs)
-        median = statistics.median(values)
-        print(f"{name:12} {median:10.1f} {min(values):8.1f} {max(values):8.1f} {ratio:9.1f}")
-        summary[name] = {"median_ms": median, "min_ms": min(values), "ratio": ratio}
-    return summary
+    calls = {name: call(name, rival) for name, rival in rivals(predictor).items()}
+    times = common.in_turn(calls, rounds, clock)
+    found: dict[str, Any] = {
+        name: {"ms": common.spread(ms), "ratio": common.ratio(times, name, "split")}
+        for name, ms in times.items()
+    }
+    columns = {f"{users} user(s)": "{name}", "ms: median (p10 - p90)": "{ms:.1f}"}
+    columns["x split"] = "{ratio.median:.1f}"
+    common.table(columns, common.named(found))
+    pairs = zip(logits["split"], logits["naive"], strict=True)
+    error = max(float((split - naive).abs().max()) for split, naive in pairs)
+    print(f"largest error of the split: {error:.1e}\n")
+    return {"error": error, **found}
 
 
 if __name__ == "__main__":

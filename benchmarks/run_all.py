@@ -59,10 +59,8 @@ def made_run(scratch: Path) -> Path | None:
 
 def arguments(script: str, options: argparse.Namespace) -> list[str]:
     """What a script is called with."""
-    if script == "ranking":
-        repeats = ["--users", "20", *(["--repeats", "2"] if options.quick else [])]
-        return [str(options.run), *repeats]
     words = {
+        "ranking": [str(options.run), "--users", "20"],
         "loop": ["--data", str(options.data)],
         "memory": ["--data", str(options.data)],
         "embeddings": ["--rows", "10000", "100000"],  # its table of a million takes minutes

@@ -4,7 +4,7 @@
 
 Needs wrk on the PATH. Server, echo and wrk share the machine; each round measures the echo and the
 service in turn, so the ratios travel between machines and the milliseconds do not. Both run in the
-same uvicorn with the same loop and parser. A table, then one JSON line. `soak.py` runs for minutes.
+same uvicorn with the same loop and parser. `soak.py` runs for minutes.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
+
+import common
 
 ECHO = """
 from fastapi import FastAPI
@@ -43,7 +45,13 @@ SCRIPT = """
 wrk.method = "POST"; wrk.headers["Content-Type"] = "application/json"
 local n = 0
 request = function() n = n % 6000 + 1; return wrk.format(nil, nil, nil, BODY) end
+done = function(all, us)
+    local e = all.errors
+    print(all.requests, us:percentile(50) / 1e3, us:percentile(99) / 1e3,
+          e.connect + e.read + e.write + e.status + e.timeout)
+end
 """
+"""For wrk. Its last line: requests, the latency's quantiles in ms, errors."""
 PAIR = """'{"users":[' .. n .. '],"items":[' .. n % 3000 + 1 .. ']}'"""
 HUNDRED = json.dumps({"users": list(range(1, 101)), "items": list(range(1, 101))})
 CASES = {
@@ -53,34 +61,44 @@ CASES = {
     "predict, 100 rows": ("predict", f"'{HUNDRED}'"),
     "recommend, k=10": ("recommend", """'{"users":[' .. n .. '],"k":10}'"""),
 }
-MILLISECONDS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
-Measured = dict[str, float]
+COLUMNS = {
+    "clients": "{clients}", "case": "{case}", "requests/s": "{rate:.0f}",
+    "p50, ms": "{p50.median:.1f}", "p99, ms": "{p99.median:.1f}",
+    "CPU per request, us": "{cpu_us.median:.0f}", "errors": "{errors:.0f}", "of echo": "{of_echo}",
+}  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = common.parser(__doc__, rounds=3, clock=False)
     parser.add_argument("run", type=Path)
     parser.add_argument("--seconds", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 32, 256])
-    options = parser.parse_args()
+    options = common.parse(parser, argv)
     if not shutil.which("wrk"):
         sys.exit("wrk is not on the PATH; on Debian: apt-get install wrk")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (folder / "echo.py").write_text(ECHO)
-        server = ["recsys_moe.cli", "serve", str(options.run.resolve()), "--port", "8771"]
-        serving = started(stack, [*server, "--watch", "0"], folder, 8771)
-        echo = ["uvicorn", "echo:app", "--port", "8772", *SAME]
-        echoing = started(stack, echo, folder, 8772)
-        report(options, load(options, folder, {"echo": echoing}, serving))
+        serving = served(stack, options.run, 8771)
+        echo = started(stack, ["uvicorn", "echo:app", *SAME], 8772, folder)
+        ports = {"echo": (8772, echo), "predict": (8771, serving), "recommend": (8771, serving)}
+        found = [
+            row for clients in options.concurrency for row in load(options, folder, ports, clients)
+        ]
+    common.table(COLUMNS, [{**row, "of_echo": f"{row['of_echo'] or '':.4}"} for row in found])
+    common.report("serving", {"seconds": options.seconds, "rows": found})
 
 
-def started(stack: ExitStack, module: list[str], folder: Path, port: int) -> int:
+def served(stack: ExitStack, run: Path, port: int) -> int:
+    """Process id of `recsys-moe serve`."""
+    words = ["recsys_moe.cli", "serve", str(run.resolve()), "--watch", "0"]
+    return started(stack, words, port, common.ROOT)
+
+
+def started(stack: ExitStack, module: list[str], port: int, folder: Path) -> int:
     """Process id of a server that answers on `port`."""
-    root = str(Path(__file__).parents[1])
-    command = [sys.executable, "-m", *module]
-    process = subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": root})
+    command = [sys.executable, "-m", *module, "--port", str(port)]
+    process = subprocess.Popen(command, cwd=folder, env=common.environment())
     stack.callback(process.wait)
     stack.callback(process.terminate)
     for _ in range(300):
@@ -93,66 +111,42 @@ def started(stack: ExitStack, module: list[str], folder: Path, port: int) -> int
 
 
 def load(
-    options: argparse.Namespace, folder: Path, echoes: dict[str, int], serving: int
-) -> dict[tuple[int, str], list[Measured]]:
-    """Rounds of all cases in turn, per concurrency."""
-    rounds: dict[tuple[int, str], list[Measured]] = {}
-    for concurrency in options.concurrency:
-        for _ in range(options.rounds):
-            for name, (path, body) in CASES.items():
-                script = folder / "script.lua"
-                script.write_text(SCRIPT.replace("BODY", body))
-                pid = echoes.get(path, serving)
-                url = f"http://127.0.0.1:{8772 if path in echoes else 8771}/{path}"
-                row = measured(url, script, concurrency, seconds=options.seconds, pid=pid)
-                rounds.setdefault((concurrency, name), []).append(row)
-    return rounds
+    options: argparse.Namespace, folder: Path, ports: dict[str, tuple[int, int]], clients: int
+) -> list[dict[str, Any]]:
+    """All cases in turn; what each came to over the rounds, and its share of the echo's rate."""
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in CASES}
+    for _ in range(options.rounds):
+        for name, (path, body) in CASES.items():
+            script, (port, pid) = folder / "script.lua", ports[path]
+            script.write_text(SCRIPT.replace("BODY", body))
+            words = [f"-c{clients}", "-s", str(script), f"http://127.0.0.1:{port}/{path}"]
+            runs[name].append(measured(words, options.seconds, pid))
+    rates = {name: [run["rate"] for run in some] for name, some in runs.items()}
+    found: list[dict[str, Any]] = []
+    for name, some in runs.items():
+        row = {key: common.spread([run[key] for run in some]) for key in some[0] if key != "errors"}
+        echo = name.replace("predict", "echo")
+        of_echo = common.ratio(rates, name, echo).median if echo != name else None
+        errors = sum(run["errors"] for run in some)
+        found.append(
+            {"clients": clients, "case": name, **row, "errors": errors, "of_echo": of_echo}
+        )
+    return found
 
 
-def measured(url: str, script: Path, concurrency: int, *, seconds: int, pid: int) -> Measured:
+def measured(words: list[str], seconds: int, pid: int) -> dict[str, float]:
     """One run of wrk: rates, latencies in ms, CPU time of the server per request in us, errors."""
-    command = ["wrk", "-t1", f"-c{concurrency}", f"-d{seconds}s", "--timeout", "20s", "--latency"]
+    command = ["wrk", "-t1", f"-d{seconds}s", "--timeout", "20s", *words]
     before = cpu_seconds(pid)
-    text = subprocess.run([*command, "-s", script, url], capture_output=True, text=True).stdout
-    used = cpu_seconds(pid) - before
-    requests = max(1, int(re.findall(r"(\d+) requests in", text)[0]))
-    wrong = re.findall(r"Non-2xx or 3xx responses: (\d+)", text)
-    sockets = re.findall(r"Socket errors: (.*)", text)
-    quantiles = re.findall(r"(50|99)%\s+([\d.]+)(us|ms|s)", text)
-    latency = {f"p{q}": float(value) * MILLISECONDS[unit] for q, value, unit in quantiles}
-    errors = sum(map(int, wrong)) + sum(map(int, re.findall(r"\d+", " ".join(sockets))))
-    return {
-        "rate": requests / seconds, "cpu_us": 1e6 * used / requests, "errors": errors, **latency
-    }  # fmt: skip
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    requests, p50, p99, errors = map(float, text.splitlines()[-1].split())
+    cpu_us = 1e6 * (cpu_seconds(pid) - before) / max(1, requests)
+    return {"rate": requests / seconds, "p50": p50, "p99": p99, "cpu_us": cpu_us, "errors": errors}
 
 
 def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def report(options: argparse.Namespace, rounds: dict[tuple[int, str], list[Measured]]) -> None:
-    columns = ("rate", "p50", "p99", "cpu_us", "errors")
-    print(
-        f"{'clients':>7} {'':20}" + "".join(f"{name:>10}" for name in columns) + f"{'of echo':>9}"
-    )
-    rows = []
-    for (concurrency, name), runs in rounds.items():
-        row = {column: statistics.median(run[column] for run in runs) for column in columns}
-        row["errors"] = sum(run["errors"] for run in runs)
-        echo = rounds[concurrency, name.replace("predict", "echo")] if "row" in name else []
-        ratios = [run["rate"] / other["rate"] for run, other in zip(runs, echo, strict=False)]
-        ratio = statistics.median(ratios) if ratios else None
-        numbers = "".join(f"{row[column]:10.2f}" for column in columns)
-        print(f"{concurrency:7} {name:20}{numbers}{'' if ratio is None else f'{ratio:.2f}':>9}")
-        rows.append({"clients": concurrency, "case": name, **row, "of_echo": ratio})
-    facts = {"cpus": os.cpu_count(), "rounds": options.rounds, "seconds": options.seconds}
-    print(json.dumps({"benchmark": "serving", **facts, "rows": rows}))
-
-
-def megabytes(pid: int) -> float:
-    """Resident memory."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 / 2**20
 
 
 if __name__ == "__main__":

@@ -5,45 +5,36 @@
 Clients that each ask again as soon as they are answered find the peak. Then requests start at fixed
 times, whether or not earlier ones have been answered, and a latency counts from the time at which
 its request was due: a server that stands still cannot hide it. Client and server share the machine.
-A table, then one JSON line.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
-import statistics
-import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from serving import megabytes, started
+import common
+import numpy as np
+from serving import served
 
 PORT = 8773
-PEAK_SECONDS = 5.0
 WINDOW = 30.0
 """Seconds over which latencies are summed up."""
 PATIENCE = 30.0
 """Seconds after which a request counts as an error."""
 
 
-@dataclass
-class Window:
-    """What came back from the requests that were due in a part of the time."""
-
-    latencies: list[float] = field(default_factory=list)
-    """Milliseconds, errors included."""
-    errors: int = 0
-
-    def row(self) -> dict[str, float]:
-        cuts = statistics.quantiles(self.latencies, n=100) if len(self.latencies) > 1 else []
-        p50, p99 = (cuts[49], cuts[98]) if cuts else (float("nan"), float("nan"))
-        return {"requests": len(self.latencies), "errors": self.errors, "p50": p50, "p99": p99}
+class Answer(NamedTuple):
+    due: float
+    """Second, of time.perf_counter, at which its request was to start."""
+    ms: float
+    """From then on, of errors too."""
+    fine: bool
 
 
 class Client:
@@ -78,90 +69,85 @@ class Client:
             self._streams = None
 
 
-async def peak_rate(clients: int, seconds: float) -> float:
-    """Answers per second when every client asks again at once. Raises SystemExit on an error."""
-    end, answered = time.perf_counter() + seconds, 0
-
-    async def keep_asking(number: int) -> None:
-        nonlocal answered
-        client = Client()
-        while time.perf_counter() < end:
-            if not await client.ask(number):
-                raise SystemExit("a request failed before the soak began")
-            answered, number = answered + 1, number + clients
-        client.close()
-
-    await asyncio.gather(*(keep_asking(number) for number in range(clients)))
-    return answered / seconds
+def at_once(seconds: float) -> Iterator[float]:
+    """A request is due whenever a client is free."""
+    end = time.perf_counter() + seconds
+    while (now := time.perf_counter()) < end:
+        yield now
 
 
-async def offer(rate: float, seconds: float, clients: int) -> list[Window]:
-    """`rate` requests a second, each by the next client that is free; one Window per WINDOW."""
-    windows = [Window() for _ in range(int(-(-seconds // WINDOW)))]
-    start, numbers = time.perf_counter(), iter(range(int(rate * seconds)))
+def evenly(rate: float, seconds: float) -> Iterator[float]:
+    start = time.perf_counter()
+    return (start + number / rate for number in range(int(rate * seconds)))
+
+
+async def offer(due_times: Iterator[float], clients: int) -> list[Answer]:
+    """The answers to requests that are due at these times, each by the next client to be free."""
+    answers: list[Answer] = []
+    requests = enumerate(due_times)
 
     async def work() -> None:
         client = Client()
-        for number in numbers:
-            due = start + number / rate
+        for number, due in requests:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             fine = await client.ask(number)
-            window = windows[min(int((due - start) // WINDOW), len(windows) - 1)]
-            window.latencies.append(1e3 * (time.perf_counter() - due))
-            window.errors += not fine
+            answers.append(Answer(due, 1e3 * (time.perf_counter() - due), fine))
         client.close()
 
     await asyncio.gather(*(work() for _ in range(clients)))
-    return windows
+    return sorted(answers)
 
 
-async def soak(pid: int, options: argparse.Namespace) -> dict[str, Any]:
-    memory = {"start": megabytes(pid)}
-    peak = await peak_rate(options.clients, options.peak_seconds)
-    memory["warm"] = megabytes(pid)
-    seconds, rate = 60 * options.minutes, options.share * peak
+def summary(answers: Sequence[Answer]) -> dict[str, float]:
+    p50, p99 = np.percentile([answer.ms for answer in answers], [50, 99]).tolist()
+    errors = sum(not answer.fine for answer in answers)
+    return {"requests": len(answers), "errors": errors, "p50": p50, "p99": p99}
+
+
+def soak(pid: int, options: argparse.Namespace) -> dict[str, Any]:
+    memory = {"start": common.resident("VmRSS", pid)}
+    warm = asyncio.run(offer(at_once(options.peak_seconds), options.clients))
+    if not all(answer.fine for answer in warm):
+        raise SystemExit("a request failed before the soak began")
+    memory["warm"] = common.resident("VmRSS", pid)
+    peak = len(warm) / options.peak_seconds
+    rate = options.share * peak
     print(f"peak {peak:.0f}/s with {options.clients} clients; offering {rate:.0f}/s", flush=True)
     began = time.perf_counter()
-    windows = await offer(rate, seconds, options.clients)
+    answers = asyncio.run(offer(evenly(rate, 60 * options.minutes), options.clients))
     took = time.perf_counter() - began
-    memory["end"] = megabytes(pid)
-    total = Window([ms for w in windows for ms in w.latencies], sum(w.errors for w in windows))
+    memory["end"] = common.resident("VmRSS", pid)
+    windows = groupby(answers, lambda answer: (answer.due - answers[0].due) // WINDOW * WINDOW)
     return {
-        "peak": peak, "offered": rate, "answered": len(total.latencies) / took, **total.row(),
-        "windows": [window.row() for window in windows], "memory_mb": memory,
+        "peak": peak, "offered": rate, "answered": len(answers) / took, **summary(answers),
+        "windows": [{"from": start, **summary(list(some))} for start, some in windows],
+        "memory_mb": memory,
     }  # fmt: skip
 
 
 def report(soaked: dict[str, Any], minutes: float) -> None:
-    print(
-        f"{'from, s':>8}" + "".join(f"{name:>10}" for name in ("requests", "errors", "p50", "p99"))
-    )
-    for number, row in enumerate(soaked["windows"]):
-        print(f"{WINDOW * number:8.0f}" + "".join(f"{value:10.5g}" for value in row.values()))
+    names = ("from", "requests", "errors", "p50", "p99")
+    common.table({name: f"{{{name}:.5g}}" for name in names}, soaked["windows"])
     memory = ", ".join(f"{when} {value:.0f}" for when, value in soaked["memory_mb"].items())
     print(
-        f"{soaked['requests']} requests, {soaked['answered']:.0f}/s, {soaked['errors']} errors; "
-        f"ms; resident MB: {memory}"
+        "{requests} requests, {answered:.0f}/s, {errors} errors; s, ms; ".format(**soaked), end=""
     )
-    facts = {"cpus": os.cpu_count(), "minutes": minutes}
-    print(json.dumps({"benchmark": "serving soak", **facts, **soaked}))
+    print(f"resident MB: {memory}\n")
+    common.report("soak", {"minutes": minutes, **soaked})
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--share", type=float, default=0.8, help="of the peak rate; below 1")
     parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--peak-seconds", type=float, default=PEAK_SECONDS)
-    options = parser.parse_args()
+    parser.add_argument("--peak-seconds", type=float, default=5.0)
+    options = parser.parse_args(argv)
     if not (0 < options.minutes <= 24 * 60 and options.share > 0 and options.clients > 0):
         parser.error("--minutes must be in 0..1440, --share and --clients above 0")
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server = ["recsys_moe.cli", "serve", str(options.run.resolve()), "--port", str(PORT)]
-        pid = started(stack, [*server, "--watch", "0"], folder, PORT)
-        report(asyncio.run(soak(pid, options)), options.minutes)
+        report(soak(served(stack, options.run, PORT), options), options.minutes)
 
 
 if __name__ == "__main__":

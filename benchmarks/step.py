@@ -88,11 +88,12 @@ def square(n: int) -> common.Call:
 
 def show(times: common.Times) -> None:
     rows = [
-        [name, f"{common.spread(times[name]):.2f}",
-         f"{common.ratio(times, name, floor):.2f}" if floor else "", floor or ""]
-        for name, floor in FLOORS.items()
+        {"part": part, "ms": common.spread(times[part]), "floor": floor or "",
+         "ratio": f"{common.ratio(times, part, floor):.2f}" if floor else ""}
+        for part, floor in FLOORS.items()
     ]  # fmt: skip
-    common.table(["part", "ms: median (p10 - p90)", "ratio within a round", "to"], rows)
+    columns = {"part": "{part}", "ms: median (p10 - p90)": "{ms:.2f}"}
+    common.table({**columns, "ratio within a round": "{ratio}", "to": "{floor}"}, rows)
 
 
 if __name__ == "__main__":

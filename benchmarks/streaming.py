@@ -38,8 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.stage:
         print(json.dumps(measure(options.stage, options.folder)))
         return
-    if not common.STATUS.is_file():
-        common.skip("streaming", "the peak is read from /proc, which this system does not have")
+    if not common.has_peaks("streaming"):
         return
     with tempfile.TemporaryDirectory(prefix="streaming-") as scratch:
         folder = options.folder or Path(scratch)
@@ -82,7 +81,8 @@ def measure(stage: str, folder: Path) -> dict[str, float]:
     found = {"rows": rows, "seconds": time.perf_counter() - start}
     found["mb"] = common.resident("VmHWM") - libraries
     if stage == "epoch":
-        check_coverage(keys)
+        keys.sort()  # the prepared pairs differ, so as many different ones are all of them
+        assert (keys[1:] > keys[:-1]).all(), "a row came twice"
     return found
 
 
@@ -120,12 +120,6 @@ def epoch(data: Path) -> Any:
     return keys
 
 
-def check_coverage(keys: Any) -> None:
-    """The prepared pairs differ, so as many different ones are all of them."""
-    keys.sort()
-    assert (keys[1:] > keys[:-1]).all(), "a row came twice"
-
-
 def train(fit: Any, folder: Path, megabytes: int) -> int:
     from recsys_moe.config.settings import parse_config
     from recsys_moe.schema import Schema
@@ -138,11 +132,9 @@ def train(fit: Any, folder: Path, megabytes: int) -> int:
 
 
 def show(found: dict[str, dict[str, Any]]) -> None:
-    common.table(
-        ["stage", "rows", "rows/s", "peak MB beyond the libraries"],
-        [[name, f"{one['rows']:,}", f"{one['rows'] / one['seconds']:,.0f}", f"{one['mb']:.0f}"]
-         for name, one in found.items()],
-    )  # fmt: skip
+    columns = {"stage": "{name}", "rows": "{rows:,}", "rows/s": "{rate:,.0f}"}
+    rows = [{**row, "rate": row["rows"] / row["seconds"]} for row in common.named(found)]
+    common.table({**columns, "peak MB beyond the libraries": "{mb:.0f}"}, rows)
     saved = found["fit streamed"]["mb"] / found["fit in memory"]["mb"]
     targets = [
         common.target("peak of prepare", found["prepare"]["mb"], PREPARE_MB, " MB"),

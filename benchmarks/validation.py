@@ -40,11 +40,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     with training_process():  # as between the epochs of fit
         times = common.in_turn(calls, options.rounds, options.clock, warm_up=1)
     seconds = {name: common.spread([ms / 1e3 for ms in values]) for name, values in times.items()}
-    share = {name: common.ratio(times, name, "validation") for name in times}
-    common.table(
-        [f"{options.rows:,} rows", "s: median (p10 - p90)", "share"],
-        [[name, f"{value:.2f}", f"{share[name]:.0%}"] for name, value in seconds.items()],
-    )
+    found = [
+        {"name": name, "s": s, "share": common.ratio(times, name, "validation")}
+        for name, s in seconds.items()
+    ]
+    columns = {f"{options.rows:,} rows": "{name}", "s: median (p10 - p90)": "{s:.2f}"}
+    common.table({**columns, "share": "{share:.0%}"}, found)
     what = f"validation of {options.rows:,} rows"
     targets = [common.target(what, seconds["validation"].median, 3, " s")]
     common.report("validation", {"rows": options.rows, "seconds": seconds}, targets)

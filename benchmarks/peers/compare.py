@@ -170,13 +170,13 @@ def report(blocks: list[dict[str, Any]], options: argparse.Namespace) -> None:
         for experts in options.experts
         for entry in compared([b for b in blocks if b["experts"] == experts], experts)
     ]
-    common.table(
-        ["contender", "E", "examples/s", "ours is, times", "goal", "met"], map(row, summary)
-    )
-    facts = {
-        "batch": BATCH, "threads": options.threads,
-        "rows": options.data.name if options.data else "synthetic",
+    columns = {
+        "contender": "{contender}", "E": "{experts}", "examples/s": "{rates:,.0f}",
+        "ours is, times": "{ratio}", "goal": "{goal}", "met": "{met}",
     }  # fmt: skip
+    common.table(columns, map(row, summary))
+    rows = options.data.name if options.data else "synthetic"
+    facts = {"batch": BATCH, "threads": options.threads, "rows": rows}
     common.report("peers", {**facts, "summary": summary, "blocks": blocks})
 
 
@@ -196,14 +196,17 @@ def compared(blocks: list[dict[str, Any]], experts: int) -> list[dict[str, Any]]
     return found
 
 
-def row(entry: dict[str, Any]) -> list[str]:
+def row(entry: dict[str, Any]) -> dict[str, Any]:
     """Of the table."""
-    goal, rates = entry.get("goal"), common.spread(entry["examples_per_s"])
-    return [
-        CONTENDERS[entry["contender"]], str(entry["experts"]), f"{rates:,.0f}",
-        f"{entry['ratio']:.1f}" if "ratio" in entry else "",
-        f">= {goal:g}" if goal else "", ("yes" if entry["met"] else "no") if goal else "",
-    ]  # fmt: skip
+    goal = entry.get("goal")
+    return {
+        "contender": CONTENDERS[entry["contender"]],
+        "experts": entry["experts"],
+        "rates": common.spread(entry["examples_per_s"]),
+        "ratio": f"{entry['ratio']:.1f}" if "ratio" in entry else "",
+        "goal": f">= {goal:g}" if goal else "",
+        "met": common.MET[entry["met"]] if goal else "",
+    }
 
 
 if __name__ == "__main__":
