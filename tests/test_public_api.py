@@ -6,6 +6,7 @@ Axes: B batch, T tasks, E experts, D input width, H expert width.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -61,14 +62,16 @@ def test_a_router_is_made_by_name_with_its_settings() -> None:
         ("moesart", {"kk": 2}, "router moesart has no setting 'kk'; did you mean 'k'"),
         ("moesart", {"k": 1}, "must be at least 2 for moesart, got 1"),
         ("topk", {"k": 9}, r"must be in 1..model.num_experts=8, got 9"),
+        ("topk", {"k": True}, "router topk: k: input should be a number and not a switch, got Tr"),
+        ("topk", {"num_experts": 0}, "input_dim and num_experts must be >= 1, got 6 and 0"),
         ("moesart", {"temperature": 0.0}, "router moesart: temperature: .*greater than 0, got 0.0"),
     ],
 )
 def test_a_wrong_router_is_refused_in_words(
     name: str, settings: dict[str, object], said: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
-        router(name, **SIZES, **settings)
+    with pytest.raises(ConfigError, match=said):
+        router(name, **{**SIZES, **settings})
 
 
 def test_the_hash_router_asks_for_the_users() -> None:
@@ -116,6 +119,30 @@ def test_a_copy_before_the_first_draw_has_streams_of_its_own() -> None:
     layer = layer_of("moesart")
     twin = copy.deepcopy(layer)
     assert not torch.equal(selections(layer)[0], selections(twin)[0])
+
+
+def test_copies_after_a_draw_have_streams_of_their_own_unless_a_seed_was_given() -> None:
+    layer, seeded = layer_of("moesart"), layer_of("moesart", seed=3)
+    selections(layer), selections(seeded)
+    first, second = (selections(copy.deepcopy(layer))[0] for _ in range(2))
+    assert not torch.equal(first, second)
+    first, second = (selections(copy.deepcopy(seeded))[0] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: MoE(Experts(E, D, H), []), r"a list with a router per task, got \[\]"),
+        (lambda: MoE(Experts(E, D, H), router("topk", **SIZES)), "a list with a router per task"),
+        (lambda: MoE(Experts(E, D, H), [router("topk", **SIZES)], "spase"), "got 'spase'"),
+        (lambda: Experts(0, D, H), "must be >= 1, got 0, 6, 5"),
+        (lambda: Experts(E, D, H, dropout=1.0), r"dropout must be in \[0, 1\), got 1.0"),
+    ],
+)
+def test_a_layer_that_cannot_be_is_refused(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make()
 
 
 def test_building_a_layer_leaves_torchs_generator_to_the_weights() -> None:

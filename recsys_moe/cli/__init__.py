@@ -70,7 +70,7 @@ def main() -> None:
     level = logging.ERROR if rank() else logging.INFO  # the first process speaks for all
     logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
     try:
-        app()
+        _run()
     except SystemExit as end:
         _leave(end)
         raise
@@ -89,6 +89,13 @@ def main() -> None:
             raise
         hint = "a fault of recsys-moe; RECSYS_MOE_DEBUG=1 shows where"
         _fail(f"{type(error).__name__}: {str(error)[:300]} ({hint})", 1)
+
+
+def _run() -> None:
+    try:
+        app()
+    finally:
+        sys.stdout.flush()  # now: as Python ends it could not tell a reader that went away
 
 
 def _leave(end: SystemExit) -> None:

@@ -21,8 +21,11 @@ class Experts(nn.Module):
     def __init__(
         self, num_experts: int, input_dim: int, expert_dim: int, dropout: float = 0.0
     ) -> None:
-        """`dropout`: rate in [0, 1) inside each expert, after the ReLU."""
+        """Sizes >= 1. `dropout`: rate in [0, 1) inside each expert, after the ReLU."""
         super().__init__()
+        if min(num_experts, input_dim, expert_dim) < 1:
+            sizes = f"{num_experts}, {input_dim}, {expert_dim}"
+            raise ValueError(f"num_experts, input_dim and expert_dim must be >= 1, got {sizes}")
         self.kernel_EDH = nn.Parameter(torch.empty(num_experts, input_dim, expert_dim))
         self.bias_EH = nn.Parameter(torch.zeros(num_experts, expert_dim))
         for kernel_DH in self.kernel_EDH.unbind():
@@ -41,7 +44,7 @@ class Dropout(nn.Module):
     def __init__(self, rate: float) -> None:
         super().__init__()
         if not 0 <= rate < 1:
-            raise ValueError(f"model.dropout must be in [0, 1), got {rate}")
+            raise ValueError(f"dropout must be in [0, 1), got {rate}")
         self.keep_of_256 = max(1, round(256 * (1 - rate)))
         self.stream = RandomStream()
 

@@ -6,7 +6,7 @@ Axes: B batch, T tasks, E experts, D input width, H expert width.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,8 @@ class MoE(nn.Module):
     ) -> None:
         """`routers`: one per task, built for as many experts as there are, or ValueError."""
         super().__init__()
+        if dispatch not in get_args(Dispatch):
+            raise ValueError(f"dispatch must be one of {get_args(Dispatch)}, got {dispatch!r}")
         _check_shapes(experts, routers)
         self.experts = experts
         self.routers = nn.ModuleList(routers)
@@ -117,7 +119,9 @@ class MoE(nn.Module):
 
 
 def _check_shapes(experts: Experts, routers: Sequence[Router]) -> None:
-    """Raise ValueError for a router that was built for other sizes than the experts have."""
+    """Raise ValueError without a list of routers that were built for the experts' sizes."""
+    if not isinstance(routers, Sequence | nn.ModuleList) or not len(routers):
+        raise ValueError(f"routers must be a list with a router per task, got {routers!r:.60}")
     num_experts, input_dim, _ = experts.kernel_EDH.shape
     for router in routers:
         shape = getattr(router, "shape", None)  # a router of somebody else's may have none

@@ -79,11 +79,14 @@ def router(
     try:
         found = find_router(name)
         config = found.Config.model_validate({**settings, "name": name})
+        if min(input_dim, num_experts) < 1:
+            sizes = f"{input_dim} and {num_experts}"
+            raise ConfigError(f"input_dim and num_experts must be >= 1, got {sizes}")
+        return found(config, RouterShape(input_dim, num_experts, num_users))
     except ValidationError as error:
         raise ConfigError(_in_words(name, found, error)) from None
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    return found(config, RouterShape(input_dim, num_experts, num_users))
 
 
 def _in_words(name: str, found: type[Router], error: ValidationError) -> str:
@@ -91,7 +94,8 @@ def _in_words(name: str, found: type[Router], error: ValidationError) -> str:
     key = str(first["loc"][0]) if first["loc"] else "settings"
     if first["type"] == "extra_forbidden":
         return f"router {name} has no setting {key!r}; {suggestion(key, found.Config.model_fields)}"
-    return f"router {name}: {key}: {first['msg']}, got {first['input']!r}"
+    said = first["msg"].removeprefix("Value error, ")
+    return f"router {name}: {key}: {said}, got {first['input']!r}"
 
 
 def _import_router(name: str) -> type[Router]:

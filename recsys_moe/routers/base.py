@@ -30,10 +30,10 @@ class RandomStream:
 
     def __init__(self, seed: int | None = None) -> None:
         self._generator: torch.Generator | None = None
-        self._seed = seed
+        self._seed, self._is_given = seed, seed is not None
 
     def reseed(self, seed: int) -> None:
-        self._seed = seed
+        self._seed, self._is_given = seed, True
         if self._generator is not None:
             self._generator.manual_seed(seed)
 
@@ -46,8 +46,10 @@ class RandomStream:
         return self._generator
 
     def __getstate__(self) -> dict[str, object]:
-        # Generators can be neither pickled nor deep-copied on every torch >= 2.6.
-        return {"_generator": None, "_seed": self._seed}
+        # Generators can be neither pickled nor deep-copied on every torch >= 2.6. A copy keeps a
+        # seed that was given, and draws one of its own otherwise.
+        seed = self._seed if self._is_given else None
+        return {"_generator": None, "_seed": seed, "_is_given": self._is_given}
 
 
 class RouterConfig(Section):
