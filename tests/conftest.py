@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # Before torch is imported, here or in a subprocess: the same sums in the same order on any machine.
 # One of several pytest processes has a core of its own; it inherits what the first one had set.
@@ -113,6 +114,31 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prepared") / "data"
     prepare(folder, users=60, items=40, interactions=1000)
     return folder
+
+
+BROWSER = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A headless Chromium that reaches for nothing by itself."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is in [dev]")
+    binary = shutil.which("chromium") or shutil.which("chromium-browser")
+    driver = shutil.which("chromedriver")
+    if not (binary and driver):
+        pytest.skip("no chromium and chromedriver; on Debian: apt-get install chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    profile = tmp_path_factory.mktemp("profile")
+    for argument in (*BROWSER, f"--user-data-dir={profile}", "--window-size=1000,1200"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    opened = webdriver.Chrome(options, webdriver.ChromeService(driver))
+    yield opened
+    opened.quit()
 
 
 TINY_MODEL = {"embedding_dim": 8, "num_experts": 4, "expert_dim": 16, "tower_dims": [8]}

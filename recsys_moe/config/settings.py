@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -20,7 +20,7 @@ from recsys_moe.config.sections import (
     TrainerConfig,
 )
 from recsys_moe.config.text import answer, commented_yaml
-from recsys_moe.errors import ConfigError
+from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.routers import RouterConfig, find_router
 from recsys_moe.schema import Task
 from recsys_moe.section import Section
@@ -81,8 +81,15 @@ class Config(Section):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
 
-def task_weights(config: Config, tasks: Iterable[Task]) -> list[float]:
-    """Loss weight per task: the configuration's, else the schema's."""
+def task_weights(config: Config, tasks: Sequence[Task]) -> list[float]:
+    """Loss weight per task: the configuration's, else the schema's.
+
+    Raises ConfigError when the configuration weighs a task that the data do not have.
+    """
+    names = [task.name for task in tasks]
+    for name in config.tasks:
+        if name not in names:
+            raise ConfigError(f"tasks: unknown task {name!r}; {suggestion(name, names)}")
     return [config.tasks[t.name].weight if t.name in config.tasks else t.weight for t in tasks]
 
 

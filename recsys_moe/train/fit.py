@@ -23,12 +23,11 @@ from recsys_moe.config.build import build_model
 from recsys_moe.config.files import merge
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.streaming import user_counts, watched_items
-from recsys_moe.errors import ConfigError, Interrupted, RunError, suggestion
+from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.files import write_json
 from recsys_moe.machine import has_fast_bf16
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.sharded import unfilled
-from recsys_moe.schema import Schema
 from recsys_moe.train import workarounds
 from recsys_moe.train.callbacks import EpochCsv, progress_callback
 from recsys_moe.train.checkpoints import Checkpoints
@@ -64,7 +63,6 @@ def fit(
     config = config if isinstance(config, Config) else parse_config(config)
     data, out = Path(data), Path(out)
     datamodule = RecDataModule(data, config)
-    check_tasks(config, datamodule.schema)
     module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
     for split in ("train", "val"):
         datamodule.rows(split)
@@ -140,7 +138,6 @@ def _run(
 def dry_run(config: Config, data: Path) -> dict[str, Any]:
     """Open the data, build the model, run one step on one batch; write nothing."""
     datamodule = RecDataModule(Path(data), config)
-    check_tasks(config, datamodule.schema)
     alone = merge(config.model_dump(mode="json"), {"trainer": {"devices": 1, "num_nodes": 1}})
     module = RecModule(alone, datamodule.schema.to_json())
     batches = datamodule.train_dataloader()
@@ -156,14 +153,6 @@ def dry_run(config: Config, data: Path) -> dict[str, Any]:
         "loss_of_first_batch": loss.item(),
         "seconds_of_first_step": round(seconds, 3),
     }
-
-
-def check_tasks(config: Config, schema: Schema) -> None:
-    """Raise ConfigError when the configuration weighs a task that the data do not have."""
-    names = [task.name for task in schema.tasks]
-    for name in config.tasks:
-        if name not in names:
-            raise ConfigError(f"tasks: unknown task {name!r}; {suggestion(name, names)}")
 
 
 def _trainer(config: Config, out: Path) -> lightning.Trainer:

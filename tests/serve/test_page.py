@@ -24,10 +24,6 @@ TITLES = [
     "<img src=x onerror=\"document.title = 'broken'\">",
     "A \u2018quiet\u2019 film & <b>more</b>",
 ]
-ARGUMENTS = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
 
 
 @pytest.mark.parametrize("path", sorted(FILES))
@@ -45,23 +41,6 @@ def test_the_files_need_no_key_and_allow_nothing_from_elsewhere(path: str, run: 
 def test_the_model_names_users_to_try(caller: Caller) -> None:
     answer = caller("GET", "/model").json()
     assert answer["example_users"] == [1, 8, 15, 22, 29, 36, 43, 50]  # 60 users, every 60 // 8 = 7
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    binary = shutil.which("chromium") or shutil.which("chromium-browser")
-    driver = shutil.which("chromedriver")
-    if not (binary and driver):
-        pytest.skip("no chromium and chromedriver; on Debian: apt-get install chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    profile = tmp_path_factory.mktemp("profile")
-    for argument in (*ARGUMENTS, f"--user-data-dir={profile}", "--window-size=1000,1200"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    found = webdriver.Chrome(options, webdriver.ChromeService(driver))
-    yield found
-    found.quit()
 
 
 @pytest.fixture(scope="module")

@@ -96,7 +96,7 @@ def make_plan(request: ComparisonRequest, data: Path) -> ComparisonPlan:
     choices = [parse_weights(text, schema) for text in request.weights]
     if not choices:
         tasks = [{"tasks": raw.get("tasks") or {}} for raw in (request.file or {}, typed)]
-        choices = [configured_weights(parse_config(merge_all(tasks)), schema)]
+        choices = [tuple(task_weights(parse_config(merge_all(tasks)), schema.tasks))]
     _no_repetition("--weights", choices)
     asked = [_contender(request, r, w, schema) for w in choices for r in request.routers]
     contenders = {name(contender.router, contender.weights): contender for contender in asked}
@@ -118,15 +118,6 @@ def parse_weights(text: str, schema: Schema) -> tuple[float, ...]:
             f"got {text!r}; e.g. {','.join(['0.5'] * len(names))}"
         )
     return weights
-
-
-def configured_weights(config: Config, schema: Schema) -> tuple[float, ...]:
-    """Those of the configuration, else those of the data. Raises ConfigError."""
-    names = [task.name for task in schema.tasks]
-    for task in config.tasks:
-        if task not in names:
-            raise ConfigError(f"tasks: unknown task {task!r}; {suggestion(task, names)}")
-    return tuple(task_weights(config, schema.tasks))
 
 
 def tasks_section(weights: Sequence[float], schema: Schema) -> Raw:

@@ -24,14 +24,14 @@ SECONDS_TO_WAIT = 40.0
 """For the processes of an earlier command that was killed to end."""
 
 
-Found = TypeVar("Found")
+Results = TypeVar("Results")
 
 
 @dataclass(frozen=True)
-class Finished(Generic[Found]):
+class Finished(Generic[Results]):
     """What a comparison or a study has come to."""
 
-    results: Found
+    results: Results
     noun: str
     """What is counted: runs or trials."""
     failures: list[str]

@@ -11,10 +11,10 @@ from pathlib import Path
 from recsys_moe.artifact.run_folder import data_hashes
 from recsys_moe.config.diff import flat
 from recsys_moe.config.files import merge
-from recsys_moe.config.settings import Config, parse_config
+from recsys_moe.config.settings import Config, parse_config, task_weights
 from recsys_moe.errors import ConfigError
 from recsys_moe.files import write_json
-from recsys_moe.lab.compare.plan import configured_weights, parse_weights, tasks_section
+from recsys_moe.lab.compare.plan import parse_weights, tasks_section
 from recsys_moe.lab.jobs.plan_file import (
     FORMAT_VERSION,
     PLAN_FILE,
@@ -101,7 +101,7 @@ def make_plan(request: StudyRequest, data: Path, storage: str) -> StudyPlan:
 
 def _with_weights(request: StudyRequest, schema: Schema) -> Raw:
     """The configuration with a weight for every task: the same for all trials."""
-    weights = configured_weights(request.config, schema)
+    weights = tuple(task_weights(request.config, schema.tasks))
     if request.weights is not None:
         weights = parse_weights(request.weights, schema)
     raw = merge(request.config.model_dump(mode="json"), tasks_section(weights, schema))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from recsys_moe.cli import app
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.lab.report.build import _write_json
 from tests.lab.report.conftest import IDLE, report
-from tests.serve.test_page import ARGUMENTS
 
 FIGURES = {
     *("learning", "load", "likeness", "entropy", "mass", "consistency", "roc-watch"),
@@ -72,24 +70,6 @@ def test_the_same_run_gives_the_same_numbers(lame: Path, lame_report: Path, tmp_
     again = report(lame, tmp_path / "again")
     for file in sorted(lame_report.rglob("*.json")):
         assert (again / file.relative_to(lame_report)).read_bytes() == file.read_bytes(), file
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is in [dev]")
-    binary = shutil.which("chromium") or shutil.which("chromium-browser")
-    driver = shutil.which("chromedriver")
-    if not (binary and driver):
-        pytest.skip("no chromium and chromedriver; on Debian: apt-get install chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    profile = tmp_path_factory.mktemp("profile")
-    for argument in (*ARGUMENTS, f"--user-data-dir={profile}", "--window-size=1000,1200"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    found = webdriver.Chrome(options, webdriver.ChromeService(driver))
-    yield found
-    found.quit()
 
 
 @pytest.fixture
