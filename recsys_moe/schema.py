@@ -81,7 +81,8 @@ class Schema:
     rows: dict[str, int]
     """Rows per split."""
     labels: dict[str, dict[str, dict[str, float]]]
-    """Per split and task: `labelled`, `mean` and, for binary tasks, `positive`."""
+    """Per split and task: `labelled`, `mean`, and `positive` of binary tasks or `std` (of the
+    population) of regressions."""
     seeds: dict[str, int] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()
     command: str = ""
