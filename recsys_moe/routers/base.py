@@ -116,7 +116,8 @@ class Routing:
     weights_BE: Tensor
     """float32, >= 0, exactly 0 where an expert is not selected."""
     selected_BE: Tensor
-    """bool. A selected expert may have weight 0, so this is not `weights_BE > 0`."""
+    """bool. A selected expert may have weight 0, so this is not `weights_BE > 0`. A row whose
+    probabilities are NaN selects experts with weight NaN: computed, they show in the loss."""
     probs_BE: Tensor | None = None
     """Dense probabilities behind the decision, rows sum to 1; None where a router has none."""
     logits_BE: Tensor | None = None

@@ -70,7 +70,7 @@ class CometRouter(Router):
         weights_BE = tree_weights(leaves_BKE, reach_BKE)
         routing = Routing(
             weights_BE,
-            (reach_BKE > 0).any(1),
+            (reach_BKE != 0).any(1),
             probs_BE=weights_BE,
             losses={"entropy": entropy(reach_BKE).sum((1, 2)).mean()},
         )
@@ -83,7 +83,7 @@ def tree_weights(leaves_BKE: Tensor, reach_BKE: Tensor) -> Tensor:
     Exactly 0 for an expert that no tree reaches; rows sum to 1.
     """
     scores_BKE = leaves_BKE + torch.log(reach_BKE + 1e-8)
-    joint = softmax_over(scores_BKE.flatten(1), (reach_BKE > 0).flatten(1))
+    joint = softmax_over(scores_BKE.flatten(1), (reach_BKE != 0).flatten(1))
     return joint.unflatten(1, leaves_BKE.shape[1:]).sum(1)
 
 

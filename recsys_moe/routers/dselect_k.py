@@ -58,7 +58,7 @@ class DSelectKRouter(Router):
         lost_B1 = (1 - weights_BE.sum(-1, keepdim=True)).clamp(min=0)
         return Routing(
             weights_BE,
-            (choice_BKE > 0).any(1),
+            (choice_BKE != 0).any(1),
             # What went to unused codes is spread evenly, so that the rows sum to 1.
             probs_BE=weights_BE + lost_B1 / num_experts,
             losses={

@@ -157,12 +157,13 @@ def sample_gumbel(probs_BE: Tensor, noise_BE: Tensor, k: int) -> tuple[Tensor, T
     Same law as `sample_sequential` without replacement. `noise_BE` is uniform on [0, 1); the keys
     p / -log(u) are in the order of log p + Gumbel noise, at half the logarithms. Returns indices
     (B, K) and which of them are possible: experts whose probability underflows to 0 are never
-    drawn, a row with fewer than k others has them last and marked False.
+    drawn, a row with fewer than k others has them last and marked False. Of a row of NaN all are
+    possible, see `Routing`.
     """
     tiny = torch.finfo(noise_BE.dtype).tiny  # u = 0 would make the key 0 whatever the probability
     negative_keys_BE = probs_BE / noise_BE.clamp(min=tiny).log_()
     keys_BK, drawn_BK = negative_keys_BE.topk(k, -1, largest=False)
-    return drawn_BK, keys_BK < 0
+    return drawn_BK, keys_BK != 0
 
 
 def sample_sequential(probs_BE: Tensor, uniforms_KB: Tensor, replacement: bool) -> Tensor:
@@ -175,7 +176,7 @@ def sample_sequential(probs_BE: Tensor, uniforms_KB: Tensor, replacement: bool) 
     remaining_BE = probs_BE.clone()
     counts_BE = torch.zeros_like(probs_BE, dtype=torch.long)
     for uniform_B in uniforms_KB:
-        alive_B = remaining_BE.sum(-1) > 0
+        alive_B = remaining_BE.sum(-1) != 0  # also of NaN, see `Routing`
         index_B1 = _first_above(remaining_BE, uniform_B)
         counts_BE.scatter_add_(-1, index_B1, alive_B.long()[:, None])
         if not replacement:

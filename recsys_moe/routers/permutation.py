@@ -47,12 +47,12 @@ class LearnedPermutation(nn.Module):
         Without logits: the permuted probabilities are a softmax of none.
         """
         matrix_EE = self.matrix()
-        reached_BE = routing.selected_BE.float() @ (matrix_EE > 0).float()
+        reached_BE = routing.selected_BE.float() @ (matrix_EE != 0).float()
         probs_BE = None if routing.probs_BE is None else permute(routing.probs_BE, matrix_EE)
         return replace(
             routing,
             weights_BE=permute(routing.weights_BE, matrix_EE),
-            selected_BE=reached_BE > 0,
+            selected_BE=reached_BE != 0,
             probs_BE=probs_BE,
             logits_BE=None,
             clean_logits_BE=None,

@@ -94,7 +94,7 @@ def sparse_projection(values_BE: Tensor, k: int) -> tuple[Tensor, Tensor]:
     top_BK = ordered.values[:, :k] - ordered.values[:, :1]  # same result; - 1 below is not lost
     size_K = torch.arange(1, k + 1, device=values_BE.device)
     level_BK = (top_BK.cumsum(-1) - 1) / size_K
-    inside_BK = top_BK > level_BK  # true for the first few, and always for the first
+    inside_BK = ~(top_BK <= level_BK)  # true for the first few, always for the first, and for NaN
     threshold_B1 = level_BK.gather(1, inside_BK.sum(-1, keepdim=True) - 1)
     mass_BK = (top_BK - threshold_B1).masked_fill(~inside_BK, 0.0)
     support_BE = torch.zeros_like(values_BE, dtype=torch.bool).scatter(1, index_BK, inside_BK)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import Tensor
 
 from recsys_moe.artifact.run_folder import BEST, LAST, PREVIOUS, locked_hashes
 from recsys_moe.data.columns import Columns
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.files import PART, replacing
 from recsys_moe.model.lazy_adam import LazyAdam
+from recsys_moe.train.finite import not_finite, refuse
 from recsys_moe.train.processes.devices import on_first
 from recsys_moe.train.processes.signals import StopSignals
 from recsys_moe.train.resume import CHECKPOINT_FORMAT, DATA_FILES, FORMAT
@@ -61,7 +64,8 @@ class WholeFiles(TorchCheckpointIO):
 class Checkpoints(Checkpoint):
     """`best` by validation loss and `last` at each epoch's end; `last` every N steps, on a signal.
 
-    A signal ends the run with Interrupted once its step, or its batch of validation, is saved.
+    A signal ends the run with Interrupted once its step, or its batch of validation, is saved; a
+    value of model or optimizer that is not finite ends it with RunError, and is not saved.
     What a run needs to go on besides the state of model, optimizer, loops and callbacks: torch's
     own generators, for parts from outside. The project's streams depend on (seed, step) alone.
     """
@@ -96,6 +100,7 @@ class Checkpoints(Checkpoint):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
+        _refuse_not_finite(checkpoint)
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         checkpoint[GENERATORS] = {"torch": torch.get_rng_state(), "cuda": cuda}
         checkpoint[STREAMED_BY] = _streamed_by(trainer)
@@ -187,6 +192,25 @@ class Checkpoints(Checkpoint):
         if trainer.is_global_zero:
             logger.warning("%s; training goes on with the last good one; %s", reason, remedy)
         return False
+
+
+def _refuse_not_finite(checkpoint: dict[str, Any]) -> None:
+    """Raise RunError, in all processes of the run, for a value of model or optimizer.
+
+    Of a divided table the first process has all rows and the others none.
+    """
+    state = _named(checkpoint["optimizer_states"], "the state of the optimizer")
+    own = not_finite(checkpoint["state_dict"].items()) or not_finite(state)
+    refuse(on_first(own, lambda names: next(filter(None, names), "")), checkpoint["global_step"])
+
+
+def _named(state: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    """All tensors in nested dictionaries and lists, under one name."""
+    if isinstance(state, Tensor):
+        yield name, state
+    elif isinstance(state, dict | list):
+        for part in state.values() if isinstance(state, dict) else state:
+            yield from _named(part, name)
 
 
 def _streamed_by(trainer: Trainer) -> int | None:

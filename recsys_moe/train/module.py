@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from typing import Any
 
@@ -15,13 +15,13 @@ from recsys_moe.artifact.evaluation import Evaluation, merged
 from recsys_moe.config.build import build_model
 from recsys_moe.config.settings import Config, parse_config, task_weights
 from recsys_moe.data.columns import Batch
-from recsys_moe.errors import RunError
 from recsys_moe.model.lazy_adam import LazyAdam, fits
 from recsys_moe.model.network import Output
 from recsys_moe.model.sharded import ShardedEmbedding, join_lookup, tables_of
 from recsys_moe.model.tasks import Counts, mean_disagreement, mean_loss, step_counts
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
+from recsys_moe.train.finite import not_finite, refuse
 from recsys_moe.train.processes.devices import all_sum, on_first, process_count
 from recsys_moe.train.processes.starter import rank
 
@@ -140,15 +140,18 @@ class RecModule(lightning.LightningModule):
 
     def _check_finite(self, loss: Tensor | float, split: str) -> None:
         if not math.isfinite(float(loss)):
-            raise RunError(
-                f"the {split} loss became {float(loss)} by step {self.global_step}; "
-                "lower optim.lr or check the labels"
-            )
+            refuse(f"the {split} loss", self.global_step, float(loss))
 
     def _report(self, loss: Tensor) -> None:
         loss = all_sum(loss) / process_count()
         self._check_finite(loss, "training")
+        refuse(not_finite(self._weights()), self.global_step)
         self.log("loss", loss, prog_bar=True, logger=False)
+
+    def _weights(self) -> Iterator[tuple[str, Tensor]]:
+        """All but the tables: they may be large, and rows that are read show in the loss."""
+        tables = {table.weight for table in self._tables()}
+        yield from ((name, p.detach()) for name, p in self.named_parameters() if p not in tables)
 
     def _catch_up(self, batch: Batch) -> None:
         """Let the rows of lazy tables that the step reads do the steps they have missed."""
