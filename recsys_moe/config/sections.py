@@ -90,7 +90,8 @@ class PenaltyConfig(Section):
     """Weight of the probability mass off the k largest experts, summed over tasks."""
     switch: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of Switch load balancing: 1 at balance, num_experts / k at collapse. Here and in
-    `load` a router with k = num_experts is judged by its most probable one. Usual: 0.01."""
+    `load` a router with k = num_experts is judged by its most probable one; draws with replacement
+    count as often as they are made. Usual: 0.01."""
     importance: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of the squared coefficient of variation (population variance) of the routing weights
     summed per expert. Usual: 0.005 to 0.1."""

@@ -56,9 +56,12 @@ def trimmed_lasso(probs_BE: Tensor, k: int) -> Tensor:
 def switch(probs_BE: Tensor, selected_BE: Tensor) -> Tensor:
     """E * sum_e f_e P_e with P_e the mean probability and f_e the share of all selections.
 
+    `selected_BE`: bool, or how often each expert was drawn: k draws of a row share out 1, also
+    where they hit an expert twice.
+
     Fedus et al. 2021 (https://arxiv.org/abs/2101.03961, eq. 4 to 6) for k = 1. For k > 1 the
     shares still sum to 1, so that the value is 1 at perfect balance; flaxformer lets them sum to
-    k. f has no gradient. (B, E), bool (B, E) -> ().
+    k. f has no gradient. (B, E), (B, E) -> ().
     """
     picked_E = selected_BE.to(probs_BE.dtype).sum(0)
     share_E = picked_E / picked_E.sum().clamp(min=1)
@@ -110,6 +113,8 @@ def squared_variation(values_E: Tensor) -> Tensor:
 
 
 def _switch(probs_BE: Tensor, routing: Routing, k: int) -> Tensor:
+    if routing.counts_BE is not None:
+        return switch(probs_BE, routing.counts_BE)
     # Who keeps every expert is judged by its favourite: shares of "all" cannot be unbalanced.
     everyone = k >= probs_BE.shape[-1]
     return switch(probs_BE, largest_k(probs_BE, 1) if everyone else routing.selected_BE)

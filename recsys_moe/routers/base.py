@@ -126,6 +126,8 @@ class Routing:
     """`logits_BE` before the router's noise was added; None where there was none."""
     noise_scale_BE: Tensor | None = None
     """Learned standard deviation of that noise; None where it is not learned."""
+    counts_BE: Tensor | None = None
+    """Integers, how often each expert was drawn; None where it is once if selected."""
     losses: dict[str, Tensor] = field(default_factory=dict)
     """Named unweighted losses of the router itself; the training module weighs them."""
 

@@ -71,22 +71,23 @@ class MoesartRouter(GatedRouter):
         log_probs_BE = logits_BE.log_softmax(-1)
         probs_BE = log_probs_BE.exp()
         if self.training or self.config.inference == "sampled":
-            weights_BE, selected_BE = self._sampled(log_probs_BE, probs_BE)
-        elif self.config.inference == "dense":
+            return self._sampled(log_probs_BE, probs_BE, logits_BE)
+        if self.config.inference == "dense":
             weights_BE, selected_BE = probs_BE, torch.ones_like(probs_BE, dtype=torch.bool)
         else:
             selected_BE = largest_k(logits_BE, self.config.k)
             weights_BE = selected_BE.to(probs_BE.dtype) / self.config.k
         return Routing(weights_BE, selected_BE, probs_BE, logits_BE)
 
-    def _sampled(self, log_probs_BE: Tensor, probs_BE: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights and mask of a fresh draw."""
+    def _sampled(self, log_probs_BE: Tensor, probs_BE: Tensor, logits_BE: Tensor) -> Routing:
+        """By a fresh draw."""
         config = self.config
         if config.sampler == "gumbel" and not config.replacement:
             noise_BE = self._uniform(probs_BE.shape, probs_BE)
             drawn = sample_gumbel(probs_BE.detach(), noise_BE, config.k)
             adjusted_B = (self._uniform((len(probs_BE),), probs_BE) * drawn[1].sum(-1)).long()
-            return distinct_weights(log_probs_BE, *drawn, adjusted_B, strategy=config.strategy)
+            pair = distinct_weights(log_probs_BE, *drawn, adjusted_B, strategy=config.strategy)
+            return Routing(*pair, probs_BE, logits_BE)
         with torch.no_grad():
             uniforms_KB = self._uniform((config.k, len(probs_BE)), probs_BE)
             counts_BE = sample_sequential(probs_BE, uniforms_KB, config.replacement)
@@ -95,7 +96,8 @@ class MoesartRouter(GatedRouter):
         weights_BE = sampled_weights(
             log_probs_BE, counts_BE, adjusted_B, k=config.k, strategy=config.strategy
         )
-        return weights_BE, counts_BE > 0
+        draws_BE = counts_BE if config.replacement else None
+        return Routing(weights_BE, counts_BE > 0, probs_BE, logits_BE, counts_BE=draws_BE)
 
     def _uniform(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         generator = self.stream.generator(like.device)

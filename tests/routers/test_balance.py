@@ -140,6 +140,26 @@ def test_penalties_add_up_with_their_weights() -> None:
     torch.testing.assert_close(together, 0.5 * single["switch"] + 2 * single["z_loss"])
 
 
+def test_switch_counts_draws_with_replacement_and_not_distinct_experts() -> None:
+    """f = r / k = (3/4, 1/4): 8 (.75 * .5 + .25 * .3) = 3.6; distinct ones would give 3.2."""
+    probs_BE = torch.tensor([[0.5, 0.3, *[0.2 / 6] * 6]])
+    counts_BE = torch.tensor([[3, 1, 0, 0, 0, 0, 0, 0]])
+    routing = Routing(probs_BE, counts_BE > 0, probs_BE, probs_BE.log(), counts_BE=counts_BE)
+    assert penalty({"switch": 1.0}, routing, 4) == pytest.approx(3.6)
+    assert penalty({"switch": 1.0}, routing, 8) == pytest.approx(3.6)  # also with k = n
+
+
+def test_moesart_tells_how_often_it_drew_whom() -> None:
+    """Weights of strategy (iii) are r / k."""
+    routing, kept, _ = route("moesart", k=4, replacement=True, strategy="iii")
+    assert routing.counts_BE is not None and routing.counts_BE.max() > 1
+    torch.testing.assert_close(routing.weights_BE, routing.counts_BE / 4)
+    share_E = routing.weights_BE.mean(0)
+    expected = 8 * (share_E * routing.probs_BE.mean(0)).sum()  # type: ignore[union-attr]
+    torch.testing.assert_close(penalty({"switch": 1.0}, routing, kept), expected)
+    assert route("moesart", sampler="sequential")[0].counts_BE is None
+
+
 def test_who_keeps_every_expert_is_judged_by_its_favourite() -> None:
     routing = Routing(PROBS, torch.ones_like(PROBS).bool(), PROBS, LOGITS)
     assert penalty({"switch": 1.0}, routing, 3) == pytest.approx(1.311199, abs=1e-6)
