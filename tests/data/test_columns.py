@@ -63,9 +63,13 @@ def test_every_epoch_is_shuffled_anew_from_seed_and_epoch(prepared: Path) -> Non
 def test_a_share_of_the_ids_is_hidden_and_the_data_stay_untouched(schema: Schema) -> None:
     columns = Columns(*(torch.zeros(20_000, dtype=torch.int32),) * 2, torch.zeros(20_000, 2))
     batches = epoch(columns, schema, rate=0.1)
-    hidden = torch.cat([batch.user for batch in batches]) == schema.user.size
+    users = torch.cat([batch.user for batch in batches]) == schema.user.size
+    items = torch.cat([batch.item for batch in batches]) == schema.item.size
     # 20,000 draws at 0.1: five standard errors are 5 sqrt(.09 / 20000) = .0106
-    assert hidden.double().mean().item() == pytest.approx(0.1, abs=0.0106)
+    for hidden in (users, items):
+        assert hidden.double().mean().item() == pytest.approx(0.1, abs=0.0106)
+    # independently, so both of a row at .01: 5 sqrt(.0099 / 20000) = .0035
+    assert (users & items).double().mean().item() == pytest.approx(0.01, abs=0.0035)
     assert (columns.user == 0).all()
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.lab.paper.bias import bias, distribution, draws
-from tests.routers.test_moesart import L, O, weigh
+from tests.routers.test_moesart import L, O, router, weigh
 
 
 def shape(name: str, n: int) -> Tensor:
@@ -62,6 +62,22 @@ def test_bias_by_exact_enumeration(
     assert found == pytest.approx(with_replacement, abs=6e-5)
     found = [bias(probs, k, strategy, False) for strategy in ("i", "iii", "3")]
     assert found == pytest.approx(without, abs=6e-5)
+
+
+def test_with_replacement_the_adjusted_expert_is_uniform_among_the_distinct_ones() -> None:
+    """Of rows that drew expert 0 three times and expert 1 once half adjust expert 0.
+
+    With g = (.643914, .236883, ...) and k = 4, w_0 / w_1 is then 3 g_0 / (1/3) = 5.80, and 1 / g_1
+    = 4.22 where expert 1 is. By counts it would be three quarters of the rows.
+    """
+    routing = router(replacement=True, k=4).train()(O.float().expand(40_000, -1))
+    assert routing.counts_BE is not None
+    is_alike_B = (routing.counts_BE == torch.tensor([3, 1, 0, 0])).all(1)
+    ratio_A = routing.weights_BE[is_alike_B, 0] / routing.weights_BE[is_alike_B, 1]
+    assert {round(ratio, 2) for ratio in ratio_A.tolist()} == {5.8, 4.22}
+    # 40,000 rows with probability 4 g_0^3 g_1 = .253; five standard errors of their share
+    assert len(ratio_A) == pytest.approx(10_120, abs=500)
+    assert (ratio_A > 5).double().mean().item() == pytest.approx(0.5, abs=2.5 / 9_600**0.5)
 
 
 def expected_gradient(o_E: Tensor, k: int, replacement: bool) -> Tensor:

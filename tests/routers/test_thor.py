@@ -15,7 +15,7 @@ import torch
 from recsys_moe.config.settings import ConfigError, parse_config
 from recsys_moe.data.columns import Batch
 from recsys_moe.model.tasks import KINDS, mean_disagreement
-from recsys_moe.routers import RouterShape
+from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing
 from recsys_moe.routers.thor import THORRouter
 from recsys_moe.schema import Feature, Schema, Task
 from recsys_moe.seeds import stream_seed
@@ -94,7 +94,7 @@ def test_disagreement_is_a_mean_over_labelled_rows() -> None:
     assert nothing.item() == 0
 
 
-def module(consistency: float) -> RecModule:
+def module(**router: object) -> RecModule:
     tasks = (
         Task(name="watch", kind="binary", column="watch"),
         Task(name="rating", kind="regression", column="rating", weight=3.0),
@@ -110,7 +110,7 @@ def module(consistency: float) -> RecModule:
         labels={},
     )
     model = {"embedding_dim": 4, "num_experts": 4, "expert_dim": 8, "tower_dims": [8], "dropout": 0}
-    router = {"name": "thor", "consistency": consistency}
+    router = {"name": "thor", **router}
     made = RecModule({"model": {**model, "router": router}}, schema.to_json())
     made._steps_per_epoch = 1
     return made.train()
@@ -141,6 +141,35 @@ def test_a_step_adds_both_losses_and_the_weighted_disagreement() -> None:
     assert trained._loss_sum.item() == pytest.approx(5 * sum(losses).item() / 2)
 
 
+class TwicePricedRouter(Router):
+    """Of two passes, with a loss of its own that grows from pass to pass."""
+
+    class Config(RouterConfig):
+        name: str = "tests.routers.test_thor:TwicePricedRouter"
+
+    summary = "for the test below"
+    passes = 2
+    calls = 0
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        return {"calls": 10.0}
+
+    def forward(self, x_BD: torch.Tensor, user_B: torch.Tensor | None = None) -> Routing:
+        self.calls += 1
+        weights_BE = x_BD.new_full((len(x_BD), self.shape.num_experts), 1 / self.shape.num_experts)
+        loss = x_BD.new_tensor(float(self.calls))
+        return Routing(weights_BE, weights_BE > 0, losses={"calls": loss})
+
+
+def test_a_step_adds_the_penalties_of_both_passes() -> None:
+    """10 (1 + 2) for each of two tasks, beside two equal losses and no disagreement."""
+    trained = module(name=TwicePricedRouter.Config().name)
+    total = trained.training_step(BATCH, 1)
+    losses, _ = trained.losses(trained.model(BATCH.user, BATCH.item), BATCH.labels)
+    torch.testing.assert_close(total, 2 * losses + 60)
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """On tensors this small threads only wait for each other."""
@@ -157,7 +186,7 @@ def test_agreement_draws_the_experts_together(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(RecModule, "global_step", property(lambda self: next(steps)))
 
     def spread(consistency: float) -> float:
-        trained = module(consistency)
+        trained = module(consistency=consistency)
         optimizer = torch.optim.Adam(trained.parameters(), lr=0.01)
         for _ in range(60):
             optimizer.zero_grad()
