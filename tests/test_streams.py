@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from recsys_moe.model.moe import MoE
 from recsys_moe.routers import RouterShape, Routing
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.schema import Schema
+from recsys_moe.seeds import stream_seed
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
 
@@ -36,6 +38,29 @@ def test_every_step_draws_anew_and_the_same_step_the_same(
     found = [loss(step) for step in (0, 1, 25, 0)]
     assert found[0] == found[3]
     assert len(set(found[:3])) == 3
+
+
+def streams(seed: int, steps: int) -> Iterator[int]:
+    """Seeds of the dropout and of two routers in every step."""
+    for step in range(steps):
+        base = stream_seed(seed, "step", step, 0)
+        yield from (
+            stream_seed(base, *name) for name in (("dropout",), ("router", 0), ("router", 1))
+        )
+
+
+def test_streams_share_a_generator_on_a_cpu_as_rarely_as_their_32_bits_say() -> None:
+    """184,560 streams in 61,520 steps: 184,560^2 / 2^33 = 4.0 pairs, twice that with another seed;
+    the upper half of the 63 bits would tell all of them apart, were it read.
+    """
+    first, second = (torch.tensor(list(streams(seed, 61_520))) for seed in (0, 1))
+    assert len(first.unique()) == len(first)
+    first, second = first % 2**32, second % 2**32
+    assert len(first) - len(first.unique()) == 5
+    assert torch.isin(first, second).sum() < 8 + 5 * 8**0.5
+    seed = int(first[0])
+    drawn = [torch.rand(9, generator=torch.Generator().manual_seed(seed + n)) for n in (0, 2**32)]
+    assert torch.equal(*drawn)
 
 
 @pytest.mark.parametrize("rate", [0.3, 0.5])

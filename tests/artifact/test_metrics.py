@@ -67,7 +67,7 @@ def test_calibration_error_is_the_gap_between_confidence_and_frequency() -> None
 
 def test_calibration_error_has_15_bins_of_equal_width() -> None:
     """.49 and .51 share one of 15 bins (7/15 to 8/15), with a gap of |.5 - .5| = 0; 14 or 16 part
-    them. .06 and .07 are parted at 1/15, with gaps of |.06 - 1| and .07; 13, 14 or 17 bins join them.
+    them. .06 and .07 are parted at 1/15, with gaps of |.06 - 1| and .07; 13, 14 or 17 join them.
     """
     metrics = BinaryMetrics()
     metrics.update(torch.tensor([0.49, 0.51, 0.06, 0.07]).logit(), torch.tensor([1.0, 0, 1, 0]))
