@@ -54,5 +54,5 @@ class SinkhornBaseRouter(Router):
         preferred_BE = logits_BE.detach()
         if self.training:
             rows, num_experts = logits_BE.shape
-            preferred_BE = sinkhorn(preferred_BE, self.config.rounds, rows / num_experts)
+            preferred_BE = sinkhorn(preferred_BE, self.config.rounds, max(rows, 1) / num_experts)
         return kept_softmax(logits_BE, largest_k(preferred_BE, 1))

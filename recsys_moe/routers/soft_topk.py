@@ -113,7 +113,7 @@ def _level(scaled_BE: Tensor, pooled_BE: Tensor, top_BE: Tensor, exponent: int) 
 
     Around the mean: v = mean + u with u^3 + 3 a u = q, which has one real root since a >= 0.
     """
-    count_B1 = pooled_BE.sum(-1, keepdim=True).clamp(min=1)
+    count_B1 = pooled_BE.sum(-1, keepdim=True).clamp(min=1).to(scaled_BE.dtype)
     top_B1 = (pooled_BE & top_BE).sum(-1, keepdim=True)
     mean_B1 = scaled_BE.masked_fill(~pooled_BE, 0.0).sum(-1, keepdim=True) / count_B1
     if exponent == 1:
