@@ -157,7 +157,7 @@ class CatalogueScorer:
                 out_BH = self._buffers.take(name, len(x_BH), layer.out_features)
                 x_BH = torch.addmm(layer.bias, x_BH, layer.weight.t(), out=out_BH)
             else:
-                x_BH = x_BH.relu_()
+                x_BH = x_BH.relu_() if isinstance(layer, nn.ReLU) else layer(x_BH)
         return x_BH[:, 0]
 
     def _item_half(self, expert: int, item_P: Tensor, out_PH: Tensor) -> None:

@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import Dispatch, MoE
+from recsys_moe.model.tasks import Constant
 from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing, find_router
+
+PLAIN = Constant(0.0, 1.0, 1.0)
 
 
 class Output(NamedTuple):
@@ -45,9 +48,13 @@ class MultiTaskMoE(nn.Module):
         tower_dims: Sequence[int] = (256,),
         dropout: float = 0.5,
         dispatch: Dispatch = "auto",
+        constants: Sequence[Constant] | None = None,
         tables: Callable[[int, int], nn.Embedding] | None = None,
     ) -> None:
-        """`tables`: (rows, columns) -> embedding, for another kind than the usual one."""
+        """`constants`: per task where its logits start and what they count in; else 0 and 1.
+
+        `tables`: (rows, columns) -> embedding, for another kind than the usual one.
+        """
         super().__init__()
         table = tables or _embedding
         self.user_embedding = table(num_users + 1, embedding_dim)
@@ -56,7 +63,8 @@ class MultiTaskMoE(nn.Module):
         routers = [find_router(router.name)(router, shape) for _ in range(num_tasks)]
         experts = Experts(num_experts, shape.input_dim, expert_dim, dropout)
         self.moe = MoE(experts, routers, dispatch)
-        self.towers = nn.ModuleList(_tower(expert_dim, tower_dims) for _ in range(num_tasks))
+        scales = [LabelScale(c.logit, c.scale) for c in constants or [PLAIN] * num_tasks]
+        self.towers = nn.ModuleList(_tower(expert_dim, tower_dims, scale) for scale in scales)
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> Output:
         """Indices (B,) of users and items, each in 0..count with count meaning unseen."""
@@ -86,13 +94,28 @@ def _embedding(rows: int, dim: int) -> nn.Embedding:
     return table
 
 
-def _tower(input_dim: int, dims: Sequence[int]) -> nn.Sequential:
+class LabelScale(nn.Module):
+    """From what a head learns, around 0 and of size 1, to a logit: shift + scale * x."""
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, shift: float, scale: float) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.tensor(shift))
+        self.register_buffer("scale", torch.tensor(scale))
+
+    def forward(self, x_B1: Tensor) -> Tensor:
+        return torch.addcmul(self.shift, x_B1, self.scale)
+
+
+def _tower(input_dim: int, dims: Sequence[int], scale: LabelScale) -> nn.Sequential:
     """Dense + ReLU per width in `dims`, then the head: one logit."""
     layers: list[nn.Module] = []
     for width in dims:
         layers += [_linear(input_dim, width), nn.ReLU()]
         input_dim = width
-    return nn.Sequential(*layers, _linear(input_dim, 1))
+    return nn.Sequential(*layers, _linear(input_dim, 1), scale)
 
 
 def _linear(input_dim: int, output_dim: int) -> nn.Linear:
