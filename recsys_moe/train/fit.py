@@ -72,6 +72,8 @@ def fit(
     if config.trainer.precision == "bf16-mixed" and trainer.strategy.root_device.type == "cpu":
         _warn_of_emulation()
     checkpoint = None if resume is None else _checkpoint(config, data, out, resume)
+    if checkpoint is None:  # which would have them
+        module.start_effects(datamodule.rows("train"))
     is_new = checkpoint is None or not belongs_to(checkpoint, out)
     if checkpoint is not None and is_new and out.resolve() in checkpoint.resolve().parents:
         raise ConfigError(
