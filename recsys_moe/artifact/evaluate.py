@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from recsys_moe.artifact.baselines import baselines, missed
 from recsys_moe.artifact.evaluation import evaluate_model
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.artifact.run_folder import DATA_LOCK
@@ -46,6 +47,8 @@ def evaluate_artifact(
         progress=progress,
         calibrations=artifact.calibration,
     )
+    train = open_rows(folder, schema, "train", most)
+    result["baselines"] = baselines(train, batches.rows, schema)
     result["trained_on_these_data"] = schema == artifact.schema
     return result
 
@@ -94,8 +97,11 @@ def _check_fits(artifact: Artifact, schema: Schema, folder: Path) -> None:
 def save_evaluation(path: Path, result: dict[str, Any]) -> None:
     """Keep the result in evaluation/<split>.json when `path` is a run folder and the data its own.
 
-    Rows of another preparation may have been training rows of this run.
+    Rows of another preparation may have been training rows of this run. Warns of every metric
+    that a baseline reaches.
     """
+    for line in missed(result):
+        logger.warning(line)
     if not result["trained_on_these_data"]:
         logger.warning("not the data the model was trained on: it may know some of these rows")
     elif (Path(path) / "model").is_dir():

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from recsys_moe.artifact.calibration import Calibrations, helpful_calibration
 from recsys_moe.artifact.metrics import METRICS, BinaryMetrics, RoutingMetrics
-from recsys_moe.config.settings import Config, task_weights
+from recsys_moe.config.build import loss_weights
+from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import Batch
 from recsys_moe.model.network import MultiTaskMoE, Output
 from recsys_moe.model.tasks import row_losses
@@ -24,7 +25,7 @@ class Evaluation:
         self, schema: Schema, config: Config, calibrations: Calibrations | None = None
     ) -> None:
         self.tasks = schema.tasks
-        self.weights = task_weights(config, schema.tasks)
+        self.weights = loss_weights(config, schema)
         self.batchwise_rows = config.data.batchwise_rows
         self.metrics = [METRICS[task.kind]() for task in self.tasks]
         for task, metrics in zip(self.tasks, self.metrics, strict=True):

@@ -31,7 +31,7 @@ from recsys_moe.files import replacing_folder, sha256_file, write_json
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.schema import ConfigError, DataError, Feature, Schema
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
 FILES = (
     "weights.safetensors",

@@ -83,4 +83,16 @@ def table(result: dict[str, Any], title: str) -> str:
         routing = result["routing"][task]
         visits = f"{routing['experts_per_example']:.2f} experts per example"
         lines.append(f"  {task:8} {'  '.join(numbers)}  ({metrics['rows']} rows, {visits})")
+        lines.append(f"  {'':8} {_baselines(result['baselines'][task])}")
     return "\n".join(lines)
+
+
+def _baselines(named: dict[str, dict[str, float | None]]) -> str:
+    """Beside a model's metrics: what needs no model."""
+    numbers = [
+        f"{name.replace('_', ' ')} {metric} {value:.4f}"
+        for name, metrics in named.items()
+        for metric, value in metrics.items()
+        if value is not None
+    ]
+    return f"to beat: {', '.join(numbers)}" if numbers else "to beat: no labelled rows"

@@ -1,4 +1,4 @@
-"""The untrained model that a configuration describes."""
+"""What a configuration means for the data of a schema: the untrained model, the loss."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Callable
 
 from torch import nn
 
-from recsys_moe.config.settings import Config
+from recsys_moe.config.settings import Config, task_weights
+from recsys_moe.errors import DataError
+from recsys_moe.model.effects import MainEffects
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.schema import Schema
+from recsys_moe.model.tasks import KINDS, Constant
+from recsys_moe.schema import SCHEMA_FILE, Schema
 
 
 def build_model(
@@ -19,4 +22,31 @@ def build_model(
     `tables`: see MultiTaskMoE.
     """
     sizes = schema.user.size, schema.item.size, len(schema.tasks)
-    return MultiTaskMoE(*sizes, tables=tables, **dict(config.model))
+    settings = dict(config.model)
+    wanted = settings.pop("main_effects")
+    effects = MainEffects(*sizes[:2], label_constants(schema)) if wanted else None
+    return MultiTaskMoE(*sizes, effects=effects, tables=tables, **settings)
+
+
+def label_constants(schema: Schema) -> list[Constant]:
+    """Per task, of the training labels. Raises DataError when schema.json does not tell."""
+    counts = schema.labels["train"]
+    try:
+        return [KINDS[task.kind].constant(counts[task.name]) for task in schema.tasks]
+    except KeyError as error:
+        raise DataError(
+            f"{SCHEMA_FILE}: labels.train must hold {error} for model.main_effects=true; "
+            "prepare the data again"
+        ) from None
+
+
+def loss_weights(config: Config, schema: Schema) -> list[float]:
+    """What multiplies each task's mean loss: its weight, per loss of the constant.
+
+    So weights compare tasks and not units. Without `model.main_effects` the weights alone.
+    Raises ConfigError and DataError.
+    """
+    weights = task_weights(config, schema.tasks)
+    if not config.model.main_effects:
+        return weights
+    return [w / c.loss for w, c in zip(weights, label_constants(schema), strict=True)]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from recsys_moe.model.effects import MainEffects
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import Dispatch, MoE
 from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing, find_router
@@ -45,9 +46,13 @@ class MultiTaskMoE(nn.Module):
         tower_dims: Sequence[int] = (256,),
         dropout: float = 0.5,
         dispatch: Dispatch = "auto",
+        effects: MainEffects | None = None,
         tables: Callable[[int, int], nn.Embedding] | None = None,
     ) -> None:
-        """`tables`: (rows, columns) -> embedding, for another kind than the usual one."""
+        """`effects`: what is added to what the towers learn.
+
+        `tables`: (rows, columns) -> embedding, for another kind than the usual one.
+        """
         super().__init__()
         table = tables or _embedding
         self.user_embedding = table(num_users + 1, embedding_dim)
@@ -57,14 +62,17 @@ class MultiTaskMoE(nn.Module):
         experts = Experts(num_experts, shape.input_dim, expert_dim, dropout)
         self.moe = MoE(experts, routers, dispatch)
         self.towers = nn.ModuleList(_tower(expert_dim, tower_dims) for _ in range(num_tasks))
+        self.effects = effects
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> Output:
         """Indices (B,) of users and items, each in 0..count with count meaning unseen."""
         mixed_BTH, routings = self.moe(self.encode(user_B, item_B), user_B)
         # unbind: its gradient is one stack, that of indexing a zero-filled copy per task.
         pairs = zip(self.towers, mixed_BTH.unbind(1), strict=True)
-        logits = [tower(mixed_BH) for tower, mixed_BH in pairs]
-        return Output(torch.cat(logits, dim=-1).float(), routings)
+        logits_BT = torch.cat([tower(mixed_BH) for tower, mixed_BH in pairs], dim=-1).float()
+        if self.effects is not None:
+            logits_BT = self.effects(logits_BT, user_B, item_B)
+        return Output(logits_BT, routings)
 
     def encode(self, user_B: Tensor, item_B: Tensor) -> Tensor:
         """What routers and experts read: the user's vector beside the item's. (B, D)"""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -13,9 +14,33 @@ from torch import Tensor
 from recsys_moe.schema import TaskKind
 
 
+class Constant(NamedTuple):
+    """The best that one logit for all rows does on the training labels."""
+
+    logit: float
+    scale: float
+    """What a logit counts in: 1, or the standard deviation of the labels."""
+    loss: float
+    """Mean loss of `logit`, above 0."""
+
+
+def _base_rate(counts: Mapping[str, float]) -> Constant:
+    """Half a row of each class is added, so that one class alone has a finite logit."""
+    rate = (counts["positive"] + 0.5) / (counts["labelled"] + 1)
+    entropy = -rate * math.log(rate) - (1 - rate) * math.log1p(-rate)
+    return Constant(math.log(rate / (1 - rate)), 1.0, entropy)
+
+
+def _mean(counts: Mapping[str, float]) -> Constant:
+    scale = counts["std"] or 1.0
+    return Constant(counts["mean"], scale, scale**2)
+
+
 @dataclass(frozen=True)
 class Kind:
     """Loss per row from logits and labels, link from logits to predictions, headline metric.
+
+    `constant`: from the counts of the training labels in schema.json.
 
     `disagreement` per row between two lists of logits: symmetric, 0 where they are equal.
     """
@@ -23,6 +48,7 @@ class Kind:
     row_loss: Callable[[Tensor, Tensor], Tensor]
     disagreement: Callable[[Tensor, Tensor], Tensor]
     link: Callable[[Tensor], Tensor]
+    constant: Callable[[Mapping[str, float]], Constant]
     metric: str
     direction: Literal["max", "min"]
 
@@ -45,8 +71,8 @@ def _identity(logits: Tensor) -> Tensor:
 
 
 KINDS: dict[TaskKind, Kind] = {
-    "binary": Kind(_binary_loss, _symmetric_kl, torch.sigmoid, "auc", "max"),
-    "regression": Kind(_squared_error, _squared_error, _identity, "mse", "min"),
+    "binary": Kind(_binary_loss, _symmetric_kl, torch.sigmoid, _base_rate, "auc", "max"),
+    "regression": Kind(_squared_error, _squared_error, _identity, _mean, "mse", "min"),
 }
 
 

@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 
+from recsys_moe.artifact.baselines import baselines, missed
 from recsys_moe.artifact.evaluation import Evaluation, add_rows
 from recsys_moe.artifact.model_folder import save_artifact
 from recsys_moe.artifact.run_folder import BEST, CHECKPOINTS, create_run_folder, record_run
@@ -71,6 +72,8 @@ def fit(
     if config.trainer.precision == "bf16-mixed" and trainer.strategy.root_device.type == "cpu":
         _warn_of_emulation()
     checkpoint = None if resume is None else _checkpoint(config, data, out, resume)
+    if checkpoint is None:  # which would have them
+        module.start_effects(datamodule.rows("train"))
     is_new = checkpoint is None or not belongs_to(checkpoint, out)
     if checkpoint is not None and is_new and out.resolve() in checkpoint.resolve().parents:
         raise ConfigError(
@@ -222,6 +225,9 @@ def _finish(module: RecModule, datamodule: RecDataModule, data: Path, out: Path)
     calibrations = evaluation.calibrate()
     result = evaluation.result("val")
     result["epoch"] = epoch
+    result["baselines"] = baselines(datamodule.rows("train"), datamodule.rows("val"), schema)
+    for line in missed(result):
+        logger.warning(line)
     write_json(out / "evaluation" / "val.json", result)
     seen = watched_items(datamodule.rows("train"), schema)
     save_artifact(

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from recsys_moe.artifact.evaluation import Evaluation, merged
-from recsys_moe.config.build import build_model
-from recsys_moe.config.settings import Config, parse_config, task_weights
-from recsys_moe.data.columns import Batch
+from recsys_moe.config.build import build_model, loss_weights
+from recsys_moe.config.settings import Config, parse_config
+from recsys_moe.data.columns import Batch, Rows
+from recsys_moe.data.streaming import labelled
 from recsys_moe.model.lazy_adam import LazyAdam, fits
 from recsys_moe.model.network import Output
 from recsys_moe.model.sharded import ShardedEmbedding, join_lookup, tables_of
@@ -45,7 +46,7 @@ class RecModule(lightning.LightningModule):
         self.save_hyperparameters()
         self.config: Config = parse_config(config)
         self.schema = Schema.from_json(schema_json)
-        self.weights = task_weights(self.config, self.schema.tasks)
+        self.weights = loss_weights(self.config, self.schema)
         self.penalty_weights = self.config.penalties.model_dump()
         torch.manual_seed(stream_seed(self.config.trainer.seed, "init"))
         self.model = build_model(self.config, self.schema, tables=self._make_tables())
@@ -65,6 +66,12 @@ class RecModule(lightning.LightningModule):
         for task, router in enumerate(self.model.routers):
             router.stream.reseed(stream_seed(self.config.trainer.seed, "router", task))
             router.start(counts_U)
+
+    def start_effects(self, rows: Rows) -> None:
+        """Fit the main effects, where the model has any, to the training rows."""
+        if self.model.effects is not None:
+            for t, task in enumerate(self.schema.tasks):
+                self.model.effects.fit(t, task.kind, partial(labelled, rows, t))
 
     def losses(
         self, output: Output, labels_BT: Tensor, counts: Counts | None = None

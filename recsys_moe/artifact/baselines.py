@@ -1,0 +1,113 @@
+"""What no model is needed for, on the same rows: the figures that a model has to beat.
+
+Axes: N rows, U users, I items, both with one more for the unseen id.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recsys_moe.artifact.metrics import BinaryMetrics, RegressionMetrics
+from recsys_moe.data.columns import Rows
+from recsys_moe.data.streaming import labelled
+from recsys_moe.schema import Schema, Task
+
+DAMPING = 5
+"""Rows with the mean label that every user and item is taken to have beside its own."""
+HIGHER_IS_BETTER = ("auc",)
+
+Baselines = dict[str, dict[str, dict[str, float | None]]]
+"""Per task and baseline the metrics; None as in the metrics of a model."""
+
+
+def baselines(train: Rows, rows: Rows, schema: Schema) -> Baselines:
+    """Learned on `train`, judged on `rows`.
+
+    Binary tasks: `popularity`, an item's positives in training, and `base_rate`, the training
+    share of positives for all rows. Regressions: `mean`, and `user_item_mean`, the mean plus what
+    the item and then the user deviate from it on damped average (as in Koren, Bell and Volinsky
+    2009, "Matrix factorization techniques for recommender systems", with fixed damping).
+    """
+    parts = {"binary": _binary, "regression": _regression}
+    return {
+        task.name: parts[task.kind](
+            partial(labelled, train, t), partial(labelled, rows, t), schema, task
+        )
+        for t, task in enumerate(schema.tasks)
+    }
+
+
+Labelled = Callable[[], Iterator[tuple[Tensor, Tensor, Tensor]]]
+
+
+def missed(result: dict[str, Any]) -> Iterator[str]:
+    """A line for every metric of an evaluation with `baselines` that does not beat them."""
+    for task, named in result["baselines"].items():
+        for name, metrics in named.items():
+            for metric, bound in metrics.items():
+                own = result["tasks"][task][metric]
+                if own is None or bound is None:
+                    continue
+                if not (own > bound if metric in HIGHER_IS_BETTER else own < bound):
+                    yield (
+                        f"{task} {metric} {own:.4f} is no better than {bound:.4f} of "
+                        f"{name.replace('_', ' ')}, which needs no model"
+                    )
+
+
+def _binary(
+    train: Labelled, rows: Labelled, schema: Schema, task: Task
+) -> dict[str, dict[str, float | None]]:
+    popularity_I = _totals(((item, label) for _, item, label in train()), schema.item.size + 1)
+    metrics = BinaryMetrics()
+    for _, item_N, label_N in rows():
+        metrics.update(popularity_I[item_N].float(), label_N.float())
+    judged = metrics.compute()
+    counts = schema.labels["train"][task.name]
+    bce = _base_rate_bce(counts["positive"], counts["labelled"], judged)
+    return {"popularity": {"auc": judged["auc"]}, "base_rate": {"bce": bce}}
+
+
+def _base_rate_bce(
+    positive: float, labelled: float, judged: dict[str, float | int | None]
+) -> float | None:
+    """None where a class that training has not seen makes it infinite."""
+    rows, ones = judged["rows"] or 0, judged["positive"] or 0
+    parts = [(ones, positive), (rows - ones, labelled - positive)]
+    if not rows or any(count and not known for count, known in parts):
+        return None
+    return -sum(count / rows * math.log(known / labelled) for count, known in parts if count)
+
+
+def _regression(
+    train: Labelled, rows: Labelled, schema: Schema, task: Task
+) -> dict[str, dict[str, float | None]]:
+    mean = schema.labels["train"][task.name]["mean"]
+    item_I = _damped(((item, label - mean) for _, item, label in train()), schema.item.size + 1)
+    left = ((user, label - mean - item_I[item]) for user, item, label in train())
+    user_U = _damped(left, schema.user.size + 1)
+    constant, sums = RegressionMetrics(), RegressionMetrics()
+    for user_N, item_N, label_N in rows():
+        constant.update(torch.full_like(label_N, mean), label_N)
+        sums.update(mean + user_U[user_N] + item_I[item_N], label_N)
+    judged = {"mean": constant, "user_item_mean": sums}
+    return {name: {"mse": metrics.compute()["mse"]} for name, metrics in judged.items()}
+
+
+def _damped(values: Iterator[tuple[Tensor, Tensor]], size: int) -> Tensor:
+    """Mean value of each index with DAMPING zeros beside its own."""
+    sums, counts = torch.zeros(size).double(), torch.full((size,), float(DAMPING)).double()
+    for index_N, value_N in values:
+        sums += torch.bincount(index_N, value_N, size)
+        counts += torch.bincount(index_N, minlength=size)
+    return sums / counts
+
+
+def _totals(values: Iterator[tuple[Tensor, Tensor]], size: int) -> Tensor:
+    return sum((torch.bincount(*value, size) for value in values), torch.zeros(size).double())
