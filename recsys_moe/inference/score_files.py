@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import replacing_path
 from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.vocabulary import Ids, NoId, id_texts
 
 ROWS_PER_PIECE = 1 << 16
 FLAGS = ("unseen_user", "unseen_item")
@@ -73,8 +74,8 @@ def _scored(
     calibrated = {name: f"{name}_calibrated" for name in predictor.artifact.calibration}
     new = [*(task.name for task in predictor.tasks), *calibrated.values(), *FLAGS]
     for piece in _regrouped(_pieces(source), _rows_per_piece(predictor)):
-        _check_columns(piece, source, ids, new, rows_before=counts["rows"])
-        scores = predictor.score(*(piece[name] for name in ids))
+        _check_columns(piece, source, ids, new)
+        scores = predictor.score(*(_ids(piece, source, name, counts["rows"]) for name in ids))
         flags = dict(zip(FLAGS, (scores.unseen_user, scores.unseen_item), strict=True))
         better = {calibrated[name]: values for name, values in scores.calibrated.items()}
         for name, values in {**scores.tasks, **better, **flags}.items():
@@ -86,9 +87,14 @@ def _scored(
         yield piece
 
 
-def _check_columns(
-    piece: pa.Table, source: Path, ids: tuple[str, str], new: list[str], *, rows_before: int
-) -> None:
+def _ids(piece: pa.Table, source: Path, name: str, rows_before: int) -> Ids:
+    try:
+        return id_texts(piece[name], f" in {name!r}", rows_before)
+    except NoId as error:
+        raise DataError(f"{source}: {error}") from None
+
+
+def _check_columns(piece: pa.Table, source: Path, ids: tuple[str, str], new: list[str]) -> None:
     twice = [name for name in piece.column_names if piece.column_names.count(name) > 1]
     if twice:
         raise DataError(f"{source}: column {twice[0]!r} appears twice; rename one of them")
@@ -96,26 +102,9 @@ def _check_columns(
         if name not in piece.column_names:
             hint = suggestion(name, piece.column_names)
             raise DataError(f"{source}: column {name!r} ({option}) is missing; {hint}")
-        kind = piece.schema.field(name).type
-        if not (pa.types.is_integer(kind) or _is_text(kind)):
-            raise DataError(f"{source}: ids in {name!r} must be integers or text, got {kind}")
-        empty = pa.compute.or_kleene(
-            pa.compute.is_null(piece[name]),
-            pa.compute.equal(piece[name].cast(pa.string()), "").fill_null(True),
-        )
-        if (first := pa.compute.index(empty, True).as_py()) >= 0:
-            raise DataError(f"{source}: row {rows_before + first + 1} has no value in {name!r}")
     for name in new:
         if name in piece.column_names:
             raise DataError(f"{source}: column {name!r} would be overwritten; rename it first")
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    """Text that casts to plain strings, categories included."""
-    return any(
-        is_kind(kind)
-        for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary)
-    )
 
 
 def _rows_per_piece(predictor: Predictor) -> int:

@@ -270,7 +270,7 @@ def test_filters_that_leave_nothing_leave_the_columns(
     recommend_file(predictor, tmp_path / "users.txt", tmp_path / target, **nothing)
     if target == "out.jsonl":
         users = [json.loads(line) for line in (tmp_path / target).read_text().splitlines()]
-        assert [(user["user"], user["items"]) for user in users] == [("1", []), ("2", [])]
+        assert [(user["user"], user["items"]) for user in users] == [(1, []), (2, [])]
         return
     [one] = predictor.recommend([1], 1, score=score)
     columns = ["user", "unseen_user", "rank", "item", "title", *one[0].scores]
