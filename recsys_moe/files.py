@@ -11,8 +11,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+TEXT = {".csv": ",;\t|", ".txt": ",;\t|", ".tsv": "\t", ".tab": "\t"}
+"""Suffix of a table in text -> separators that it may have: see `separator`."""
+PARQUET = (".parquet", ".pq")
 PART = ".part"
 """Ending of a file that is being written."""
+
+
+def table_suffix(path: Path) -> str:
+    """In lower case, without the `.gz` that a table in text may have behind it."""
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def separator(header: str, suffix: str) -> str:
+    """Of those that a table in text may have, the most frequent one in its first line."""
+    return max(TEXT[suffix], key=header.count)
 
 
 def write_json(path: Path, content: Any) -> None:

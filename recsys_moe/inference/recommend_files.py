@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import replacing_path
 from recsys_moe.inference.predictor import Predictor, Recommendation
-from recsys_moe.inference.score_files import write_parquet, write_text
+from recsys_moe.inference.score_files import opened_text, write_parquet, write_text
 from recsys_moe.inference.vocabulary import NoId, id_texts
 
 USERS_PER_PIECE = 1024
@@ -82,8 +82,8 @@ def _text_ids(path: Path, column: str, option: str) -> Iterator[str]:
 
 
 def _csv_ids(path: Path, column: str, option: str) -> Iterator[str]:
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        rows = csv.reader(stream)
+    with opened_text(path) as (lines, delimiter):
+        rows = csv.reader(lines, delimiter=delimiter)
         header = next(rows, [])
         place = header.index(_column(header, column, f"{option} {path}"))
         yield from (row[place] if place < len(row) else "" for row in rows if row)
