@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ from typing import IO, Any
 TEXT = {".csv": ",;\t|", ".txt": ",;\t|", ".tsv": "\t", ".tab": "\t"}
 """Suffix of a table in text -> separators that it may have: see `separator`."""
 PARQUET = (".parquet", ".pq")
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 PART = ".part"
 """Ending of a file that is being written."""
 
@@ -41,6 +43,17 @@ def write_text(path: Path, text: str) -> None:
 
 
 @contextmanager
+def _named_if_full(path: Path) -> Iterator[None]:
+    """Gives an error of a full or broken disk the path that was to be written, if it has none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_ERRORS and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
 def replacing(path: Path, *, keep: Path | None = None) -> Iterator[IO[bytes]]:
     """A stream whose content becomes `path` when the block ends without an error.
 
@@ -61,7 +74,8 @@ def replacing_path(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
     """
     part = path.with_name(path.name + PART)
     try:
-        yield part
+        with _named_if_full(path):
+            yield part
         if keep is not None and path.exists():
             os.replace(path, keep)
         os.replace(part, path)
@@ -92,7 +106,8 @@ def replacing_folder(out: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
         folder = Path(name) / "new"
         folder.mkdir()
-        yield folder
+        with _named_if_full(out):
+            yield folder
         _replace_folder(folder, out)
 
 

@@ -94,9 +94,15 @@ def _check_fits(artifact: Artifact, schema: Schema, folder: Path) -> None:
 def save_evaluation(path: Path, result: dict[str, Any]) -> None:
     """Keep the result in evaluation/<split>.json when `path` is a run folder and the data its own.
 
-    Rows of another preparation may have been training rows of this run.
+    Rows of another preparation may have been training rows of this run. Where the folder cannot be
+    written, a warning says that the result is not kept.
     """
     if not result["trained_on_these_data"]:
         logger.warning("not the data the model was trained on: it may know some of these rows")
     elif (Path(path) / "model").is_dir():
-        write_json(Path(path) / "evaluation" / f"{result['split']}.json", result)
+        file = Path(path) / "evaluation" / f"{result['split']}.json"
+        try:
+            write_json(file, result)
+        except OSError as error:
+            reason = error.strerror or error
+            logger.warning("%s cannot be written, the result is not kept: %s", file, reason)
