@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -11,8 +12,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+TEXT = {".csv": ",;\t|", ".txt": ",;\t|", ".tsv": "\t", ".tab": "\t"}
+"""Suffix of a table in text -> separators that it may have: see `separator`."""
+PARQUET = (".parquet", ".pq")
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 PART = ".part"
 """Ending of a file that is being written."""
+
+
+def table_suffix(path: Path) -> str:
+    """In lower case, without the `.gz` that a table in text may have behind it."""
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def separator(header: str, suffix: str) -> str:
+    """Of those that a table in text may have, the most frequent one in its first line."""
+    return max(TEXT[suffix], key=header.count)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -25,6 +40,17 @@ def write_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as stream:
         stream.write(text.encode("utf-8"))
+
+
+@contextmanager
+def _named_if_full(path: Path) -> Iterator[None]:
+    """Gives an error of a full or broken disk the path that was to be written, if it has none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_ERRORS and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 @contextmanager
@@ -48,7 +74,8 @@ def replacing_path(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
     """
     part = path.with_name(path.name + PART)
     try:
-        yield part
+        with _named_if_full(path):
+            yield part
         if keep is not None and path.exists():
             os.replace(path, keep)
         os.replace(part, path)
@@ -79,7 +106,8 @@ def replacing_folder(out: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
         folder = Path(name) / "new"
         folder.mkdir()
-        yield folder
+        with _named_if_full(out):
+            yield folder
         _replace_folder(folder, out)
 
 

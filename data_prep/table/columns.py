@@ -50,7 +50,8 @@ def ids(file: TableFile, column: str) -> pa.Array:
     raw = _flat(file, column)
     if pa.types.is_floating(raw.type):
         number = raw.to_numpy(zero_copy_only=False)
-        _refuse(number != np.floor(number), raw, file, column, rule="a whole number or text")
+        wrong = (number != np.floor(number)) | (np.abs(number) >= 2.0**63)
+        _refuse(wrong, raw, file, column, rule="a whole number or text")
         raw = raw.cast(pa.int64())
     if not (pa.types.is_integer(raw.type) or pa.types.is_string(raw.type)):
         raise DataError(f"{file.label}: {column} must hold text or whole numbers, not {raw.type}")

@@ -20,12 +20,9 @@ import pyarrow.parquet as pq
 
 from data_prep.read import delimited
 from data_prep.read.delimited import Layout
-from recsys_moe.files import sha256_file
+from recsys_moe.files import PARQUET, TEXT, separator, sha256_file, table_suffix
 from recsys_moe.schema import DataError, Source
 
-TEXT = {".csv": ",;\t|", ".txt": ",;\t|", ".tsv": "\t", ".tab": "\t"}
-"""Suffix -> separators that the file may have; the one most frequent in its header is taken."""
-PARQUET = (".parquet", ".pq")
 ROWS = 1 << 18
 """Most rows of a Parquet file at once."""
 TEXT_BLOCK = 1 << 23
@@ -70,7 +67,7 @@ def files_at(path: Path) -> list[Path]:
         raise DataError(f"{path} does not exist")
     if not path.is_dir():
         return [path]
-    files = sorted(file for file in path.iterdir() if _suffix(file) in (*TEXT, *PARQUET))
+    files = sorted(file for file in path.iterdir() if table_suffix(file) in (*TEXT, *PARQUET))
     if not files:
         raise DataError(f"{path}: has no {', '.join((*TEXT, *PARQUET))} file")
     return files
@@ -78,13 +75,9 @@ def files_at(path: Path) -> list[Path]:
 
 def is_parquet(path: Path) -> bool:
     """By its name. Raises DataError for a file of no kind that can be read."""
-    if _suffix(path) not in (*TEXT, *PARQUET):
+    if table_suffix(path) not in (*TEXT, *PARQUET):
         raise DataError(f"{path}: must be one of {', '.join((*TEXT, *PARQUET))} (or .gz of it)")
-    return _suffix(path) in PARQUET
-
-
-def _suffix(path: Path) -> str:
-    return Path(path.name.removesuffix(".gz")).suffix.lower()
+    return table_suffix(path) in PARQUET
 
 
 def sources(*places: Path | None) -> tuple[Source, ...]:
@@ -132,10 +125,10 @@ def parquet(path: Path, columns: list[str]) -> Iterator[pq.ParquetFile]:
 def text_layout(text: bytes, path: Path, columns: list[str] | None) -> Layout:
     """How a text file that begins with `text` is laid out. Raises DataError for another kind."""
     header = text.split(b"\n", 1)[0].decode("utf-8-sig")
-    separator = max(TEXT[_suffix(path)], key=header.count)
-    names = delimited.header(text, separator) if columns is None else columns
+    between = separator(header, table_suffix(path))
+    names = delimited.header(text, between) if columns is None else columns
     kinds = dict.fromkeys(names, pa.string())
-    return Layout(separator=separator, columns=kinds, header=True, quoted=True)
+    return Layout(separator=between, columns=kinds, header=True, quoted=True)
 
 
 @dataclass(frozen=True, kw_only=True)

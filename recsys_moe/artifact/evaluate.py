@@ -97,12 +97,17 @@ def _check_fits(artifact: Artifact, schema: Schema, folder: Path) -> None:
 def save_evaluation(path: Path, result: dict[str, Any]) -> None:
     """Keep the result in evaluation/<split>.json when `path` is a run folder and the data its own.
 
-    Rows of another preparation may have been training rows of this run. Warns of every metric
-    that a baseline reaches.
+    Rows of another preparation may have been training rows of this run. Warns of every metric that
+    a baseline reaches, and of a folder that cannot be written.
     """
     for line in missed(result):
         logger.warning(line)
     if not result["trained_on_these_data"]:
         logger.warning("not the data the model was trained on: it may know some of these rows")
     elif (Path(path) / "model").is_dir():
-        write_json(Path(path) / "evaluation" / f"{result['split']}.json", result)
+        file = Path(path) / "evaluation" / f"{result['split']}.json"
+        try:
+            write_json(file, result)
+        except OSError as error:
+            reason = error.strerror or error
+            logger.warning("%s cannot be written, the result is not kept: %s", file, reason)

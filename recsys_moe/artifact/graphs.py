@@ -77,7 +77,35 @@ def _write_onnx(program: ExportedProgram, path: Path, outputs: tuple[str, ...]) 
         verbose=False,
     )
     assert exported is not None
+    _take_no_rows(exported.model.graph)
     exported.save(path)
+
+
+def _take_no_rows(graph: Any) -> None:
+    """Let an onnx_ir.Graph that is given no row compute one and leave it out of its outputs.
+
+    ONNX Runtime 1.31 ends the process by SIGFPE at an empty batch after some routers and refuses it
+    after the others. In PyTorch it cannot be said: torch.export drops a rule about no rows.
+    """
+    import onnx_ir
+    from onnx_ir.tape import Tape
+
+    before, after, first = Tape(), Tape(), graph[0]
+    filled = [onnx_ir.Value(name=f"{value.name}_filled") for value in graph.inputs]
+    for value, other in zip(graph.inputs, filled, strict=True):
+        value.replace_all_uses_with(other)
+    zero = before.op("Constant", [], {"value_ints": [0]})
+    rows = before.op("Shape", [graph.inputs[0]])
+    is_empty = before.op("Cast", [before.op("Equal", [rows, zero])], {"to": onnx_ir.DataType.INT64})
+    ends = before.op("Concat", [zero, is_empty], {"axis": 0})
+    for value, other in zip(graph.inputs, filled, strict=True):
+        before.op("Pad", [value, ends], output=other)
+    for place, value in enumerate(graph.outputs):
+        cut = onnx_ir.Value(name=value.name, type=value.type, shape=value.shape)
+        value.name = f"{value.name}_filled"
+        graph.outputs[place] = after.op("Slice", [value, zero, rows, zero], output=cut)
+    graph.insert_before(first, before.nodes)
+    graph.extend(after.nodes)
 
 
 def _load_onnx(path: Path) -> Runner:
@@ -112,11 +140,11 @@ FORMATS = {
 
 
 def export_graph(artifact: Artifact) -> ExportedProgram:
-    """The model as one graph with a free number of rows, at least 1."""
+    """The model as one graph with a free number of rows."""
     graph = Graph(artifact).eval()
     graph.model.moe.dispatch = "dense"  # static shapes; the sparse path loops over experts
     user, item = parity_rows(artifact)
-    rows = Dim("rows", min=1)
+    rows = Dim("rows", min=0)
     shapes = {name: {0: rows} for name in INPUTS}
     with _quiet():
         return torch.export.export(graph, (user[:3], item[:3]), dynamic_shapes=shapes)

@@ -20,7 +20,8 @@ CALIBRATION_BINS = 15
 class BinaryMetrics:
     """AUC, mean binary cross-entropy (`bce`) and calibration error (`ece`, 15 equal-width bins).
 
-    Keeps the float32 logit and label of each labelled row, because an exact AUC needs all scores.
+    Keeps the float32 logit and label of each labelled row, because an exact AUC needs all of them:
+    it is that of the logits, since from 17 on float32 has only 1 for their probability.
     In arrays that grow in place: a list of tensors would pin a small block of memory behind the
     large ones of every batch, and glibc then finds no place for the next large one.
     `calibration` may also be set when all rows are seen. The labels are 0 and 1.
@@ -59,7 +60,7 @@ class BinaryMetrics:
         scores = KINDS["binary"].link(logits)
         rows, positive = len(labels), int(labels.sum())
         return {
-            "auc": exact_auc(scores, labels) if 0 < positive < rows else None,
+            "auc": exact_auc(logits, labels) if 0 < positive < rows else None,
             "bce": self.loss_sum / rows if rows else None,
             "ece": _calibration_error(scores, labels) if rows else None,
             "ece_calibrated": (

@@ -26,7 +26,7 @@ NEAR_TIE = 1e-5
 """Rows whose gap in logits between the last chosen expert and the next is below this."""
 MAX_MASKED = 0.01
 """Largest share of near-ties; with more the comparison says too little."""
-BATCH_SIZES = (1, 2, 37, 1000)
+BATCH_SIZES = (0, 1, 2, 37, 1000)
 BATCHES = 3
 """Compared per batch size, from different rows."""
 

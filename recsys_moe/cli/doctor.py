@@ -55,4 +55,6 @@ def _text(value: Any) -> str:
         return ", ".join(parts)
     if isinstance(value, list):
         return ", ".join(map(_text, value))
-    return {None: "-", True: "yes", False: "no"}.get(value, str(value))
+    if isinstance(value, bool):  # 1 == True
+        return "yes" if value else "no"
+    return "-" if value is None else str(value)

@@ -49,7 +49,9 @@ def evaluated(model: Path, split: str, data: Path | None) -> dict[str, Any]:
 
 def predict(
     model: Model,
-    input_: Annotated[Path, typer.Option("--input", help="CSV, TSV or Parquet with pairs.")],
+    input_: Annotated[
+        Path, typer.Option("--input", help="CSV, TSV (or .gz of it) or Parquet with pairs.")
+    ],
     output: Annotated[Path, typer.Option(help="CSV, TSV or Parquet to write.")],
     user: Annotated[str, typer.Option(help="Column with raw user ids.")] = "user",
     item: Annotated[str, typer.Option(help="Column with raw item ids.")] = "item",

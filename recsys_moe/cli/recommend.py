@@ -76,10 +76,11 @@ def similar(
     """The items nearest to one: cosine of the item embeddings."""
     from recsys_moe.inference.predictor import Predictor
 
-    ranked = Predictor.load(model).similar(item, k)
+    predictor = Predictor.load(model)
+    ranked = predictor.similar(item, k)
     if as_json:
         items = [{"rank": r.rank, "item": r.item, "title": r.title, **r.scores} for r in ranked]
-        print(json.dumps({"item": item, "items": items}))
+        print(json.dumps({"item": predictor.items.plain(item), "items": items}))
     else:
         print(table(ranked, ["cosine"]))
 
@@ -129,7 +130,7 @@ def _recommend_one(
     [ranked] = predictor.recommend([user], **options)
     unseen = predictor.is_unseen_user(user)
     if as_json:
-        print(json.dumps(as_object(user, unseen, ranked)))
+        print(json.dumps(as_object(predictor.users.plain(user), unseen, ranked)))
         return
     if unseen:
         logger.info(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
+from decimal import ROUND_FLOOR, Decimal, InvalidOperation
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,9 @@ CONDITION = re.compile(
 FORM = "COLUMN OP VALUE with OP one of = != < <= > >= ~"
 SEPARATOR = "|"
 """Between the members of a text cell, as in MovieLens' genres."""
+HALVES = pa.decimal128(21, 1)
+BEYOND = Decimal(2**64)
+"""Above and, negative, below any integer of 64 bits."""
 Compare = Callable[[pa.Array, pa.Scalar], pa.Array]
 NUMBERS: dict[str, Compare] = {
     "=": pc.equal,
@@ -76,12 +79,21 @@ def _number_matches(values: pa.Array, operator: str, value: str, condition: str)
     if operator not in NUMBERS:
         raise ConfigError(f"--where {condition!r}: {operator} needs text, the column holds numbers")
     try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if math.isnan(number):  # nothing is above, below or equal to it
+        number = Decimal(value)
+    except InvalidOperation:
+        number = Decimal("nan")
+    if number.is_nan():  # nothing is above, below or equal to it
         raise ConfigError(f"--where {condition!r}: {value!r} is not a number")
-    return NUMBERS[operator](values.cast(pa.float64()), pa.scalar(number))
+    if pa.types.is_floating(values.type):
+        return NUMBERS[operator](values.cast(pa.float64()), pa.scalar(float(number)))
+    return NUMBERS[operator](values.cast(HALVES), pa.scalar(_half(number), HALVES))
+
+
+def _half(number: Decimal) -> Decimal:
+    """What compares with every 64-bit integer as `number` does, exactly: float64 would not."""
+    number = min(max(number, -BEYOND), BEYOND)
+    below = number.to_integral_value(ROUND_FLOOR)
+    return below if below == number else below + Decimal("0.5")
 
 
 def _text_matches(values: pa.Array, operator: str, value: str, condition: str) -> pa.Array:

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import replacing_path
 from recsys_moe.inference.predictor import Predictor, Recommendation
-from recsys_moe.inference.score_files import write_parquet, write_text
+from recsys_moe.inference.score_files import opened_text, write_parquet, write_text
+from recsys_moe.inference.vocabulary import NoId, id_texts
 
 USERS_PER_PIECE = 1024
 ID_FILES = (".csv", ".parquet", ".txt")
@@ -39,18 +40,16 @@ def recommend_file(
     those of `Predictor.recommend`. Users stay in order, memory stays bounded, and the output
     appears complete or not at all. Returns counts: users and unseen users.
     """
-    output = Path(output)
+    users, output = Path(users), Path(output)
     _check_output(output, overwrite)
     counts = {"users": 0, "unseen_user": 0}
     with replacing_path(output) as part:
-        pieces = _ranked(
-            predictor, Path(users), {"k": k, **options}, counts=counts, progress=progress
-        )
-        _write(part, output.suffix, pieces, _schema(predictor, options.get("score")))
+        pieces = _ranked(predictor, users, {"k": k, **options}, counts=counts, progress=progress)
+        _write(part, output.suffix, pieces, _schema(predictor, users, options.get("score")))
     return counts
 
 
-def as_object(user: str, unseen: bool, ranked: Sequence[Recommendation]) -> dict[str, Any]:
+def as_object(user: str | int, unseen: bool, ranked: Sequence[Recommendation]) -> dict[str, Any]:
     """One user's list as the JSON object that the command prints."""
     items = [{"rank": r.rank, "item": r.item, "title": r.title, **r.scores} for r in ranked]
     return {"user": user, "unseen_user": unseen, "items": items}
@@ -68,9 +67,9 @@ def read_ids(path: Path, column: str, option: str) -> Iterator[str]:
     number = 0
     try:
         for number, value in enumerate(readers[path.suffix](path, column, option), start=1):
-            if not value:
-                raise DataError(f"{option} {path}: row {number} has no id")
-            yield value
+            yield from id_texts([value], rows_before=number - 1)
+    except NoId as error:
+        raise DataError(f"{option} {path}: {error}") from None
     except (pa.ArrowException, csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{option} {path} cannot be read: {str(error).splitlines()[0]}") from None
     if not number:
@@ -83,18 +82,18 @@ def _text_ids(path: Path, column: str, option: str) -> Iterator[str]:
 
 
 def _csv_ids(path: Path, column: str, option: str) -> Iterator[str]:
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        rows = csv.reader(stream)
+    with opened_text(path) as (lines, delimiter):
+        rows = csv.reader(lines, delimiter=delimiter)
         header = next(rows, [])
         place = header.index(_column(header, column, f"{option} {path}"))
         yield from (row[place] if place < len(row) else "" for row in rows if row)
 
 
-def _parquet_ids(path: Path, column: str, option: str) -> Iterator[str]:
+def _parquet_ids(path: Path, column: str, option: str) -> Iterator[Any]:
     file = pq.ParquetFile(path)
     name = _column(file.schema_arrow.names, column, f"{option} {path}")
     for batch in file.iter_batches(columns=[name]):
-        yield from batch.column(0).cast(pa.string()).fill_null("").to_pylist()
+        yield from batch.column(0).to_pylist()
 
 
 def _column(names: list[str], column: str, where: str) -> str:
@@ -105,18 +104,19 @@ def _column(names: list[str], column: str, where: str) -> str:
 
 def _ranked(
     predictor: Predictor,
-    users: Path,
+    file: Path,
     options: dict[str, Any],
     *,
     counts: dict[str, int],
     progress: Callable[[int], None],
 ) -> Iterator[Rows]:
     """Pieces of `as_object`, one per user."""
-    ids = read_ids(users, "user", "--users")
+    ids = read_ids(file, "user", "--users")
     while piece := list(islice(ids, USERS_PER_PIECE)):
         unseen = predictor.users.index(piece)[1].tolist()
         lists = predictor.recommend(piece, **options)
-        yield [as_object(*row) for row in zip(piece, unseen, lists, strict=True)]
+        users = map(predictor.users.plain, piece)
+        yield [as_object(*row) for row in zip(users, unseen, lists, strict=True)]
         counts["users"] += len(piece)
         counts["unseen_user"] += sum(unseen)
         progress(len(piece))
@@ -138,26 +138,27 @@ def _write(path: Path, suffix: str, pieces: Iterator[Rows], schema: pa.Schema) -
                 stream.writelines(json.dumps(user) + "\n" for user in piece)
         return
     write = write_parquet if suffix == ".parquet" else write_text
-    tables = (pa.Table.from_pylist(_flat(piece), schema) for piece in pieces)
+    tables = (pa.Table.from_pylist(_flat(piece, schema), schema) for piece in pieces)
     write(path, suffix, tables, schema)
 
 
-def _flat(piece: Rows) -> Rows:
+def _flat(piece: Rows, schema: pa.Schema) -> Rows:
     """One row per user and rank."""
+    user_id = str if schema.field("user").type == pa.string() else int
     return [
-        {"user": user["user"], "unseen_user": user["unseen_user"], **item}
+        {"user": user_id(user["user"]), "unseen_user": user["unseen_user"], **item}
         for user in piece
         for item in user["items"]
     ]
 
 
-def _schema(predictor: Predictor, score: str | None) -> pa.Schema:
+def _schema(predictor: Predictor, users: Path, score: str | None) -> pa.Schema:
     """Columns of the output, also where filters leave no row: predictions are float32."""
     names = [task.name for task in predictor.tasks]
     products = [score] if score and score not in names else []
     return pa.schema(
         [
-            ("user", pa.string()),
+            ("user", _user_type(predictor, users)),
             ("unseen_user", pa.bool_()),
             ("rank", pa.int64()),
             ("item", predictor.items.ids.type),
@@ -165,3 +166,9 @@ def _schema(predictor: Predictor, score: str | None) -> pa.Schema:
             *((name, pa.float32()) for name in [*names, *products]),
         ]
     )
+
+
+def _user_type(predictor: Predictor, users: Path) -> pa.DataType:
+    """That of the model's ids, unless they are integers and one of the file's is none."""
+    plain = map(predictor.users.plain, read_ids(users, "user", "--users"))
+    return pa.int64() if all(isinstance(user, int) for user in plain) else pa.string()

@@ -6,7 +6,9 @@ Bounded memory: a piece is read, scored and written before the next one, whateve
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
@@ -15,13 +17,15 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from recsys_moe.errors import ConfigError, DataError, suggestion
-from recsys_moe.files import replacing_path
+from recsys_moe.files import PARQUET, TEXT, replacing_path, separator, table_suffix
 from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.vocabulary import Ids, NoId, id_texts
 
 ROWS_PER_PIECE = 1 << 16
 FLAGS = ("unseen_user", "unseen_item")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
-SUFFIXES = (*DELIMITERS, ".parquet")
+OUTPUTS = (*DELIMITERS, ".parquet")
+INPUTS = (*TEXT, *PARQUET)
 
 
 def predict_file(
@@ -36,9 +40,10 @@ def predict_file(
 ) -> dict[str, int]:
     """Write `source` plus predictions and two flags for unseen ids to `target`.
 
-    One column per task and, for binary tasks of a calibrated model, `<task>_calibrated`. CSV, TSV
-    or Parquet by suffix, in and out. Row order and all columns are kept; memory stays bounded.
-    The target appears complete or not at all. Returns counts: rows and unseen ids.
+    One column per task and, for binary tasks of a calibrated model, `<task>_calibrated`. In goes
+    what `prepare table` reads in UTF-8, out come CSV, TSV or Parquet by suffix. Row order and all
+    columns are kept; memory stays bounded. The target appears complete or not at all. Returns
+    counts: rows and unseen ids.
     """
     source, target = Path(source), Path(target)
     _check_paths(source, target, overwrite)
@@ -50,9 +55,11 @@ def predict_file(
 
 
 def _check_paths(source: Path, target: Path, overwrite: bool) -> None:
-    for option, path in (("--input", source), ("--output", target)):
-        if path.suffix not in SUFFIXES:
-            raise ConfigError(f"{option} must end in one of {', '.join(SUFFIXES)}, got {path}")
+    if table_suffix(source) not in INPUTS:
+        known = ", ".join(INPUTS)
+        raise ConfigError(f"--input must end in one of {known} (or .gz of it), got {source}")
+    if target.suffix not in OUTPUTS:
+        raise ConfigError(f"--output must end in one of {', '.join(OUTPUTS)}, got {target}")
     if not source.is_file():
         raise DataError(f"--input {source}: there is no such file")
     if target.exists() and not overwrite:
@@ -73,8 +80,8 @@ def _scored(
     calibrated = {name: f"{name}_calibrated" for name in predictor.artifact.calibration}
     new = [*(task.name for task in predictor.tasks), *calibrated.values(), *FLAGS]
     for piece in _regrouped(_pieces(source), _rows_per_piece(predictor)):
-        _check_columns(piece, source, ids, new, rows_before=counts["rows"])
-        scores = predictor.score(*(piece[name] for name in ids))
+        _check_columns(piece, source, ids, new)
+        scores = predictor.score(*(_ids(piece, source, name, counts["rows"]) for name in ids))
         flags = dict(zip(FLAGS, (scores.unseen_user, scores.unseen_item), strict=True))
         better = {calibrated[name]: values for name, values in scores.calibrated.items()}
         for name, values in {**scores.tasks, **better, **flags}.items():
@@ -86,9 +93,14 @@ def _scored(
         yield piece
 
 
-def _check_columns(
-    piece: pa.Table, source: Path, ids: tuple[str, str], new: list[str], *, rows_before: int
-) -> None:
+def _ids(piece: pa.Table, source: Path, name: str, rows_before: int) -> Ids:
+    try:
+        return id_texts(piece[name], f" in {name!r}", rows_before)
+    except NoId as error:
+        raise DataError(f"{source}: {error}") from None
+
+
+def _check_columns(piece: pa.Table, source: Path, ids: tuple[str, str], new: list[str]) -> None:
     twice = [name for name in piece.column_names if piece.column_names.count(name) > 1]
     if twice:
         raise DataError(f"{source}: column {twice[0]!r} appears twice; rename one of them")
@@ -96,26 +108,9 @@ def _check_columns(
         if name not in piece.column_names:
             hint = suggestion(name, piece.column_names)
             raise DataError(f"{source}: column {name!r} ({option}) is missing; {hint}")
-        kind = piece.schema.field(name).type
-        if not (pa.types.is_integer(kind) or _is_text(kind)):
-            raise DataError(f"{source}: ids in {name!r} must be integers or text, got {kind}")
-        empty = pa.compute.or_kleene(
-            pa.compute.is_null(piece[name]),
-            pa.compute.equal(piece[name].cast(pa.string()), "").fill_null(True),
-        )
-        if (first := pa.compute.index(empty, True).as_py()) >= 0:
-            raise DataError(f"{source}: row {rows_before + first + 1} has no value in {name!r}")
     for name in new:
         if name in piece.column_names:
             raise DataError(f"{source}: column {name!r} would be overwritten; rename it first")
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    """Text that casts to plain strings, categories included."""
-    return any(
-        is_kind(kind)
-        for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary)
-    )
 
 
 def _rows_per_piece(predictor: Predictor) -> int:
@@ -125,44 +120,69 @@ def _rows_per_piece(predictor: Predictor) -> int:
 
 
 def _regrouped(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """The rows of `batches` in tables of `rows` rows, the last one shorter."""
+    """The rows of `batches` in tables of `rows` rows, the last one shorter; at least one table."""
     waiting: list[pa.RecordBatch] = []
-    count = 0
+    count, is_first = 0, True
     for batch in batches:
         waiting, count = [*waiting, batch], count + batch.num_rows
         while count >= rows:
             together = pa.Table.from_batches(waiting)
             yield together.slice(0, rows)
+            is_first = False
             waiting, count = together.slice(rows).to_batches(), count - rows
-    if count:
+    if count or is_first:
         yield pa.Table.from_batches(waiting)
 
 
 def _pieces(source: Path) -> Iterator[pa.RecordBatch]:
+    """The rows; without any, one piece with the columns."""
     try:
-        if source.suffix == ".parquet":
-            yield from pq.ParquetFile(source).iter_batches(batch_size=ROWS_PER_PIECE)
+        if table_suffix(source) in PARQUET:
+            yield from _parquet_pieces(source)
         else:
             yield from _text_pieces(source)
-    except (pa.ArrowException, UnicodeDecodeError) as error:
+    except (pa.ArrowException, csv.Error, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{source} cannot be read: {str(error).splitlines()[0]}") from None
+
+
+def _parquet_pieces(source: Path) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(source) as file:
+        if not file.metadata.num_rows:
+            yield pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
+        yield from file.iter_batches(batch_size=ROWS_PER_PIECE)
 
 
 def _text_pieces(source: Path) -> Iterator[pa.RecordBatch]:
     """All columns as text: ids like 007 stay what they are, other columns pass through as typed."""
-    layout = pacsv.ParseOptions(delimiter=DELIMITERS[source.suffix], newlines_in_values=True)
-    with pacsv.open_csv(source, parse_options=layout) as header:
-        names = header.schema.names
-    options = pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
-    with pacsv.open_csv(source, parse_options=layout, convert_options=options) as reader:
+    with opened_text(source) as (lines, delimiter):
+        names = next(csv.reader(lines, delimiter=delimiter), [])
+        has_rows = any(line.strip() for line in lines)
+    if not names:
+        raise DataError(f"{source} cannot be read: it is empty")
+    kinds = dict.fromkeys(names, pa.string())
+    if not has_rows:
+        yield pa.RecordBatch.from_pylist([], schema=pa.schema(list(kinds.items())))
+        return
+    with pacsv.open_csv(
+        str(source),
+        parse_options=pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        convert_options=pacsv.ConvertOptions(column_types=kinds),
+    ) as reader:
         yield from reader
+
+
+@contextmanager
+def opened_text(path: Path) -> Iterator[tuple[Iterator[str], str]]:
+    """Lines of a table in text, with their ends, packed or not; and what separates its columns."""
+    with pa.input_stream(str(path)) as stream:
+        lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+        header = next(lines, "")
+        yield chain([header], lines), separator(header, table_suffix(path))
 
 
 def _write(path: Path, suffix: str, pieces: Iterator[pa.Table]) -> None:
     write = write_parquet if suffix == ".parquet" else write_text
-    first = next(pieces, None)
-    if first is None:
-        raise DataError("--input holds no rows; there is nothing to predict")
+    first = next(pieces)
     write(path, suffix, chain([first], pieces), first.schema)
 
 
@@ -197,8 +217,10 @@ def _cells(name: str, column: pa.ChunkedArray) -> list[str | None]:
 def count_rows(source: Path) -> int | None:
     """Rows of a file as far as a progress bar cares: of text, its line ends; None if unknown."""
     try:
-        if source.suffix == ".parquet":
+        if table_suffix(source) in PARQUET:
             return int(pq.read_metadata(source).num_rows)
+        if source.suffix == ".gz":
+            return None
         with source.open("rb") as file:
             return sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b"")) - 1
     except (pa.ArrowException, OSError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 
@@ -53,20 +53,33 @@ class TopItems:
         if not len(user_U):
             return
         for part_U in user_U.split(max(1, SCORES_PER_BATCH // max(1, len(item_N)))):
-            values = {name: self._values(name, part_U, item_N) for name in formula}
-            ranking_UN = product(list(values.values()))
+            logits = {name: self._logits(name, part_U, item_N) for name in formula}
+            ranking_UN = self._ranking(logits)
             places = [
                 self._best_unseen(ranking_N, user, item_N, k)
                 if exclude_seen
                 else largest(ranking_N, k)
                 for user, ranking_N in zip(part_U.tolist(), ranking_UN, strict=True)
             ]
-            yield from self._described(part_U, item_N, places, values)
+            yield from self._described(part_U, item_N, places, logits)
 
-    def _values(self, name: str, user_U: Tensor, item_N: Tensor) -> Tensor:
-        """Predictions (U, N) of a task."""
-        number, task = self.tasks[name]
-        return KINDS[task.kind].link(self.catalogue.grid(user_U, item_N, number))
+    def _logits(self, name: str, user_U: Tensor, item_N: Tensor) -> Tensor:
+        """Logits (U, N) of a task."""
+        return self.catalogue.grid(user_U, item_N, self.tasks[name][0])
+
+    def _ranking(self, logits: dict[str, Tensor]) -> Tensor:
+        """What is ranked on. A link increases, but from a logit of 17 on float32 has only 1 for a
+        probability: one task is ranked by its logits, a product is one of float64."""
+        if len(logits) == 1:
+            return next(iter(logits.values()))
+        return self._product(logits)
+
+    def _product(self, logits: dict[str, Tensor]) -> Tensor:
+        """Predictions of the tasks, multiplied in float64."""
+        return reduce(torch.mul, (self._link(name, v.double()) for name, v in logits.items()))
+
+    def _link(self, name: str, logits: Tensor) -> Tensor:
+        return KINDS[self.tasks[name][1].kind].link(logits)
 
     def _best_unseen(self, ranking_N: Tensor, user: int, item_N: Tensor, k: int) -> Tensor:
         """Places in `item_N` of the k best items that the user has not seen, best first."""
@@ -75,21 +88,23 @@ class TopItems:
         return place_N[largest(ranking_N[place_N], k)]
 
     def _described(
-        self, user_U: Tensor, item_N: Tensor, places: list[Tensor], values: dict[str, Tensor]
+        self, user_U: Tensor, item_N: Tensor, places: list[Tensor], ranked: dict[str, Tensor]
     ) -> Iterator[list[Recommendation]]:
-        """Recommendations from the winners' places; tasks not ranked on are computed for them."""
+        """Recommendations from the winners' places and the logits of the tasks ranked on; those of
+        other tasks are computed for the winners."""
         sizes = [len(place) for place in places]
         user_B = torch.arange(len(user_U)).repeat_interleave(torch.tensor(sizes))
         place_B = torch.cat(places)
-        scores = {}
-        for number, task in self.tasks.values():
-            if task.name in values:
-                scores[task.name] = values[task.name][user_B, place_B]
+        logits = {}
+        for name, (number, _) in self.tasks.items():
+            if name in ranked:
+                logits[name] = ranked[name][user_B, place_B]
             else:
-                logits_B = self.catalogue.pairs(user_U, user_B, item_N[place_B], number)
-                scores[task.name] = KINDS[task.kind].link(logits_B)
-        if len(values) > 1:
-            scores["*".join(values)] = product([scores[name] for name in values])
+                logits[name] = self.catalogue.pairs(user_U, user_B, item_N[place_B], number)
+        scores = {name: self._link(name, logits_B) for name, logits_B in logits.items()}
+        if len(ranked) > 1:
+            factors = {name: logits[name] for name in ranked}
+            scores["*".join(ranked)] = self._product(factors).float()
         split = {name: column.split(sizes) for name, column in scores.items()}
         for row, place in enumerate(places):
             yield self.entries(item_N[place], {name: s[row] for name, s in split.items()})
@@ -113,11 +128,6 @@ class TopItems:
         if user >= len(offsets) - 1:
             return torch.empty(0, dtype=torch.long)
         return items[int(offsets[user]) : int(offsets[user + 1])].long()
-
-
-def product(factors: Sequence[Tensor]) -> Tensor:
-    """Elementwise, of one factor or more."""
-    return reduce(torch.mul, factors)
 
 
 def largest(values_N: Tensor, k: int) -> Tensor:

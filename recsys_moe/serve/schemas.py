@@ -1,17 +1,45 @@
-"""Bodies of requests and responses. Strict: a bool is no number, "5" is no k, 1.0 is no id."""
+"""Bodies of requests and responses. Strict: a bool is no number, "5" is no k, 1.5 is no id."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+    create_model,
+)
 
 from recsys_moe.serve.limits import Limits
 
+INTEGER = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 WholeNumber = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
 Text = Annotated[StrictStr, Field(max_length=512)]
-Id = WholeNumber | Text
-"""A raw id; 7 and "7" are the same id, as everywhere."""
+IdText = Annotated[Text, Field(pattern=r"\S")]
+
+
+def _whole(number: float) -> int:
+    if not number.is_integer():
+        raise ValueError("must be a whole number")
+    return int(number)
+
+
+Pointed = Annotated[
+    StrictFloat, Field(ge=-(2**63), lt=2**63), AfterValidator(_whole), WithJsonSchema(INTEGER)
+]
+"""7.0, which is an integer in JSON Schema too."""
+if TYPE_CHECKING:  # which does not see what a validator returns
+    Id = int | str
+else:
+    Id = WholeNumber | IdText | Pointed
+"""A raw id; 7, 7.0 and "7" are the same id, as everywhere."""
 LARGEST_EXACT = 2**53 - 1
 """JavaScript, and much else that reads JSON, rounds larger whole numbers."""
 

@@ -58,6 +58,16 @@ def test_binary_metrics_in_pieces_equal_scikit_learn_on_the_whole() -> None:
     assert result["bce"] == pytest.approx(log_loss(labels[known], scores), abs=1e-6)
 
 
+def test_auc_tells_logits_apart_whose_probabilities_are_both_1_in_float32() -> None:
+    """sigmoid of 17.5 and of 20 is 1 - 2.5e-8 and 1 - 2e-9: both round to 1. Two positives above
+    three negatives win 6 of 6 pairs."""
+    metrics = BinaryMetrics()
+    logits, labels = torch.tensor([20.0, 19, 18, 17.5, -3]), torch.tensor([1.0, 1, 0, 0, 0])
+    assert logits.sigmoid()[:4].tolist() == [1, 1, 1, 1]
+    metrics.update(logits, labels)
+    assert metrics.compute()["auc"] == exact_auc(logits, labels) == 1
+
+
 def test_calibration_error_is_the_gap_between_confidence_and_frequency() -> None:
     """Ten rows predicted .75, five of them positive: one bin, |.75 - .5| = .25."""
     metrics = BinaryMetrics()

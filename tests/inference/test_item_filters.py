@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import operator
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -80,3 +84,28 @@ def test_an_order_and_its_opposite_share_no_item_and_skip_the_missing(bound: int
     opposite = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}[op]
     first, second = (matching_items(ITEMS, [f"year{o}{bound}"]) for o in (op, opposite))
     assert (first ^ second).tolist() == [True, True, True, False]
+
+
+EDGES = [0, 5, 2**53, 2**53 + 1, 2**63 - 1, -(2**63), -5]
+BOUNDS = [*map(str, EDGES), *("5.5", "-5.5", "9007199254740992.5", "1e30", "-inf", "inf", "-1e400")]
+ORDERS = {
+    **{"=": operator.eq, "!=": operator.ne, "<": operator.lt},
+    **{"<=": operator.le, ">": operator.gt, ">=": operator.ge},
+}
+
+
+@pytest.mark.parametrize("op", ORDERS)
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_integers_of_64_bits_are_compared_exactly(op: str, bound: str) -> None:
+    """2^53 + 1 has no float64; Python compares integers and decimals without rounding."""
+    items = pa.table({"item": pa.array([*EDGES, None], pa.int64())})
+    expected = [ORDERS[op](edge, Decimal(bound)) for edge in EDGES]
+    assert matching_items(items, [f"item{op}{bound}"]).tolist() == [*expected, False]
+
+
+def test_unsigned_integers_and_floats_take_the_same_conditions() -> None:
+    items = pa.table({"big": pa.array([2**64 - 1, 1], pa.uint64()), "part": [0.5, math.inf]})
+    assert matching_items(items, ["big>9223372036854775807"]).tolist() == [True, False]
+    assert matching_items(items, ["big<1e30"]).tolist() == [True, True]
+    assert matching_items(items, ["part<=0.5"]).tolist() == [True, False]
+    assert matching_items(items, ["part<1e400"]).tolist() == [True, False]

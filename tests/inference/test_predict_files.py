@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from data_prep.table import files
 from recsys_moe.artifact.calibration import Calibration
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.build import build_model
@@ -113,7 +115,7 @@ def test_the_progress_bar_knows_the_rows(tmp_path: Path) -> None:
 
 
 def test_another_suffix_is_refused(predictor: Predictor, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--input must end in one of \.csv, \.tsv, \.parquet"):
+    with pytest.raises(ConfigError, match=r"--input must end in one of \.csv, .*\.pq \(or"):
         predict_file(predictor, tmp_path / "pairs.json", tmp_path / "out.csv")
 
 
@@ -161,3 +163,56 @@ def test_no_piece_cuts_rows_that_are_routed_together(
     assert told == [64] * 3 + [8]  # 200 = 3 * 64 + 8
     found = pd.read_parquet(tmp_path / "out.parquet")["watch"]
     assert found.tolist() == pytest.approx(competing.score(users, items).tasks["watch"].tolist())
+
+
+TEXT = [(name, mark) for name in ("p.csv", "p.csv.gz", "p.TXT", "p.txt.gz") for mark in ",;|\t"]
+
+
+@pytest.mark.parametrize(
+    ("name", "delimiter"), [*TEXT, ("p.tsv.gz", "\t"), ("p.tab", "\t"), ("p.pq", "")]
+)
+def test_predict_reads_what_prepare_reads(
+    predictor: Predictor, tmp_path: Path, name: str, delimiter: str
+) -> None:
+    path, notes = tmp_path / name, [note for note in AWKWARD if note]
+    rows = [("user", "item", "note"), *((1, 2, note) for note in notes)]
+    if name.endswith(".pq"):
+        pq.write_table(pa.table(dict(zip(rows[0], zip(*rows[1:], strict=True), strict=True))), path)
+    else:
+        opened = gzip.open if name.endswith(".gz") else open
+        with opened(path, "wt", newline="") as file:
+            csv.writer(file, delimiter=delimiter).writerows(rows)
+    (read,) = files.read(path, ["user", "item", "note"])
+    counts = predict_file(predictor, path, tmp_path / "out.parquet")
+    found = pq.read_table(tmp_path / "out.parquet", columns=read.columns.column_names)
+    assert counts == {"rows": len(notes), "unseen_user": 0, "unseen_item": 0}
+    assert found.to_pylist() == read.columns.to_pylist()
+
+
+@pytest.mark.parametrize("target", ["out.csv", "out.tsv", "out.parquet"])
+@pytest.mark.parametrize("source", ["p.csv", "no end.csv", "p.csv.gz", "p.parquet"])
+def test_a_header_only_gives_a_header_only(
+    predictor: Predictor, tmp_path: Path, source: str, target: str
+) -> None:
+    header = "user;item;note" + ("" if source.startswith("no") else "\n")
+    if source.endswith(".parquet"):
+        pd.DataFrame({"user": [1], "item": [2], "note": ["a"]})[:0].to_parquet(tmp_path / source)
+    elif source.endswith(".gz"):
+        (tmp_path / source).write_bytes(gzip.compress(header.encode()))
+    else:
+        (tmp_path / source).write_text(header)
+    assert predict_file(predictor, tmp_path / source, tmp_path / target)["rows"] == 0
+    if target.endswith(".parquet"):
+        found = pd.read_parquet(tmp_path / target)
+    else:
+        found = pd.read_csv(tmp_path / target, sep="\t" if target.endswith("tsv") else ",")
+    new = ["watch", "rating", "watch_calibrated", "unseen_user", "unseen_item"]
+    assert (list(found.columns), len(found)) == (["user", "item", "note", *new], 0)
+
+
+def test_a_gzip_file_that_ends_early_is_refused(predictor: Predictor, tmp_path: Path) -> None:
+    packed = gzip.compress(b"user,item\n" + b"1,2\n" * 9)
+    (tmp_path / "p.csv.gz").write_bytes(packed[:-9])
+    with pytest.raises(DataError, match=r"p\.csv\.gz cannot be read: "):
+        predict_file(predictor, tmp_path / "p.csv.gz", tmp_path / "out.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["p.csv.gz"]

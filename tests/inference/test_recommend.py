@@ -60,6 +60,35 @@ def test_a_mix_is_ranked_on_the_mix_itself(predictor: Predictor) -> None:
         predictor.recommend([5], score="watch+rating")
 
 
+@pytest.fixture
+def certain(run: Path) -> Predictor:
+    """A model whose probabilities of `watch` are all 1 in float32, and its ratings all alike."""
+    predictor = Predictor.load(run)
+    watch, rating = (list(tower.children())[-1] for tower in predictor.artifact.model.towers)
+    with torch.no_grad():
+        watch.bias += 25
+        rating.weight.zero_()
+    return predictor
+
+
+@pytest.mark.parametrize("score", ["watch", "watch*rating"])
+def test_certain_items_are_ranked_by_their_logits(certain: Predictor, score: str) -> None:
+    size = certain.items.feature.size
+    logits = certain._pair_scores.logits(torch.full((size,), 4), torch.arange(size))[:, 0]
+    user = certain.users.ids[4].as_py()
+    everything = {"k": size, "score": score}
+    [ranked], [open_] = (
+        certain.recommend([user], exclude_seen=only_new, **everything) for only_new in (False, True)
+    )
+    index = certain.items.index(items(ranked))[0]
+    assert {entry.scores["watch"] for entry in ranked} == {1.0}
+    assert len(index) == size > 30
+    assert (logits[index].diff() < 1e-5).all() and float(logits.std()) > 1e-3
+    seen = set(certain.seen(4).tolist())
+    expected = [i for i in index.tolist() if i not in seen]
+    assert certain.items.index(items(open_))[0].tolist() == expected
+
+
 def test_filters_leave_the_order_and_the_scores_of_what_passes(predictor: Predictor) -> None:
     [everything] = predictor.recommend([2], k=EVERYTHING)
     titles = {entry.item: entry.title for entry in everything}
@@ -241,7 +270,7 @@ def test_filters_that_leave_nothing_leave_the_columns(
     recommend_file(predictor, tmp_path / "users.txt", tmp_path / target, **nothing)
     if target == "out.jsonl":
         users = [json.loads(line) for line in (tmp_path / target).read_text().splitlines()]
-        assert [(user["user"], user["items"]) for user in users] == [("1", []), ("2", [])]
+        assert [(user["user"], user["items"]) for user in users] == [(1, []), (2, [])]
         return
     [one] = predictor.recommend([1], 1, score=score)
     columns = ["user", "unseen_user", "rank", "item", "title", *one[0].scores]

@@ -19,6 +19,7 @@ import torch
 
 from recsys_moe import machine
 from recsys_moe.cli import app
+from recsys_moe.cli.doctor import _text
 from recsys_moe.lab import doctor
 from recsys_moe.lab.doctor import EXTRAS, NEEDED, Report, examine
 from recsys_moe.machine import cores
@@ -279,3 +280,8 @@ def test_the_plain_report_has_a_line_per_fact(capsys: pytest.CaptureFixture[str]
     lines = capsys.readouterr().out.splitlines()
     assert "devices" in lines and lines[-1] == "no problem found"
     assert [line for line in lines if re.match(rf"  usable cores +{cores()}$", line)]
+
+
+def test_one_thread_is_a_number_and_no_yes() -> None:
+    words = [_text(value) for value in (1, 1.0, 0, True, False, None, "x", {"a": 1, "b": []}, [1])]
+    assert words == ["1", "1.0", "0", "yes", "no", "-", "x", "a 1", "1"]

@@ -129,7 +129,10 @@ def test_model_describes_itself_without_a_path(caller: Caller, run: Path) -> Non
 
 BAD = [
     ("/predict", {"users": [True], "items": [2]}, "users[0]"),
-    ("/predict", {"users": [1.0], "items": [2]}, "users[0]"),
+    ("/predict", {"users": [1.5], "items": [2]}, "users[0]"),
+    ("/predict", {"users": [2.0**63], "items": [2]}, "users[0]"),
+    ("/predict", {"users": [""], "items": [2]}, "users[0]"),
+    ("/recommend", {"users": [1, " "]}, "users[1]"),
     ("/predict", {"users": [None], "items": [2]}, "users[0]"),
     ("/predict", {"users": [2**63], "items": [2]}, "users[0]"),
     ("/predict", {"users": ["x" * 513], "items": [2]}, "users[0]"),
@@ -236,3 +239,11 @@ def test_ids_that_javascript_would_round_are_told_as_text() -> None:
     assert _spread(pa.array([2**53 + 1, 3])) == ["9007199254740993", 3]
     entry = Recommendation(1, 2**60, None, {"watch": 0.5})
     assert _ranked(entry).item == str(2**60)
+
+
+def test_a_whole_number_with_a_point_is_the_whole_number(caller: Caller) -> None:
+    plain, pointed = (
+        caller.post("/recommend", {"users": [one], "candidates": [2, one]}).json()
+        for one in (1, 1.0)
+    )
+    assert plain == pointed and plain["rankings"][0]["user"] == 1

@@ -1,0 +1,218 @@
+"""One rule for what an id is, in every place where one comes in: docs/data.md, "Ids"."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.table import files
+from data_prep.table.columns import ids as prepared_ids
+from recsys_moe.errors import DataError
+from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.recommend_files import recommend_file
+from recsys_moe.inference.score_files import predict_file
+from recsys_moe.inference.vocabulary import Vocabulary
+from recsys_moe.schema import Feature
+from tests.conftest import Command
+
+NUMBERS = pa.chunked_array([pa.array([1, 2, 7, 2**62])])
+TEXTS = pa.chunked_array([pa.array(["1.0", "007", "7", "u x"])])
+NONE: list[Any] = [
+    None,
+    math.nan,
+    math.inf,
+    1.5,
+    True,
+    b"7",
+    "",
+    " ",
+    pd.NA,
+    pd.NaT,
+    np.float32(2.5),
+]
+
+
+def vocabulary(ids: pa.ChunkedArray = NUMBERS, *, warm: bool = False) -> Vocabulary:
+    kind: Any = "int64" if ids is not TEXTS else "string"
+    user = Feature(name="user", column="user_index", size=len(ids), id_type=kind)
+    made = Vocabulary(user, ids)
+    if warm:
+        made.warm_up()
+    return made
+
+
+@pytest.fixture
+def predictor(run: Path) -> Predictor:
+    return Predictor.load(run)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [7, 7.0, "7", "7.0", "7.00", np.int32(7), np.float32(7)],
+        pa.array([7.0, 7.0]),
+        pa.array([7], pa.uint8()),
+        pa.array(["7.0", "7"]).dictionary_encode(),
+        np.array([7.0]),
+        pd.Series([7, 7], dtype="Int64"),
+        torch.tensor([7.0]),
+    ],
+    ids=["list", "double", "uint8", "dictionary", "numpy", "pandas", "torch"],
+)
+def test_a_whole_number_is_the_same_id_in_every_clothing(ids: Any, warm: bool) -> None:
+    index, unseen = vocabulary(warm=warm).index(ids)
+    assert index.tolist() == [2] * len(ids) and not unseen.any()
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_text_ids_are_their_text_and_a_number_is_its_plain_spelling(warm: bool) -> None:
+    """Known are "1.0", "007", "7", "u x"; 4 stands for unseen."""
+    asked = ["1.0", "1", 1.0, "007", "7", 7, 7.0, "7.0", "u x", " u x"]
+    index, _ = vocabulary(TEXTS, warm=warm).index(asked)
+    assert index.tolist() == [0, 4, 4, 1, 2, 2, 2, 4, 3, 4]
+
+
+NEAR = st.sampled_from(
+    ["7", "7.0", "007", "7.", "7.50", "-7.0", "1", "x.0", "u x", "\n7.0", "7.0\n"]
+)
+
+
+@given(st.lists(NEAR | st.integers(0, 8).map(str), max_size=9), st.sampled_from([NUMBERS, TEXTS]))
+def test_lists_and_arrow_cold_and_warm_agree(asked: list[str], ids: pa.ChunkedArray) -> None:
+    ways = [vocabulary(ids, warm=True).index(asked), vocabulary(ids).index(asked)]
+    ways.append(vocabulary(ids).index(pa.array(asked, pa.string())))
+    assert ways[0][0].tolist() == ways[1][0].tolist() == ways[2][0].tolist()
+
+
+@pytest.mark.parametrize("value", NONE, ids=repr)
+@pytest.mark.parametrize("ids", [NUMBERS, TEXTS], ids=["numbers", "texts"])
+def test_what_is_no_id_is_refused_by_its_row(value: Any, ids: pa.ChunkedArray) -> None:
+    with pytest.raises(DataError, match="row 2 has no id of a user: an id is text or a whole numb"):
+        vocabulary(ids).index([1, value])
+
+
+@pytest.mark.parametrize(
+    "column", [[1.0, None], [1.0, 1.5], ["1", ""], [True, False], [b"1", b"2"]]
+)
+def test_arrow_columns_are_refused_alike(column: list[Any]) -> None:
+    with pytest.raises(DataError, match=r"row [12] has no id of a user"):
+        vocabulary().index(pa.array(column))
+
+
+def test_scores_and_rankings_take_floats_and_refuse_none(predictor: Predictor) -> None:
+    assert torch.equal(
+        predictor.score([1.0, 2.0], [3.0, 4.0]).tasks["watch"],
+        predictor.score([1, 2], [3, 4]).tasks["watch"],
+    )
+    assert predictor.recommend([1.0], 3) == predictor.recommend([1], 3)
+    assert predictor.similar(2.0) == predictor.similar(2)
+    for asking in (
+        lambda: predictor.score([None], [1]),
+        lambda: predictor.recommend([1], candidates=[1, None]),
+        lambda: predictor.explain([1], [math.nan]),
+    ):
+        with pytest.raises(DataError, match="has no id of a"):
+            asking()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_predict_takes_floats_as_prepare_made_them(
+    predictor: Predictor, tmp_path: Path, suffix: str
+) -> None:
+    frame = pd.DataFrame({"user": [1.0, 2.0], "item": [3.0, 4.0]})
+    source = write(tmp_path / f"pairs{suffix}", frame)
+    counts = predict_file(predictor, source, tmp_path / "out.csv")
+    assert counts == {"rows": 2, "unseen_user": 0, "unseen_item": 0}
+
+
+def test_prepare_and_predict_agree_about_a_parquet_column(tmp_path: Path) -> None:
+    for numbers, refused in (([1.0, 3.0], False), ([1.0, 1.5], True), ([1.0, None], True)):
+        pq.write_table(pa.table({"u": pa.array(numbers)}), tmp_path / "x.parquet")
+        (file,) = files.read(tmp_path / "x.parquet", ["u"])
+        if refused:
+            with pytest.raises(DataError, match=r"x\.parquet, row 2: u must be"):
+                prepared_ids(file, "u")
+        else:
+            made = vocabulary(pa.chunked_array([prepared_ids(file, "u").cast(pa.int64())]))
+            assert made.index(file.columns["u"])[0].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("number", [math.inf, 2.0**63])
+def test_prepare_refuses_numbers_beyond_64_bits(tmp_path: Path, number: float) -> None:
+    pq.write_table(pa.table({"u": [1.0, number]}), tmp_path / "x.parquet")
+    (file,) = files.read(tmp_path / "x.parquet", ["u"])
+    with pytest.raises(DataError, match="row 2: u must be a whole number or text"):
+        prepared_ids(file, "u")
+
+
+def write(path: Path, frame: pd.DataFrame) -> Path:
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_users_files_take_floats_and_name_the_row_without_an_id(
+    predictor: Predictor, tmp_path: Path, suffix: str
+) -> None:
+    source = write(tmp_path / f"users{suffix}", pd.DataFrame({"user": [1.0, 2.0]}))
+    out = tmp_path / "out.parquet"
+    assert recommend_file(predictor, source, out, 1)["unseen_user"] == 0
+    assert pq.read_table(out)["user"].to_pylist() == [1, 2]
+    write(source, pd.DataFrame({"user": [1.0, None], "note": ["a", "b"]}))
+    with pytest.raises(DataError, match=rf"--users .*users\{suffix}: row 2 has no id"):
+        recommend_file(predictor, source, out, 1, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("users", "expected"), [(["3", "99"], [3, 99]), (["3", "nobody"], ["3", "nobody"])]
+)
+def test_lists_hold_ids_of_the_type_that_the_model_has(
+    predictor: Predictor, tmp_path: Path, users: list[str], expected: list[Any]
+) -> None:
+    """A column has one type: text where one of the ids is no integer. JSON needs no such rule."""
+    source = tmp_path / "users.txt"
+    source.write_text("\n".join(users) + "\n")
+    recommend_file(predictor, source, tmp_path / "out.parquet", 1)
+    assert pq.read_table(tmp_path / "out.parquet")["user"].to_pylist() == expected
+    recommend_file(predictor, source, tmp_path / "out.jsonl", 1)
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line)["user"] for line in lines] == [3, expected[1]]
+
+
+def test_one_user_and_one_item_are_shown_as_the_model_holds_them(
+    command: Command, run: Path
+) -> None:
+    assert json.loads(command("recommend", run, "--user", "1.0", "--json").out)["user"] == 1
+    assert json.loads(command("similar", run, "--item", 2, "--json").out)["item"] == 2
+
+
+def test_nearly_only_unseen_ids_are_told_once(
+    predictor: Predictor, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """10 of 11 is more than 90%; 9 of 10 is not, and 9 of 9 are too few to tell."""
+    strangers = [f"u{n}" for n in range(10)]
+    predictor.score([*strangers[:9], 1], [1] * 10)
+    predictor.recommend(strangers[:9], 1)
+    assert not caplog.records
+    source = write(tmp_path / "p.csv", pd.DataFrame({"user": [*strangers, 1], "item": 1}))
+    for _ in range(2):
+        predict_file(predictor, source, tmp_path / "out.csv", overwrite=True)
+    (said,) = caplog.records
+    assert said.levelname == "WARNING"
+    message = "10 of 11 user ids are unknown to the model, such as 'u0'; it knows ids like 1, 2"
+    assert said.getMessage() == message
