@@ -12,9 +12,9 @@ from typing import Any
 import pandas as pd
 from pydantic import TypeAdapter
 
+from recsys_moe.artifact.idle import IDLE, idle_experts
 from recsys_moe.errors import DataError
 from recsys_moe.lab.compare.results import Column, Group, Results, Row, RunRecord, is_bold
-from recsys_moe.lab.report.experts import IDLE
 from recsys_moe.lab.report.findings import Finding, join, named, note, slug, warning
 from recsys_moe.lab.report.learning import read_epochs
 
@@ -160,11 +160,9 @@ def seeds_figure(number: int, column: str) -> str:
     return "-".join(["seeds", str(number), *map(slug, column.split("."))])
 
 
-def idle_experts(run: RunRecord) -> list[int]:
-    """Experts with less than IDLE of an even share of the visits in every task."""
-    loads = [routing["load"] for routing in run.details["routing"].values()]
-    experts = range(len(loads[0])) if loads else ()
-    return [e for e in experts if all(load[e] <= IDLE / len(load) for load in loads)]
+def idle_in(run: RunRecord) -> list[int]:
+    """The idle experts of a run."""
+    return idle_experts(routing["load"] for routing in run.details["routing"].values())
 
 
 def weights_of(group: Group) -> str:
@@ -190,7 +188,7 @@ def comparison_findings(results: Results) -> Iterator[Finding]:
 def _idle(results: Results, group: Group) -> Iterator[Finding]:
     """One warning per router with idle experts, whatever the number of its seeds."""
     for row in group.rows:
-        runs = {Path(run.run).name: idle_experts(run) for run in runs_of(results, row)}
+        runs = {Path(run.run).name: idle_in(run) for run in runs_of(results, row)}
         if idle := [f"{named(experts)} in {run}" for run, experts in runs.items() if experts]:
             text = (
                 f"{row.router} (weights {weights_of(group)}) has idle experts in {len(idle)} of "

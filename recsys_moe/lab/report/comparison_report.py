@@ -10,7 +10,7 @@ from recsys_moe.files import sha256_file
 from recsys_moe.lab.compare.results import Results
 from recsys_moe.lab.compare.tables import notes_of
 from recsys_moe.lab.report import comparison, plots_comparison
-from recsys_moe.lab.report.comparison import METRICS, RESULTS, idle_experts, runs_of, weights_of
+from recsys_moe.lab.report.comparison import METRICS, RESULTS, idle_in, runs_of, weights_of
 from recsys_moe.lab.report.findings import worst_first
 from recsys_moe.lab.report.page import Report, Section, Shown
 
@@ -73,7 +73,7 @@ def _group(folder: Path, results: Results, number: int) -> Section:
         "beside": beside,
         "papers": [f"paper {column.title}" for column in beside],
         "idle": {
-            row.contender: [len(idle_experts(run)) for run in runs_of(results, row)]
+            row.contender: [len(idle_in(run)) for run in runs_of(results, row)]
             for row in group.rows
         },
         "unbeaten": [words[n] for n in costs.best],

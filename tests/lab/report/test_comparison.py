@@ -16,7 +16,7 @@ from recsys_moe.lab.report.comparison import (
     comparison_findings,
     costs,
     curves,
-    idle_experts,
+    idle_in,
     read_results,
     seeds,
 )
@@ -66,7 +66,7 @@ def test_seeds_are_every_run_the_best_mean_first() -> None:
 
 
 def test_an_idle_expert_is_found_in_the_run_that_has_it() -> None:
-    idle = {run.run: idle_experts(run) for run in example_results().runs}
+    idle = {run.run: idle_in(run) for run in example_results().runs}
     assert {run: found for run, found in idle.items() if found} == {"runs/0-seed1": [3]}
 
 
