@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact.idle import IDLE, idle_experts, spared_experts
+from recsys_moe.artifact.idle import idle_experts, spared_experts
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.data.columns import Columns
 from recsys_moe.lab.report.run import Sample
