@@ -1,7 +1,7 @@
 """What each expert stands for: the items that it is chosen for, their genres and the like.
 
-From the model alone: the most watched items, each before the same few users. Axes: M items,
-E experts.
+From the model alone: items from the most to the least watched, each before the same few users.
+Axes: M items, E experts, N values of a column.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from recsys_moe.inference.item_values import members_of
 from recsys_moe.inference.predictor import Predictor
 
 ITEMS, USERS = 500, 32
-"""The most watched items, and users at equal distances: a few thousand passes of the routers."""
+"""Each at equal distances: 16,000 passes of the routers, well below a second."""
+OFTEN, RARELY = "often watched", "rarely watched"
+"""The first and the last third of the items."""
 FEWEST = 10
 """Items that a genre needs to be named."""
 NOTABLE = 1.25
@@ -29,9 +31,10 @@ NAMED = 3
 
 @dataclass(frozen=True)
 class Trait:
-    """A value of an item column."""
+    """A value of an item column, or how much items are watched."""
 
     column: str
+    """"" for OFTEN and RARELY."""
     value: str
     lift: float
     """How often the expert is chosen for such items over how often for all."""
@@ -39,9 +42,13 @@ class Trait:
 
 @dataclass(frozen=True)
 class ExpertProfile:
-    """What an expert is chosen for more often than for other things; empty where nothing is."""
+    """What an expert is chosen for more often than for other things.
+
+    Nothing in particular: it is chosen whatever the item, or hardly at all (`spared`).
+    """
 
     expert: int
+    spared: bool
     traits: list[Trait]
     """Largest lift first."""
     items: list[int | str]
@@ -49,19 +56,20 @@ class ExpertProfile:
 
 
 def expert_profiles(predictor: Predictor) -> list[ExpertProfile]:
-    """One per expert, over all tasks; experts that are hardly chosen have nothing to say."""
-    item_M = predictor.popularity.sort(descending=True, stable=True).indices[:ITEMS]
+    """One per expert, over all tasks."""
+    ranked_N = predictor.popularity.sort(descending=True, stable=True).indices
+    item_M = ranked_N[spread(len(ranked_N), ITEMS)]
     chosen_ME = _chosen(predictor, item_M)
     mean_E = chosen_ME.mean(0)
     lift_ME = chosen_ME / mean_E.clamp(min=1e-12)
     ids = predictor.items.ids.take(pa.array(item_M.numpy())).to_pylist()
     traits = _traits(predictor.artifact.items, item_M, lift_ME)
     profiles = [
-        ExpertProfile(expert, traits[expert], [ids[row] for row in _largest(lift_M)])
+        ExpertProfile(expert, False, traits[expert], [ids[row] for row in _largest(lift_M)])
         for expert, lift_M in enumerate(lift_ME.T)
     ]
     for expert in spared_experts(mean_E.tolist()):
-        profiles[expert] = ExpertProfile(expert, [], [])
+        profiles[expert] = ExpertProfile(expert, True, [], [])
     return profiles
 
 
@@ -69,8 +77,7 @@ def expert_profiles(predictor: Predictor) -> list[ExpertProfile]:
 def _chosen(predictor: Predictor, item_M: Tensor) -> Tensor:
     """(M, E): the share of users and tasks for which the expert is chosen."""
     model = predictor.artifact.model
-    last = max(predictor.users.feature.size - 1, 0)
-    users = torch.linspace(0, last, min(USERS, last + 1)).long().tolist()
+    users = spread(predictor.users.feature.size, USERS).tolist()
     chosen_ME = torch.zeros(len(item_M), model.routers[0].shape.num_experts)
     for user in users:
         user_M = torch.full_like(item_M, user)
@@ -81,7 +88,12 @@ def _chosen(predictor: Predictor, item_M: Tensor) -> Tensor:
 
 def _traits(items: pa.Table, item_M: Tensor, lift_ME: Tensor) -> list[list[Trait]]:
     """Per expert the values of item columns with the largest mean lifts."""
-    found: list[list[Trait]] = [[] for _ in lift_ME.T]
+    third = len(item_M) // 3
+    ends = {OFTEN: lift_ME[:third], RARELY: lift_ME[len(item_M) - third :]}
+    found = [
+        [Trait("", name, float(part_ME[:, expert].mean())) for name, part_ME in ends.items()]
+        for expert in range(lift_ME.shape[1])
+    ]
     shown = items.take(pa.array(item_M.numpy()))
     for column in filter_columns(items):
         members = members_of(shown[column])
@@ -91,8 +103,18 @@ def _traits(items: pa.Table, item_M: Tensor, lift_ME: Tensor) -> list[list[Trait
         for place in (rows_N >= FEWEST).nonzero()[:, 0].tolist():
             name, lifts = members.names[place], (sums_NE[place] / rows_N[place]).tolist()
             for traits, lift in zip(found, lifts, strict=True):
-                traits += [Trait(column, name, lift)] if lift >= NOTABLE else []
-    return [sorted(traits, key=lambda trait: -trait.lift)[:NAMED] for traits in found]
+                traits.append(Trait(column, name, lift))
+    return [_most(traits) for traits in found]
+
+
+def _most(traits: list[Trait]) -> list[Trait]:
+    notable = [trait for trait in traits if trait.lift >= NOTABLE]
+    return sorted(notable, key=lambda trait: -trait.lift)[:NAMED]
+
+
+def spread(size: int, most: int) -> Tensor:
+    """At most `most` places of `size`, at equal distances, the first and the last among them."""
+    return torch.linspace(0, max(size - 1, 0), min(size, most)).long()
 
 
 def _largest(lift_M: Tensor) -> list[int]:

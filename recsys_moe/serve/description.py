@@ -48,7 +48,9 @@ class ExpertInfo(BaseModel):
 
     expert: int
     idle: bool
-    """Do all tasks spare it?"""
+    """Do all tasks spare it on the rows of the metric card?"""
+    spared: bool
+    """Is it hardly chosen for the much watched items that the rest here is about?"""
     traits: list[Trait]
     """Values of item columns for which it is chosen more often, and how many times."""
     items: list[Item]
@@ -144,6 +146,7 @@ def _experts(loaded: Loaded, idle: list[int]) -> list[ExpertInfo]:
         ExpertInfo(
             expert=profile.expert,
             idle=profile.expert in idle,
+            spared=profile.spared,
             traits=[Trait(**asdict(trait)) for trait in profile.traits],
             items=items_of(loaded.predictor, loaded.predictor.items.index(profile.items)[0]),
         )

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from recsys_moe.inference.expert_profiles import expert_profiles
+from recsys_moe.inference.expert_profiles import OFTEN, RARELY, expert_profiles
 from recsys_moe.inference.item_values import item_columns, item_values, members_of
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.routers import Routing
@@ -38,15 +38,34 @@ def predictor(run: Path, monkeypatch: pytest.MonkeyPatch) -> Predictor:
 
 def test_an_expert_is_known_by_what_it_is_chosen_for_more_often(predictor: Predictor) -> None:
     first, others, all_items, none = expert_profiles(predictor)
-    (red,) = first.traits
+    (red,) = (trait for trait in first.traits if trait.column)
     # Chosen for 10 of 20 red items and for 10 of all 40: (10 / 20) / (10 / 40) = 2.
     assert (red.column, red.value, red.lift) == ("colour", "red", pytest.approx(2.0))
     mine = predictor.popularity[:10].sort(descending=True, stable=True).indices[:3] + 1
     assert first.items == mine.tolist()  # all 10 are 4 times the mean: the most watched
-    assert others.traits == []  # 5 blue items are too few; red is rarer than on average
+    # 5 blue items are too few; red is rarer than on average.
+    assert [trait for trait in others.traits if trait.column] == []
     assert all(item > 10 for item in others.items)  # 1 / (30 / 40) = 1.33 times
-    assert (all_items.traits, all_items.items) == ([], [])
-    assert (none.traits, none.items) == ([], [])
+    assert (all_items.traits, all_items.items, all_items.spared) == ([], [], False)
+    assert (none.traits, none.items, none.spared) == ([], [], True)
+
+
+def test_an_expert_for_what_is_often_watched_says_so(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expert 0 now takes items that were watched often: all of the first third and no other."""
+    ranked = predictor.popularity.sort(descending=True, stable=True).indices
+    often_N = torch.zeros(40, dtype=torch.bool).index_fill(0, ranked[:13], True)
+
+    def routings(user_B: torch.Tensor, item_B: torch.Tensor) -> list[Routing]:
+        chosen_BE = torch.stack([often_N[item_B], *[~often_N[item_B]] * 3], 1)
+        return [Routing(chosen_BE.float(), chosen_BE)] * 2
+
+    monkeypatch.setattr(predictor, "routings", routings)
+    first, other, *_ = expert_profiles(predictor)
+    often = next(trait for trait in first.traits if not trait.column)
+    assert (often.value, often.lift) == (OFTEN, pytest.approx(40 / 13))
+    assert RARELY in [trait.value for trait in other.traits]  # 1 / (27 / 40) = 1.48 times
 
 
 def test_a_model_that_saw_nothing_watched_still_has_profiles(predictor: Predictor) -> None:
