@@ -9,6 +9,7 @@ let model = null; // what /model said
 let asked = 0; // answers to older questions are dropped
 const where = []; // conditions on the items
 const SEEN = 20; // items shown of what the user watched
+const SIMILAR = 5; // items shown beside one
 
 class Refused extends Error {
   constructor(status, message) {
@@ -77,18 +78,20 @@ function showModel() {
   showFigures();
 }
 
+const plain = (value) => String(Number(value.toPrecision(4)));
+
 /** What the bars of regressions mean. */
 function ranges() {
   const words = model.tasks.flatMap((task) => {
     const [low, high] = ends(task);
     if (task.kind === "binary" || low === null || high === null) return [];
-    const declared = task.low !== null && task.high !== null;
-    return `The bar of ${task.name} goes from ${low} to ${high}${declared ? "" : ", as its training labels do"}.`;
+    const why = task.low === null || task.high === null ? ", as its training labels do" : "";
+    return `The bar of ${task.name} goes from ${plain(low)} to ${plain(high)}${why}.`;
   });
   return words.join(" ");
 }
 
-/** Another model took over: its tasks and limits may differ. Keep what was chosen where it is there. */
+/** Another model took over, its tasks and limits may differ: keep what was chosen where it is. */
 async function showNewModel() {
   const chosen = ["k", "score"].map((id) => [find(id), find(id).value]);
   model = await call("model");
@@ -177,17 +180,19 @@ async function explain(user, entries, rows, number) {
 }
 
 /** Show, or hide again, the items nearest to one. */
-async function similar(item, ask, list) {
+async function similar(item, ask, near) {
+  const list = near.querySelector("ul");
   if (!list.childElementCount) {
+    const body = { item, k: Math.min(SIMILAR, model.limits.max_k), columns: shownColumns(model) };
     try {
-      const { items } = await call("similar", { item, k: Math.min(5, model.limits.max_k), columns: shownColumns(model) });
+      const { items } = await call("similar", body);
       list.replaceChildren(...items.map((one) => lineOf(one, one.scores.cosine.toFixed(2))));
     } catch (error) {
       return failed(error);
     }
   }
-  list.hidden = !list.hidden;
-  ask.setAttribute("aria-expanded", String(!list.hidden));
+  near.hidden = !near.hidden;
+  ask.setAttribute("aria-expanded", String(!near.hidden));
 }
 
 async function watched(user, number) {
@@ -226,7 +231,7 @@ function showRanking(user, ranking) {
   const nobody = `User ${user} was not in training: these are for nobody in particular.`;
   say("nobody", ranking.unseen_user ? nobody : "");
   const rows = ranking.items.map((entry) =>
-    itemOf(model, entry, (ask, list) => similar(entry.item, ask, list))
+    itemOf(model, entry, (ask, near) => similar(entry.item, ask, near))
   );
   find("results-title").textContent = rows.length ? `For user ${user}` : "Nothing is left to show";
   find("items").replaceChildren(...rows);

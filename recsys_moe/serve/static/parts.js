@@ -53,7 +53,8 @@ function about(item) {
   const parts = Object.entries(item.columns).map(([name, value]) => {
     if (value === null || (name === "year" && titleOf(item).includes(value))) return "";
     const text = short(String(value).split("|").join(", "));
-    return typeof value === "number" && name !== "year" ? `${name.replaceAll("_", " ")} ${text}` : text;
+    const named = typeof value === "number" && name !== "year";
+    return named ? `${name.replaceAll("_", " ")} ${text}` : text;
   });
   if (item.title) parts.push(`item ${item.item}`);
   return parts.filter(Boolean).join(" \u00b7 ");
@@ -61,7 +62,8 @@ function about(item) {
 
 /** An item in one line of a list: title, what it is, and a number where there is one. */
 export function lineOf(item, text = "") {
-  const words = make("span", "", make("b", "", titleOf(item)), " ", make("span", "quiet", about(item)));
+  const rest = make("span", "quiet", about(item));
+  const words = make("span", "", make("b", "", titleOf(item)), " ", rest);
   return make("li", "line", words, make("span", "number", text));
 }
 
@@ -85,23 +87,28 @@ function taskOf(task, value) {
   return element;
 }
 
-/** A recommended item; `similar` fills the list under it when asked. */
+/** A recommended item; `similar` fills what is under it when asked. */
 export function itemOf(model, entry, similar) {
   const list = make("ul", "lines");
-  list.hidden = true;
-  const ask = button("Similar items", `Items similar to ${titleOf(entry)}`, () => similar(ask, list));
+  const words = make("p", "quiet", "Treated most alike; cosine of the embeddings:");
+  const near = make("div", "near", words, list);
+  near.hidden = true;
+  const label = `Items similar to ${titleOf(entry)}`;
+  const ask = button("Similar items", label, () => similar(ask, near));
   ask.classList.add("plain");
   ask.setAttribute("aria-expanded", "false");
   const head = make("div", "line", make("h3", "", titleOf(entry)), ask);
   const tasks = model.tasks.map((task) => taskOf(task, entry.scores[task.name]));
-  const body = make("div", "", head, make("p", "quiet", about(entry)), list, make("div", "tasks", ...tasks));
+  const body = make("div", "", head, make("p", "quiet", about(entry)), near);
+  body.append(make("div", "tasks", ...tasks));
   const element = make("li", "", make("span", "rank", String(entry.rank)), body);
   element.dataset.item = entry.item;
   return element;
 }
 
 /** `year 1996`, but `Drama`: a number needs its column's name. */
-const wordOf = (column, value) => (/^[-.\d]+$/.test(value) ? `${column} ${value}` : short(value)).replaceAll("_", " ");
+const wordOf = (column, value) =>
+  /^[-.\d]+$/.test(value) ? `${column.replaceAll("_", " ")} ${value}` : short(value);
 
 /** What an expert is chosen for, in a few words. */
 function standsFor({ traits, items, spared }) {
@@ -124,8 +131,9 @@ export function expertsOf(model, experts) {
 /** One expert: its colour, its state, what it is chosen for. */
 export function profileOf(model, profile) {
   const { expert, idle, traits, items } = profile;
-  const spared = model.tasks.filter((task) => task.spared.includes(expert)).map((task) => task.name);
-  const state = idle ? "idle" : spared.length ? `hardly for ${spared.join(", ")}` : "";
+  const without = model.tasks.filter((task) => task.spared.includes(expert));
+  const tasks = without.map((task) => task.name).join(", ");
+  const state = idle ? "idle" : tasks && `hardly for ${tasks}`;
   const head = make("h3", "", coloured("span", "dot", expert), `Expert ${expert}`);
   if (state) head.append(" ", make("span", idle ? "tag warn" : "tag", state));
   const element = make("li", "", head);
@@ -133,8 +141,9 @@ export function profileOf(model, profile) {
     ({ column, value, lift }) => `${wordOf(column, value)} ${times(lift)}`
   );
   if (most.length) element.append(make("p", "", most.join(", ")));
-  if (items.length) element.append(make("p", "quiet", `such as ${items.map(titleOf).map(short).join("; ")}`));
-  if (!most.length && !items.length) element.append(make("p", "", standsFor(profile)));
+  const titles = items.map(titleOf).map(short).join("; ");
+  if (titles) element.append(make("p", "quiet", `such as ${titles}`));
+  if (!most.length && !titles) element.append(make("p", "", standsFor(profile)));
   return element;
 }
 
@@ -153,7 +162,8 @@ export function metricsOf(name, metrics) {
   const tiles = Object.entries(MEANINGS)
     .filter(([key]) => typeof metrics[key] === "number")
     .map(([key, meaning]) => {
-      const label = key.split("_").map((word) => (word.length < 5 ? word.toUpperCase() : word)).join(" ");
+      const [first, ...more] = key.split("_");
+      const label = [first.toUpperCase(), ...more].join(" ");
       const value = make("dd", "value", metrics[key].toFixed(3));
       return make("div", "", make("dt", "", label), value, make("dd", "quiet", meaning));
     });
