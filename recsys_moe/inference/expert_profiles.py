@@ -108,8 +108,9 @@ def _traits(items: pa.Table, item_M: Tensor, lift_ME: Tensor) -> list[list[Trait
 
 
 def _most(traits: list[Trait]) -> list[Trait]:
-    notable = [trait for trait in traits if trait.lift >= NOTABLE]
-    return sorted(notable, key=lambda trait: -trait.lift)[:NAMED]
+    """The largest lifts; of equal ones, which two columns have for the same items, the first."""
+    notable = {trait.lift: trait for trait in reversed(traits) if trait.lift >= NOTABLE}
+    return sorted(notable.values(), key=lambda trait: -trait.lift)[:NAMED]
 
 
 def spread(size: int, most: int) -> Tensor:

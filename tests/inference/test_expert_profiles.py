@@ -24,6 +24,7 @@ def predictor(run: Path, monkeypatch: pytest.MonkeyPatch) -> Predictor:
     found = Predictor.load(run)
     colours = pa.array(["red"] * 20 + ["blue"] * 5 + [None] * 15)
     items = found.artifact.items.select(["item", "item_index"]).append_column("colour", colours)
+    items = items.append_column("the same again", colours)
     object.__setattr__(found.artifact, "items", items)
 
     def routings(user_B: torch.Tensor, item_B: torch.Tensor) -> list[Routing]:
