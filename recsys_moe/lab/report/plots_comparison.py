@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from recsys_moe.lab.report.comparison import Costs, Curves, Seeds
 from recsys_moe.lab.report.plots import (
     INK,
-    LINE,
+    QUIET,
     canvas,
     colour,
     focus,
@@ -35,7 +35,7 @@ def learning(data: Curves) -> Figure:
         epochs = sorted({epoch for router in data.routers for epoch in router.epochs})
         for axes, mine in zip(panels, data.routers, strict=False):
             for other in data.routers:
-                axes.plot(other.epochs, other.mean, color=LINE, linewidth=0.8)
+                axes.plot(other.epochs, other.mean, color=QUIET, alpha=0.4, linewidth=0.8)
             axes.fill_between(mine.epochs, mine.low, mine.high, color=colour(0), alpha=0.25, lw=0)
             shape = "o-" if len(mine.epochs) == 1 else "-"
             axes.plot(mine.epochs, mine.mean, shape, color=colour(0))

@@ -115,6 +115,8 @@ def test_nothing_is_wider_than_the_window_and_all_text_can_be_read(
 ) -> None:
     with window(opened, width, scheme):
         assert excess(opened) <= 0
+        figures = opened.find_elements("css selector", ".picture svg")
+        assert min(figure.size["width"] for figure in figures) > 500  # they scroll, and are read
         assert faint_texts(opened) == []
 
 
