@@ -10,6 +10,7 @@ from recsys_moe.lab.report import findings
 from recsys_moe.lab.report.experts import ExpertLoad, Likeness
 from recsys_moe.lab.report.findings import Finding, in_short, percent, slug, worst_first
 from recsys_moe.lab.report.learning import Consistency, LearningCurves
+from recsys_moe.lab.report.page import breakable, figure, reach
 from recsys_moe.lab.report.quality import Quality, Reliability, Roc
 
 
@@ -137,3 +138,15 @@ def test_names_of_files_are_plain_and_stay_apart() -> None:
     assert len({slug(name) for name in odd}) == len(odd)
     assert all(set(slug(name)) <= set(".-_") | set(map(chr, range(48, 123))) for name in odd)
     assert not any("/" in slug(name) or ".." in slug(name) for name in odd)
+
+
+def test_a_group_of_one_number_is_not_said_from_it_to_itself() -> None:
+    assert [reach(ends) for ends in ((2, 2), (2, 1500))] == ["2", "2 to 1,500"]
+
+
+def test_large_key_numbers_have_five_digits() -> None:
+    assert [figure(value) for value in (0.12345, 9.5, 189.8976)] == ["0.1235", "9.5000", "189.9"]
+
+
+def test_a_name_may_be_broken_behind_its_underscores_and_is_escaped() -> None:
+    assert breakable("a_b<c>") == "a_<wbr>b&lt;c&gt;"
