@@ -82,7 +82,7 @@ class Schema:
     """Rows per split."""
     labels: dict[str, dict[str, dict[str, float]]]
     """Per split and task: `labelled`, `mean`, and `positive` of binary tasks or `std` (of the
-    population) of regressions."""
+    population), `min` and `max` of regressions."""
     seeds: dict[str, int] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()
     command: str = ""

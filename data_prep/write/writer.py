@@ -78,11 +78,12 @@ def write_blocks(
 
 
 class _Counts:
-    """Of one split: rows, and per task the labelled rows with their sum, ones and squares."""
+    """Of one split: rows, and per task the labelled rows with their sum, ones, squares and ends."""
 
     def __init__(self, tasks: tuple[Task, ...]) -> None:
         self.rows = 0
         self._labels = {task.name: np.zeros(4, dtype=np.longdouble) for task in tasks}
+        self._ends = {task.name: (np.inf, -np.inf) for task in tasks}
 
     def add(self, part: Examples) -> None:
         self.rows += len(part)
@@ -90,9 +91,11 @@ class _Counts:
             known = labels[~np.isnan(labels)].astype(np.longdouble)
             ones = (known == 1).sum()
             self._labels[name] += (len(known), known.sum(), ones, np.square(known).sum())
+            low, high = self._ends[name]
+            self._ends[name] = known.min(initial=low), known.max(initial=high)
 
     def of(self, task: Task) -> dict[str, float]:
-        """Over the labelled rows; mean and standard deviation of none are given as 0.
+        """Over the labelled rows; all is 0 without any.
 
         The deviation with 9 digits: more would depend on how the rows are cut into blocks.
         """
@@ -102,7 +105,9 @@ class _Counts:
         if task.kind == "binary":
             return counts | {"positive": int(ones)}
         variance = max(squares / labelled - mean**2, 0) if labelled else 0
-        return counts | {"std": float(f"{np.sqrt(variance):.9g}")}
+        low, high = self._ends[task.name] if labelled else (0, 0)
+        ends = {"min": float(low), "max": float(high)}
+        return counts | ends | {"std": float(f"{np.sqrt(variance):.9g}")}
 
 
 def _write_split(

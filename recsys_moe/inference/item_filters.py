@@ -33,6 +33,7 @@ NUMBERS: dict[str, Compare] = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
+TEXTS = ("=", "!=", "~")
 
 
 def matching_items(items: pa.Table, where: Sequence[str]) -> Tensor:
@@ -55,6 +56,10 @@ def filter_columns(items: pa.Table) -> list[str]:
     return [name for name in items.column_names if name != "item_index"]
 
 
+def is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
 def _matches(items: pa.Table, condition: str) -> pa.Array:
     try:
         condition.encode()
@@ -69,8 +74,7 @@ def _matches(items: pa.Table, condition: str) -> pa.Array:
         hint = suggestion(column, filter_columns(items))
         raise ConfigError(f"--where {condition!r}: unknown column {column!r}; {hint}")
     values = items[column].combine_chunks()
-    kind = values.type
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+    if is_number(values.type):
         return _number_matches(values, operator, value, condition)
     return _text_matches(values.cast(pa.string()), operator, value, condition)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from recsys_moe.inference.item_filters import matching_items
 from recsys_moe.inference.pair_scores import Draws, PairScorer, Scores, whole_batch
 from recsys_moe.inference.top_items import Recommendation, TopItems, largest
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
+from recsys_moe.routers import Routing
 
 __all__ = [
     "ExpertShare",
@@ -168,6 +170,25 @@ class Predictor:
                 shares = zip(*expert_shares(self.artifact.model, user, item), strict=True)
                 per_pair += [dict(zip(self._names, row, strict=True)) for row in shares]
         return per_pair
+
+    @torch.inference_mode()
+    def routings(self, user_B: Tensor, item_B: Tensor) -> list[Routing]:
+        """Per task the routing of pairs of indices, routed together."""
+        model = self.artifact.model
+        with self._draws.seeded():
+            x_BD = model.encode(user_B, item_B)
+            return [router(x_BD, user_B) for router in model.routers]
+
+    @cached_property
+    def popularity(self) -> Tensor:
+        """Per item index the users who watched it in the training rows. (N,)"""
+        size = self.items.feature.size
+        return torch.bincount(self.artifact.seen["items"].long(), minlength=size)[:size]
+
+    def watched(self, user: str | int) -> Tensor:
+        """Indices of what the user watched in training, what most others watched too first."""
+        seen = self.seen(int(self.users.index([user])[0]))
+        return seen[self.popularity[seen].sort(descending=True, stable=True).indices]
 
     def seen(self, user: int) -> Tensor:
         """Indices of the items that the user with this index watched in the training rows."""

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 import recsys_moe
 from recsys_moe.errors import UserError
 from recsys_moe.serve import http, schemas
+from recsys_moe.serve.description import ModelReply
 from recsys_moe.serve.page import add_page
 from recsys_moe.serve.service import Service
 
@@ -77,6 +78,7 @@ def _asking(service: Service) -> list[Route]:
     limits = service.limits
     predict, explain = schemas.predict_request(limits), schemas.explain_request(limits)
     recommend = schemas.recommend_request(limits)
+    similar, seen = schemas.similar_request(limits), schemas.seen_request(limits)
 
     async def on_predict(request: Request) -> Response:
         return http.reply(await service.predict(await http.read(request, predict, limits)))
@@ -87,11 +89,19 @@ def _asking(service: Service) -> list[Route]:
     async def on_explain(request: Request) -> Response:
         return http.reply(await service.explain(await http.read(request, explain, limits)))
 
+    async def on_similar(request: Request) -> Response:
+        return http.reply(await service.similar(await http.read(request, similar, limits)))
+
+    async def on_seen(request: Request) -> Response:
+        return http.reply(await service.seen(await http.read(request, seen, limits)))
+
     best, why = "The k best items for each user", "Which experts decided, per pair and task"
     listed: list[tuple[str, http.Endpoint, str, type[BaseModel], type[BaseModel]]] = [
         ("/predict", on_predict, "Scores of pairs", schemas.PredictReply, predict),
         ("/recommend", on_recommend, best, schemas.RecommendReply, recommend),
         ("/explain", on_explain, why, schemas.ExplainReply, explain),
+        ("/similar", on_similar, "The items nearest to one", schemas.SimilarReply, similar),
+        ("/seen", on_seen, "What a user watched in training", schemas.SeenReply, seen),
     ]
     return [
         Route(path, handle, summary, replies, body=body, method="POST", faults=ASKING)
@@ -118,7 +128,7 @@ def _telling(service: Service) -> list[Route]:
 
     health, alive, ready = schemas.HealthReply, "Is the process alive?", "Does it take requests?"
     return [
-        Route("/model", on_model, "The model in use", schemas.ModelReply),
+        Route("/model", on_model, "The model in use", ModelReply),
         Route("/metrics", on_metrics, "Counters in Prometheus' text format", None),
         Route("/healthz", on_health, alive, health, guarded=False),
         Route("/readyz", on_ready, ready, health, faults=(503,), guarded=False),

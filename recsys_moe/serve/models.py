@@ -15,6 +15,8 @@ from pathlib import Path
 
 from recsys_moe.artifact.model_folder import MANIFEST, find_artifact
 from recsys_moe.errors import DataError, UserError
+from recsys_moe.inference.expert_profiles import ExpertProfile, expert_profiles
+from recsys_moe.inference.item_values import ItemColumn, item_columns
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.serve.metrics import Metrics
 
@@ -27,6 +29,8 @@ class Loaded:
 
     predictor: Predictor
     version: str
+    profiles: list[ExpertProfile]
+    columns: list[ItemColumn]
 
 
 class Models:
@@ -93,7 +97,8 @@ def load(path: Path) -> Loaded:
     predictor.warm_up()
     if fingerprint(path) != version:
         raise DataError(f"{path} changed while it was being read; load it again")
-    return Loaded(predictor, version)
+    columns = item_columns(predictor.artifact.items)
+    return Loaded(predictor, version, expert_profiles(predictor), columns)
 
 
 def fingerprint(path: Path) -> str:

@@ -11,6 +11,7 @@ FILES = {
     "/": ("index.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
+    "/parts.js": ("parts.js", "text/javascript"),
     "/page.svg": ("page.svg", "image/svg+xml"),
 }
 POLICY = (

@@ -40,11 +40,15 @@ if TYPE_CHECKING:  # which does not see what a validator returns
 else:
     Id = WholeNumber | IdText | Pointed
 """A raw id; 7, 7.0 and "7" are the same id, as everywhere."""
+Columns = Annotated[
+    list[Text],
+    Field(max_length=16, examples=[[]], description="Columns of the items to give along."),
+]
 LARGEST_EXACT = 2**53 - 1
 """JavaScript, and much else that reads JSON, rounds larger whole numbers."""
 
 
-def exact(raw: int | str) -> int | str:
+def exact(raw: Any) -> Any:
     """An id as JSON can carry it everywhere: a large number as text, which is the same id."""
     return str(raw) if isinstance(raw, int) and abs(raw) > LARGEST_EXACT else raw
 
@@ -73,6 +77,23 @@ class RecommendRequest(Request):
     """Conditions on the columns of the items, such as genres=Comedy; all must hold."""
     score: Text | None = None
     """What to rank on, one of `score_names` of /model; by default the first binary task."""
+    columns: Columns = []
+
+
+class SimilarRequest(Request):
+    item: Id = Field(examples=[2])
+    """Raw item id, of an item that training has seen."""
+    k: StrictInt = Field(default=10, ge=1)
+    """Other items."""
+    columns: Columns = []
+
+
+class SeenRequest(Request):
+    user: Id = Field(examples=[1])
+    """Raw user id."""
+    k: StrictInt = Field(default=20, ge=1)
+    """At most so many items; `total` of the answer counts all."""
+    columns: Columns = []
 
 
 class Reply(BaseModel):
@@ -92,10 +113,17 @@ class PredictReply(Reply):
     """Training has not seen the id; the row trained for such ids stood in."""
 
 
-class RankedItem(BaseModel):
-    rank: int
+class Item(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     item: int | str
     title: str | None
+    columns: dict[str, str | int | float | None]
+    """What the request named in `columns`."""
+
+
+class RankedItem(Item):
+    rank: int
     scores: dict[str, float]
 
 
@@ -109,6 +137,21 @@ class Ranking(BaseModel):
 class RecommendReply(Reply):
     rankings: list[Ranking]
     """One per user, in the order of the request."""
+
+
+class SimilarReply(Reply):
+    item: int | str
+    items: list[RankedItem]
+    """Nearest first; `scores` holds the `cosine` of the embeddings."""
+
+
+class SeenReply(Reply):
+    user: int | str
+    unseen_user: bool
+    total: int
+    """Items that the user watched in training."""
+    items: list[Item]
+    """Those that most others watched too first."""
 
 
 class Share(BaseModel):
@@ -138,35 +181,6 @@ class Explanation(BaseModel):
 
 class ExplainReply(Reply):
     pairs: list[Explanation]
-
-
-class TaskInfo(BaseModel):
-    name: str
-    kind: str
-    low: float | None
-    high: float | None
-
-
-class ModelReply(Reply):
-    recsys_moe: str
-    data: str
-    """Name of the data set it learned from."""
-    users: int
-    items: int
-    example_users: list[int | str]
-    """A few ids of users, spread over all of them, to try the model with."""
-    tasks: list[TaskInfo]
-    score_names: list[str]
-    item_columns: list[str]
-    """Columns that conditions in `where` may name."""
-    rows_are_independent: bool
-    """False where the router decides about the rows of a request together: the same pair may then
-    score differently in /predict, /recommend and /explain."""
-    settings: dict[str, Any]
-    """The `model` section of its configuration."""
-    metrics: dict[str, Any]
-    """Its metric card."""
-    limits: dict[str, float]
 
 
 class ReloadReply(Reply):
@@ -201,6 +215,16 @@ def recommend_request(limits: Limits) -> type[RecommendRequest]:
             None,
         ),
     )
+
+
+def similar_request(limits: Limits) -> type[SimilarRequest]:
+    k = (StrictInt, Field(default=10, ge=1, le=limits.max_k))
+    return create_model("SimilarRequest", __base__=SimilarRequest, k=k)
+
+
+def seen_request(limits: Limits) -> type[SeenRequest]:
+    k = (StrictInt, Field(default=20, ge=1, le=limits.max_k))
+    return create_model("SeenRequest", __base__=SeenRequest, k=k)
 
 
 def _pairs(name: str, rows: int) -> type[Pairs]:

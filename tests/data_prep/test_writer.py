@@ -78,9 +78,11 @@ def test_labels_are_counted_over_labelled_rows(tmp_path: Path) -> None:
     schema = writer.write(prepared(), tmp_path / "out")
     assert schema.labels["train"] == {
         "watch": {"labelled": 3, "mean": pytest.approx(2 / 3), "positive": 2},
-        "rating": {"labelled": 2, "mean": (4 + 2) / 2, "std": 1.0},  # |4 - 3| = |2 - 3| = 1
+        # 4 and 2: |4 - 3| = |2 - 3| = 1
+        "rating": {"labelled": 2, "mean": (4 + 2) / 2, "std": 1.0, "min": 2.0, "max": 4.0},
     }
-    assert schema.labels["test"]["rating"] == {"labelled": 0, "mean": 0, "std": 0}
+    nothing = {"labelled": 0, "mean": 0, "std": 0, "min": 0, "max": 0}
+    assert schema.labels["test"]["rating"] == nothing
 
 
 BAD = {

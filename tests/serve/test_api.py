@@ -10,13 +10,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import torch
 
 from recsys_moe.artifact.calibration import Calibration
+from recsys_moe.artifact.idle import IDLE_WORDS
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.top_items import Recommendation
+from recsys_moe.serve.description import _spread
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.schemas import exact
-from recsys_moe.serve.service import _ranked, _spread
+from recsys_moe.serve.scoring import _ranked
 from tests.serve.conftest import KEY, Caller
 
 PAIR = {"users": [1], "items": [2]}
@@ -119,6 +122,59 @@ def test_explain_names_experts_whose_shares_sum_to_one(
         assert len(explanation["experts"]) == 2  # MOESART's k
 
 
+def test_similar_gives_the_neighbours_of_the_python_api(
+    caller: Caller, predictor: Predictor
+) -> None:
+    answer = caller.post("/similar", {"item": "2", "k": 3, "columns": ["genres"]}).json()
+    expected = predictor.similar(2, 3)
+    assert [entry["item"] for entry in answer["items"]] == [entry.item for entry in expected]
+    genres = {entry["item"]: entry["columns"]["genres"] for entry in answer["items"]}
+    table = predictor.artifact.items.select(["item", "genres"]).to_pylist()
+    assert genres == {row["item"]: row["genres"] for row in table if row["item"] in genres}
+    cosines = [entry["scores"]["cosine"] for entry in answer["items"]]
+    assert cosines == pytest.approx([entry.scores["cosine"] for entry in expected], abs=1e-6)
+
+
+def test_seen_is_what_the_user_watched_the_most_watched_first(
+    caller: Caller, predictor: Predictor
+) -> None:
+    answer = caller.post("/seen", {"user": 7, "k": 5}).json()
+    seen = predictor.seen(6)  # ids begin with 1
+    watchers = torch.bincount(predictor.artifact.seen["items"].long())[seen].tolist()
+    assert answer["total"] == len(seen) > 5
+    counts = [predictor.popularity[entry["item"] - 1].item() for entry in answer["items"]]
+    assert counts == sorted(watchers, reverse=True)[:5]
+    assert {entry["item"] - 1 for entry in answer["items"]} <= set(seen.tolist())
+    assert answer["items"][0]["title"].startswith("Item ")
+    nobody = caller.post("/seen", {"user": "nobody"}).json()
+    assert (nobody["unseen_user"], nobody["total"], nobody["items"]) == (True, 0, [])
+
+
+def test_columns_come_along_when_they_are_asked_for(caller: Caller) -> None:
+    body = {"users": [1], "k": 1}
+    for columns in ([], ["genres", "planted_group"]):
+        answer = caller.post("/recommend", {**body, "columns": columns}).json()
+        assert list(answer["rankings"][0]["items"][0]["columns"]) == columns
+
+
+def test_model_says_which_experts_are_idle_and_what_all_stand_for(caller: Caller) -> None:
+    answer = caller("GET", "/model").json()
+    loads = [task["load"] for task in answer["metrics"]["val"]["routing"].values()]
+    idle = [e for e in range(4) if all(load[e] <= 0.1 / 4 for load in loads)]
+    assert [expert["expert"] for expert in answer["experts"] if expert["idle"]] == idle
+    for task, load in zip(answer["tasks"], loads, strict=True):
+        assert task["spared"] == [e for e in range(4) if load[e] <= 0.1 / 4]
+    assert answer["idle_rule"] == IDLE_WORDS
+    assert any(expert["items"] for expert in answer["experts"])
+
+
+def test_model_says_how_far_training_labels_reach(caller: Caller, run: Path) -> None:
+    labels = json.loads((run / "model" / "schema.json").read_text())["labels"]["train"]["rating"]
+    watch, rating = caller("GET", "/model").json()["tasks"]
+    assert (rating["seen_low"], rating["seen_high"]) == (labels["min"], labels["max"])
+    assert (watch["seen_low"], watch["seen_high"]) == (None, None)
+
+
 def test_model_describes_itself_without_a_path(caller: Caller, run: Path) -> None:
     answer = caller("GET", "/model")
     assert answer.json()["items"] == 40
@@ -145,6 +201,11 @@ BAD = [
     ("/predict", [], "body"),
     ("/explain", {"users": [1] * 101, "items": [1] * 101}, "100"),
     ("/recommend", {"users": [1], "k": 10**9}, "k"),
+    ("/recommend", {"users": [1], "columns": ["genre"]}, "did you mean 'genres'?"),
+    ("/similar", {"item": "nothing"}, "was not seen in training"),
+    ("/similar", {"item": 2, "k": 10**9}, "k"),
+    ("/seen", {"user": 1, "k": 0}, "k"),
+    ("/seen", {"users": [1]}, "user"),
     ("/recommend", {"users": [1], "k": True}, "k"),
     ("/recommend", {"users": [1], "k": "5"}, "k"),
     ("/recommend", {"users": [1], "k": 0}, "k"),
@@ -224,7 +285,8 @@ def test_a_key_guards_all_but_health(run: Path) -> None:
 def test_the_document_names_the_limits_and_every_fault(caller: Caller) -> None:
     paths = caller("GET", "/openapi.json").json()["paths"]
     assert set(paths) == {
-        *("/predict", "/recommend", "/explain", "/model", "/metrics", "/healthz", "/readyz")
+        *("/predict", "/recommend", "/explain", "/similar", "/seen"),
+        *("/model", "/metrics", "/healthz", "/readyz"),
     }
     asked = paths["/predict"]["post"]
     body = asked["requestBody"]["content"]["application/json"]["schema"]
@@ -238,7 +300,7 @@ def test_ids_that_javascript_would_round_are_told_as_text() -> None:
     assert [exact(raw) for raw in ids] == [str(2**53 + 1), 2**53 - 1, str(-(2**53)), 7, "x"]
     assert _spread(pa.array([2**53 + 1, 3])) == ["9007199254740993", 3]
     entry = Recommendation(1, 2**60, None, {"watch": 0.5})
-    assert _ranked(entry).item == str(2**60)
+    assert _ranked(entry, {}).item == str(2**60)
 
 
 def test_a_whole_number_with_a_point_is_the_whole_number(caller: Caller) -> None:

@@ -13,7 +13,7 @@ from tests.serve.conftest import KEY, Caller
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis needs Python 3.11")
 checks = pytest.importorskip("schemathesis.specs.openapi.checks")
 
-ASKING = [("/predict", "POST"), ("/recommend", "POST"), ("/explain", "POST")]
+ASKING = [(path, "POST") for path in ("/predict", "/recommend", "/explain", "/similar", "/seen")]
 OTHERS = [
     *(("/reload", "POST"), ("/model", "GET"), ("/metrics", "GET")),
     *(("/healthz", "GET"), ("/readyz", "GET")),

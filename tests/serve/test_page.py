@@ -12,12 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from recsys_moe.serve.page import FILES, POLICY
+from tests.serve.browsing import By, Keys, Page
 from tests.serve.conftest import KEY, Caller, Threaded, retrained, sealed, threaded
-
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is in [dev]")
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 TITLES = [
     "<script>document.title = 'broken'</script>",
@@ -49,43 +45,13 @@ def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Thre
     folder = Path(shutil.copytree(run / "model", tmp_path_factory.mktemp("page") / "model"))
     table = pq.read_table(folder / "items.parquet")
     titles = [TITLES[row % 3] for row in range(table.num_rows)]
-    place = table.column_names.index("title")
-    pq.write_table(table.set_column(place, "title", pa.array(titles)), folder / "items.parquet")
+    for name in ("title", "genres"):
+        place = table.column_names.index(name)
+        table = table.set_column(place, name, pa.array(titles))
+    pq.write_table(table, folder / "items.parquet")
     sealed(folder, "items.parquet")
     with threaded(folder) as found:
         yield found
-
-
-class Page:
-    """What a person does: press keys, and look."""
-
-    def __init__(self, browser: Any, server: Threaded, key: str = KEY) -> None:
-        self.browser, self.address = browser, str(server.client.base_url).rstrip("/")
-        self.console: list[str] = []
-        browser.get(f"{self.address}/")
-        self.wait(lambda: self.focused() == "key")
-        self.type(key, Keys.ENTER)
-
-    def wait(self, condition: Any) -> None:
-        WebDriverWait(self.browser, 20, 0.05).until(lambda _: condition())
-
-    def type(self, *keys: str) -> None:
-        self.browser.switch_to.active_element.send_keys(*keys)
-
-    def focused(self) -> str:
-        return str(self.browser.switch_to.active_element.get_attribute("id"))
-
-    def text(self, element: str) -> str:
-        return str(self.browser.find_element(By.ID, element).text)
-
-    def ask(self, user: str) -> None:
-        self.wait(lambda: self.focused() == "user")
-        self.type(Keys.CONTROL, "a")  # a modifier is held until the end of the call
-        self.type(user, Keys.ENTER)
-        self.wait(lambda: self.text("status").endswith(f"for user {user}"))
-
-    def rows(self) -> list[Any]:
-        return list(self.browser.find_elements(By.CSS_SELECTOR, "#items > li"))
 
 
 @pytest.fixture
@@ -114,9 +80,10 @@ def test_a_user_typed_on_the_keyboard_gets_what_the_service_answers(
             assert part.find_element(By.CSS_SELECTOR, ".line").text.split("\n") == [name, shown]
             words = [text.text for text in part.find_elements(By.CSS_SELECTOR, ".experts li")]
             shares = task["experts"]
-            starts = [f"expert {e['expert']} {100 * e['share']:.1f} %" for e in shares]
-            assert len(words) == len(starts) == 2  # MOESART's k
-            assert all(map(str.startswith, words, starts))
+            assert len(words) == len(shares) == 2  # MOESART's k
+            for line, expert in zip(words, shares, strict=True):
+                assert line.startswith(f"expert {expert['expert']}: ")
+                assert line.endswith(f"{abs(expert['contribution']):.2f}")
 
 
 def test_nothing_came_from_elsewhere_nothing_complained_and_no_title_became_markup(
@@ -130,7 +97,7 @@ def test_nothing_came_from_elsewhere_nothing_complained_and_no_title_became_mark
     fetched = page.browser.execute_script(
         "return performance.getEntriesByType('resource').map((entry) => entry.name)"
     )
-    names = ("page.js", "page.css", "page.svg", "model", "recommend", "explain")
+    names = ("page.js", "parts.js", "page.css", "page.svg", "model", "recommend", "seen", "explain")
     assert {f"{page.address}/{name}" for name in names} <= set(fetched)
     assert [name for name in fetched if not name.startswith(f"{page.address}/")] == []
     # The browser itself notes the 401 that makes the page ask for the key.
@@ -176,19 +143,6 @@ def test_the_load_of_every_expert_is_a_bar_and_a_sentence(page: Page, server: Th
         assert [bar.get_property("textContent") for bar in bars] == words
         most = max(task["load"])
         assert heights == pytest.approx([71 * part / most for part in task["load"]], abs=1)
-
-
-@pytest.mark.parametrize("width", [360, 1000])
-def test_nothing_is_wider_than_the_window(page: Page, width: int) -> None:
-    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
-    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        page.ask("7")
-        widths = "return ((e) => [e.scrollWidth, e.clientWidth])(document.documentElement)"
-        needed, there = page.browser.execute_script(widths)
-        assert needed == there <= width
-    finally:
-        page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_a_model_without_titles_and_figures_is_shown_and_a_service_that_is_gone_is_said(

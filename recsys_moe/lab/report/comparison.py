@@ -12,10 +12,10 @@ from typing import Any
 import pandas as pd
 from pydantic import TypeAdapter
 
+from recsys_moe.artifact.idle import idle_experts
 from recsys_moe.errors import DataError
 from recsys_moe.lab.compare.results import Column, Group, Results, Row, RunRecord, is_bold
-from recsys_moe.lab.report.experts import IDLE
-from recsys_moe.lab.report.findings import Finding, join, named, note, slug, warning
+from recsys_moe.lab.report.findings import Finding, join, note, slug, warning
 from recsys_moe.lab.report.learning import read_epochs
 
 RESULTS = "results.json"
@@ -160,11 +160,9 @@ def seeds_figure(number: int, column: str) -> str:
     return "-".join(["seeds", str(number), *map(slug, column.split("."))])
 
 
-def idle_experts(run: RunRecord) -> list[int]:
-    """Experts with less than IDLE of an even share of the visits in every task."""
-    loads = [routing["load"] for routing in run.details["routing"].values()]
-    experts = range(len(loads[0])) if loads else ()
-    return [e for e in experts if all(load[e] <= IDLE / len(load) for load in loads)]
+def idle_in(run: RunRecord) -> list[int]:
+    """The idle experts of a run."""
+    return idle_experts(routing["load"] for routing in run.details["routing"].values())
 
 
 def weights_of(group: Group) -> str:
@@ -188,16 +186,15 @@ def comparison_findings(results: Results) -> Iterator[Finding]:
 
 
 def _idle(results: Results, group: Group) -> Iterator[Finding]:
-    """One warning per router with idle experts, whatever the number of its seeds."""
+    """One warning for all routers; the table of runs has the experts."""
+    counts = []
     for row in group.rows:
-        runs = {Path(run.run).name: idle_experts(run) for run in runs_of(results, row)}
-        if idle := [f"{named(experts)} in {run}" for run, experts in runs.items() if experts]:
-            text = (
-                f"{row.router} (weights {weights_of(group)}) has idle experts in {len(idle)} of "
-                f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} (below {IDLE:.0%} of an even "
-                f"share): {join(idle)}."
-            )
-            yield warning(text)
+        idle = [bool(idle_in(run)) for run in runs_of(results, row)]
+        if any(idle):
+            counts.append(f"{row.router} ({sum(idle)} of {len(idle)} runs)")
+    if counts:
+        text = f"Routers with idle experts (weights {weights_of(group)}): {join(counts)}."
+        yield warning(text)
 
 
 def _verdicts(results: Results, group: Group, number: int) -> Iterator[Finding]:

@@ -6,11 +6,12 @@ import os
 from pathlib import Path
 from urllib.parse import quote
 
+from recsys_moe.artifact.idle import IDLE_WORDS
 from recsys_moe.files import sha256_file
 from recsys_moe.lab.compare.results import Results
 from recsys_moe.lab.compare.tables import notes_of
 from recsys_moe.lab.report import comparison, plots_comparison
-from recsys_moe.lab.report.comparison import METRICS, RESULTS, idle_experts, runs_of, weights_of
+from recsys_moe.lab.report.comparison import METRICS, RESULTS, idle_in, runs_of, weights_of
 from recsys_moe.lab.report.findings import worst_first
 from recsys_moe.lab.report.page import Report, Section, Shown
 
@@ -28,6 +29,7 @@ def comparison_report(folder: Path, out: Path) -> Report:
         "links": links,
         "ranked": comparison.ranked,
         "weights_of": weights_of,
+        "idle_in": idle_in,
     }
     return Report(
         title=f"Routers on {results.data}",
@@ -69,11 +71,12 @@ def _group(folder: Path, results: Results, number: int) -> Section:
     beside = [c for c in results.columns if any(c.name in row.paper for row in group.rows)]
     values = {
         "group": group,
+        "idle_words": IDLE_WORDS,
         "columns": results.columns,
         "beside": beside,
         "papers": [f"paper {column.title}" for column in beside],
         "idle": {
-            row.contender: [len(idle_experts(run)) for run in runs_of(results, row)]
+            row.contender: [len(idle_in(run)) for run in runs_of(results, row)]
             for row in group.rows
         },
         "unbeaten": [words[n] for n in costs.best],

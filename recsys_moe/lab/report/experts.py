@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recsys_moe.artifact.idle import idle_experts, spared_experts
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.data.columns import Columns
 from recsys_moe.lab.report.run import Sample
 
-IDLE = 0.1
-"""An expert with less than this part of an even share is called idle."""
 TWINS = 0.95
 """Cosine from which two experts are called nearly identical."""
 BINS = 30
@@ -40,15 +39,13 @@ class ExpertLoad:
     even: dict[str, float]
     """Per task the visits of each expert if all had the same."""
     idle: list[int]
-    """Experts with less than IDLE of an even share of the visits in every task."""
+    """See `artifact.idle`."""
     light: list[int]
     """Of the others, those with less than IDLE of an even share of the weight in every task."""
 
     def spared_by(self, expert: int) -> list[str]:
-        """Tasks that visit it with less than IDLE of an even share."""
-        return [
-            task for task, visits in self.visits.items() if visits[expert] <= IDLE * self.even[task]
-        ]
+        """Tasks that spare it."""
+        return [task for task, visits in self.visits.items() if expert in spared_experts(visits)]
 
 
 @dataclass(frozen=True)
@@ -95,8 +92,7 @@ def expert_load(sample: Sample, tasks: list[str]) -> ExpertLoad:
     weight_TE = sample.weight_TE / sample.weight_TE.sum(1, keepdim=True).clamp(min=1e-30)
     even_T = visits_TE.mean(1)
     first = [torch.bincount(top_N + 1, minlength=experts + 1) for top_N in sample.top_NT.unbind(1)]
-    idle_E = (visits_TE <= IDLE * even_T[:, None]).all(0)
-    light_E = (weight_TE <= IDLE / experts).all(0) & ~idle_E
+    idle, light = idle_experts(visits_TE.tolist()), idle_experts(weight_TE.tolist())
     return ExpertLoad(
         rows=sample.rows,
         visits=_by(tasks, visits_TE),
@@ -104,8 +100,8 @@ def expert_load(sample: Sample, tasks: list[str]) -> ExpertLoad:
         weight=_by(tasks, weight_TE),
         either=(sample.either_E / rows).tolist(),
         even=_by(tasks, even_T),
-        idle=idle_E.nonzero()[:, 0].tolist(),
-        light=light_E.nonzero()[:, 0].tolist(),
+        idle=idle,
+        light=[expert for expert in light if expert not in idle],
     )
 
 

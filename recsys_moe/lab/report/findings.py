@@ -18,6 +18,8 @@ DOMINANT = 0.5
 """Share of first choices above which one expert is said to dominate."""
 STEADY = 0.8
 """Share of examples that should keep their top expert in the last epoch."""
+PAIRS = 3
+"""Twins that are named; a model that has just begun has dozens."""
 MISCALIBRATED = 0.05
 WORSE_AT_END = 1.02
 """Last validation loss over the best one, from which training went on too long."""
@@ -62,45 +64,63 @@ def named(experts: Sequence[object]) -> str:
 
 
 def expert_findings(load: ExpertLoad) -> Iterator[Finding]:
-    """Idle experts, experts without weight, and an expert that takes most."""
-    even = max(load.even.values(), default=0.0)
-    for e in load.idle:
-        text = f"Expert {e} is idle: it is visited by {percent(load.either[e])} of examples"
-        yield warning(f"{text} (an even share would be {percent(even)} per task).", "load")
-    for e in load.light:
-        weights = [f"{percent(w[e])} of the weight for {task}" for task, w in load.weight.items()]
-        yield warning(f"Expert {e} hardly counts: it is visited but gets {join(weights)}.", "load")
-    shared = [e for e in range(len(load.either)) if e not in load.idle]
-    for task, visits in load.visits.items():
-        if spared := [e for e in shared if task in load.spared_by(e)]:
-            words = named([f"{e} ({percent(visits[e])})" for e in spared])
-            yield note(f"Hardly visited for {task}, but used elsewhere: {words}.", "load")
-    for task, first in load.first.items():
-        busiest = max(range(len(first)), key=first.__getitem__)
-        if len(first) > 2 and first[busiest] > DOMINANT:
-            share = percent(first[busiest])
-            text = f"Expert {busiest} is the first choice of {share} of examples for {task}."
-            yield warning(text, "load")
-        nobody = 1 - sum(first)
-        if nobody > 1e-6:
-            yield warning(
-                f"{percent(nobody)} of examples are taken by no expert for {task}.", "load"
-            )
+    """Idle experts, experts without weight, and an expert that takes most; one sentence a kind."""
+    if load.idle:
+        visits = join(percent(load.either[e]) for e in load.idle)
+        text = f"Idle: {named(load.idle)}, visited by {visits} of examples"
+        even = percent(max(load.even.values(), default=0.0))
+        yield warning(f"{text} (an even share would be {even} per task).", "load")
+    if load.light:
+        text = f"Visited, but hardly with any weight: {named(load.light)}."
+        yield warning(text, "load")
+    if busy := [text for task, first in load.first.items() for text in _dominant(task, first)]:
+        yield warning(f"First choice of most examples: {join(busy)}.", "load")
+    nobody = {task: 1 - sum(first) for task, first in load.first.items()}
+    if left := [f"{percent(share)} for {task}" for task, share in nobody.items() if share > 1e-6]:
+        yield warning(f"Examples that no expert takes: {join(left)}.", "load")
+    if elsewhere := [text for task in load.visits for text in _spared(load, task)]:
+        yield note(f"Not used by all tasks: {'; '.join(elsewhere)}.", "load")
+
+
+def _dominant(task: str, first: Sequence[float]) -> Iterator[str]:
+    busiest = max(range(len(first)), key=first.__getitem__)
+    if len(first) > 2 and first[busiest] > DOMINANT:
+        yield f"expert {busiest} ({percent(first[busiest])} for {task})"
+
+
+def _spared(load: ExpertLoad, task: str) -> Iterator[str]:
+    """Experts that the task spares and another one does not."""
+    visits = load.visits[task]
+    shared = (e for e in range(len(visits)) if e not in load.idle)
+    if spared := [f"{e} ({percent(visits[e])})" for e in shared if task in load.spared_by(e)]:
+        yield f"{task} hardly uses {named(spared)}"
 
 
 def likeness_findings(alike: Likeness) -> Iterator[Finding]:
-    for a, b, cosine in alike.twins:
-        text = f"Experts {a} and {b} are nearly identical: the cosine of their outputs is"
-        yield warning(f"{text} {cosine:.3f}.", "likeness")
-    for e in alike.silent:
-        yield warning(f"Expert {e} answers 0 to every example.", "likeness")
+    if alike.twins:
+        yield warning(f"Nearly identical in their outputs (cosine): {pairs(alike)}.", "likeness")
+    if alike.silent:
+        text = f"Answering 0 to every example: {named(alike.silent)}."
+        yield warning(text, "likeness")
+
+
+def pairs(alike: Likeness) -> str:
+    """The twins with the largest cosines, and the number of the others."""
+    first = [f"{a} and {b} ({cosine:.3f})" for a, b, cosine in alike.twins[:PAIRS]]
+    more = len(alike.twins) - len(first)
+    words = "" if not more else ", and 1 more pair" if more == 1 else f", and {more} more pairs"
+    return f"experts {', '.join(first)}{words}"
 
 
 def consistency_findings(steady: Consistency) -> Iterator[Finding]:
-    for task, same in steady.same.items():
-        if same and same[-1] < STEADY:
-            text = f"Routing for {task} is not settled: only {percent(same[-1])} of examples kept"
-            yield warning(f"{text} their top expert in epoch {steady.epochs[-1]}.", "consistency")
+    moving = [
+        f"{percent(same[-1])} of examples for {task}"
+        for task, same in steady.same.items()
+        if same and same[-1] < STEADY
+    ]
+    if moving:
+        text = f"Routing is not settled: in epoch {steady.epochs[-1]} only {join(moving)}"
+        yield warning(f"{text} kept their top expert.", "consistency")
 
 
 def learning_findings(curves: LearningCurves, asked: int) -> Iterator[Finding]:

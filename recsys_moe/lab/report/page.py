@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from recsys_moe.lab.report.findings import Finding, in_short, join, named, percent
 
@@ -66,7 +67,32 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-TEMPLATES.filters |= {"listed": join, "named_experts": named, "percent": percent}
+
+
+def breakable(name: str) -> Markup:
+    """A name that may be broken behind its underscores."""
+    return Markup("_<wbr>").join(name.split("_"))
+
+
+def figure(value: float) -> str:
+    """A key number with four digits behind the point, or five in all where it is large."""
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:.5g}"
+
+
+def reach(ends: tuple[int, int]) -> str:
+    """2 to 5, or 2 alone."""
+    low, high = ends
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+TEMPLATES.filters |= {
+    "listed": join,
+    "named_experts": named,
+    "percent": percent,
+    "breakable": breakable,
+    "figure": figure,
+    "reach": reach,
+}
 
 
 def document(report: Report, images: Mapping[str, str]) -> str:

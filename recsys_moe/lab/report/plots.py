@@ -8,7 +8,9 @@ readers; experts differ by marker and number besides.
 from __future__ import annotations
 
 import io
+import math
 import re
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -56,6 +58,12 @@ STYLE: dict[str, Any] = {
 PNG_DPI = 150
 WIDTH = 8.0
 """Inches."""
+ABREAST = 3
+"""Panels beside each other."""
+LETTERS = 66
+"""Of a bold title that fit into WIDTH, the numbers of the axes left out."""
+FLAT = 2.0
+"""Times by which the first epoch may stretch the range of the later ones before it is left out."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,16 @@ def canvas(columns: int = 1, rows: int = 1, height: float = 3.0) -> Iterator[tup
         yield figure, figure.subplots(rows, columns, squeeze=False)
 
 
+@contextmanager
+def panels(count: int, height: float) -> Iterator[tuple[Figure, list[Axes]]]:
+    """Axes in rows of at most ABREAST; `height` of a row in inches."""
+    rows = -(-count // ABREAST)
+    with canvas(-(-count // rows), rows, height * rows) as (figure, grid):
+        for spare in grid.flatten()[count:]:
+            spare.remove()
+        yield figure, list(grid.flatten()[:count])
+
+
 def render(name: str, draw: Callable[[Any], Figure], data: Any) -> Image:
     """Draw `data` and write it out. `name`: letters, digits, `-`, `_` and `.`."""
     with _styled(), warnings.catch_warnings():
@@ -121,6 +139,56 @@ def titled(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_title(title)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
+
+
+def headed(axes: Axes, title: str) -> None:
+    """A title that is broken where its panel ends, also within a long name."""
+    specification = axes.get_subplotspec()
+    columns = specification.get_gridspec().ncols if specification else 1
+    axes.set_title(textwrap.fill(title, LETTERS // columns))
+
+
+def in_common(figure: Figure, x: str, y: str = "") -> None:
+    """Labels of the axes of all panels: beside each other they would be cut."""
+    figure.supxlabel(x, fontsize=9)
+    if y:
+        figure.supylabel(y, fontsize=9)
+
+
+def legend_above(figure: Figure, axes: Axes) -> None:
+    """What the lines of `axes` mean, where it covers none of them."""
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=4)
+
+
+def later_range(curves: Sequence[Sequence[float]]) -> tuple[float, float] | None:
+    """Where the curves run from their second epoch on, with a margin.
+
+    None where the first epoch does not stretch that range FLAT times, or too few epochs are there.
+    """
+    later = [value for curve in curves for value in curve[1:] if math.isfinite(value)]
+    first = [curve[0] for curve in curves if curve and math.isfinite(curve[0])]
+    if max(map(len, curves), default=0) < 3 or not (first and later):
+        return None
+    low, high = min(later), max(later)
+    whole = max(high, *first) - min(low, *first)
+    margin = 0.1 * (high - low)
+    return (low - margin, high + margin) if whole > FLAT * (high - low) > 0 else None
+
+
+def focus(axes: Axes, epoch: int, values: Sequence[float], ends: tuple[float, float]) -> None:
+    """Leave what is beyond `ends` out; a corner says what is at `epoch`."""
+    axes.set_ylim(*ends)
+    above = [value for value in values if value > ends[1]]
+    below = [value for value in values if value < ends[0]]
+    for outside, where, height in ((above, "above", 1.0), (below, "below", 0.0)):
+        if outside:
+            text = " and ".join(f"{value:.4g}" for value in outside)
+            style: dict[str, Any] = {"fontsize": 7.5, "color": QUIET, "ha": "right"}
+            style["bbox"] = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 1}
+            style["va"] = "top" if height else "bottom"
+            axes.text(
+                0.98, height, f"epoch {epoch} {where}: {text}", style, transform=axes.transAxes
+            )
 
 
 def as_percent(axis: Any, digits: int = 0) -> None:

@@ -8,7 +8,17 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from recsys_moe.lab.report.comparison import Costs, Curves, Seeds
-from recsys_moe.lab.report.plots import INK, LINE, canvas, colour, titled, whole_numbers
+from recsys_moe.lab.report.plots import (
+    INK,
+    QUIET,
+    canvas,
+    colour,
+    focus,
+    in_common,
+    later_range,
+    titled,
+    whole_numbers,
+)
 
 COLUMNS = 4
 NAMED = 14
@@ -21,21 +31,23 @@ def learning(data: Curves) -> Figure:
     columns = min(COLUMNS, len(data.routers))
     with canvas(columns, rows, height=0.6 + 1.65 * rows) as (figure, grid):
         panels = grid.flatten()
+        ends = later_range([curve for one in data.routers for curve in (one.low, one.high)])
         epochs = sorted({epoch for router in data.routers for epoch in router.epochs})
         for axes, mine in zip(panels, data.routers, strict=False):
             for other in data.routers:
-                axes.plot(other.epochs, other.mean, color=LINE, linewidth=0.8)
+                axes.plot(other.epochs, other.mean, color=QUIET, alpha=0.4, linewidth=0.8)
             axes.fill_between(mine.epochs, mine.low, mine.high, color=colour(0), alpha=0.25, lw=0)
             shape = "o-" if len(mine.epochs) == 1 else "-"
             axes.plot(mine.epochs, mine.mean, shape, color=colour(0))
             axes.set_title(mine.router, fontsize=8.5)
             axes.tick_params(labelsize=7.5)
             axes.sharey(panels[0])
+            if ends:
+                focus(axes, epochs[0], mine.mean[:1], ends)
             whole_numbers(axes.xaxis, epochs)
         for axes in panels[len(data.routers) :]:
             axes.set_visible(False)
-        figure.supxlabel("epoch", fontsize=9)
-        figure.supylabel("validation loss", fontsize=9)
+        in_common(figure, "epoch", "validation loss")
     return figure
 
 
@@ -47,14 +59,16 @@ def costs(data: Costs) -> Figure:
         best = ([values[n] for n in data.best] for values in (data.cost, data.loss))
         axes.plot(*best, drawstyle="steps-post", color=colour(1), lw=1, ls="--", zorder=0)
         shown = range(len(data.router)) if len(data.router) <= NAMED else data.best
-        for place, n in enumerate(shown):
+        # Neighbours are often near each other: their names go to other sides.
+        order = sorted(shown, key=lambda n: (data.cost[n], data.loss[n]))
+        for n, place in zip(shown, map(order.index, shown), strict=True):
             axes.annotate(
                 data.router[n],
                 (data.cost[n], data.loss[n]),
-                xytext=(-6 if place % 2 else 6, 5),
+                xytext=(-6 if place % 2 else 6, -11 if place % 4 > 1 else 5),
                 textcoords="offset points",
                 fontsize=8,
-                ha="right" if place % 2 else "left",  # neighbours are often near each other
+                ha="right" if place % 2 else "left",
                 color=colour(1) if n in data.best else INK,
             )
         x = "distinct experts evaluated per example at inference"

@@ -21,7 +21,13 @@ from recsys_moe.lab.report.plots import (
     as_percent,
     canvas,
     colour,
+    focus,
+    headed,
+    in_common,
+    later_range,
+    legend_above,
     marker,
+    panels,
     titled,
     whole_numbers,
 )
@@ -38,26 +44,27 @@ UNKNOWN = "#b9b6ad"
 
 
 def learning(data: LearningCurves) -> Figure:
-    with canvas(1 + len(data.metrics), height=2.9) as (figure, grid):
-        axes = grid[0][0]
-        axes.plot(data.epochs, data.train_loss, "o-", color=colour(5), label="training")
-        axes.plot(data.epochs, data.val_loss, "s-", color=colour(0), label="validation")
-        titled(axes, f"Loss (best: epoch {data.best_epoch})", "epoch", "task-weighted loss")
-        axes.legend()
-        for axes, (name, values) in zip(grid[0][1:], data.metrics.items(), strict=True):
-            axes.plot(data.epochs, values, "s-", color=colour(0))
-            titled(axes, name, "epoch", f"{name} (validation)")
-        for axes in grid[0]:
+    with panels(1 + len(data.metrics), height=2.7) as (figure, grid):
+        grid[0].plot(data.epochs, data.train_loss, "o-", color=colour(5), label="training")
+        shown = {f"Loss (best: epoch {data.best_epoch})": data.val_loss, **data.metrics}
+        for axes, (name, values) in zip(grid, shown.items(), strict=True):
+            axes.plot(data.epochs, values, "s-", color=colour(0), label="validation")
+            headed(axes, name)
+            curves = [data.train_loss, values] if axes is grid[0] else [values]
+            if ends := later_range(curves):
+                focus(axes, data.epochs[0], [curve[0] for curve in curves], ends)
             axes.axvline(data.best_epoch, color=QUIET, linewidth=0.9, linestyle=":")
             whole_numbers(axes.xaxis, data.epochs)
+        in_common(figure, "epoch")
+        legend_above(figure, grid[0])
     return figure
 
 
 def load(data: ExpertLoad) -> Figure:
     """Bars of the visits per task; a dot where the first choices end."""
     experts = len(data.either)
-    with canvas(len(data.visits), height=1.2 + min(0.24 * experts, 16.0)) as (figure, grid):
-        for task, axes in zip(data.visits, grid[0], strict=True):
+    with panels(len(data.visits), height=1.2 + min(0.24 * experts, 16.0)) as (figure, grid):
+        for task, axes in zip(data.visits, grid, strict=True):
             places, visits = range(experts), data.visits[task]
             colours = [colour(1) if e in data.idle else colour(0) for e in places]
             axes.barh(places, visits, color=colours, height=0.7)
@@ -66,40 +73,43 @@ def load(data: ExpertLoad) -> Figure:
             for e in data.idle:
                 end = max(visits[e], data.first[task][e])
                 axes.annotate(" idle", (end, e), va="center", color=colour(1))
-            titled(axes, task, "share of examples that visit the expert", "expert")
+            headed(axes, task)
             whole_numbers(axes.yaxis, range(experts), MOST_TICKS)
             axes.invert_yaxis()
             axes.grid(axis="y", visible=False)
             as_percent(axes.xaxis)
+        in_common(figure, "share of examples that visit the expert", "expert")
     return figure
 
 
 def entropy(data: Sharpness) -> Figure:
     edges = np.asarray(data.edges)
-    with canvas(len(data.entropy), height=2.7) as (figure, grid):
-        for task, axes in zip(data.entropy, grid[0], strict=True):
+    with panels(len(data.entropy), height=2.6) as (figure, grid):
+        for task, axes in zip(data.entropy, grid, strict=True):
             axes.bar(edges[:-1], data.entropy[task], np.diff(edges), align="edge", color=colour(0))
-            axes.axvline(data.mean[task], color=colour(1), label=f"mean {data.mean[task]:.2f}")
-            x = f"entropy of the {data.basis[task]} (nats; {edges[-1]:.2f} is even)"
-            titled(axes, task, x, "share of examples")
+            axes.axvline(data.mean[task], color=colour(1), label="mean")
+            headed(axes, f"{task}: mean {data.mean[task]:.2f}")
             axes.set_xlim(0, edges[-1])
             as_percent(axes.yaxis)
-            axes.legend()
+        basis = " or ".join(sorted(set(data.basis.values())))
+        x = f"entropy of the {basis} (nats; {edges[-1]:.2f} is even)"
+        in_common(figure, x, "share of examples")
+        legend_above(figure, grid[0])
     return figure
 
 
 def mass(data: Sharpness) -> Figure:
-    with canvas(len(data.mass), height=2.7) as (figure, grid):
-        for task, axes in zip(data.mass, grid[0], strict=True):
+    with panels(len(data.mass), height=2.6) as (figure, grid):
+        for task, axes in zip(data.mass, grid, strict=True):
             values, k = data.mass[task], data.kept[task]
             axes.plot(range(1, len(values) + 1), values, "o-", color=colour(0))
-            label = f"k = {k}: {100 * values[k - 1]:.1f}%"
-            axes.plot([k], [values[k - 1]], "o", color=colour(1), markersize=8, label=label)
-            titled(axes, task, "most probable experts", f"share of the {data.basis[task]}")
+            axes.plot([k], [values[k - 1]], "o", color=colour(1), markersize=8)
+            headed(axes, f"{task}: {100 * values[k - 1]:.1f}% at k = {k}")
             axes.set_ylim(0, 1.04)
             whole_numbers(axes.xaxis, range(1, len(values) + 1))
             as_percent(axes.yaxis)
-            axes.legend(loc="lower right")
+        basis = " or ".join(sorted(set(data.basis.values())))
+        in_common(figure, "most probable experts", f"share of the {basis}")
     return figure
 
 
@@ -149,15 +159,15 @@ def consistency(data: Consistency) -> Figure:
         axes.set_ylim(0, 1.04)
         whole_numbers(axes.xaxis, data.epochs)
         as_percent(axes.yaxis)
-        axes.legend(loc="lower right")
+        legend_above(figure, axes)
     return figure
 
 
-def _diagonal(axes: Axes, label: str) -> None:
-    """From (0, 0) to (1, 1) in a square of shares, with a legend for the curves beside it."""
+def _diagonal(figure: Figure, axes: Axes, label: str) -> None:
+    """From (0, 0) to (1, 1) in a square of shares, with a legend for the curves above it."""
     axes.plot([0, 1], [0, 1], "--", color=QUIET, linewidth=1, label=label, zorder=1)
     axes.set(aspect="equal", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
-    axes.legend()
+    legend_above(figure, axes)
 
 
 def roc(data: Roc) -> Figure:
@@ -166,7 +176,7 @@ def roc(data: Roc) -> Figure:
         label = f"AUC {data.auc:.4f}"
         axes.plot(data.false_positive, data.true_positive, color=colour(0), label=label)
         titled(axes, data.task, "false positive rate", "true positive rate")
-        _diagonal(axes, "guessing")
+        _diagonal(figure, axes, "guessing")
     return figure
 
 
@@ -180,29 +190,30 @@ def calibration(data: Reliability) -> Figure:
             axes.plot(*points, marker=MARKERS[number], markersize=4, color=ink, label=label)
             axes.scatter(*points, s=sizes, color=ink, alpha=0.35, linewidths=0)
         titled(axes, data.task, "mean predicted probability", "share of positives")
-        _diagonal(axes, "perfect")
+        _diagonal(figure, axes, "perfect")
     return figure
 
 
 def error(data: list[ErrorBy]) -> Figure:
-    with canvas(len(data), height=2.9) as (figure, grid):
-        for axes, groups in zip(grid[0], data, strict=True):
-            axes.sharey(grid[0][0])
+    with panels(len(data), height=2.9) as (figure, grid):
+        for axes, groups in zip(grid, data, strict=True):
+            axes.sharey(grid[0])
             places = range(len(groups.value))
             margins = np.nan_to_num(np.asarray(groups.margin, dtype=float))
             axes.errorbar(places, groups.value, margins, fmt="o-", color=colour(0), capsize=3)
             ends = zip(groups.low, groups.high, strict=True)
             labels = [f"{a}" if a == b else f"{a}-{b}" for a, b in ends]
             axes.set_xticks(list(places), labels, rotation=30, ha="right")
-            titled(axes, groups.by, "watched rows in training", f"{groups.metric} of {groups.task}")
+            headed(axes, f"{groups.task} by {groups.by}")
             axes.grid(axis="x", visible=False)
+        in_common(figure, "watched rows in training", data[0].metric)
     return figure
 
 
 def expert_map(data: ExpertMap) -> Figure:
     x, y = np.asarray(data.x), np.asarray(data.y)
-    with canvas(len(data.top), height=4.1) as (figure, grid):
-        for task, axes in zip(data.top, grid[0], strict=True):
+    with panels(len(data.top), height=4.1) as (figure, grid):
+        for task, axes in zip(data.top, grid, strict=True):
             top = np.asarray(data.top[task])
             for e in np.unique(top).tolist():
                 mine, look = top == e, _look(e)
@@ -214,7 +225,8 @@ def expert_map(data: ExpertMap) -> Figure:
                     box = {"boxstyle": "round,pad=0.2", "fc": "#fefefe", "ec": colour(e)}
                     style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
                     axes.annotate(str(e), middle, bbox=box, color="#111111", **style)
-            titled(axes, task, f"{data.projection} 1", f"{data.projection} 2")
+            titled(axes, "", f"{data.projection} 1", f"{data.projection} 2")
+            headed(axes, task)
             axes.set(xticks=[], yticks=[])
         seen = sorted({e for top in data.top.values() for e in top if e >= 0})
         if len(seen) <= MOST_TICKS:

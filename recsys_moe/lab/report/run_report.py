@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from recsys_moe.artifact.idle import IDLE_WORDS
 from recsys_moe.artifact.model_folder import MANIFEST, find_artifact
 from recsys_moe.artifact.routing_history import FILE, read_routing
 from recsys_moe.config.overview import overviews
@@ -56,11 +57,17 @@ def run_report(path: Path, options: Options, progress: Progress) -> Report:
             "parameters": sum(p.numel() for p in run.artifact.model.parameters()),
         },
         findings=findings.worst_first(
-            [*(one for section in sections for one in section.findings), *_about_the_rows(run)]
+            [*(one for section in _quality_first(sections) for one in section.findings)]
+            + [*_about_the_rows(run)]
         ),
         sections=sections,
         provenance=_provenance(path, run),
     )
+
+
+def _quality_first(sections: Iterable[Section]) -> list[Section]:
+    """What a model is worth comes before how it works."""
+    return sorted(sections, key=lambda section: section.key != "quality")
 
 
 def _section(
@@ -106,7 +113,8 @@ def _experts(run: Run, load: ExpertLoad, genres: list[GenreBreakdown]) -> Sectio
         header=["expert", "state", *shares, "most like", *(f"genres, {g.task}" for g in genres)],
         genres=genres,
         busiest=[f"expert {e} ({percent(share)}) for {t}" for t, (e, share) in busiest.items()],
-        twins=[f"{a} and {b} ({cosine:.3f})" for a, b, cosine in alike.twins],
+        twins=findings.pairs(alike),
+        idle_words=IDLE_WORDS,
     )
 
 

@@ -1,24 +1,15 @@
-// The page asks the service as any client would and shows text as text: no markup from data, ever.
-"use strict";
+// The page asks the service as any client would.
+import {
+  button, ends, expertsOf, find, itemOf, lineOf, loadOf, make, metricsOf, option, profileOf, say,
+  shownColumns,
+} from "./parts.js";
 
-const find = (id) => document.getElementById(id);
 let key = ""; // in memory only
 let model = null; // what /model said
 let asked = 0; // answers to older questions are dropped
-
-/** An element of a class, with children; strings become text. */
-function make(tag, name = "", ...children) {
-  const element = document.createElement(tag);
-  if (name) element.className = name;
-  element.append(...children);
-  return element;
-}
-
-/** Put text into an element and show it; hide it when there is none. */
-function say(id, text) {
-  find(id).textContent = text;
-  find(id).hidden = !text && id !== "status";
-}
+const where = []; // conditions on the items
+const SEEN = 20; // items shown of what the user watched
+const SIMILAR = 5; // items shown beside one
 
 class Refused extends Error {
   constructor(status, message) {
@@ -56,34 +47,13 @@ function failed(error) {
   }
 }
 
-const percent = (part) => `${(100 * part).toFixed(1)} %`;
-const signed = (value) => `${value < 0 ? "\u2212" : "+"}${Math.abs(value).toFixed(2)}`;
-const hue = (expert) => String(Math.round(expert * 137.508) % 360); // neighbours differ most
-
-function coloured(tag, name, expert) {
-  const element = make(tag, name);
-  element.style.setProperty("--hue", hue(expert));
-  element.setAttribute("aria-hidden", "true");
-  return element;
-}
-
-// -- the form
-
-function option(value) {
-  const element = make("option", "", String(value));
-  element.value = value;
-  return element;
-}
+// -- the form and what the model is
 
 function pick(user) {
-  const button = make("button", "", String(user));
-  button.type = "button";
-  button.setAttribute("aria-label", `Recommend to user ${user}`);
-  button.addEventListener("click", () => {
+  return button(String(user), `Recommend to user ${user}`, () => {
     find("user").value = user;
     recommend();
   });
-  return button;
 }
 
 function showModel() {
@@ -98,12 +68,30 @@ function showModel() {
   const binary = model.tasks.find((task) => task.kind === "binary");
   find("score").value = (binary ?? model.tasks[0]).name;
   find("picks").replaceChildren(...model.example_users.map(pick));
+  find("column").replaceChildren(...model.item_filters.map((filter) => option(filter.name)));
+  const genres = model.item_filters.find((filter) => filter.values.length);
+  if (genres) find("column").value = genres.name;
+  showOperators();
   find("together").hidden = model.rows_are_independent;
-  find("ask").hidden = false;
-  showLoad();
+  find("ranges").textContent = ranges();
+  find("asking").hidden = false;
+  showFigures();
 }
 
-/** Another model took over: its tasks and limits may differ. Keep what was chosen where it is there. */
+const plain = (value) => String(Number(value.toPrecision(4)));
+
+/** What the bars of regressions mean. */
+function ranges() {
+  const words = model.tasks.flatMap((task) => {
+    const [low, high] = ends(task);
+    if (task.kind === "binary" || low === null || high === null) return [];
+    const why = task.low === null || task.high === null ? ", as its training labels do" : "";
+    return `The bar of ${task.name} goes from ${plain(low)} to ${plain(high)}${why}.`;
+  });
+  return words.join(" ");
+}
+
+/** Another model took over, its tasks and limits may differ: keep what was chosen where it is. */
 async function showNewModel() {
   const chosen = ["k", "score"].map((id) => [find(id), find(id).value]);
   model = await call("model");
@@ -113,72 +101,68 @@ async function showNewModel() {
   }
 }
 
-function showLoad() {
-  const split = Object.values(model.metrics).find((metrics) => metrics?.routing);
-  const tasks = Object.entries(split?.routing ?? {}).filter(([, routing]) => routing.load);
-  find("load-tasks").replaceChildren(...tasks.map(([name, routing]) => loadOf(name, routing)));
-  find("load").hidden = !tasks.length;
+/** How good the model is, what its experts stand for, and whom they serve. */
+function showFigures() {
+  const split = Object.values(model.metrics).find((metrics) => metrics?.tasks);
+  const tasks = Object.entries(split?.tasks ?? {});
+  find("metric-tasks").replaceChildren(...tasks.map(([name, one]) => metricsOf(name, one)));
+  find("quality").hidden = !tasks.length;
+  const loads = Object.entries(split?.routing ?? {}).filter(([, routing]) => routing.load);
+  find("load-tasks").replaceChildren(...loads.map(([name, routing]) => loadOf(name, routing)));
+  find("load").hidden = !loads.length;
+  const idle = model.experts.filter((expert) => expert.idle).map((expert) => expert.expert);
+  const found = idle.length ? `Idle: ${idle.join(", ")}` : "No expert is idle";
+  find("idle").textContent = loads.length ? `${found} (${model.idle_rule}).` : "";
+  find("profiles").replaceChildren(...model.experts.map((one) => profileOf(model, one)));
 }
 
-function loadOf(name, { load, experts_per_example: chosen }) {
-  const top = Math.max(...load);
-  const bars = load.map((part, expert) => {
-    const fill = coloured("div", "", expert);
-    fill.style.height = top ? `${(100 * part) / top}%` : "0";
-    const number = make("b", "", make("span", "hidden", "Expert "), String(expert));
-    const text = make("div", "", number, make("span", "hidden", ": "), make("br"), percent(part));
-    return make("li", "", make("div", "bar", fill), text);
-  });
-  const idle = load.filter((part) => part === 0).length;
-  const facts = `${chosen.toFixed(1)} experts per example, ${idle} of ${load.length} idle`;
-  const head = make("div", "line", make("h3", "", name), make("span", "quiet", facts));
-  return make("div", "task-load", head, make("ul", "bars", ...bars));
+// -- filters
+
+const filterOf = () => model.item_filters.find((filter) => filter.name === find("column").value);
+
+function showOperators() {
+  const { operators, values, kind } = filterOf();
+  find("operator").replaceChildren(...operators.map(option));
+  find("values").replaceChildren(...values.map(option));
+  find("value").inputMode = kind === "number" ? "decimal" : "text";
+  find("value").value = "";
+}
+
+function showConditions() {
+  const chips = where.map((condition, place) =>
+    button(`${condition} \u00d7`, `Remove the filter ${condition}`, () => {
+      where.splice(place, 1);
+      showConditions();
+      find("value").focus();
+    })
+  );
+  find("conditions").replaceChildren(...chips);
+  find("filter-count").textContent = where.length ? ` (${where.length})` : "";
+  if (find("user").value.trim()) recommend();
+}
+
+function addFilter() {
+  const value = find("value").value.trim();
+  if (!value) return find("value").focus();
+  where.push(`${find("column").value}${find("operator").value}${value}`);
+  find("value").value = "";
+  showConditions();
+}
+
+/** What /recommend is asked, but for the user. */
+function question() {
+  const only = find("candidates").value.split(",").map((id) => id.trim()).filter(Boolean);
+  return {
+    k: Number(find("k").value),
+    score: find("score").value,
+    exclude_seen: find("seen").checked,
+    where,
+    columns: shownColumns(model),
+    ...(only.length ? { candidates: only } : {}),
+  };
 }
 
 // -- the answer
-
-/** One task of one item: its name, its value, a bar, and room for the experts. */
-function taskOf(task, value) {
-  const binary = task.kind === "binary";
-  const text = binary ? percent(value) : value.toFixed(2);
-  const low = binary ? 0 : task.low;
-  const high = binary ? 1 : task.high;
-  const element = make("div", "", make("div", "line", make("span", "", task.name), text));
-  element.dataset.task = task.name;
-  element.dataset.value = value;
-  if (low !== null && high !== null) {
-    const fill = make("div", "fill");
-    const part = Math.min(1, Math.max(0, (value - low) / (high - low)));
-    fill.style.width = `${100 * part}%`;
-    element.append(make("div", "track", fill));
-  }
-  return element;
-}
-
-function itemOf(entry) {
-  const title = make("h3", "", entry.title || `Item ${entry.item}`);
-  const body = make("div", "", title);
-  if (entry.title) body.append(make("p", "quiet", `item ${entry.item}`));
-  const tasks = model.tasks.map((task) => taskOf(task, entry.scores[task.name]));
-  body.append(make("div", "tasks", ...tasks));
-  const element = make("li", "", make("span", "rank", String(entry.rank)), body);
-  element.dataset.item = entry.item;
-  return element;
-}
-
-function expertsOf(experts) {
-  const parts = experts.map((expert) => {
-    const part = coloured("div", "", expert.expert);
-    part.style.flexGrow = Math.max(expert.share, 0.01);
-    return part;
-  });
-  const names = experts.map((expert) => {
-    const text = `expert ${expert.expert} ${percent(expert.share)} ${signed(expert.contribution)}`;
-    return make("li", "", coloured("span", "dot", expert.expert), text);
-  });
-  const shares = make("div", "shares", ...parts);
-  return [shares, make("ul", "experts", ...names)];
-}
 
 /** Fill in who spoke for each item, as many pairs at a time as the service allows. */
 async function explain(user, entries, rows, number) {
@@ -189,26 +173,53 @@ async function explain(user, entries, rows, number) {
     if (number !== asked) return;
     pairs.forEach((pair, place) => {
       for (const element of rows[start + place].querySelectorAll("[data-task]")) {
-        element.append(...expertsOf(pair.tasks[element.dataset.task].experts));
+        element.append(expertsOf(model, pair.tasks[element.dataset.task].experts));
       }
     });
   }
+}
+
+/** Show, or hide again, the items nearest to one. */
+async function similar(item, ask, near) {
+  const list = near.querySelector("ul");
+  if (!list.childElementCount) {
+    const body = { item, k: Math.min(SIMILAR, model.limits.max_k), columns: shownColumns(model) };
+    try {
+      const { items } = await call("similar", body);
+      list.replaceChildren(...items.map((one) => lineOf(one, one.scores.cosine.toFixed(2))));
+    } catch (error) {
+      return failed(error);
+    }
+  }
+  near.hidden = !near.hidden;
+  ask.setAttribute("aria-expanded", String(!near.hidden));
+}
+
+async function watched(user, number) {
+  const body = { user, k: Math.min(SEEN, model.limits.max_k), columns: shownColumns(model) };
+  const { total, items } = await call("seen", body);
+  if (number !== asked) return;
+  const many = `${total.toLocaleString("en")} ${total === 1 ? "item" : "items"}`;
+  const some = total > items.length ? `; the ${items.length} that most others watched too` : "";
+  find("watched-title").textContent = `User ${user} watched ${many} in training${some}`;
+  find("watched-items").replaceChildren(...items.map((item) => lineOf(item)));
+  find("watched").hidden = !total;
 }
 
 async function recommend() {
   const user = find("user").value.trim();
   if (!user) return find("user").focus();
   const number = ++asked;
-  const body = { users: [user], k: Number(find("k").value), score: find("score").value };
   say("error", "");
   say("status", "Asking \u2026");
   try {
-    const answer = await call("recommend", { ...body, exclude_seen: find("seen").checked });
+    const answer = await call("recommend", { users: [user], ...question() });
     if (number !== asked) return;
     if (answer.model !== model.model) await showNewModel();
     if (number !== asked) return;
     const [ranking] = answer.rankings;
     const rows = showRanking(user, ranking);
+    await watched(user, number);
     await explain(user, ranking.items, rows, number);
     if (number === asked) say("status", `${rows.length} recommendations for user ${user}`);
   } catch (error) {
@@ -219,7 +230,9 @@ async function recommend() {
 function showRanking(user, ranking) {
   const nobody = `User ${user} was not in training: these are for nobody in particular.`;
   say("nobody", ranking.unseen_user ? nobody : "");
-  const rows = ranking.items.map(itemOf);
+  const rows = ranking.items.map((entry) =>
+    itemOf(model, entry, (ask, near) => similar(entry.item, ask, near))
+  );
   find("results-title").textContent = rows.length ? `For user ${user}` : "Nothing is left to show";
   find("items").replaceChildren(...rows);
   find("results").hidden = false;
@@ -239,13 +252,18 @@ async function start() {
   find("user").focus();
 }
 
-find("key-form").addEventListener("submit", (event) => {
-  event.preventDefault();
+function onSubmit(id, action) {
+  find(id).addEventListener("submit", (event) => {
+    event.preventDefault();
+    action();
+  });
+}
+
+onSubmit("ask", recommend);
+onSubmit("filter", addFilter);
+onSubmit("key-form", () => {
   key = find("key").value.trim();
   start();
 });
-find("ask").addEventListener("submit", (event) => {
-  event.preventDefault();
-  recommend();
-});
+find("column").addEventListener("change", showOperators);
 start();

@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,11 +17,12 @@ from recsys_moe.lab.report.comparison import (
     comparison_findings,
     costs,
     curves,
-    idle_experts,
+    idle_in,
     read_results,
     seeds,
 )
 from tests.lab.report.conftest import LOSSES, example_results, report
+from tests.looks import excess, window
 
 
 def test_results_are_read_back_as_they_were_written(compared: Path) -> None:
@@ -66,7 +68,7 @@ def test_seeds_are_every_run_the_best_mean_first() -> None:
 
 
 def test_an_idle_expert_is_found_in_the_run_that_has_it() -> None:
-    idle = {run.run: idle_experts(run) for run in example_results().runs}
+    idle = {run.run: idle_in(run) for run in example_results().runs}
     assert {run: found for run, found in idle.items() if found} == {"runs/0-seed1": [3]}
 
 
@@ -76,19 +78,17 @@ def test_findings_name_the_best_the_missing_and_the_idle() -> None:
         "loss (weights watch 1): of the k-sparse routers the best mean is moe<b>sart</b> (0.3100); "
         "it is significantly better than topk (0.4100, p = 0.01).",
         "1 of 6 runs have not finished and are not counted.",
-        "topk (weights watch 1) has idle experts in 1 of 2 runs (below 10% of an even share): "
-        "expert 3 in 0-seed1.",
+        "Routers with idle experts (weights watch 1): topk (1 of 2 runs).",
     ]
 
 
-def test_a_router_with_idle_experts_in_every_run_gets_one_warning() -> None:
+def test_routers_with_idle_experts_are_one_warning() -> None:
     results = example_results()
-    for run, load in zip(results.runs, ([0.5, 0.5, 0, 0], [0, 0.5, 0.5, 0]), strict=False):
+    loads = ([0.5, 0.5, 0, 0], [0, 0.5, 0.5, 0], [0, 0.5, 0.5, 0])
+    for run, load in zip(results.runs, loads, strict=False):
         run.details["routing"]["watch"]["load"] = load
-    idle = [f.text for f in comparison_findings(results) if "idle" in f.text]
-    assert idle == [
-        "topk (weights watch 1) has idle experts in 2 of 2 runs (below 10% of an even share): "
-        "experts 2 and 3 in 0-seed0 and experts 0 and 3 in 0-seed1."
+    assert [f.text for f in comparison_findings(results) if "idle" in f.text] == [
+        "Routers with idle experts (weights watch 1): topk (2 of 2 runs) and softmax (1 of 1 runs)."
     ]
 
 
@@ -109,7 +109,8 @@ def test_the_page_has_the_table_with_its_bold_cell_and_a_link_to_every_run(
 ) -> None:
     out = report(compared, tmp_path / "report")
     text = (out / "report.html").read_text()
-    assert re.findall(r"<td><strong>(.*?)</strong></td>", text) == ["0.3100 +- 0.0100"]
+    (bold,) = re.findall(r"<td><strong>(.*?)</strong></td>", text)
+    assert re.sub(r"<.*?>", "", bold) == "0.3100 &plusmn; 0.0100"
     assert "moe<b>sart" not in text and "moe&lt;b&gt;sart&lt;/b&gt;" in text
     # topk's runs have 0 and 1 idle experts, the others' none
     means = re.findall(r"<td>(\d\.\d)</td>\s*</tr>", text)
@@ -122,6 +123,37 @@ def test_the_page_has_the_table_with_its_bold_cell_and_a_link_to_every_run(
     saved = json.loads((out / "figures/costs-0.json").read_text())["data"]
     assert saved["loss"] == costs(example_results().groups[0]).loss
     assert saved["error"][1] is None
+
+
+def test_a_comparison_as_wide_as_the_papers_fits_a_window_of_1280(
+    compared: Path, tmp_path: Path, browser: Any, undrawn: None
+) -> None:
+    """Two tasks, two kinds of cost, time and size, and the paper's three columns beside them."""
+    folder = Path(shutil.copytree(compared, tmp_path / "cmp"))
+    raw = json.loads((folder / "results.json").read_text())
+    more = {
+        **{"watch.auc": "watch AUC", "rating.mse": "rating MSE"},
+        **{"experts_training": "experts, training", "seconds": "s/epoch"},
+    }
+    cell = {"mean": 0.1234, "standard_error": 0.0123, "n": 50}
+    for name, title in more.items():
+        raw["columns"].append({"name": name, "title": title, "better": None, "digits": 4})
+    raw["columns"].append({"name": "size", "title": "parameters", "better": None, "digits": 0})
+    for row in raw["groups"][0]["rows"]:
+        size = {"size": {**cell, "mean": 12_345_678}}
+        row["cells"] |= dict.fromkeys(["loss", *more], cell) | size
+        row["paper"] = dict.fromkeys(["loss", "watch.auc", "rating.mse"], cell)
+        row["router"], row["experts"] = "sinkhorn_base", "dense to sparse"
+    for run in raw["runs"]:
+        run["values"] |= dict.fromkeys(more, 0.1234) | {"size": 12_345_678}
+    (folder / "results.json").write_text(json.dumps(raw))
+    browser.get((report(folder, tmp_path / "out") / "report.html").as_uri())
+    tables = "return [...document.querySelectorAll('.scroll')]"
+    wide = f"{tables}.map((e) => e.scrollWidth - e.clientWidth)"
+    with window(browser, 1280):
+        assert excess(browser) <= 0
+        assert max(browser.execute_script(wide)) <= 0
+        assert "`" not in browser.find_element("tag name", "main").text
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -10,6 +10,7 @@ from recsys_moe.lab.report import findings
 from recsys_moe.lab.report.experts import ExpertLoad, Likeness
 from recsys_moe.lab.report.findings import Finding, in_short, percent, slug, worst_first
 from recsys_moe.lab.report.learning import Consistency, LearningCurves
+from recsys_moe.lab.report.page import breakable, figure, reach
 from recsys_moe.lab.report.quality import Quality, Reliability, Roc
 
 
@@ -24,40 +25,46 @@ def load(watch: list[float], rating: list[float], **changed: list[int]) -> Exper
     return ExpertLoad(100, shares, shares, shares, either, {"watch": 0.25, "rating": 0.25}, **lists)
 
 
-def test_an_idle_expert_is_said_with_its_share_and_the_even_one() -> None:
-    found = texts(findings.expert_findings(load([0.5, 0.499, 0.001], [0.5, 0.5, 0], idle=[2])))
-    assert found == [
-        "warning: Expert 2 is idle: it is visited by 0.1% of examples "
+def test_idle_experts_are_one_sentence_with_their_shares_and_the_even_one() -> None:
+    shares = [0.5, 0.499, 0.001, 0.0], [0.5, 0.5, 0, 0]
+    assert texts(findings.expert_findings(load(*shares, idle=[2, 3]))) == [
+        "warning: Idle: experts 2 and 3, visited by 0.1% and 0.0% of examples "
         "(an even share would be 25.0% per task)."
     ]
 
 
-def test_an_expert_idle_for_one_task_only_is_a_note() -> None:
-    found = texts(findings.expert_findings(load([0.5, 0.48, 0.02], [0.3, 0.3, 0.4])))
-    assert found == ["note: Hardly visited for watch, but used elsewhere: expert 2 (2.0%)."]
-
-
-def test_a_dominant_expert_and_rows_of_nobody_are_said() -> None:
-    found = texts(findings.expert_findings(load([0.6, 0.1, 0.1], [0.4, 0.3, 0.3])))
+def test_experts_that_some_tasks_spare_are_one_note() -> None:
+    found = texts(findings.expert_findings(load([0.5, 0.48, 0.02], [0.48, 0.02, 0.5])))
     assert found == [
-        "warning: Expert 0 is the first choice of 60.0% of examples for watch.",
-        "warning: 20.0% of examples are taken by no expert for watch.",
+        "note: Not used by all tasks: watch hardly uses expert 2 (2.0%); "
+        "rating hardly uses expert 1 (2.0%)."
     ]
 
 
-def test_twins_and_silent_experts() -> None:
-    found = texts(findings.likeness_findings(Likeness(9, [], [(1, 4, 0.987)], [3])))
+def test_dominant_experts_and_rows_of_nobody_are_a_sentence_each() -> None:
+    found = texts(findings.expert_findings(load([0.6, 0.1, 0.1], [0.1, 0.7, 0.2])))
     assert found == [
-        "warning: Experts 1 and 4 are nearly identical: the cosine of their outputs is 0.987.",
-        "warning: Expert 3 answers 0 to every example.",
+        "warning: First choice of most examples: expert 0 (60.0% for watch) and expert 1 "
+        "(70.0% for rating).",
+        "warning: Examples that no expert takes: 20.0% for watch.",
     ]
 
 
-def test_routing_that_still_moves_is_said() -> None:
-    moving = Consistency([2, 3], {"watch": [0.5, 0.79], "rating": [0.1, 0.8]}, {}, 9)
-    assert texts(findings.consistency_findings(moving)) == [
-        "warning: Routing for watch is not settled: only 79.0% of examples kept their top expert "
-        "in epoch 3."
+def test_twins_are_counted_beyond_the_first_three() -> None:
+    three = [(1, 4, 0.987), (0, 2, 0.98), (1, 2, 0.97)]
+    said = "Nearly identical in their outputs (cosine): experts 1 and 4 (0.987), 0 and 2 (0.980), "
+    for more, end in ((0, "."), (1, ", and 1 more pair."), (2, ", and 2 more pairs.")):
+        alike = Likeness(9, [], three + [(0, 1, 0.96)] * more, [])
+        assert texts(findings.likeness_findings(alike)) == [f"warning: {said}1 and 2 (0.970){end}"]
+    (silent,) = texts(findings.likeness_findings(Likeness(9, [], [], [3, 5])))
+    assert silent == "warning: Answering 0 to every example: experts 3 and 5."
+
+
+def test_routing_that_still_moves_is_said_once_for_all_tasks() -> None:
+    same = {"watch": [0.5, 0.79], "rating": [0.1, 0.8], "third": [0.5, 0.6]}
+    assert texts(findings.consistency_findings(Consistency([2, 3], same, {}, 9))) == [
+        "warning: Routing is not settled: in epoch 3 only 79.0% of examples for watch and "
+        "60.0% of examples for third kept their top expert."
     ]
 
 
@@ -131,3 +138,15 @@ def test_names_of_files_are_plain_and_stay_apart() -> None:
     assert len({slug(name) for name in odd}) == len(odd)
     assert all(set(slug(name)) <= set(".-_") | set(map(chr, range(48, 123))) for name in odd)
     assert not any("/" in slug(name) or ".." in slug(name) for name in odd)
+
+
+def test_a_group_of_one_number_is_not_said_from_it_to_itself() -> None:
+    assert [reach(ends) for ends in ((2, 2), (2, 1500))] == ["2", "2 to 1,500"]
+
+
+def test_large_key_numbers_have_five_digits() -> None:
+    assert [figure(value) for value in (0.12345, 9.5, 189.8976)] == ["0.1235", "9.5000", "189.9"]
+
+
+def test_a_name_may_be_broken_behind_its_underscores_and_is_escaped() -> None:
+    assert breakable("a_b<c>") == "a_<wbr>b&lt;c&gt;"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from itertools import combinations
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from recsys_moe.lab.report import plots_comparison, plots_run
 from recsys_moe.lab.report.comparison import Curves, RouterCurve, costs, seeds
@@ -43,8 +45,11 @@ def lines(axes: object) -> list[list[float]]:
     return [list(map(float, line.get_ydata())) for line in axes.lines]  # type: ignore[attr-defined]
 
 
-def legend(axes: object) -> list[str]:
-    return [text.get_text() for text in axes.get_legend().get_texts()]  # type: ignore[attr-defined]
+def legend(figure: Figure) -> list[str]:
+    """Beside the axes, where it covers no curve."""
+    (found,) = figure.legends
+    assert all(axes.get_legend() is None for axes in figure.axes)
+    return [text.get_text() for text in found.get_texts()]
 
 
 def test_bars_are_the_visits_and_the_idle_expert_is_named_and_coloured() -> None:
@@ -66,13 +71,67 @@ def test_curves_are_drawn_by_epoch_with_the_best_one_named() -> None:
     assert loss.get_title(loc="left") == "Loss (best: epoch 2)"
 
 
+def test_a_first_epoch_that_would_flatten_the_others_is_left_out_and_said() -> None:
+    """Later losses run from 1 to 2; with a tenth of that as margin from 0.9 to 2.1."""
+    curves = LearningCurves([1, 2, 3], [9, 2, 1], [5, 1, 1.5], {"watch AUC": [0.5, 0.7, 0.6]}, 2)
+    loss, auc = plots_run.learning(curves).axes
+    assert loss.get_ylim() == pytest.approx((0.9, 2.1))
+    assert [text.get_text() for text in loss.texts] == ["epoch 1 above: 9 and 5"]
+    assert list(auc.texts) == []  # .5 to .7 is twice .6 to .7, not more
+    assert auc.get_ylim()[0] < 0.5
+
+
+def test_a_first_epoch_below_the_others_is_said_below() -> None:
+    curves = LearningCurves([1, 2, 3], [1] * 3, [1] * 3, {"watch AUC": [0.5, 0.85, 0.9]}, 2)
+    _, auc = plots_run.learning(curves).axes
+    assert auc.get_ylim() == pytest.approx((0.845, 0.905))
+    (text,) = auc.texts
+    assert (text.get_text(), text.get_va()) == ("epoch 1 below: 0.5", "bottom")
+
+
+def test_routers_whose_first_epoch_flattens_the_others_share_the_later_range() -> None:
+    slow, quick = ([3, 0.5, 0.4], [0.45, 0.42, 0.38])
+    drawn = [RouterCurve("a", [1, 2, 3], c, c, c, [1] * 3) for c in (slow, quick)]
+    for axes in plots_comparison.learning(Curves({"watch": 1.0}, drawn)).axes[:2]:
+        assert axes.get_ylim() == pytest.approx((0.368, 0.512))  # .38 to .5 and a tenth
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3, 4, 7])
+def test_no_label_or_title_is_cut_or_covered_whatever_the_tasks(tasks: int) -> None:
+    names = [f"minutes_watched_{number}" for number in range(tasks)]
+    shares = dict.fromkeys(names, [0.9, 0.1, 0.0])
+    load = ExpertLoad(10, shares, shares, {}, [0.9, 0.1, 0.0], dict.fromkeys(names, 1 / 3), [2], [])
+    basis = dict.fromkeys(names, "probabilities")
+    mean, kept = dict.fromkeys(names, 0.6), dict.fromkeys(names, 2)
+    bins = dict.fromkeys(names, [0.25, 0.75])
+    sharp = Sharpness(9, [0, 0.5, 1.0], bins, mean, shares, kept, basis)
+    metrics = {f"{name} MSE": [3000.0, 2.0, 1.0] for name in names}
+    curves = LearningCurves([1, 2, 3], [3, 2, 1], [3, 1, 2], metrics, 2)
+    for figure in (
+        plots_run.load(load),
+        plots_run.entropy(sharp),
+        plots_run.mass(sharp),
+        plots_run.learning(curves),
+    ):
+        figure.draw_without_rendering()
+        assert len({axes.get_position().bounds for axes in figure.axes}) == len(figure.axes)
+        texts = [axes.title if axes.title.get_text() else axes._left_title for axes in figure.axes]
+        texts += [label for label in (figure._supxlabel, figure._supylabel) if label]
+        boxes = [text.get_window_extent() for text in texts]
+        for box in boxes:
+            assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
+            assert figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1
+        for a, b in combinations(boxes, 2):
+            assert not a.overlaps(b)
+
+
 def test_entropy_and_mass() -> None:
     (axes,) = plots_run.entropy(SHARP).axes
     bars = [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in axes.patches]
     assert bars == [(0, 0.5, 0.25), (0.5, 0.5, 0.75)]
     (axes,) = plots_run.mass(SHARP).axes
     assert lines(axes) == [SHARP.mass["watch"], [0.9]]
-    assert "k = 2: 90.0%" in legend(axes)
+    assert axes.get_title(loc="left") == "watch: 90.0% at k = 2"
 
 
 def test_likeness_has_its_matrix_and_frames_the_twins() -> None:
@@ -91,9 +150,9 @@ def test_consistency_and_chance() -> None:
 
 
 def test_roc_calibration_and_errors() -> None:
-    (axes,) = plots_run.roc(Roc("watch", 9, 4, 0.75, POINTS, [0.0, 0.8, 1.0])).axes
-    assert lines(axes)[0] == [0.0, 0.8, 1.0]
-    assert "AUC 0.7500" in legend(axes)
+    figure = plots_run.roc(Roc("watch", 9, 4, 0.75, POINTS, [0.0, 0.8, 1.0]))
+    assert lines(figure.axes[0])[0] == [0.0, 0.8, 1.0]
+    assert legend(figure) == ["AUC 0.7500", "guessing"]
     raw = {"predicted": [0.1, 0.9], "observed": [0.2, 0.8], "rows": [3.0, 1.0]}
     (axes,) = plots_run.calibration(Reliability("watch", 4, {"raw": raw}, {"raw": 0.1})).axes
     assert lines(axes)[0] == [0.2, 0.8]

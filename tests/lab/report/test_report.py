@@ -12,10 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from recsys_moe.artifact.evaluate import evaluate_artifact
+from recsys_moe.artifact.idle import IDLE_WORDS
 from recsys_moe.cli import app
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.lab.report.build import _write_json
 from tests.lab.report.conftest import IDLE, report
+from tests.looks import SCHEMES, WIDTHS, excess, faint_texts, window
 
 FIGURES = {
     *("learning", "load", "likeness", "entropy", "mass", "consistency", "roc-watch"),
@@ -43,11 +45,14 @@ def test_the_numbers_are_those_of_the_run_folder(lame: Path, lame_report: Path) 
         assert f'<dd class="value">{value:.4f}</dd>' in page
 
 
-def test_the_findings_say_first_which_expert_is_idle(lame_report: Path) -> None:
-    first = json.loads((lame_report / "findings.json").read_text())[0]
-    assert first["level"] == "warning" and first["figure"] == "load"
-    assert first["text"].startswith(
-        f"Expert {IDLE} is idle: it is visited by 0.0% of examples (an even share would be"
+def test_the_findings_say_what_the_model_is_worth_and_then_which_expert_is_idle(
+    lame_report: Path,
+) -> None:
+    useless, idle, *_ = json.loads((lame_report / "findings.json").read_text())
+    assert "rating is no better than always predicting the mean" in useless["text"]
+    assert idle["level"] == "warning" and idle["figure"] == "load"
+    assert idle["text"].startswith(
+        f"Idle: expert {IDLE}, visited by 0.0% of examples (an even share would be"
     )
 
 
@@ -91,8 +96,8 @@ def test_the_page_opens_alone_without_a_complaint_or_a_request(opened: Any) -> N
 
 
 def test_a_reader_finds_the_idle_expert_and_every_figure_has_words(opened: Any) -> None:
-    warning = opened.find_element("css selector", ".findings .warning")
-    assert f"Expert {IDLE} is idle" in warning.text
+    warning = opened.find_element("css selector", ".warning:has([href='#figure-load'])")
+    assert f"Idle: expert {IDLE}" in warning.text
     warning.find_element("tag name", "a").click()
     assert opened.current_url.endswith("#figure-load")
     bad = opened.find_elements("css selector", "#experts tr:has(.bad) th")
@@ -103,16 +108,22 @@ def test_a_reader_finds_the_idle_expert_and_every_figure_has_words(opened: Any) 
     assert all(picture.size["height"] > 100 for picture in pictures)
 
 
-@pytest.mark.parametrize("width", [360, 1000])
-def test_nothing_is_wider_than_the_window(opened: Any, width: int) -> None:
-    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
-    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        widths = "return ((e) => [e.scrollWidth, e.clientWidth])(document.documentElement)"
-        needed, there = opened.execute_script(widths)
-        assert needed == there <= width
-    finally:
-        opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_is_wider_than_the_window_and_all_text_can_be_read(
+    opened: Any, width: int, scheme: str
+) -> None:
+    with window(opened, width, scheme):
+        assert excess(opened) <= 0
+        figures = opened.find_elements("css selector", ".picture svg")
+        assert min(figure.size["width"] for figure in figures) > 500  # they scroll, and are read
+        assert faint_texts(opened) == []
+
+
+def test_idle_is_said_as_the_page_says_it_and_no_markup_is_left(opened: Any) -> None:
+    text = opened.find_element("tag name", "main").text
+    assert IDLE_WORDS in text
+    assert "`" not in text
 
 
 def test_a_dark_page_has_light_ink_in_its_figures(opened: Any) -> None:
@@ -120,13 +131,11 @@ def test_a_dark_page_has_light_ink_in_its_figures(opened: Any) -> None:
         first = "document.querySelector('#load-text_1 g')"
         return str(opened.execute_script(f"return getComputedStyle({first}).fill"))
 
-    light = ink()
-    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
-    try:
-        assert (light, ink()) == ("rgb(35, 40, 43)", "rgb(230, 232, 230)")
-    finally:
-        opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    inks = {}
+    for scheme in SCHEMES:
+        with window(opened, 1280, scheme):
+            inks[scheme] = ink()
+    assert inks == {"light": "rgb(35, 40, 43)", "dark": "rgb(230, 232, 230)"}
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -1,0 +1,160 @@
+"""What /model tells of the model in use."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+
+import recsys_moe
+from recsys_moe.artifact.idle import IDLE_WORDS, idle_experts, spared_experts
+from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.inference.item_filters import filter_columns
+from recsys_moe.schema import Task
+from recsys_moe.serve.limits import Limits
+from recsys_moe.serve.models import Loaded
+from recsys_moe.serve.schemas import Item, Reply, exact
+from recsys_moe.serve.scoring import items_of
+
+EXAMPLES = 8
+"""Users that /model names to try it with."""
+
+
+class TaskInfo(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    name: str
+    kind: str
+    low: float | None
+    high: float | None
+    """Range of valid labels; null where there is no bound."""
+    seen_low: float | None
+    seen_high: float | None
+    """Least and largest training label of a regression; null where that is not on record."""
+    spared: list[int]
+    """Experts that validation hardly chose for this task, see `idle_rule`."""
+
+
+class Trait(BaseModel):
+    column: str
+    value: str
+    lift: float
+
+
+class ExpertInfo(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    expert: int
+    idle: bool
+    """Do all tasks spare it on the rows of the metric card?"""
+    spared: bool
+    """Is it hardly chosen for the much watched items that the rest here is about?"""
+    traits: list[Trait]
+    """Values of item columns for which it is chosen more often, and how many times."""
+    items: list[Item]
+    """Much watched items for which it is chosen most, over what it is chosen for otherwise."""
+
+
+class ItemFilter(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    name: str
+    kind: str
+    operators: list[str]
+    values: list[str]
+    """The members of a text column where they are few, the commonest first."""
+
+
+class ModelReply(Reply):
+    recsys_moe: str
+    data: str
+    """Name of the data set it learned from."""
+    users: int
+    items: int
+    example_users: list[int | str]
+    """A few ids of users, spread over all of them, to try the model with."""
+    tasks: list[TaskInfo]
+    score_names: list[str]
+    item_columns: list[str]
+    """Columns that conditions in `where`, and `columns`, may name."""
+    item_filters: list[ItemFilter]
+    """The same columns and what conditions may say about them."""
+    experts: list[ExpertInfo]
+    idle_rule: str
+    """What `idle` and `spared` mean."""
+    rows_are_independent: bool
+    """False where the router decides about the rows of a request together: the same pair may then
+    score differently in /predict, /recommend and /explain."""
+    settings: dict[str, Any]
+    """The `model` section of its configuration."""
+    metrics: dict[str, Any]
+    """Its metric card."""
+    limits: dict[str, float]
+
+
+def describe(loaded: Loaded, limits: Limits) -> ModelReply:
+    """No paths: they are nobody's business."""
+    artifact, predictor = loaded.predictor.artifact, loaded.predictor
+    schema, loads = artifact.schema, _loads(artifact.card)
+    return ModelReply(
+        model=loaded.version,
+        recsys_moe=recsys_moe.__version__,
+        data=schema.name,
+        users=schema.user.size,
+        items=schema.item.size,
+        example_users=_spread(predictor.users.ids),
+        tasks=[_task(task, artifact, loads) for task in schema.tasks],
+        score_names=list(predictor.score_names),
+        item_columns=filter_columns(artifact.items),
+        item_filters=[ItemFilter(**asdict(column)) for column in loaded.columns],
+        experts=_experts(loaded, idle_experts(loads.values())),
+        idle_rule=IDLE_WORDS,
+        rows_are_independent=predictor.rows_are_independent,
+        settings=artifact.config.model.model_dump(mode="json"),
+        metrics=artifact.card,
+        limits=asdict(limits),
+    )
+
+
+def _loads(card: dict[str, Any]) -> dict[str, list[float]]:
+    """Per task the load of each expert, of the first split that the metric card has them for."""
+    routings = (split["routing"] for split in card.values() if _has_routing(split))
+    return {task: one["load"] for task, one in next(routings, {}).items() if "load" in one}
+
+
+def _has_routing(split: Any) -> bool:
+    return isinstance(split, dict) and isinstance(split.get("routing"), dict)
+
+
+def _task(task: Task, artifact: Artifact, loads: dict[str, list[float]]) -> TaskInfo:
+    counts = artifact.schema.labels.get("train", {}).get(task.name, {})
+    return TaskInfo(
+        name=task.name,
+        kind=task.kind,
+        low=task.low,
+        high=task.high,
+        seen_low=counts.get("min"),
+        seen_high=counts.get("max"),
+        spared=spared_experts(loads.get(task.name, [])),
+    )
+
+
+def _experts(loaded: Loaded, idle: list[int]) -> list[ExpertInfo]:
+    return [
+        ExpertInfo(
+            expert=profile.expert,
+            idle=profile.expert in idle,
+            spared=profile.spared,
+            traits=[Trait(**asdict(trait)) for trait in profile.traits],
+            items=items_of(loaded.predictor, loaded.predictor.items.index(profile.items)[0]),
+        )
+        for profile in loaded.profiles
+    ]
+
+
+def _spread(ids: pa.Array) -> list[int | str]:
+    """Up to EXAMPLES of the ids, at equal distances from the first one on."""
+    step = max(1, len(ids) // EXAMPLES)
+    return [exact(raw) for raw in ids[::step][:EXAMPLES].to_pylist()]

@@ -1,0 +1,202 @@
+"""Requests -> replies with the current model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+from torch import Tensor
+
+from recsys_moe.inference.explanation import ExpertShare
+from recsys_moe.inference.item_values import Value, item_values
+from recsys_moe.inference.predictor import Predictor, Recommendation, Scores
+from recsys_moe.serve import schemas
+from recsys_moe.serve.metrics import Metrics
+from recsys_moe.serve.models import Loaded
+from recsys_moe.serve.schemas import (
+    Pairs,
+    RecommendRequest,
+    SeenRequest,
+    SimilarRequest,
+    exact,
+)
+
+
+class Scoring:
+    """Requests -> replies with the current model; runs in the worker, one call at a time."""
+
+    def __init__(self, current: Callable[[], Loaded], metrics: Metrics) -> None:
+        self._current = current
+        self._metrics = metrics
+
+    def predict(self, requests: list[Pairs]) -> list[schemas.PredictReply]:
+        """Together where rows do not influence each other, else one request after the other."""
+        loaded = self._current()
+        if len(requests) > 1 and not loaded.predictor.rows_are_independent:
+            return [reply for request in requests for reply in self.predict([request])]
+        users = list(chain.from_iterable(request.users for request in requests))
+        items = list(chain.from_iterable(request.items for request in requests))
+        scores = loaded.predictor.score(users, items)
+        return self._cut(scores, [len(request.users) for request in requests], loaded.version)
+
+    def recommend(self, requests: list[RecommendRequest]) -> list[schemas.RecommendReply]:
+        loaded = self._current()
+        return [self._rankings(loaded, request) for request in requests]
+
+    def explain(self, requests: list[Pairs]) -> list[schemas.ExplainReply]:
+        loaded = self._current()
+        return [self._explanations(loaded, request) for request in requests]
+
+    def similar(self, requests: list[SimilarRequest]) -> list[schemas.SimilarReply]:
+        loaded = self._current()
+        return [
+            schemas.SimilarReply(
+                model=loaded.version,
+                item=request.item,
+                items=_listed(
+                    loaded.predictor,
+                    loaded.predictor.similar(request.item, request.k),
+                    request.columns,
+                ),
+            )
+            for request in requests
+        ]
+
+    def seen(self, requests: list[SeenRequest]) -> list[schemas.SeenReply]:
+        loaded = self._current()
+        return [self._watched(loaded, request) for request in requests]
+
+    def _watched(self, loaded: Loaded, request: SeenRequest) -> schemas.SeenReply:
+        predictor = loaded.predictor
+        watched_S = predictor.watched(request.user)
+        return schemas.SeenReply(
+            model=loaded.version,
+            user=request.user,
+            unseen_user=predictor.is_unseen_user(request.user),
+            total=len(watched_S),
+            items=items_of(predictor, watched_S[: request.k], request.columns),
+        )
+
+    def _rankings(self, loaded: Loaded, request: RecommendRequest) -> schemas.RecommendReply:
+        lists = loaded.predictor.recommend(
+            request.users,
+            request.k,
+            exclude_seen=request.exclude_seen,
+            candidates=request.candidates,
+            where=request.where,
+            score=request.score,
+        )
+        unseen = [loaded.predictor.is_unseen_user(user) for user in request.users]
+        self._metrics.unseen("user", sum(unseen))
+        rankings = [
+            schemas.Ranking(
+                user=user,
+                unseen_user=flag,
+                items=_listed(loaded.predictor, entries, request.columns),
+            )
+            for user, flag, entries in zip(request.users, unseen, lists, strict=True)
+        ]
+        return schemas.RecommendReply(model=loaded.version, rankings=rankings)
+
+    def _explanations(self, loaded: Loaded, request: Pairs) -> schemas.ExplainReply:
+        scores = loaded.predictor.score(request.users, request.items, calibrate=False)
+        unseen_user, unseen_item = self._unseen(scores)
+        tasks = _plain(scores.tasks)
+        explanations = loaded.predictor.explain(request.users, request.items)
+        pairs = [
+            schemas.Explanation(
+                user=user,
+                item=item,
+                unseen_user=unseen_user[row],
+                unseen_item=unseen_item[row],
+                tasks={
+                    task: schemas.TaskExplanation(score=tasks[task][row], experts=_shares(experts))
+                    for task, experts in explanations[row].items()
+                },
+            )
+            for row, (user, item) in enumerate(zip(request.users, request.items, strict=True))
+        ]
+        return schemas.ExplainReply(model=loaded.version, pairs=pairs)
+
+    def _unseen(self, scores: Scores) -> tuple[list[bool], list[bool]]:
+        """Per pair: is the user unseen, is the item? They are counted."""
+        users, items = scores.unseen_user.tolist(), scores.unseen_item.tolist()
+        self._metrics.unseen("user", sum(users))
+        self._metrics.unseen("item", sum(items))
+        return users, items
+
+    def _cut(self, scores: Scores, sizes: list[int], version: str) -> list[schemas.PredictReply]:
+        """One reply per request out of the scores of all of them."""
+        users, items = self._unseen(scores)
+        tasks, calibrated = _plain(scores.tasks), _plain(scores.calibrated)
+        replies, start = [], 0
+        for size in sizes:
+            rows = slice(start, start + size)
+            replies.append(
+                # Our own numbers need no validation, and this is the hottest path there is.
+                schemas.PredictReply.model_construct(
+                    model=version,
+                    scores={name: values[rows] for name, values in tasks.items()},
+                    calibrated={name: values[rows] for name, values in calibrated.items()},
+                    unseen_user=users[rows],
+                    unseen_item=items[rows],
+                )
+            )
+            start += size
+        return replies
+
+
+def _plain(columns: dict[str, Tensor]) -> dict[str, list[float]]:
+    return {name: values.tolist() for name, values in columns.items()}
+
+
+def items_of(
+    predictor: Predictor, index_K: Tensor, columns: Sequence[str] = ()
+) -> list[schemas.Item]:
+    """Items by their indices. Raises ConfigError for an unknown column."""
+    table = predictor.artifact.items
+    named = ["item", *{"title"}.intersection(table.column_names)]
+    rows = item_values(table, index_K, named)
+    return [
+        schemas.Item(item=exact(row["item"]), title=_text(row.get("title")), columns=values)
+        for row, values in zip(rows, _columns(predictor, index_K, columns), strict=True)
+    ]
+
+
+def _text(value: Value) -> str | None:
+    return None if value is None else str(value)
+
+
+def _columns(
+    predictor: Predictor, index_K: Tensor, columns: Sequence[str]
+) -> list[dict[str, Value]]:
+    rows = item_values(predictor.artifact.items, index_K, columns)
+    return [{name: exact(value) for name, value in row.items()} for row in rows]
+
+
+def _listed(
+    predictor: Predictor, entries: list[Recommendation], columns: Sequence[str]
+) -> list[schemas.RankedItem]:
+    index_K, _ = predictor.items.index([entry.item for entry in entries])
+    rows = _columns(predictor, index_K, columns)
+    return [_ranked(entry, row) for entry, row in zip(entries, rows, strict=True)]
+
+
+def _ranked(entry: Recommendation, columns: dict[str, Value]) -> schemas.RankedItem:
+    item, title = exact(entry.item), entry.title
+    return schemas.RankedItem(
+        rank=entry.rank, item=item, title=title, scores=entry.scores, columns=columns
+    )
+
+
+def _shares(experts: list[ExpertShare]) -> list[schemas.Share]:
+    total = sum(abs(expert.contribution) for expert in experts)
+    return [
+        schemas.Share(
+            expert=expert.expert,
+            weight=expert.weight,
+            contribution=expert.contribution,
+            share=abs(expert.contribution) / total if total else 0.0,
+        )
+        for expert in experts
+    ]

@@ -1,0 +1,224 @@
+"""What the page tells beside the ranking: items, users, filters, figures, experts; its looks."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recsys_moe.artifact.idle import IDLE_WORDS
+from tests.looks import SCHEMES, WIDTHS, excess, faint_texts, window
+from tests.serve.browsing import By, Keys, Page
+from tests.serve.conftest import Threaded, sealed, threaded
+
+SPARED, IDLE = 1, 2
+"""Experts: one that only watch spares, one that both tasks spare."""
+
+
+@pytest.fixture(scope="module")
+def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Threaded]:
+    """Items of 1990 to 1999, every second title with its year; ratings without a valid range."""
+    folder = Path(shutil.copytree(run / "model", tmp_path_factory.mktemp("page") / "model"))
+    table = pq.read_table(folder / "items.parquet").select(["item", "item_index", "genres"])
+    years = [1990 + row % 10 for row in range(len(table))]
+    titles = [f"Film {row}" + f" ({year})" * (row % 2) for row, year in enumerate(years)]
+    table = table.append_column("title", pa.array(titles)).append_column("year", pa.array(years))
+    pq.write_table(table, folder / "items.parquet")
+    schema = json.loads((folder / "schema.json").read_text())
+    schema["tasks"][1] |= {"low": None, "high": None}
+    schema["labels"]["train"]["rating"] |= {"min": 1.0, "max": 4.5}
+    (folder / "schema.json").write_text(json.dumps(schema))
+    card = json.loads((folder / "card.json").read_text())
+    watch, rating = card["val"]["routing"].values()
+    # An even share of 4 is .25: a tenth of it and less is spared.
+    watch["load"], rating["load"] = [0.655, 0.02, 0.025, 0.3], [0.475, 0.5, 0.025, 0.0]
+    (folder / "card.json").write_text(json.dumps(card))
+    for name in ("items.parquet", "schema.json", "card.json"):
+        sealed(folder, name)
+    with threaded(folder) as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser: Any, server: Threaded) -> Page:
+    return Page(browser, server)
+
+
+def test_an_item_has_its_genres_and_a_year_that_is_not_said_twice(
+    page: Page, server: Threaded
+) -> None:
+    page.ask("7")
+    body = {"users": [7], "exclude_seen": True, "columns": ["genres"]}
+    (ranking,) = server.client.post("/recommend", json=body).json()["rankings"]
+    for row, entry in zip(page.rows(), ranking["items"], strict=True):
+        number = entry["item"] - 1  # of its row
+        year = [] if number % 2 else [str(1990 + number % 10)]
+        words = row.find_element(By.CSS_SELECTOR, "p.quiet").text.split(" \u00b7 ")
+        assert words == [entry["columns"]["genres"], *year, f"item {entry['item']}"]
+
+
+def test_what_the_user_watched_is_told(page: Page, server: Threaded) -> None:
+    page.ask("7")
+    seen = server.client.post("/seen", json={"user": 7}).json()
+    said = f"User 7 watched {seen['total']} items in training"
+    assert page.text("watched-title").startswith(said)
+    page.browser.find_element(By.ID, "watched-title").click()
+    lines = [line.text for line in page.find("#watched-items b")]
+    assert lines == [item["title"] for item in seen["items"]]
+    page.find("#user")[0].click()
+    page.ask("nobody at all")
+    assert page.text("watched-title") == ""
+
+
+def test_similar_items_come_on_request_and_go_again(page: Page, server: Threaded) -> None:
+    page.ask("7")
+    row = page.rows()[0]
+    ask = row.find_element(By.CSS_SELECTOR, "button")
+    ask.send_keys(Keys.ENTER)
+    page.wait(lambda: row.find_elements(By.CSS_SELECTOR, ".near li"))
+    body = {"item": row.get_attribute("data-item"), "k": 5}
+    near = server.client.post("/similar", json=body).json()["items"]
+    lines = [line.text for line in row.find_elements(By.CSS_SELECTOR, ".near li")]
+    for line, one in zip(lines, near, strict=True):
+        assert line.startswith(one["title"])
+        assert line.endswith(f"{one['scores']['cosine']:.2f}")
+    assert ask.get_attribute("aria-expanded") == "true"
+    ask.send_keys(Keys.ENTER)
+    assert not row.find_element(By.CSS_SELECTOR, ".near").is_displayed()
+
+
+def shown_items(page: Page) -> list[int]:
+    script = "return [...document.querySelectorAll('#items > li')].map((row) => row.dataset.item)"
+    return [int(item) for item in page.browser.execute_script(script)]
+
+
+def test_filters_are_those_of_the_api_and_can_be_taken_away(page: Page) -> None:
+    page.ask("7")
+    page.find("#asking summary")[0].click()
+    assert page.find("#column")[0].get_attribute("value") == "genres"  # it offers its values
+    assert len(page.find("#values option")) == 4
+    page.find("#column option[value=year]")[0].click()
+    page.find("#operator option[value='>=']")[0].click()
+    page.find("#value")[0].send_keys("1998", Keys.ENTER)
+    page.wait(lambda: {(item - 1) % 10 for item in shown_items(page)} <= {8, 9})
+    assert page.text("filter-count") == "(1)"
+    page.find("#candidates")[0].send_keys("9, 10, 11", Keys.ENTER)
+    page.wait(lambda: set(shown_items(page)) <= {9, 10})
+    page.find("#conditions button")[0].send_keys(Keys.ENTER)
+    page.wait(lambda: page.text("filter-count") == "" and set(shown_items(page)) <= {9, 10, 11})
+    page.find("#value")[0].send_keys("soon", Keys.ENTER)
+    page.wait(lambda: "'soon' is not a number" in page.text("error"))
+
+
+def test_the_metrics_are_those_of_the_card(page: Page, server: Threaded) -> None:
+    page.wait(lambda: page.focused() == "user")
+    tasks = server.client.get("/model").json()["metrics"]["val"]["tasks"]
+    for panel, (name, metrics) in zip(page.find("#metric-tasks > *"), tasks.items(), strict=True):
+        assert panel.find_element(By.TAG_NAME, "h3").text == name
+        tiles = panel.find_elements(By.CSS_SELECTOR, ".tiles > *")
+        lines = [tile.text.split("\n")[:2] for tile in tiles]
+        key = "auc" if name == "watch" else "rmse"
+        assert [key.upper(), f"{metrics[key]:.3f}"] in lines
+
+
+def test_a_bar_without_a_valid_range_takes_that_of_the_training_labels(page: Page) -> None:
+    page.ask("7")
+    said = "The bar of rating goes from 1 to 4.5, as its training labels do."
+    assert said in page.text("ranges")
+    for task in page.find("[data-task=rating]"):
+        share = min(1, max(0, (float(task.get_attribute("data-value")) - 1) / 3.5))
+        fill, track = (task.find_element(By.CLASS_NAME, name) for name in ("fill", "track"))
+        assert fill.size["width"] == pytest.approx(track.size["width"] * share, abs=1)
+
+
+def test_idle_is_said_as_the_report_says_it(page: Page) -> None:
+    page.wait(lambda: page.focused() == "user")
+    assert page.text("idle") == f"Idle: {IDLE} ({IDLE_WORDS})."
+    tags = {
+        card.find_element(By.TAG_NAME, "h3").text: card.find_elements(By.CLASS_NAME, "tag")
+        for card in page.find("#profiles > li")
+    }
+    words = [tag[0].text if tag else "" for tag in tags.values()]
+    assert words == ["", "hardly for watch", "idle", "hardly for rating"]
+
+
+def test_an_expert_says_the_same_of_itself_everywhere(page: Page, server: Threaded) -> None:
+    page.ask("7")
+    experts = server.client.get("/model").json()["experts"]
+    cards = [card.text for card in page.find("#profiles > li")]
+    for card, expert in zip(cards, experts, strict=True):
+        assert all(trait["value"] in card for trait in expert["traits"])
+        assert all(item["title"] in card for item in expert["items"])
+    for line in page.find(".experts li > span:first-child"):
+        number, words = line.text.removeprefix("expert ").split(": ", 1)
+        expert = experts[int(number)]
+        traits = [trait["value"] for trait in expert["traits"][:2]]
+        titles = [f"{item['title']} and the like" for item in expert["items"][:1]]
+        nothing = ["hardly anything" if expert["spared"] else "all kinds of items"]
+        for part in traits or titles or nothing:
+            assert part in words
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_colours_of_experts_can_be_told_apart(page: Page, scheme: str) -> None:
+    """Distances in OKLab, where 0.02 can just be told apart side by side."""
+    script = """
+      const card = getComputedStyle(document.documentElement);
+      return [...Array(16).keys()].map((e) => card.getPropertyValue(`--e${e}`).trim())
+        .concat(card.getPropertyValue("--card").trim());
+    """
+    with window(page.browser, 1280, scheme):
+        *experts, card = page.browser.execute_script(script)
+    assert len(set(experts)) == 16
+    assert min(math.dist(oklab(a), oklab(b)) for a, b in combinations(experts, 2)) > 0.12
+    # 3 is what WCAG 2 asks of parts of a picture.
+    assert all(contrast(colour, card) > 3 for colour in experts)
+
+
+def linear(colour: str) -> list[float]:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    return [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+
+
+def oklab(colour: str) -> tuple[float, float, float]:
+    """Ottosson 2020."""
+    r, g, b = linear(colour)
+    long = (0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b) ** (1 / 3)
+    middle = (0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b) ** (1 / 3)
+    short = (0.0883024619 * r + 0.2817188376 * g + 0.6299787005 * b) ** (1 / 3)
+    return (
+        0.2104542553 * long + 0.7936177850 * middle - 0.0040720468 * short,
+        1.9779984951 * long - 2.4285922050 * middle + 0.4505937099 * short,
+        0.0259040371 * long + 0.7827717662 * middle - 0.8086757660 * short,
+    )
+
+
+def contrast(a: str, b: str) -> float:
+    weights = (0.2126, 0.7152, 0.0722)
+    low, high = sorted(
+        sum(w * c for w, c in zip(weights, linear(colour), strict=True)) for colour in (a, b)
+    )
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_is_wider_than_the_window_and_all_text_can_be_read(
+    page: Page, width: int, scheme: str
+) -> None:
+    with window(page.browser, width, scheme):
+        page.ask("7")
+        for summary in page.find("summary"):
+            summary.click()
+        page.rows()[0].find_element(By.TAG_NAME, "button").click()
+        page.wait(lambda: page.find(".near li"))
+        assert excess(page.browser) <= 0
+        assert faint_texts(page.browser) == []
