@@ -83,6 +83,9 @@ class Schema:
     labels: dict[str, dict[str, dict[str, float]]]
     """Per split and task: `labelled`, `mean`, and `positive` of binary tasks or `std` (of the
     population) of regressions."""
+    weight: str | None = None
+    """Column of the split files with the weight of each row, float32, finite and >= 0; None where
+    all rows weigh the same."""
     seeds: dict[str, int] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()
     command: str = ""
@@ -92,7 +95,10 @@ class Schema:
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
+        raw = asdict(self)
+        if self.weight is None:  # as before there were weights
+            del raw["weight"]
+        return json.dumps(raw, indent=2, sort_keys=True) + "\n"
 
     @classmethod
     def from_json(cls, text: str, origin: str = SCHEMA_FILE) -> Schema:

@@ -53,7 +53,9 @@ def prepare_rows(
     """
     user, user_ids = ids.encode(raw.user)
     item, item_ids = ids.encode(raw.item)
-    rows = Examples(user=user, item=item, labels=raw.labels, timestamp=raw.timestamp)
+    rows = Examples(
+        user=user, item=item, labels=raw.labels, timestamp=raw.timestamp, weight=raw.weight
+    )
     log.info("%d rows of %d users and %d items", len(rows), len(user_ids), len(item_ids))
     sizes = (len(user_ids), len(item_ids))
     if given is None and protocol == "hash":
@@ -88,6 +90,7 @@ def prepare_rows(
         sources=raw.sources,
         command=command,
         report=report,
+        weighted=raw.weight is not None,
         repeats=repeats,
     )
     return prepared if prepared.protocol in ALL_KNOWN else _train_vocabulary(prepared)

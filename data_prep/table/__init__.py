@@ -25,6 +25,7 @@ def prepare(
     val: Path | None = None,
     test: Path | None = None,
     timestamp: str | None = None,
+    weight: str | None = None,
     items: Path | None = None,
     negatives: Literal["none", "per-user"] = "none",
     duplicates: Duplicates = "error",
@@ -38,17 +39,19 @@ def prepare(
     """Prepare `input` (a file or a folder of files), or `train`, `val` and `test` as they are.
 
     `tasks`: NAME:KIND=COLUMN, as in "watch:binary=clicked"; an empty cell is a missing label.
+    `weight`: a column of numbers >= 0, how much a row counts in training; an empty cell counts 1.
     `items`: a file with more about the items, by the same item column. `negatives` per-user draws
-    unlabelled items for the first binary task. `duplicates`: what to do when a (user, item) pair
-    has several rows. `engine`: `memory` holds everything, `stream` and `dask` hold pieces
-    for which `max_memory_mb` is enough and write the same bytes (protocol `hash` only); `scheduler`
-    is Dask's. Raises DataError for unusable data, ConfigError for options.
+    unlabelled items for the first binary task, with a weight of 1. `duplicates`: what to do when a
+    (user, item) pair has several rows. `engine`: `memory` holds everything, `stream` and `dask`
+    hold pieces for which `max_memory_mb` is enough and write the same bytes (protocol `hash` only);
+    `scheduler` is Dask's. Raises DataError for unusable data, ConfigError for options.
     """
     request = Request(
         user=user,
         item=item,
         tasks=parse_tasks(tasks),
         timestamp=timestamp,
+        weight=weight,
         items=items,
         negatives=negatives,
         duplicates=duplicates,

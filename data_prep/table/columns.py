@@ -12,37 +12,55 @@ from numpy.typing import NDArray
 
 from data_prep.ids import Ints
 from data_prep.read import delimited
-from data_prep.rows import UNKNOWN_TIME
+from data_prep.rows import UNKNOWN_TIME, Examples
 from data_prep.table.files import TableFile
 from data_prep.table.spec import Request
 from recsys_moe.schema import DataError, TaskKind
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+WEIGHT = "weight"
 LABEL = "label "
 """Begins the names of the columns with labels, so that a task may have any name."""
 
 
 def rows(file: TableFile, request: Request) -> pa.Table:
-    """`user` and `item` as text, "label NAME" for every task and `timestamp`, of all rows."""
+    """`user` and `item` as text, "label NAME" for every task, `timestamp`; `weight` if there is."""
     if request.timestamp is None:
         times = np.full(len(file.columns), UNKNOWN_TIME, dtype=np.int64)
     else:
         times = timestamps(file, request.timestamp)
-    return pa.table(
-        {
-            "user": ids(file, request.user),
-            "item": ids(file, request.item),
-            **{LABEL + t.name: labels(file, column, t.kind) for t, column in request.tasks},
-            "timestamp": times,
-        }
-    )
+    found = {
+        "user": ids(file, request.user),
+        "item": ids(file, request.item),
+        **{LABEL + t.name: labels(file, column, t.kind) for t, column in request.tasks},
+        "timestamp": times,
+    }
+    if request.weight is not None:
+        found[WEIGHT] = weights(file, request.weight)
+    return pa.table(found)
 
 
-def labels_of(rows: pa.Table) -> dict[str, NDArray[np.float32]]:
-    """The labels by task of what rows() gave."""
+def values_of(rows: pa.Table) -> dict[str, Any]:
+    """Labels by task, times and weights of what rows() gave, by the names `Examples` has."""
     names = [name for name in rows.column_names if name.startswith(LABEL)]
-    return {name.removeprefix(LABEL): rows[name].to_numpy() for name in names}
+    return {
+        "labels": {name.removeprefix(LABEL): rows[name].to_numpy() for name in names},
+        "timestamp": rows["timestamp"].to_numpy(),
+        "weight": rows[WEIGHT].to_numpy() if WEIGHT in rows.column_names else None,
+    }
+
+
+def table_of(rows: Examples) -> pa.Table:
+    """`rows` with their indices, as values_of() reads them."""
+    columns: dict[str, NDArray[Any]] = {
+        "user": rows.user,
+        "item": rows.item,
+        "timestamp": rows.timestamp,
+    }
+    for name, label in rows.labels.items():
+        columns[LABEL + name] = label
+    return pa.table(columns if rows.weight is None else {**columns, WEIGHT: rows.weight})
 
 
 def ids(file: TableFile, column: str) -> pa.Array:
@@ -73,6 +91,15 @@ def labels(file: TableFile, column: str, kind: TaskKind) -> NDArray[np.float32]:
         rule, outside = "a finite number", np.abs(number) > np.finfo(np.float32).max
     _refuse(wrong | outside, raw, file, column, rule=f"{rule} (or empty where it is missing)")
     return number.astype(np.float32)
+
+
+def weights(file: TableFile, column: str) -> NDArray[np.float32]:
+    """float32, 1 where the cell is empty. Raises DataError for what is no weight."""
+    raw = _flat(file, column)
+    number, wrong = _numbers(raw, file, column)
+    outside = ~np.isnan(number) & ~((number >= 0) & (number <= np.finfo(np.float32).max))
+    _refuse(wrong | outside, raw, file, column, rule="a finite number >= 0 (or empty, for 1)")
+    return np.nan_to_num(number, nan=1).astype(np.float32)
 
 
 def timestamps(file: TableFile, column: str) -> Ints:

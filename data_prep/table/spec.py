@@ -17,7 +17,7 @@ from data_prep.options import one_of
 from recsys_moe.schema import ConfigError, DataError, Task, TaskKind
 
 Duplicates = Literal["error", "first", "last", "keep"]
-_RESERVED = ("user_index", "item_index", "timestamp")
+_RESERVED = ("user_index", "item_index", "timestamp", "weight")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +25,12 @@ class Request:
     """What is asked for, whatever the engine."""
 
     user: str
-    """Column in the files, as `item` and `timestamp`."""
+    """Column in the files, as `item`, `timestamp` and `weight`."""
     item: str
     tasks: tuple[tuple[Task, str], ...]
     """With the columns of their labels."""
     timestamp: str | None
+    weight: str | None
     items: Path | None
     """The file with more about the items."""
     negatives: Literal["none", "per-user"]
@@ -41,7 +42,8 @@ class Request:
     def columns(self) -> list[str]:
         """What to read from every file."""
         named = [self.user, self.item, *(column for _, column in self.tasks)]
-        return list(dict.fromkeys(named + ([self.timestamp] if self.timestamp else [])))
+        more = [column for column in (self.timestamp, self.weight) if column is not None]
+        return list(dict.fromkeys(named + more))
 
     @property
     def negative_task(self) -> str | None:
@@ -57,6 +59,8 @@ class Request:
             words += ["--task", f"{task.name}:{task.kind}={column}"]
         if self.timestamp is not None:
             words += ["--timestamp", self.timestamp]
+        if self.weight is not None:
+            words += ["--weight", self.weight]
         words += ["--negatives", self.negatives, "--duplicates", self.duplicates]
         return shlex.join([*words, "--protocol", self.protocol, "--seed", str(self.seed)])
 

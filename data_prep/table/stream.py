@@ -65,6 +65,7 @@ def prepare(
             sources=table_files.sources(place, request.items),
             command=request.command,
             report=_report(request, done),
+            weighted=request.weight is not None,
         )
         blocks = {name: table_tasks.blocks(job, name) for name in SPLITS}
         return writer.write_blocks(prepared, blocks, out, timed=seen.timed, force=force)

@@ -21,7 +21,6 @@ from data_prep.split import hash_split, randomness, splits
 from data_prep.split.hash_split import IdHashes, Placed
 from data_prep.table import columns as table_columns
 from data_prep.table import files as table_files
-from data_prep.table.columns import LABEL
 from data_prep.table.files import Piece, TableFile
 from data_prep.table.spec import Request
 from data_prep.table.spill import read_bin, write_bins
@@ -102,8 +101,7 @@ def place_bin(job: Job, number: int) -> Counts:
     rows = Examples(
         user=_index(table["user"], users["id"]),
         item=_index(table["item"], items["id"]),
-        labels=table_columns.labels_of(table),
-        timestamp=table["timestamp"].to_numpy(),
+        **table_columns.values_of(table),
     )
 
     def repeated(row: int) -> str:
@@ -130,11 +128,10 @@ def _index(text: pa.ChunkedArray, known: pa.ChunkedArray) -> ids.Ints:
 
 def _keep_placed(job: Job, placed: Placed, split: int, path: Path) -> None:
     chosen = np.flatnonzero(placed.split == split)
-    part, key = placed.rows.take(chosen), placed.key[chosen]
-    labels = {LABEL + name: label for name, label in part.labels.items()}
-    columns = {"user": part.user, "item": part.item, **labels, "timestamp": part.timestamp}
+    key = placed.key[chosen]
+    rows = table_columns.table_of(placed.rows.take(chosen)).append_column("key", pa.array(key))
     ranges = ((key >> np.uint64(32)) * np.uint64(job.bins)) >> np.uint64(32)
-    write_bins(pa.table({**columns, "key": key}), ranges.astype(np.int64), path, job.bins)
+    write_bins(rows, ranges.astype(np.int64), path, job.bins)
 
 
 def blocks(job: Job, split: str) -> Iterator[Examples]:
@@ -145,6 +142,5 @@ def blocks(job: Job, split: str) -> Iterator[Examples]:
             yield Examples(
                 user=table["user"].to_numpy(),
                 item=table["item"].to_numpy(),
-                labels=table_columns.labels_of(table),
-                timestamp=table["timestamp"].to_numpy(),
+                **table_columns.values_of(table),
             )

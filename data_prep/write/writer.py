@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
-from data_prep.write.parts import split_table, write_parts, write_table
+from data_prep.write.parts import WEIGHT, split_table, write_parts, write_table
 from recsys_moe.files import replacing_folder
 from recsys_moe.schema import SCHEMA_FILE, SPLITS, ConfigError, DataError, Feature, Schema, Task
 
@@ -186,6 +186,7 @@ def _schema(prepared: Prepared, counts: dict[str, _Counts]) -> Schema:
             split: {task.name: of_split.of(task) for task in prepared.tasks}
             for split, of_split in counts.items()
         },
+        weight=WEIGHT if prepared.weighted else None,
         seeds=prepared.seeds,
         sources=prepared.sources,
         command=prepared.command,

@@ -81,6 +81,9 @@ def table(
     val: Annotated[Path | None, typer.Option(help="Validation rows, already split.")] = None,
     test: Annotated[Path | None, typer.Option(help="Test rows, already split.")] = None,
     timestamp: Annotated[str | None, typer.Option(help="Column with the time of a row.")] = None,
+    weight: Annotated[
+        str | None, typer.Option(help="Column with how much a row counts in training, >= 0.")
+    ] = None,
     items: Annotated[
         Path | None, typer.Option(help="File of item titles and features, keyed by --item.")
     ] = None,
