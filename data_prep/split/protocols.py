@@ -5,10 +5,11 @@
 
 `time`        one cut in time for everybody; `leave-last`: each user's last two rows held out.
 `given`       the split that the files came in.
-Under these three the vocabulary is the training rows' only, and negatives are drawn per split:
-for a user with n rows in the split, n items (or as many as there are) that the user has not
-touched in any split, among the items seen up to and including that split. Test draws first, then
-val, then train, so that no pair is drawn twice and the evaluation gets its full share.
+Under these three the vocabulary is the training rows' only, and the negatives of a split are drawn
+from what was known at its end: for a user with n positives in the split, n items (or as many as
+there are) that the user has not touched so far, among the items seen so far. So a negative may be
+a positive, or drawn again, in a later split, as often for each item: avoiding later positives in
+training would tell a model which they are.
 """
 
 from __future__ import annotations
@@ -140,21 +141,18 @@ def _with_negatives(
 ) -> dict[str, Examples]:
     """Every split with its negatives."""
     num_users, num_items = sizes
-    taken = [part.user * num_items + part.item for part in parts.values()]
-    drawn: dict[str, Ints] = {}
-    for code, name in reversed(list(enumerate(SPLITS))):
-        seen = sorted_distinct(np.concatenate([parts[known].item for known in SPLITS[: code + 1]]))
-        drawn[name] = _draw_among(
-            seen,
+    found = {}
+    for code, (name, part) in enumerate(parts.items()):
+        so_far = joined([parts[known] for known in SPLITS[: code + 1]])
+        keys = _draw_among(
+            sorted_distinct(so_far.item),
             num_items,
-            wanted=_positives_per_user(parts[name], task, num_users),
-            taken=sorted_distinct(np.concatenate([*taken, *drawn.values()])),
+            wanted=_positives_per_user(part, task, num_users),
+            taken=sorted_distinct(so_far.user * num_items + so_far.item),
             draws=OneStream(stream(seed, f"negatives {name}")),
         )
-    return {
-        name: joined([part, _unlabelled(drawn[name], num_items, part, task)])
-        for name, part in parts.items()
-    }
+        found[name] = joined([part, _unlabelled(keys, num_items, part, task)])
+    return found
 
 
 def _draw_among(

@@ -154,23 +154,25 @@ def _check_labels(labels: NDArray[np.float32], task: Task, split: str) -> None:
 
 
 def _check_pairs(prepared: Prepared) -> None:
-    """Raises DataError for a pair that is there twice, within a part or across.
+    """Raises DataError for a pair that is there twice in a split, or in two of a random split.
 
-    Ids without an index of their own share one and cannot tell.
+    A split that follows time may have a negative that a later one has again, as either. Ids
+    without an index of their own share one and cannot tell.
     """
     num_users, num_items = len(prepared.users), len(prepared.items)
     keys = [
         (part.user * num_items + part.item)[(part.user < num_users) & (part.item < num_items)]
         for part in prepared.splits.values()
     ]
-    ordered = np.sort(np.concatenate(keys))
-    again = np.flatnonzero(ordered[1:] == ordered[:-1])
-    if len(again):
-        user, item = divmod(int(ordered[again[0]]), num_items)
-        raise DataError(
-            f"{len(again)} (user, item) pairs have more than one row, first user_index {user} "
-            f"with item_index {item}; leave one row per pair"
-        )
+    for together in [np.concatenate(keys)] if prepared.vocabulary == "all" else keys:
+        ordered = np.sort(together)
+        again = np.flatnonzero(ordered[1:] == ordered[:-1])
+        if len(again):
+            user, item = divmod(int(ordered[again[0]]), num_items)
+            raise DataError(
+                f"{len(again)} (user, item) pairs have more than one row, first user_index {user} "
+                f"with item_index {item}; leave one row per pair"
+            )
 
 
 def _schema(prepared: Prepared, counts: dict[str, _Counts]) -> Schema:
