@@ -49,7 +49,7 @@ def place(
 
 def missing_negatives(rows: Examples, num_placed: int, task: str | None) -> int:
     """How many were wanted for `rows` but not there, as users had touched too much."""
-    wanted = 0 if task is None else int((rows.labels[task] != 0).sum())
+    wanted = 0 if task is None else int((rows.labels[task] == 1).sum())
     return wanted - (num_placed - len(rows))
 
 
@@ -65,7 +65,7 @@ def _split(hashed: Hashes, holdout: Holdout) -> Splits:
 def _negatives(rows: Examples, hashes: IdHashes, task: str, seed: int) -> Examples:
     users = sorted_distinct(rows.user)
     user, num_items = np.searchsorted(users, rows.user), len(hashes.item)
-    wanted = np.bincount(user[rows.labels[task] != 0], minlength=len(users))
+    wanted = np.bincount(user[rows.labels[task] == 1], minlength=len(users))
     taken = sorted_distinct(user * num_items + rows.item)
     draws = HashedDraws(randomness.mix(randomness.key(seed, "negatives"), hashes.user[users]))
     keys: Ints = negatives.draw(wanted, taken, num_items, draws)

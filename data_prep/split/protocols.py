@@ -168,7 +168,7 @@ def _draw_among(
 
 
 def _positives_per_user(rows: Examples, task: str, num_users: int) -> Ints:
-    return np.bincount(rows.user[rows.labels[task] != 0], minlength=num_users)
+    return np.bincount(rows.user[rows.labels[task] == 1], minlength=num_users)
 
 
 def _unlabelled(keys: Ints, num_items: int, like: Examples, task: str) -> Examples:
