@@ -48,10 +48,13 @@ def prepare(
     passes: int = 1,
     rows: Literal["all", "explicit"] = "all",
     repair_isbn: bool = False,
+    fractions: str | None = None,
     seed: int = 0,
     force: bool = False,
 ) -> Schema:
-    """Read the ratings (books and users too where their files are there), filter, split 70/15/15.
+    """Read the ratings (books and users too where their files are there), filter, split.
+
+    `fractions`: TRAIN,VAL,TEST, as in "0.8,0.1,0.1"; without it 70/15/15.
 
     `strict`: keep users and books with more than min_user / min_item records, else with at least
     as many. `rows`: which records count for that; implicit ones stay in the data either way.
@@ -62,7 +65,7 @@ def prepare(
         at_least(f"--{option}", value, 0)
     one_of("--order", order, ("user-item", "item-user"))
     one_of("--rows", rows, ("all", "explicit"))
-    at_least("--seed", seed, 0)
+    protocols.check_options("paper", seed, fractions)
     writer.check_target(Path(out), force)
     files = RawFiles(Path(source))
     records = _without_repeats(_read(files, repair_isbn))
@@ -77,9 +80,10 @@ def prepare(
         command=(
             f"prepare books --min-user {min_user} --min-item {min_item} "
             f"--{'strict' if strict else 'no-strict'} --order {order} --passes {passes} "
-            f"--rows {rows}{' --repair-isbn' if repair_isbn else ''} --seed {seed}"
+            f"--rows {rows}{' --repair-isbn' if repair_isbn else ''}"
+            f"{'' if fractions is None else f' --fractions {fractions}'} --seed {seed}"
         ),
-        holdout=splits.BOOKS,
+        holdout=splits.Holdout.of(fractions, splits.BOOKS),
     )
     return writer.write(prepared, Path(out), force=force)
 

@@ -11,7 +11,8 @@ from data_prep.read import download
 from data_prep.read.ratings import rating_labels, rating_tasks
 from data_prep.read.raw_files import RawFiles
 from data_prep.rows import Raw
-from data_prep.split import protocols
+from data_prep.split import protocols, splits
+from data_prep.split.negatives import Negatives
 from data_prep.write import writer
 from recsys_moe.schema import DataError, Schema
 
@@ -68,6 +69,7 @@ def prepare(
     out: Path,
     *,
     protocol: str = "paper",
+    fractions: str | None = None,
     seed: int = 0,
     force: bool = False,
     checksum: str | None = None,
@@ -77,19 +79,24 @@ def prepare(
 
     `source`: a folder, a zip or a URL; None downloads from the publisher. `checksum` (hex SHA-256
     or MD5) replaces the pinned one for a download. `partial` accepts fewer ratings than
-    were published. Tasks: `watch` (1 for rated, 0 for drawn) and
-    `rating` (missing for drawn). Raises DataError for unusable data, ConfigError for options.
+    were published. `fractions`: TRAIN,VAL,TEST, as in "0.8,0.1,0.1". Tasks: `watch` (1 for rated, 0
+    for drawn) and `rating` (missing for drawn). Raises DataError for unusable data, ConfigError for
+    options.
     """
     one_of("--variant", variant, VARIANTS)
-    protocols.check_options(protocol, seed)
+    protocols.check_options(protocol, seed, fractions)
     writer.check_target(Path(out), force)
     place = _local(variant, source, checksum)
     prepared = protocols.prepare_rows(
         _raw(variant, RawFiles(place, VARIANTS[variant].folder), partial),
         protocol=protocol,
         seed=seed,
-        command=f"prepare movielens --variant {variant} --protocol {protocol} --seed {seed}",
-        negative_task="watch",
+        command=(
+            f"prepare movielens --variant {variant} --protocol {protocol}"
+            f"{'' if fractions is None else f' --fractions {fractions}'} --seed {seed}"
+        ),
+        holdout=splits.Holdout.of(fractions, splits.MOVIELENS),
+        to_draw=Negatives(task="watch"),
     )
     return writer.write(prepared, Path(out), force=force)
 

@@ -33,7 +33,7 @@ def rows(file: TableFile, request: Request) -> pa.Table:
     found = {
         "user": ids(file, request.user),
         "item": ids(file, request.item),
-        **{LABEL + t.name: labels(file, column, t.kind) for t, column in request.tasks},
+        **{LABEL + t.name: _labels(file, column, t.kind) for t, column in request.tasks},
         "timestamp": times,
     }
     if request.weight is not None:
@@ -81,8 +81,13 @@ def ids(file: TableFile, column: str) -> pa.Array:
     return text
 
 
-def labels(file: TableFile, column: str, kind: TaskKind) -> NDArray[np.float32]:
-    """float32, NaN where the cell is empty. Raises DataError for a label that `kind` excludes."""
+def _labels(file: TableFile, column: str | None, kind: TaskKind) -> NDArray[np.float32]:
+    """float32, NaN where the cell is empty; without a column every row is a positive.
+
+    Raises DataError for a label that `kind` excludes.
+    """
+    if column is None:
+        return np.ones(len(file.columns), dtype=np.float32)
     raw = _flat(file, column)
     number, wrong = _numbers(raw, file, column)
     if kind == "binary":

@@ -33,7 +33,8 @@ def prepare_rows(places: list[Path], request: Request, *, presplit: bool) -> Pre
         protocol=request.protocol,
         seed=request.seed,
         command=request.command,
-        negative_task=request.negative_task,
+        to_draw=request.to_draw,
+        holdout=request.holdout,
         given=np.repeat(np.arange(len(parts), dtype=np.int8), sizes)[kept] if presplit else None,
         repeats=request.duplicates == "keep",
     )

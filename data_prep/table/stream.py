@@ -99,5 +99,5 @@ def _seen(job: Job, place: Path, pieces: list[table_files.Piece], mapper: Mapper
 
 def _report(request: Request, done: list[Counts]) -> Counts:
     names = [] if request.duplicates == "keep" else ["dropped_repeats"]
-    names += ["missing_negatives"] if request.negative_task else []
+    names += ["missing_negatives"] if request.to_draw else []
     return {name: sum(counts.get(name, 0) for counts in done) for name in names}

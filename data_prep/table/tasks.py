@@ -17,7 +17,7 @@ from pyarrow import feather
 
 from data_prep import ids
 from data_prep.rows import UNKNOWN_TIME, Examples
-from data_prep.split import hash_split, randomness, splits
+from data_prep.split import hash_split, negatives, randomness
 from data_prep.split.hash_split import IdHashes, Placed
 from data_prep.table import columns as table_columns
 from data_prep.table import files as table_files
@@ -112,14 +112,17 @@ def place_bin(job: Job, number: int) -> Counts:
     placed = hash_split.place(
         kept,
         IdHashes(users["hash"].to_numpy(), items["hash"].to_numpy()),
-        negative_task=job.request.negative_task,
-        holdout=splits.MOVIELENS,
+        to_draw=job.request.to_draw,
+        holdout=job.request.holdout,
         seed=job.request.seed,
     )
     for code, split in enumerate(SPLITS):
         _keep_placed(job, placed, code, job.folder / split / f"{number:06d}.arrow")
-    missing = hash_split.missing_negatives(kept, len(placed.rows), job.request.negative_task)
-    return {"dropped_repeats": len(rows) - len(kept), "missing_negatives": missing}
+    counts = {"dropped_repeats": len(rows) - len(kept)}
+    if job.request.to_draw is not None:
+        drawn = len(placed.rows) - len(kept)
+        counts["missing_negatives"] = negatives.missing(job.request.to_draw, [kept], drawn)
+    return counts
 
 
 def _index(text: pa.ChunkedArray, known: pa.ChunkedArray) -> ids.Ints:

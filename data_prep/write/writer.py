@@ -73,8 +73,25 @@ def write_blocks(
             _write_ids(prepared, schema, folder)
     except OSError as error:
         raise ConfigError(f"--out {out} cannot be written: {error.strerror or error}") from None
+    for warning in _one_class(schema):
+        log.warning("%s", warning)
     log.info("wrote %s: %s", out, ", ".join(f"{n} {name}" for name, n in schema.rows.items()))
     return schema
+
+
+def _one_class(schema: Schema) -> Iterator[str]:
+    """What a binary task cannot be learned from, or measured on."""
+    for split, tasks in schema.labels.items():
+        for name, counts in tasks.items():
+            ones, labelled = counts.get("positive"), counts["labelled"]
+            if ones in (0, labelled):
+                harm = "it learns nothing" if split == "train" else "there is no AUC"
+                if ones and split == "train":
+                    harm += "; --negatives per-user draws the others"
+                yield (
+                    f"warning: {split}: task {name} has {ones:,.0f} positive of {labelled:,.0f} "
+                    f"labels, one class: {harm}"
+                )
 
 
 class _Counts:

@@ -16,14 +16,21 @@ from hypothesis import strategies as st
 from data_prep import table
 from data_prep.rows import Prepared, Raw
 from data_prep.split import protocols
+from data_prep.split.negatives import Negatives
 from recsys_moe.schema import SPLITS, Task
 from tests.data_prep.samples import IDS, columns, hashes, prepare_subset, raw_rows, save, write_dat
 
+WATCH = Negatives(task="watch")
 TASK = Task(name="watch", kind="binary", column="watch")
 
 
 def prepare(
-    pairs: list[tuple[int, int]], times: list[int], protocol: str, *, seed: int = 0
+    pairs: list[tuple[int, int]],
+    times: list[int],
+    protocol: str,
+    *,
+    seed: int = 0,
+    to_draw: Negatives = WATCH,
 ) -> Prepared:
     user, item = (pa.array([pair[n] for pair in pairs], pa.int64()) for n in (0, 1))
     raw = Raw(
@@ -35,9 +42,7 @@ def prepare(
         tasks=(TASK,),
         file="x",
     )
-    return protocols.prepare_rows(
-        raw, protocol=protocol, seed=seed, command="", negative_task="watch"
-    )
+    return protocols.prepare_rows(raw, protocol=protocol, seed=seed, command="", to_draw=to_draw)
 
 
 def pairs_of(prepared: Prepared, split: str, label: int) -> list[tuple[int, int]]:
