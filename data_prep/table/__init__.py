@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -12,9 +13,11 @@ from data_prep.split.negatives import Distribution
 from data_prep.table import engines, memory, stream
 from data_prep.table.spec import Duplicates, Request, parse_tasks
 from data_prep.write import writer
-from recsys_moe.schema import SPLITS, ConfigError, Schema
+from data_prep.write.parts import WEIGHT
+from recsys_moe.schema import SPLITS, ConfigError, DataError, Schema, check_names
 
 MOST_RATIO = 10_000
+NAMES = {field.name for field in fields(Request)}
 
 
 def prepare(
@@ -55,21 +58,8 @@ def prepare(
     hold pieces for which `max_memory_mb` is enough and write the same bytes (protocol `hash` only);
     `scheduler` is Dask's. Raises DataError for unusable data, ConfigError for options.
     """
-    request = Request(
-        user=user,
-        item=item,
-        tasks=parse_tasks(tasks),
-        timestamp=timestamp,
-        weight=weight,
-        items=items,
-        negatives=negatives,
-        negative_ratio=negative_ratio,
-        negative_distribution=negative_distribution,
-        fractions=fractions,
-        duplicates=duplicates,
-        protocol=protocol,
-        seed=seed,
-    )
+    asked = {name: value for name, value in locals().items() if name in NAMES}
+    request = Request(**{**asked, "tasks": parse_tasks(tasks)})
     places = _places(input, train, val, test)
     _check_request(request, presplit=input is None)
     at_least("--max-memory-mb", max_memory_mb, 1)
@@ -100,6 +90,10 @@ def _places(
 
 
 def _check_request(request: Request, presplit: bool) -> None:
+    try:
+        check_names([t for t, _ in request.tasks], WEIGHT if request.weight else None, "--task: ")
+    except DataError as error:
+        raise ConfigError(str(error)) from None
     one_of("--negatives", request.negatives, ("none", "per-user"))
     one_of("--duplicates", request.duplicates, ("error", "first", "last", "keep"))
     one_of("--negative-distribution", request.negative_distribution, get_args(Distribution))

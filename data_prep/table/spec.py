@@ -19,7 +19,6 @@ from data_prep.split.splits import MOVIELENS, Holdout
 from recsys_moe.schema import ConfigError, DataError, Task, TaskKind
 
 Duplicates = Literal["error", "first", "last", "keep"]
-_RESERVED = ("user_index", "item_index", "timestamp", "weight")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +103,7 @@ def parse_tasks(specs: Sequence[str]) -> tuple[tuple[Task, str | None], ...]:
     """Tasks and the columns of their labels; every task weighs the same."""
     if not specs:
         raise ConfigError("--task must be given at least once, as in --task watch:binary=clicked")
-    tasks = tuple(_task(spec, 1 / len(specs)) for spec in specs)
-    names = [task.name for task, _ in tasks]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"--task names must differ, got {name!r} twice")
-    return tasks
+    return tuple(_task(spec, 1 / len(specs)) for spec in specs)
 
 
 def _task(spec: str, weight: float) -> tuple[Task, str | None]:
@@ -122,6 +116,4 @@ def _task(spec: str, weight: float) -> tuple[Task, str | None]:
     one_of(f"--task {name}: KIND", kind, get_args(TaskKind))
     if kind != "binary" and column is None:
         raise ConfigError(f"--task {spec} needs the column of its labels, as in {spec}=COLUMN")
-    if name in _RESERVED:
-        raise ConfigError(f"--task must not be named {', '.join(_RESERVED)}, got {name!r}")
     return Task(name=name, kind=cast(TaskKind, kind), column=name, weight=weight), column

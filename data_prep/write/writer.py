@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
 from data_prep.write.parts import WEIGHT, split_table, write_parts, write_table
 from recsys_moe.files import replacing_folder
-from recsys_moe.schema import SCHEMA_FILE, SPLITS, ConfigError, DataError, Feature, Schema, Task
+from recsys_moe.schema import (
+    SCHEMA_FILE,
+    SPLITS,
+    ConfigError,
+    DataError,
+    Feature,
+    Schema,
+    Task,
+    check_names,
+)
 
 log = logging.getLogger("recsys_moe.prepare")
 
@@ -63,6 +72,7 @@ def write_blocks(
     timestamp. `prepared.splits` is not read, and pairs are not checked for repeats.
     """
     check_target(out, force)
+    check_names(prepared.tasks, WEIGHT if prepared.weighted else None, "")
     try:
         with replacing_folder(out.resolve()) as folder:
             counts = {
