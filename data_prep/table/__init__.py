@@ -38,6 +38,7 @@ def prepare(
     negative_distribution: Distribution = "uniform",
     fractions: str | None = None,
     duplicates: Duplicates = "error",
+    skip_bad_rows: bool = False,
     protocol: str = "paper",
     seed: int = 0,
     force: bool = False,
@@ -54,7 +55,8 @@ def prepare(
     `negative_ratio` items that the user has not touched for each positive of the first binary
     task (rounded up for each user; with a weight of 1), uniformly or by their popularity.
     `fractions`: TRAIN,VAL,TEST, as in "0.8,0.1,0.1". `duplicates`: what to do when a
-    (user, item) pair has several rows. `engine`: `memory` holds everything, `stream` and `dask`
+    (user, item) pair has several rows. `skip_bad_rows` leaves rows with a wrong cell out, counts
+    them and lists the first few. `engine`: `memory` holds everything, `stream` and `dask`
     hold pieces for which `max_memory_mb` is enough and write the same bytes (protocol `hash` only);
     `scheduler` is Dask's. Raises DataError for unusable data, ConfigError for options.
     """

@@ -14,6 +14,7 @@ import numpy as np
 from data_prep import ids
 from data_prep.ids import Ints
 from data_prep.options import one_of
+from data_prep.read.bad_rows import OPTION
 from data_prep.split.negatives import Distribution, Negatives
 from data_prep.split.splits import MOVIELENS, Holdout
 from recsys_moe.schema import ConfigError, DataError, Task, TaskKind
@@ -39,6 +40,7 @@ class Request:
     negative_distribution: Distribution
     fractions: str | None
     duplicates: Duplicates
+    skip_bad_rows: bool
     protocol: str
     seed: int
 
@@ -83,6 +85,8 @@ class Request:
         if self.fractions is not None:
             words += ["--fractions", self.fractions]
         words += ["--duplicates", self.duplicates]
+        if self.skip_bad_rows:
+            words.append(OPTION)
         return shlex.join([*words, "--protocol", self.protocol, "--seed", str(self.seed)])
 
     def distinct(self, pairs: Ints, repeated: Callable[[int], str]) -> Ints:

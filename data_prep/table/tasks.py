@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import feather
 
 from data_prep import ids
+from data_prep.read.bad_rows import BadRows
 from data_prep.rows import UNKNOWN_TIME, Examples
 from data_prep.split import hash_split, negatives, randomness
 from data_prep.split.hash_split import IdHashes, Placed
@@ -40,41 +41,45 @@ class Job:
 
 
 class Seen(NamedTuple):
-    """Of one piece: distinct ids as text, rows, and whether any has a time."""
+    """Of one piece: distinct ids as text, rows, whether any has a time, and what was left out."""
 
     users: pa.Array
     items: pa.Array
     rows: int
     timed: bool
+    bad: BadRows
 
 
 def set_aside(job: Job, numbered: tuple[int, Piece]) -> Seen:
     """Pass 1 for one piece."""
     number, piece = numbered
-    return merge(
-        _set_aside(job, file, job.folder / "by-user" / f"{number:06d}-{part:06d}.arrow")
-        for part, file in enumerate(table_files.read_piece(piece, job.request.columns))
+    bad = BadRows(job.request.skip_bad_rows)
+    seen = merge(
+        _set_aside(job, file, job.folder / "by-user" / f"{number:06d}-{part:06d}.arrow", bad)
+        for part, file in enumerate(table_files.read_piece(piece, job.request.columns, bad))
     )
+    return seen._replace(bad=bad)
 
 
-def _set_aside(job: Job, file: TableFile, path: Path) -> Seen:
-    rows = table_columns.rows(file, job.request)
+def _set_aside(job: Job, file: TableFile, path: Path, bad: BadRows) -> Seen:
+    rows, _ = table_columns.rows(file, job.request, bad)
     coded = rows["user"].combine_chunks().dictionary_encode()
     hashes = randomness.of_ids(coded.dictionary)[coded.indices.to_numpy()]
     write_bins(rows, (hashes % np.uint64(job.bins)).astype(np.int64), path, job.bins)
     timed = bool((rows["timestamp"].to_numpy() != UNKNOWN_TIME).any())
-    return Seen(coded.dictionary, pc.unique(rows["item"]), len(rows), timed)
+    return Seen(coded.dictionary, pc.unique(rows["item"]), len(rows), timed, BadRows())
 
 
 def merge(parts: Iterable[Seen]) -> Seen:
     """Of several pieces together."""
-    whole = Seen(pa.array([], pa.string()), pa.array([], pa.string()), 0, False)
+    whole = Seen(pa.array([], pa.string()), pa.array([], pa.string()), 0, False, BadRows())
     for one in parts:
         whole = Seen(
             pc.unique(pa.concat_arrays([whole.users, one.users])),
             pc.unique(pa.concat_arrays([whole.items, one.items])),
             whole.rows + one.rows,
             whole.timed or one.timed,
+            whole.bad.joined(one.bad),
         )
     return whole
 

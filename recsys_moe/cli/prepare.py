@@ -21,6 +21,9 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the folder
 Json = Annotated[bool, typer.Option("--json", help="Print schema.json.")]
 Seed = Annotated[int, typer.Option(min=0, help="Drives the split and the sampled negatives.")]
 Protocol = Annotated[str, typer.Option(help="paper, hash, time or leave-last.")]
+SkipBadRows = Annotated[
+    bool, typer.Option("--skip-bad-rows", help="Leave out, count and list what cannot be used.")
+]
 Fractions = Annotated[
     str | None, typer.Option(metavar="TRAIN,VAL,TEST", help="Shares, as in 0.8,0.1,0.1.")
 ]
@@ -35,6 +38,7 @@ def movielens(
     ] = None,
     protocol: Protocol = "paper",
     fractions: Fractions = None,
+    skip_bad_rows: SkipBadRows = False,
     seed: Seed = 0,
     checksum: Annotated[
         str | None, typer.Option(help="SHA-256 or MD5 that the download must have.")
@@ -65,6 +69,7 @@ def books(
     ] = "all",
     repair_isbn: Annotated[bool, typer.Option("--repair-isbn", help="Unify ISBNs.")] = False,
     fractions: Fractions = None,
+    skip_bad_rows: SkipBadRows = False,
     seed: Seed = 0,
     force: Overwrite = False,
     as_json: Json = False,
@@ -109,6 +114,7 @@ def table(
         Literal["error", "first", "last", "keep"],
         typer.Option(help="What to do with repeated pairs."),
     ] = "error",
+    skip_bad_rows: SkipBadRows = False,
     protocol: Protocol = "paper",
     fractions: Fractions = None,
     engine: Annotated[
