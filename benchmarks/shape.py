@@ -79,7 +79,8 @@ class Step:
         self.optimizer = torch.optim.Adam(model.parameters(), lr=4e-4, eps=1e-7, fused=True)
         columns = random_columns(BATCHES * batch_size)
         slices = [slice(i * batch_size, (i + 1) * batch_size) for i in range(BATCHES)]
-        batches = [Batch(*(part.to(device) for part in columns.take(rows))) for rows in slices]
+        parts = [columns.take(rows)[:3] for rows in slices]
+        batches = [Batch(*(tensor.to(device) for tensor in part)) for part in parts]
         self.batches: Iterator[Batch] = itertools.cycle(batches)
 
     def forward(self) -> None:

@@ -40,11 +40,13 @@ def one_per_value(values: Ints, *, last: bool = False) -> Ints:
     return np.sort(order[edge])
 
 
-def first_repeat(values: Ints) -> int | None:
-    """The first place whose value an earlier place has too."""
-    if len(sorted_distinct(values)) == len(values):  # faster than the search, and nearly always so
-        return None
-    return int(np.setdiff1d(np.arange(len(values)), one_per_value(values))[0])
+def repeats(values: Ints) -> NDArray[np.bool_]:
+    """Where the value is one that an earlier place has too."""
+    again = np.zeros(len(values), dtype=bool)
+    if len(sorted_distinct(values)) < len(values):  # faster than the search, and nearly never so
+        again[:] = True
+        again[one_per_value(values)] = False
+    return again
 
 
 def known_only(train: Ints, size: int) -> tuple[Ints, Ints]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from data_prep.ids import Ints
 from recsys_moe.schema import Source, Task, Vocabulary
 
+Floats = NDArray[np.float32]
 UNKNOWN_TIME = 0
 
 
@@ -21,10 +22,12 @@ class Examples:
 
     user: Ints
     item: Ints
-    labels: dict[str, NDArray[np.float32]]
+    labels: dict[str, Floats]
     """Per task; NaN where the label is missing."""
     timestamp: Ints
     """UNKNOWN_TIME (0) where there is none."""
+    weight: Floats | None = None
+    """Of every row, >= 0; None where the data have none."""
 
     def __len__(self) -> int:
         return len(self.user)
@@ -35,6 +38,7 @@ class Examples:
             item=self.item[rows],
             labels={name: label[rows] for name, label in self.labels.items()},
             timestamp=self.timestamp[rows],
+            weight=None if self.weight is None else self.weight[rows],
         )
 
 
@@ -46,15 +50,19 @@ def joined(parts: Sequence[Examples]) -> Examples:
         item=np.concatenate([part.item for part in parts]),
         labels={name: np.concatenate([part.labels[name] for part in parts]) for name in names},
         timestamp=np.concatenate([part.timestamp for part in parts]),
+        weight=None
+        if parts[0].weight is None
+        else np.concatenate([part.weight for part in parts if part.weight is not None]),
     )
 
 
 def unlabelled(user: Ints, item: Ints, like: Examples, task: str) -> Examples:
-    """Sampled negatives as rows: 0 for `task`, every other label missing."""
+    """Sampled negatives as rows: 0 for `task`, every other label missing, a weight of 1."""
     labels = {name: np.full(len(user), np.nan, dtype=np.float32) for name in like.labels}
     labels[task] = np.zeros(len(user), dtype=np.float32)
     time = np.full(len(user), UNKNOWN_TIME, dtype=np.int64)
-    return Examples(user=user, item=item, labels=labels, timestamp=time)
+    weight = None if like.weight is None else np.ones(len(user), dtype=np.float32)
+    return Examples(user=user, item=item, labels=labels, timestamp=time, weight=weight)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +72,10 @@ class Raw:
     name: str
     user: pa.Array
     item: pa.Array
-    labels: dict[str, NDArray[np.float32]]
+    labels: dict[str, Floats]
     timestamp: Ints
     tasks: tuple[Task, ...]
+    weight: Floats | None = None
     file: str
     """Name of the file with the rows, for messages."""
     users: pa.Table | None = None
@@ -83,6 +92,7 @@ class Raw:
             item=self.item.take(pa.array(rows)),
             labels={name: label[rows] for name, label in self.labels.items()},
             timestamp=self.timestamp[rows],
+            weight=None if self.weight is None else self.weight[rows],
             report={**self.report, **report},
         )
 
@@ -103,5 +113,7 @@ class Prepared:
     sources: tuple[Source, ...]
     command: str
     report: dict[str, int]
+    weighted: bool = False
+    """Whether the rows have weights."""
     repeats: bool = False
     """Whether a (user, item) pair may have several rows."""

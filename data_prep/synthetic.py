@@ -20,6 +20,7 @@ from data_prep.options import at_least
 from data_prep.read.ratings import rating_labels, rating_tasks
 from data_prep.rows import Raw
 from data_prep.split import protocols, splits
+from data_prep.split.negatives import Negatives
 from data_prep.split.randomness import stream
 from data_prep.write import writer
 from recsys_moe.schema import ConfigError, Schema
@@ -93,7 +94,7 @@ def prepare(
             f"prepare synthetic --users {users} --items {items} --interactions {interactions} "
             f"--experts {experts} --seed {seed}"
         ),
-        negative_task="watch",
+        to_draw=Negatives(task="watch"),
     )
     return writer.write(prepared, Path(out), force=force)
 

@@ -8,6 +8,7 @@ the errors are offered here because data_prep imports nothing else of ours.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -19,6 +20,11 @@ __all__ = ["ConfigError", "DataError", "Feature", "Schema", "Source", "Task"]
 FORMAT_VERSION = 1
 SCHEMA_FILE = "schema.json"
 SPLITS = ("train", "val", "test")
+RESERVED = (
+    *("user", "item", "rank", "title", "unseen_user", "unseen_item"),
+    *("user_index", "item_index", "timestamp"),
+)
+"""Columns that predictions and split files have beside those of the tasks."""
 
 TaskKind = Literal["binary", "regression"]
 IdType = Literal["int64", "string"]
@@ -44,6 +50,30 @@ class Task:
     low: float | None = None
     high: float | None = None
     """Range of valid labels, both ends included; None where there is no bound."""
+
+
+def check_names(tasks: Sequence[Task], weight: str | None, where: str) -> None:
+    """Raise DataError when a column of predictions or of split files would be there twice.
+
+    Predictions have a column per task and for binary ones `<task>_calibrated`; `weight`: the
+    column of the split files with the weights, if there are any; `where` begins the message.
+    """
+    reserved = (*RESERVED, *([] if weight is None else [weight]))
+    calibrated = {f"{task.name}_calibrated" for task in tasks if task.kind == "binary"}
+    names = [task.name for task in tasks]
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(f"{where}task names must differ, got {name!r} twice")
+        if name in reserved:
+            raise DataError(
+                f"{where}no task must be named {', '.join(reserved)}, got {name!r}; "
+                "prepare the data with another name"
+            )
+        if name in calibrated:
+            raise DataError(
+                f"{where}no task must be named {name!r} beside {name.removesuffix('_calibrated')!r}"
+                ", whose calibrated probabilities are called so; prepare the data with another name"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +113,9 @@ class Schema:
     labels: dict[str, dict[str, dict[str, float]]]
     """Per split and task: `labelled`, `mean`, and `positive` of binary tasks or `std` (of the
     population), `min` and `max` of regressions."""
+    weight: str | None = None
+    """Column of the split files with the weight of each row, float32, finite and >= 0; None where
+    all rows weigh the same."""
     seeds: dict[str, int] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()
     command: str = ""
@@ -92,7 +125,10 @@ class Schema:
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
+        raw = asdict(self)
+        if self.weight is None:  # as before there were weights
+            del raw["weight"]
+        return json.dumps(raw, indent=2, sort_keys=True) + "\n"
 
     @classmethod
     def from_json(cls, text: str, origin: str = SCHEMA_FILE) -> Schema:
@@ -100,7 +136,7 @@ class Schema:
         try:
             raw = json.loads(text)
             _check_version(raw, origin)
-            return cls(
+            schema = cls(
                 **{
                     **raw,
                     "user": Feature(**raw["user"]),
@@ -109,6 +145,8 @@ class Schema:
                     "sources": tuple(Source(**s) for s in raw["sources"]),
                 }
             )
+            check_names(schema.tasks, schema.weight, f"{origin}: ")
+            return schema
         except json.JSONDecodeError as error:
             raise DataError(f"{origin}: not valid JSON ({error}); prepare the data again") from None
         except KeyError as error:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from recsys_moe.schema import DataError, Schema
+from data_prep.rows import Examples, Prepared
+from data_prep.write.writer import write
+from recsys_moe.artifact.model_folder import load_artifact
+from recsys_moe.files import sha256_file
+from recsys_moe.schema import RESERVED, SPLITS, DataError, Schema, Task
 
 
 def test_json_round_trip_is_exact(prepared: Path) -> None:
@@ -50,3 +57,63 @@ def test_a_schema_that_does_not_fit_is_refused_in_one_line(
 def test_damaged_json_is_refused(text: str, message: str) -> None:
     with pytest.raises(DataError, match=rf"^schema\.json: {message}"):
         Schema.from_json(text)
+
+
+def named(text: str, *names: str) -> str:
+    """schema.json with its tasks, binary and regression, called so."""
+    raw = json.loads(text)
+    tasks = [{**task, "name": name} for task, name in zip(raw["tasks"], names, strict=True)]
+    return json.dumps({**raw, "tasks": tasks})
+
+
+@pytest.mark.parametrize("names", [*((name, "y") for name in RESERVED), ("y", "y_calibrated")])
+def test_a_task_with_the_name_of_another_output_column_is_refused(
+    prepared: Path, names: tuple[str, str]
+) -> None:
+    text = (prepared / "schema.json").read_text()
+    with pytest.raises(DataError, match=r"^schema\.json: no task must be named "):
+        Schema.from_json(named(text, *names))
+    with pytest.raises(DataError, match=r"^schema\.json: task names must differ, got 'y' twice"):
+        Schema.from_json(named(text, "y", "y"))
+    # a regression has no calibrated column
+    assert Schema.from_json(named(text, "y_calibrated", "y")).tasks[1].name == "y"
+    with pytest.raises(DataError, match="got 'mass'"):
+        Schema.from_json(json.dumps({**json.loads(named(text, "mass", "y")), "weight": "mass"}))
+
+
+def test_an_artifact_whose_task_has_the_name_of_a_column_is_refused(
+    run: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(run / "model", tmp_path / "model")
+    schema, manifest = folder / "schema.json", folder / "manifest.json"
+    schema.write_text(named(schema.read_text(), "rank", "rating"))
+    content = json.loads(manifest.read_text())
+    content["files"]["schema.json"] = sha256_file(schema)
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"schema\.json: no task must be named .*got 'rank'"):
+        load_artifact(folder)
+
+
+def test_a_source_whose_task_has_the_name_of_a_column_is_refused(tmp_path: Path) -> None:
+    rows = Examples(
+        user=np.zeros(3, int),
+        item=np.arange(3),
+        labels={"rank": np.ones(3, np.float32)},
+        timestamp=np.zeros(3, int),
+    )
+    prepared = Prepared(
+        name="x",
+        protocol="paper",
+        vocabulary="all",
+        tasks=(Task(name="rank", kind="binary", column="rank"),),
+        splits={split: rows.take(np.array([n])) for n, split in enumerate(SPLITS)},
+        users=pa.table({"user": [1]}),
+        items=pa.table({"item": [1, 2, 3]}),
+        seeds={},
+        sources=(),
+        command="",
+        report={},
+    )
+    with pytest.raises(DataError, match="no task must be named .*got 'rank'"):
+        write(prepared, tmp_path / "out")
+    assert not list(tmp_path.iterdir())

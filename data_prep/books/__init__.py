@@ -20,6 +20,7 @@ from data_prep.books import features as book_features
 from data_prep.books import isbn
 from data_prep.options import at_least, one_of
 from data_prep.read import quoted_lines
+from data_prep.read.bad_rows import OPTION, BadRows
 from data_prep.read.ratings import rating_labels, rating_tasks
 from data_prep.read.raw_files import RawFiles
 from data_prep.rows import UNKNOWN_TIME, Raw
@@ -48,10 +49,15 @@ def prepare(
     passes: int = 1,
     rows: Literal["all", "explicit"] = "all",
     repair_isbn: bool = False,
+    fractions: str | None = None,
+    skip_bad_rows: bool = False,
     seed: int = 0,
     force: bool = False,
 ) -> Schema:
-    """Read the ratings (books and users too where their files are there), filter, split 70/15/15.
+    """Read the ratings (books and users too where their files are there), filter, split.
+
+    `fractions`: TRAIN,VAL,TEST, as in "0.8,0.1,0.1"; without it 70/15/15. `skip_bad_rows`
+    leaves ratings off the scale out; lines without their fields always are.
 
     `strict`: keep users and books with more than min_user / min_item records, else with at least
     as many. `rows`: which records count for that; implicit ones stay in the data either way.
@@ -62,10 +68,10 @@ def prepare(
         at_least(f"--{option}", value, 0)
     one_of("--order", order, ("user-item", "item-user"))
     one_of("--rows", rows, ("all", "explicit"))
-    at_least("--seed", seed, 0)
+    protocols.check_options("paper", seed, fractions)
     writer.check_target(Path(out), force)
     files = RawFiles(Path(source))
-    records = _without_repeats(_read(files, repair_isbn))
+    records = _without_repeats(_read(files, repair_isbn, BadRows(skip_bad_rows)))
     least = {"user": min_user + strict, "item": min_item + strict}
     records = _filter(
         records, least, order.split("-"), passes=passes, explicit_only=rows == "explicit"
@@ -77,36 +83,41 @@ def prepare(
         command=(
             f"prepare books --min-user {min_user} --min-item {min_item} "
             f"--{'strict' if strict else 'no-strict'} --order {order} --passes {passes} "
-            f"--rows {rows}{' --repair-isbn' if repair_isbn else ''} --seed {seed}"
+            f"--rows {rows}{' --repair-isbn' if repair_isbn else ''}"
+            f"{'' if fractions is None else f' --fractions {fractions}'}"
+            f"{f' {OPTION}' if skip_bad_rows else ''} --seed {seed}"
         ),
-        holdout=splits.BOOKS,
+        holdout=splits.Holdout.of(fractions, splits.BOOKS),
     )
     return writer.write(prepared, Path(out), force=force)
 
 
-def _read(files: RawFiles, repair_isbn: bool) -> Raw:
+def _read(files: RawFiles, repair_isbn: bool, bad: BadRows) -> Raw:
     """One row per record that is whole; a rating of 0 marks an implicit one."""
     name = files.find(*RATINGS_FILES) or RATINGS_FILES[0]
     label = files.label(name)
     lines = quoted_lines.read(files, name, _COLUMNS)
-    table = lines.table
-    whole = [pc.match_substring_regex(table[key], r"^\d{1,18}$") for key in ("user", "rating")]
-    named = pc.not_equal(pc.utf8_trim_whitespace(table["item"]), "")
+    whole = [
+        pc.match_substring_regex(lines.table[key], r"^\d{1,18}$") for key in ("user", "rating")
+    ]
+    named = pc.not_equal(pc.utf8_trim_whitespace(lines.table["item"]), "")
     lines = quoted_lines.keep(lines, pc.and_(pc.and_(*whole), named), label)
     rating = lines.table["rating"].cast("int64").to_numpy()
-    if (rating > HIGHEST).any():
-        row = int(np.argmax(rating > HIGHEST))
-        raise DataError(
-            f"{label}, line {lines.table['line'][row]}: the rating must be in 0..{HIGHEST}, "
-            f"got {rating[row]}"
-        )
-    book, repaired = lines.table["item"].combine_chunks(), 0
+    line, high = lines.table["line"], rating > HIGHEST
+    bad.check(
+        high,
+        lambda row: (
+            f"{label}, line {line[row]}: the rating must be in 0..{HIGHEST}, got {rating[row]}"
+        ),
+    )
+    table, rating = lines.table.filter(~high), rating[~high]
+    book, repaired = table["item"].combine_chunks(), 0
     if repair_isbn:
         book, repaired = isbn.repair(book)
     rating = np.where(rating > 0, rating, np.nan)
     return Raw(
         name="books",
-        user=lines.table["user"].cast("int64").combine_chunks(),
+        user=table["user"].cast("int64").combine_chunks(),
         item=book,
         labels=rating_labels(rating),
         timestamp=np.full(len(rating), UNKNOWN_TIME, dtype=np.int64),
@@ -116,6 +127,7 @@ def _read(files: RawFiles, repair_isbn: bool) -> Raw:
             "records_read": len(rating),
             "broken_lines": lines.broken,
             "repaired_isbns": repaired,
+            **bad.report(len(rating)),
         },
     )
 

@@ -8,10 +8,12 @@ from pathlib import Path
 from data_prep.movielens import files as movielens_files
 from data_prep.options import one_of
 from data_prep.read import download
+from data_prep.read.bad_rows import OPTION, BadRows
 from data_prep.read.ratings import rating_labels, rating_tasks
 from data_prep.read.raw_files import RawFiles
 from data_prep.rows import Raw
-from data_prep.split import protocols
+from data_prep.split import protocols, splits
+from data_prep.split.negatives import Negatives
 from data_prep.write import writer
 from recsys_moe.schema import DataError, Schema
 
@@ -68,6 +70,8 @@ def prepare(
     out: Path,
     *,
     protocol: str = "paper",
+    fractions: str | None = None,
+    skip_bad_rows: bool = False,
     seed: int = 0,
     force: bool = False,
     checksum: str | None = None,
@@ -77,19 +81,27 @@ def prepare(
 
     `source`: a folder, a zip or a URL; None downloads from the publisher. `checksum` (hex SHA-256
     or MD5) replaces the pinned one for a download. `partial` accepts fewer ratings than
-    were published. Tasks: `watch` (1 for rated, 0 for drawn) and
-    `rating` (missing for drawn). Raises DataError for unusable data, ConfigError for options.
+    were published. `fractions`: TRAIN,VAL,TEST, as in "0.8,0.1,0.1". `skip_bad_rows` leaves lines
+    out that cannot be used, counts them and lists the first few. Tasks: `watch` (1 for rated, 0
+    for drawn) and `rating` (missing for drawn). Raises DataError for unusable data, ConfigError for
+    options.
     """
     one_of("--variant", variant, VARIANTS)
-    protocols.check_options(protocol, seed)
+    protocols.check_options(protocol, seed, fractions)
     writer.check_target(Path(out), force)
-    place = _local(variant, source, checksum)
+    bad = BadRows(skip_bad_rows)
+    files = RawFiles(_local(variant, source, checksum), VARIANTS[variant].folder)
     prepared = protocols.prepare_rows(
-        _raw(variant, RawFiles(place, VARIANTS[variant].folder), partial),
+        _raw(variant, files, partial, bad),
         protocol=protocol,
         seed=seed,
-        command=f"prepare movielens --variant {variant} --protocol {protocol} --seed {seed}",
-        negative_task="watch",
+        command=(
+            f"prepare movielens --variant {variant} --protocol {protocol}"
+            f"{'' if fractions is None else f' --fractions {fractions}'}"
+            f"{f' {OPTION}' if skip_bad_rows else ''} --seed {seed}"
+        ),
+        holdout=splits.Holdout.of(fractions, splits.MOVIELENS),
+        to_draw=Negatives(task="watch"),
     )
     return writer.write(prepared, Path(out), force=force)
 
@@ -102,20 +114,20 @@ def _local(variant: str, source: str | Path | None, checksum: str | None) -> Pat
     return Path(url)
 
 
-def _raw(variant: str, files: RawFiles, partial: bool) -> Raw:
+def _raw(variant: str, files: RawFiles, partial: bool, bad: BadRows) -> Raw:
     release = VARIANTS[variant]
     ratings_file, movies_file = release.files
     label = files.label(ratings_file)
-    ratings = movielens_files.ratings(files, ratings_file, release.low, _HIGHEST)
+    ratings = movielens_files.ratings(files, ratings_file, release.low, _HIGHEST, bad)
     if len(ratings) == 0:
         raise DataError(f"{label}: has no ratings; fetch it again")
-    if release.ratings and len(ratings) != release.ratings and not partial:
+    if release.ratings not in (0, len(ratings) + bad.count) and not partial:
         raise DataError(
             f"{label}: the published file has {release.ratings} ratings, got {len(ratings)}; "
             "fetch it again, or pass --partial for a subset"
         )
-    movies = movielens_files.movies(files, movies_file)
-    users = movielens_files.by_id(files, release.users) if release.users else None
+    movies = movielens_files.movies(files, movies_file, bad)
+    users = movielens_files.by_id(files, release.users, bad) if release.users else None
     return Raw(
         name=f"movielens-{variant}",
         user=ratings["user"].combine_chunks(),
@@ -127,4 +139,5 @@ def _raw(variant: str, files: RawFiles, partial: bool) -> Raw:
         users=users,
         items=movies,
         sources=files.sources,
+        report=bad.report(len(ratings)),
     )

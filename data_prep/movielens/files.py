@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 
 from data_prep import ids
 from data_prep.read import delimited
+from data_prep.read.bad_rows import BadRows
 from data_prep.read.delimited import Layout
 from data_prep.read.raw_files import RawFiles
-from recsys_moe.schema import DataError
 
 _INT, _FLOAT, _TEXT = pa.int64(), pa.float32(), pa.string()
 _RATINGS = {"user": _INT, "item": _INT, "rating": _FLOAT, "timestamp": _INT}
@@ -38,50 +38,64 @@ _LAYOUTS = {
 """100k has the files u.*, 1m and 10m *.dat (10m no users), all others *.csv."""
 
 
-def by_id(files: RawFiles, name: str, layout: Layout | None = None) -> pa.Table:
-    """A file with one row per id, which is its first column."""
-    label = files.label(name)
-    table = _our_names(delimited.read(files.read(name), layout or _LAYOUTS[name], label))
-    ids.refuse_repeated(table, table.column_names[0], label)
-    return table
+def by_id(files: RawFiles, name: str, bad: BadRows, layout: Layout | None = None) -> pa.Table:
+    """A file with one row per id, which is its first column; without `bad` rows."""
+    label, layout = files.label(name), layout or _LAYOUTS[name]
+    table, data = delimited.read_lines(files.read(name), layout, label, bad)
+    table = _our_names(table)
+    key = table.column_names[0]
+    again = ids.repeats(ids.encode(table[key])[0])
+
+    def more_than_one(row: int) -> str:
+        line = delimited.line_of_row(data, layout, row, label)
+        return (
+            f"{label}, line {line}: {key} {table[key][row].as_py()!r} has more than one row; "
+            "leave one row per id"
+        )
+
+    bad.check(again, more_than_one)
+    return table.filter(~again) if again.any() else table
 
 
 def _our_names(table: pa.Table) -> pa.Table:
     return table.rename_columns([_CSV_NAMES.get(name, name) for name in table.column_names])
 
 
-def ratings(files: RawFiles, name: str, low: float, high: float) -> pa.Table:
-    """user, item, rating, timestamp.
+def ratings(files: RawFiles, name: str, low: float, high: float, bad: BadRows) -> pa.Table:
+    """user, item, rating, timestamp, without `bad` rows.
 
-    Raises DataError naming the line of a rating off the scale or given twice.
-    The scale has whole stars from 1, or half stars from 0.5: `low` is its step too.
+    Those have a rating off the scale or given before; DataError names the line. The scale has whole
+    stars from 1, or half stars from 0.5: `low` is its step too.
     """
-    data, label, layout = files.read(name), files.label(name), _LAYOUTS[name]
-    table = _our_names(delimited.read(data, layout, label))
+    label, layout = files.label(name), _LAYOUTS[name]
+    table, data = delimited.read_lines(files.read(name), layout, label, bad)
+    table = _our_names(table)
     rating = table["rating"].to_numpy()
-    valid = (rating >= low) & (rating <= high) & (rating / low == np.floor(rating / low))
-    if not valid.all():
-        row = int(np.argmin(valid))
-        line = delimited.line_of_row(data, layout, row, label)
-        raise DataError(
-            f"{label}, line {line}: rating must be one of {low:g}, {2 * low:g}, ..., {high:g}, "
-            f"got {rating[row]:g}"
-        )
-    (user_code, _), (item_code, items) = ids.encode(table["user"]), ids.encode(table["item"])
-    again = ids.first_repeat(user_code * len(items) + item_code)
-    if again is not None:
-        line = delimited.line_of_row(data, layout, again, label)
-        user, item = table["user"][again], table["item"][again]
-        raise DataError(
-            f"{label}, line {line}: user {user} has rated item {item} before; "
+
+    def place(row: int) -> str:
+        return f"{label}, line {delimited.line_of_row(data, layout, row, label)}"
+
+    scale = f"{low:g}, {2 * low:g}, ..., {high:g}"
+    wrong = ~((rating >= low) & (rating <= high) & (rating / low == np.floor(rating / low)))
+    bad.check(
+        wrong, lambda row: f"{place(row)}: rating must be one of {scale}, got {rating[row]:g}"
+    )
+    (user, _), (item, items) = ids.encode(table["user"]), ids.encode(table["item"])
+    pairs = np.where(wrong, -1 - np.arange(len(rating)), user * len(items) + item)
+    again = ids.repeats(pairs)
+    bad.check(
+        again,
+        lambda row: (
+            f"{place(row)}: user {table['user'][row]} has rated item {table['item'][row]} before; "
             "leave one line per pair"
-        )
-    return table
+        ),
+    )
+    return table.filter(~(wrong | again)) if bad.count else table
 
 
-def movies(files: RawFiles, name: str) -> pa.Table:
+def movies(files: RawFiles, name: str, bad: BadRows) -> pa.Table:
     """item, title, year, genres; the year from the end of a title like "Toy Story (1995)"."""
-    table = _movies_100k(files, name) if name == "u.item" else by_id(files, name)
+    table = _movies_100k(files, name, bad) if name == "u.item" else by_id(files, name, bad)
     title, genres = table["title"], table["genres"]
     year = pc.struct_field(pc.extract_regex(title, r"\((?P<year>\d{4})\)\s*$"), "year")
     known = pc.if_else(pc.is_in(genres, pa.array(["", _NO_GENRE])), None, genres)
@@ -89,12 +103,13 @@ def movies(files: RawFiles, name: str) -> pa.Table:
     return pa.table({**columns, "genres": known})
 
 
-def _movies_100k(files: RawFiles, name: str) -> pa.Table:
+def _movies_100k(files: RawFiles, name: str, bad: BadRows) -> pa.Table:
     """u.item, whose last columns are one flag per line of u.genre."""
-    genres = by_id(files, "u.genre").sort_by("number")["genre"].to_pylist()
+    genres = by_id(files, "u.genre", bad).sort_by("number")["genre"].to_pylist()
     texts = dict.fromkeys(("title", "released", "video", "url"), _TEXT)
     flags = {f"flag {genre}": _INT for genre in genres}
-    table = by_id(files, name, Layout(separator="|", columns={"item": _INT, **texts, **flags}))
+    layout = Layout(separator="|", columns={"item": _INT, **texts, **flags})
+    table = by_id(files, name, bad, layout)
     columns = [
         pc.if_else(pc.equal(table[flag], 1), genre, None)
         for flag, genre in zip(flags, genres, strict=True)

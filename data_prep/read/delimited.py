@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from data_prep.options import did_you_mean
+from data_prep.read.bad_rows import BadRows
 from recsys_moe.schema import DataError
 
 _ONE_BYTE = "\x1f"
@@ -40,22 +41,45 @@ def read(data: bytes, layout: Layout, label: str) -> pa.Table:
     Text is UTF-8, or else Latin-1. Raises DataError naming the first line that has another number
     of fields or a field of another type.
     """
+    return read_lines(data, layout, label, BadRows())[0]
+
+
+def read_lines(data: bytes, layout: Layout, label: str, bad: BadRows) -> tuple[pa.Table, bytes]:
+    """As read(), and the data for line_of_row(): lines that are skipped are empty there."""
     data = _one_byte_delimiter(utf8(data), layout)
     if layout.header:
         check_columns(label, layout.columns, header(data, layout.delimiter))
     try:
-        return pa_csv.read_csv(pa.BufferReader(data), **_options(layout))
+        return pa_csv.read_csv(pa.BufferReader(data), **_options(layout)), data
     except pa.ArrowInvalid as error:
-        raise _first_wrong_line(data, layout, label, error) from None
+        if not data.strip():
+            raise DataError(f"{label}: the file is empty; fetch it again") from None
+        data = _without_wrong_lines(data, layout, label, bad)
+        if not data.strip():
+            raise DataError(f"{label}: {bad.count} lines are bad, {bad.listed[0]}") from None
+        if not bad.skip:
+            raise DataError(f"{label}: {str(error).splitlines()[0]}") from None
+    return read_lines(data, layout, label, BadRows())
 
 
-def batches(stream: pa.NativeFile, layout: Layout, block: int) -> Iterator[pa.RecordBatch]:
+def batches(
+    stream: pa.NativeFile, layout: Layout, block: int, label: str, bad: BadRows
+) -> Iterator[pa.RecordBatch]:
     """The columns of a file with a header in UTF-8, in pieces of about `block` bytes.
 
     Stricter than read(): bytes that are no UTF-8 are an error. Raises ArrowInvalid, in which a row
     is counted and not placed.
     """
-    yield from pa_csv.open_csv(stream, **_options(layout, block_size=block, use_threads=False))
+    options = _options(layout, block_size=block, use_threads=False)
+
+    def skipped(row: pa_csv.InvalidRow) -> str:
+        rule = _width_rule(row.expected_columns, layout, row.actual_columns)
+        bad.add(f"{label}, row {row.number - 1}: {rule}")
+        return "skip"
+
+    if bad.skip:
+        options["parse_options"].invalid_row_handler = skipped
+    yield from pa_csv.open_csv(stream, **options)
 
 
 def header(data: bytes, delimiter: str) -> list[str]:
@@ -124,24 +148,38 @@ def _options(layout: Layout, **reading: Any) -> dict[str, Any]:
     }
 
 
-def _first_wrong_line(data: bytes, layout: Layout, label: str, error: Exception) -> DataError:
-    if not data.strip():
-        return DataError(f"{label}: the file is empty; fetch it again")
-    width = None if layout.header else len(layout.columns)
+def _without_wrong_lines(data: bytes, layout: Layout, label: str, bad: BadRows) -> bytes:
+    """The lines of a record that is no row made empty. Raises DataError unless they are skipped."""
+    names = header(data, layout.delimiter) if layout.header else list(layout.columns)
+    kinds = [layout.columns.get(name, pa.string()) for name in names]
+    lines = list(io.StringIO(data.decode("utf-8-sig"), newline=""))  # those that csv counts
+    end = int(layout.header)
     for line, fields in _records(data, layout, label):
-        width = width or len(fields)
-        if len(fields) != width:
-            return DataError(
-                f"{label}, line {line}: must have {width} fields separated by "
-                f"{layout.separator!r}, got {len(fields)}"
-            )
-        for (name, kind), field in zip(layout.columns.items(), fields, strict=False):
-            if not _fits(field, kind):
-                wanted = "a number" if pa.types.is_floating(kind) else "an integer"
-                return DataError(
-                    f"{label}, line {line}: {name} must be {wanted}, got {shown(field)}"
-                )
-    return DataError(f"{label}: {str(error).splitlines()[0]}")
+        rule = _broken_rule(fields, names, kinds, layout)
+        if rule is not None:
+            if not bad.skip:
+                raise bad.error(f"{label}, line {line}: {rule}")
+            bad.add(f"{label}, line {line}: {rule}")
+            lines[end:line] = ["\n"] * (line - end)
+        end = line
+    return "".join(lines).encode()
+
+
+def _broken_rule(
+    fields: list[str], names: list[str], kinds: list[pa.DataType], layout: Layout
+) -> str | None:
+    """What the fields of a record break, if anything."""
+    if len(fields) != len(names):
+        return _width_rule(len(names), layout, len(fields))
+    for name, kind, field in zip(names, kinds, fields, strict=True):
+        if not _fits(field, kind):
+            wanted = "a number" if pa.types.is_floating(kind) else "an integer"
+            return f"{name} must be {wanted}, got {shown(field)}"
+    return None
+
+
+def _width_rule(width: int, layout: Layout, got: int) -> str:
+    return f"must have {width} fields separated by {layout.separator!r}, got {got}"
 
 
 def _records(data: bytes, layout: Layout, label: str) -> Iterator[tuple[int, list[str]]]:

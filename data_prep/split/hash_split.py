@@ -14,7 +14,7 @@ import numpy as np
 from data_prep.ids import Ints, sorted_distinct
 from data_prep.rows import Examples, joined, unlabelled
 from data_prep.split import negatives, randomness
-from data_prep.split.negatives import HashedDraws
+from data_prep.split.negatives import HashedDraws, Negatives
 from data_prep.split.randomness import Hashes
 from data_prep.split.splits import TEST, TRAIN, VAL, Holdout, Splits
 
@@ -35,11 +35,14 @@ class Placed(NamedTuple):
 
 
 def place(
-    rows: Examples, hashes: IdHashes, *, negative_task: str | None, holdout: Holdout, seed: int
+    rows: Examples, hashes: IdHashes, *, to_draw: Negatives | None, holdout: Holdout, seed: int
 ) -> Placed:
-    """All rows of some users (in the order of the files), their negatives, split and order."""
-    if negative_task is not None:
-        rows = joined([rows, _negatives(rows, hashes, negative_task, seed)])
+    """All rows of some users (in the order of the files), their negatives, split and order.
+
+    Negatives by popularity need the rows of all users.
+    """
+    if to_draw is not None:
+        rows = joined([rows, _negatives(rows, hashes, to_draw, seed)])
     pair = (hashes.user[rows.user], hashes.item[rows.item])
     key = randomness.mix(randomness.key(seed, "order"), *pair)
     order = np.argsort(key, kind="stable")
@@ -47,26 +50,21 @@ def place(
     return Placed(rows.take(order), split, key[order])
 
 
-def missing_negatives(rows: Examples, num_placed: int, task: str | None) -> int:
-    """How many were wanted for `rows` but not there, as users had touched too much."""
-    wanted = 0 if task is None else int((rows.labels[task] != 0).sum())
-    return wanted - (num_placed - len(rows))
-
-
 def _split(hashed: Hashes, holdout: Holdout) -> Splits:
     """`test` of all rows, then `val` of the rest, as ranges of the hash."""
     held_out = holdout.test + (1 - holdout.test) * holdout.val
     split = np.full(len(hashed), TRAIN, dtype=np.int8)
-    split[hashed < np.uint64(held_out * 2**64)] = VAL
-    split[hashed < np.uint64(holdout.test * 2**64)] = TEST
+    split[hashed < np.uint64(int(held_out * 2**64))] = VAL
+    split[hashed < np.uint64(int(holdout.test * 2**64))] = TEST
     return split
 
 
-def _negatives(rows: Examples, hashes: IdHashes, task: str, seed: int) -> Examples:
+def _negatives(rows: Examples, hashes: IdHashes, to_draw: Negatives, seed: int) -> Examples:
     users = sorted_distinct(rows.user)
     user, num_items = np.searchsorted(users, rows.user), len(hashes.item)
-    wanted = np.bincount(user[rows.labels[task] != 0], minlength=len(users))
     taken = sorted_distinct(user * num_items + rows.item)
-    draws = HashedDraws(randomness.mix(randomness.key(seed, "negatives"), hashes.user[users]))
+    each = HashedDraws(randomness.mix(randomness.key(seed, "negatives"), hashes.user[users]))
+    draws = to_draw.draws(each, np.bincount(rows.item, minlength=num_items))
+    wanted = to_draw.wanted(rows, user, len(users))
     keys: Ints = negatives.draw(wanted, taken, num_items, draws)
-    return unlabelled(users[keys // num_items], keys % num_items, rows, task)
+    return unlabelled(users[keys // num_items], keys % num_items, rows, to_draw.task)

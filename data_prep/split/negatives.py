@@ -1,4 +1,4 @@
-"""Items a user has not interacted with, drawn uniformly without replacement.
+"""Items a user has not interacted with, drawn without replacement: uniformly or by popularity.
 
 The rule of the paper's MovieLens data: min(n_u, num_items - n_u) negatives for a user with n_u
 positives. A pair is handled as one number, its key: user * num_items + item.
@@ -6,16 +6,49 @@ positives. A pair is handled as one number, its key: user * num_items + item.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.ids import Ints, sorted_distinct
+from data_prep.rows import Examples
 from data_prep.split.randomness import Hashes, mix
 
 GRID_CELLS = 4_000_000
 """Most (user, item) cells weighed at once for heavy users: bounds the memory at 32 MB."""
+MOST_ROUNDS = 64
+"""By popularity: then the few users who own most of the popular items are left to the grid."""
+Distribution = Literal["uniform", "popularity"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Negatives:
+    """What to draw."""
+
+    task: str
+    """The binary task whose label 1 is a positive and whose negatives get label 0."""
+    ratio: float = 1.0
+    """Negatives for each positive, > 0; rounded up for each user."""
+    distribution: Distribution = "uniform"
+    """`popularity`: an item as likely as it has rows."""
+
+    def wanted(self, rows: Examples, user: Ints, num_users: int) -> Ints:
+        """How many for each user, given the index `user` of each row."""
+        positives = np.bincount(user[rows.labels[self.task] == 1], minlength=num_users)
+        return np.ceil(self.ratio * positives - 1e-9).astype(np.int64)  # 30 * 0.1 is more than 3
+
+    def draws(self, base: OneStream | HashedDraws, rows_of_item: Ints) -> Draws:
+        """`base`, or made to follow the number of rows that each item has, at least one."""
+        return base if self.distribution == "uniform" else ByPopularity(base, rows_of_item)
+
+
+def missing(negatives: Negatives, parts: Iterable[Examples], drawn: int) -> int:
+    """How many more than `drawn` were wanted for `parts`: users had touched too much."""
+    sizes = ((part, int(part.user.max(initial=0)) + 1) for part in parts)
+    return int(sum(negatives.wanted(part, part.user, size).sum() for part, size in sizes)) - drawn
 
 
 class OneStream:
@@ -53,14 +86,32 @@ class HashedDraws:
         return np.asarray((mix(self._keys[users][:, None], items) >> np.uint64(11)) * 2.0**-53)
 
 
-Draws = OneStream | HashedDraws
+class ByPopularity:
+    """Items in proportion to how many rows each has."""
+
+    def __init__(self, base: OneStream | HashedDraws, rows_of_item: Ints) -> None:
+        self._base, self._rows = base, rows_of_item
+        self._ends = np.cumsum(rows_of_item)
+
+    def items(self, left: Ints, num_items: int) -> Ints:
+        """The item of a uniform row."""
+        return np.searchsorted(self._ends, self._base.items(left, int(self._ends[-1])), "right")
+
+    def weights(self, users: Ints, num_items: int) -> NDArray[np.float64]:
+        """Exponential with the rows as rates: the least ones are drawn in proportion to the rows,
+        one after the other (Efraimidis and Spirakis 2006)."""
+        return np.asarray(-np.log1p(-self._base.weights(users, num_items)) / self._rows)
+
+
+Draws = OneStream | HashedDraws | ByPopularity
 
 
 def draw(wanted: Ints, taken: Ints, num_items: int, draws: Draws) -> Ints:
     """Keys of new pairs: for user u, min(wanted[u], free items of u) of them, in no set order.
 
-    `taken`: sorted distinct keys that must not be drawn. Every set of free items of the right
-    size is equally likely for each user.
+    `taken`: sorted distinct keys that must not be drawn. Items of a user come one after the other
+    from what is left, uniformly or by popularity: uniformly, every set of free items of the right
+    size is equally likely.
     """
     if num_items == 0:
         return np.empty(0, dtype=np.int64)
@@ -69,18 +120,20 @@ def draw(wanted: Ints, taken: Ints, num_items: int, draws: Draws) -> Ints:
     # Rejection is fast only while a third of the items stay free; the grid is then no larger
     # than one and a half times the pairs of these users.
     heavy = 3 * (used + need) > 2 * num_items
-    parts = [_by_rejection(np.where(heavy, 0, need), taken, num_items, draws)]
-    parts += _by_grid(
-        np.flatnonzero(heavy & (need > 0)), need, taken, num_items=num_items, draws=draws
-    )
-    return np.concatenate(parts)
+    drawn = _by_rejection(np.where(heavy, 0, need), taken, num_items, draws)
+    left = need - np.bincount(drawn // num_items, minlength=len(need))
+    more = _by_grid(left, taken, drawn, num_items=num_items, draws=draws)
+    return np.concatenate([drawn, *more])
 
 
 def _by_rejection(need: Ints, taken: Ints, num_items: int, draws: Draws) -> Ints:
-    """The first need[u] distinct free items of a uniform sequence, drawn in rounds."""
+    """The first need[u] distinct free items of a sequence, drawn in rounds.
+
+    By popularity there can be fewer: what is wanted may be rare.
+    """
     left = need.copy()
     drawn: list[Ints] = []
-    while left.any():
+    while left.any() and not (isinstance(draws, ByPopularity) and len(drawn) == MOST_ROUNDS):
         users = np.repeat(np.arange(len(left)), left)
         keys = sorted_distinct(users * num_items + draws.items(left, num_items))
         for known in (taken, *drawn):
@@ -91,19 +144,20 @@ def _by_rejection(need: Ints, taken: Ints, num_items: int, draws: Draws) -> Ints
 
 
 def _by_grid(
-    users: Ints, need: Ints, taken: Ints, *, num_items: int, draws: Draws
+    need: Ints, taken: Ints, drawn: Ints, *, num_items: int, draws: Draws
 ) -> Iterator[Ints]:
     """The need[u] items of least random weight among the free ones, for blocks of users."""
+    users = np.flatnonzero(need)
     place = np.full(len(need), -1)
     place[users] = np.arange(len(users))
-    taken = taken[place[taken // num_items] >= 0]
+    taken = np.sort(np.concatenate([k[place[k // num_items] >= 0] for k in (taken, drawn)]))
     row = place[taken // num_items]
     block = max(1, GRID_CELLS // num_items)
     for start in range(0, len(users), block):
         some = users[start : start + block]
         weight = draws.weights(some, num_items)
         here = slice(*np.searchsorted(row, [start, start + block]))
-        weight[row[here] - start, taken[here] % num_items] = 2.0  # after every free item
+        weight[row[here] - start, taken[here] % num_items] = np.inf  # after every free item
         order = np.argsort(weight, axis=1)
         chosen = np.arange(num_items) < need[some][:, None]
         yield (some[:, None] * num_items + order)[chosen]

@@ -5,10 +5,11 @@
 
 `time`        one cut in time for everybody; `leave-last`: each user's last two rows held out.
 `given`       the split that the files came in.
-Under these three the vocabulary is the training rows' only, and negatives are drawn per split:
-for a user with n rows in the split, n items (or as many as there are) that the user has not
-touched in any split, among the items seen up to and including that split. Test draws first, then
-val, then train, so that no pair is drawn twice and the evaluation gets its full share.
+Under these three the vocabulary is the training rows' only, and the negatives of a split are drawn
+from what was known at its end: for a user with n positives in the split, n items (or as many as
+there are) that the user has not touched so far, among the items seen so far. So a negative may be
+a positive, or drawn again, in a later split, as often for each item: avoiding later positives in
+training would tell a model which they are.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from data_prep.ids import Ints, sorted_distinct
 from data_prep.options import at_least, one_of
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared, Raw, joined, unlabelled
 from data_prep.split import hash_split, negatives, randomness, splits
-from data_prep.split.hash_split import IdHashes, missing_negatives
-from data_prep.split.negatives import OneStream
+from data_prep.split.hash_split import IdHashes
+from data_prep.split.negatives import Negatives, OneStream
 from data_prep.split.randomness import stream
-from recsys_moe.schema import SPLITS, DataError, Task
+from recsys_moe.schema import SPLITS, ConfigError, DataError, Task
 
 log = logging.getLogger("recsys_moe.prepare")
 PROTOCOLS = ("paper", "hash", "time", "leave-last")
@@ -41,41 +42,42 @@ def prepare_rows(
     protocol: str,
     seed: int,
     command: str,
-    negative_task: str | None = None,
+    to_draw: Negatives | None = None,
     holdout: splits.Holdout = splits.MOVIELENS,
     given: splits.Splits | None = None,
     repeats: bool = False,
 ) -> Prepared:
     """Apply `protocol` (or the split `given`) to `raw`.
 
-    `negative_task`: the binary task whose negatives are drawn per user; None draws none.
+    `to_draw`: the negatives that are drawn for every user; None draws none.
     Raises DataError when a protocol needs timestamps that are not there.
     """
     user, user_ids = ids.encode(raw.user)
     item, item_ids = ids.encode(raw.item)
-    rows = Examples(user=user, item=item, labels=raw.labels, timestamp=raw.timestamp)
+    rows = Examples(
+        user=user, item=item, labels=raw.labels, timestamp=raw.timestamp, weight=raw.weight
+    )
     log.info("%d rows of %d users and %d items", len(rows), len(user_ids), len(item_ids))
-    sizes = (len(user_ids), len(item_ids))
+    sizes, drawn_for = (len(user_ids), len(item_ids)), {"all": rows}
     if given is None and protocol == "hash":
         hashes = IdHashes(randomness.of_ids(user_ids), randomness.of_ids(item_ids))
-        placed = hash_split.place(
-            rows, hashes, negative_task=negative_task, holdout=holdout, seed=seed
-        )
+        placed = hash_split.place(rows, hashes, to_draw=to_draw, holdout=holdout, seed=seed)
         parts = _parts(placed.rows, placed.split)
     elif given is None and protocol == "paper":
-        some = _with_random_negatives(rows, sizes, negative_task, seed) if negative_task else rows
+        some = _with_random_negatives(rows, sizes, to_draw, seed) if to_draw else rows
         classes = _classes(some, raw.tasks)
         split = splits.stratified(classes, holdout, stream(seed, "split"))
         parts = _shuffled(_parts(some, split), seed)
     else:
-        parts = _parts(rows, _ordered_split(raw, rows, protocol) if given is None else given)
-        if negative_task:
-            parts = _with_negatives(parts, sizes, negative_task, seed)
+        split = _ordered_split(raw, rows, protocol, holdout) if given is None else given
+        drawn_for = parts = _parts(rows, split)
+        if to_draw:
+            parts = _with_negatives(parts, sizes, to_draw, seed)
         parts = _shuffled(parts, seed)
     report = dict(raw.report)
-    if negative_task:
-        placed_rows = sum(map(len, parts.values()))
-        report["missing_negatives"] = missing_negatives(rows, placed_rows, negative_task)
+    if to_draw:
+        drawn = sum(map(len, parts.values())) - len(rows)
+        report["missing_negatives"] = negatives.missing(to_draw, drawn_for.values(), drawn)
     prepared = Prepared(
         name=raw.name,
         protocol=protocol if given is None else "given",
@@ -88,24 +90,34 @@ def prepare_rows(
         sources=raw.sources,
         command=command,
         report=report,
+        weighted=raw.weight is not None,
         repeats=repeats,
     )
     return prepared if prepared.protocol in ALL_KNOWN else _train_vocabulary(prepared)
 
 
-def check_options(protocol: str, seed: int) -> None:
-    """Raises ConfigError for a name that is no protocol or a number that is no seed."""
+def check_options(protocol: str, seed: int, fractions: str | None = None) -> None:
+    """Raises ConfigError for what is no protocol or no seed, or shares that it cannot have."""
     one_of("--protocol", protocol, PROTOCOLS)
     at_least("--seed", seed, 0)
+    if fractions is not None and protocol == "leave-last":
+        raise ConfigError("--fractions: --protocol leave-last holds out two rows of each user")
+    splits.Holdout.of(fractions, splits.MOVIELENS)
 
 
 def _with_random_negatives(
-    rows: Examples, sizes: tuple[int, int], task: str, seed: int
+    rows: Examples, sizes: tuple[int, int], to_draw: Negatives, seed: int
 ) -> Examples:
-    taken = sorted_distinct(rows.user * sizes[1] + rows.item)
-    wanted = _positives_per_user(rows, task, sizes[0])
-    keys = negatives.draw(wanted, taken, sizes[1], OneStream(stream(seed, "negatives")))
-    return joined([rows, _unlabelled(keys, sizes[1], rows, task)])
+    num_users, num_items = sizes
+    keys = negatives.draw(
+        to_draw.wanted(rows, rows.user, num_users),
+        sorted_distinct(rows.user * num_items + rows.item),
+        num_items,
+        to_draw.draws(
+            OneStream(stream(seed, "negatives")), np.bincount(rows.item, minlength=num_items)
+        ),
+    )
+    return joined([rows, _unlabelled(keys, num_items, rows, to_draw.task)])
 
 
 def _classes(rows: Examples, tasks: tuple[Task, ...]) -> Ints:
@@ -116,7 +128,9 @@ def _classes(rows: Examples, tasks: tuple[Task, ...]) -> Ints:
     return np.nan_to_num(rows.labels[binary], nan=2).astype(np.int64)
 
 
-def _ordered_split(raw: Raw, rows: Examples, protocol: str) -> splits.Splits:
+def _ordered_split(
+    raw: Raw, rows: Examples, protocol: str, holdout: splits.Holdout
+) -> splits.Splits:
     unknown = int((raw.timestamp == UNKNOWN_TIME).sum())
     if unknown:
         raise DataError(
@@ -124,7 +138,7 @@ def _ordered_split(raw: Raw, rows: Examples, protocol: str) -> splits.Splits:
             f"rows of {raw.file} have no timestamp; use --protocol paper"
         )
     if protocol == "time":
-        return splits.by_time(rows.timestamp)
+        return splits.by_time(rows.timestamp, holdout)
     return splits.leave_last(rows.user, rows.item, rows.timestamp)
 
 
@@ -133,25 +147,24 @@ def _parts(rows: Examples, split: splits.Splits) -> dict[str, Examples]:
 
 
 def _with_negatives(
-    parts: dict[str, Examples], sizes: tuple[int, int], task: str, seed: int
+    parts: dict[str, Examples], sizes: tuple[int, int], to_draw: Negatives, seed: int
 ) -> dict[str, Examples]:
     """Every split with its negatives."""
     num_users, num_items = sizes
-    taken = [part.user * num_items + part.item for part in parts.values()]
-    drawn: dict[str, Ints] = {}
-    for code, name in reversed(list(enumerate(SPLITS))):
-        seen = sorted_distinct(np.concatenate([parts[known].item for known in SPLITS[: code + 1]]))
-        drawn[name] = _draw_among(
+    found = {}
+    for code, (name, part) in enumerate(parts.items()):
+        so_far = joined([parts[known] for known in SPLITS[: code + 1]])
+        seen = sorted_distinct(so_far.item)
+        each = OneStream(stream(seed, f"negatives {name}"))
+        keys = _draw_among(
             seen,
             num_items,
-            wanted=_positives_per_user(parts[name], task, num_users),
-            taken=sorted_distinct(np.concatenate([*taken, *drawn.values()])),
-            draws=OneStream(stream(seed, f"negatives {name}")),
+            wanted=to_draw.wanted(part, part.user, num_users),
+            taken=sorted_distinct(so_far.user * num_items + so_far.item),
+            draws=to_draw.draws(each, np.bincount(so_far.item, minlength=num_items)[seen]),
         )
-    return {
-        name: joined([part, _unlabelled(drawn[name], num_items, part, task)])
-        for name, part in parts.items()
-    }
+        found[name] = joined([part, _unlabelled(keys, num_items, part, to_draw.task)])
+    return found
 
 
 def _draw_among(
@@ -164,10 +177,6 @@ def _draw_among(
     known = inside // num_items * len(items) + place[inside % num_items]
     keys = negatives.draw(wanted, known, len(items), draws)
     return keys // max(1, len(items)) * num_items + items[keys % max(1, len(items))]
-
-
-def _positives_per_user(rows: Examples, task: str, num_users: int) -> Ints:
-    return np.bincount(rows.user[rows.labels[task] != 0], minlength=num_users)
 
 
 def _unlabelled(keys: Ints, num_items: int, like: Examples, task: str) -> Examples:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.ids import Ints
+from recsys_moe.schema import ConfigError
 
 TRAIN, VAL, TEST = 0, 1, 2
 Splits = NDArray[np.int8]
@@ -18,8 +20,24 @@ Splits = NDArray[np.int8]
 class Holdout:
     """Two steps: `test` of all rows, then `val` of the rows that are left."""
 
-    test: float
-    val: float
+    test: float | Fraction
+    val: float | Fraction
+
+    @classmethod
+    def of(cls, fractions: str | None, default: Holdout) -> Holdout:
+        """From "TRAIN,VAL,TEST", as in "0.8,0.1,0.1"; None is the default. Raises ConfigError."""
+        if fractions is None:
+            return default
+        try:
+            train, val, test = map(Fraction, fractions.split(","))  # exact, where floats are not
+        except (ValueError, ZeroDivisionError):
+            train = val = test = Fraction(0)
+        if min(train, val, test) <= 0 or train + val + test != 1:
+            raise ConfigError(
+                "--fractions must be three numbers above 0 that add up to 1, of train, val and "
+                f"test, as in 0.8,0.1,0.1, got {fractions!r}"
+            )
+        return cls(test=test, val=val / (1 - test))
 
 
 MOVIELENS = Holdout(test=0.1, val=0.125)
@@ -59,13 +77,14 @@ def allocate(counts: Ints, total: int) -> Ints:
     return share
 
 
-def by_time(timestamp: Ints) -> Splits:
-    """The oldest 78.75% train, the newest 10% test; equal timestamps stay in one split.
+def by_time(timestamp: Ints, holdout: Holdout = MOVIELENS) -> Splits:
+    """The oldest rows (78.75%) train, the newest (10%) test; equal times stay in one split.
 
     The cuts are the timestamps at those two ranks; rows at a cut belong to the later split.
     """
     ordered = np.sort(timestamp)
-    first_val, first_test = (ordered[math.floor(share * len(ordered))] for share in (0.7875, 0.9))
+    shares = ((1 - holdout.test) * (1 - holdout.val), 1 - holdout.test)
+    first_val, first_test = (ordered[math.floor(share * len(ordered))] for share in shares)
     after = (timestamp >= first_val).astype(np.int8)
     split: Splits = after + (timestamp >= first_test)
     return split

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from data_prep.options import at_least, one_of
 from data_prep.split import protocols
+from data_prep.split.negatives import Distribution
 from data_prep.table import engines, memory, stream
 from data_prep.table.spec import Duplicates, Request, parse_tasks
 from data_prep.write import writer
-from recsys_moe.schema import SPLITS, ConfigError, Schema
+from data_prep.write.parts import WEIGHT
+from recsys_moe.schema import SPLITS, ConfigError, DataError, Schema, check_names
+
+MOST_RATIO = 10_000
+NAMES = {field.name for field in fields(Request)}
 
 
 def prepare(
@@ -25,9 +31,14 @@ def prepare(
     val: Path | None = None,
     test: Path | None = None,
     timestamp: str | None = None,
+    weight: str | None = None,
     items: Path | None = None,
     negatives: Literal["none", "per-user"] = "none",
+    negative_ratio: float = 1.0,
+    negative_distribution: Distribution = "uniform",
+    fractions: str | None = None,
     duplicates: Duplicates = "error",
+    skip_bad_rows: bool = False,
     protocol: str = "paper",
     seed: int = 0,
     force: bool = False,
@@ -37,28 +48,24 @@ def prepare(
 ) -> Schema:
     """Prepare `input` (a file or a folder of files), or `train`, `val` and `test` as they are.
 
-    `tasks`: NAME:KIND=COLUMN, as in "watch:binary=clicked"; an empty cell is a missing label.
+    `tasks`: NAME:KIND=COLUMN, as in "watch:binary=clicked"; an empty cell is a missing label. The
+    first binary task may have no column where negatives are drawn: every row is a positive.
+    `weight`: a column of numbers >= 0, how much a row counts in training; an empty cell counts 1.
     `items`: a file with more about the items, by the same item column. `negatives` per-user draws
-    unlabelled items for the first binary task. `duplicates`: what to do when a (user, item) pair
-    has several rows. `engine`: `memory` holds everything, `stream` and `dask` hold pieces
-    for which `max_memory_mb` is enough and write the same bytes (protocol `hash` only); `scheduler`
-    is Dask's. Raises DataError for unusable data, ConfigError for options.
+    `negative_ratio` items that the user has not touched for each positive of the first binary
+    task (rounded up for each user; with a weight of 1), uniformly or by their popularity.
+    `fractions`: TRAIN,VAL,TEST, as in "0.8,0.1,0.1". `duplicates`: what to do when a
+    (user, item) pair has several rows. `skip_bad_rows` leaves rows with a wrong cell out, counts
+    them and lists the first few. `engine`: `memory` holds everything, `stream` and `dask`
+    hold pieces for which `max_memory_mb` is enough and write the same bytes (protocol `hash` only);
+    `scheduler` is Dask's. Raises DataError for unusable data, ConfigError for options.
     """
-    request = Request(
-        user=user,
-        item=item,
-        tasks=parse_tasks(tasks),
-        timestamp=timestamp,
-        items=items,
-        negatives=negatives,
-        duplicates=duplicates,
-        protocol=protocol,
-        seed=seed,
-    )
+    asked = {name: value for name, value in locals().items() if name in NAMES}
+    request = Request(**{**asked, "tasks": parse_tasks(tasks)})
     places = _places(input, train, val, test)
     _check_request(request, presplit=input is None)
     at_least("--max-memory-mb", max_memory_mb, 1)
-    _check_engine(engine, protocol, presplit=input is None)
+    _check_engine(engine, request, presplit=input is None)
     writer.check_target(Path(out), force)
     if engine == "memory":
         prepared = memory.prepare_rows(places, request, presplit=input is None)
@@ -85,26 +92,63 @@ def _places(
 
 
 def _check_request(request: Request, presplit: bool) -> None:
+    try:
+        check_names([t for t, _ in request.tasks], WEIGHT if request.weight else None, "--task: ")
+    except DataError as error:
+        raise ConfigError(str(error)) from None
     one_of("--negatives", request.negatives, ("none", "per-user"))
     one_of("--duplicates", request.duplicates, ("error", "first", "last", "keep"))
-    if request.negatives == "per-user" and request.negative_task is None:
-        raise ConfigError("--negatives per-user needs a binary task; add --task NAME:binary=COLUMN")
+    one_of("--negative-distribution", request.negative_distribution, get_args(Distribution))
+    if not 0 < request.negative_ratio <= MOST_RATIO:
+        raise ConfigError(
+            f"--negative-ratio must be above 0 and at most {MOST_RATIO}, "
+            f"got {request.negative_ratio:g}"
+        )
+    _check_negatives(request)
     protocol = request.protocol
-    protocols.check_options(protocol, request.seed)
+    if request.fractions is not None and presplit:
+        raise ConfigError("--fractions splits --input; --train, --val, --test are split")
+    protocols.check_options(protocol, request.seed, request.fractions)
     if protocol != "paper" and presplit:
         raise ConfigError(f"--protocol {protocol} splits --input; --train, --val, --test are split")
     if protocol not in protocols.ALL_KNOWN and request.timestamp is None:
         raise ConfigError(f"--protocol {protocol} needs --timestamp COLUMN")
 
 
-def _check_engine(engine: str, protocol: str, presplit: bool) -> None:
+def _check_negatives(request: Request) -> None:
+    drawn = request.to_draw
+    if drawn is None:
+        if request.negatives != "none":
+            raise ConfigError(
+                "--negatives per-user needs a binary task; add --task NAME:binary=COLUMN"
+            )
+        if (request.negative_ratio, request.negative_distribution) != (1, "uniform"):
+            raise ConfigError(
+                "--negative-ratio and --negative-distribution say which negatives are drawn; add "
+                "--negatives per-user"
+            )
+    for task, column in request.tasks:
+        if column is None and (drawn is None or drawn.task != task.name):
+            raise ConfigError(
+                f"--task {task.name}:{task.kind} has no column, so every row is a positive: "
+                + ("add --negatives per-user, or" if drawn is None else "only the first may;")
+                + f" name the column, as in {task.name}:{task.kind}=COLUMN"
+            )
+
+
+def _check_engine(engine: str, request: Request, presplit: bool) -> None:
     one_of("--engine", engine, ("memory", *engines.ENGINES))
     if engine == "memory":
         return
     if presplit:
         raise ConfigError(f"--engine {engine} splits --input; --train, --val, --test need memory")
-    if protocol != "hash":
+    if request.protocol != "hash":
         raise ConfigError(
-            f"--engine {engine} must have --protocol hash, got {protocol}, which needs all rows "
-            "at once; pass --protocol hash, or --engine memory"
+            f"--engine {engine} must have --protocol hash, got {request.protocol}, which needs all "
+            "rows at once; pass --protocol hash, or --engine memory"
+        )
+    if request.negative_distribution == "popularity":
+        raise ConfigError(
+            f"--engine {engine} draws --negative-distribution uniform, got popularity, which needs "
+            "all rows at once; pass --engine memory"
         )

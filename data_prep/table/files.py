@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_prep.read import delimited
+from data_prep.read.bad_rows import OPTION, BadRows
 from data_prep.read.delimited import Layout
 from recsys_moe.files import PARQUET, TEXT, separator, sha256_file, table_suffix
 from recsys_moe.schema import DataError, Source
@@ -53,12 +54,12 @@ class TableFile:
         return f"{self.label}, line {line}"
 
 
-def read(path: Path, columns: list[str] | None) -> list[TableFile]:
-    """The file, or the files of the folder by name, with `columns` (None: all).
+def read(path: Path, columns: list[str] | None, bad: BadRows) -> list[TableFile]:
+    """The file, or the files of the folder by name, with `columns` (None: all) and no `bad` lines.
 
     Raises DataError naming the file (and line) that is missing, damaged or without a column.
     """
-    return [_read_file(file, columns) for file in files_at(path)]
+    return [_read_file(file, columns, bad) for file in files_at(path)]
 
 
 def files_at(path: Path) -> list[Path]:
@@ -89,13 +90,13 @@ def sources(*places: Path | None) -> tuple[Source, ...]:
     )
 
 
-def _read_file(path: Path, columns: list[str] | None) -> TableFile:
+def _read_file(path: Path, columns: list[str] | None, bad: BadRows) -> TableFile:
     if is_parquet(path):
         with parquet(path, columns or []) as file:
             return TableFile(label=str(path), columns=file.read(columns=columns))
     text = delimited.utf8(_text(path))
     layout = text_layout(text, path, columns)
-    table = delimited.read(text, layout, str(path))
+    table, text = delimited.read_lines(text, layout, str(path), bad)
     return TableFile(label=str(path), columns=table, text=text, layout=layout)
 
 
@@ -161,11 +162,11 @@ def _pieces(path: Path) -> Iterator[Piece]:
         yield Piece(path=path, group=group, first=end - rows, most_rows=rows)
 
 
-def read_piece(piece: Piece, columns: list[str]) -> Iterator[TableFile]:
+def read_piece(piece: Piece, columns: list[str], bad: BadRows) -> Iterator[TableFile]:
     """The rows of a piece, some at a time; a row is named by its number in the file."""
     first = piece.first
     for batch in (
-        _parquet_rows(piece, columns) if piece.group is not None else _text_rows(piece, columns)
+        _text_rows(piece, columns, bad) if piece.group is None else _parquet_rows(piece, columns)
     ):
         table = pa.Table.from_batches([batch])
         yield TableFile(label=str(piece.path), columns=table, first=first)
@@ -177,7 +178,7 @@ def _parquet_rows(piece: Piece, columns: list[str]) -> Iterator[pa.RecordBatch]:
         yield from file.iter_batches(ROWS, row_groups=[piece.group], columns=columns)
 
 
-def _text_rows(piece: Piece, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _text_rows(piece: Piece, columns: list[str], bad: BadRows) -> Iterator[pa.RecordBatch]:
     path = piece.path
     packing = "gzip" if path.name.endswith(".gz") else None
     try:
@@ -186,9 +187,10 @@ def _text_rows(piece: Piece, columns: list[str]) -> Iterator[pa.RecordBatch]:
         layout = text_layout(head, path, columns)
         delimited.check_columns(str(path), columns, delimited.header(head, layout.separator))
         with pa.input_stream(str(path), compression=packing) as stream:
-            yield from delimited.batches(stream, layout, TEXT_BLOCK)
+            yield from delimited.batches(stream, layout, TEXT_BLOCK, str(path), bad)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(
-            f"{path}: cannot be read in pieces ({reason}); --engine memory tells the line"
+            f"{path}: cannot be read in pieces ({reason}); --engine memory tells the line, "
+            f"{OPTION} leaves out lines with too few or too many fields"
         ) from None

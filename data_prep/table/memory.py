@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from data_prep import ids
 from data_prep.ids import Ints
+from data_prep.read.bad_rows import BadRows
 from data_prep.rows import Prepared, Raw
 from data_prep.split import protocols
 from data_prep.table import columns as table_columns
@@ -24,39 +26,55 @@ def prepare_rows(places: list[Path], request: Request, *, presplit: bool) -> Pre
 
     Raises DataError for a file or a cell that cannot be used.
     """
-    parts = [table_files.read(place, request.columns) for place in places]
-    sizes = [sum(len(file.columns) for file in part) for part in parts]
-    files = [file for part in parts for file in part]
-    raw, kept = _distinct(_raw(files, places, request), files, request)
+    bad = BadRows(request.skip_bad_rows)
+    parts = [_pieces(place, request, bad) for place in places]
+    sizes = [sum(len(piece.place) for piece in part) for part in parts]
+    pieces = [piece for part in parts for piece in part]
+    raw, kept = _distinct(_raw(pieces, places, request, bad), pieces, request)
     return protocols.prepare_rows(
         raw,
         protocol=request.protocol,
         seed=request.seed,
         command=request.command,
-        negative_task=request.negative_task,
+        to_draw=request.to_draw,
+        holdout=request.holdout,
         given=np.repeat(np.arange(len(parts), dtype=np.int8), sizes)[kept] if presplit else None,
         repeats=request.duplicates == "keep",
     )
 
 
-def _raw(files: list[TableFile], places: list[Path], request: Request) -> Raw:
-    rows = pa.concat_tables([table_columns.rows(file, request) for file in files])
+class Piece(NamedTuple):
+    """The usable rows of a file, and where in it they are."""
+
+    file: TableFile
+    rows: pa.Table
+    place: Ints
+
+
+def _pieces(place: Path, request: Request, bad: BadRows) -> list[Piece]:
+    files = table_files.read(place, request.columns, bad)
+    return [Piece(file, *table_columns.rows(file, request, bad)) for file in files]
+
+
+def _raw(pieces: list[Piece], places: list[Path], request: Request, bad: BadRows) -> Raw:
+    rows = pa.concat_tables([piece.rows for piece in pieces])
+    report = bad.report(len(rows))
     if len(rows) == 0:
-        raise DataError(f"{files[0].label}: has no rows")
+        raise DataError(f"{pieces[0].file.label}: has no rows")
     return Raw(
         name="table",
         user=ids.integers_if_canonical(rows["user"]),
         item=ids.integers_if_canonical(rows["item"]),
-        labels=table_columns.labels_of(rows),
-        timestamp=rows["timestamp"].to_numpy(),
+        **table_columns.values_of(rows),
         tasks=tuple(task for task, _ in request.tasks),
-        file=files[0].label if len(files) == 1 else "the files",
+        file=pieces[0].file.label if len(pieces) == 1 else "the files",
+        report=report,
         items=item_features(request.items, request.item),
         sources=table_files.sources(*places, request.items),
     )
 
 
-def _distinct(raw: Raw, files: list[TableFile], request: Request) -> tuple[Raw, Ints]:
+def _distinct(raw: Raw, pieces: list[Piece], request: Request) -> tuple[Raw, Ints]:
     """`raw` with one row per pair, or as it is with `keep`; and which rows these are."""
     (user, _), (item, item_ids) = ids.encode(raw.user), ids.encode(raw.item)
     pairs = user * len(item_ids) + item
@@ -64,7 +82,7 @@ def _distinct(raw: Raw, files: list[TableFile], request: Request) -> tuple[Raw, 
     def repeated(row: int) -> str:
         more = len(pairs) - len(ids.sorted_distinct(pairs))
         return (
-            f"{_place(files, row)}: user {raw.user[row].as_py()!r} and item "
+            f"{_place(pieces, row)}: user {raw.user[row].as_py()!r} and item "
             f"{raw.item[row].as_py()!r} have a row before; {more} such rows"
         )
 
@@ -74,9 +92,9 @@ def _distinct(raw: Raw, files: list[TableFile], request: Request) -> tuple[Raw, 
     return raw.take(rows, dropped_repeats=len(pairs) - len(rows)), rows
 
 
-def _place(files: list[TableFile], row: int) -> str:
-    for file in files:
-        if row < len(file.columns):
-            return file.place(row)
-        row -= len(file.columns)
+def _place(pieces: list[Piece], row: int) -> str:
+    for piece in pieces:
+        if row < len(piece.place):
+            return piece.file.place(int(piece.place[row]))
+        row -= len(piece.place)
     raise IndexError(row)

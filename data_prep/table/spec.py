@@ -14,10 +14,12 @@ import numpy as np
 from data_prep import ids
 from data_prep.ids import Ints
 from data_prep.options import one_of
+from data_prep.read.bad_rows import OPTION
+from data_prep.split.negatives import Distribution, Negatives
+from data_prep.split.splits import MOVIELENS, Holdout
 from recsys_moe.schema import ConfigError, DataError, Task, TaskKind
 
 Duplicates = Literal["error", "first", "last", "keep"]
-_RESERVED = ("user_index", "item_index", "timestamp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,15 +27,20 @@ class Request:
     """What is asked for, whatever the engine."""
 
     user: str
-    """Column in the files, as `item` and `timestamp`."""
+    """Column in the files, as `item`, `timestamp` and `weight`."""
     item: str
-    tasks: tuple[tuple[Task, str], ...]
-    """With the columns of their labels."""
+    tasks: tuple[tuple[Task, str | None], ...]
+    """With the columns of their labels; None: every row is a positive."""
     timestamp: str | None
+    weight: str | None
     items: Path | None
     """The file with more about the items."""
     negatives: Literal["none", "per-user"]
+    negative_ratio: float
+    negative_distribution: Distribution
+    fractions: str | None
     duplicates: Duplicates
+    skip_bad_rows: bool
     protocol: str
     seed: int
 
@@ -41,23 +48,45 @@ class Request:
     def columns(self) -> list[str]:
         """What to read from every file."""
         named = [self.user, self.item, *(column for _, column in self.tasks)]
-        return list(dict.fromkeys(named + ([self.timestamp] if self.timestamp else [])))
+        more = [self.timestamp, self.weight]
+        return list(dict.fromkeys(column for column in named + more if column is not None))
 
     @property
-    def negative_task(self) -> str | None:
-        """The first binary task, where negatives are drawn for it."""
-        binary = (task.name for task, _ in self.tasks if task.kind == "binary")
-        return next(binary, None) if self.negatives == "per-user" else None
+    def to_draw(self) -> Negatives | None:
+        """The negatives of the first binary task; None draws none."""
+        binary = next((task.name for task, _ in self.tasks if task.kind == "binary"), None)
+        if binary is None or self.negatives == "none":
+            return None
+        return Negatives(
+            task=binary, ratio=self.negative_ratio, distribution=self.negative_distribution
+        )
+
+    @property
+    def holdout(self) -> Holdout:
+        """Shares of the splits. Raises ConfigError."""
+        return Holdout.of(self.fractions, MOVIELENS)
 
     @property
     def command(self) -> str:
         """The command without places, so that equal input gives equal bytes."""
         words = ["prepare", "table", "--user", self.user, "--item", self.item]
         for task, column in self.tasks:
-            words += ["--task", f"{task.name}:{task.kind}={column}"]
+            told = "" if column is None else f"={column}"
+            words += ["--task", f"{task.name}:{task.kind}{told}"]
         if self.timestamp is not None:
             words += ["--timestamp", self.timestamp]
-        words += ["--negatives", self.negatives, "--duplicates", self.duplicates]
+        if self.weight is not None:
+            words += ["--weight", self.weight]
+        words += ["--negatives", self.negatives]
+        if self.negative_ratio != 1:
+            words += ["--negative-ratio", f"{self.negative_ratio:g}"]
+        if self.negative_distribution != "uniform":
+            words += ["--negative-distribution", self.negative_distribution]
+        if self.fractions is not None:
+            words += ["--fractions", self.fractions]
+        words += ["--duplicates", self.duplicates]
+        if self.skip_bad_rows:
+            words.append(OPTION)
         return shlex.join([*words, "--protocol", self.protocol, "--seed", str(self.seed)])
 
     def distinct(self, pairs: Ints, repeated: Callable[[int], str]) -> Ints:
@@ -74,26 +103,21 @@ class Request:
         return rows
 
 
-def parse_tasks(specs: Sequence[str]) -> tuple[tuple[Task, str], ...]:
+def parse_tasks(specs: Sequence[str]) -> tuple[tuple[Task, str | None], ...]:
     """Tasks and the columns of their labels; every task weighs the same."""
     if not specs:
         raise ConfigError("--task must be given at least once, as in --task watch:binary=clicked")
-    tasks = tuple(_task(spec, 1 / len(specs)) for spec in specs)
-    names = [task.name for task, _ in tasks]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"--task names must differ, got {name!r} twice")
-    return tasks
+    return tuple(_task(spec, 1 / len(specs)) for spec in specs)
 
 
-def _task(spec: str, weight: float) -> tuple[Task, str]:
-    match = re.fullmatch(r"([A-Za-z][A-Za-z0-9_]*):([a-z]+)=(.+)", spec)
+def _task(spec: str, weight: float) -> tuple[Task, str | None]:
+    match = re.fullmatch(r"([A-Za-z][A-Za-z0-9_]*):([a-z]+)(?:=(.+))?", spec)
     if match is None:
         raise ConfigError(
             f"--task must be NAME:KIND=COLUMN, as in watch:binary=clicked, got {spec!r}"
         )
     name, kind, column = match.groups()
     one_of(f"--task {name}: KIND", kind, get_args(TaskKind))
-    if name in _RESERVED:
-        raise ConfigError(f"--task must not be named {', '.join(_RESERVED)}, got {name!r}")
+    if kind != "binary" and column is None:
+        raise ConfigError(f"--task {spec} needs the column of its labels, as in {spec}=COLUMN")
     return Task(name=name, kind=cast(TaskKind, kind), column=name, weight=weight), column

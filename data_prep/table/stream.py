@@ -51,7 +51,7 @@ def prepare(
     )
     features = item_features(request.items, request.item)
     try:
-        seen = _seen(job, place, pieces, mapper)
+        seen, report = _seen(job, place, pieces, mapper)
         done = list(mapper(partial(table_tasks.place_bin, job), range(job.bins)))
         prepared = Prepared(
             name="table",
@@ -64,7 +64,8 @@ def prepare(
             seeds={"negatives": request.seed, "split": request.seed},
             sources=table_files.sources(place, request.items),
             command=request.command,
-            report=_report(request, done),
+            report=report | _report(request, done),
+            weighted=request.weight is not None,
         )
         blocks = {name: table_tasks.blocks(job, name) for name in SPLITS}
         return writer.write_blocks(prepared, blocks, out, timed=seen.timed, force=force)
@@ -84,19 +85,22 @@ def _bins(most_rows: int, max_memory_mb: int) -> int:
     return max(1, bins)
 
 
-def _seen(job: Job, place: Path, pieces: list[table_files.Piece], mapper: Mapper) -> Seen:
-    """Pass 1: users and items in the order of their indices, rows, and whether any has a time."""
+def _seen(
+    job: Job, place: Path, pieces: list[table_files.Piece], mapper: Mapper
+) -> tuple[Seen, Counts]:
+    """Pass 1, with users and items in the order of their indices; and what to report of it."""
     tasks = list(enumerate(pieces))
     seen = table_tasks.merge(mapper(partial(table_tasks.set_aside, job), tasks))
+    report = seen.bad.report(seen.rows)
     if seen.rows == 0:
         raise DataError(f"{table_files.files_at(place)[0]}: has no rows")
     users = table_tasks.save_ids(job, "users", seen.users)
     items = table_tasks.save_ids(job, "items", seen.items)
     log.info("%d rows of %d users and %d items", seen.rows, len(users), len(items))
-    return seen._replace(users=users, items=items)
+    return seen._replace(users=users, items=items), report
 
 
 def _report(request: Request, done: list[Counts]) -> Counts:
     names = [] if request.duplicates == "keep" else ["dropped_repeats"]
-    names += ["missing_negatives"] if request.negative_task else []
+    names += ["missing_negatives"] if request.to_draw else []
     return {name: sum(counts.get(name, 0) for counts in done) for name in names}

@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 from pyarrow import feather
 
 from data_prep import ids
+from data_prep.read.bad_rows import BadRows
 from data_prep.rows import UNKNOWN_TIME, Examples
-from data_prep.split import hash_split, randomness, splits
+from data_prep.split import hash_split, negatives, randomness
 from data_prep.split.hash_split import IdHashes, Placed
 from data_prep.table import columns as table_columns
 from data_prep.table import files as table_files
-from data_prep.table.columns import LABEL
 from data_prep.table.files import Piece, TableFile
 from data_prep.table.spec import Request
 from data_prep.table.spill import read_bin, write_bins
@@ -41,41 +41,45 @@ class Job:
 
 
 class Seen(NamedTuple):
-    """Of one piece: distinct ids as text, rows, and whether any has a time."""
+    """Of one piece: distinct ids as text, rows, whether any has a time, and what was left out."""
 
     users: pa.Array
     items: pa.Array
     rows: int
     timed: bool
+    bad: BadRows
 
 
 def set_aside(job: Job, numbered: tuple[int, Piece]) -> Seen:
     """Pass 1 for one piece."""
     number, piece = numbered
-    return merge(
-        _set_aside(job, file, job.folder / "by-user" / f"{number:06d}-{part:06d}.arrow")
-        for part, file in enumerate(table_files.read_piece(piece, job.request.columns))
+    bad = BadRows(job.request.skip_bad_rows)
+    seen = merge(
+        _set_aside(job, file, job.folder / "by-user" / f"{number:06d}-{part:06d}.arrow", bad)
+        for part, file in enumerate(table_files.read_piece(piece, job.request.columns, bad))
     )
+    return seen._replace(bad=bad)
 
 
-def _set_aside(job: Job, file: TableFile, path: Path) -> Seen:
-    rows = table_columns.rows(file, job.request)
+def _set_aside(job: Job, file: TableFile, path: Path, bad: BadRows) -> Seen:
+    rows, _ = table_columns.rows(file, job.request, bad)
     coded = rows["user"].combine_chunks().dictionary_encode()
     hashes = randomness.of_ids(coded.dictionary)[coded.indices.to_numpy()]
     write_bins(rows, (hashes % np.uint64(job.bins)).astype(np.int64), path, job.bins)
     timed = bool((rows["timestamp"].to_numpy() != UNKNOWN_TIME).any())
-    return Seen(coded.dictionary, pc.unique(rows["item"]), len(rows), timed)
+    return Seen(coded.dictionary, pc.unique(rows["item"]), len(rows), timed, BadRows())
 
 
 def merge(parts: Iterable[Seen]) -> Seen:
     """Of several pieces together."""
-    whole = Seen(pa.array([], pa.string()), pa.array([], pa.string()), 0, False)
+    whole = Seen(pa.array([], pa.string()), pa.array([], pa.string()), 0, False, BadRows())
     for one in parts:
         whole = Seen(
             pc.unique(pa.concat_arrays([whole.users, one.users])),
             pc.unique(pa.concat_arrays([whole.items, one.items])),
             whole.rows + one.rows,
             whole.timed or one.timed,
+            whole.bad.joined(one.bad),
         )
     return whole
 
@@ -102,8 +106,7 @@ def place_bin(job: Job, number: int) -> Counts:
     rows = Examples(
         user=_index(table["user"], users["id"]),
         item=_index(table["item"], items["id"]),
-        labels=table_columns.labels_of(table),
-        timestamp=table["timestamp"].to_numpy(),
+        **table_columns.values_of(table),
     )
 
     def repeated(row: int) -> str:
@@ -114,14 +117,17 @@ def place_bin(job: Job, number: int) -> Counts:
     placed = hash_split.place(
         kept,
         IdHashes(users["hash"].to_numpy(), items["hash"].to_numpy()),
-        negative_task=job.request.negative_task,
-        holdout=splits.MOVIELENS,
+        to_draw=job.request.to_draw,
+        holdout=job.request.holdout,
         seed=job.request.seed,
     )
     for code, split in enumerate(SPLITS):
         _keep_placed(job, placed, code, job.folder / split / f"{number:06d}.arrow")
-    missing = hash_split.missing_negatives(kept, len(placed.rows), job.request.negative_task)
-    return {"dropped_repeats": len(rows) - len(kept), "missing_negatives": missing}
+    counts = {"dropped_repeats": len(rows) - len(kept)}
+    if job.request.to_draw is not None:
+        drawn = len(placed.rows) - len(kept)
+        counts["missing_negatives"] = negatives.missing(job.request.to_draw, [kept], drawn)
+    return counts
 
 
 def _index(text: pa.ChunkedArray, known: pa.ChunkedArray) -> ids.Ints:
@@ -130,11 +136,10 @@ def _index(text: pa.ChunkedArray, known: pa.ChunkedArray) -> ids.Ints:
 
 def _keep_placed(job: Job, placed: Placed, split: int, path: Path) -> None:
     chosen = np.flatnonzero(placed.split == split)
-    part, key = placed.rows.take(chosen), placed.key[chosen]
-    labels = {LABEL + name: label for name, label in part.labels.items()}
-    columns = {"user": part.user, "item": part.item, **labels, "timestamp": part.timestamp}
+    key = placed.key[chosen]
+    rows = table_columns.table_of(placed.rows.take(chosen)).append_column("key", pa.array(key))
     ranges = ((key >> np.uint64(32)) * np.uint64(job.bins)) >> np.uint64(32)
-    write_bins(pa.table({**columns, "key": key}), ranges.astype(np.int64), path, job.bins)
+    write_bins(rows, ranges.astype(np.int64), path, job.bins)
 
 
 def blocks(job: Job, split: str) -> Iterator[Examples]:
@@ -145,6 +150,5 @@ def blocks(job: Job, split: str) -> Iterator[Examples]:
             yield Examples(
                 user=table["user"].to_numpy(),
                 item=table["item"].to_numpy(),
-                labels=table_columns.labels_of(table),
-                timestamp=table["timestamp"].to_numpy(),
+                **table_columns.values_of(table),
             )

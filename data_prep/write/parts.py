@@ -15,6 +15,7 @@ from recsys_moe.schema import Task
 
 ROWS_PER_PART = 1 << 23
 ROWS_PER_GROUP = 1 << 20
+WEIGHT = "weight"
 FORMAT = {"compression": "zstd", "version": "2.6"}
 
 
@@ -54,6 +55,8 @@ def split_table(part: Examples, tasks: tuple[Task, ...], timed: bool) -> pa.Tabl
     if timed:
         unknown = part.timestamp == UNKNOWN_TIME
         columns["timestamp"] = pa.array(part.timestamp, type=pa.int64(), mask=unknown)
+    if part.weight is not None:
+        columns[WEIGHT] = pa.array(part.weight)
     return pa.table(columns)
 
 

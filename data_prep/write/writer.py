@@ -11,9 +11,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
-from data_prep.write.parts import split_table, write_parts, write_table
+from data_prep.write.parts import WEIGHT, split_table, write_parts, write_table
 from recsys_moe.files import replacing_folder
-from recsys_moe.schema import SCHEMA_FILE, SPLITS, ConfigError, DataError, Feature, Schema, Task
+from recsys_moe.schema import (
+    SCHEMA_FILE,
+    SPLITS,
+    ConfigError,
+    DataError,
+    Feature,
+    Schema,
+    Task,
+    check_names,
+)
 
 log = logging.getLogger("recsys_moe.prepare")
 
@@ -63,6 +72,7 @@ def write_blocks(
     timestamp. `prepared.splits` is not read, and pairs are not checked for repeats.
     """
     check_target(out, force)
+    check_names(prepared.tasks, WEIGHT if prepared.weighted else None, "")
     try:
         with replacing_folder(out.resolve()) as folder:
             counts = {
@@ -73,8 +83,25 @@ def write_blocks(
             _write_ids(prepared, schema, folder)
     except OSError as error:
         raise ConfigError(f"--out {out} cannot be written: {error.strerror or error}") from None
+    for warning in _one_class(schema):
+        log.warning("%s", warning)
     log.info("wrote %s: %s", out, ", ".join(f"{n} {name}" for name, n in schema.rows.items()))
     return schema
+
+
+def _one_class(schema: Schema) -> Iterator[str]:
+    """What a binary task cannot be learned from, or measured on."""
+    for split, tasks in schema.labels.items():
+        for name, counts in tasks.items():
+            ones, labelled = counts.get("positive"), counts["labelled"]
+            if ones in (0, labelled):
+                harm = "it learns nothing" if split == "train" else "there is no AUC"
+                if ones and split == "train":
+                    harm += "; --negatives per-user draws the others"
+                yield (
+                    f"warning: {split}: task {name} has {ones:,.0f} positive of {labelled:,.0f} "
+                    f"labels, one class: {harm}"
+                )
 
 
 class _Counts:
@@ -159,23 +186,25 @@ def _check_labels(labels: NDArray[np.float32], task: Task, split: str) -> None:
 
 
 def _check_pairs(prepared: Prepared) -> None:
-    """Raises DataError for a pair that is there twice, within a part or across.
+    """Raises DataError for a pair that is there twice in a split, or in two of a random split.
 
-    Ids without an index of their own share one and cannot tell.
+    A split that follows time may have a negative that a later one has again, as either. Ids
+    without an index of their own share one and cannot tell.
     """
     num_users, num_items = len(prepared.users), len(prepared.items)
     keys = [
         (part.user * num_items + part.item)[(part.user < num_users) & (part.item < num_items)]
         for part in prepared.splits.values()
     ]
-    ordered = np.sort(np.concatenate(keys))
-    again = np.flatnonzero(ordered[1:] == ordered[:-1])
-    if len(again):
-        user, item = divmod(int(ordered[again[0]]), num_items)
-        raise DataError(
-            f"{len(again)} (user, item) pairs have more than one row, first user_index {user} "
-            f"with item_index {item}; leave one row per pair"
-        )
+    for together in [np.concatenate(keys)] if prepared.vocabulary == "all" else keys:
+        ordered = np.sort(together)
+        again = np.flatnonzero(ordered[1:] == ordered[:-1])
+        if len(again):
+            user, item = divmod(int(ordered[again[0]]), num_items)
+            raise DataError(
+                f"{len(again)} (user, item) pairs have more than one row, first user_index {user} "
+                f"with item_index {item}; leave one row per pair"
+            )
 
 
 def _schema(prepared: Prepared, counts: dict[str, _Counts]) -> Schema:
@@ -191,6 +220,7 @@ def _schema(prepared: Prepared, counts: dict[str, _Counts]) -> Schema:
             split: {task.name: of_split.of(task) for task in prepared.tasks}
             for split, of_split in counts.items()
         },
+        weight=WEIGHT if prepared.weighted else None,
         seeds=prepared.seeds,
         sources=prepared.sources,
         command=prepared.command,

@@ -139,6 +139,6 @@ def add_rows(
     model.reseed(config.trainer.seed)  # only routers that sample at inference draw
     device = model.user_embedding.weight.device
     for batch in batches:
-        user, item, labels = (tensor.to(device) for tensor in batch)
+        user, item, labels = (tensor.to(device) for tensor in batch[:3])
         evaluation.update(model(user, item), labels)
         progress(len(labels))

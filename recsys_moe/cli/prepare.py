@@ -21,6 +21,12 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the folder
 Json = Annotated[bool, typer.Option("--json", help="Print schema.json.")]
 Seed = Annotated[int, typer.Option(min=0, help="Drives the split and the sampled negatives.")]
 Protocol = Annotated[str, typer.Option(help="paper, hash, time or leave-last.")]
+SkipBadRows = Annotated[
+    bool, typer.Option("--skip-bad-rows", help="Leave out, count and list what cannot be used.")
+]
+Fractions = Annotated[
+    str | None, typer.Option(metavar="TRAIN,VAL,TEST", help="Shares, as in 0.8,0.1,0.1.")
+]
 
 
 @app.command()
@@ -31,6 +37,8 @@ def movielens(
         str | None, typer.Option(help="Folder, zip or URL; without it, downloads from GroupLens.")
     ] = None,
     protocol: Protocol = "paper",
+    fractions: Fractions = None,
+    skip_bad_rows: SkipBadRows = False,
     seed: Seed = 0,
     checksum: Annotated[
         str | None, typer.Option(help="SHA-256 or MD5 that the download must have.")
@@ -60,6 +68,8 @@ def books(
         Literal["all", "explicit"], typer.Option(help="Records that count for the filter.")
     ] = "all",
     repair_isbn: Annotated[bool, typer.Option("--repair-isbn", help="Unify ISBNs.")] = False,
+    fractions: Fractions = None,
+    skip_bad_rows: SkipBadRows = False,
     seed: Seed = 0,
     force: Overwrite = False,
     as_json: Json = False,
@@ -73,7 +83,13 @@ def table(
     out: Out,
     user: Annotated[str, typer.Option(help="Column with user ids.")],
     item: Annotated[str, typer.Option(help="Column with item ids.")],
-    tasks: Annotated[list[str], typer.Option("--task", help=f"NAME:KIND=COLUMN, kind {KINDS}.")],
+    tasks: Annotated[
+        list[str],
+        typer.Option(
+            "--task",
+            help=f"NAME:KIND=COLUMN, kind {KINDS}; watch:binary alone: every row is a positive.",
+        ),
+    ],
     input: Annotated[
         Path | None, typer.Option("--input", help="CSV, TSV or Parquet file or folder to split.")
     ] = None,
@@ -81,17 +97,26 @@ def table(
     val: Annotated[Path | None, typer.Option(help="Validation rows, already split.")] = None,
     test: Annotated[Path | None, typer.Option(help="Test rows, already split.")] = None,
     timestamp: Annotated[str | None, typer.Option(help="Column with the time of a row.")] = None,
+    weight: Annotated[
+        str | None, typer.Option(help="Column with how much a row counts in training, >= 0.")
+    ] = None,
     items: Annotated[
         Path | None, typer.Option(help="File of item titles and features, keyed by --item.")
     ] = None,
     negatives: Annotated[
         Literal["none", "per-user"], typer.Option(help="Rows to draw for the first binary task.")
     ] = "none",
+    negative_ratio: Annotated[float, typer.Option(help="Negatives for each positive.")] = 1.0,
+    negative_distribution: Annotated[
+        Literal["uniform", "popularity"], typer.Option(help="How likely an item is drawn.")
+    ] = "uniform",
     duplicates: Annotated[
         Literal["error", "first", "last", "keep"],
         typer.Option(help="What to do with repeated pairs."),
     ] = "error",
+    skip_bad_rows: SkipBadRows = False,
     protocol: Protocol = "paper",
+    fractions: Fractions = None,
     engine: Annotated[
         str, typer.Option(help="memory, or in pieces: stream (bounded memory) or dask (a cluster).")
     ] = "memory",

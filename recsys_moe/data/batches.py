@@ -116,7 +116,7 @@ def shuffled(
             continue
         part = slice(*part_bounds(0, stop - first, *share))
         batch = columns.take(order[first:stop][part])
-        for index_B, one, hidden_B in zip(batch, unseen[1:], hidden, strict=False):
+        for index_B, one, hidden_B in zip(batch[:2], unseen[1:], hidden, strict=False):
             index_B.masked_fill_(hidden_B[part], one)
         yield batch
 
@@ -176,8 +176,9 @@ def gathered(pieces: Sequence[Piece], read: Callable[[int], Columns]) -> Columns
     group, start, stop = pieces[0]
     if len(pieces) == 1:
         return Columns(*read(group).take(slice(start, stop)))
-    rows, tasks = sum(p.stop - p.start for p in pieces), read(group).labels.shape[1]
-    columns, place = Columns.empty(rows, tasks), 0
+    rows, like = sum(p.stop - p.start for p in pieces), read(group)
+    weighted = like.weight is not None
+    columns, place = Columns.empty(rows, like.labels.shape[1], weighted=weighted), 0
     for group, start, stop in pieces:
         columns.put(place, read(group).take(slice(start, stop)))
         place += stop - start

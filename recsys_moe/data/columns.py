@@ -22,38 +22,46 @@ from recsys_moe.schema import DataError, Schema
 
 
 class Batch(NamedTuple):
-    """Indices of users and items (B,) int32; labels (B, T) float32, NaN where missing."""
+    """Indices of users and items (B,) int32; labels (B, T) float32, NaN where missing.
+
+    The weights of the rows (B,) float32, finite and >= 0; None where the data have none.
+    """
 
     user: Tensor
     item: Tensor
     labels: Tensor
+    weight: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Rows as three tensors with the layout of `Batch`."""
+    """Rows as tensors with the layout of `Batch`."""
 
     user: Tensor
     item: Tensor
     labels: Tensor
+    weight: Tensor | None = None
 
     @classmethod
-    def empty(cls, rows: int, tasks: int) -> Columns:
+    def empty(cls, rows: int, tasks: int, *, weighted: bool = False) -> Columns:
         """Room for `rows` rows, with no values yet."""
         user, item = (torch.empty(rows, dtype=torch.int32) for _ in range(2))
-        return cls(user, item, torch.empty(rows, tasks))
+        return cls(user, item, torch.empty(rows, tasks), torch.empty(rows) if weighted else None)
 
     def __len__(self) -> int:
         return len(self.user)
 
     def take(self, rows: Tensor | slice) -> Batch:
-        return Batch(self.user[rows], self.item[rows], self.labels[rows])
+        weight = None if self.weight is None else self.weight[rows]
+        return Batch(self.user[rows], self.item[rows], self.labels[rows], weight)
 
     def put(self, start: int, rows: Batch) -> None:
         """Write `rows` behind row `start`."""
         to = slice(start, start + len(rows.user))
-        for own, values in zip((self.user, self.item, self.labels), rows, strict=True):
-            own[to] = values
+        own = (self.user, self.item, self.labels, self.weight)
+        for mine, values in zip(own, rows, strict=True):
+            if mine is not None and values is not None:
+                mine[to] = values
 
     @property
     def sizes(self) -> list[int]:
@@ -94,6 +102,8 @@ class StoredColumns:
         part, group, _ = self._groups[number]
         features, tasks = (self.schema.user, self.schema.item), self.schema.tasks
         names = [*(one.column for one in features), *(task.column for task in tasks)]
+        weight = self.schema.weight
+        names += [] if weight is None else [weight]
         with _reading(part):
             file = pq.ParquetFile(part)
             missing = [name for name in names if name not in file.schema_arrow.names]
@@ -105,7 +115,8 @@ class StoredColumns:
             for column, task in enumerate(tasks):
                 known, values = _known(table[task.column], pa.float32())
                 labels[known, column] = values
-        return Columns(user, item, labels)
+            weights = None if weight is None else _weights(table[weight], part)
+        return Columns(user, item, labels, weights)
 
     def chunks(self) -> Iterator[Columns]:
         """Row group after row group."""
@@ -113,7 +124,8 @@ class StoredColumns:
 
     def load(self) -> Columns:
         """All rows in memory."""
-        columns, start = Columns.empty(len(self), len(self.schema.tasks)), 0
+        weighted = self.schema.weight is not None
+        columns, start = Columns.empty(len(self), len(self.schema.tasks), weighted=weighted), 0
         for chunk in self.chunks():
             columns.put(start, chunk.take(slice(None)))
             start += len(chunk)
@@ -147,6 +159,13 @@ def _indices(column: pa.ChunkedArray, size: int, part: Path) -> Tensor:
     known, values = _known(column, pa.int32())
     if not (known.all() and (values >= 0).all() and (values <= size).all()):
         raise DataError(f"{part}: indices must be in 0..{size}; prepare the data again")
+    return values.clone()
+
+
+def _weights(column: pa.ChunkedArray, part: Path) -> Tensor:
+    known, values = _known(column, pa.float32())
+    if not (known.all() and values.isfinite().all() and (values >= 0).all()):
+        raise DataError(f"{part}: weights must be finite and >= 0; prepare the data again")
     return values.clone()
 
 

@@ -31,8 +31,9 @@ SORTED_AT_ONCE = 1 << 20
 
 
 def row_bytes(schema: Schema) -> int:
-    """Memory of a training row: two int32 indices, float32 labels, an int64 place in the order."""
-    return 4 * (2 + len(schema.tasks)) + 8
+    """Memory of a training row: two int32 indices, an int64 place in the order, float32 labels
+    and weight."""
+    return 4 * (2 + len(schema.tasks) + (schema.weight is not None)) + 8
 
 
 def rows_within(schema: Schema, megabytes: int) -> int:

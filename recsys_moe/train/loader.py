@@ -82,7 +82,8 @@ class RecDataModule(lightning.LightningDataModule):
         missing = (least if self.config.trainer.is_sharded else 1) - len(batches)
         if missing <= 0:
             return batches
-        empty = Columns.empty(0, len(self.schema.tasks)).take(slice(None))
+        weighted = self.schema.weight is not None
+        empty = Columns.empty(0, len(self.schema.tasks), weighted=weighted).take(slice(None))
         return Padded(batches, missing, empty)
 
     def val_batches(self, *, rank: int = 0, world: int = 1) -> EvalBatches:

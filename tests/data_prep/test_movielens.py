@@ -229,7 +229,7 @@ def test_a_header_without_rows_is_refused(tmp_path: Path) -> None:
 def test_a_movie_listed_twice_is_refused(tmp_path: Path) -> None:
     write_dat(tmp_path / "raw")
     edit(tmp_path / "raw" / "movies.dat", "12::", "11::")
-    with pytest.raises(DataError, match=r"movies\.dat: item 11 has more than one row"):
+    with pytest.raises(DataError, match=r"movies\.dat, line 3: item 11 has more than one row"):
         prepare_subset("1m", tmp_path / "raw", tmp_path / "out")
 
 

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_prep import table
 from data_prep.rows import Prepared, Raw
 from data_prep.split import protocols
+from data_prep.split.negatives import Negatives
 from recsys_moe.schema import SPLITS, Task
-from tests.data_prep.samples import columns, prepare_subset, raw_rows, write_dat
+from tests.data_prep.samples import IDS, columns, hashes, prepare_subset, raw_rows, save, write_dat
 
+WATCH = Negatives(task="watch")
 TASK = Task(name="watch", kind="binary", column="watch")
 
 
 def prepare(
-    pairs: list[tuple[int, int]], times: list[int], protocol: str, *, seed: int = 0
+    pairs: list[tuple[int, int]],
+    times: list[int],
+    protocol: str,
+    *,
+    seed: int = 0,
+    to_draw: Negatives = WATCH,
 ) -> Prepared:
     user, item = (pa.array([pair[n] for pair in pairs], pa.int64()) for n in (0, 1))
     raw = Raw(
@@ -32,9 +42,7 @@ def prepare(
         tasks=(TASK,),
         file="x",
     )
-    return protocols.prepare_rows(
-        raw, protocol=protocol, seed=seed, command="", negative_task="watch"
-    )
+    return protocols.prepare_rows(raw, protocol=protocol, seed=seed, command="", to_draw=to_draw)
 
 
 def pairs_of(prepared: Prepared, split: str, label: int) -> list[tuple[int, int]]:
@@ -55,23 +63,60 @@ histories = st.sets(
 
 
 @given(histories)
-def test_negatives_are_new_in_every_split_and_from_items_known_by_then(
+def test_negatives_are_untouched_so_far_and_from_items_known_by_then(
     case: tuple[list[tuple[int, int]], list[int], str],
 ) -> None:
     pairs, times, protocol = case
     prepared = prepare(pairs, times, protocol)
     sizes = (len(prepared.users), len(prepared.items))
-    touched = {name: set(pairs_of(prepared, name, 1)) for name in SPLITS}
-    drawn = {name: pairs_of(prepared, name, 0) for name in SPLITS}
-    # Ids that training does not have share one index, so only pairs of known ids can be compared.
-    known = [p for name in SPLITS for p in drawn[name] if p[0] < sizes[0] and p[1] < sizes[1]]
-    assert len(set(known)) == len(known)
-    assert set(known).isdisjoint(set.union(*touched.values()))
-    assert {item for _, item in drawn["train"]} <= {item for _, item in touched["train"]}
+    touched: set[tuple[int, int]] = set()
     for name in SPLITS:
+        touched |= set(pairs_of(prepared, name, 1))
+        drawn = pairs_of(prepared, name, 0)
+        # Ids that training does not have share one index: only pairs of known ids are compared.
+        known = [pair for pair in drawn if pair[0] < sizes[0] and pair[1] < sizes[1]]
+        assert len(set(known)) == len(known)
+        assert set(known).isdisjoint(touched)
+        assert {item for _, item in drawn} <= {item for _, item in touched}
         positives = Counter(user for user, _ in pairs_of(prepared, name, 1))
-        got = Counter(user for user, _ in drawn[name])
+        got = Counter(user for user, _ in drawn)
         assert all(got[user] <= positives[user] for user in got)
+
+
+@pytest.mark.parametrize("protocol", ["time", "leave-last", "given"])
+def test_training_does_not_depend_on_what_comes_later(protocol: str, tmp_path: Path) -> None:
+    """Other items in the held-out rows leave the bytes of train/ what they are."""
+    rng = np.random.default_rng(0)
+    when = np.arange(1, 401)
+    user, item = np.tile(np.arange(20), 20), rng.permutation(400) % 37
+    held = when > (315 if protocol == "time" else 360)  # floor(.7875 * 400); two rows of each
+    found = []
+    for name, later in (("a", item), ("b", np.where(held, 40 + when % 37, item))):
+        data = pd.DataFrame({"who": user, "what": later, "clicked": 1, "stars": 1.0, "when": when})
+        options: dict[str, Any] = {"timestamp": "when", "negatives": "per-user", **IDS}
+        options |= {"duplicates": "keep"}
+        if protocol == "given":
+            parts = {"train": when <= 360, "val": held & (when <= 380), "test": when > 380}
+            for split, rows in parts.items():
+                options[split] = save(data[rows], tmp_path / f"{name}-{split}.csv")
+        else:
+            options |= {"input": save(data, tmp_path / f"{name}.csv"), "protocol": protocol}
+        table.prepare(tmp_path / name, **options)
+        found.append(hashes(tmp_path / name / "train"))
+        assert 0.0 in columns(tmp_path / name, "train")["watch"]
+    assert found[0] == found[1]
+
+
+def test_a_later_positive_is_drawn_as_often_as_any_other_item() -> None:
+    """1,000 users, 21 items: each watches one item, then one of ten others, then another item."""
+    users, items = 1000, 21
+    watched = [(u, (u + step) % items) for u in range(users) for step in (0, 1 + u % 10, 11)]
+    prepared = prepare(watched, [1, 2, 3] * users, "leave-last")
+    drawn = set(pairs_of(prepared, "train", 0))
+    hits = len(drawn & set(pairs_of(prepared, "val", 1) + pairs_of(prepared, "test", 1)))
+    # one negative for each user, from 20 items, of which 2 come later: 100, five standard
+    # errors are 5 sqrt(1000 * .1 * .9) = 47
+    assert len(drawn) == users and abs(hits - 100) < 47
 
 
 @given(histories)
@@ -81,8 +126,8 @@ def test_the_vocabulary_is_exactly_what_training_has(
     prepared = prepare(*case)
     assert prepared.vocabulary == "train"
     train = prepared.splits["train"]
-    for index, table in ((train.user, prepared.users), (train.item, prepared.items)):
-        assert sorted(set(index.tolist())) == list(range(len(table)))
+    for index, known in ((train.user, prepared.users), (train.item, prepared.items)):
+        assert sorted(set(index.tolist())) == list(range(len(known)))
 
 
 def test_a_user_with_room_gets_as_many_negatives_as_positives_in_each_split() -> None:

@@ -166,3 +166,25 @@ def test_book_crossing_is_read_whole(real_data: Path, tmp_path: Path) -> None:
     assert 0.3 < report["explicit_records"] / report["records"] < 0.45
     n = report["records"]
     assert schema.rows["test"] == -(-15 * n // 100)
+
+
+def test_training_negatives_of_ml100k_meet_later_positives_as_chance_has_it(
+    real_data: Path, tmp_path: Path
+) -> None:
+    schema = movielens.prepare("100k", real_data / "ml-100k", tmp_path / "out", protocol="time")
+    users, items = schema.user.size, schema.item.size
+    train = columns(tmp_path / "out", "train")
+    watched, drawn = (train["watch"] == label for label in (1, 0))
+    touched, negatives = (np.bincount(train["user_index"][rows]) for rows in (watched, drawn))
+    parts = [columns(tmp_path / "out", split) for split in ("val", "test")]
+    user, item, watch = (
+        np.concatenate([part[name] for part in parts])
+        for name in ("user_index", "item_index", "watch")
+    )
+    later = (watch == 1) & (user < users) & (item < items)
+    pairs = train["user_index"][drawn].astype(int) * items + train["item_index"][drawn]
+    hits = np.isin(user[later].astype(int) * items + item[later], pairs).sum()
+    # an item that the user has not touched in training is drawn with this probability
+    expected = (negatives / (items - touched))[user[later]].sum()
+    assert drawn.sum() > 75_000 and expected > 300
+    assert abs(hits - expected) < 5 * np.sqrt(expected)

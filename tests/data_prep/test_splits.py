@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
 
+from data_prep import table
 from data_prep.split import splits
 from data_prep.split.randomness import stream
 from data_prep.split.splits import TEST, TRAIN, VAL, Holdout
+from recsys_moe.schema import SPLITS
+from tests.data_prep.samples import IDS, columns, frame, save
 
 
 def sizes(split: np.ndarray) -> list[int]:
@@ -96,3 +101,21 @@ def test_the_seed_decides_the_split(seed: int) -> None:
     other = splits.stratified(classes, splits.MOVIELENS, stream(seed + 1, "x"))
     assert one.tolist() == two.tolist()
     assert one.tolist() != other.tolist()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_without_a_label_have_their_share_of_each_split(seed: int, tmp_path: Path) -> None:
+    """10 clicks, 10 zeros, 20 empty cells: test 1, 1, 2 of them and val 1, 1, 3.
+
+    Test: ceil(40 / 10) rows, as 10, 10, 20 times 36 / 40 are left. Val: ceil(36 / 8) rows: of 9, 9,
+    18 times 31 / 36 train keeps 7.75, 7.75, 15.5, so 8, 8, 15.
+    """
+    n = np.arange(40)
+    clicked = np.where(n < 10, 1.0, np.where(n < 20, 0.0, np.nan))
+    source = save(frame().assign(clicked=clicked), tmp_path / "x.csv")
+    ids = {**IDS, "tasks": ["watch:binary=clicked"]}
+    table.prepare(tmp_path / "out", input=source, seed=seed, **ids)
+    labels = {split: columns(tmp_path / "out", split)["watch"] for split in SPLITS}
+    assert {
+        split: [found.count(label) for label in (1.0, 0.0, None)] for split, found in labels.items()
+    } == {"train": [8, 8, 15], "val": [1, 1, 3], "test": [1, 1, 2]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -149,6 +150,30 @@ def test_labelled_zeros_are_no_positives_to_match(tmp_path: Path) -> None:
     source = save(frame(), tmp_path / "x.csv")
     schema = table.prepare(tmp_path / "out", input=source, negatives="per-user", **IDS)
     assert sum(schema.rows.values()) == 40 + 14  # one for each of the 14 clicks
+
+
+@pytest.mark.parametrize("engine", ["memory", "stream", "given"])
+@pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
+def test_an_empty_cell_is_no_positive_to_match_and_no_label(
+    name: str, engine: str, tmp_path: Path
+) -> None:
+    data = frame()
+    data["clicked"] = data["clicked"].where(data["clicked"] == 1)  # 14 clicks, 26 empty cells
+    options: dict[str, Any] = {"input": save(data, tmp_path / name), **IDS}
+    if engine == "given":
+        halves = zip(SPLITS, (data[:20], data[20:30], data[30:]), strict=True)
+        options["input"] = None
+        options |= {split: save(part, tmp_path / f"{split}-{name}") for split, part in halves}
+    else:
+        options |= {"engine": engine, "protocol": "hash"}
+    schema = table.prepare(tmp_path / "out", negatives="per-user", **options)
+    assert sum(schema.rows.values()) == 40 + 14
+    watch = [schema.labels[split]["watch"] for split in SPLITS]
+    assert sum(one["positive"] for one in watch) == 14
+    assert sum(one["labelled"] for one in watch) == 14 + 14
+    assert schema.report["missing_negatives"] == 0
+    label = [row[2] for row in rows_of(tmp_path / "out")]
+    assert (label.count(1.0), label.count(0.0), label.count(None)) == (14, 14, 26)
 
 
 def test_what_is_known_about_items_comes_along(tmp_path: Path) -> None:

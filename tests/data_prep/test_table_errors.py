@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep import table
-from recsys_moe.schema import ConfigError, DataError
+from recsys_moe.schema import RESERVED, ConfigError, DataError
 from tests.data_prep.samples import IDS, frame, hashes, rows_of, save
 
 CELLS = {
@@ -169,7 +169,18 @@ OPTIONS = {
     "task spelling": ({"tasks": ["clicked"]}, "NAME:KIND=COLUMN, .* got 'clicked'"),
     "task kind": ({"tasks": ["w:binry=clicked"]}, "got 'binry'; did you mean 'binary'"),
     "task twice": ({"tasks": ["w:binary=a", "w:binary=b"]}, "names must differ, got 'w' twice"),
-    "reserved": ({"tasks": ["timestamp:binary=a"]}, "must not be named"),
+    **{
+        name: (
+            {"tasks": ["watch:binary=clicked", f"{name}:binary=a"]},
+            f"--task: no task must be named user, item, .*got '{name}'",
+        )
+        for name in RESERVED
+    },
+    "calibrated": (
+        {"tasks": ["y_calibrated:regression=stars", "y:binary=clicked"]},
+        "--task: no task must be named 'y_calibrated' beside 'y'",
+    ),
+    "weight": ({"tasks": ["weight:binary=a"], "weight": "b"}, "--task: .*got 'weight'"),
     "no input": ({"input": None}, "either --input, or all three"),
     "two inputs": ({"train": Path("x")}, "either --input, or all three"),
     "no binary": ({"tasks": ["r:regression=stars"], "negatives": "per-user"}, "a binary task"),

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys_moe.model.tasks import KINDS, mean_loss, row_losses
+from recsys_moe.model.tasks import KINDS, mean_loss, row_losses, step_counts
 
 NAN = math.nan
 
@@ -42,3 +42,9 @@ def test_unlabelled_rows_get_neither_loss_nor_gradient(rows: list[tuple[float, f
     losses_B.sum().backward()
     assert torch.isfinite(losses_B).all() and torch.isfinite(logits_B.grad).all()
     assert (losses_B[~mask_B] == 0).all() and (logits_B.grad[~mask_B] == 0).all()
+
+
+def test_only_rows_with_a_label_are_counted_for_a_task() -> None:
+    counts = step_counts(torch.tensor([[1.0, NAN], [0.0, NAN], [NAN, NAN]]))
+    assert counts.labelled_T.tolist() == [2, 1]  # none counts as one: it is divided by
+    assert counts.rows.item() == 3

@@ -69,7 +69,7 @@ def parts(batch: Batch, router: str) -> list[Batch]:
     """What is routed together: the whole batch, or each process' part for a router by batch."""
     world = WORLD if router == "expert_choice" else 1
     bounds = [slice(*part_bounds(0, ROWS, rank, world)) for rank in range(world)]
-    return [Batch(*(values[bound] for values in batch)) for bound in bounds]
+    return [Batch(*(values[bound] for values in batch[:3])) for bound in bounds]
 
 
 def gradients(module: nn.Module) -> dict[str, Tensor]:
@@ -79,7 +79,7 @@ def gradients(module: nn.Module) -> dict[str, Tensor]:
 def gradient_distance(config: Config, data: RecDataModule, router: str) -> float:
     """Largest difference of any gradient from that of one process, by its largest entry."""
     whole = few_labels(data.rows("train").take(slice(ROWS)))  # type: ignore[union-attr]
-    own = Batch(*(v[slice(*part_bounds(0, ROWS, dist.get_rank(), WORLD))] for v in whole))
+    own = Batch(*(v[slice(*part_bounds(0, ROWS, dist.get_rank(), WORLD))] for v in whole[:3]))
     spread, alone = (
         RecModule(config.model_dump(mode="json"), data.schema.to_json()).train(router in TRAINING)
         for _ in range(2)

@@ -1,0 +1,80 @@
+"""`prepare table --weight`: a float32 column, 1 where nothing is said, the same in all engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_prep import table
+from recsys_moe.schema import SPLITS, DataError, Schema
+from tests.conftest import Command
+from tests.data_prep.samples import IDS, columns, frame, hashes, save
+
+
+def test_a_row_keeps_its_weight_and_an_empty_cell_and_a_negative_weigh_one(tmp_path: Path) -> None:
+    data = frame().assign(mass=np.arange(40) / 4)
+    data.loc[3, "mass"] = np.nan  # u3 with item 006
+    source = save(data, tmp_path / "x.csv")
+    out = tmp_path / "out"
+    schema = table.prepare(out, input=source, weight="mass", negatives="per-user", **IDS)
+    assert schema.weight == "weight" and Schema.load(out) == schema
+    users, items = columns(out, "users")["user"], columns(out, "items")["item"]
+    found = {}
+    for split in SPLITS:
+        part = columns(out, split)
+        pairs = zip(part["user_index"], part["item_index"], part["weight"], strict=True)
+        found |= {(users[u], items[i]): weight for u, i, weight in pairs}
+    known = {
+        (who, what): 1.0 if np.isnan(mass) else mass
+        for who, what, mass in data[["who", "what", "mass"]].itertuples(index=False)
+    }
+    assert {pair: found[pair] for pair in known} == known
+    drawn = [weight for pair, weight in found.items() if pair not in known]
+    assert drawn == [1.0] * 14  # one for each of the 14 clicks
+
+
+@pytest.mark.parametrize("engine", ["stream", "dask"])
+def test_weights_are_the_same_in_every_engine(engine: str, tmp_path: Path) -> None:
+    source = save(frame().assign(mass=np.arange(40) / 4), tmp_path / "x.parquet")
+    options = {**IDS, "input": source, "weight": "mass", "protocol": "hash"}
+    options |= {"negatives": "per-user", "scheduler": "synchronous"}
+    table.prepare(tmp_path / "memory", **options)
+    table.prepare(tmp_path / engine, engine=engine, **options)
+    assert hashes(tmp_path / "memory") == hashes(tmp_path / engine)
+    assert sum(columns(tmp_path / engine, "train")["weight"]) > 0
+
+
+@pytest.mark.parametrize("cell", ["-1", "inf", "nan?", "1e39"])
+@pytest.mark.parametrize("engine", ["memory", "stream"])
+def test_a_cell_that_is_no_weight_is_named(engine: str, cell: str, tmp_path: Path) -> None:
+    data = frame().assign(mass="2")
+    data.loc[4, "mass"] = cell
+    source = save(data, tmp_path / "x.csv")
+    place = "line 6" if engine == "memory" else "row 5"
+    message = rf"x\.csv, {place}: mass must be a finite number >= 0 .*got '{cell[:3]}"
+    with pytest.raises(DataError, match=message):
+        table.prepare(
+            tmp_path / "o", input=source, weight="mass", engine=engine, protocol="hash", **IDS
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
+
+
+def test_without_weights_the_schema_says_nothing_of_them(prepared: Path) -> None:
+    assert "weight" not in [line.split('"')[1] for line in _top_level(prepared)]
+
+
+def _top_level(folder: Path) -> list[str]:
+    lines = (folder / "schema.json").read_text().splitlines()
+    return [line for line in lines if line.startswith('  "')]
+
+
+def test_the_command_line_takes_weights(command: Command, tmp_path: Path) -> None:
+    source = save(frame().assign(mass=2.0), tmp_path / "x.csv")
+    words = ["--user", "who", "--item", "what", "--task", "watch:binary=clicked"]
+    done = command("prepare", "table", *words, "--weight", "mass", "--input", source,
+                   "--out", tmp_path / "out")  # fmt: skip
+    assert done.exit_code == 0, done.err
+    assert set(columns(tmp_path / "out", "val")["weight"]) == {2.0}
+    assert "--weight mass" in Schema.load(tmp_path / "out").command
