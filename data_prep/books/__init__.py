@@ -63,7 +63,7 @@ def prepare(
     one_of("--order", order, ("user-item", "item-user"))
     one_of("--rows", rows, ("all", "explicit"))
     at_least("--seed", seed, 0)
-    writer.check_target(Path(out), force)
+    writer.check_target(Path(out), force, source=source)
     files = RawFiles(Path(source))
     records = _without_repeats(_read(files, repair_isbn))
     least = {"user": min_user + strict, "item": min_item + strict}

@@ -82,7 +82,7 @@ def prepare(
     """
     one_of("--variant", variant, VARIANTS)
     protocols.check_options(protocol, seed)
-    writer.check_target(Path(out), force)
+    writer.check_target(Path(out), force, source=source)
     place = _local(variant, source, checksum)
     prepared = protocols.prepare_rows(
         _raw(variant, RawFiles(place, VARIANTS[variant].folder), partial),

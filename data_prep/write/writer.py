@@ -12,23 +12,30 @@ from numpy.typing import NDArray
 
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
 from data_prep.write.parts import split_table, write_parts, write_table
-from recsys_moe.files import replacing_folder
+from recsys_moe.files import Kind, check_out, replacing_folder
 from recsys_moe.schema import SCHEMA_FILE, SPLITS, ConfigError, DataError, Feature, Schema, Task
 
 log = logging.getLogger("recsys_moe.prepare")
 
 
-def check_target(out: Path, force: bool) -> None:
+PREPARED = Kind(
+    "prepared data",
+    lambda folder: (
+        all((folder / f"{name}s.parquet").is_file() for name in ("user", "item"))
+        and bool(Schema.load(folder).rows)
+    ),
+    (SCHEMA_FILE, "users.parquet", "items.parquet", *(f"{n}/part-*.parquet" for n in SPLITS)),
+)
+
+
+def check_target(out: Path, force: bool, **inputs: str | Path | None) -> None:
     """Raises ConfigError when `out` must not be written; call it before long work.
 
-    With `force` only prepared data are replaced, never a folder of something else.
+    With `force` only prepared data are replaced, never a folder of something else, nor `inputs`,
+    paths (or URLs) by option.
     """
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    if not (out / SCHEMA_FILE).is_file():
-        raise ConfigError(f"--out {out} exists and is not prepared data; choose another folder")
-    if not force:
-        raise ConfigError(f"--out {out} exists; pass --overwrite, or choose another folder")
+    places = {f"--{name}": Path(place) for name, place in inputs.items() if place is not None}
+    check_out(out, PREPARED, force, places)
 
 
 def write(prepared: Prepared, out: Path, *, force: bool = False) -> Schema:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recsys_moe.cli import inference
+from recsys_moe.files import check_place
 from recsys_moe.schema import check_split
 from recsys_moe.train.processes import launch, spinning
 from recsys_moe.train.processes.starter import is_started_outside
@@ -83,6 +84,9 @@ def fit(
         seed=seed, num_nodes=num_nodes,
     )  # fmt: skip
     resolved = resolve(config, router, flags, set_ or [])
+    if overwrite:
+        file = Path(config) if config and Path(config).is_file() else None  # or a shipped one
+        check_place(out, {"--data": data, "--config": file})
     if evaluate is not None:
         check_split("--evaluate", evaluate)
     trainer = resolved.trainer
