@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from recsys_moe.errors import ConfigError
+from recsys_moe.interrupts import unwinding
 
 PART = ".part"
 """Ending of a file that is being written."""
@@ -51,15 +52,16 @@ def replacing_path(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
     For writers that open files themselves. Nothing is left behind after an error.
     """
     part = path.with_name(path.name + PART)
-    try:
-        yield part
-        if keep is not None and path.exists():
-            os.replace(path, keep)
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+    with unwinding():
+        try:
+            yield part
+            if keep is not None and path.exists():
+                os.replace(path, keep)
+            os.replace(part, path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -98,7 +100,7 @@ def replace_folder(folder: Path, out: Path) -> None:
 @contextmanager
 def _beside(out: Path) -> Iterator[Path]:
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
+    with unwinding(), tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
         yield Path(name)
 
 

@@ -15,7 +15,7 @@ from recsys_moe.artifact.run_folder import CHECKPOINTS, LAST, RUN
 from recsys_moe.files import check_out
 from recsys_moe.lab.jobs.executor import Step
 
-COMMAND = [sys.executable, "-m", "recsys_moe.cli"]
+COMMAND = [sys.executable, "-m", "recsys_moe"]
 
 
 @dataclass(frozen=True)
