@@ -58,8 +58,9 @@ def replacing_path(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
             if keep is not None and path.exists():
                 os.replace(path, keep)
             os.replace(part, path)
-        except BaseException:
+        except BaseException as error:
             part.unlink(missing_ok=True)
+            _name(path, error)
             raise
         _sync_folder(path.parent)
 
@@ -99,9 +100,20 @@ def replace_folder(folder: Path, out: Path) -> None:
 
 @contextmanager
 def _beside(out: Path) -> Iterator[Path]:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with unwinding(), tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
-        yield Path(name)
+    with unwinding():
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
+                yield Path(name)
+        except OSError as error:
+            _name(out, error)
+            raise
+
+
+def _name(path: Path, error: BaseException) -> None:
+    """Let an error of the disk, as of a full one, say what could not be written."""
+    if isinstance(error, OSError) and error.filename is None:
+        error.filename = str(path)
 
 
 def _replace_folder(folder: Path, out: Path, previous: Path) -> None:
@@ -169,6 +181,27 @@ def check_place(out: Path, inputs: Mapping[str, Path | None] | None = None) -> N
         place = path.resolve()
         if out.resolve() in (place, *place.parents):
             raise ConfigError(f"--out {out} is or holds {name}; choose another folder")
+    _check_writable("--out", out)
+
+
+def check_output(output: Path, overwrite: bool) -> None:
+    """Raise ConfigError when the file --output must not or cannot be written."""
+    if output.exists() and not overwrite:
+        raise ConfigError(f"--output {output} exists; pass --overwrite to replace it")
+    if not output.parent.is_dir():
+        raise ConfigError(f"--output {output}: there is no folder {output.parent}")
+    _check_writable("--output", output)
+
+
+def _check_writable(option: str, path: Path) -> None:
+    """The nearest folder there is must let us write; a file system may be read-only for all."""
+    place = next(place for place in path.absolute().parents if place.exists())
+    if not place.is_dir():
+        raise ConfigError(f"{option} {path} cannot be written: {place} is no folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"{option} {path} cannot be written: {place} is read-only; choose another folder"
+        )
 
 
 def is_whole(out: Path, kind: Kind) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
 from data_prep.write.parts import split_table, write_parts, write_table
 from recsys_moe.files import Kind, check_out, replacing_folder
-from recsys_moe.schema import SCHEMA_FILE, SPLITS, ConfigError, DataError, Feature, Schema, Task
+from recsys_moe.schema import SCHEMA_FILE, SPLITS, DataError, Feature, Schema, Task
 
 log = logging.getLogger("recsys_moe.prepare")
 
@@ -42,7 +42,7 @@ def write(prepared: Prepared, out: Path, *, force: bool = False) -> Schema:
     """Check `prepared`, write it to `out`, and return its schema.
 
     A previous output stays whole until the new one is complete. Raises DataError when a check
-    fails, ConfigError when `out` cannot be written; nothing is left behind then.
+    fails, ConfigError when `out` must not or cannot be written; nothing is left behind then.
     """
     check_target(out, force)
     parts = prepared.splits
@@ -70,16 +70,13 @@ def write_blocks(
     timestamp. `prepared.splits` is not read, and pairs are not checked for repeats.
     """
     check_target(out, force)
-    try:
-        with replacing_folder(out.resolve()) as folder:
-            counts = {
-                name: _write_split(blocks[name], prepared, folder / name, timed=timed)
-                for name in SPLITS
-            }
-            schema = _schema(prepared, counts)
-            _write_ids(prepared, schema, folder)
-    except OSError as error:
-        raise ConfigError(f"--out {out} cannot be written: {error.strerror or error}") from None
+    with replacing_folder(out) as folder:
+        counts = {
+            name: _write_split(blocks[name], prepared, folder / name, timed=timed)
+            for name in SPLITS
+        }
+        schema = _schema(prepared, counts)
+        _write_ids(prepared, schema, folder)
     log.info("wrote %s: %s", out, ", ".join(f"{n} {name}" for name, n in schema.rows.items()))
     return schema
 

@@ -15,7 +15,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from recsys_moe.errors import ConfigError, DataError, suggestion
-from recsys_moe.files import replacing_path
+from recsys_moe.files import check_output, replacing_path
 from recsys_moe.inference.predictor import Predictor
 
 ROWS_PER_PIECE = 1 << 16
@@ -55,10 +55,7 @@ def _check_paths(source: Path, target: Path, overwrite: bool) -> None:
             raise ConfigError(f"{option} must end in one of {', '.join(SUFFIXES)}, got {path}")
     if not source.is_file():
         raise DataError(f"--input {source}: there is no such file")
-    if target.exists() and not overwrite:
-        raise ConfigError(f"--output {target} exists; pass --overwrite to replace it")
-    if not target.parent.is_dir():
-        raise ConfigError(f"--output {target}: there is no folder {target.parent}")
+    check_output(target, overwrite)
 
 
 def _scored(
