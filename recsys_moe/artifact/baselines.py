@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.metrics import BinaryMetrics, RegressionMetrics
 from recsys_moe.data.columns import Rows
+from recsys_moe.data.streaming import labelled
 from recsys_moe.schema import Schema, Task
 
 DAMPING = 5
@@ -34,9 +36,14 @@ def baselines(train: Rows, rows: Rows, schema: Schema) -> Baselines:
     """
     parts = {"binary": _binary, "regression": _regression}
     return {
-        task.name: parts[task.kind](_labelled(train, t), _labelled(rows, t), schema, task)
+        task.name: parts[task.kind](
+            partial(labelled, train, t), partial(labelled, rows, t), schema, task
+        )
         for t, task in enumerate(schema.tasks)
     }
+
+
+Labelled = Callable[[], Iterator[tuple[Tensor, Tensor, Tensor]]]
 
 
 def missed(result: dict[str, Any]) -> Iterator[str]:
@@ -52,20 +59,6 @@ def missed(result: dict[str, Any]) -> Iterator[str]:
                         f"{task} {metric} {own:.4f} is no better than {bound:.4f} of "
                         f"{name.replace('_', ' ')}, which needs no model"
                     )
-
-
-Labelled = Callable[[], Iterator[tuple[Tensor, Tensor, Tensor]]]
-"""User, item (int64) and label (float64) of the labelled rows of one task, chunk by chunk."""
-
-
-def _labelled(rows: Rows, task: int) -> Labelled:
-    def chunks() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        for chunk in rows.chunks():
-            known_N = ~chunk.labels[:, task].isnan()
-            labels_N = chunk.labels[known_N, task].double()
-            yield chunk.user[known_N].long(), chunk.item[known_N].long(), labels_N
-
-    return chunks
 
 
 def _binary(

@@ -8,6 +8,7 @@ from torch import nn
 
 from recsys_moe.config.settings import Config, task_weights
 from recsys_moe.errors import DataError
+from recsys_moe.model.effects import MainEffects
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import KINDS, Constant
 from recsys_moe.schema import SCHEMA_FILE, Schema
@@ -22,8 +23,9 @@ def build_model(
     """
     sizes = schema.user.size, schema.item.size, len(schema.tasks)
     settings = dict(config.model)
-    constants = label_constants(schema) if settings.pop("standardize") else None
-    return MultiTaskMoE(*sizes, constants=constants, tables=tables, **settings)
+    wanted = settings.pop("main_effects")
+    effects = MainEffects(*sizes[:2], label_constants(schema)) if wanted else None
+    return MultiTaskMoE(*sizes, effects=effects, tables=tables, **settings)
 
 
 def label_constants(schema: Schema) -> list[Constant]:
@@ -33,7 +35,7 @@ def label_constants(schema: Schema) -> list[Constant]:
         return [KINDS[task.kind].constant(counts[task.name]) for task in schema.tasks]
     except KeyError as error:
         raise DataError(
-            f"{SCHEMA_FILE}: labels.train must hold {error} for model.standardize=true; "
+            f"{SCHEMA_FILE}: labels.train must hold {error} for model.main_effects=true; "
             "prepare the data again"
         ) from None
 
@@ -41,10 +43,10 @@ def label_constants(schema: Schema) -> list[Constant]:
 def loss_weights(config: Config, schema: Schema) -> list[float]:
     """What multiplies each task's mean loss: its weight, per loss of the constant.
 
-    So weights compare tasks and not units. Without `model.standardize` the weights alone.
+    So weights compare tasks and not units. Without `model.main_effects` the weights alone.
     Raises ConfigError and DataError.
     """
     weights = task_weights(config, schema.tasks)
-    if not config.model.standardize:
+    if not config.model.main_effects:
         return weights
     return [w / c.loss for w, c in zip(weights, label_constants(schema), strict=True)]

@@ -65,10 +65,11 @@ class ModelConfig(Section):
     """Widths of the Dense + ReLU layers between mixture and head, per task."""
     dropout: float = Field(default=0.5, ge=0, lt=1)
     """Rate inside each expert, after the ReLU."""
-    standardize: bool = True
-    """Logits start at the mean of the training labels and count in their standard deviations, and
-    each task's loss is divided by that of the constant, so that task weights compare tasks and not
-    units. `false`, as in the paper: logits start at 0, losses are in the labels' own units."""
+    main_effects: bool = True
+    """Logits start at the training mean plus what the user and the item deviate from it, and the
+    experts learn what that does not say, in standard deviations of the labels; each task's loss is
+    divided by that of the mean alone, so that task weights compare tasks and not units. `false`,
+    as in the paper: logits start at 0, losses are in the labels' own units."""
     dispatch: Literal["auto", "sparse", "dense"] = "auto"
     """How experts are computed: chosen pairs only, all of them, or what the router allows."""
     router: Annotated[

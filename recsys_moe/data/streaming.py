@@ -104,6 +104,14 @@ def _counts(users: Iterable[Tensor], size: int) -> Tensor:
     return counts_U[:size]
 
 
+def labelled(rows: Rows, task: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """User, item (int64) and label (float64) of the rows with a label of `task`, by chunk."""
+    for chunk in rows.chunks():
+        known_N = ~chunk.labels[:, task].isnan()
+        labels_N = chunk.labels[known_N, task].double()
+        yield chunk.user[known_N].long(), chunk.item[known_N].long(), labels_N
+
+
 def watched_items(rows: Rows, schema: Schema) -> dict[str, Tensor]:
     """Per user the items of training rows that count as watched, as offsets and item indices.
 

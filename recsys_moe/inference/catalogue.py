@@ -85,7 +85,9 @@ class CatalogueScorer:
             routing = self._route(router, user_U, place, item) if alone else _rows(routed, rows)
             mixed_BH = self._mixed(user_EUH, place, item, routing)
             logits_B[rows] = self._tower_logits(tower, mixed_BH)
-        return logits_B
+        if self.model.effects is None:
+            return logits_B
+        return self.model.effects.of_task(logits_B, user_U[place_B], item_B, task)
 
     def warm_up(self) -> None:
         """Build the item halves that up to 17 users, from the first to the unseen one, visit."""
@@ -157,7 +159,7 @@ class CatalogueScorer:
                 out_BH = self._buffers.take(name, len(x_BH), layer.out_features)
                 x_BH = torch.addmm(layer.bias, x_BH, layer.weight.t(), out=out_BH)
             else:
-                x_BH = x_BH.relu_() if isinstance(layer, nn.ReLU) else layer(x_BH)
+                x_BH = x_BH.relu_()
         return x_BH[:, 0]
 
     def _item_half(self, expert: int, item_P: Tensor, out_PH: Tensor) -> None:

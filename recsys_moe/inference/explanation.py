@@ -37,14 +37,15 @@ def expert_shares(model: MultiTaskMoE, user_B: Tensor, item_B: Tensor) -> Explan
     """
     x_BD = model.encode(user_B, item_B)
     explanation = []
-    for router, tower in zip(model.routers, model.towers, strict=True):
+    scale_T = [1.0] * len(model.towers) if model.effects is None else model.effects.scale_T
+    for router, tower, scale in zip(model.routers, model.towers, scale_T, strict=True):
         routing = router(x_BD, user_B)
         row_P, expert_P = routing.selected_BE.nonzero(as_tuple=True)
         weight_P = routing.weights_BE[row_P, expert_P]
         part_PH = weight_P[:, None] * _hidden(model, x_BD, row_P, expert_P)
         mixed_BH = part_PH.new_zeros(len(x_BD), part_PH.shape[-1]).index_add_(0, row_P, part_PH)
         change_P = tower(mixed_BH)[row_P, 0] - tower(mixed_BH[row_P] - part_PH)[:, 0]
-        explanation.append(_grouped(len(x_BD), row_P, (expert_P, weight_P, change_P)))
+        explanation.append(_grouped(len(x_BD), row_P, (expert_P, weight_P, scale * change_P)))
     return explanation
 
 

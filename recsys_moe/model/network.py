@@ -11,12 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from recsys_moe.model.effects import MainEffects
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import Dispatch, MoE
-from recsys_moe.model.tasks import Constant
 from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing, find_router
-
-PLAIN = Constant(0.0, 1.0, 1.0)
 
 
 class Output(NamedTuple):
@@ -48,10 +46,10 @@ class MultiTaskMoE(nn.Module):
         tower_dims: Sequence[int] = (256,),
         dropout: float = 0.5,
         dispatch: Dispatch = "auto",
-        constants: Sequence[Constant] | None = None,
+        effects: MainEffects | None = None,
         tables: Callable[[int, int], nn.Embedding] | None = None,
     ) -> None:
-        """`constants`: per task where its logits start and what they count in; else 0 and 1.
+        """`effects`: what is added to what the towers learn.
 
         `tables`: (rows, columns) -> embedding, for another kind than the usual one.
         """
@@ -63,16 +61,18 @@ class MultiTaskMoE(nn.Module):
         routers = [find_router(router.name)(router, shape) for _ in range(num_tasks)]
         experts = Experts(num_experts, shape.input_dim, expert_dim, dropout)
         self.moe = MoE(experts, routers, dispatch)
-        scales = [LabelScale(c.logit, c.scale) for c in constants or [PLAIN] * num_tasks]
-        self.towers = nn.ModuleList(_tower(expert_dim, tower_dims, scale) for scale in scales)
+        self.towers = nn.ModuleList(_tower(expert_dim, tower_dims) for _ in range(num_tasks))
+        self.effects = effects
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> Output:
         """Indices (B,) of users and items, each in 0..count with count meaning unseen."""
         mixed_BTH, routings = self.moe(self.encode(user_B, item_B), user_B)
         # unbind: its gradient is one stack, that of indexing a zero-filled copy per task.
         pairs = zip(self.towers, mixed_BTH.unbind(1), strict=True)
-        logits = [tower(mixed_BH) for tower, mixed_BH in pairs]
-        return Output(torch.cat(logits, dim=-1).float(), routings)
+        logits_BT = torch.cat([tower(mixed_BH) for tower, mixed_BH in pairs], dim=-1).float()
+        if self.effects is not None:
+            logits_BT = self.effects(logits_BT, user_B, item_B)
+        return Output(logits_BT, routings)
 
     def encode(self, user_B: Tensor, item_B: Tensor) -> Tensor:
         """What routers and experts read: the user's vector beside the item's. (B, D)"""
@@ -94,28 +94,13 @@ def _embedding(rows: int, dim: int) -> nn.Embedding:
     return table
 
 
-class LabelScale(nn.Module):
-    """From what a head learns, around 0 and of size 1, to a logit: shift + scale * x."""
-
-    shift: Tensor
-    scale: Tensor
-
-    def __init__(self, shift: float, scale: float) -> None:
-        super().__init__()
-        self.register_buffer("shift", torch.tensor(shift))
-        self.register_buffer("scale", torch.tensor(scale))
-
-    def forward(self, x_B1: Tensor) -> Tensor:
-        return torch.addcmul(self.shift, x_B1, self.scale)
-
-
-def _tower(input_dim: int, dims: Sequence[int], scale: LabelScale) -> nn.Sequential:
+def _tower(input_dim: int, dims: Sequence[int]) -> nn.Sequential:
     """Dense + ReLU per width in `dims`, then the head: one logit."""
     layers: list[nn.Module] = []
     for width in dims:
         layers += [_linear(input_dim, width), nn.ReLU()]
         input_dim = width
-    return nn.Sequential(*layers, _linear(input_dim, 1), scale)
+    return nn.Sequential(*layers, _linear(input_dim, 1))
 
 
 def _linear(input_dim: int, output_dim: int) -> nn.Linear:

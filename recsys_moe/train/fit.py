@@ -80,6 +80,8 @@ def fit(
     if config.trainer.precision == "bf16-mixed" and trainer.strategy.root_device.type == "cpu":
         _warn_of_emulation()
     checkpoint = None if resume is None else _checkpoint(config, data, place, resume)
+    if checkpoint is None:  # which would have them
+        module.start_effects(datamodule.rows("train"))
     is_new = checkpoint is None or not belongs_to(checkpoint, place)
     if trainer.is_global_zero:
         if is_new:

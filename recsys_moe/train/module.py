@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from recsys_moe.artifact.evaluation import Evaluation, merged
 from recsys_moe.config.build import build_model, loss_weights
 from recsys_moe.config.settings import Config, parse_config
-from recsys_moe.data.columns import Batch
+from recsys_moe.data.columns import Batch, Rows
+from recsys_moe.data.streaming import labelled
 from recsys_moe.errors import RunError
 from recsys_moe.model.lazy_adam import LazyAdam, fits
 from recsys_moe.model.network import Output
@@ -65,6 +66,12 @@ class RecModule(lightning.LightningModule):
         for task, router in enumerate(self.model.routers):
             router.stream.reseed(stream_seed(self.config.trainer.seed, "router", task))
             router.start(counts_U)
+
+    def start_effects(self, rows: Rows) -> None:
+        """Fit the main effects, where the model has any, to the training rows."""
+        if self.model.effects is not None:
+            for t, task in enumerate(self.schema.tasks):
+                self.model.effects.fit(t, task.kind, partial(labelled, rows, t))
 
     def losses(
         self, output: Output, labels_BT: Tensor, counts: Counts | None = None

@@ -1,0 +1,94 @@
+"""What needs no model, and the words for a model that is no better."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from recsys_moe.artifact.baselines import baselines, missed
+from recsys_moe.data.columns import Columns
+from recsys_moe.schema import Schema
+
+NAN = torch.nan
+
+
+def columns(rows: list[tuple[int, int, float, float]]) -> Columns:
+    user, item, *labels = zip(*rows, strict=True)
+    index = (torch.tensor(column, dtype=torch.int32) for column in (user, item))
+    return Columns(*index, torch.tensor(labels).T.contiguous())
+
+
+@pytest.fixture
+def schema(prepared: Path) -> Schema:
+    """Two users, three items, watch and rating; 2 of 5 rows are positive, the mean rating is 3."""
+    schema = Schema.load(prepared)
+    labels = {
+        "watch": {"labelled": 5, "mean": 0.4, "positive": 2},
+        "rating": {"labelled": 2, "mean": 3.0, "std": 1.0},
+    }
+    return replace(
+        schema,
+        user=replace(schema.user, size=2),
+        item=replace(schema.item, size=3),
+        labels={"train": labels},
+    )
+
+
+TRAIN = columns(
+    [(0, 0, 1, 4), (0, 1, 0, NAN), (1, 0, 1, 2), (1, 1, 0, NAN), (1, 2, 0, NAN)],
+)
+"""Item 0 has two positives, the others none; its ratings are 4 of user 0 and 2 of user 1."""
+
+
+def test_popularity_is_the_auc_of_an_items_positives_in_training(schema: Schema) -> None:
+    """Scores 2, 0, 0 for labels 1, 0, 1: one pair is won, one is a tie: (1 + 1/2) / 2."""
+    rows = columns([(0, 0, 1, NAN), (0, 1, 0, NAN), (1, 2, 1, NAN)])
+    assert baselines(TRAIN, rows, schema)["watch"]["popularity"] == {"auc": 0.75}
+
+
+def test_the_base_rate_is_that_of_training(schema: Schema) -> None:
+    rows = columns([(0, 0, 1, NAN), (0, 1, 0, NAN), (1, 2, 1, NAN)])
+    expected = -(2 * math.log(2 / 5) + math.log(3 / 5)) / 3
+    found = baselines(TRAIN, rows, schema)["watch"]["base_rate"]["bce"]
+    assert found == pytest.approx(expected)
+
+
+def test_user_and_item_means_are_damped_by_five_rows(schema: Schema) -> None:
+    """Item 0: (1 - 1) / (2 + 5) = 0. User 0: 1 / (1 + 5), so 3 + 1/6 for a rating of 4."""
+    found = baselines(TRAIN, columns([(0, 0, NAN, 4)]), schema)["rating"]
+    assert found["mean"]["mse"] == pytest.approx(1.0)
+    assert found["user_item_mean"]["mse"] == pytest.approx((5 / 6) ** 2)
+
+
+def test_ids_never_seen_get_the_mean(schema: Schema) -> None:
+    found = baselines(TRAIN, columns([(2, 3, 1, 5), (2, 3, 0, 5)]), schema)
+    assert found["rating"]["user_item_mean"]["mse"] == pytest.approx(4.0)
+    assert found["watch"]["popularity"]["auc"] == 0.5
+
+
+def test_what_cannot_be_judged_is_none(schema: Schema) -> None:
+    found = baselines(TRAIN, columns([(0, 0, 1, NAN)]), schema)
+    assert found["watch"]["popularity"]["auc"] is None
+    assert found["rating"] == {"mean": {"mse": None}, "user_item_mean": {"mse": None}}
+
+
+@pytest.mark.parametrize(
+    ("auc", "mse", "named"),
+    [(0.8, 0.9, []), (0.7, 0.9, ["watch auc"]), (0.8, 1.0, ["rating mse"]), (None, None, [])],
+)
+def test_a_model_that_is_no_better_is_told(auc: Any, mse: Any, named: list[str]) -> None:
+    result = {
+        "tasks": {"watch": {"auc": auc}, "rating": {"mse": mse}},
+        "baselines": {
+            "watch": {"popularity": {"auc": 0.7}, "base_rate": {}},
+            "rating": {"mean": {"mse": 1.0}, "user_item_mean": {"mse": None}},
+        },
+    }
+    lines = list(missed(result))
+    assert [" ".join(line.split()[:2]) for line in lines] == named
+    assert all("is no better than" in line for line in lines)
