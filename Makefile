@@ -66,8 +66,9 @@ test: lint types ## lint, types, then all but the slow tests; some need RECSYS_M
 test-all: lint types ## lint, types, then all tests
 	$(run_tests)
 
-crash-test: venv ## kill -9 a fit at 100 random moments; every resume must end in the same bytes
+crash-test: venv ## kill -9 a fit at 100 random moments, interrupt commands at 160: see how they end
 	PYTHONPATH=. timeout -k 10 3600 $(BIN)/python tests/crash/kills.py $(CRASH_ARGS)
+	PYTHONPATH=. timeout -k 10 1800 $(BIN)/python tests/crash/interrupts.py
 
 demo: venv ## synthetic data, fit MOESART, print AUC and MSE and a user's top 10
 	$(BIN)/recsys-moe prepare synthetic --out $(DEMO)/data --overwrite

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # importing typing takes longer than all the rest
 if TYPE_CHECKING:
+    from typing import Any
+
     from recsys_moe.inference.predictor import Predictor
     from recsys_moe.model.experts import Experts
     from recsys_moe.model.moe import MoE, mix

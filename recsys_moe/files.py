@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any
+
+from recsys_moe.errors import ConfigError
+from recsys_moe.interrupts import unwinding
 
 TEXT = {".csv": ",;\t|", ".txt": ",;\t|", ".tsv": "\t", ".tab": "\t"}
 """Suffix of a table in text -> separators that it may have: see `separator`."""
 PARQUET = (".parquet", ".pq")
-DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 PART = ".part"
 """Ending of a file that is being written."""
 
@@ -43,17 +46,6 @@ def write_text(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _named_if_full(path: Path) -> Iterator[None]:
-    """Gives an error of a full or broken disk the path that was to be written, if it has none."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in DISK_ERRORS and error.filename is None:
-            error.filename = str(path)
-        raise
-
-
-@contextmanager
 def replacing(path: Path, *, keep: Path | None = None) -> Iterator[IO[bytes]]:
     """A stream whose content becomes `path` when the block ends without an error.
 
@@ -73,16 +65,17 @@ def replacing_path(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
     For writers that open files themselves. Nothing is left behind after an error.
     """
     part = path.with_name(path.name + PART)
-    try:
-        with _named_if_full(path):
+    with unwinding():
+        try:
             yield part
-        if keep is not None and path.exists():
-            os.replace(path, keep)
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+            if keep is not None and path.exists():
+                os.replace(path, keep)
+            os.replace(part, path)
+        except BaseException as error:
+            part.unlink(missing_ok=True)
+            _name(path, error)
+            raise
+        _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -102,26 +95,151 @@ def replacing_folder(out: Path) -> Iterator[Path]:
     It lies beside `out`, so that a rename is enough: what was at `out` stays whole until then, and
     comes back where the last step fails. Nothing else is left behind.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
-        folder = Path(name) / "new"
+    with _beside(out) as scratch:
+        folder = scratch / "new"
         folder.mkdir()
-        with _named_if_full(out):
-            yield folder
-        _replace_folder(folder, out)
+        yield folder
+        _replace_folder(folder, out, scratch / "previous")
 
 
-def _replace_folder(folder: Path, out: Path) -> None:
-    """In two renames; the temporary folder around `folder` takes the older one away."""
-    previous = folder.with_name("previous")
+def replace_folder(folder: Path, out: Path) -> None:
+    """Let `folder`, of the same file system, take the place of `out`, as `replacing_folder` does.
+
+    A kill between the two renames leaves `folder` whole, and what was `out` in a hidden folder.
+    """
+    with _beside(out) as scratch:
+        _replace_folder(folder, out, scratch / "previous")
+
+
+@contextmanager
+def _beside(out: Path) -> Iterator[Path]:
+    with unwinding():
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
+                yield Path(name)
+        except OSError as error:
+            _name(out, error)
+            raise
+
+
+def _name(path: Path, error: BaseException) -> None:
+    """Let an error of the disk, as of a full one, say what could not be written."""
+    if isinstance(error, OSError) and error.filename is None:
+        error.filename = str(path)
+
+
+def _replace_folder(folder: Path, out: Path, previous: Path) -> None:
+    """In two renames; the temporary folder around `previous` takes the older one away."""
     try:
         if out.exists():
             os.replace(out, previous)
         os.replace(folder, out)
     except BaseException:
-        if previous.exists():
+        if previous.exists() and not out.exists():
             os.replace(previous, out)
         raise
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Folders that a command makes: how one is recognised, and what it may hold."""
+
+    name: str
+    """With its article: `a run folder`."""
+    is_whole: Callable[[Path], bool]
+    """By what its own files say; an OSError, ValueError, LookupError or TypeError means no."""
+    files: tuple[str, ...]
+    """Relative paths, * for any text, of all that may lie in one; with PART behind them too."""
+
+
+ANEW = "choose another folder or replace it with --overwrite"
+
+
+def check_out(
+    out: Path,
+    kind: Kind,
+    overwrite: bool,
+    inputs: Mapping[str, Path | None] | None = None,
+    *,
+    remedy: str = ANEW,
+) -> None:
+    """Raise ConfigError when `out` must not be replaced; every command asks here, before its work.
+
+    With `overwrite` a whole folder of its kind gives way, with nothing else in it. `inputs`: what
+    is read, by option; never deleted. `remedy` follows `exists; ` where --overwrite would help.
+    """
+    check_place(out, inputs)
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out.is_dir() and is_whole(out, kind)):
+        raise ConfigError(f"--out {out} exists and is not {kind.name}; choose another folder")
+    for path in _paths_in(out):
+        if not any(fnmatch(path.removesuffix(PART), pattern) for pattern in kind.files):
+            raise ConfigError(
+                f"--out {out} holds {path}, which is not of {kind.name}; "
+                "move it away or choose another folder"
+            )
+    if not overwrite:
+        raise ConfigError(f"--out {out} exists; {remedy}")
+
+
+def check_place(out: Path, inputs: Mapping[str, Path | None] | None = None) -> None:
+    """Raise ConfigError for a folder that no command may replace, whatever it holds."""
+    if out.is_symlink():
+        raise ConfigError(f"--out {out} is a symbolic link; name the folder that it points to")
+    kept = {"the current folder": Path.cwd(), "the home folder": Path("~").expanduser()}
+    kept |= {f"{name} {path}": path for name, path in (inputs or {}).items() if path is not None}
+    for name, path in kept.items():
+        place = path.resolve()
+        if out.resolve() in (place, *place.parents):
+            raise ConfigError(f"--out {out} is or holds {name}; choose another folder")
+    _check_writable("--out", out)
+
+
+def check_output(output: Path, overwrite: bool) -> None:
+    """Raise ConfigError when the file --output must not or cannot be written."""
+    if output.exists() and not overwrite:
+        raise ConfigError(f"--output {output} exists; pass --overwrite to replace it")
+    if not output.parent.is_dir():
+        raise ConfigError(f"--output {output}: there is no folder {output.parent}")
+    _check_writable("--output", output)
+
+
+def _check_writable(option: str, path: Path) -> None:
+    """The nearest folder there is must let us write; a file system may be read-only for all."""
+    place = next(place for place in path.absolute().parents if place.exists())
+    if not place.is_dir():
+        raise ConfigError(f"{option} {path} cannot be written: {place} is no folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"{option} {path} cannot be written: {place} is read-only; choose another folder"
+        )
+
+
+def is_whole(out: Path, kind: Kind) -> bool:
+    """Does `out` hold a folder of its kind, as its own files say?"""
+    try:
+        return kind.is_whole(out)
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def _paths_in(folder: Path) -> Iterator[str]:
+    """Relative paths of all but real folders, in order; a link to a folder is no real one."""
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        links = [name for name in folders if (Path(place) / name).is_symlink()]
+        for name in sorted([*files, *links]):
+            yield (Path(place) / name).relative_to(folder).as_posix()
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A file's JSON object. Raises OSError and ValueError."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError(f"it must hold a JSON object, got {type(content).__name__}")
+    return content
 
 
 def sha256_file(path: Path) -> str:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from recsys_moe.interrupts import unwinding
+
 
 @contextmanager
 def row_progress(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
@@ -17,6 +19,7 @@ def row_progress(title: str, total: int | None = None) -> Iterator[Callable[[int
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     columns = (title, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with unwinding(), Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(title, total=total)
         yield lambda rows: progress.advance(task, rows)

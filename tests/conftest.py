@@ -27,6 +27,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 import pytest
 from hypothesis import HealthCheck, settings
 
+from recsys_moe.interrupts import NUMBERS
+
 settings.register_profile(
     "reproducible",
     derandomize=True,
@@ -80,9 +82,12 @@ def command(
 ) -> Iterator[Command]:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("NO_COLOR", "1")
-    before = signal.getsignal(signal.SIGTERM)  # the command takes it
+    before = [(n, signal.getsignal(n)) for n in NUMBERS]  # the command takes both
+    hook = sys.unraisablehook
     yield Command(monkeypatch, capsys)
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before:
+        signal.signal(number, handler)
+    sys.unraisablehook = hook
 
 
 @pytest.fixture(scope="session")

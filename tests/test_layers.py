@@ -18,7 +18,7 @@ MAX_LINES, MAX_FUNCTION = 300, 60
 
 # Each room may import the ones on lines above it. Two rooms on one line do not know each other.
 HOUSE = (
-    "errors schema seeds section machine progress files",
+    "errors schema seeds section machine progress files interrupts",
     "routers",
     "model data",
     "config",
@@ -26,10 +26,11 @@ HOUSE = (
     "train inference",
     "serve lab",
     "cli",
+    "__main__",
 )
 FLOOR = {room: floor for floor, rooms in enumerate(HOUSE) for room in rooms.split()}
 GROUND = HOUSE[0].split()
-SHARED = {"recsys_moe.schema", "recsys_moe.files"}
+SHARED = {"recsys_moe.schema", "recsys_moe.files", "recsys_moe.interrupts"}
 """What both packages agree on; all of ours that data_prep may import."""
 
 
@@ -168,7 +169,7 @@ def loads(code: str, module: str) -> bool:
     ("code", "unwanted"),
     [
         ("import recsys_moe", "torch"),
-        ("import recsys_moe.cli", "torch"),  # so that --help answers at once
+        ("import recsys_moe.cli.commands", "torch"),  # so that --help answers at once
         ("import recsys_moe.inference.predictor", "lightning"),
         ("import recsys_moe.serve.server", "lightning"),
     ],
@@ -179,7 +180,7 @@ def test_importing_does_not_load(code: str, unwanted: str) -> None:
 
 def test_the_package_has_few_entries_beside_the_ground() -> None:
     entries = {path.stem for path in (ROOT / "recsys_moe").iterdir()} - {"__pycache__"}
-    assert len(entries - set(GROUND)) <= 12
+    assert len(entries - set(GROUND)) <= 13
     assert {*FLOOR} - {"files"} <= entries
 
 

@@ -69,7 +69,7 @@ def prepare(
     one_of("--order", order, ("user-item", "item-user"))
     one_of("--rows", rows, ("all", "explicit"))
     protocols.check_options("paper", seed, fractions)
-    writer.check_target(Path(out), force)
+    writer.check_target(Path(out), force, source=source)
     files = RawFiles(Path(source))
     records = _without_repeats(_read(files, repair_isbn, BadRows(skip_bad_rows)))
     least = {"user": min_user + strict, "item": min_item + strict}

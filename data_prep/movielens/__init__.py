@@ -88,7 +88,7 @@ def prepare(
     """
     one_of("--variant", variant, VARIANTS)
     protocols.check_options(protocol, seed, fractions)
-    writer.check_target(Path(out), force)
+    writer.check_target(Path(out), force, source=source)
     bad = BadRows(skip_bad_rows)
     files = RawFiles(_local(variant, source, checksum), VARIANTS[variant].folder)
     prepared = protocols.prepare_rows(

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from recsys_moe.interrupts import unwinding
 from recsys_moe.schema import ConfigError, DataError
 
 log = logging.getLogger("recsys_moe.prepare")
@@ -140,7 +141,8 @@ def _progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
         from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
         columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        console = Console(stderr=True)
+        with unwinding(), Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task(name, total=total)
             yield lambda size: bar.update(task, completed=size)
     else:

@@ -66,7 +66,8 @@ def prepare(
     _check_request(request, presplit=input is None)
     at_least("--max-memory-mb", max_memory_mb, 1)
     _check_engine(engine, request, presplit=input is None)
-    writer.check_target(Path(out), force)
+    inputs = {"input": input, "train": train, "val": val, "test": test, "items": items}
+    writer.check_target(Path(out), force, **inputs)
     if engine == "memory":
         prepared = memory.prepare_rows(places, request, presplit=input is None)
         return writer.write(prepared, Path(out), force=force)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from data_prep.table.items import item_features
 from data_prep.table.spec import Request
 from data_prep.table.tasks import Counts, Job, Seen
 from data_prep.write import writer
+from recsys_moe.interrupts import unwinding
 from recsys_moe.schema import SPLITS, ConfigError, DataError, Schema
 
 log = logging.getLogger("recsys_moe.prepare")
@@ -50,7 +52,8 @@ def prepare(
         bins=_bins(sum(piece.most_rows for piece in pieces), max_memory_mb),
     )
     features = item_features(request.items, request.item)
-    try:
+    with unwinding(), ExitStack() as leaving:
+        leaving.callback(shutil.rmtree, job.folder, ignore_errors=True)
         seen, report = _seen(job, place, pieces, mapper)
         done = list(mapper(partial(table_tasks.place_bin, job), range(job.bins)))
         prepared = Prepared(
@@ -69,8 +72,6 @@ def prepare(
         )
         blocks = {name: table_tasks.blocks(job, name) for name in SPLITS}
         return writer.write_blocks(prepared, blocks, out, timed=seen.timed, force=force)
-    finally:
-        shutil.rmtree(job.folder, ignore_errors=True)
 
 
 def _bins(most_rows: int, max_memory_mb: int) -> int:

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
 from data_prep.write.parts import WEIGHT, split_table, write_parts, write_table
-from recsys_moe.files import replacing_folder
+from recsys_moe.files import Kind, check_out, replacing_folder
 from recsys_moe.schema import (
     SCHEMA_FILE,
     SPLITS,
-    ConfigError,
     DataError,
     Feature,
     Schema,
@@ -27,24 +26,31 @@ from recsys_moe.schema import (
 log = logging.getLogger("recsys_moe.prepare")
 
 
-def check_target(out: Path, force: bool) -> None:
+PREPARED = Kind(
+    "prepared data",
+    lambda folder: (
+        all((folder / f"{name}s.parquet").is_file() for name in ("user", "item"))
+        and bool(Schema.load(folder).rows)
+    ),
+    (SCHEMA_FILE, "users.parquet", "items.parquet", *(f"{n}/part-*.parquet" for n in SPLITS)),
+)
+
+
+def check_target(out: Path, force: bool, **inputs: str | Path | None) -> None:
     """Raises ConfigError when `out` must not be written; call it before long work.
 
-    With `force` only prepared data are replaced, never a folder of something else.
+    With `force` only prepared data are replaced, never a folder of something else, nor `inputs`,
+    paths (or URLs) by option.
     """
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    if not (out / SCHEMA_FILE).is_file():
-        raise ConfigError(f"--out {out} exists and is not prepared data; choose another folder")
-    if not force:
-        raise ConfigError(f"--out {out} exists; pass --overwrite, or choose another folder")
+    places = {f"--{name}": Path(place) for name, place in inputs.items() if place is not None}
+    check_out(out, PREPARED, force, places)
 
 
 def write(prepared: Prepared, out: Path, *, force: bool = False) -> Schema:
     """Check `prepared`, write it to `out`, and return its schema.
 
     A previous output stays whole until the new one is complete. Raises DataError when a check
-    fails, ConfigError when `out` cannot be written; nothing is left behind then.
+    fails, ConfigError when `out` must not or cannot be written; nothing is left behind then.
     """
     check_target(out, force)
     parts = prepared.splits
@@ -73,16 +79,13 @@ def write_blocks(
     """
     check_target(out, force)
     check_names(prepared.tasks, WEIGHT if prepared.weighted else None, "")
-    try:
-        with replacing_folder(out.resolve()) as folder:
-            counts = {
-                name: _write_split(blocks[name], prepared, folder / name, timed=timed)
-                for name in SPLITS
-            }
-            schema = _schema(prepared, counts)
-            _write_ids(prepared, schema, folder)
-    except OSError as error:
-        raise ConfigError(f"--out {out} cannot be written: {error.strerror or error}") from None
+    with replacing_folder(out) as folder:
+        counts = {
+            name: _write_split(blocks[name], prepared, folder / name, timed=timed)
+            for name in SPLITS
+        }
+        schema = _schema(prepared, counts)
+        _write_ids(prepared, schema, folder)
     for warning in _one_class(schema):
         log.warning("%s", warning)
     log.info("wrote %s: %s", out, ", ".join(f"{n} {name}" for name, n in schema.rows.items()))

@@ -18,6 +18,8 @@ import torch
 
 from recsys_moe.artifact.graphs import FORMATS, Graph, write_graphs
 from recsys_moe.artifact.model_folder import (
+    FILES,
+    FORMAT,
     FORMAT_VERSION,
     MANIFEST,
     Artifact,
@@ -26,9 +28,14 @@ from recsys_moe.artifact.model_folder import (
     save_artifact,
 )
 from recsys_moe.errors import ConfigError, suggestion
-from recsys_moe.files import replacing_folder, write_json
+from recsys_moe.files import Kind, check_out, read_object, replacing_folder, write_json
 
 REPORT = "export.json"
+MODEL = Kind(
+    "a model folder",
+    lambda folder: read_object(folder / MANIFEST)["format"] == FORMAT,
+    (*FILES, MANIFEST, REPORT, *(entry.file for entry in FORMATS.values())),
+)
 
 
 def export(
@@ -47,7 +54,7 @@ def export(
     """
     _check_formats(formats)
     source, out = find_artifact(path), Path(out)
-    _check_out(out, source, overwrite)
+    check_out(out, MODEL, overwrite, {"RUN|MODEL": source})
     artifact = load_artifact(source)
     if formats:
         _check_router(artifact)
@@ -88,17 +95,6 @@ def _check_formats(formats: Sequence[str]) -> None:
             f"--format aoti needs a C++ compiler, and {compiler} is not on PATH; "
             "install g++ or leave aoti out"
         )
-
-
-def _check_out(out: Path, source: Path, overwrite: bool) -> None:
-    if out.resolve() in (source.resolve(), *source.resolve().parents):
-        raise ConfigError(f"--out {out} holds the model itself; choose another folder")
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    if not overwrite:
-        raise ConfigError(f"--out {out} exists; choose another folder or pass --overwrite")
-    if not (out / MANIFEST).is_file():
-        raise ConfigError(f"--out {out} is not a model folder; --overwrite will not delete it")
 
 
 def _check_router(artifact: Artifact) -> None:

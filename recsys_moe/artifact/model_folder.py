@@ -27,11 +27,11 @@ from recsys_moe.artifact.calibration import Calibrations
 from recsys_moe.config.build import build_model
 from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import Config, parse_config
-from recsys_moe.files import replacing_folder, sha256_file, write_json
+from recsys_moe.files import read_object, replacing_folder, sha256_file, write_json
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.schema import ConfigError, DataError, Feature, Schema
 
-FORMAT_VERSION = 3
+FORMAT, FORMAT_VERSION = "recsys-moe-artifact", 3
 MANIFEST = "manifest.json"
 FILES = (
     "weights.safetensors",
@@ -92,7 +92,7 @@ def save_artifact(
 
 def _manifest(folder: Path) -> dict[str, Any]:
     return {
-        "format": "recsys-moe-artifact",
+        "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "recsys_moe": recsys_moe.__version__,
         "files": {file: sha256_file(folder / file) for file in FILES},
@@ -201,10 +201,7 @@ def _load_model(folder: Path, config: Config, schema: Schema) -> MultiTaskMoE:
 
 def _read_object(path: Path) -> dict[str, Any]:
     with _reading(path):
-        content = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise _damaged(path, f"it must hold a JSON object, got {type(content).__name__}")
-    return content
+        return read_object(path)
 
 
 def _load_calibrations(path: Path) -> Calibrations:

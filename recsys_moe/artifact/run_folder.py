@@ -7,14 +7,29 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from recsys_moe.artifact.model_folder import FILES, MANIFEST
+from recsys_moe.artifact.routing_history import FILE
 from recsys_moe.config.settings import Config
-from recsys_moe.errors import ConfigError
-from recsys_moe.files import sha256_file, write_json, write_text
-from recsys_moe.schema import SCHEMA_FILE
+from recsys_moe.errors import ConfigError, RunError
+from recsys_moe.files import (
+    ANEW,
+    PART,
+    Kind,
+    check_out,
+    is_whole,
+    read_object,
+    replace_folder,
+    replacing_folder,
+    sha256_file,
+    write_json,
+    write_text,
+)
+from recsys_moe.schema import SCHEMA_FILE, SPLITS
 
 PACKAGES = ("recsys-moe", "torch", "lightning", "torchmetrics", "numpy", "pandas", "pyarrow")
 DATA_LOCK = "data.lock.json"
@@ -23,24 +38,98 @@ LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 """Files of the folder of checkpoints. `previous` is what was `last` before."""
 
 
-def create_run_folder(out: Path, overwrite: bool, *, resume: bool = False) -> None:
-    """Make an empty folder. Raises ConfigError when something is there and must stay.
+RUN = Kind(
+    "a run folder",
+    lambda folder: (
+        (folder / "config.yaml").is_file()
+        and SCHEMA_FILE in read_object(folder / DATA_LOCK)["files"]
+    ),
+    (
+        *("config.yaml", "command.txt", "env.json", DATA_LOCK, "metrics.csv", FILE),
+        *(f"{CHECKPOINTS}/{name}" for name in (LAST, PREVIOUS, BEST, "table")),
+        *(f"evaluation/{split}.json" for split in SPLITS),
+        *(f"model/{name}" for name in (*FILES, MANIFEST)),
+        *("events/events.out.tfevents.*", "events/hparams.yaml"),
+        *("report/report.html", "report/*.json", "report/figures/*"),  # as the docs propose
+        ".model-*",  # of a fit that was killed while it wrote the model
+    ),
+)
 
-    `resume`: a run that ended before its first checkpoint is in nobody's way.
+
+def place_of(out: Path, overwrite: bool, resume: str | None) -> Path:
+    """Where the run that is to be at `out` is made: there, or beside it until it replaces `out`.
+
+    Each process of a run asks, perhaps after the first has begun: its work changes no answer.
     """
-    out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        if resume and (out / CHECKPOINTS).is_dir() and not any((out / CHECKPOINTS).glob("*.ckpt")):
-            return
-        if not overwrite:
-            raise ConfigError(
-                f"--out {out} exists; choose another folder, continue it with --resume auto, "
-                "or replace it with --overwrite"
-            )
-        if not (out / "config.yaml").is_file():
-            raise ConfigError(f"--out {out} is not a run folder; --overwrite will not delete it")
-        shutil.rmtree(out)
-    (out / CHECKPOINTS).mkdir(parents=True)
+    part = out.with_name(out.name + PART)
+    if resume == "auto":
+        is_begun = any((out / CHECKPOINTS).glob("*.ckpt"))
+        return part if _is_run(part) or (overwrite and not is_begun) else out
+    for place in (out, part) if resume else ():
+        if (place / CHECKPOINTS).resolve() in Path(str(resume)).resolve().parents:
+            return place
+    return part if overwrite else out
+
+
+def begin_run(
+    place: Path,
+    out: Path,
+    config: Config,
+    data: Path,
+    *,
+    resume: str | None,
+    checkpoint: Path | None,
+) -> None:
+    """Make `place`, of `place_of`, a run folder; `checkpoint`: of another run, to begin with.
+
+    It appears whole, with its records, and holds no checkpoint but perhaps the best so far of the
+    other run. A run that ended before its first checkpoint is taken up as it is.
+    Raises ConfigError when something is there, or at `out`, and must stay.
+    """
+    if resume == "auto" and _is_run(place) and not _has_results(place):
+        return record_run(place, config, data)
+    _check_new(place, out, {"--data": data, "--resume": checkpoint}, resume)
+    with replacing_folder(place) as folder:
+        (folder / CHECKPOINTS).mkdir()
+        if checkpoint is not None and checkpoint.with_name(BEST).is_file():
+            shutil.copyfile(checkpoint.with_name(BEST), folder / CHECKPOINTS / BEST)
+        record_run(folder, config, data)
+
+
+def _check_new(
+    place: Path, out: Path, inputs: Mapping[str, Path | None], resume: str | None
+) -> None:
+    part = out.with_name(out.name + PART)
+    if place == out and _is_run(part):
+        raise ConfigError(
+            f"--out {out}: {part} is a run that was to replace it; continue that with "
+            "--resume auto, or start again with --overwrite"
+        )
+    remedy = "choose another folder, continue it with --resume auto, or replace it with --overwrite"
+    check_out(out, RUN, place != out, inputs, remedy=ANEW if resume == "auto" else remedy)
+    check_out(place, RUN, place != out, inputs)
+
+
+def end_run(place: Path, out: Path, data: Path) -> None:
+    """Let a run that was made beside `out` replace it. Raises RunError where it may not any more.
+
+    `out` is looked at again: hours have passed.
+    """
+    if place == out:
+        return
+    try:
+        check_out(out, RUN, True, {"--data": data})
+    except ConfigError as error:
+        raise RunError(f"{error}; the new run is whole in {place}") from None
+    replace_folder(place, out)
+
+
+def _is_run(folder: Path) -> bool:
+    return is_whole(folder, RUN)
+
+
+def _has_results(run: Path) -> bool:
+    return any((run / CHECKPOINTS).glob("*.ckpt")) or (run / "model").exists()
 
 
 def record_run(out: Path, config: Config, data: Path) -> None:

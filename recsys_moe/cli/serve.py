@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ import typer
 from recsys_moe.cli.inference import Model
 from recsys_moe.errors import ConfigError
 
+logger = logging.getLogger("recsys_moe.serve")
 EXTRA = ("fastapi", "uvicorn", "prometheus_client")
 
 
@@ -62,6 +64,7 @@ def serve(
     if missing := [name for name in EXTRA if find_spec(name) is None]:
         remedy = 'install it with: pip install "recsys-moe[serve]"'
         raise ConfigError(f"serve needs {', '.join(missing)}; {remedy}")
+    logger.info("loading torch and the model ...")
     from recsys_moe.serve.limits import Limits
     from recsys_moe.serve.server import Settings, read_key
     from recsys_moe.serve.server import serve as run

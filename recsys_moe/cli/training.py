@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from recsys_moe.cli import inference
+from recsys_moe.errors import ConfigError
+from recsys_moe.files import check_place
 from recsys_moe.schema import check_split
 from recsys_moe.train.processes import launch, spinning
 from recsys_moe.train.processes.starter import is_started_outside
@@ -34,6 +39,9 @@ Experts = Annotated[int | None, typer.Option(help="Number of experts.")]
 MaxEpochs = Annotated[int | None, typer.Option(help="Most epochs to train.")]
 BatchSize = Annotated[int | None, typer.Option(help="Rows per training step.")]
 Lr = Annotated[float | None, typer.Option(help="Learning rate of Adam.")]
+Weights = Annotated[
+    str | None, typer.Option(metavar="W,...", help="Task weights in the data's order.")
+]
 FLAGS = {
     "k": "model.router.k",
     "experts": "model.num_experts",
@@ -45,6 +53,9 @@ FLAGS = {
     "lr": "optim.lr",
 }
 """Key of the configuration by flag, of every command that trains."""
+SIZES = {"model.embedding_dim", "model.expert_dim", "model.num_experts", "trainer.batch_size"}
+NO_MEMORY = re.compile("can't allocate memory|out of memory", re.IGNORECASE)
+"""In the words of torch: of processors, of GPUs."""
 
 
 def fit(
@@ -60,6 +71,7 @@ def fit(
     seed: Annotated[int | None, typer.Option(help="Drives every random stream.")] = None,
     devices: Annotated[int | None, typer.Option(help="Devices of each machine.")] = None,
     num_nodes: Annotated[int | None, typer.Option(help="Machines that train together.")] = None,
+    weights: Weights = None,
     set_: Sets = None,
     resume: Annotated[
         str | None, typer.Option(help="`auto` (last checkpoint of --out) or a checkpoint file.")
@@ -82,7 +94,11 @@ def fit(
         k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices,
         seed=seed, num_nodes=num_nodes,
     )  # fmt: skip
+    flags |= _task_flags(weights, data)
     resolved = resolve(config, router, flags, set_ or [])
+    if overwrite:
+        file = Path(config) if config and Path(config).is_file() else None  # or a shipped one
+        check_place(out, {"--data": data, "--config": file})
     if evaluate is not None:
         check_split("--evaluate", evaluate)
     trainer = resolved.trainer
@@ -93,14 +109,46 @@ def fit(
     logger.info("loading torch and lightning ...")
     from recsys_moe.train import fit as train
 
-    if dry_run:
-        print(json.dumps(train.dry_run(resolved, data), indent=2))
-        return
-    result = train.fit(resolved, data, out, overwrite=overwrite, resume=resume)
+    with _memory_of(resolved):
+        if dry_run:
+            print(json.dumps(train.dry_run(resolved, data), indent=2))
+            return
+        result = train.fit(resolved, data, out, overwrite=overwrite, resume=resume)
     if not result:  # another process of the run reports
         return
     more = {evaluate: inference.evaluated(out, evaluate, data)} if evaluate is not None else {}
     print(json.dumps({**result, **more}) if as_json else _summary(result, more, out))
+
+
+def _task_flags(weights: str | None, data: Path) -> dict[str, Any]:
+    """Keys of the configuration for `--weights`."""
+    if weights is None:
+        return {}
+    from recsys_moe.lab.compare.plan import parse_weights
+    from recsys_moe.schema import Schema
+
+    schema = Schema.load(data)
+    pairs = zip(schema.tasks, parse_weights(weights, schema), strict=True)
+    return {f"tasks.{task.name}.weight": weight for task, weight in pairs}
+
+
+@contextmanager
+def _memory_of(config: Config) -> Iterator[None]:
+    """Name the size farthest above its default where memory is out. Raises ConfigError."""
+    from recsys_moe.config.diff import flat
+    from recsys_moe.config.settings import parse_config
+
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or NO_MEMORY.search(str(error))):
+            raise
+        given, usual = (dict(flat(c.model_dump(mode="json"))) for c in (config, parse_config({})))
+        key = max(SIZES, key=lambda key: given[key] / usual[key])
+        raise ConfigError(
+            f"out of memory with {key}={given[key]} (default {usual[key]}); "
+            f"choose a smaller one, or less of {', '.join(sorted(SIZES - {key}))}"
+        ) from None
 
 
 def fit_flags(**flags: Any) -> dict[str, Any]:

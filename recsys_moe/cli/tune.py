@@ -23,6 +23,7 @@ from recsys_moe.cli.training import (
     K,
     MaxEpochs,
     Sets,
+    Weights,
     fit_flags,
     resolve,
     typed_sections,
@@ -38,9 +39,6 @@ Pruner = Annotated[
 ]
 Storage = Annotated[
     str | None, typer.Option(metavar="URL", help="Database; without it OUT/study.db.")
-]
-Weights = Annotated[
-    str | None, typer.Option(metavar="W,...", help="Task weights in the data's order.")
 ]
 EvaluateTest = Annotated[
     bool, typer.Option("--evaluate-test", help="Also evaluate on test, for the curve alone.")

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recsys_moe.errors import ConfigError, DataError, suggestion
-from recsys_moe.files import replacing_path
+from recsys_moe.files import check_output, replacing_path
 from recsys_moe.inference.predictor import Predictor, Recommendation
 from recsys_moe.inference.score_files import opened_text, write_parquet, write_text
 from recsys_moe.inference.vocabulary import NoId, id_texts
@@ -125,10 +125,7 @@ def _ranked(
 def _check_output(output: Path, overwrite: bool) -> None:
     if output.suffix not in OUTPUTS:
         raise ConfigError(f"--output must end in one of {', '.join(OUTPUTS)}, got {output}")
-    if output.exists() and not overwrite:
-        raise ConfigError(f"--output {output} exists; pass --overwrite to replace it")
-    if not output.parent.is_dir():
-        raise ConfigError(f"--output {output}: there is no folder {output.parent}")
+    check_output(output, overwrite)
 
 
 def _write(path: Path, suffix: str, pieces: Iterator[Rows], schema: pa.Schema) -> None:

@@ -17,7 +17,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from recsys_moe.errors import ConfigError, DataError, suggestion
-from recsys_moe.files import PARQUET, TEXT, replacing_path, separator, table_suffix
+from recsys_moe.files import PARQUET, TEXT, check_output, replacing_path, separator, table_suffix
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.vocabulary import Ids, NoId, id_texts
 
@@ -62,10 +62,7 @@ def _check_paths(source: Path, target: Path, overwrite: bool) -> None:
         raise ConfigError(f"--output must end in one of {', '.join(OUTPUTS)}, got {target}")
     if not source.is_file():
         raise DataError(f"--input {source}: there is no such file")
-    if target.exists() and not overwrite:
-        raise ConfigError(f"--output {target} exists; pass --overwrite to replace it")
-    if not target.parent.is_dir():
-        raise ConfigError(f"--output {target}: there is no folder {target.parent}")
+    check_output(target, overwrite)
 
 
 def _scored(

@@ -20,6 +20,7 @@ import torch
 import uvicorn
 
 from recsys_moe.errors import ConfigError, RunError
+from recsys_moe.interrupts import unwinding
 from recsys_moe.serve.app import build_app
 from recsys_moe.serve.http import allowed_hosts, checked_names
 from recsys_moe.serve.limits import Limits
@@ -97,7 +98,8 @@ def serve(model: Path, settings: Settings) -> None:
             lifespan="off",
             ws="none",
         )
-        Server(config, service, settings).run(sockets=[listener])
+        with unwinding():
+            Server(config, service, settings).run(sockets=[listener])
 
 
 class Server(uvicorn.Server):

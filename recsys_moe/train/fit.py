@@ -19,7 +19,14 @@ from lightning.pytorch.strategies import DDPStrategy, Strategy
 from recsys_moe.artifact.baselines import baselines, missed
 from recsys_moe.artifact.evaluation import Evaluation, add_rows
 from recsys_moe.artifact.model_folder import save_artifact
-from recsys_moe.artifact.run_folder import BEST, CHECKPOINTS, create_run_folder, record_run
+from recsys_moe.artifact.run_folder import (
+    BEST,
+    CHECKPOINTS,
+    begin_run,
+    end_run,
+    place_of,
+    record_run,
+)
 from recsys_moe.config.build import build_model
 from recsys_moe.config.files import merge
 from recsys_moe.config.settings import Config, parse_config
@@ -68,33 +75,35 @@ def fit(
     for split in ("train", "val"):
         datamodule.rows(split)
     module.start_routers(user_counts(datamodule.rows("train"), datamodule.schema))
-    trainer = _trainer(config, out)  # before anything at `out` is touched
+    place = place_of(out, overwrite, resume)
+    trainer = _trainer(config, place)  # before anything there is touched
     if config.trainer.precision == "bf16-mixed" and trainer.strategy.root_device.type == "cpu":
         _warn_of_emulation()
-    checkpoint = None if resume is None else _checkpoint(config, data, out, resume)
+    checkpoint = None if resume is None else _checkpoint(config, data, place, resume)
     if checkpoint is None:  # which would have them
         module.start_effects(datamodule.rows("train"))
-    is_new = checkpoint is None or not belongs_to(checkpoint, out)
-    if checkpoint is not None and is_new and out.resolve() in checkpoint.resolve().parents:
-        raise ConfigError(
-            f"--resume {checkpoint} lies in --out {out}, which a new run would replace; "
-            "move it away or choose another --out"
-        )
+    is_new = checkpoint is None or not belongs_to(checkpoint, place)
     if trainer.is_global_zero:
         if is_new:
-            create_run_folder(out, overwrite, resume=resume == "auto")
-            _take_best(checkpoint, out)
-        record_run(out, config, data)
+            begin_run(place, out, config, data, resume=resume, checkpoint=checkpoint)
+        else:
+            record_run(place, config, data)
+        if place != out:
+            logger.info("the run is made in %s; %s stays as it is until that is whole", place, out)
     try:
         _run(trainer, module, datamodule, checkpoint)
     except ConfigError:  # found out at the first step
         if is_new and trainer.is_global_zero:
-            shutil.rmtree(out)
+            shutil.rmtree(place)
         raise
     except OSError as error:
         remedy = "make room or make it writable, then continue with --resume auto"
-        raise RunError(f"{error.filename or out}: {error.strerror or error}; {remedy}") from None
-    return _finish(module, datamodule, data, out) if trainer.is_global_zero else {}
+        raise RunError(f"{error.filename or place}: {error.strerror or error}; {remedy}") from None
+    if not trainer.is_global_zero:
+        return {}
+    result = _finish(module, datamodule, data, place)
+    end_run(place, out, data)
+    return result
 
 
 def _warn_of_emulation() -> None:
@@ -113,12 +122,6 @@ def _checkpoint(config: Config, data: Path, out: Path, resume: str) -> Path | No
     check_resume(saved, config, data)
     logger.info("continuing from %s: %d epochs are finished", saved.path, saved.finished)
     return saved.path
-
-
-def _take_best(checkpoint: Path | None, out: Path) -> None:
-    """Copy the best so far of another run folder, beside its checkpoint, to a new one."""
-    if checkpoint is not None and checkpoint.with_name(BEST).is_file():
-        shutil.copyfile(checkpoint.with_name(BEST), out / CHECKPOINTS / BEST)
 
 
 def _run(

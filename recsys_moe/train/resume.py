@@ -66,7 +66,9 @@ def find_checkpoint(out: Path, resume: str) -> Saved | None:
         except ValueError as error:
             logger.warning("%s; trying the one before", error)
     if paths:
-        raise ConfigError(f"--resume auto: no checkpoint in {folder} can be read; use --overwrite")
+        raise ConfigError(
+            f"--resume auto: no checkpoint in {folder} can be read; start again with --overwrite"
+        )
     logger.info("%s has no checkpoint yet: starting from the beginning", out)
     return None
 

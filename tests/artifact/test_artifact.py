@@ -83,7 +83,7 @@ def test_a_rename_that_fails_leaves_the_older_model_in_place(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = shutil.copytree(model, tmp_path / "old")
-    (old / "of-the-older-one.txt").write_text("precious")
+    (old / "model.pt2").write_text("of the older one")
     artifact, rename = load_artifact(model), os.replace
     weights, seen = artifact.model.state_dict(), artifact.seen
 
@@ -101,7 +101,7 @@ def test_a_rename_that_fails_leaves_the_older_model_in_place(
     ):
         with pytest.raises(OSError, match="the disk is gone"):
             write()
-        assert (old / "of-the-older-one.txt").read_text() == "precious"
+        assert (old / "model.pt2").read_text() == "of the older one"
         assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "old"]
 
 

@@ -121,7 +121,7 @@ def test_an_existing_output_is_kept_unless_told(tmp_path: Path) -> None:
     writer.write(prepared(), out)
     before = hashes(out)
     other = prepared(val=examples([0, 2], [1, 1], [1, 1], [5, 4]))
-    with pytest.raises(ConfigError, match="exists; pass --overwrite"):
+    with pytest.raises(ConfigError, match="exists; .* replace it with --overwrite"):
         writer.write(other, out)
     assert hashes(out) == before
     assert writer.write(other, out, force=True).rows["val"] == 2

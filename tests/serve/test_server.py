@@ -78,6 +78,7 @@ def running(*args: object) -> Iterator[Running]:
 
 def test_a_server_lives_and_ends_as_promised(folder: Path) -> None:
     with running(folder, "--watch", "0", "--allow-host", "scores.example") as server:
+        assert server.wait_for("(loading torch and the model)")
         assert server.client.get("/readyz").json() == {"status": "ready"}
         assert server.client.post("/predict", json=PAIR).status_code == 200
         head = server.client.head("/healthz")  # what some load balancers ask

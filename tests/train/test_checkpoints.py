@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from recsys_moe import files
+from recsys_moe.artifact.run_folder import record_run
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.errors import ConfigError, RunError
 from recsys_moe.files import replacing
@@ -120,7 +121,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
         assert newest(folder) == 1
     assert f"{folder / 'last.ckpt'} cannot be read as a checkpoint of fit" in caplog.text
     DAMAGES[damage](folder / "previous.ckpt")
-    with pytest.raises(ConfigError, match="no checkpoint in .* can be read; use --overwrite"):
+    with pytest.raises(ConfigError, match="no checkpoint in .* can be read; start again with --o"):
         find_checkpoint(folder.parent, "auto")
 
 
@@ -237,9 +238,9 @@ def test_a_checkpoint_is_written_every_so_many_steps_and_leftovers_go(
     left = tmp_path / "run" / "checkpoints" / "last.ckpt.part"
     left.parent.mkdir(parents=True)
     left.write_bytes(b"half")
-    fit(
-        config(max_epochs=1, checkpoint_every_n_steps=10), prepared, tmp_path / "run", resume="auto"
-    )
+    settings = config(max_epochs=1, checkpoint_every_n_steps=10)
+    record_run(tmp_path / "run", settings, prepared)
+    fit(settings, prepared, tmp_path / "run", resume="auto")
     end = steps[-1][1]
     assert end > 20 and not left.exists()
     inside = [("last.ckpt", step) for step in range(10, end, 10)]

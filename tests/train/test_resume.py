@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from recsys_moe.artifact.run_folder import record_run
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.batches import TrainBatches
 from recsys_moe.errors import ConfigError, DataError, Interrupted
@@ -264,8 +265,14 @@ def test_auto_starts_where_there_is_nothing_yet_but_not_in_a_folder_of_others(
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(ConfigError, match="--out .* exists"):
         fit(config(), prepared, tmp_path, resume="auto")
-    (tmp_path / "run" / "checkpoints").mkdir(parents=True)  # killed before its first checkpoint
-    fit(config(trainer={"max_epochs": 1}), prepared, tmp_path / "run", resume="auto")
+    settings = config(trainer={"max_epochs": 1})
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    record_run(tmp_path / "run", settings, prepared)  # killed before its first checkpoint
+    fit(settings, prepared, tmp_path / "run", resume="auto")
+    assert (tmp_path / "run" / "model").is_dir()
+    shutil.rmtree(tmp_path / "run" / "checkpoints")  # to save space: the model must stay
+    with pytest.raises(ConfigError, match="exists; choose another folder or replace it with --ov"):
+        fit(settings, prepared, tmp_path / "run", resume="auto")
     assert (tmp_path / "run" / "model").is_dir()
 
 
@@ -294,7 +301,7 @@ def test_a_checkpoint_that_overwrite_would_delete_is_not_continued(
     (stopped / "backup").mkdir()
     saved = stopped / "backup" / "last.ckpt"
     saved.write_bytes((stopped / "checkpoints" / "last.ckpt").read_bytes())
-    with pytest.raises(ConfigError, match="lies in --out"):
+    with pytest.raises(ConfigError, match="is or holds --resume .*last.ckpt"):
         fit(config(), prepared, stopped, overwrite=True, resume=str(saved))
     assert saved.is_file()
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recsys_moe.artifact.run_folder import CHECKPOINTS, LAST
+from recsys_moe.artifact.run_folder import CHECKPOINTS, LAST, RUN
+from recsys_moe.files import check_out
 from recsys_moe.lab.jobs.executor import Step
 
-COMMAND = [sys.executable, "-m", "recsys_moe.cli"]
+COMMAND = [sys.executable, "-m", "recsys_moe"]
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class LabRun:
             if zipfile.is_zipfile(self.folder / CHECKPOINTS / LAST):
                 return [*COMMAND, "fit", *paths, *more, "--resume", "auto"]
             if self.folder.exists():
+                check_out(self.folder, RUN, True)
                 shutil.rmtree(self.folder)
             return [*COMMAND, "fit", *paths, *more]
 

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from recsys_moe.errors import ConfigError, Interrupted, RunError
+from recsys_moe.interrupts import received, unwinding
 from recsys_moe.lab.jobs.executor import LocalExecutor, Outcome, locked
 from recsys_moe.machine import cores
 
@@ -117,13 +118,14 @@ class Progress:
     def interruptible(self, out: Path) -> Iterator[None]:
         """Ctrl-C and SIGTERM in the block become Interrupted, which says how to go on at `out`."""
         try:
-            yield
+            with unwinding():
+                yield
         except (KeyboardInterrupt, SystemExit) as stop:
-            number = signal.SIGINT if isinstance(stop, KeyboardInterrupt) else signal.SIGTERM
+            asked = signal.SIGINT if isinstance(stop, KeyboardInterrupt) else signal.SIGTERM
             raise Interrupted(
                 f"interrupted; {self.done} of {self.total} {self.noun} are finished in {out}: "
                 "the same command continues",
-                number,
+                received() or asked,
             ) from None
 
     def _left(self) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys_moe.errors import ConfigError, DataError, UserError
+from recsys_moe.files import check_place
 
 PLAN_FILE = "plan.json"
 FORMAT_VERSION = 1
@@ -17,6 +18,7 @@ Raw = dict[str, Any]
 
 def check_folder(out: Path, kind: str) -> None:
     """Raise ConfigError when `out` holds something else than a `kind`, e.g. comparison."""
+    check_place(out)
     if not out.exists() or (out / PLAN_FILE).is_file():
         return
     if not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()):

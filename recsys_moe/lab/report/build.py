@@ -11,7 +11,7 @@ from pydantic_core import to_jsonable_python
 
 from recsys_moe.artifact.model_folder import MANIFEST
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.files import replacing_folder
+from recsys_moe.files import Kind, check_out, read_object, replacing_folder
 from recsys_moe.lab.report.comparison import RESULTS
 from recsys_moe.lab.report.comparison_report import comparison_report
 from recsys_moe.lab.report.page import Report, Shown, document
@@ -22,6 +22,13 @@ from recsys_moe.lab.report.run_report import run_report
 logger = logging.getLogger("recsys_moe.report")
 
 PAGE, FINDINGS, SOURCES, FIGURES = "report.html", "findings.json", "report.json", "figures"
+REPORT = Kind(
+    "a report",
+    lambda folder: (
+        read_object(folder / SOURCES)["kind"] in ("run", "comparison") and (folder / PAGE).is_file()
+    ),
+    (PAGE, FINDINGS, SOURCES, *(f"{FIGURES}/*.{ending}" for ending in ("svg", "png", "json"))),
+)
 
 
 def build_report(
@@ -31,7 +38,7 @@ def build_report(
 
     Raises ConfigError for a setting or a folder in the way, DataError for what cannot be read.
     """
-    check_out(out, overwrite)
+    check_out(out, REPORT, overwrite, {"RUN|COMPARISON": path, "--data": options.data})
     if _is_comparison(path):
         given = {"data": options.data, "split": options.split, "rows": options.rows}
         named = [f"--{name}" for name, value in given.items() if value is not None]
@@ -60,18 +67,6 @@ def _is_comparison(path: Path) -> bool:
             "make one with `recsys-moe fit` or `recsys-moe compare`"
         )
     return False
-
-
-def check_out(out: Path, overwrite: bool) -> None:
-    """Raise ConfigError when something is at `out` that must stay."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    if not overwrite:
-        raise ConfigError(
-            f"--out {out} exists; choose another folder or replace it with --overwrite"
-        )
-    if not (out / PAGE).is_file() or not (out / SOURCES).is_file():
-        raise ConfigError(f"--out {out} is not a report; --overwrite will not delete it")
 
 
 def write_report(report: Report, out: Path) -> None:

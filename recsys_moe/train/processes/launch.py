@@ -21,12 +21,11 @@ from types import FrameType
 
 from recsys_moe.errors import ConfigError, UserError
 from recsys_moe.files import write_json
-from recsys_moe.train.processes.signals import NUMBERS, end_with_parent, handled
+from recsys_moe.interrupts import NUMBERS, REPORTS, unwinding
+from recsys_moe.train.processes.signals import end_with_parent, handled
 from recsys_moe.train.processes.spinning import undecided
 from recsys_moe.train.processes.starter import rank
 
-REPORTS = "RECSYS_MOE_REPORTS"
-"""Names the folder where processes that were started here leave their last error."""
 SECONDS_BETWEEN_LOOKS = 0.05
 SECONDS_TO_END = 15.0
 """Left to the others after a failure; the first process may have a folder to clear."""
@@ -48,7 +47,7 @@ def run_workers(devices: int, num_nodes: int) -> None:
     SIGINT and SIGTERM go on to all of them. When one fails the others have `SECONDS_TO_END` left.
     Raises WorkerError, and ConfigError where other nodes cannot be found.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with unwinding(), tempfile.TemporaryDirectory() as folder:
         reports = Path(folder)
         common = _environment(devices, num_nodes)
         node = int(common["NODE_RANK"])
@@ -147,7 +146,8 @@ def _raise_first(codes: list[int | None], reports: Path) -> None:
         raise WorkerError(first["message"], first["exit_code"])
     for code in codes:
         if code:
-            raise WorkerError("a process ended early", code)
+            is_signal = code - 128 in NUMBERS
+            raise WorkerError("interrupted" if is_signal else "a process ended early", code)
 
 
 def report(message: str, exit_code: int) -> bool:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM)
-SECONDS_OF_ONE_WISH = 1.0
-"""`timeout` and terminals send a signal to the process and to its group: that is one wish."""
+from recsys_moe.interrupts import NUMBERS, SECONDS_OF_ONE_WISH
+
 SIGNAL_AT_PARENT_DEATH = 1  # linux/prctl.h
 
 

@@ -17,6 +17,8 @@ import pytest
 import torch
 
 from recsys_moe import cli
+from recsys_moe.artifact.run_folder import record_run
+from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.lab.compare.plan import ComparisonRequest
 from recsys_moe.lab.compare.results import TTest, columns_of, compare_best, is_bold
@@ -118,6 +120,7 @@ def test_what_cannot_be_continued_starts_anew(prepared: Path, tmp_path: Path) ->
     with pytest.raises(Interrupted):
         run_compare(one, prepared, tmp_path / "out", InProcess(stops_at="topk"))
     (folder / "checkpoints").mkdir(parents=True)
+    record_run(folder, parse_config({}), prepared)
     (folder / "checkpoints" / "last.ckpt").write_bytes(b"PK\x03\x04 cut off")
     assert run_compare(one, prepared, tmp_path / "out", InProcess()).failures == []
     assert "--resume" not in (folder / "command.txt").read_text()

@@ -143,12 +143,12 @@ def test_what_is_at_out_stays_unless_it_is_a_report(compared: Path, tmp_path: Pa
     out = report(compared, tmp_path / "out")
     with pytest.raises(ConfigError, match=r"--out .*out exists; .* replace it with --overwrite"):
         report(compared, out)
-    (out / "old.txt").write_text("gone after --overwrite")
+    (out / "findings.json").write_text("gone after --overwrite")
     report(compared, out, overwrite=True)
-    assert not (out / "old.txt").exists()
+    assert (out / "findings.json").read_text() != "gone after --overwrite"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("dear")
-    with pytest.raises(ConfigError, match="is not a report; --overwrite will not delete it"):
+    with pytest.raises(ConfigError, match="is not a report; choose another folder"):
         report(compared, tmp_path / "mine", overwrite=True)
 
 

@@ -1,0 +1,165 @@
+"""The commands, and how each of them ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+import recsys_moe
+from recsys_moe import interrupts
+from recsys_moe.cli import (
+    compare,
+    doctor,
+    export,
+    faults,
+    inference,
+    paper,
+    prepare,
+    recommend,
+    report,
+    serve,
+    settings,
+    training,
+    tune,
+)
+from recsys_moe.errors import ConfigError, UserError
+from recsys_moe.train.processes import launch, spinning
+from recsys_moe.train.processes.starter import rank
+
+app = typer.Typer(
+    name="recsys-moe",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start with: recsys-moe prepare synthetic --out data/demo",
+)
+app.add_typer(prepare.app, name="prepare")
+app.command()(training.fit)
+app.command()(inference.evaluate)
+app.command()(inference.predict)
+app.command()(compare.compare)
+app.command()(tune.tune)
+app.command()(paper.paper)
+app.command()(export.export)
+app.command()(recommend.recommend)
+app.command()(recommend.similar)
+app.command()(report.report)
+app.command()(serve.serve)
+app.command()(settings.routers)
+app.command()(doctor.doctor)
+app.add_typer(settings.app, name="config")
+
+
+ORDER = (
+    *("prepare", "fit", "evaluate", "predict", "recommend", "similar", "report", "export", "serve"),
+    *("compare", "tune", "paper", "config", "routers", "doctor", "version"),
+)
+"""In which one uses them; Typer would list groups last."""
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(recsys_moe.__version__)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    _: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print it."),
+    ] = False,
+) -> None:
+    """Multi-task recommenders with a sparse mixture of experts."""
+
+
+def _tree() -> Any:
+    """The commands as Typer parses them, in our order, with flags shown as such in the help."""
+    root: Any = typer.main.get_command(app)
+    root.commands = {name: root.commands[name] for name in ORDER}
+    _show_flags(root, None)
+    return root
+
+
+def _show_flags(command: Any, parent: typer.Context | None) -> None:
+    """Without the <bool> of a value, which they do not take."""
+    context = typer.Context(command, parent=parent, **command.context_settings)
+    for parameter in command.get_params(context):
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    for below in getattr(command, "commands", {}).values():
+        _show_flags(below, context)
+
+
+def run() -> None:
+    """The command of sys.argv, to its end: raises SystemExit."""
+    spinning.spin_briefly()
+    level = logging.ERROR if rank() else logging.INFO  # the first process speaks for all
+    logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
+    try:
+        _invoke()
+    except UserError as error:
+        _fail(str(error), error.exit_code)
+    except BaseException as error:
+        if number := interrupts.received():
+            _fail("interrupted", 128 + number)
+        _explain(error)
+
+
+def _invoke() -> None:
+    try:
+        sys.exit(_tree()(prog_name=app.info.name, standalone_mode=False) or 0)
+    except typer.TyperException as error:
+        raise ConfigError(_usage(error)) from None
+    finally:
+        sys.stdout.flush()  # now: as Python ends it could not tell a reader that went away
+
+
+def _usage(error: Any) -> str:
+    """What the parser has to say of the command line, and where to look."""
+    message = error.format_message().strip().rstrip(".")
+    if not message:  # without arguments: the help has been printed
+        sys.exit(error.exit_code)
+    context = error.ctx and error.ctx.command_path
+    return f"{message}; {context or app.info.name} --help says what it takes"
+
+
+def _explain(error: BaseException) -> NoReturn:
+    """End with what an error that no command foresees means. Raises SystemExit."""
+    if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
+        # The reader of our output went away, as `head` does: it has what it wanted.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    if isinstance(error, SystemExit):
+        _leave(error)
+    if os.environ.get(faults.DEBUG) or not isinstance(error, Exception):
+        raise error
+    _fail(faults.explained(error), 1)
+
+
+def _leave(end: SystemExit) -> NoReturn:
+    """Raise `end`, but end one of several training processes at once when its work is done.
+
+    Threads of the collectives may abort a process that tears down while another is leaving.
+    """
+    if end.code in (None, 0) and interrupts.REPORTS in os.environ:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    raise end
+
+
+def _fail(message: str, exit_code: int) -> NoReturn:
+    if not launch.report(message, exit_code):
+        print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(exit_code)

@@ -1,0 +1,35 @@
+"""What errors that no command foresees mean, in one line."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+
+OURS = ("recsys_moe", "data_prep")
+DEBUG = "RECSYS_MOE_DEBUG"
+
+
+def explained(error: Exception) -> str:
+    """Whose fault it is: the file system's, memory's, that of a module from outside, or ours."""
+    if isinstance(error, OSError):
+        return f"{error.filename or 'file system'}: {error.strerror or error}"
+    if isinstance(error, MemoryError):
+        return "out of memory; use a machine with more, or ask for less"
+    said = f"{type(error).__name__}: {str(error)[:300]}"
+    if place := _outside(error):
+        return f"{place}: {said} (a module from outside; {DEBUG}=1 shows more)"
+    return f"{said} (a fault of recsys-moe; {DEBUG}=1 shows where)"
+
+
+def _outside(error: Exception) -> str:
+    """FILE:LINE of the deepest call into neither our code nor an installed library; or nothing."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    paths = sysconfig.get_paths()
+    installed = tuple(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        file = frame.f_code.co_filename
+        if package not in OURS and not file.startswith((*installed, "<")):
+            return f"{file}:{line}"
+    return ""

@@ -1,0 +1,117 @@
+"""SIGINT and SIGTERM of a command, from its first moment: one line, and 128 + the signal.
+
+An exception is no way out while libraries load: it leaves modules half imported, and what C code
+calls may swallow it. So the process ends at once, except where something is to be put away first.
+The first module of ours that a command loads: standard library only, and little of that.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import os
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False  # importing typing takes longer than all of this
+if TYPE_CHECKING:
+    from types import FrameType
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+REPORTS = "RECSYS_MOE_REPORTS"
+"""Names the folder where a process that another one of ours started leaves its last error."""
+SECONDS_OF_ONE_WISH = 1.0
+"""`timeout` and terminals send a signal to the process and to its group: that is one wish."""
+SECONDS_BEFORE_AGAIN = 0.02
+"""Until a signal comes again that could not end what was going on."""
+
+_blocks = 0
+_received = 0
+_raised = float("-inf")
+"""When SystemExit was, in seconds of time.monotonic."""
+
+
+def listen() -> None:
+    """Take both signals for the rest of the process; one that is ignored, as by nohup, stays so."""
+    for number in NUMBERS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _receive)
+    sys.unraisablehook = _unraisable
+    atexit.register(_ignore)  # runs last: then all is done, and Python would reset the handlers
+
+
+class unwinding:  # noqa: N801 - as contextlib's, which would take time to load
+    """In the block a signal becomes SystemExit, so that what is half-written is put away.
+
+    Where it was swallowed, the end of the outermost block ends the process.
+    """
+
+    def __enter__(self) -> None:
+        global _blocks
+        _blocks += 1
+
+    def __exit__(self, kind: type[BaseException] | None, *unused: object) -> None:
+        global _blocks
+        _blocks -= 1
+        if _received and not _blocks and kind is None:
+            leave(_received)
+
+
+def received() -> int:
+    """The signal that came in a block of `unwinding`; 0 for none."""
+    return _received
+
+
+def leave(number: int) -> None:
+    """End the process with its one line, past Python's streams: one may be locked right now.
+
+    Of several processes the one that started the others speaks for all.
+    """
+    try:
+        if REPORTS not in os.environ:
+            os.write(2, b"error: interrupted\n")
+    finally:
+        os._exit(128 + number)
+
+
+def _receive(number: int, frame: FrameType | None) -> None:
+    global _received, _raised
+    if not _blocks:
+        leave(number)
+    if time.monotonic() - _raised < SECONDS_OF_ONE_WISH:
+        return
+    _received = number
+    if _is_import(frame):
+        _thread.start_new_thread(_again, (number,))
+    else:
+        _raised = time.monotonic()
+        raise SystemExit(128 + number)
+
+
+def _ignore() -> None:
+    for number in NUMBERS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _is_import(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _again(number: int) -> None:
+    global _raised
+    time.sleep(SECONDS_BEFORE_AGAIN)
+    _raised = float("-inf")
+    os.kill(os.getpid(), number)
+
+
+def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    """What Python cannot raise, as in a `__del__`, it would print; the signal comes again."""
+    if _received and issubclass(unraisable.exc_type, SystemExit):
+        _thread.start_new_thread(_again, (_received,))
+    else:
+        sys.__unraisablehook__(unraisable)

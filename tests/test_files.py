@@ -1,0 +1,161 @@
+"""What may be replaced: whole folders of our own with nothing else in them, in no dear place."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from data_prep.write.writer import check_target
+from recsys_moe.artifact.export import MODEL
+from recsys_moe.artifact.run_folder import RUN
+from recsys_moe.errors import ConfigError
+from recsys_moe.files import Kind, check_out, replace_folder, replacing_folder
+from recsys_moe.lab.report.build import REPORT
+from tests.conftest import Command
+
+NOTE = Kind("a note", lambda folder: bool((folder / "note").read_text()), ("note", "scans/*.png"))
+
+
+@pytest.fixture
+def note(tmp_path: Path) -> Path:
+    (tmp_path / "out" / "scans").mkdir(parents=True)
+    (tmp_path / "out" / "note").write_text("ours")
+    (tmp_path / "out" / "scans" / "1.png").write_text("ours")
+    return tmp_path / "out"
+
+
+def refused(out: Path, **inputs: Path) -> str:
+    with pytest.raises(ConfigError) as error:
+        check_out(out, NOTE, True, inputs)
+    return str(error.value)
+
+
+def test_a_whole_folder_of_ours_gives_way_when_told(note: Path) -> None:
+    check_out(note, NOTE, True)
+    (note / "scans" / "2.png.part").write_text("half-written")
+    check_out(note, NOTE, True)
+    with pytest.raises(ConfigError, match="out exists; choose .* replace it with --overwrite"):
+        check_out(note, NOTE, False)
+
+
+def test_what_is_not_of_that_kind_is_named_and_stays(note: Path, tmp_path: Path) -> None:
+    (note / "scans" / "thesis.tex").write_text("dear")
+    (note / "zoo.txt").write_text("dear")
+    first = "out holds scans/thesis.tex, which is not of a note; move it away or"
+    for path in ("zoo.txt", "scans/thesis.tex"):
+        assert first.replace("scans/thesis.tex", path) in refused(note)
+        (note / path).unlink()
+    (tmp_path / "dear").mkdir()
+    (note / "link").symlink_to(tmp_path / "dear")
+    assert "holds link, which is not of a note" in refused(note)
+
+
+@pytest.mark.parametrize("content", ["", None])
+def test_a_file_of_the_right_name_is_not_enough(note: Path, content: str | None) -> None:
+    (note / "note").unlink() if content is None else (note / "note").write_text(content)
+    assert "out exists and is not a note; choose another folder" in refused(note)
+
+
+def test_a_link_a_current_home_or_root_folder_and_a_folder_of_inputs_stay(
+    note: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(note)
+    assert "is a symbolic link; name the folder that it points to" in refused(tmp_path / "link")
+    for inside in (note, note / "scans"):
+        assert f"is or holds --data {inside}" in refused(note, **{"--data": inside})
+    assert "--config" in refused(note, **{"--config": tmp_path / "link" / "note"})
+    monkeypatch.setenv("HOME", str(note / "scans"))
+    assert "is or holds the home folder" in refused(note)
+    monkeypatch.chdir(note / "scans")
+    for out in (note, Path(), Path(".."), Path("/")):
+        assert f"--out {out} is or holds the current folder" in refused(out)
+
+
+@pytest.mark.parametrize("renames", [0, 1])
+def test_an_interrupted_exchange_of_folders_leaves_both(
+    note: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    """Before the older one is moved away, and before the newer one gets its name."""
+    shutil.copytree(note, tmp_path / "new")
+    (tmp_path / "new" / "note").write_text("newer")
+    rename, done = os.replace, []
+
+    def stops(source: Path, target: Path) -> None:
+        if len(done) == renames and Path(source).name != "previous":
+            raise KeyboardInterrupt
+        done.append(rename(source, target))
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(os, "replace", stops)
+        replace_folder(tmp_path / "new", note)
+    assert [(tmp_path / n / "note").read_text() for n in ("out", "new")] == ["ours", "newer"]
+    replace_folder(tmp_path / "new", note)
+    assert (note / "note").read_text() == "newer"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_that_fails_while_it_is_written_leaves_the_old_one(note: Path) -> None:
+    with pytest.raises(ValueError), replacing_folder(note) as folder:
+        (folder / "note").write_text("newer")
+        raise ValueError
+    assert (note / "note").read_text() == "ours"
+
+
+@pytest.mark.parametrize("kind", [RUN, MODEL, REPORT], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"files": 1, "format": 1, "kind": 1}'])
+def test_files_of_our_names_make_no_run_model_or_report(
+    kind: Kind, text: str, tmp_path: Path
+) -> None:
+    for name in ("config.yaml", "data.lock.json", "manifest.json", "report.json", "report.html"):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=f"exists and is not {kind.name}"):
+        check_out(tmp_path, kind, True)
+
+
+def test_a_schema_json_of_another_making_is_no_prepared_data(
+    command: Command, prepared: Path, tmp_path: Path
+) -> None:
+    """`config schema > x/schema.json` makes one, and so does another format."""
+    out = shutil.copytree(prepared, tmp_path / "data")
+    check_target(out, True)
+    schema = json.loads((out / "schema.json").read_text())
+    for text in (command("config", "schema").out, json.dumps({**schema, "format_version": 0})):
+        (out / "schema.json").write_text(text)
+        message = command.fails(2, "prepare", "synthetic", "--out", out, "--overwrite")
+        assert "exists and is not prepared data" in message
+    assert (out / "users.parquet").is_file()
+
+
+def test_prepare_never_replaces_what_it_reads(
+    command: Command, prepared: Path, tmp_path: Path
+) -> None:
+    out = shutil.copytree(prepared, tmp_path / "data")
+    ids = ["--user", "user_index", "--item", "item_index", "--task", "watch:binary=watch"]
+    given = ["--input", out / "train", *ids, "--out", out, "--overwrite"]
+    assert f"is or holds --input {out / 'train'}" in command.fails(2, "prepare", "table", *given)
+    given = ["--variant", "100k", "--source", out, "--out", out, "--overwrite"]
+    assert "is or holds --source" in command.fails(2, "prepare", "movielens", *given)
+    assert (out / "schema.json").is_file()
+
+
+@pytest.mark.parametrize("where", ["", ".", "/", "~"])
+def test_no_command_replaces_a_dear_place(
+    command: Command, run: Path, prepared: Path, where: str, tmp_path: Path
+) -> None:
+    command.monkeypatch.chdir(tmp_path)
+    command.monkeypatch.setenv("HOME", str(tmp_path))
+    out = ["--out", str(tmp_path) if where == "~" else where]
+    for words in (
+        ["prepare", "synthetic", *out, "--overwrite"],
+        ["fit", "--data", prepared, *out, "--overwrite"],
+        ["export", run, *out, "--overwrite"],
+        ["report", run, *out, "--overwrite"],
+        ["compare", "--data", prepared, "--routers", "topk", *out],
+        ["tune", "--data", prepared, "--router", "topk", "--trials", 1, *out],
+    ):
+        assert "is or holds the current folder" in command.fails(2, *words)
+    assert not any(tmp_path.iterdir())
