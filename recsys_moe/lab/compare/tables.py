@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from recsys_moe.artifact.monitor import LOSS
 from recsys_moe.lab.compare.paper_figures import RUNS
 from recsys_moe.lab.compare.results import Column, Group, Results, Row, is_bold
 from recsys_moe.lab.compare.significance import LEVEL, Spread
@@ -129,9 +130,12 @@ def notes_of(results: Results) -> list[str]:
 
 
 def _cell_note(results: Results) -> str:
+    monitors = sorted({run.monitor for run in results.runs} or {LOSS})
+    lowest = monitors == [LOSS]
+    best = f"the {'lowest' if lowest else 'best'} validation {' or '.join(monitors)}"
     return (
         f"Cells: mean +- standard error over seeds on the {results.split} split, each run at its "
-        "epoch with the lowest validation loss."
+        f"epoch with {best}."
     )
 
 
