@@ -26,6 +26,7 @@ from recsys_moe.lab.tune.curve import Point
 from recsys_moe.lab.tune.plan import StudyRequest
 from recsys_moe.lab.tune.results import curve_of
 from recsys_moe.lab.tune.run import tune
+from recsys_moe.lab.tune.space import PAPER_LR
 from recsys_moe.progress import row_progress
 
 BIAS_SIZES = ((8, 2), (8, 4))
@@ -129,11 +130,14 @@ def run_tuning(
 def tuning_request(recipe: Recipe, router: str, trials: int | None, typed: Raw) -> StudyRequest:
     """What `tune` is asked: random search over the paper's ranges."""
     raw, _ = select_router(recipe.file(), router)
+    fixed = [key for key, _ in flat(typed)]
     return StudyRequest(
         config=parse_config(merge(raw, typed)),
         trials=trials or recipe.trials or 1,
         weights=recipe.weights[0] if recipe.weights else None,
-        fixed=[key for key, _ in flat(typed)],
+        fixed=fixed,
+        space=None if "optim.lr" in fixed else {"optim.lr": PAPER_LR.to_json()},
+        try_given=False,
         sampler="random",
         evaluate_test=True,
     )
