@@ -55,6 +55,12 @@ def test_the_given_configuration_is_trial_0_and_the_others_lie_around_it(
 
 
 @pytest.mark.usefixtures("quick")
+def test_of_equal_trials_the_first_is_the_best(prepared: Path, tmp_path: Path) -> None:
+    tune(ASKED, prepared, tmp_path / "out", executor=Pretend(loss=lambda config, epoch: 1.0))
+    assert results(tmp_path / "out")["best"] == 0
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_given_value_outside_a_named_range_is_said_and_not_tried(
     prepared: Path, tmp_path: Path
 ) -> None:
