@@ -48,8 +48,11 @@ def paper(
     data, out = asked.check(data, out, seeds=seeds, settings=settings, trials=trials)
     logger.info("loading torch ...")
     from recsys_moe.lab.paper.study import run_paper
+    from recsys_moe.schema import Schema
 
     logger.info("%s", asked.reading)
+    if asked.routers:
+        logger.info("%s", asked.data_in_words(Schema.load(data)))
     comparison = run_paper(
         asked,
         data,
