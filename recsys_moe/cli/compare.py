@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +20,9 @@ from recsys_moe.cli.training import (
     fit_flags,
     typed_sections,
 )
+
+if TYPE_CHECKING:
+    from recsys_moe.lab.compare.results import Results
 
 logger = logging.getLogger("recsys_moe.compare")
 
@@ -97,7 +101,7 @@ def compare(
         typed=typed_sections(flags, set_ or []),
     )
     comparison = comparisons.compare(request, data, out, jobs=jobs, executor=executor)
-    print_results(out / "results.json", (out / "table.md").read_text("utf-8"), as_json)
+    print_comparison(comparison.results, out, as_json)
     comparison.check()
 
 
@@ -106,6 +110,19 @@ def _labels(routers: str) -> list[str]:
 
     labels = [name.strip() for name in routers.split(",") if name.strip()]
     return list(ROUTERS) if labels == ["all"] else labels
+
+
+def print_comparison(results: Results, out: Path, as_json: bool) -> None:
+    """Tables on a terminal, table.md elsewhere, or results.json."""
+    if as_json or not sys.stdout.isatty():
+        text = (out / "table.md").read_text("utf-8")
+        return print_results(out / "results.json", text, as_json)
+    from rich.console import Console
+
+    from recsys_moe.lab.compare.terminal import show
+
+    show(results, Console())
+    print(f"\n{out / 'table.md'}, table.tex, table.csv, results.json")
 
 
 def print_results(file: Path, text: str, as_json: bool) -> None:

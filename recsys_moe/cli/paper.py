@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from recsys_moe.cli.compare import read_sections
+from recsys_moe.cli.compare import print_comparison, read_sections
 from recsys_moe.cli.training import MaxEpochs, Sets, fit_flags, typed_sections
 
 logger = logging.getLogger("recsys_moe.paper")
@@ -48,8 +48,11 @@ def paper(
     data, out = asked.check(data, out, seeds=seeds, settings=settings, trials=trials)
     logger.info("loading torch ...")
     from recsys_moe.lab.paper.study import run_paper
+    from recsys_moe.schema import Schema
 
     logger.info("%s", asked.reading)
+    if asked.routers:
+        logger.info("%s", asked.data_in_words(Schema.load(data)))
     comparison = run_paper(
         asked,
         data,
@@ -61,7 +64,7 @@ def paper(
         jobs=jobs,
     )
     if comparison is not None:
-        print((out / ("results.json" if as_json else "table.md")).read_text("utf-8"), end="")
+        print_comparison(comparison.results, out, as_json)
         return comparison.check()
     figures = sorted(str(path) for path in out.glob("figure*.json"))
     print(json.dumps({"figures": figures}) if as_json else f"{asked.makes}: {', '.join(figures)}")

@@ -182,7 +182,7 @@ def resolve(file: str | None, router: str | None, flags: dict[str, Any], sets: l
 
 
 def _summary(result: dict[str, Any], more: dict[str, dict[str, Any]], out: Path) -> str:
-    titled = {f"best epoch {result['epoch']} on val": result}
+    titled = {f"best epoch {result['epoch']} by {result['monitor']} on val": result}
     titled |= {f"{split}, {found['rows']} rows": found for split, found in more.items()}
     tables = [inference.table(found, title) for title, found in titled.items()]
     return "\n".join([*tables, f"run: {out}   artifact: {out / 'model'}"])

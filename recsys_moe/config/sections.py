@@ -142,8 +142,11 @@ class OptimConfig(Section):
 class TrainerConfig(Section):
     max_epochs: int = Field(default=100, ge=1)
     batch_size: int = Field(default=512, ge=1)
+    monitor: str = "loss"
+    """Validation metric that chooses the epoch to keep and when to stop: `loss`, the task-weighted
+    one, or TASK/METRIC, e.g. watch/auc or rating/mse."""
     patience: int = Field(default=25, ge=1)
-    """Epochs without a better validation loss before training stops."""
+    """Epochs without a better `monitor` before training stops."""
     min_delta: float = Field(default=0.0, ge=0)
     seed: int = Field(default=0, ge=0)
     """Drives every random stream: initialisation, shuffling, dropout, each task's router."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 
 from recsys_moe.files import write_text
+from recsys_moe.train.module import RecModule
 
 logger = logging.getLogger("recsys_moe.fit")
 SECONDS_BETWEEN_LINES = 5.0
+SECONDS_BETWEEN_NUMBERS = 0.5
 
 
 class EpochCsv(Callback):
@@ -72,7 +75,7 @@ class PlainProgress(Callback):
         if batch_idx > self.done and now - self.last < SECONDS_BETWEEN_LINES:
             return
         self.last = now
-        loss = trainer.progress_bar_metrics.get("loss")  # of no step yet in a resumed run
+        loss = mean_loss(pl_module)
         logger.info(
             "epoch %d/%s step %d/%d%s, %.0f steps/s",
             trainer.current_epoch + 1,
@@ -84,13 +87,19 @@ class PlainProgress(Callback):
         )
 
     def on_train_epoch_end(self, trainer: Trainer, *unused: Any) -> None:
-        logger.info(
-            "epoch %d/%s done in %.1f s: %s",
-            trainer.current_epoch + 1,
-            trainer.max_epochs,
-            time.monotonic() - self.start,
-            headline(trainer.logged_metrics),
-        )
+        logger.info("%s", epoch_line(trainer, time.monotonic() - self.start))
+
+
+def mean_loss(module: LightningModule) -> float | None:
+    """Of the epoch so far, as `train/loss` will be at its end; None before its first step."""
+    assert isinstance(module, RecModule)
+    return module.mean_loss()
+
+
+def epoch_line(trainer: Trainer, seconds: float) -> str:
+    """What a finished epoch has come to."""
+    epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
+    return f"{epoch} done in {seconds:.1f} s: {headline(trainer.logged_metrics)}"
 
 
 def headline(metrics: dict[str, Any]) -> str:
@@ -101,15 +110,43 @@ def headline(metrics: dict[str, Any]) -> str:
 
 
 class Bar(RichProgressBar):
-    """Lightning's bar, counting epochs from 1 and without the logger's version number."""
+    """Lightning's bar on stderr, counting epochs from 1, with a line above it per finished epoch.
+
+    Lightning's own asks for every number after every step, and a GPU then waits for each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(refresh_rate=20, console_kwargs={"stderr": True})
+        self.asked = -math.inf
+        self.shown: dict[str, Any] = {}
 
     def _get_train_description(self, current_epoch: int) -> str:
         return f"epoch {current_epoch + 1}/{self.trainer.max_epochs}"
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        return {k: v for k, v in super().get_metrics(trainer, pl_module).items() if k != "v_num"}
+        now = time.monotonic()
+        if now - self.asked >= SECONDS_BETWEEN_NUMBERS:
+            self.asked = now
+            loss, others = mean_loss(pl_module), super().get_metrics(trainer, pl_module)
+            self.shown = {} if loss is None else {"loss": loss}
+            self.shown |= {name: value for name, value in others.items() if name != "v_num"}
+        return self.shown
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        self.start = time.monotonic()  # a run that is resumed inside an epoch does not start it
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_epoch_start(trainer, pl_module)
+        self.start = time.monotonic()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_epoch_end(trainer, pl_module)
+        if self.progress is not None:
+            line = epoch_line(trainer, time.monotonic() - self.start)
+            self.progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def progress_callback(bar: bool) -> Callback:
     """A bar (for terminals) or plain lines."""
-    return Bar(refresh_rate=20) if bar else PlainProgress()
+    return Bar() if bar else PlainProgress()

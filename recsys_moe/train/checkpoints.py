@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
+from recsys_moe.artifact.monitor import Monitor
 from recsys_moe.artifact.run_folder import BEST, LAST, PREVIOUS, locked_hashes
 from recsys_moe.data.columns import Columns
 from recsys_moe.errors import ConfigError, Interrupted, RunError
@@ -62,7 +62,7 @@ class WholeFiles(TorchCheckpointIO):
 
 
 class Checkpoints(Checkpoint):
-    """`best` by validation loss and `last` at each epoch's end; `last` every N steps, on a signal.
+    """`best` by `monitor` and `last` at each epoch's end; `last` every N steps, on a signal.
 
     A signal ends the run with Interrupted once its step, or its batch of validation, is saved; a
     value of model or optimizer that is not finite ends it with RunError, and is not saved.
@@ -70,21 +70,23 @@ class Checkpoints(Checkpoint):
     own generators, for parts from outside. The project's streams depend on (seed, step) alone.
     """
 
-    def __init__(self, folder: Path, every_n_steps: int) -> None:
+    def __init__(self, folder: Path, every_n_steps: int, monitor: Monitor) -> None:
         self.folder = folder
+        self.monitor = monitor
         self.every_n_steps = every_n_steps
         self.files = WholeFiles()
         self.stop = StopSignals()
-        self.best_loss = math.inf
+        self.best = monitor.worst
         self._batches = 0
         self._loaded: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best_loss": self.best_loss, "batches": self._batches}
+        return {"best": self.best, "batches": self._batches}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if (self.folder / BEST).is_file():
-            self.best_loss = state_dict["best_loss"]
+            # The second is its name from before other metrics could be monitored.
+            self.best = state_dict["best" if "best" in state_dict else "best_loss"]
         self._batches = state_dict["batches"]
 
     def on_load_checkpoint(
@@ -158,9 +160,10 @@ class Checkpoints(Checkpoint):
             self._end(trainer, self.stop.number)
 
     def on_train_epoch_end(self, trainer: Trainer, *unused: Any) -> None:
-        loss = float(trainer.callback_metrics["val/loss"])
-        if trainer.strategy.reduce_boolean_decision(loss < self.best_loss):
-            self.best_loss = loss
+        value = float(trainer.callback_metrics[self.monitor.column])
+        is_better = self.monitor.is_better(value, self.best)
+        if trainer.strategy.reduce_boolean_decision(is_better):
+            self.best = value
             self._save(trainer, BEST)
         number = self._wish(trainer)
         if number:

@@ -19,6 +19,7 @@ from lightning.pytorch.strategies import DDPStrategy, Strategy
 from recsys_moe.artifact.baselines import baselines, missed
 from recsys_moe.artifact.evaluation import Evaluation, add_rows
 from recsys_moe.artifact.model_folder import save_artifact
+from recsys_moe.artifact.monitor import Monitor, find_monitor
 from recsys_moe.artifact.run_folder import (
     BEST,
     CHECKPOINTS,
@@ -60,7 +61,7 @@ def fit(
     overwrite: bool = False,
     resume: str | None = None,
 ) -> dict[str, Any]:
-    """Train, keep the best checkpoint by validation loss, save its artifact and its evaluation.
+    """Train, keep the best checkpoint by `trainer.monitor`, save its artifact and evaluation.
 
     `config`: validated, or its sections as a configuration file holds them. `data`: a prepared
     folder. `resume`: None, `auto` (the newest good checkpoint of `out`, or the beginning where
@@ -75,8 +76,9 @@ def fit(
     for split in ("train", "val"):
         datamodule.rows(split)
     module.start_routers(user_counts(datamodule.rows("train"), datamodule.schema))
+    monitor = find_monitor(config.trainer.monitor, datamodule.schema)
     place = place_of(out, overwrite, resume)
-    trainer = _trainer(config, place)  # before anything there is touched
+    trainer = _trainer(config, place, monitor)  # before anything there is touched
     if config.trainer.precision == "bf16-mixed" and trainer.strategy.root_device.type == "cpu":
         _warn_of_emulation()
     checkpoint = None if resume is None else _checkpoint(config, data, place, resume)
@@ -144,6 +146,7 @@ def _run(
 def dry_run(config: Config, data: Path) -> dict[str, Any]:
     """Open the data, build the model, run one step on one batch; write nothing."""
     datamodule = RecDataModule(Path(data), config)
+    find_monitor(config.trainer.monitor, datamodule.schema)
     alone = merge(config.model_dump(mode="json"), {"trainer": {"devices": 1, "num_nodes": 1}})
     module = RecModule(alone, datamodule.schema.to_json())
     batches = datamodule.train_dataloader()
@@ -161,21 +164,21 @@ def dry_run(config: Config, data: Path) -> dict[str, Any]:
     }
 
 
-def _trainer(config: Config, out: Path) -> lightning.Trainer:
+def _trainer(config: Config, out: Path, monitor: Monitor) -> lightning.Trainer:
     settings = config.trainer
     workarounds.quieten()
     bar = sys.stderr.isatty()
     check_starter(settings.devices, settings.num_nodes)
     try:
-        return _build_trainer(config, out, bar)
+        return _build_trainer(config, out, monitor, bar)
     except MisconfigurationException as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"trainer.accelerator={settings.accelerator}: {reason}") from None
 
 
-def _build_trainer(config: Config, out: Path, bar: bool) -> lightning.Trainer:
+def _build_trainer(config: Config, out: Path, monitor: Monitor, bar: bool) -> lightning.Trainer:
     settings = config.trainer
-    checkpoints = Checkpoints(out / CHECKPOINTS, settings.checkpoint_every_n_steps)
+    checkpoints = Checkpoints(out / CHECKPOINTS, settings.checkpoint_every_n_steps, monitor)
     return lightning.Trainer(
         accelerator=settings.accelerator,
         devices=settings.devices,
@@ -187,7 +190,7 @@ def _build_trainer(config: Config, out: Path, bar: bool) -> lightning.Trainer:
         max_epochs=settings.max_epochs,
         default_root_dir=out,  # where Lightning looks for checkpoints of a requeued SLURM job
         logger=TensorBoardLogger(out, name="", version="events"),
-        callbacks=[*_callbacks(config, out, bar), checkpoints],
+        callbacks=[*_callbacks(config, out, monitor, bar), checkpoints],
         plugins=[checkpoints.files, *workarounds.environments()],
         reload_dataloaders_every_n_epochs=1,
         num_sanity_val_steps=0,
@@ -203,10 +206,14 @@ def _strategy(config: Config, checkpoints: Checkpoints, **ddp: Any) -> Strategy 
     return DDPStrategy(**ddp) if config.trainer.processes > 1 else "auto"
 
 
-def _callbacks(config: Config, out: Path, bar: bool) -> Iterable[Callback]:
+def _callbacks(config: Config, out: Path, monitor: Monitor, bar: bool) -> Iterable[Callback]:
     settings = config.trainer
     yield workarounds.Patience(
-        "val/loss", patience=settings.patience, min_delta=settings.min_delta, check_finite=True
+        monitor.column,
+        mode=monitor.direction,
+        patience=settings.patience,
+        min_delta=settings.min_delta,
+        check_finite=True,
     )
     yield EpochCsv(out / "metrics.csv")
     yield RoutingLog(out / "routing.safetensors")
@@ -227,7 +234,7 @@ def _finish(module: RecModule, datamodule: RecDataModule, data: Path, out: Path)
     add_rows(evaluation, model, batches, config)
     calibrations = evaluation.calibrate()
     result = evaluation.result("val")
-    result["epoch"] = epoch
+    result |= {"epoch": epoch, "monitor": config.trainer.monitor}
     result["baselines"] = baselines(datamodule.rows("train"), datamodule.rows("val"), schema)
     for line in missed(result):
         logger.warning(line)

@@ -120,7 +120,7 @@ class RecModule(lightning.LightningModule):
         loss = torch.stack(losses).mean()
         self._add_to_epoch(loss.detach() * counts.rows, outputs[0], len(batch.user))
         if batch_idx % settings.log_every_n_steps == 0:
-            self._report(loss.detach())
+            self._check_step(loss.detach())
         extra = torch.stack(penalties).sum()
         if passes == 2:
             extra = extra + self._disagreement(outputs[0], outputs[1], batch.labels, counts)
@@ -149,11 +149,10 @@ class RecModule(lightning.LightningModule):
         if not math.isfinite(float(loss)):
             refuse(f"the {split} loss", self.global_step, float(loss))
 
-    def _report(self, loss: Tensor) -> None:
+    def _check_step(self, loss: Tensor) -> None:
         loss = all_sum(loss) / process_count()
         self._check_finite(loss, "training")
         refuse(not_finite(self._weights()), self.global_step)
-        self.log("loss", loss, prog_bar=True, logger=False)
 
     def _weights(self) -> Iterator[tuple[str, Tensor]]:
         """All but the tables: they may be large, and rows that are read show in the loss."""
@@ -210,6 +209,10 @@ class RecModule(lightning.LightningModule):
         share = pairs / (rows.clamp(min=1) * self.config.model.num_experts)
         self.log("train/evaluated_share", share.float())
         self._reset_epoch_sums()
+
+    def mean_loss(self) -> float | None:
+        """Over the rows that this process has trained on in this epoch; waits for the device."""
+        return float(self._loss_sum) / self._rows if self._rows else None
 
     def _epoch_sums(self) -> Tensor:
         """Of the epoch so far and all processes: loss times rows, evaluated pairs, rows. (3,)"""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from recsys_moe.artifact.monitor import BY_LOSS
 from recsys_moe.artifact.run_folder import record_run
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.batches import TrainBatches
@@ -292,7 +293,8 @@ def test_a_signal_before_the_first_step_is_saved_and_told(
 
 def test_a_requeued_job_s_file_in_the_current_folder_is_nobody_s(tmp_path: Path) -> None:
     """Under SLURM Lightning continues from any hpc_ckpt_1.ckpt in its root folder."""
-    assert _trainer(config(), tmp_path / "run").default_root_dir == str(tmp_path / "run")
+    trainer = _trainer(config(), tmp_path / "run", BY_LOSS)
+    assert trainer.default_root_dir == str(tmp_path / "run")
 
 
 def test_a_checkpoint_that_overwrite_would_delete_is_not_continued(

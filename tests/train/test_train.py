@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from recsys_moe.config.settings import Config, ConfigError, parse_config
@@ -91,6 +92,10 @@ def test_the_loss_is_the_weighted_sum_of_the_tasks(prepared: Path) -> None:
         learner = module(prepared, tasks={"watch": {"weight": watch}, "rating": {"weight": rating}})
         output = learner.model.eval()(batch.user, batch.item)
         losses.append(learner.losses(output, batch.labels)[0].item())
+    logits, labels = output.logits_BT[:, 0], batch.labels[:, 0]
+    watch = F.binary_cross_entropy_with_logits(logits, labels)
+    assert losses[0] == pytest.approx(watch.item())
+    assert losses[1] > 2 * losses[0]  # squares of errors of about 3 stars
     assert losses[2] == pytest.approx(0.9 * losses[0] + 0.1 * losses[1])
 
 

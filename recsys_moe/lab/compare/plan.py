@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from recsys_moe.artifact.monitor import find_monitor
 from recsys_moe.artifact.run_folder import data_hashes
 from recsys_moe.config.diff import flat
 from recsys_moe.config.files import merge_all, nested, router_name, router_section
@@ -176,6 +177,7 @@ def _contender(
 ) -> Contender:
     try:
         config = _config(request, label, tasks_section(weights, schema))
+        find_monitor(config.trainer.monitor, schema)
     except ConfigError as error:
         raise ConfigError(f"router {label}: {error}") from None
     return Contender(label, weights, config.model_dump(mode="json"))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys_moe.artifact.model_folder import load_artifact
+from recsys_moe.artifact.monitor import LOSS
 from recsys_moe.config.overview import overviews
 from recsys_moe.config.settings import parse_config
 from recsys_moe.lab.compare.paper_figures import paper_figures
@@ -50,6 +51,8 @@ class RunRecord:
     """By name of the column."""
     details: dict[str, Any]
     """The evaluation of the split, as `evaluate --json` prints it."""
+    monitor: str = LOSS
+    """The validation metric that chose the epoch."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,8 @@ def _read_run(
         values |= {f"{task}.{name}": value for name, value in metrics.items()}
     card = json.loads((run.folder / "model" / "card.json").read_text(encoding="utf-8"))
     known = {column.name: values[column.name] for column in columns}
-    return RunRecord(key, seed, *run.places, card["val"]["epoch"], len(epochs), known, result)
+    kept, monitor = card["val"]["epoch"], card["val"].get("monitor", LOSS)
+    return RunRecord(key, seed, *run.places, kept, len(epochs), known, result, monitor)
 
 
 @lru_cache

@@ -35,8 +35,9 @@ def unpaired_p(best: Sequence[float], other: Sequence[float], higher: bool) -> f
     """One-sided unpaired t-test: how likely so large a lead is where `best` is not the better.
 
     The paper's test. Welch's form, because a router that samples may spread more than one that
-    does not; its p is never smaller than that of the form with equal variances for as many runs on
-    either side. None when a side has fewer than two values or neither varies.
+    does not; of a lead (p up to 0.5), and with as many runs on either side, its p is never smaller
+    than that of the form with equal variances. None when a side has fewer than two values or
+    neither varies.
     """
     test = partial(stats.ttest_ind, best, other, equal_var=False)
     return _p(test, (best, other), higher)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from recsys_moe.artifact.monitor import LOSS
 from recsys_moe.lab.compare.paper_figures import RUNS
 from recsys_moe.lab.compare.results import Column, Group, Results, Row, is_bold
 from recsys_moe.lab.compare.significance import LEVEL, Spread
@@ -41,11 +42,11 @@ BOLD_NOTE = (
 
 def markdown(results: Results) -> str:
     """A table per pair of task weights, and notes."""
-    parts = [_title(results)]
+    parts = [title_of(results)]
     for group in results.groups:
-        header, *rows = _cells(group, results.columns, MARKDOWN)
+        header, *rows = cells_of(group, results.columns, MARKDOWN)
         lines = [header, ["---"] * len(header), *rows]
-        parts.append(f"Task weights: {_weights(group)}")
+        parts.append(f"Task weights: {weights_of(group)}")
         parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
     notes = "\n".join(f"- {note}" for note in notes_of(results))
     return "\n\n".join([*parts, notes]) + "\n"
@@ -57,10 +58,10 @@ def latex(results: Results) -> str:
 
 
 def _latex_table(results: Results, group: Group) -> str:
-    header, *rows = _cells(group, results.columns, LATEX)
+    header, *rows = cells_of(group, results.columns, LATEX)
     lines = [rf"{' & '.join(line)} \\" for line in rows]
     caption = (
-        f"{_title(results)} Task weights: {_weights(group)}. {_cell_note(results)} {BOLD_NOTE}"
+        f"{title_of(results)} Task weights: {weights_of(group)}. {_cell_note(results)} {BOLD_NOTE}"
     )
     return "\n".join(
         [
@@ -129,9 +130,12 @@ def notes_of(results: Results) -> list[str]:
 
 
 def _cell_note(results: Results) -> str:
+    monitors = sorted({run.monitor for run in results.runs} or {LOSS})
+    lowest = monitors == [LOSS]
+    best = f"the {'lowest' if lowest else 'best'} validation {' or '.join(monitors)}"
     return (
         f"Cells: mean +- standard error over seeds on the {results.split} split, each run at its "
-        "epoch with the lowest validation loss."
+        f"epoch with {best}."
     )
 
 
@@ -139,7 +143,7 @@ def _verdicts(group: Group, columns: Iterable[Column]) -> list[str]:
     titles = {column.name: column.title for column in columns}
     names = {row.contender: row.router for row in group.rows}
     return [
-        f"Weights {_weights(group)}, {titles[test.column]}: {names[test.best]} against "
+        f"Weights {weights_of(group)}, {titles[test.column]}: {names[test.best]} against "
         f"{names[test.other]}: unpaired p {_p(test.unpaired)} (Holm {_p(test.unpaired_holm)}), "
         f"paired p {_p(test.paired)} (Holm {_p(test.paired_holm)})"
         f"{', bold' if is_bold(test) else ''}."
@@ -152,7 +156,7 @@ def _p(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.2g}"
 
 
-def _title(results: Results) -> str:
+def title_of(results: Results) -> str:
     seeds = len(results.seeds)
     return (
         f"Routers on {results.data} (protocol {results.protocol}), {results.split} split, "
@@ -160,11 +164,11 @@ def _title(results: Results) -> str:
     )
 
 
-def _weights(group: Group) -> str:
+def weights_of(group: Group) -> str:
     return ", ".join(f"{task} {weight:g}" for task, weight in group.weights.items())
 
 
-def _cells(group: Group, columns: Sequence[Column], markup: Markup) -> list[list[str]]:
+def cells_of(group: Group, columns: Sequence[Column], markup: Markup) -> list[list[str]]:
     """The header, then a line per router."""
     beside = [c for c in columns if any(c.name in row.paper for row in group.rows)]
     header = ["router", "k-sparse", "runs", *(column.title for column in columns)]

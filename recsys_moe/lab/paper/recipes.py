@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from recsys_moe.config.files import configs_folder, merge, read_config_file
 from recsys_moe.errors import ConfigError, suggestion
+from recsys_moe.schema import Schema
 from recsys_moe.section import Section
 
 FigureKind = Literal["curves", "inference", "balance", "bias", "tuning", "maps"]
@@ -68,6 +69,11 @@ class Recipe(Section):
         if data is None and self.routers:
             raise ConfigError(f"--data is needed for {self.makes}; make it with: {self.prepare}")
         return data or Path(), out
+
+    def data_in_words(self, schema: Schema) -> str:
+        """What the study runs on here, and what the recipe was made for."""
+        here = f"data: {schema.name} (protocol {schema.protocol}), {schema.rows['train']} rows"
+        return f"{here} to train on; the recipe is made for: {self.prepare}"
 
 
 def recipes() -> dict[str, Recipe]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from recsys_moe.config.diff import flat
@@ -26,6 +26,7 @@ from recsys_moe.lab.tune.curve import Point
 from recsys_moe.lab.tune.plan import StudyRequest
 from recsys_moe.lab.tune.results import curve_of
 from recsys_moe.lab.tune.run import tune
+from recsys_moe.lab.tune.space import PAPER_LR
 from recsys_moe.progress import row_progress
 
 BIAS_SIZES = ((8, 2), (8, 4))
@@ -129,19 +130,30 @@ def run_tuning(
 def tuning_request(recipe: Recipe, router: str, trials: int | None, typed: Raw) -> StudyRequest:
     """What `tune` is asked: random search over the paper's ranges."""
     raw, _ = select_router(recipe.file(), router)
+    fixed = [key for key, _ in flat(typed)]
     return StudyRequest(
         config=parse_config(merge(raw, typed)),
         trials=trials or recipe.trials or 1,
         weights=recipe.weights[0] if recipe.weights else None,
-        fixed=[key for key, _ in flat(typed)],
+        fixed=fixed,
+        space=None if "optim.lr" in fixed else {"optim.lr": PAPER_LR.to_json()},
+        try_given=False,
         sampler="random",
         evaluate_test=True,
     )
 
 
 def draw(kind: str, results: Results, data: Path, out: Path) -> None:
-    """OUT/figure.json, .svg and .png from the runs that are finished."""
-    _FIGURES[kind](results, data, out)
+    """OUT/figure.json, .svg and .png from the runs that are finished.
+
+    Losses of other task weights cannot be compared: with several of them figure-1, figure-2, ...
+    """
+    for number, group in enumerate(results.groups, 1):
+        own = {row.contender for row in group.rows}
+        runs = [run for run in results.runs if run.contender in own]
+        name = "figure" if len(results.groups) == 1 else f"figure-{number}"
+        if runs:
+            _FIGURES[kind](replace(results, groups=[group], runs=runs), data, out, name)
 
 
 def draw_bias(out: Path) -> None:
@@ -152,27 +164,25 @@ def draw_bias(out: Path) -> None:
         drawing.save(out, f"figure-n{experts}-k{k}", drawing.draw_bias, biases, numbers=numbers)
 
 
-def _curves(results: Results, data: Path, out: Path) -> None:
+def _curves(results: Results, data: Path, out: Path, name: str) -> None:
     """Validation losses: a panel per router; the band is from the least to the largest seed."""
-    for number, group in enumerate(results.groups):
-        curves = comparison.curves(out, results, group)
-        name = "figure" if len(results.groups) == 1 else f"figure-{number + 1}"
-        drawing.save(out, name, plots_comparison.learning, curves, numbers=asdict(curves))
+    curves = comparison.curves(out, results, results.groups[0])
+    drawing.save(out, name, plots_comparison.learning, curves, numbers=asdict(curves))
 
 
-def _balance(results: Results, data: Path, out: Path) -> None:
+def _balance(results: Results, data: Path, out: Path, name: str) -> None:
     balances = figures.balances(results)
     numbers = {"balance": [asdict(entry) for entry in balances]}
-    drawing.save(out, "figure", drawing.draw_balances, balances, numbers=numbers)
+    drawing.save(out, name, drawing.draw_balances, balances, numbers=numbers)
 
 
-def _inference(results: Results, data: Path, out: Path) -> None:
+def _inference(results: Results, data: Path, out: Path, name: str) -> None:
     histograms, distances = figures.inference_figure(results, out, data)
     numbers = {"wasserstein": distances, "histograms": [asdict(entry) for entry in histograms]}
-    drawing.save(out, "figure", drawing.draw_histograms, histograms, numbers=numbers)
+    drawing.save(out, name, drawing.draw_histograms, histograms, numbers=numbers)
 
 
-def _maps(results: Results, data: Path, out: Path) -> None:
+def _maps(results: Results, data: Path, out: Path, name: str) -> None:
     """A figure per run, with UMAP where it is installed; `report` of the run has the rest."""
     projection = "pca"
     with contextlib.suppress(ConfigError):
@@ -181,11 +191,11 @@ def _maps(results: Results, data: Path, out: Path) -> None:
     options = Options(data=data, split=results.split, rows=MAP_ROWS, map=projection)
     for record in results.runs:
         expert_map = look_at(out / record.run, options, row_progress).map()
-        name = f"figure-{record.contender}-seed{record.seed}"
-        drawing.save(out, name, plots_run.expert_map, expert_map, numbers=asdict(expert_map))
+        own = f"{name}-{record.contender}-seed{record.seed}"
+        drawing.save(out, own, plots_run.expert_map, expert_map, numbers=asdict(expert_map))
 
 
-_FIGURES: dict[str, Callable[[Results, Path, Path], None]] = {
+_FIGURES: dict[str, Callable[[Results, Path, Path, str], None]] = {
     "curves": _curves,
     "balance": _balance,
     "inference": _inference,

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Literal
 
 from recsys_moe.artifact.metrics import CALIBRATION_BINS
+from recsys_moe.artifact.monitor import LOSS
 from recsys_moe.lab.report.experts import ExpertLoad, Likeness
 from recsys_moe.lab.report.learning import Consistency, LearningCurves
 from recsys_moe.lab.report.quality import Quality
@@ -126,11 +127,13 @@ def consistency_findings(steady: Consistency) -> Iterator[Finding]:
 def learning_findings(curves: LearningCurves, asked: int) -> Iterator[Finding]:
     """`asked`: trainer.max_epochs."""
     last, best, lowest = curves.epochs[-1], curves.best_epoch, min(curves.val_loss)
+    lowest_at = curves.epochs[curves.val_loss.index(lowest)]
     if best == last == asked:
-        text = f"The validation loss was still falling in the last epoch ({last}):"
+        moves = "falling" if curves.monitor == LOSS else "improving"
+        text = f"The validation {curves.monitor} was still {moves} in the last epoch ({last}):"
         yield note(f"{text} more epochs may help.", "learning")
     if curves.val_loss[-1] > WORSE_AT_END * lowest:
-        text = f"The validation loss rose from {lowest:.4f} (epoch {best}) to"
+        text = f"The validation loss rose from {lowest:.4f} (epoch {lowest_at}) to"
         text = f"{text} {curves.val_loss[-1]:.4f} (epoch {last}); the model is that of epoch"
         yield note(f"{text} {best}.", "learning")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from recsys_moe.artifact.monitor import BY_LOSS, LOSS, Monitor
 from recsys_moe.artifact.routing_history import RoutingHistory
 from recsys_moe.errors import DataError
 from recsys_moe.model.tasks import KINDS
@@ -26,7 +27,8 @@ class LearningCurves:
     metrics: dict[str, list[float]]
     """`watch AUC` and the like, on the validation split."""
     best_epoch: int
-    """With the lowest validation loss."""
+    """The one that the run keeps, the best by `monitor`."""
+    monitor: str = LOSS
 
 
 @dataclass(frozen=True)
@@ -58,20 +60,24 @@ def read_epochs(path: Path) -> pd.DataFrame:
         raise DataError(f"{path} is damaged: {error}; train the run again") from None
 
 
-def learning_curves(rows: pd.DataFrame, tasks: tuple[Task, ...]) -> LearningCurves:
+def learning_curves(
+    rows: pd.DataFrame, tasks: tuple[Task, ...], monitor: Monitor = BY_LOSS
+) -> LearningCurves:
     """Curves of at least one epoch; a metric that is undefined in an epoch is NaN there."""
     names = {task.name: KINDS[task.kind].metric for task in tasks}
     undefined = pd.Series(math.nan, rows.index)
-    epochs, losses = rows.index.tolist(), rows["val/loss"].tolist()
+    epochs = rows.index.tolist()
+    monitored = rows.get(monitor.column, undefined).to_dict()
     return LearningCurves(
         epochs=epochs,
         train_loss=rows["train/loss"].tolist(),
-        val_loss=losses,
+        val_loss=rows["val/loss"].tolist(),
         metrics={
             f"{task} {metric.upper()}": rows.get(f"val/{task}/{metric}", undefined).tolist()
             for task, metric in names.items()
         },
-        best_epoch=epochs[losses.index(min(losses))],
+        best_epoch=monitor.best_epoch(monitored) or epochs[0],
+        monitor=monitor.name,
     )
 
 

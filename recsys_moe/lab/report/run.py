@@ -18,6 +18,7 @@ from torch import Tensor
 from recsys_moe.artifact.evaluate import data_of
 from recsys_moe.artifact.evaluation import Evaluation
 from recsys_moe.artifact.model_folder import Artifact, find_artifact, load_artifact
+from recsys_moe.artifact.monitor import find_monitor
 from recsys_moe.artifact.routing_history import take_rows, top_expert
 from recsys_moe.artifact.run_folder import DATA_LOCK
 from recsys_moe.data.batches import EvalBatches
@@ -203,7 +204,9 @@ class Run:
         path = self.folder / "metrics.csv"
         if not path.is_file() or (rows := learning.read_epochs(path)).empty:
             return None
-        return learning.learning_curves(rows, self.artifact.schema.tasks)
+        schema = self.artifact.schema
+        monitor = find_monitor(self.artifact.config.trainer.monitor, schema)
+        return learning.learning_curves(rows, schema.tasks, monitor)
 
     @torch.inference_mode()
     def map(self) -> specialisation.ExpertMap:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from recsys_moe.artifact.monitor import find_monitor
 from recsys_moe.artifact.run_folder import data_hashes
 from recsys_moe.config.diff import flat
 from recsys_moe.config.files import merge
@@ -51,6 +52,8 @@ class StudyRequest:
     """URL of a database; None: study.db in the folder."""
     evaluate_test: bool = False
     """Also evaluate finished trials on the test split, for the curve alone."""
+    try_given: bool = True
+    """Begin with the configuration as it is. The paper's search does not."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,14 @@ class StudyPlan:
     pruner: str
     storage: str
     """Without password; `study.db` for the file in the folder."""
+    given: Raw | None = None
+    """The first trial: what the configuration has for the keys of the space; None: it is none."""
+
+    @property
+    def outside(self) -> list[str]:
+        """Keys whose value in the configuration is not among what is searched."""
+        values = dict(flat(self.config))
+        return [key for key, dimension in self.space.items() if values.get(key) not in dimension]
 
     @property
     def router(self) -> str:
@@ -94,9 +105,14 @@ def make_plan(request: StudyRequest, data: Path, storage: str) -> StudyPlan:
         if value not in known:
             raise ConfigError(f"{option} must be one of {', '.join(known)}, got {value!r}")
     config = _with_weights(request, schema)
+    find_monitor(request.config.trainer.monitor, schema)
     space = make_space(config, schema.name, request.space or {}, request.fixed)
     name = f"{request.config.model.router.name}-{uuid.uuid4().hex[:12]}"
-    return StudyPlan(name, data_hashes(data), config, space, request.sampler, pruner, storage)
+    plan = StudyPlan(name, data_hashes(data), config, space, request.sampler, pruner, storage)
+    if not request.try_given or plan.outside:
+        return plan
+    values = dict(flat(config))
+    return replace(plan, given={key: values[key] for key in space})
 
 
 def _with_weights(request: StudyRequest, schema: Schema) -> Raw:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import yaml
 
+from recsys_moe.artifact.monitor import LOSS, Monitor, find_monitor
 from recsys_moe.config.files import merge_all, nested
 from recsys_moe.config.settings import parse_config
 from recsys_moe.files import write_json, write_text
@@ -35,23 +36,41 @@ def trial_config(plan: StudyPlan, params: dict[str, Any]) -> str:
     return parse_config(merge_all([plan.config, *changes])).to_yaml()
 
 
-def epoch_losses(run: Path) -> dict[int, float]:
-    """Validation loss by finished epoch; empty where there is none yet."""
+class Kept(NamedTuple):
+    """What a run has come to so far."""
+
+    losses: dict[int, float]
+    """By finished epoch the validation loss of the epoch that the run kept until then."""
+    epoch: int | None
+    """The one that it keeps now; None before the end of the first."""
+
+
+def kept(run: Path, monitor: Monitor) -> Kept:
+    """Read from metrics.csv, which may not be there yet."""
     metrics = run / "metrics.csv"
     if not metrics.is_file():
-        return {}
+        return Kept({}, None)
     with metrics.open(encoding="utf-8", newline="") as stream:
-        return {int(row["epoch"]): float(row["val/loss"]) for row in csv.DictReader(stream)}
+        rows = {int(row["epoch"]): row for row in csv.DictReader(stream)}
+    best, losses, chosen = monitor.worst, {}, None
+    for epoch, row in rows.items():
+        value = float(row[monitor.column])
+        if monitor.is_better(value, best):
+            best, chosen = value, epoch
+        losses[epoch] = float(rows[chosen or epoch]["val/loss"])
+    return Kept(losses, chosen)
 
 
 def collect(plan: StudyPlan, schema: Schema, entries: Sequence[Entry], out: Path) -> Raw:
     """Everything that the study and the run folders hold, as it stands in trials.json."""
-    trials = [_trial(entry, out) for entry in entries]
+    monitor = find_monitor(plan.config["trainer"]["monitor"], schema)
+    trials = [_trial(entry, out, monitor) for entry in entries]
     complete = _complete(trials)
     return {
         "data": schema.name,
         "protocol": schema.protocol,
         "router": plan.router,
+        "monitor": monitor.name,
         "weights": {task: section["weight"] for task, section in plan.config["tasks"].items()},
         "study": plan.study,
         "storage": plan.storage,
@@ -65,17 +84,18 @@ def collect(plan: StudyPlan, schema: Schema, entries: Sequence[Entry], out: Path
     }
 
 
-def _trial(entry: Entry, out: Path) -> Raw:
+def _trial(entry: Entry, out: Path, monitor: Monitor) -> Raw:
     """A trial and where its numbers come from; `run` and `log` are below the study's folder."""
     run = trial_run(out, entry.number)
-    losses = epoch_losses(run.folder)
+    losses, best_epoch = kept(run.folder, monitor)
     folder, log = run.places
     return {
         "number": entry.number,
+        "given": entry.given,
         "state": entry.state,
-        # The lowest, of a trial that has not come to its end that until then.
-        "loss": min(losses.values(), default=None) if entry.state == "running" else entry.loss,
-        "best_epoch": min(losses, key=losses.__getitem__, default=None),
+        # Of the kept epoch, of a trial that has not come to its end that until then.
+        "loss": next(reversed(losses.values()), None) if entry.state == "running" else entry.loss,
+        "best_epoch": best_epoch,
         "epochs": len(losses),
         "params": entry.params,
         "run": folder,
@@ -91,7 +111,7 @@ def _complete(trials: Sequence[Raw]) -> list[Raw]:
 
 
 def _curve(trials: Sequence[Raw]) -> list[tune_curve.Point]:
-    complete = _complete(trials)
+    complete = [trial for trial in _complete(trials) if not trial["given"]]
     test = [trial["test"]["loss"] for trial in complete if trial["test"] is not None]
     validation = [trial["loss"] for trial in complete]
     return tune_curve.curve(validation, test if len(test) == len(validation) else None)
@@ -102,7 +122,14 @@ def _notes(plan: StudyPlan, trials: Sequence[Raw]) -> list[str]:
     complete = _complete(trials)
     tested = sum(trial["test"] is not None for trial in complete)
     ended = [trial for trial in trials if trial["state"] not in ("complete", "running")]
-    notes = ["The best trial is that with the lowest validation loss; test losses choose nothing."]
+    monitor = plan.config["trainer"]["monitor"]
+    kept_at = "" if monitor == LOSS else f", each at its epoch with the best validation {monitor}"
+    notes = [
+        f"The best trial is that with the lowest validation loss{kept_at}; "
+        "test losses choose nothing.",
+        *_given_notes(plan, trials),
+        *(_edge_notes(plan, complete[0]["params"]) if complete else ()),
+    ]
     if tested < len(complete):
         count = f"Only {tested}" if tested else "None"
         notes.append(
@@ -119,6 +146,26 @@ def _notes(plan: StudyPlan, trials: Sequence[Raw]) -> list[str]:
     return notes
 
 
+def _given_notes(plan: StudyPlan, trials: Sequence[Raw]) -> Iterator[str]:
+    """What became of the configuration that the study was given."""
+    if any(trial["given"] for trial in trials):
+        yield "Trial 0 is the given configuration; the curve, of drawn trials, leaves it out."
+    elif plan.outside:
+        keys = ", ".join(plan.outside)
+        yield f"The given configuration is no trial: its {keys} is not among what is searched."
+
+
+def _edge_notes(plan: StudyPlan, params: dict[str, Any]) -> Iterator[str]:
+    """The best values at an edge of what was searched."""
+    for key, value in params.items():
+        dimension = plan.space[key]
+        if (edge := dimension.edge(value)) is not None:
+            yield (
+                f"The best {key}, {value:.4g}, is at the {edge} edge of {dimension}: a better one "
+                "may lie beyond; widen it with --space, in another --out."
+            )
+
+
 def write(results: Raw, plan: StudyPlan, out: Path) -> None:
     """trials.json and trials.csv, best.yaml and settings.yaml, bootstrap.csv."""
     write_json(out / "trials.json", results)
@@ -126,9 +173,10 @@ def write(results: Raw, plan: StudyPlan, out: Path) -> None:
     write_text(out / "bootstrap.csv", tune_curve.csv_text(curve_of(results)))
     if results["best"] is not None:
         best = _complete(results["trials"])[0]
+        kept_by = "" if results["monitor"] == LOSS else f", the best by {results['monitor']}"
         header = (
             f"# Trial {best['number']} of a study of {plan.router} on {results['data']}: "
-            f"validation loss {best['loss']} at epoch {best['best_epoch']}; "
+            f"validation loss {best['loss']} at epoch {best['best_epoch']}{kept_by}; "
             f"its run folder is {best['run']}.\n"
         )
         write_text(out / BEST_FILE, header + trial_config(plan, best["params"]))
@@ -157,7 +205,7 @@ def csv_text(results: Raw) -> str:
         {**trial, **trial["params"], "test_loss": (trial["test"] or {}).get("loss")}
         for trial in results["trials"]
     ]
-    columns = [*first, *keys, "test_loss", "run", "log"]
+    columns = [*first, "given", *keys, "test_loss", "run", "log"]
     return pd.DataFrame(lines, columns=columns, dtype=object).to_csv(index=False)
 
 
@@ -172,7 +220,8 @@ def summary(results: Raw, out: Path) -> str:
         heads = "".join(f"  {key:>{width}}" for key, width in widths.items())
         lines += ["", f"trial  val loss  test loss  epoch{heads}"]
         lines += [_line(trial, widths) for trial in ranked[:SHOWN]]
-        lines += ["", f"best: {out / BEST_FILE}   curve: {out / 'bootstrap.png'}"]
+        curve = f"   curve: {out / 'bootstrap.png'}" if results["curve"] else ""
+        lines += ["", f"best: {out / BEST_FILE}{curve}"]
     return "\n".join([*lines, "", *results["notes"]])
 
 

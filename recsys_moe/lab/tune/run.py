@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from recsys_moe.artifact.monitor import find_monitor
 from recsys_moe.errors import ConfigError
 from recsys_moe.files import write_text
 from recsys_moe.lab.jobs.executor import Executor, Job, Outcome
@@ -19,7 +20,7 @@ from recsys_moe.lab.jobs.local_runs import Finished, Progress, alone, check_jobs
 from recsys_moe.lab.jobs.plan_file import Raw, check_folder
 from recsys_moe.lab.tune import results as tune_results
 from recsys_moe.lab.tune.plan import StudyPlan, StudyRequest, make_plan, settle
-from recsys_moe.lab.tune.results import epoch_losses
+from recsys_moe.lab.tune.results import kept
 from recsys_moe.lab.tune.study import OpenTrial, Study, load_optuna, safe_storage
 from recsys_moe.schema import Schema
 
@@ -68,6 +69,7 @@ class _Search:
     ) -> None:
         self.plan, self.study, self.data, self.out = plan, study, data, out
         self.request = request
+        self.monitor = find_monitor(plan.config["trainer"]["monitor"], Schema.load(data))
         self.open: dict[str, OpenTrial] = {}
         """By name of their job."""
 
@@ -134,7 +136,7 @@ class _Search:
         return file
 
     def _is_cut(self, trial: OpenTrial) -> bool:
-        return trial.report(epoch_losses(self._run_of(trial.number).folder))
+        return trial.report(kept(self._run_of(trial.number).folder, self.monitor).losses)
 
     def _settle(self, outcome: Outcome, progress: Progress) -> None:
         """Tell the study how a trial has ended, and people."""
@@ -156,7 +158,7 @@ class _Search:
         """In words; empty for a trial that has not ended but failed: it stays open."""
         run = self._run_of(trial.number)
         if self._is_cut(trial):
-            return f" pruned after epoch {max(epoch_losses(run.folder))}"
+            return f" pruned after epoch {max(kept(run.folder, self.monitor).losses)}"
         if (result := run.evaluation("val")) is not None:
             trial.complete(result["loss"])
             return f" val loss {result['loss']:.4f}"

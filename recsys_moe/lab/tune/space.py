@@ -1,4 +1,4 @@
-"""What tuning searches: the paper's ranges per router, in one table, and those of a user's file."""
+"""What tuning searches: around the given settings, the papers' values, and a user's file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from recsys_moe.config.diff import flat
 from recsys_moe.config.files import merge, nested
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
@@ -25,6 +26,23 @@ class Range:
     """Evenly in the logarithm."""
     whole: bool = False
 
+    def __contains__(self, value: object) -> bool:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return False
+        return self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        return f"its range, {self.low:g} to {self.high:g}"
+
+    def edge(self, value: float) -> str | None:
+        """`lower` or `upper` where the value is within EDGE of a bound that is not 0."""
+        scale = math.log if self.log else float
+        low, high = scale(self.low), scale(self.high)
+        place = (scale(value) - low) / (high - low)
+        if place <= EDGE and self.low:
+            return "lower"
+        return "upper" if place >= 1 - EDGE and self.high else None
+
     def to_json(self) -> Raw:
         return {"low": self.low, "high": self.high, "log": self.log}
 
@@ -35,6 +53,25 @@ class Choices:
 
     choices: tuple[Value, ...]
 
+    def __contains__(self, value: object) -> bool:
+        return any(value == choice and type(value) is type(choice) for choice in self.choices)
+
+    def __str__(self) -> str:
+        return f"its values, {', '.join(map(str, self.choices))}"
+
+    def edge(self, value: Value) -> str | None:
+        """`lower` or `upper` where it is the outermost of three numbers or more, and not 0."""
+        numbers = [c for c in self.choices if isinstance(c, int | float) and type(c) is not bool]
+        if len(numbers) < max(3, len(self.choices)) or not value:
+            return None
+        return "lower" if value == min(numbers) else "upper" if value == max(numbers) else None
+
+    def widened(self, value: Value) -> Choices:
+        """With one more number, in order."""
+        if value in self:
+            return self
+        return Choices(tuple(sorted((*self.choices, value), key=lambda number: float(number or 0))))
+
     def to_json(self) -> Raw:
         return {"choices": list(self.choices)}
 
@@ -43,18 +80,22 @@ Dimension = Range | Choices
 Space = dict[str, Dimension]
 """By dotted key of the configuration."""
 
-LR = Range(5e-5, 5e-4, log=True)  # MOESART S6.3, MovieLens and Books
-_LASSO: Space = {"penalties.trimmed_lasso": Choices((0.0, 0.01, 0.1, 1.0, 10.0))}  # MOESART S6.3
+EDGE = 0.05
+"""Part of a range, at either end, in which a best value is called one at its edge."""
+AROUND = 10
+"""The learning rate is searched from the given one divided by this to it times this."""
+PAPER_LR = Range(5e-5, 5e-4, log=True)  # MOESART S6.3, MovieLens and Books
+_LASSO = {"penalties.trimmed_lasso": Choices((0.0, 0.01, 0.1, 1.0, 10.0))}  # MOESART S6.3
 # Supplement of COMET (Ibrahim et al. 2023), MovieLens and Books; MOESART states no ranges.
-_SMOOTH_STEP: Space = {
+_SMOOTH_STEP = {
     "model.router.gamma": Choices((0.01, 0.1, 1.0, 5.0, 10.0)),
     "model.router.entropy": Choices((0.05, 0.1, 0.5, 1.0, 5.0, 10.0)),
 }
-_SMOOTH_STEP_BOOKS: Space = {
+_SMOOTH_STEP_BOOKS = {
     "model.router.gamma": Choices((0.1, 0.5, 1.0, 5.0, 10.0)),
     "model.router.entropy": Choices((1.0, 5.0, 10.0, 50.0, 100.0)),
 }
-SPACES: dict[str, Space] = {
+SPACES: dict[str, dict[str, Choices]] = {
     "moesart": _LASSO,
     "dselect_k": _SMOOTH_STEP,
     "comet": _SMOOTH_STEP,
@@ -72,10 +113,15 @@ FIXED = {
 """What cannot be searched, and what to do instead."""
 
 
-def default_space(router: str, data: str) -> Space:
-    """The paper's for this router; `data` is the name in schema.json."""
+def default_space(base: Raw, data: str) -> Space:
+    """Around what `base`, the resolved configuration, has: the learning rate, and the values that
+    the papers try with this router. `data` is the name in schema.json."""
+    router, lr = base["model"]["router"]["name"], base["optim"]["lr"]
+    given = dict(flat(base))
     own = SPACES.get(f"{router} on {data}", SPACES.get(router, {}))
-    return {"optim.lr": LR, **own}
+    choices = {key: values.widened(given[key]) for key, values in own.items()}
+    low, high = (float(f"{bound:.6g}") for bound in (lr / AROUND, lr * AROUND))
+    return {"optim.lr": Range(low, high, log=True), **choices}
 
 
 def make_space(base: Raw, data: str, file: Raw, fixed: Iterable[str]) -> Space:
@@ -84,8 +130,7 @@ def make_space(base: Raw, data: str, file: Raw, fixed: Iterable[str]) -> Space:
     `base`: resolved configuration; `file`: key -> {low, high, log} or {choices}, or nothing to
     leave the key out; `fixed`: keys given on the command line. Raises ConfigError.
     """
-    space = default_space(base["model"]["router"]["name"], data)
-    space = {key: value for key, value in space.items() if key not in set(fixed)}
+    space = {key: d for key, d in default_space(base, data).items() if key not in set(fixed)}
     for key, section in file.items():
         if key in set(fixed):
             raise ConfigError(f"--space {key}: it is given on the command line too; drop one")

@@ -23,6 +23,8 @@ REDUCTION = 4
 """Of so many trials that come as far, one goes on (Li et al. 2020, ASHA's eta)."""
 DIVERGED = "diverged"
 """Attribute of a trial whose loss is no number any more."""
+GIVEN = "given"
+"""Attribute of the trial that is the given configuration."""
 WRITTEN_OPTIONS = ("dbname", "host", "port", "service", "sslmode", "user")
 """Of a storage's query, what may be written down: no other one is known to hold no secret."""
 
@@ -36,7 +38,10 @@ class Entry:
     """complete, pruned, diverged, or running: also one that was under way when all was killed."""
     params: dict[str, Any]
     loss: float | None
-    """Lowest validation loss, of a pruned trial that until it was cut; None where it has none."""
+    """Validation loss of the epoch that it keeps, of a pruned trial that until it was cut; None
+    where it has none."""
+    given: bool
+    """Is it the configuration that the study was given?"""
 
 
 def load_optuna() -> Any:
@@ -102,6 +107,8 @@ class Study:
                 direction="minimize",
                 pruner=self._pruner(),
             )
+            if plan.given and not self._study.get_trials(deepcopy=False):
+                self._study.enqueue_trial(plan.given, user_attrs={GIVEN: True})
         if not self.entries() and any((out / "trials").glob("*")):
             raise RunError(
                 f"the study {plan.study} is not in --storage {plan.storage}, but {out} has trials; "
@@ -151,11 +158,14 @@ class Study:
         """All trials so far, in the order in which they were asked for."""
         with self._stored():
             trials = self._study.get_trials(deepcopy=False)
-        # A waiting one is queued by another tool and not begun.
+        # A waiting one is the given configuration, or queued by another tool, and not begun.
         return [_entry(trial) for trial in trials if trial.state.name != "WAITING"]
 
     def ask(self) -> OpenTrial:
-        """A new trial. What it draws follows from the seed, its number and the results so far."""
+        """A new trial, the given one first.
+
+        What it draws follows from the seed, its number and the results so far.
+        """
         number = len(self.entries())
         seed = stream_seed(self.plan.config["trainer"]["seed"], "tune", number) % 2**32
         samplers = self.optuna.samplers
@@ -186,27 +196,25 @@ class OpenTrial:
         """The last epoch that the study knows of."""
 
     def report(self, losses: dict[int, float]) -> bool:
-        """Validation losses by epoch, from 1 on; True when the trial is cut, now or before.
+        """True when the trial is cut, now or before.
 
-        What counts after an epoch is the lowest loss until then. Cuts are decided at their
+        `losses`: by epoch, from 1 on, that of the epoch kept until then. Cuts are decided at their
         epochs, however far the training is when we look.
         """
-        lowest = float("inf")
         for epoch, loss in sorted(losses.items()):
-            lowest = min(lowest, loss)
             if not self.ended and epoch > self._reported:
-                self._report(epoch, lowest)
+                self._report(epoch, loss)
         return self.ended
 
-    def _report(self, epoch: int, lowest: float) -> None:
+    def _report(self, epoch: int, loss: float) -> None:
         with self.study._stored():
-            self._trial.report(lowest, epoch)
+            self._trial.report(loss, epoch)
             if epoch in self.study.rungs and self._trial.should_prune():
                 self._tell("PRUNED")
         self._reported = epoch
 
     def complete(self, loss: float) -> None:
-        """It has trained to its end with this lowest validation loss."""
+        """It has trained to its end, with this validation loss of the epoch that it keeps."""
         with self.study._stored():
             self._tell("COMPLETE", loss)
 
@@ -224,7 +232,8 @@ class OpenTrial:
 def _entry(trial: Any) -> Entry:
     ended = trial.state.is_finished()
     state = DIVERGED if ended and DIVERGED in trial.user_attrs else trial.state.name.lower()
-    return Entry(trial.number, state, dict(trial.params), trial.value if ended else None)
+    loss, given = trial.value if ended else None, GIVEN in trial.user_attrs
+    return Entry(trial.number, state, dict(trial.params), loss, given)
 
 
 def _draw(trial: Any, space: Space) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from types import FrameType
 from recsys_moe.errors import ConfigError, UserError
 from recsys_moe.files import write_json
 from recsys_moe.interrupts import NUMBERS, REPORTS, unwinding
-from recsys_moe.train.processes.signals import end_with_parent, handled
+from recsys_moe.train.processes.signals import SECONDS_OF_ONE_WISH, end_with_parent, handled
 from recsys_moe.train.processes.spinning import undecided
 from recsys_moe.train.processes.starter import rank
 
@@ -91,11 +92,19 @@ def _start(environment: dict[str, str]) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def _passing_on(workers: list[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Send SIGINT and SIGTERM on to the processes."""
+    """Send SIGINT and SIGTERM on to the processes, once for one wish.
+
+    `timeout` sends a signal twice; on a busy machine the second one would meet a process that has
+    obeyed the first and is leaving, past its handlers.
+    """
+    since = -math.inf
 
     def send(number: int, frame: FrameType | None) -> None:
-        for worker in workers:
-            worker.send_signal(number)
+        nonlocal since
+        if workers and time.monotonic() - since > SECONDS_OF_ONE_WISH:
+            since = time.monotonic()
+            for worker in workers:
+                worker.send_signal(number)
 
     with handled(send):
         yield

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from recsys_moe.lab.compare.paper_figures import ROWS, paper_figures
-from recsys_moe.lab.compare.results import Column, Group, Results, Row, TTest, columns_of
+from recsys_moe.lab.compare.results import Column, Group, Results, Row, RunRecord, TTest, columns_of
 from recsys_moe.lab.compare.significance import Spread
 from recsys_moe.lab.compare.tables import csv_text, latex, markdown, notes_of
 from recsys_moe.routers import ROUTERS
@@ -42,6 +42,22 @@ def example() -> Results:
     test = TTest("loss", names[0], names[1], True, 0.012, 0.024, 0.2, None)
     group = Group({"watch": 0.9, "rating": 0.1}, rows, [test])
     return Results("mine", "time", "test", (0, 1, 2, 3, 4), COLUMNS, [group], [], ["a-seed4"])
+
+
+@pytest.mark.parametrize(
+    ("monitors", "words"),
+    [
+        (["loss", "loss"], "each run at its epoch with the lowest validation loss."),
+        (["watch/auc"], "each run at its epoch with the best validation watch/auc."),
+        (
+            ["watch/auc", "loss"],
+            "each run at its epoch with the best validation loss or watch/auc.",
+        ),
+    ],
+)
+def test_a_table_says_which_metric_chose_the_epochs(monitors: list[str], words: str) -> None:
+    runs = [RunRecord("a", 0, "a", "a", 1, 1, {}, {}, monitor) for monitor in monitors]
+    assert any(note.endswith(words) for note in notes_of(replace(example(), runs=runs)))
 
 
 def test_markdown_has_a_line_per_router_with_the_best_in_bold() -> None:

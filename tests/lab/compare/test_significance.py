@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from scipy import stats
 
 from recsys_moe.lab.compare.significance import holm, paired_p, spread, unpaired_p
 
 P = st.one_of(st.none(), st.floats(0, 1))
-VALUES = st.lists(st.floats(0.1, 1).map(lambda x: round(x, 3)), min_size=2, max_size=6)
+VALUE = st.floats(0.1, 1).map(lambda x: round(x, 3))
+VALUES = st.lists(VALUE, min_size=2, max_size=6)
 
 
 def t_below(t: float, degrees: int) -> float:
@@ -45,6 +47,25 @@ def test_the_unpaired_test_does_not_assume_equal_spreads() -> None:
     expected = t_below(-2 / math.sqrt(1 / 3), 2)
     assert unpaired_p([0.0] * 3, [1.0, 2.0, 3.0], higher=False) == pytest.approx(expected)
     assert expected > t_below(-2 / math.sqrt(1 / 3), 4)  # with equal spreads assumed
+
+
+def alike(n: int) -> st.SearchStrategy[tuple[list[float], list[float]]]:
+    sample = st.lists(VALUE, min_size=n, max_size=n)
+    return st.tuples(sample, sample)
+
+
+@given(st.integers(2, 6).flatmap(alike))
+def test_of_a_lead_welch_is_never_the_easier_test_and_of_a_lag_never_the_harder(
+    samples: tuple[list[float], list[float]],
+) -> None:
+    """t is the same and Welch's has no more degrees of freedom: both tails are heavier."""
+    best, other = samples
+    assume(len(set(best)) > 1 and len(set(other)) > 1)
+    found = unpaired_p(best, other, higher=True)
+    pooled = float(stats.ttest_ind(best, other, alternative="greater").pvalue)
+    assert found is not None
+    below, above = (found, pooled) if found > 0.5 else (pooled, found)
+    assert below <= above + 1e-9
 
 
 def test_the_paired_test_looks_at_differences_per_seed() -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+from recsys_moe.lab.compare.results import Group, Results, Row, RunRecord
 from recsys_moe.lab.compare.significance import Spread
 from recsys_moe.lab.paper import drawing, figures
+from recsys_moe.lab.paper.study import draw
 from recsys_moe.lab.tune.curve import Point
 
 
@@ -29,3 +34,19 @@ def test_the_band_of_tuning_is_one_standard_deviation() -> None:
     assert not any("$" in label.get_text() for label in axes.get_xticklabels(which="both"))
     heights = {round(y, 6) for _, y in axes.collections[0].get_paths()[0].vertices.tolist()}
     assert heights == {0.7, 0.9, 0.55, 0.65}
+
+
+def test_losses_of_other_task_weights_are_in_another_figure(tmp_path: Path) -> None:
+    contenders = {"topk-0.9_0.1": ({"watch": 0.9, "rating": 0.1}, 0.4)}
+    contenders |= {"topk-0.1_0.9": ({"watch": 0.1, "rating": 0.9}, 0.7)}
+    routing = {"routing": {task: {"load": [0.5, 0.5]} for task in ("watch", "rating")}}
+    groups, runs = [], []
+    for key, (weights, loss) in contenders.items():
+        groups.append(Group(weights, [Row(key, "topk", "2", True, 1, {}, (), {})], []))
+        runs.append(RunRecord(key, 0, key, "", 1, 1, {"loss": loss}, routing))
+    results = Results("mine", "time", "test", (0,), [], groups, runs, [])
+    draw("balance", results, tmp_path, tmp_path)
+    for number, (key, (_, loss)) in enumerate(contenders.items(), 1):
+        drawn = json.loads((tmp_path / f"figure-{number}.json").read_text())["balance"]
+        assert {(point["contender"], point["loss"]["mean"]) for point in drawn} == {(key, loss)}
+    assert not (tmp_path / "figure.json").exists()

@@ -86,6 +86,13 @@ def test_training_too_short_or_too_long(
     assert words is None or words in found[0]
 
 
+def test_the_monitored_metric_is_named_and_the_lowest_loss_has_its_own_epoch() -> None:
+    curves = LearningCurves([1, 2], [3.0, 2.0], [2.0, 2.05], {}, 2, "watch/auc")
+    falling, rose = texts(findings.learning_findings(curves, 2))
+    assert "The validation watch/auc was still improving in the last epoch (2)" in falling
+    assert "loss rose from 2.0000 (epoch 1) to 2.0500 (epoch 2); the model is that of" in rose
+
+
 def test_guessing_and_probabilities_that_are_off() -> None:
     def said(auc: float, **errors: float) -> list[str]:
         shown = Roc("watch", 9, 4, auc, [], []), Reliability("watch", 9, {}, errors)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
 from recsys_moe.artifact.model_folder import load_artifact
+from recsys_moe.artifact.monitor import Monitor
 from recsys_moe.artifact.routing_history import (
     FILE,
     ROWS,
@@ -40,6 +42,17 @@ def test_curves_are_the_columns_of_metrics_csv(run: Path) -> None:
     assert found.metrics["watch AUC"] == [float(row["val/watch/auc"]) for row in rows]
     assert found.metrics["rating MSE"] == [float(row["val/rating/mse"]) for row in rows]
     assert found.best_epoch == 1 + found.val_loss.index(min(found.val_loss))
+
+
+def test_the_best_epoch_of_the_curves_is_that_of_the_monitor(run: Path) -> None:
+    rows = pd.DataFrame(
+        {"train/loss": [2.0, 1.0], "val/loss": [0.4, 0.5], "val/watch/auc": [0.6, 0.7]},
+        index=pd.Index([1, 2], name="epoch"),
+    )
+    tasks = load_artifact(run).schema.tasks
+    assert learning_curves(rows, tasks).best_epoch == 1
+    found = learning_curves(rows, tasks, Monitor("watch/auc", "max"))
+    assert (found.best_epoch, found.monitor) == (2, "watch/auc")
 
 
 def test_of_an_epoch_that_stands_twice_the_last_row_counts(tmp_path: Path) -> None:

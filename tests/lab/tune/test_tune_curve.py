@@ -34,6 +34,13 @@ def test_two_of_four_by_hand() -> None:
     assert two.validation_std == pytest.approx((20 / 6 - (10 / 6) ** 2) ** 0.5)
 
 
+@pytest.mark.parametrize("test", [[10.0, 20.0, 30.0], [30.0, 20.0, 10.0]])
+def test_of_trials_with_equal_losses_the_first_is_the_best(test: list[float]) -> None:
+    """As the study chooses: of three equal ones the best of 2 is the first in 2 of 3 pairs."""
+    _, two = curve([1.0, 1.0, 1.0], test)
+    assert two.test == pytest.approx((2 * test[0] + test[1]) / 3)
+
+
 @given(LOSSES, st.randoms(use_true_random=False))
 def test_each_point_is_the_mean_over_all_draws(losses: list[int], shuffler: random.Random) -> None:
     test = [shuffler.random() for _ in losses]

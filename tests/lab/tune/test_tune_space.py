@@ -13,27 +13,60 @@ from recsys_moe.routers import ROUTERS
 
 
 def space(router: str = "moesart", file: Any = None, fixed: tuple[str, ...] = ()) -> Space:
-    base = parse_config({"model": {"router": {"name": router}}}).model_dump(mode="json")
-    return make_space(base, "movielens-1m", file or {}, fixed)
+    return make_space(base(router), "movielens-1m", file or {}, fixed)
 
 
-def test_the_space_of_the_paper_is_the_default() -> None:
+def base(router: Any = "moesart", **sections: Any) -> dict[str, Any]:
+    return parse_config({"model": {"router": router}, **sections}).model_dump(mode="json")
+
+
+def test_the_default_space_is_around_the_given_settings() -> None:
     assert space() == {
-        "optim.lr": Range(5e-5, 5e-4, log=True),
+        "optim.lr": Range(4e-5, 4e-3, log=True),  # 4e-4 / 10 and * 10
         "penalties.trimmed_lasso": Choices((0.0, 0.01, 0.1, 1.0, 10.0)),
     }
-    assert space("topk") == {"optim.lr": Range(5e-5, 5e-4, log=True)}
+    given = base("topk", optim={"lr": 3e-3})
+    assert make_space(given, "mine", {}, ()) == {"optim.lr": Range(3e-4, 3e-2, log=True)}
     gamma = Choices((0.01, 0.1, 1.0, 5.0, 10.0))
     assert space("comet")["model.router.gamma"] == gamma == space("dselect_k")["model.router.gamma"]
-    books = default_space("comet", "books")["model.router.entropy"]
+    weighted = base({"name": "comet", "entropy": 5.0})
+    books = default_space(weighted, "books")["model.router.entropy"]
     assert books == Choices((1.0, 5.0, 10.0, 50.0, 100.0))
+
+
+def test_a_given_value_that_the_paper_does_not_try_is_among_the_values() -> None:
+    given = base(penalties={"trimmed_lasso": 0.5})
+    lasso = make_space(given, "mine", {}, ())["penalties.trimmed_lasso"]
+    assert lasso == Choices((0.0, 0.01, 0.1, 0.5, 1.0, 10.0))
+
+
+@pytest.mark.parametrize(
+    ("dimension", "value", "edge"),
+    [
+        (Range(1e-4, 1e-2, log=True), 1.2e-4, "lower"),  # log10: 0.08 of 2 is 4%
+        (Range(1e-4, 1e-2, log=True), 1.3e-4, None),  # log10: 0.114 of 2 is 5.7%
+        (Range(1e-4, 1e-2, log=True), 8e-3, "upper"),  # 1.903 of 2 is 95.2%
+        (Range(0, 0.5), 0.0, None),  # nothing lies below
+        (Range(0, 0.5), 0.48, "upper"),
+        (Range(2, 4, whole=True), 2, "lower"),
+        (Range(2, 4, whole=True), 3, None),
+        (Choices((0.0, 0.1, 1.0)), 1.0, "upper"),
+        (Choices((0.0, 0.1, 1.0)), 0.0, None),
+        (Choices((0.5, 0.1, 1.0)), 0.1, "lower"),
+        (Choices((0.1, 1.0)), 1.0, None),  # one of two is always outermost
+        (Choices(("3", "i", "x")), "3", None),
+    ],
+)
+def test_an_edge_is_the_last_twentieth_or_the_outermost_number(
+    dimension: Range | Choices, value: Any, edge: str | None
+) -> None:
+    assert dimension.edge(value) == edge
 
 
 @pytest.mark.parametrize("router", sorted(ROUTERS))
 @pytest.mark.parametrize("data", ["movielens-1m", "books"])
 def test_every_default_space_is_accepted_by_its_router(router: str, data: str) -> None:
-    base = parse_config({"model": {"router": {"name": router}}}).model_dump(mode="json")
-    assert make_space(base, data, {}, ()) == default_space(router, data)
+    assert make_space(base(router), data, {}, ()) == default_space(base(router), data)
 
 
 def test_a_file_widens_adds_and_leaves_out() -> None:

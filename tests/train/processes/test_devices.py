@@ -236,18 +236,20 @@ def test_merged_evaluations_are_that_of_all_rows(prepared: Path) -> None:
     config, schema = parse_config({}), Schema.load(prepared)
     torch.manual_seed(0)
     logits_BT, labels_BT = torch.randn(300, 2), torch.randint(0, 2, (300, 2)).float()
-    selected_BE = torch.rand(300, 4) < 0.5
+    selected_TBE = torch.rand(2, 300, 4) < 0.5
 
     def evaluation(rows: slice) -> Evaluation:
         made = Evaluation(schema, config)
-        routing = Routing(selected_BE[rows].float(), selected_BE[rows])
-        made.update(Output(logits_BT[rows], [routing, routing]), labels_BT[rows])
+        routings = [Routing(s_BE[rows].float(), s_BE[rows]) for s_BE in selected_TBE]
+        made.update(Output(logits_BT[rows], routings), labels_BT[rows])
         return made
 
     found = merged(map(evaluation, (slice(0, 128), slice(128, 256), slice(256, 300)))).result("val")
     wanted = evaluation(slice(300)).result("val")
     assert found["tasks"]["watch"]["auc"] == wanted["tasks"]["watch"]["auc"]
     assert found["routing"] == wanted["routing"] and found["rows"] == 300
+    per_example = selected_TBE.any(0).double().sum(1).mean().item()
+    assert found["experts_per_example"] == wanted["experts_per_example"] == per_example
     for task in ("watch", "rating"):
         assert found["tasks"][task] == pytest.approx(wanted["tasks"][task], abs=1e-12)
 

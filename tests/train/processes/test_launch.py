@@ -120,6 +120,41 @@ def test_a_signal_reaches_every_process_once(
     assert signal.getsignal(number) == before
 
 
+def test_a_signal_that_comes_twice_for_one_wish_is_passed_on_once_and_a_later_one_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As `timeout` sends it, on a busy machine: the second one finds processes that are leaving."""
+    code = LOCAL + (
+        f"here = {str(tmp_path)!r} + f'/{{rank}}'\n"
+        "def stop(*_):\n    open(here, 'a').write('x')\n"
+        f"signal.signal({int(signal.SIGTERM)}, stop); open(here, 'w')\n"
+        "while os.path.getsize(here) < 2: time.sleep(0.01)\n"
+        "sys.exit(143)"
+    )
+
+    sent = 0
+
+    def send() -> None:
+        nonlocal sent
+        while len(list(tmp_path.iterdir())) < 2:
+            time.sleep(0.01)
+        for seconds in (0.3, 2.0, 0.0):
+            sent += 1
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(seconds)
+
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # of one that comes too late
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    with pytest.raises(launch.WorkerError):
+        run(monkeypatch, code)
+    sent_by_then = sent
+    sender.join()
+    signal.signal(signal.SIGTERM, before)
+    assert sent_by_then == 3  # both waited for the third one, 2.3 s after the first
+    assert [file.read_text() for file in sorted(tmp_path.iterdir())] == ["xx", "xx"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the system tells children on Linux alone")
 def test_processes_end_when_the_command_is_killed(tmp_path: Path) -> None:
     worker = LOCAL + f"open({str(tmp_path)!r} + f'/{{os.getpid()}}', 'w'); time.sleep(60)"

@@ -1,0 +1,78 @@
+"""Which validation metric chooses the epoch that a run keeps: `trainer.monitor`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from recsys_moe.artifact.metrics import METRICS
+from recsys_moe.errors import ConfigError
+from recsys_moe.model.tasks import KINDS
+from recsys_moe.schema import Schema, Task
+
+LOSS = "loss"
+AFTER_TRAINING = ("ece_calibrated",)
+"""Metrics of a map that is fitted on the best epoch: no epoch has them while it is chosen."""
+
+
+class Monitor(NamedTuple):
+    """A metric of the validation split and which way is better."""
+
+    name: str
+    """`loss`, the task-weighted one, or TASK/METRIC such as `watch/auc`."""
+    direction: Literal["max", "min"]
+
+    @property
+    def column(self) -> str:
+        """Its name in metrics.csv, and for Lightning."""
+        return f"val/{self.name}"
+
+    @property
+    def worst(self) -> float:
+        return math.inf if self.direction == "min" else -math.inf
+
+    def is_better(self, value: float, best: float) -> bool:
+        """Strictly: of equal epochs the first one is kept. A NaN is never better."""
+        return value < best if self.direction == "min" else value > best
+
+    def best_epoch(self, values: Mapping[int, float]) -> int | None:
+        """The epoch that a run with these values, in order, keeps; None where none is a number."""
+        kept, best = None, self.worst
+        for epoch, value in values.items():
+            if self.is_better(value, best):
+                kept, best = epoch, value
+        return kept
+
+
+BY_LOSS = Monitor(LOSS, "min")
+
+
+def find_monitor(name: str, schema: Schema) -> Monitor:
+    """Raises ConfigError, naming those that there are, unless the validation rows define it."""
+    known = {m.name: m for m in _monitors(schema.tasks) if _is_defined(m, schema)}
+    if name not in known:
+        raise ConfigError(
+            f"trainer.monitor must be a metric that the validation rows of these data have, "
+            f"{', '.join(known)}, got {name!r}"
+        )
+    return known[name]
+
+
+def _monitors(tasks: Sequence[Task]) -> Iterator[Monitor]:
+    yield BY_LOSS
+    for task in tasks:
+        kind = KINDS[task.kind]
+        for metric in METRICS[task.kind].names:
+            if metric not in AFTER_TRAINING:
+                direction = kind.direction if metric == kind.metric else "min"
+                yield Monitor(f"{task.name}/{metric}", direction)
+
+
+def _is_defined(monitor: Monitor, schema: Schema) -> bool:
+    """False where no row has the label, or AUC has one class to tell from nothing."""
+    task, _, metric = monitor.name.rpartition("/")
+    counts = schema.labels.get("val", {}).get(task, {"labelled": 1})
+    if metric == "auc" and "positive" in counts:
+        return 0 < counts["positive"] < counts["labelled"]
+    return counts["labelled"] > 0
