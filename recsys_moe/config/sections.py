@@ -112,7 +112,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimConfig(Section):
-    lr: float = Field(default=4e-4, gt=0, allow_inf_nan=False)
+    lr: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
     """Learning rate of Adam; the paper searched 5e-5..5e-4."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(default=1e-7, gt=0, allow_inf_nan=False)
@@ -145,7 +145,7 @@ class TrainerConfig(Section):
     monitor: str = "loss"
     """Validation metric that chooses the epoch to keep and when to stop: `loss`, the task-weighted
     one, or TASK/METRIC, e.g. watch/auc or rating/mse."""
-    patience: int = Field(default=25, ge=1)
+    patience: int = Field(default=15, ge=1)
     """Epochs without a better `monitor` before training stops."""
     min_delta: float = Field(default=0.0, ge=0)
     seed: int = Field(default=0, ge=0)

@@ -22,8 +22,8 @@ from types import FrameType
 
 from recsys_moe.errors import ConfigError, UserError
 from recsys_moe.files import write_json
-from recsys_moe.interrupts import NUMBERS, REPORTS, unwinding
-from recsys_moe.train.processes.signals import SECONDS_OF_ONE_WISH, end_with_parent, handled
+from recsys_moe.interrupts import NUMBERS, REPORTS, SECONDS_OF_ONE_WISH, unwinding
+from recsys_moe.train.processes.signals import end_with_parent, handled
 from recsys_moe.train.processes.spinning import undecided
 from recsys_moe.train.processes.starter import rank
 
