@@ -15,13 +15,14 @@ from torch import Tensor
 
 from recsys_moe.artifact.metrics import BinaryMetrics, RegressionMetrics
 from recsys_moe.data.columns import Rows
-from recsys_moe.data.streaming import labelled
+from recsys_moe.data.streaming import Labelled, labelled
 from recsys_moe.schema import Schema, Task
 
 DAMPING = 5
 """Rows with the mean label that every user and item is taken to have beside its own."""
 HIGHER_IS_BETTER = ("auc",)
 
+LabelledRows = Callable[[], Iterator[Labelled]]
 Baselines = dict[str, dict[str, dict[str, float | None]]]
 """Per task and baseline the metrics; None as in the metrics of a model."""
 
@@ -43,9 +44,6 @@ def baselines(train: Rows, rows: Rows, schema: Schema) -> Baselines:
     }
 
 
-Labelled = Callable[[], Iterator[tuple[Tensor, Tensor, Tensor]]]
-
-
 def missed(result: dict[str, Any]) -> Iterator[str]:
     """A line for every metric of an evaluation with `baselines` that does not beat them."""
     for task, named in result["baselines"].items():
@@ -62,11 +60,11 @@ def missed(result: dict[str, Any]) -> Iterator[str]:
 
 
 def _binary(
-    train: Labelled, rows: Labelled, schema: Schema, task: Task
+    train: LabelledRows, rows: LabelledRows, schema: Schema, task: Task
 ) -> dict[str, dict[str, float | None]]:
-    popularity_I = _totals(((item, label) for _, item, label in train()), schema.item.size + 1)
+    popularity_I = _totals(((row.item, row.label) for row in train()), schema.item.size + 1)
     metrics = BinaryMetrics()
-    for _, item_N, label_N in rows():
+    for _, item_N, label_N, _ in rows():
         metrics.update(popularity_I[item_N].float(), label_N.float())
     judged = metrics.compute()
     counts = schema.labels["train"][task.name]
@@ -86,14 +84,14 @@ def _base_rate_bce(
 
 
 def _regression(
-    train: Labelled, rows: Labelled, schema: Schema, task: Task
+    train: LabelledRows, rows: LabelledRows, schema: Schema, task: Task
 ) -> dict[str, dict[str, float | None]]:
     mean = schema.labels["train"][task.name]["mean"]
-    item_I = _damped(((item, label - mean) for _, item, label in train()), schema.item.size + 1)
-    left = ((user, label - mean - item_I[item]) for user, item, label in train())
+    item_I = _damped(((row.item, row.label - mean) for row in train()), schema.item.size + 1)
+    left = ((row.user, row.label - mean - item_I[row.item]) for row in train())
     user_U = _damped(left, schema.user.size + 1)
     constant, sums = RegressionMetrics(), RegressionMetrics()
-    for user_N, item_N, label_N in rows():
+    for user_N, item_N, label_N, _ in rows():
         constant.update(torch.full_like(label_N, mean), label_N)
         sums.update(mean + user_U[user_N] + item_I[item_N], label_N)
     judged = {"mean": constant, "user_item_mean": sums}

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -105,12 +106,23 @@ def _counts(users: Iterable[Tensor], size: int) -> Tensor:
     return counts_U[:size]
 
 
-def labelled(rows: Rows, task: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """User, item (int64) and label (float64) of the rows with a label of `task`, by chunk."""
+class Labelled(NamedTuple):
+    """Rows with a label: indices int64, label and weight float64. (N,)"""
+
+    user: Tensor
+    item: Tensor
+    label: Tensor
+    weight: Tensor
+
+
+def labelled(rows: Rows, task: int) -> Iterator[Labelled]:
+    """The rows with a label of `task`, by chunk; where the data have no weights these are 1."""
     for chunk in rows.chunks():
         known_N = ~chunk.labels[:, task].isnan()
-        labels_N = chunk.labels[known_N, task].double()
-        yield chunk.user[known_N].long(), chunk.item[known_N].long(), labels_N
+        label_N = chunk.labels[known_N, task].double()
+        weight = chunk.weight
+        weight_N = torch.ones_like(label_N) if weight is None else weight[known_N].double()
+        yield Labelled(chunk.user[known_N].long(), chunk.item[known_N].long(), label_N, weight_N)
 
 
 def watched_items(rows: Rows, schema: Schema) -> dict[str, Tensor]:

@@ -59,7 +59,9 @@ class MainEffects(nn.Module):
         variances: dict[int, Tensor] = {}
         for side in (1, 0) * SWEEPS:
             size = len(tables[side]) - 1
-            logits = ((shift + tables[0][u] + tables[1][i], (u, i)[side], y) for u, i, y in rows())
+            logits = (
+                (shift + tables[0][u] + tables[1][i], (u, i)[side], y, w) for u, i, y, w in rows()
+            )
             score, information = _derivatives(kind, logits, size)
             variance = variances.setdefault(side, _variance(score, information))
             own = tables[side][:size]  # not of the unseen id
@@ -68,27 +70,26 @@ class MainEffects(nn.Module):
         self.user_UT[:, task], self.item_IT[:, task] = tables[0], tables[1]
 
 
-Rows = tuple[Tensor, Tensor, Tensor]
-"""User and item (N,) int64 and label (N,) float64."""
+Rows = tuple[Tensor, Tensor, Tensor, Tensor]
+"""User and item (N,) int64, label and weight (N,) float64."""
 
 
-def _derivatives(
-    kind: TaskKind, rows: Iterator[tuple[Tensor, Tensor, Tensor]], size: int
-) -> tuple[Tensor, Tensor]:
+def _derivatives(kind: TaskKind, rows: Iterator[Rows], size: int) -> tuple[Tensor, Tensor]:
     """Of the log likelihood by the effect of each index: the first, and minus the second. (size,)
 
-    `rows`: logits, index and labels. The noise of a regression is that of these logits.
+    `rows`: logits, index, labels and weights. The noise of a regression is that of these logits.
     """
     score, information = (torch.zeros(size + 1).double() for _ in range(2))
-    squared, count = 0.0, 0
-    for logits_N, index_N, labels_N in rows:
+    squared, count = 0.0, 0.0
+    for logits_N, index_N, labels_N, weight_N in rows:
         expected_N = KINDS[kind].link(logits_N)
         residual_N = labels_N - expected_N
-        per_row_N = expected_N * (1 - expected_N) if kind == "binary" else None
-        score += torch.bincount(index_N, residual_N, size + 1)
+        per_row_N = weight_N * (expected_N * (1 - expected_N) if kind == "binary" else 1)
+        score += torch.bincount(index_N, weight_N * residual_N, size + 1)
         information += torch.bincount(index_N, per_row_N, size + 1)
-        squared, count = squared + float(residual_N.square().sum()), count + len(labels_N)
-    noise = 1.0 if kind == "binary" else (squared / max(count, 1) or 1.0)
+        squared += float((weight_N * residual_N.square()).sum())
+        count += float(weight_N.sum())
+    noise = 1.0 if kind == "binary" or not squared else squared / count
     return score[:size] / noise, information[:size] / noise
 
 

@@ -84,20 +84,27 @@ class Counts(NamedTuple):
     """
 
     labelled_T: Tensor
-    """Rows with a label of each task, above 0 (at least one row in all is assumed)."""
+    """Rows with a label of each task, or the sum of their weights; above 0."""
     rows: Tensor
     """()"""
+    weight_B: Tensor | None = None
+    """Of this process' rows; None where each counts once."""
 
 
 def step_counts(
-    labels_BT: Tensor, all_sum: Callable[[Tensor], Tensor] = lambda own: own, processes: int = 1
+    labels_BT: Tensor,
+    all_sum: Callable[[Tensor], Tensor] = lambda own: own,
+    processes: int = 1,
+    *,
+    weight_B: Tensor | None = None,
 ) -> Counts:
     """`labels_BT`: this process' part, NaN where a label is missing; `all_sum` adds up those of
-    `processes` processes, in one small call."""
-    labelled_T = (~labels_BT.isnan()).sum(0)
+    `processes` processes, in one small call. `weight_B`: >= 0."""
+    mask_BT = ~labels_BT.isnan()
+    labelled_T = mask_BT.sum(0) if weight_B is None else (mask_BT * weight_B[:, None]).sum(0)
     counts = all_sum(torch.cat([labelled_T, labelled_T.new_full((1,), len(labels_BT))]))
-    counts = counts.clamp(min=1) / processes
-    return Counts(counts[:-1], counts[-1])
+    counts = counts.masked_fill(counts == 0, 1) / processes  # where none is, the sum is 0 too
+    return Counts(counts[:-1], counts[-1], weight_B)
 
 
 def row_losses(kind: TaskKind, logits_B: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,13 +119,20 @@ def row_losses(kind: TaskKind, logits_B: Tensor, labels_B: Tensor) -> tuple[Tens
 
 
 def mean_loss(
-    kind: TaskKind, logits_B: Tensor, labels_B: Tensor, count: Tensor | None = None
+    kind: TaskKind,
+    logits_B: Tensor,
+    labels_B: Tensor,
+    count: Tensor | None = None,
+    *,
+    weight_B: Tensor | None = None,
 ) -> Tensor:
     """Mean loss over the labelled rows of the batch; 0, with a gradient of 0, if there are none.
 
     `count`, a scalar above 0: what to divide the sum by instead of this batch's labelled rows.
+    `weight_B` multiplies the loss of each row; `count` is then the sum of the weights.
     """
     losses_B, mask_B = row_losses(kind, logits_B, labels_B)
+    losses_B = losses_B if weight_B is None else losses_B * weight_B
     return losses_B.sum() / (mask_B.sum().clamp(min=1) if count is None else count)
 
 
@@ -129,12 +143,14 @@ def mean_disagreement(
     labels_B: Tensor,
     *,
     count: Tensor | None = None,
+    weight_B: Tensor | None = None,
 ) -> Tensor:
     """Mean over the labelled rows of how far two logits of a row disagree; 0 if there are none.
 
-    `count` as in `mean_loss`.
+    `count` and `weight_B` as in `mean_loss`.
     """
     mask_B = ~labels_B.isnan()
     rows_B = KINDS[kind].disagreement(first_B, second_B)
+    rows_B = rows_B if weight_B is None else rows_B * weight_B
     total = torch.where(mask_B, rows_B, torch.zeros_like(rows_B)).sum()
     return total / (mask_B.sum().clamp(min=1) if count is None else count)

@@ -81,16 +81,16 @@ class RecModule(lightning.LightningModule):
         Averaged over processes the losses are means over the rows of all of them. So are penalties
         that are means over rows; the others (switch, importance, load) judge each process' part.
         """
-        labelled_T, rows = counts or self._counts(labels_BT)
+        labelled_T, rows, weight_B = counts or self._counts(labels_BT)
         columns = zip(output.logits_BT.unbind(1), labels_BT.unbind(1), labelled_T, strict=True)
         per_task = [
-            weight * mean_loss(task.kind, *column)
+            weight * mean_loss(task.kind, *column, weight_B=weight_B)
             for task, weight, column in zip(self.schema.tasks, self.weights, columns, strict=True)
         ]
         return torch.stack(per_task).sum(), self._penalties(output) * (len(labels_BT) / rows)
 
-    def _counts(self, labels_BT: Tensor) -> Counts:
-        return step_counts(labels_BT, all_sum, process_count())
+    def _counts(self, labels_BT: Tensor, weight_B: Tensor | None = None) -> Counts:
+        return step_counts(labels_BT, all_sum, process_count(), weight_B=weight_B)
 
     def _penalties(self, output: Output) -> Tensor:
         """Sum over the task routers, not multiplied by the task weights."""
@@ -113,7 +113,7 @@ class RecModule(lightning.LightningModule):
         self._catch_up(batch)
         self.model.moe.advance(self.global_step / self._steps_per_epoch)
         passes = max(router.passes for router in self.model.routers)
-        counts = self._counts(batch.labels)
+        counts = self._counts(batch.labels, batch.weight)
         outputs = [self.model(batch.user, batch.item) for _ in range(passes)]
         parts = [self.losses(output, batch.labels, counts) for output in outputs]
         losses, penalties = zip(*parts, strict=True)
@@ -140,7 +140,9 @@ class RecModule(lightning.LightningModule):
         columns = zip(*logits, labels_BT.unbind(1), strict=True)
         parts = (self.schema.tasks, self.weights, self.model.routers, columns, counts.labelled_T)
         per_task = [
-            weight * router.consistency * mean_disagreement(task.kind, *column, count=count)
+            weight
+            * router.consistency
+            * mean_disagreement(task.kind, *column, count=count, weight_B=counts.weight_B)
             for task, weight, router, column, count in zip(*parts, strict=True)
         ]
         return torch.stack(per_task).sum()

@@ -186,7 +186,7 @@ def test_an_edited_or_missing_file_is_refused_by_name(model: Path, name: str) ->
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"format_version": 3}, "must be 2, got 3"), ({"files": 3}, "damaged")],
+    [({"format_version": 4}, "must be 3, got 4"), ({"files": 3}, "damaged")],
 )
 def test_a_newer_or_damaged_manifest_is_refused(
     model: Path, change: dict[str, object], message: str
@@ -235,9 +235,11 @@ def test_evaluating_a_bare_model_needs_the_data_and_they_must_be_its_own(
 
 def test_the_batchwise_loss_is_the_papers_mean_of_batch_means(run: Path, prepared: Path) -> None:
     """Recomputed the slow way: sum over batches of 128 of size x loss, over all rows."""
+    from recsys_moe.config.build import loss_weights
     from recsys_moe.model.tasks import mean_loss
 
     artifact = load_artifact(run)
+    weights = loss_weights(artifact.config, artifact.schema)
     rows = load_columns(prepared, artifact.schema, "val")
     total = 0.0
     for start in range(0, len(rows), 128):
@@ -245,12 +247,12 @@ def test_the_batchwise_loss_is_the_papers_mean_of_batch_means(run: Path, prepare
         with torch.inference_mode():
             logits = artifact.model(batch.user, batch.item).logits_BT
         losses = [
-            mean_loss(t.kind, logits[:, i], batch.labels[:, i]) * t.weight
+            mean_loss(t.kind, logits[:, i], batch.labels[:, i]) * weights[i]
             for i, t in enumerate(artifact.schema.tasks)
         ]
         total += len(batch.user) * float(sum(losses))
     result = evaluate_artifact(run, "val", None)
     assert result["loss_batchwise"] == pytest.approx(total / len(rows), rel=1e-6)
     assert result["loss"] == pytest.approx(
-        0.9 * result["tasks"]["watch"]["bce"] + 0.1 * result["tasks"]["rating"]["mse"]
+        weights[0] * result["tasks"]["watch"]["bce"] + weights[1] * result["tasks"]["rating"]["mse"]
     )

@@ -27,8 +27,8 @@ def fitted(kind: TaskKind, chunks: list[Rows], users: int, items: int) -> MainEf
     }
     effects = MainEffects(users, items, [KINDS[kind].constant(counts)])
 
-    def rows() -> Iterator[Rows]:
-        yield from chunks
+    def rows() -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        yield from ((*chunk, torch.ones_like(chunk[2])) for chunk in chunks)
 
     effects.fit(0, kind, rows)
     return effects
@@ -96,6 +96,19 @@ def test_effects_do_not_depend_on_how_the_rows_are_cut(seed: int, size: int) -> 
     pieces = list(zip(*(column.split(size) for column in whole), strict=True))
     one, many = (fitted("binary", chunks, 6, 4) for chunks in ([whole], pieces))
     assert torch.allclose(one.user_UT, many.user_UT) and torch.allclose(one.item_IT, many.item_IT)
+
+
+def test_a_row_of_weight_2_is_that_row_twice() -> None:
+    user_N, item_N = rows_of(5, 4)
+    labels_N = torch.arange(20).double() % 7
+    twice = [torch.cat([column, column[:10]]) for column in (user_N, item_N, labels_N)]
+    weight_N = torch.cat([torch.full((10,), 2.0), torch.ones(10)]).double()
+    constants = [Constant(3.0, 2.0, 4.0)]
+    weighted, repeated = (MainEffects(5, 4, constants) for _ in range(2))
+    weighted.fit(0, "regression", lambda: iter([(user_N, item_N, labels_N, weight_N)]))
+    repeated.fit(0, "regression", lambda: iter([(*twice, torch.ones(30).double())]))
+    assert weighted.item_IT.any() and torch.allclose(weighted.item_IT, repeated.item_IT)
+    assert torch.allclose(weighted.user_UT, repeated.user_UT)
 
 
 def test_ids_never_seen_have_no_effect_even_if_training_rows_name_them() -> None:

@@ -109,7 +109,14 @@ def module(**router: object) -> RecModule:
         rows={},
         labels={},
     )
-    model = {"embedding_dim": 4, "num_experts": 4, "expert_dim": 8, "tower_dims": [8], "dropout": 0}
+    model = {
+        "embedding_dim": 4,
+        "num_experts": 4,
+        "expert_dim": 8,
+        "tower_dims": [8],
+        "dropout": 0,
+        "main_effects": False,
+    }
     router = {"name": "thor", **router}
     made = RecModule({"model": {**model, "router": router}}, schema.to_json())
     made._steps_per_epoch = 1

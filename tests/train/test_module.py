@@ -35,7 +35,14 @@ SCHEMA = Schema(
     rows={},
     labels={},
 )
-MODEL = {"embedding_dim": 4, "num_experts": 4, "expert_dim": 8, "tower_dims": [8], "dropout": 0}
+MODEL = {
+    "embedding_dim": 4,
+    "num_experts": 4,
+    "expert_dim": 8,
+    "tower_dims": [8],
+    "dropout": 0,
+    "main_effects": False,
+}
 BATCH = Batch(
     torch.arange(5, dtype=torch.int32),
     torch.arange(5, dtype=torch.int32),

@@ -1,0 +1,61 @@
+"""Weights of rows count in training: as often as the row would have to be there."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from recsys_moe.model.tasks import mean_disagreement, mean_loss, step_counts
+from tests.train.test_module import BATCH, module
+
+NAN = math.nan
+
+
+def test_a_row_of_weight_3_counts_as_three_rows() -> None:
+    """(3 x (1 - 4)^2 + 1 x (2 - 4)^2) / (3 + 1) = (27 + 4) / 4; the row without a label: nothing"""
+    labels = torch.tensor([[4.0], [4.0], [NAN]])
+    counts = step_counts(labels, weight_B=torch.tensor([3.0, 1.0, 50.0]))
+    assert counts.labelled_T.tolist() == [4.0]
+    assert counts.rows == 3  # of penalties, which do not ask for labels
+    columns = torch.tensor([1.0, 2.0, 9.0]), labels[:, 0], counts.labelled_T[0]
+    assert mean_loss("regression", *columns, weight_B=counts.weight_B).item() == 31 / 4
+
+
+def test_a_disagreement_is_weighted_alike() -> None:
+    """(3 x (1 - 2)^2 + 1 x (2 - 4)^2) / 4 = 7 / 4"""
+    found = mean_disagreement(
+        "regression",
+        torch.tensor([1.0, 2.0]),
+        torch.tensor([2.0, 4.0]),
+        torch.tensor([1.0, 1.0]),
+        count=torch.tensor(4.0),
+        weight_B=torch.tensor([3.0, 1.0]),
+    )
+    assert found.item() == 7 / 4
+
+
+def test_rows_of_weight_0_alone_have_a_loss_of_0() -> None:
+    labels, weight_B = torch.ones(2, 1), torch.zeros(2)
+    counts = step_counts(labels, weight_B=weight_B)
+    loss = mean_loss("binary", torch.ones(2), labels[:, 0], counts.labelled_T[0], weight_B=weight_B)
+    assert loss.item() == 0
+
+
+@pytest.mark.parametrize("router", ["softmax", "thor"])
+def test_a_step_with_weights_is_that_with_rows_repeated(router: str) -> None:
+    """Without dropout: rows 0, 2, 2 and weights 1, 0, 2, 0, 0 give the same gradients.
+
+    thor draws per row, so there only the weights of 1 are compared with none.
+    """
+    weights = [1.0, 0, 2, 0, 0] if router == "softmax" else [1.0] * 5
+    rows = [0, 2, 2] if router == "softmax" else [0, 1, 2, 3, 4]
+    repeated = type(BATCH)(BATCH.user[rows], BATCH.item[rows], BATCH.labels[rows])
+    gradients = []
+    for batch in (BATCH._replace(weight=torch.tensor(weights)), repeated):
+        trained = module({"name": router}, penalties={})
+        trained.training_step(batch, 1).backward()
+        gradients.append([p.grad for p in trained.parameters()])
+    for weighted, copied in zip(*gradients, strict=True):
+        assert torch.allclose(weighted, copied, atol=1e-6)
