@@ -39,6 +39,13 @@ def random_columns(rows: int) -> Columns:
     return Columns(user, item, torch.cat([watch, rating], 1))
 
 
+LABELS = {
+    "watch": {"labelled": RATINGS * 2, "mean": 0.5, "positive": RATINGS},
+    "rating": {"labelled": RATINGS, "mean": 3.0, "std": 2**0.5},
+}
+"""Of uniform draws: the variance of 1 to 5 is (4 + 1 + 0 + 1 + 4) / 5 = 2."""
+
+
 def schema() -> Schema:
     return Schema(
         name="random", protocol="paper", vocabulary="all",
@@ -48,7 +55,7 @@ def schema() -> Schema:
             Task(name="watch", kind="binary", column="watch", weight=0.9),
             Task(name="rating", kind="regression", column="rating", weight=0.1, low=1, high=5),
         ),
-        rows={}, labels={},
+        rows={}, labels={"train": LABELS},
     )  # fmt: skip
 
 

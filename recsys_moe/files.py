@@ -125,7 +125,7 @@ def _beside(out: Path) -> Iterator[Path]:
 
 def _name(path: Path, error: BaseException) -> None:
     """Let an error of the disk, as of a full one, say what could not be written."""
-    if isinstance(error, OSError) and error.filename is None:
+    if isinstance(error, OSError) and error.errno and error.filename is None:
         error.filename = str(path)
 
 

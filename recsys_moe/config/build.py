@@ -30,8 +30,8 @@ def build_model(
 
 def label_constants(schema: Schema) -> list[Constant]:
     """Per task, of the training labels. Raises DataError when schema.json does not tell."""
-    counts = schema.labels["train"]
     try:
+        counts = schema.labels["train"]
         return [KINDS[task.kind].constant(counts[task.name]) for task in schema.tasks]
     except KeyError as error:
         raise DataError(

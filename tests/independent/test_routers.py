@@ -148,7 +148,7 @@ def test_gradients_are_the_differences_of_the_formula(
 def test_moesart_weighs_what_it_drew_by_equation_3(
     sampler: str, k: int, replacement: bool, scale: float
 ) -> None:
-    settings = {"k": k, "sampler": sampler, "replacement": replacement}
+    settings = {"k": k, "sampler": sampler, "replacement": replacement, "temperature": 1.0}
     router = made("moesart", settings, 6).train()
     routing = routed(router, scale * RANDOM)
     g_BE = ref.softmax(ref.linear(scale * RANDOM, parameters(router), "gate"))

@@ -16,7 +16,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_prep.read.bad_rows import BadRows
 from data_prep.table import files
+from data_prep.table.columns import Cells
 from data_prep.table.columns import ids as prepared_ids
 from recsys_moe.errors import DataError
 from recsys_moe.inference.predictor import Predictor
@@ -140,21 +142,21 @@ def test_predict_takes_floats_as_prepare_made_them(
 def test_prepare_and_predict_agree_about_a_parquet_column(tmp_path: Path) -> None:
     for numbers, refused in (([1.0, 3.0], False), ([1.0, 1.5], True), ([1.0, None], True)):
         pq.write_table(pa.table({"u": pa.array(numbers)}), tmp_path / "x.parquet")
-        (file,) = files.read(tmp_path / "x.parquet", ["u"])
+        (file,) = files.read(tmp_path / "x.parquet", ["u"], BadRows())
         if refused:
             with pytest.raises(DataError, match=r"x\.parquet, row 2: u must be"):
-                prepared_ids(file, "u")
+                prepared_ids(Cells(file), "u")
         else:
-            made = vocabulary(pa.chunked_array([prepared_ids(file, "u").cast(pa.int64())]))
+            made = vocabulary(pa.chunked_array([prepared_ids(Cells(file), "u").cast(pa.int64())]))
             assert made.index(file.columns["u"])[0].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("number", [math.inf, 2.0**63])
 def test_prepare_refuses_numbers_beyond_64_bits(tmp_path: Path, number: float) -> None:
     pq.write_table(pa.table({"u": [1.0, number]}), tmp_path / "x.parquet")
-    (file,) = files.read(tmp_path / "x.parquet", ["u"])
+    (file,) = files.read(tmp_path / "x.parquet", ["u"], BadRows())
     with pytest.raises(DataError, match="row 2: u must be a whole number or text"):
-        prepared_ids(file, "u")
+        prepared_ids(Cells(file), "u")
 
 
 def write(path: Path, frame: pd.DataFrame) -> Path:

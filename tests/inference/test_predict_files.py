@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from data_prep.read.bad_rows import BadRows
 from data_prep.table import files
 from recsys_moe.artifact.calibration import Calibration
 from recsys_moe.artifact.model_folder import load_artifact
@@ -182,7 +183,7 @@ def test_predict_reads_what_prepare_reads(
         opened = gzip.open if name.endswith(".gz") else open
         with opened(path, "wt", newline="") as file:
             csv.writer(file, delimiter=delimiter).writerows(rows)
-    (read,) = files.read(path, ["user", "item", "note"])
+    (read,) = files.read(path, ["user", "item", "note"], BadRows())
     counts = predict_file(predictor, path, tmp_path / "out.parquet")
     found = pq.read_table(tmp_path / "out.parquet", columns=read.columns.column_names)
     assert counts == {"rows": len(notes), "unseen_user": 0, "unseen_item": 0}

@@ -68,6 +68,8 @@ def certain(run: Path) -> Predictor:
     with torch.no_grad():
         watch.bias += 25
         rating.weight.zero_()
+        effects = predictor.artifact.model.effects
+        effects.user_UT[:, 1], effects.item_IT[:, 1] = 0, 0
     return predictor
 
 

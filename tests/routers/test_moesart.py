@@ -243,7 +243,8 @@ def test_both_samplers_follow_the_law_without_replacement(sampler: str) -> None:
 
 def router(**settings: object) -> MoesartRouter:
     """Gate = identity on 4 inputs, so that the input is the logits."""
-    made = MoesartRouter(MoesartRouter.Config(**settings), RouterShape(4, 4))
+    config = MoesartRouter.Config(**{"temperature": 1.0, **settings})
+    made = MoesartRouter(config, RouterShape(4, 4))
     with torch.no_grad():
         made.gate.weight.copy_(torch.eye(4))
     return made

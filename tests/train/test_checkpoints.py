@@ -169,17 +169,28 @@ def test_a_full_disk_is_a_warning_where_the_result_does_not_need_it(
 
 
 def test_a_full_disk_ends_the_run_where_the_result_needs_it_and_nothing_is_lost(
-    prepared: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "run"
-    fit(config(max_epochs=1), prepared, out)
+    """Without main effects the second epoch is better than the first."""
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    one, two = (
+        parse_config(
+            {
+                "model": {**TINY_MODEL, "main_effects": False},
+                "trainer": {"max_epochs": epochs, "batch_size": 64},
+            }
+        )
+        for epochs in (1, 2)
+    )
+    assert fit(two, prepared, whole)["epoch"] == 2
+    fit(one, prepared, out)
     with monkeypatch.context() as full:
         full.setattr("recsys_moe.train.checkpoints.replacing", full_disk("best.ckpt"))
         with pytest.raises(RunError, match="best.ckpt cannot be written: No space .* make room"):
-            fit(config(), prepared, out, resume="auto")
-    fit(config(), prepared, out, resume="auto")
+            fit(two, prepared, out, resume="auto")
+    fit(two, prepared, out, resume="auto")
     for name in ("model/weights.safetensors", "metrics.csv"):
-        assert (out / name).read_bytes() == (run / name).read_bytes()
+        assert (out / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_metrics_that_cannot_be_written_end_the_run_in_words(
