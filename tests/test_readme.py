@@ -15,6 +15,7 @@ import pytest
 import typer
 
 from recsys_moe.cli import app
+from tests import logs
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -79,6 +80,27 @@ def test_the_tour_runs_and_leaves_the_scores_that_the_readme_names(tour: str) ->
     assert len(rows) == 3
     after = README[README.index("`scores.csv` is") :].split("\n\n")[0]
     assert [column for column in re.findall(r"`(\w+)`", after) if column in added] == added
+
+
+def test_the_commands_for_ones_own_log_lead_to_recommendations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All but `serve`, which would stay; on made-up clicks, for one epoch."""
+    monkeypatch.chdir(tmp_path)
+    logs.rare_clicks(Path("log.csv"), users=100, items=60)
+    section = README[README.index("## Your own data") : README.index("## Results")]
+    (text,) = re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    *lines, last = text.splitlines()
+    assert [line.split()[1] for line in lines] == ["prepare", "fit", "evaluate", "recommend"]
+    assert last == "recsys-moe serve runs/mine"
+    for line in lines:
+        command, *words = shlex.split(line)
+        more = ["--max-epochs", "1"] if words[0] == "fit" else []
+        assert app([*words, *more], standalone_mode=False) in (None, 0), line
+    printed = capsys.readouterr().out
+    assert "to beat: popularity auc" in printed
+    ranks = re.findall(r"^ *(\d+) +p\d+ ", printed, re.MULTILINE)
+    assert ranks == [str(rank) for rank in range(1, 11)]
 
 
 def test_the_python_after_the_tour_runs(tour: str, capsys: pytest.CaptureFixture[str]) -> None:

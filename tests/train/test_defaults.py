@@ -1,0 +1,79 @@
+"""`fit` with no other option than --data and --out is ahead of what needs no model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests import logs
+
+pytestmark = pytest.mark.slow
+
+
+def recsys_moe(*words: object) -> str:
+    command = [sys.executable, "-m", "recsys_moe", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def ratings_to_10(folder: Path) -> list[object]:
+    """Positives alone, and how they were rated."""
+    logs.ratings_to_10(folder / "log.csv")
+    columns = ["--user", "member", "--item", "title", "--task", "stars:regression=stars"]
+    drawn = ["--task", "watch:binary", "--negatives", "per-user"]
+    return ["table", "--input", folder / "log.csv", *columns, *drawn]
+
+
+def rare_clicks(folder: Path) -> list[object]:
+    logs.rare_clicks(folder / "log.csv")
+    share = pd.read_csv(folder / "log.csv")["clicked"].mean()
+    assert 0.015 < share < 0.025
+    columns = ["--user", "visitor", "--item", "page", "--task", "click:binary=clicked"]
+    return ["table", "--input", folder / "log.csv", *columns]
+
+
+def synthetic(folder: Path) -> list[object]:
+    return ["synthetic"]
+
+
+def real(*words: str) -> Callable[[Path], list[object]]:
+    def source(folder: Path) -> list[object]:
+        data = os.environ.get("RECSYS_MOE_DATA")
+        if not data:
+            pytest.skip("RECSYS_MOE_DATA is not set")
+        return [*words, "--source", Path(data) / folder_of[words[0]]]
+
+    folder_of = {"movielens": "ml-100k", "books": "book-crossing"}
+    source.__name__ = words[0]
+    return source
+
+
+SOURCES = [
+    *(ratings_to_10, rare_clicks, synthetic),
+    *(real("movielens", "--variant", "100k"), real("books")),
+]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.__name__)
+def test_a_first_model_is_ahead_of_every_baseline(
+    source: Callable[[Path], list[object]], tmp_path: Path
+) -> None:
+    data, run = tmp_path / "data", tmp_path / "run"
+    recsys_moe("prepare", *source(tmp_path), "--out", data)
+    said = recsys_moe("fit", "--data", data, "--out", run)
+    assert said.count("to beat: ") == len(json.loads((data / "schema.json").read_text())["tasks"])
+    result = json.loads((run / "evaluation" / "val.json").read_text())
+    for task, named in result["baselines"].items():
+        own = result["tasks"][task]
+        for metrics in named.values():
+            for metric, bound in metrics.items():
+                ahead = own[metric] > bound if metric == "auc" else own[metric] < bound
+                assert ahead, (task, metric, own[metric], bound)
