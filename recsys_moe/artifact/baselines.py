@@ -45,8 +45,8 @@ def baselines(train: Rows, rows: Rows, schema: Schema) -> Baselines:
 
 
 def missed(result: dict[str, Any]) -> Iterator[str]:
-    """A line for every metric of an evaluation with `baselines` that does not beat them."""
-    for task, named in result["baselines"].items():
+    """A line for every metric of an evaluation that does not beat its `baselines`, if any."""
+    for task, named in result.get("baselines", {}).items():
         for name, metrics in named.items():
             for metric, bound in metrics.items():
                 own = result["tasks"][task][metric]

@@ -120,13 +120,16 @@ def test_filters_are_those_of_the_api_and_can_be_taken_away(page: Page) -> None:
 
 def test_the_metrics_are_those_of_the_card(page: Page, server: Threaded) -> None:
     page.wait(lambda: page.focused() == "user")
-    tasks = server.client.get("/model").json()["metrics"]["val"]["tasks"]
+    card = server.client.get("/model").json()["metrics"]["val"]
+    tasks = card["tasks"]
     for panel, (name, metrics) in zip(page.find("#metric-tasks > *"), tasks.items(), strict=True):
         assert panel.find_element(By.TAG_NAME, "h3").text == name
         tiles = panel.find_elements(By.CSS_SELECTOR, ".tiles > *")
         lines = [tile.text.split("\n")[:2] for tile in tiles]
-        key = "auc" if name == "watch" else "rmse"
+        key, baseline = ("auc", "popularity") if name == "watch" else ("mse", "mean")
         assert [key.upper(), f"{metrics[key]:.3f}"] in lines
+        bound = card["baselines"][name][baseline][key]
+        assert sum(f"to beat: {baseline} {bound:.3f}" in tile.text for tile in tiles) == 1
 
 
 def test_a_bar_without_a_valid_range_takes_that_of_the_training_labels(page: Page) -> None:

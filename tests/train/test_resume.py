@@ -211,7 +211,7 @@ def test_a_damaged_last_checkpoint_costs_steps_and_not_the_result(
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"optim": {"lr": 0.1}}, "optim.lr was 0.0004 and must stay so, got 0.1"),
+        ({"optim": {"lr": 0.1}}, "optim.lr was 0.001 and must stay so, got 0.1"),
         ({"model": {**TINY_MODEL, "num_experts": 8}}, "model.num_experts was 4 and must stay"),
         ({"trainer": {"batch_size": 32}}, "trainer.batch_size was 64 and must stay so, got 32"),
     ],

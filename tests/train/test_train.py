@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def test_sixty_four_rows_are_learnt_by_heart(prepared: Path) -> None:
         optimizer.step()
     learner.model.eval()
     loss, _ = learner.losses(learner.model(batch.user, batch.item), batch.labels)
-    assert loss.item() < 0.1  # starts at about 0.9 ln 2 + 0.1 * 3.5^2 = 1.8
+    assert loss.item() < 0.1  # starts at about 0.9 + 0.1, the constants' losses
 
 
 def test_a_task_without_labels_changes_nothing_in_the_other(prepared: Path) -> None:
@@ -85,18 +86,30 @@ def test_a_task_without_labels_changes_nothing_in_the_other(prepared: Path) -> N
     )
 
 
-def test_the_loss_is_the_weighted_sum_of_the_tasks(prepared: Path) -> None:
-    batch = first_rows(prepared, 64)
+@pytest.mark.parametrize("main_effects", [False, True])
+def test_the_loss_is_the_weighted_sum_of_the_tasks(prepared: Path, main_effects: bool) -> None:
+    """With main effects each task's loss is divided by that of the best constant first."""
+    batch, model = first_rows(prepared, 64), {**TINY_MODEL, "main_effects": main_effects}
     losses = []
     for watch, rating in ((1.0, 0.0), (0.0, 1.0), (0.9, 0.1)):
-        learner = module(prepared, tasks={"watch": {"weight": watch}, "rating": {"weight": rating}})
+        weights = {"watch": {"weight": watch}, "rating": {"weight": rating}}
+        learner = module(prepared, model=model, tasks=weights)
         output = learner.model.eval()(batch.user, batch.item)
         losses.append(learner.losses(output, batch.labels)[0].item())
-    logits, labels = output.logits_BT[:, 0], batch.labels[:, 0]
-    watch = F.binary_cross_entropy_with_logits(logits, labels)
-    assert losses[0] == pytest.approx(watch.item())
-    assert losses[1] > 2 * losses[0]  # squares of errors of about 3 stars
+    logits, (watched, stars) = output.logits_BT, batch.labels.unbind(1)
+    own = F.binary_cross_entropy_with_logits(logits[:, 0], watched), mse(logits[:, 1], stars)
+    # Half of the rows are positive: a constant has a loss of ln 2; of ratings it is the variance.
+    deviation = Schema.load(prepared).labels["train"]["rating"]["std"]
+    units = (math.log(2), deviation**2) if main_effects else (1, 1)
+    expected = [one.item() / unit for one, unit in zip(own, units, strict=True)]
+    assert losses[:2] == pytest.approx(expected, rel=1e-4)
     assert losses[2] == pytest.approx(0.9 * losses[0] + 0.1 * losses[1])
+
+
+def mse(logits_B: Tensor, labels_B: Tensor) -> Tensor:
+    """Over the labelled rows."""
+    known_B = ~labels_B.isnan()
+    return (logits_B - labels_B)[known_B].square().mean()
 
 
 def test_initial_weights_follow_keras_defaults(prepared: Path) -> None:
@@ -203,7 +216,7 @@ def test_resume_continues_to_the_same_weights(prepared: Path, run: Path, tmp_pat
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"optim": {"lr": 0.1}}, "optim.lr was 0.0004 and must stay so, got 0.1"),
+        ({"optim": {"lr": 0.1}}, "optim.lr was 0.001 and must stay so, got 0.1"),
         ({"model": {**TINY_MODEL, "embedding_dim": 16}}, "model.embedding_dim was 8"),
     ],
 )

@@ -138,14 +138,16 @@ def learning_findings(curves: LearningCurves, asked: int) -> Iterator[Finding]:
         yield note(f"{text} {best}.", "learning")
 
 
-def quality_findings(task: str, quality: Quality) -> Iterator[Finding]:
-    """No better than guessing, or than the mean label; probabilities that are off."""
-    if quality.roc and quality.roc.auc < 0.55:
+def quality_findings(task: str, quality: Quality, behind: Sequence[str]) -> Iterator[Finding]:
+    """Baselines that win, `behind`, or else guessing that nearly does; probabilities that are off.
+
+    `behind`: the lines of `baselines.missed` for the task.
+    """
+    shown = f"{'roc' if quality.roc else 'error'}-{slug(task)}"
+    yield from (warning(f"{line}.", shown) for line in behind)
+    if not behind and quality.roc and quality.roc.auc < 0.55:
         text = f"{task} is hardly better than chance: AUC {quality.roc.auc:.3f}"
-        yield warning(f"{text} (0.5 is guessing).", f"roc-{slug(task)}")
-    if quality.rmse is not None and quality.rmse >= quality.deviation:
-        text = f"{task} is no better than always predicting the mean: RMSE {quality.rmse:.3f}"
-        yield warning(f"{text} against {quality.deviation:.3f}.", f"error-{slug(task)}")
+        yield warning(f"{text} (0.5 is guessing).", shown)
     if quality.reliability:
         error = quality.reliability.error.get("calibrated", quality.reliability.error["raw"])
         if error > MISCALIBRATED:

@@ -164,10 +164,6 @@ class Quality:
     roc: Roc | None
     reliability: Reliability | None
     groups: list[ErrorBy]
-    rmse: float | None
-    """None for a binary task."""
-    deviation: float
-    """Standard deviation of the labels: the RMSE of their mean."""
 
 
 def task_quality(artifact: Artifact, sample: Sample, index: int) -> Quality | None:
@@ -184,13 +180,11 @@ def task_quality(artifact: Artifact, sample: Sample, index: int) -> Quality | No
         error_by(task.name, task.kind, by, count_N=count_N, logits_N=logits_N, labels_N=labels_N)
         for by, count_N in counts.items()
     ]
-    deviation = float(labels_N.double().std(correction=0))
     if task.kind != "binary":
-        rmse = sample.evaluation["tasks"][task.name]["rmse"]
-        return Quality(None, None, groups, rmse, deviation)
+        return Quality(None, None, groups)
     curves = {"raw": logits_N.sigmoid()}
     fit = artifact.calibration.get(task.name)
     if fit is not None and fit != identity(fit.rows):
         curves["calibrated"] = fit.apply(logits_N)
     shown = reliability(task.name, curves, labels_N)
-    return Quality(roc(task.name, logits_N, labels_N), shown, groups, None, deviation)
+    return Quality(roc(task.name, logits_N, labels_N), shown, groups)

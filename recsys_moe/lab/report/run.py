@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from recsys_moe.artifact.baselines import baselines
 from recsys_moe.artifact.evaluate import data_of
 from recsys_moe.artifact.evaluation import Evaluation
 from recsys_moe.artifact.model_folder import Artifact, find_artifact, load_artifact
@@ -62,7 +63,7 @@ class Sample:
     dense_T: Tensor
     """Not 0: the distribution is the router's dense probabilities; else its weights, normalised."""
     evaluation: dict[str, Any]
-    """Metrics on these rows, as `evaluate --json` has them."""
+    """Metrics on these rows, as `evaluate --json` has them; in a Run with `baselines`."""
 
     @property
     def rows(self) -> int:
@@ -246,14 +247,16 @@ def look_at(path: Path, options: Options, progress: Progress) -> Run:
     artifact = load_artifact(path)
     folder = find_artifact(path).resolve()
     data, schema = data_of(path, artifact, options.data)
-    rows = open_rows(data, schema, split, rows_within(schema, artifact.config.data.max_memory_mb))
+    within = rows_within(schema, artifact.config.data.max_memory_mb)
+    rows, train = (open_rows(data, schema, name, within) for name in (split, "train"))
     with progress(f"evaluating {split}", min(most, len(rows))) as done:
         sample = take_sample(artifact, rows, split, most=most, seed=options.seed, progress=done)
+    bounds = {"baselines": baselines(train, sample.columns, schema)}
     return Run(
         folder=folder.parent if (folder.parent / DATA_LOCK).is_file() else folder,
         artifact=artifact,
         data=data,
         same_data=schema == artifact.schema,
-        sample=sample,
+        sample=replace(sample, evaluation=sample.evaluation | bounds),
         options=options,
     )

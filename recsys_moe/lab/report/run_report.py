@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from recsys_moe.artifact.baselines import missed
 from recsys_moe.artifact.idle import IDLE_WORDS
 from recsys_moe.artifact.model_folder import MANIFEST, find_artifact
 from recsys_moe.artifact.routing_history import FILE, read_routing
@@ -153,7 +154,9 @@ def _quality(run: Run) -> Section:
         one = task_quality(run.artifact, run.sample, index)
         if one is None:
             continue
-        found += findings.quality_findings(task, one)
+        bounds = run.sample.evaluation["baselines"][task]
+        behind = missed({**run.sample.evaluation, "baselines": {task: bounds}})
+        found += findings.quality_findings(task, one, list(behind))
         seen = (*source, "model/seen.safetensors")
         for name, title, sources, data, draw in (
             ("roc", "Ranking", source, one.roc, plots_run.roc),
@@ -164,7 +167,7 @@ def _quality(run: Run) -> Section:
                 figures.append(
                     Shown(f"{name}-{slug(task)}", f"{title}: {task}", sources, data, draw)
                 )
-    return _section("quality", figures, found)
+    return _section("quality", figures, found, result=run.sample.evaluation)
 
 
 def _specialisation(run: Run, genres: list[GenreBreakdown]) -> Section:

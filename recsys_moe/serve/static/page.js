@@ -105,7 +105,8 @@ async function showNewModel() {
 function showFigures() {
   const split = Object.values(model.metrics).find((metrics) => metrics?.tasks);
   const tasks = Object.entries(split?.tasks ?? {});
-  find("metric-tasks").replaceChildren(...tasks.map(([name, one]) => metricsOf(name, one)));
+  const panels = tasks.map(([name, one]) => metricsOf(name, one, split.baselines?.[name]));
+  find("metric-tasks").replaceChildren(...panels);
   find("quality").hidden = !tasks.length;
   const loads = Object.entries(split?.routing ?? {}).filter(([, routing]) => routing.load);
   find("load-tasks").replaceChildren(...loads.map(([name, routing]) => loadOf(name, routing)));

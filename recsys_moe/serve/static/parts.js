@@ -157,15 +157,23 @@ const MEANINGS = {
   mse: "squared error; lower is better",
 };
 
+/** What needs no model has of a metric: `; to beat: popularity 0.627`. */
+function toBeat(baselines, key) {
+  const known = Object.entries(baselines).filter(([, one]) => typeof one[key] === "number");
+  const words = known.map(([name, one]) => `${name.replaceAll("_", " ")} ${one[key].toFixed(3)}`);
+  return words.length ? `; to beat: ${words.join(", ")}` : "";
+}
+
 /** What the metric card says of one task. */
-export function metricsOf(name, metrics) {
+export function metricsOf(name, metrics, baselines = {}) {
   const tiles = Object.entries(MEANINGS)
     .filter(([key]) => typeof metrics[key] === "number")
     .map(([key, meaning]) => {
       const [first, ...more] = key.split("_");
       const label = [first.toUpperCase(), ...more].join(" ");
       const value = make("dd", "value", metrics[key].toFixed(3));
-      return make("div", "", make("dt", "", label), value, make("dd", "quiet", meaning));
+      const text = `${meaning}${toBeat(baselines, key)}`;
+      return make("div", "", make("dt", "", label), value, make("dd", "quiet", text));
     });
   const rows = `${(metrics.rows ?? 0).toLocaleString("en")} labelled rows`;
   const head = make("div", "line", make("h3", "", name), make("span", "quiet", rows));

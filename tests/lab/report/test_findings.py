@@ -96,8 +96,7 @@ def test_the_monitored_metric_is_named_and_the_lowest_loss_has_its_own_epoch() -
 def test_guessing_and_probabilities_that_are_off() -> None:
     def said(auc: float, **errors: float) -> list[str]:
         shown = Roc("watch", 9, 4, auc, [], []), Reliability("watch", 9, {}, errors)
-        one = Quality(*shown, [], rmse=None, deviation=0.5)
-        return texts(findings.quality_findings("watch", one))
+        return texts(findings.quality_findings("watch", Quality(*shown, []), []))
 
     assert said(0.56, raw=0.05) == []
     assert said(0.54, raw=0.01) == [
@@ -109,12 +108,14 @@ def test_guessing_and_probabilities_that_are_off() -> None:
     assert said(0.9, raw=0.08, calibrated=0.01) == []
 
 
-def test_a_regression_is_held_against_the_mean() -> None:
-    better, same = (Quality(None, None, [], rmse, deviation=1.0) for rmse in (0.9, 1.0))
-    assert texts(findings.quality_findings("rating", better)) == []
-    assert texts(findings.quality_findings("rating", same)) == [
-        "warning: rating is no better than always predicting the mean: RMSE 1.000 against 1.000."
-    ]
+def test_a_missed_baseline_is_said_and_guessing_then_not_once_more() -> None:
+    quality = Quality(Roc("watch", 9, 4, 0.54, [], []), None, [])
+    behind = ["watch auc 0.5400 is no better than 0.7000 of popularity, which needs no model"]
+    (found,) = findings.quality_findings("watch", quality, behind)
+    assert texts([found]) == [f"warning: {behind[0]}."]
+    assert found.figure == "roc-watch"
+    (found,) = findings.quality_findings("a rating", Quality(None, None, []), ["behind"])
+    assert found.figure == f"error-{slug('a rating')}"
 
 
 def test_warnings_come_first_and_are_counted() -> None:

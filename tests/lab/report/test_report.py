@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from recsys_moe.artifact.baselines import missed
 from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.artifact.idle import IDLE_WORDS
 from recsys_moe.cli import app
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.lab.report.build import _write_json
+from recsys_moe.lab.report.page import TEMPLATES
 from tests.lab.report.conftest import IDLE, report
 from tests.looks import SCHEMES, WIDTHS, excess, faint_texts, window
 
@@ -43,17 +45,39 @@ def test_the_numbers_are_those_of_the_run_folder(lame: Path, lame_report: Path) 
     page = (lame_report / "report.html").read_text()
     for value in (expected["loss"], expected["tasks"]["watch"]["auc"]):
         assert f'<dd class="value">{value:.4f}</dd>' in page
+    popular = expected["baselines"]["watch"]["popularity"]["auc"]
+    assert f"popularity {popular:.4f}" in page
 
 
 def test_the_findings_say_what_the_model_is_worth_and_then_which_expert_is_idle(
     lame_report: Path,
 ) -> None:
-    useless, idle, *_ = json.loads((lame_report / "findings.json").read_text())
-    assert "rating is no better than always predicting the mean" in useless["text"]
-    assert idle["level"] == "warning" and idle["figure"] == "load"
-    assert idle["text"].startswith(
-        f"Idle: expert {IDLE}, visited by 0.0% of examples (an even share would be"
-    )
+    evaluation = json.loads((lame_report / "report.json").read_text())["evaluation"]
+    behind = [f"{line}." for line in missed(evaluation)]
+    found = json.loads((lame_report / "findings.json").read_text())
+    words = f"Idle: expert {IDLE}, visited by 0.0% of examples (an even share would be"
+    place = next(n for n, one in enumerate(found) if one["text"].startswith(words))
+    assert behind and {one["text"] for one in found[:place]} >= set(behind)
+    assert found[place]["level"] == "warning" and found[place]["figure"] == "load"
+
+
+def test_each_metric_stands_beside_what_needs_no_model(lame_report: Path) -> None:
+    result = json.loads((lame_report / "report.json").read_text())["evaluation"]
+    page = (lame_report / "report.html").read_text()
+    bounds = {name: one["mse"] for name, one in result["baselines"]["rating"].items()}
+    beat = f"mean {bounds['mean']:.4f}, user item mean {bounds['user_item_mean']:.4f}"
+    row = f'<th scope="row">rating mse</th><td>{result["tasks"]["rating"]["mse"]:.4f}</td>'
+    assert f'{row}\n<td><span class="words">{beat}</span></td>' in page  # in Quality
+    assert f"lower is better; to beat: {beat}</dd>" in page  # in the key numbers
+    assert re.search(r'<th scope="row">rating mae</th>.*\n<td><span class="words">-</span>', page)
+
+
+def test_an_evaluation_without_baselines_shows_none() -> None:
+    parts: Any = TEMPLATES.get_template("parts.html").module
+    found = {"baselines": {"watch": {"popularity": {"auc": 0.5}, "base_rate": {"auc": None}}}}
+    shown = [parts.to_beat(result, "watch", "auc").strip() for result in (found, {})]
+    assert shown == ["popularity 0.5000", ""]
+    assert list(missed({"tasks": {"watch": {"auc": 0.4}}})) == []
 
 
 def test_the_page_names_nothing_outside_of_itself(lame_report: Path) -> None:

@@ -55,9 +55,9 @@ def test_every_number_is_that_of_its_run_folder(done: Path) -> None:
         assert config["optim"]["lr"] == trial["params"]["optim.lr"] == float(row["optim.lr"])
         assert config["penalties"]["trimmed_lasso"] == trial["params"]["penalties.trimmed_lasso"]
         assert config["tasks"] == {"watch": {"weight": 0.9}, "rating": {"weight": 0.1}}
-        assert 4e-5 <= trial["params"]["optim.lr"] <= 4e-3
+        assert 1e-4 <= trial["params"]["optim.lr"] <= 1e-2
         assert trial["given"] == (trial["number"] == 0)
-    assert found[0]["params"] == {"optim.lr": 4e-4, "penalties.trimmed_lasso": 0.0}
+    assert found[0]["params"] == {"optim.lr": 1e-3, "penalties.trimmed_lasso": 0.0}
 
 
 def test_best_is_the_lowest_validation_loss_and_fit_takes_it(

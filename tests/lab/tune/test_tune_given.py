@@ -64,9 +64,9 @@ def test_of_equal_trials_the_first_is_the_best(prepared: Path, tmp_path: Path) -
 def test_a_given_value_outside_a_named_range_is_said_and_not_tried(
     prepared: Path, tmp_path: Path
 ) -> None:
-    space = {"optim.lr": {"low": 1e-3, "high": 1e-2, "log": True}}  # given: 4e-4
+    space = {"optim.lr": {"low": 2e-3, "high": 1e-2, "log": True}}  # given: 1e-3
     tune(replace(ASKED, space=space), prepared, tmp_path / "out", executor=Pretend())
-    assert all(1e-3 <= params["optim.lr"] <= 1e-2 for params in drawn(tmp_path / "out"))
+    assert all(2e-3 <= params["optim.lr"] <= 1e-2 for params in drawn(tmp_path / "out"))
     found = results(tmp_path / "out")
     said = "The given configuration is no trial: its optim.lr is not among what is searched."
     assert said in found["notes"] and not any(trial["given"] for trial in found["trials"])

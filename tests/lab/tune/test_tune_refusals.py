@@ -65,7 +65,7 @@ def test_a_request_that_cannot_run_is_refused_before_anything_is_written(
         ({"sampler": "tpe", "pruner": "none"}, "--sampler of .* is random and must stay so"),
         ({"pruner": "asha"}, "--pruner of .* is none"),
         ({"weights": "0.1,0.9"}, "tasks.rating.weight of .* is 0.1 and must stay so, got 0.9"),
-        ({"space": {"optim.lr": {"low": 1e-5, "high": 1}}}, "--space optim.lr of .*'low': 4e-05"),
+        ({"space": {"optim.lr": {"low": 1e-5, "high": 1}}}, "--space optim.lr of .*'low': 0.0001"),
         ({"space": {"optim.lr": None}}, "optim.lr of"),
         ({"config": parse_config({"model": TINY_MODEL})}, "trainer.batch_size of .* is 64"),
         ({"storage": "sqlite:///other.db"}, "--storage of .* is study.db and must stay so"),

@@ -22,7 +22,7 @@ def base(router: Any = "moesart", **sections: Any) -> dict[str, Any]:
 
 def test_the_default_space_is_around_the_given_settings() -> None:
     assert space() == {
-        "optim.lr": Range(4e-5, 4e-3, log=True),  # 4e-4 / 10 and * 10
+        "optim.lr": Range(1e-4, 1e-2, log=True),  # 1e-3 / 10 and * 10
         "penalties.trimmed_lasso": Choices((0.0, 0.01, 0.1, 1.0, 10.0)),
     }
     given = base("topk", optim={"lr": 3e-3})
