@@ -95,6 +95,7 @@ def replacing_folder(out: Path) -> Iterator[Path]:
     It lies beside `out`, so that a rename is enough: what was at `out` stays whole until then, and
     comes back where the last step fails. Nothing else is left behind.
     """
+    out = out.resolve()  # X/../X means nothing while X is away
     with _beside(out) as scratch:
         folder = scratch / "new"
         folder.mkdir()
@@ -107,6 +108,7 @@ def replace_folder(folder: Path, out: Path) -> None:
 
     A kill between the two renames leaves `folder` whole, and what was `out` in a hidden folder.
     """
+    folder, out = folder.resolve(), out.resolve()
     with _beside(out) as scratch:
         _replace_folder(folder, out, scratch / "previous")
 

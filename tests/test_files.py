@@ -159,3 +159,16 @@ def test_no_command_replaces_a_dear_place(
     ):
         assert "is or holds the current folder" in command.fails(2, *words)
     assert not any(tmp_path.iterdir())
+
+
+def test_a_path_that_goes_through_itself_is_replaced_and_nothing_is_lost(note: Path) -> None:
+    """note/../note means nothing while note is away."""
+    through = note / ".." / note.name
+    with replacing_folder(through) as folder:
+        (folder / "note").write_text("new")
+    assert (note / "note").read_text() == "new"
+    (note.parent / "next").mkdir()
+    (note.parent / "next" / "note").write_text("newer")
+    replace_folder(note / ".." / "next", through)
+    assert (note / "note").read_text() == "newer"
+    assert [path.name for path in note.parent.iterdir()] == ["out"]

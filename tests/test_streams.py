@@ -97,7 +97,7 @@ def test_a_child_of_a_router_is_asked_itself_in_training() -> None:
 
 
 def test_a_router_decides_in_full_precision_under_autocast() -> None:
-    router = MoesartRouter(MoesartRouter.Config(), SHAPE).train()
+    router = MoesartRouter(MoesartRouter.Config(temperature=1.0), SHAPE).train()
     x_BD = torch.randn(64, 8)
     with torch.autocast("cpu", torch.bfloat16):
         routing = router(x_BD)

@@ -75,12 +75,12 @@ def _binary(
 def _base_rate_bce(
     positive: float, labelled: float, judged: dict[str, float | int | None]
 ) -> float | None:
-    """None where a class that training has not seen makes it infinite."""
+    """None where training has seen one class alone, to which all else is infinitely unlikely."""
     rows, ones = judged["rows"] or 0, judged["positive"] or 0
-    parts = [(ones, positive), (rows - ones, labelled - positive)]
-    if not rows or any(count and not known for count, known in parts):
+    if not rows or not 0 < positive < labelled:
         return None
-    return -sum(count / rows * math.log(known / labelled) for count, known in parts if count)
+    parts = [(ones, positive), (rows - ones, labelled - positive)]
+    return -sum(count / rows * math.log(known / labelled) for count, known in parts)
 
 
 def _regression(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictBool,
@@ -25,6 +26,13 @@ Text = Annotated[StrictStr, Field(max_length=512)]
 IdText = Annotated[Text, Field(pattern=r"\S")]
 
 
+def _float(number: Any) -> Any:
+    """A float takes integers too; those beyond 64 bits would be rounded to one that has room."""
+    if not isinstance(number, float):
+        raise ValueError("must be a number with a point")
+    return number
+
+
 def _whole(number: float) -> int:
     if not number.is_integer():
         raise ValueError("must be a whole number")
@@ -32,7 +40,11 @@ def _whole(number: float) -> int:
 
 
 Pointed = Annotated[
-    StrictFloat, Field(ge=-(2**63), lt=2**63), AfterValidator(_whole), WithJsonSchema(INTEGER)
+    StrictFloat,
+    BeforeValidator(_float),
+    Field(ge=-(2**63), lt=2**63),
+    AfterValidator(_whole),
+    WithJsonSchema(INTEGER),
 ]
 """7.0, which is an integer in JSON Schema too."""
 if TYPE_CHECKING:  # which does not see what a validator returns

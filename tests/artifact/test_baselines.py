@@ -65,6 +65,19 @@ def test_user_and_item_means_are_damped_by_five_rows(schema: Schema) -> None:
     assert found["user_item_mean"]["mse"] == pytest.approx((5 / 6) ** 2)
 
 
+def test_a_users_mean_is_that_of_what_its_items_leave(schema: Schema) -> None:
+    """Item 0: (1 + 1) / (2 + 5) = 2/7. User 0: (1 - 2/7) / (1 + 5) = 5/42; so 3 + 17/42."""
+    alike = columns([(0, 0, NAN, 4), (1, 0, NAN, 4)])
+    found = baselines(alike, columns([(0, 0, NAN, 4)]), schema)["rating"]
+    assert found["user_item_mean"]["mse"] == pytest.approx((25 / 42) ** 2)
+
+
+def test_one_class_in_training_has_no_base_rate(schema: Schema) -> None:
+    one = {**schema.labels["train"], "watch": {"labelled": 5, "mean": 1.0, "positive": 5}}
+    found = baselines(TRAIN, TRAIN, replace(schema, labels={"train": one}))
+    assert found["watch"]["base_rate"]["bce"] is None
+
+
 def test_ids_never_seen_get_the_mean(schema: Schema) -> None:
     found = baselines(TRAIN, columns([(2, 3, 1, 5), (2, 3, 0, 5)]), schema)
     assert found["rating"]["user_item_mean"]["mse"] == pytest.approx(4.0)

@@ -52,14 +52,17 @@ def test_a_fault_in_a_module_from_outside_names_its_file_and_line(
     command: Command, prepared: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "outside.py").write_text(ROUTER)
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "faulty.py").write_text(
         "def prepare(source, out, *, seed, force):\n    return 1 / 0\n"
     )
     (tmp_path / "no_python.py").write_text("x = 1\ndef (\n")
     command.monkeypatch.syspath_prepend(tmp_path)
     out = ["--out", tmp_path / "out"]
     for words, line in (
-        (["prepare", "module", "mine", "--source", "x", *out], "mine.py:2: ZeroDivisionError"),
+        (
+            ["prepare", "module", "faulty", "--source", "x", *out],
+            "faulty.py:2: ZeroDivisionError",
+        ),
         (["prepare", "module", "no_python", "--source", "x", *out], "no_python.py:2: SyntaxError"),
         (
             ["fit", "--data", prepared, *out, *MODEL, "--router", "outside:Mine"],

@@ -226,3 +226,15 @@ def test_the_command_line_draws_by_popularity(command: Command, tmp_path: Path) 
     schema = Schema.load(tmp_path / "out")
     assert sum(schema.rows.values()) == 40 + 8 * 3  # 8 users with 5 rows: 2.5, rounded up
     assert " ".join(words[-6:]) in schema.command
+
+
+def test_a_ratio_times_the_positives_is_not_rounded_up_for_its_last_bit() -> None:
+    """30 * 0.1 is 3.0000000000000004 in floats, and 31 * 0.1 is 4 negatives"""
+    from data_prep.rows import Examples
+    from data_prep.split.negatives import Negatives
+
+    user = np.repeat([0, 1], [30, 31])
+    rows = Examples(
+        user=user, item=user, timestamp=user, labels={"y": np.ones(61, dtype=np.float32)}
+    )
+    assert Negatives(task="y", ratio=0.1).wanted(rows, user, 2).tolist() == [3, 4]

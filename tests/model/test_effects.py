@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe.model.effects import MainEffects
+from recsys_moe.model.effects import MainEffects, _variance
 from recsys_moe.model.tasks import KINDS, Constant
 from recsys_moe.schema import TaskKind
 
@@ -76,6 +76,31 @@ def test_users_that_differ_by_chance_alone_have_effects_of_0() -> None:
     labels_N = (torch.arange(200) % 2).double()
     effects = fitted("binary", [(user_N, torch.arange(200) % 7, labels_N)], 100, 7)
     assert not effects.user_UT.any()
+
+
+def test_the_variance_of_effects_is_what_chance_alone_does_not_give() -> None:
+    """Scores 2, -2 of information 1 each: (4 + 4 - 2) / 2 = 3; an index without rows: nothing."""
+    score, information = torch.tensor([2.0, -2, 0]), torch.tensor([1.0, 1, 0])
+    assert _variance(score, information).item() == 3
+    assert _variance(score / 4, information).item() == 0  # less than chance has it
+
+
+def test_effects_of_a_regression_have_the_unit_of_its_labels() -> None:
+    user_N, item_N = rows_of(30, 20)
+    labels_N = torch.randn(600, generator=torch.Generator().manual_seed(4)).double()
+    labels_N += user_N % 3
+    one, ten = (fitted("regression", [(user_N, item_N, c * labels_N)], 30, 20) for c in (1, 10))
+    assert one.user_UT.abs().max() > 0.5
+    torch.testing.assert_close(10 * one.user_UT, ten.user_UT, rtol=1e-4, atol=1e-4)
+
+
+def test_items_that_are_always_positive_have_finite_effects_that_order_them() -> None:
+    """Newton's step for an effect overshoots where hardly any row is of the other class."""
+    item_N = torch.arange(4).repeat_interleave(2000)
+    shares_N = torch.tensor([0.0, 0.001, 0.999, 1.0])[item_N]
+    label_N = (torch.arange(8000) % 1000 < 1000 * shares_N).double()
+    effects = fitted("binary", [(torch.arange(8000) % 50, item_N, label_N)], 50, 4)
+    assert effects.item_IT[:4, 0].diff().min() >= 0 and effects.item_IT.abs().max() <= 4
 
 
 def test_few_rows_move_an_effect_less_than_many() -> None:

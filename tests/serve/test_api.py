@@ -309,3 +309,11 @@ def test_a_whole_number_with_a_point_is_the_whole_number(caller: Caller) -> None
         for one in (1, 1.0)
     )
     assert plain == pointed and plain["rankings"][0]["user"] == 1
+
+
+@pytest.mark.parametrize("user", [-(2**63) - 193, 2**63])
+def test_a_whole_number_beyond_64_bits_is_refused_and_not_rounded(
+    caller: Caller, user: int
+) -> None:
+    """-9223372036854776001 is -2^63 as a float."""
+    assert caller.post("/seen", {"user": user}).status_code == 422

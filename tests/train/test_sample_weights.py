@@ -59,3 +59,19 @@ def test_a_step_with_weights_is_that_with_rows_repeated(router: str) -> None:
         gradients.append([p.grad for p in trained.parameters()])
     for weighted, copied in zip(*gradients, strict=True):
         assert torch.allclose(weighted, copied, atol=1e-6)
+
+
+def test_a_row_of_weight_0_counts_nothing_in_the_disagreement_of_two_passes() -> None:
+    """The whole loss of a step of thor: both passes, and how far they disagree."""
+    labels = BATCH.labels.clone()
+    labels[0] = 1 - labels[0]
+    weight = torch.tensor([0.0, 1, 1, 1, 1])
+    totals = [
+        module({"name": "thor", "consistency": 50.0}).training_step(batch, 1).item()
+        for batch in (BATCH._replace(weight=weight), BATCH._replace(weight=weight, labels=labels))
+    ]
+    user = BATCH.user.clone()
+    user[0] = 5
+    other = module({"name": "thor", "consistency": 50.0})
+    moved = other.training_step(BATCH._replace(weight=weight, user=user), 1).item()
+    assert totals[0] == pytest.approx(totals[1]) == pytest.approx(moved)
