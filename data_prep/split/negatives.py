@@ -38,7 +38,7 @@ class Negatives:
     def wanted(self, rows: Examples, user: Ints, num_users: int) -> Ints:
         """How many for each user, given the index `user` of each row."""
         positives = np.bincount(user[rows.labels[self.task] == 1], minlength=num_users)
-        return np.ceil(self.ratio * positives - 1e-9).astype(np.int64)  # 10 * 1.1 is more than 11
+        return np.ceil(self.ratio * positives - 1e-9).astype(np.int64)  # 100 * 0.07 is more than 7
 
     def draws(self, base: OneStream | HashedDraws, rows_of_item: Ints) -> Draws:
         """`base`, or made to follow the number of rows that each item has, at least one."""

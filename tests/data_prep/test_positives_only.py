@@ -229,12 +229,12 @@ def test_the_command_line_draws_by_popularity(command: Command, tmp_path: Path) 
 
 
 def test_a_ratio_times_the_positives_is_not_rounded_up_for_its_last_bit() -> None:
-    """10 * 1.1 is 11.000000000000002 in floats; 11 * 1.1 = 12.1 are 13 negatives."""
+    """100 * 0.07 is 7.000000000000001 in floats; 10 * 0.07 = 0.7 is 1 negative."""
     from data_prep.rows import Examples
     from data_prep.split.negatives import Negatives
 
-    user = np.repeat([0, 1], [10, 11])
+    user = np.repeat([0, 1], [100, 10])
     rows = Examples(
-        user=user, item=user, timestamp=user, labels={"y": np.ones(21, dtype=np.float32)}
+        user=user, item=user, timestamp=user, labels={"y": np.ones(110, dtype=np.float32)}
     )
-    assert Negatives(task="y", ratio=1.1).wanted(rows, user, 2).tolist() == [11, 13]
+    assert Negatives(task="y", ratio=0.07).wanted(rows, user, 2).tolist() == [7, 1]
