@@ -95,12 +95,12 @@ def replacing_folder(out: Path) -> Iterator[Path]:
     It lies beside `out`, so that a rename is enough: what was at `out` stays whole until then, and
     comes back where the last step fails. Nothing else is left behind.
     """
-    out = out.resolve()  # X/../X means nothing while X is away
+    target = out.resolve()  # X/../X means nothing while X is away
     with _beside(out) as scratch:
         folder = scratch / "new"
         folder.mkdir()
         yield folder
-        _replace_folder(folder, out, scratch / "previous")
+        _replace_folder(folder, target, scratch / "previous")
 
 
 def replace_folder(folder: Path, out: Path) -> None:
@@ -108,17 +108,18 @@ def replace_folder(folder: Path, out: Path) -> None:
 
     A kill between the two renames leaves `folder` whole, and what was `out` in a hidden folder.
     """
-    folder, out = folder.resolve(), out.resolve()
+    folder, target = folder.resolve(), out.resolve()
     with _beside(out) as scratch:
-        _replace_folder(folder, out, scratch / "previous")
+        _replace_folder(folder, target, scratch / "previous")
 
 
 @contextmanager
 def _beside(out: Path) -> Iterator[Path]:
     with unwinding():
         try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
+            place = out.resolve()
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as name:
                 yield Path(name)
         except OSError as error:
             _name(out, error)

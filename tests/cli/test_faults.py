@@ -51,7 +51,7 @@ def test_memory_that_a_setting_asks_for_is_named_by_it(prepared: Path, tmp_path:
 def test_a_fault_in_a_module_from_outside_names_its_file_and_line(
     command: Command, prepared: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "outside.py").write_text(ROUTER)
+    (tmp_path / "outsider.py").write_text(ROUTER)
     (tmp_path / "faulty.py").write_text(
         "def prepare(source, out, *, seed, force):\n    return 1 / 0\n"
     )
@@ -65,8 +65,8 @@ def test_a_fault_in_a_module_from_outside_names_its_file_and_line(
         ),
         (["prepare", "module", "no_python", "--source", "x", *out], "no_python.py:2: SyntaxError"),
         (
-            ["fit", "--data", prepared, *out, *MODEL, "--router", "outside:Mine"],
-            "outside.py:11: KeyError: 'weights'",
+            ["fit", "--data", prepared, *out, *MODEL, "--router", "outsider:Mine"],
+            "outsider.py:11: KeyError: 'weights'",
         ),
     ):
         message = command.fails(1, *words)
