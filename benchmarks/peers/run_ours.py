@@ -8,6 +8,7 @@ from pathlib import Path
 from clock import Clock, read_options
 
 from recsys_moe import cli
+from recsys_moe.cli import commands
 from recsys_moe.train.processes import spinning
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -15,7 +16,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 def main() -> None:
     options = read_options()
-    clock, command_line = Clock(options), cli.app
+    clock, command_line = Clock(options), commands.invoke
 
     def watched() -> None:
         spinning.spin_long_if_alone()  # as fit, which would come too late: this loads torch
@@ -26,7 +27,7 @@ def main() -> None:
             command_line()
 
     # main() sets the process up first, before anything loads torch; so must we.
-    cli.app = watched  # type: ignore[assignment]
+    commands.invoke = watched  # type: ignore[assignment]
     settings = {"--data": options.data, "--out": options.out, "--experts": options.experts}
     words = [str(word) for pair in settings.items() for word in pair]
     size = ["--batch-size", str(options.batch_size), "--max-epochs", "1", "--overwrite"]

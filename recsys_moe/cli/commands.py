@@ -107,7 +107,7 @@ def run() -> None:
     level = logging.ERROR if rank() else logging.INFO  # the first process speaks for all
     logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
     try:
-        _invoke()
+        invoke()
     except UserError as error:
         _fail(str(error), error.exit_code)
     except BaseException as error:
@@ -116,7 +116,8 @@ def run() -> None:
         _explain(error)
 
 
-def _invoke() -> None:
+def invoke() -> None:
+    """What sys.argv asks for; raises its errors, and SystemExit at its end."""
     try:
         sys.exit(_tree()(prog_name=app.info.name, standalone_mode=False) or 0)
     except typer.TyperException as error:
