@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from recsys_moe.data.columns import Batch
 from recsys_moe.errors import RunError
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.routers import ROUTERS
+from recsys_moe.train.checkpoints import _refuse_not_finite
 from recsys_moe.train.fit import fit
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
@@ -119,3 +121,12 @@ def test_no_checkpoint_with_values_that_are_not_finite_is_written(
     assert saved["global_step"] == 4
     parts = saved["state_dict"], dict(enumerate(saved["optimizer_states"]))
     assert all(value.isfinite().all() for part in parts for value in values(part))
+
+
+def test_an_optimizer_state_that_alone_is_not_finite_is_not_saved_either() -> None:
+    moments = {"state": {0: {"exp_avg": torch.tensor([1.0, math.inf])}}}
+    checkpoint = {"state_dict": {"w": torch.ones(2)}, "optimizer_states": [moments]}
+    with pytest.raises(RunError, match="the state of the optimizer became .* by step 7"):
+        _refuse_not_finite({**checkpoint, "global_step": 7})
+    moments["state"][0]["exp_avg"][1] = 0
+    _refuse_not_finite({**checkpoint, "global_step": 7})
