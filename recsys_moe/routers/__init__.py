@@ -16,6 +16,7 @@ from recsys_moe.routers.dselect_k import DSelectKRouter
 from recsys_moe.routers.expert_choice import ExpertChoiceRouter
 from recsys_moe.routers.hash import HashRouter
 from recsys_moe.routers.moesart import MoesartRouter
+from recsys_moe.routers.pps import PPSRouter
 from recsys_moe.routers.sinkhorn_base import SinkhornBaseRouter
 from recsys_moe.routers.smoe import SMoERouter
 from recsys_moe.routers.soft_topk import SoftTopKRouter
@@ -30,6 +31,7 @@ __all__ = ["ROUTERS", "Router", "RouterConfig", "RouterShape", "Routing", "find_
 
 _CLASSES: tuple[type[Router], ...] = (
     MoesartRouter,
+    PPSRouter,
     SoftmaxRouter,
     TopKRouter,
     VMoERouter,
