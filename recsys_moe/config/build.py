@@ -43,10 +43,11 @@ def label_constants(schema: Schema) -> list[Constant]:
 def loss_weights(config: Config, schema: Schema) -> list[float]:
     """What multiplies each task's mean loss: its weight, per loss of the constant.
 
-    So weights compare tasks and not units. Without `model.main_effects` the weights alone.
+    So weights compare tasks and not units. With `optim.losses=absolute` the weights alone.
     Raises ConfigError and DataError.
     """
-    weights = task_weights(config, schema.tasks)
-    if not config.model.main_effects:
+    weights, losses = task_weights(config, schema.tasks), config.optim.losses
+    is_relative = config.model.main_effects if losses == "auto" else losses == "relative"
+    if not is_relative:
         return weights
     return [w / c.loss for w, c in zip(weights, label_constants(schema), strict=True)]

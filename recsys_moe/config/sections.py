@@ -67,9 +67,8 @@ class ModelConfig(Section):
     """Rate inside each expert, after the ReLU."""
     main_effects: bool = True
     """Logits start at the training mean plus what the user and the item deviate from it, and the
-    experts learn what that does not say, in standard deviations of the labels; each task's loss is
-    divided by that of the mean alone, so that task weights compare tasks and not units. `false`,
-    as in the paper: logits start at 0, losses are in the labels' own units."""
+    experts learn what that does not say, in standard deviations of the labels. `false`, as in the
+    paper: logits start at 0."""
     dispatch: Literal["auto", "sparse", "dense"] = "auto"
     """How experts are computed: chosen pairs only, all of them, or what the router allows."""
     router: Annotated[
@@ -120,6 +119,12 @@ class OptimConfig(Section):
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     schedule: Literal["constant", "cosine"] = "constant"
     """`cosine` decays the learning rate to 0 over trainer.max_epochs."""
+    average: float = Field(default=0.0, ge=0, lt=1)
+    """Decay per step of a running mean of the weights, over about 1 / (1 - average) steps, which is
+    validated, kept and exported in their place; 0: none. Divided tables have none."""
+    losses: Literal["auto", "relative", "absolute"] = "auto"
+    """`relative` divides each task's loss by that of the mean alone, so that task weights compare
+    tasks and not units; `auto`: with model.main_effects."""
     embeddings: Literal["auto", "dense", "lazy"] = "auto"
     """`lazy` moves rows of the embedding tables when they are read and leaves the same weights as
     `dense` within rounding; `auto` is lazy for large tables on a CPU."""

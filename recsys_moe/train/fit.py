@@ -38,6 +38,7 @@ from recsys_moe.machine import has_fast_bf16
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.sharded import unfilled
 from recsys_moe.train import workarounds
+from recsys_moe.train.averaging import WeightAverage, averaged
 from recsys_moe.train.callbacks import EpochCsv, progress_callback
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.loader import RecDataModule
@@ -215,6 +216,8 @@ def _callbacks(config: Config, out: Path, monitor: Monitor, bar: bool) -> Iterab
         min_delta=settings.min_delta,
         check_finite=True,
     )
+    if config.optim.average and not config.trainer.is_sharded:
+        yield WeightAverage(config.optim.average)
     yield EpochCsv(out / "metrics.csv")
     yield RoutingLog(out / "routing.safetensors")
     yield progress_callback(bar)
@@ -227,7 +230,7 @@ def _finish(module: RecModule, datamodule: RecDataModule, data: Path, out: Path)
     except ValueError as error:
         raise RunError(f"{error}; start again with --overwrite") from None
     schema, config = module.schema, module.config
-    epoch, model = state["epoch"] + 1, _trained(module, state["state_dict"])
+    epoch, model = state["epoch"] + 1, _trained(module, averaged(state))
     del state  # three times the model: the optimizer's moments
     batches = datamodule.val_batches()
     evaluation = Evaluation(schema, config)

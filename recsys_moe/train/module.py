@@ -168,15 +168,16 @@ class RecModule(lightning.LightningModule):
             if self._lazy is not None and table.sparse and is_own:
                 self._lazy.catch_up(table.weight, index_B)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Let all rows of lazy tables do the steps they have missed."""
         if self._lazy is not None:
             self._lazy.flush()
 
     def on_train_end(self) -> None:
-        self._flush()
+        self.flush()
 
     def on_validation_epoch_start(self) -> None:
-        self._flush()  # also before the checkpoint, which is written after validation
+        self.flush()  # also before the checkpoint, which is written after validation
         number, seed = self.global_rank, self.config.trainer.seed
         self.model.reseed(stream_seed(seed, "validation", number) if number else seed)
         self._evaluation = Evaluation(self.schema, self.config)

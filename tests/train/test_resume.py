@@ -106,6 +106,8 @@ def test_a_run_in_pieces_ends_in_the_same_bytes(
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "lazy": {"optim": {"embeddings": "lazy"}},
+    "average": {"optim": {"average": 0.99}},
+    "average of lazy": {"optim": {"average": 0.99, "embeddings": "lazy"}},
     "cosine": {"optim": {"schedule": "cosine"}},
     "noise": {"model": {**TINY_MODEL, "router": {"name": "topk", "noise": True}}},
     "permutation": {"model": {**TINY_MODEL, "router": {"name": "comet"}}},

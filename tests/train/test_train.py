@@ -86,21 +86,31 @@ def test_a_task_without_labels_changes_nothing_in_the_other(prepared: Path) -> N
     )
 
 
-@pytest.mark.parametrize("main_effects", [False, True])
-def test_the_loss_is_the_weighted_sum_of_the_tasks(prepared: Path, main_effects: bool) -> None:
-    """With main effects each task's loss is divided by that of the best constant first."""
+@pytest.mark.parametrize(
+    ("main_effects", "scale", "relative"),
+    [
+        (False, "auto", False),
+        (True, "auto", True),
+        (True, "absolute", False),
+        (False, "relative", True),
+    ],
+)
+def test_the_loss_is_the_weighted_sum_of_the_tasks(
+    prepared: Path, main_effects: bool, scale: str, relative: bool
+) -> None:
+    """Each task's loss is divided by that of the best constant first, if asked or by default."""
     batch, model = first_rows(prepared, 64), {**TINY_MODEL, "main_effects": main_effects}
     losses = []
     for watch, rating in ((1.0, 0.0), (0.0, 1.0), (0.9, 0.1)):
         weights = {"watch": {"weight": watch}, "rating": {"weight": rating}}
-        learner = module(prepared, model=model, tasks=weights)
+        learner = module(prepared, model=model, tasks=weights, optim={"losses": scale})
         output = learner.model.eval()(batch.user, batch.item)
         losses.append(learner.losses(output, batch.labels)[0].item())
     logits, (watched, stars) = output.logits_BT, batch.labels.unbind(1)
     own = F.binary_cross_entropy_with_logits(logits[:, 0], watched), mse(logits[:, 1], stars)
     # Half of the rows are positive: a constant has a loss of ln 2; of ratings it is the variance.
     deviation = Schema.load(prepared).labels["train"]["rating"]["std"]
-    units = (math.log(2), deviation**2) if main_effects else (1, 1)
+    units = (math.log(2), deviation**2) if relative else (1, 1)
     expected = [one.item() / unit for one, unit in zip(own, units, strict=True)]
     assert losses[:2] == pytest.approx(expected, rel=1e-4)
     assert losses[2] == pytest.approx(0.9 * losses[0] + 0.1 * losses[1])

@@ -1,0 +1,83 @@
+"""A running mean of the weights: less noisy than the last ones, at next to no cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from recsys_moe.train.module import RecModule
+
+STRIDE = 32
+"""Steps from one update of the mean to the next: each reads all weights, and lazy embedding tables
+have to be complete for it."""
+AVERAGE = "average"
+"""Key of a checkpoint: the mean, by the names of `state_dict`."""
+
+
+class WeightAverage(Callback):
+    """Validates and keeps a mean of the parameters over about 1 / (1 - decay) steps.
+
+    Training goes on with the weights themselves, which a checkpoint has beside the mean. Used and
+    not Lightning's EMAWeightAveraging, which copies the whole module, cannot be saved inside a
+    validation, and reads lazy tables half done.
+    """
+
+    def __init__(self, decay: float) -> None:
+        """`decay`: per step, in (0, 1)."""
+        self.decay = decay
+        self.mean: dict[str, Tensor] = {}
+        self._is_in_use = False
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for name, value in _named_parameters(pl_module):
+            self.mean[name] = self.mean.get(name, value).to(value.device, copy=True)
+
+    @torch.no_grad()
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: Any) -> None:
+        if trainer.global_step % STRIDE == 0:
+            assert isinstance(pl_module, RecModule)
+            pl_module.flush()
+            values = [value for _, value in _named_parameters(pl_module)]
+            torch._foreach_lerp_(list(self.mean.values()), values, 1 - self.decay**STRIDE)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, RecModule)
+        pl_module.flush()  # of the weights: what is exchanged must owe no steps
+        self._exchange(pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._exchange(pl_module)
+
+    def _exchange(self, module: LightningModule) -> None:
+        for name, value in _named_parameters(module):
+            weights = value.clone()
+            value.copy_(self.mean[name])
+            self.mean[name].copy_(weights)
+        self._is_in_use = not self._is_in_use
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        mean, weights = self.mean, checkpoint["state_dict"]
+        if self._is_in_use:
+            mean = {name: weights[name] for name in mean}
+            checkpoint["state_dict"] = {**weights, **self.mean}
+        checkpoint[AVERAGE] = mean
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        self.mean = dict(checkpoint[AVERAGE])
+
+
+def averaged(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """The state of the module that was validated: with the mean where one was kept."""
+    return {**checkpoint["state_dict"], **checkpoint.get(AVERAGE, {})}
+
+
+def _named_parameters(module: LightningModule) -> list[tuple[str, Tensor]]:
+    return [(name, parameter.detach()) for name, parameter in module.named_parameters()]

@@ -1,0 +1,69 @@
+"""The running mean of the weights is what is validated, kept and exported."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from recsys_moe.schema import Schema
+from recsys_moe.train.averaging import AVERAGE, STRIDE
+from recsys_moe.train.fit import fit
+from recsys_moe.train.resume import read_checkpoint
+
+from .test_resume import config, results
+
+
+def whole_strides(data: Path) -> int:
+    """A batch size with a multiple of STRIDE steps in an epoch."""
+    rows = Schema.load(data).rows["train"]
+    return next(size for size in range(16, rows) if -(-rows // size) % STRIDE == 0)
+
+
+def train(data: Path, out: Path, average: float, embeddings: str = "auto") -> Path:
+    optim = {"lr": 1e-2, "average": average, "embeddings": embeddings}
+    trainer = {"max_epochs": 2, "batch_size": whole_strides(data)}
+    fit(config(optim=optim, trainer=trainer), data, out)
+    return out
+
+
+def losses(run: Path) -> list[float]:
+    with open(run / "metrics.csv") as stream:
+        return [float(row["val/loss"]) for row in csv.DictReader(stream)]
+
+
+@pytest.mark.parametrize("embeddings", ["dense", "lazy"])
+def test_a_mean_over_hardly_a_step_is_the_weights(
+    prepared: Path, tmp_path: Path, embeddings: str
+) -> None:
+    """0.1 ** 32 is nothing beside 1; an epoch ends with an update of the mean."""
+    without = train(prepared, tmp_path / "without", 0.0, "dense")
+    with_mean = train(prepared, tmp_path / "with", 0.1, embeddings)
+    if embeddings == "dense":
+        assert results(with_mean) == results(without)
+    else:
+        assert losses(with_mean) == pytest.approx(losses(without), rel=1e-4)
+
+
+def test_a_mean_over_very_many_steps_stays_where_training_began(
+    prepared: Path, tmp_path: Path
+) -> None:
+    """32 steps of decay 1 - 1e-9 move it by 3e-8 of the way."""
+    first, second = losses(train(prepared, tmp_path / "slow", 1 - 1e-9))
+    assert first == pytest.approx(second, rel=1e-6)
+    first, second = losses(train(prepared, tmp_path / "fast", 0.1))
+    assert first != pytest.approx(second, rel=1e-4)
+
+
+def test_the_artifact_has_the_mean_and_the_checkpoint_both(prepared: Path, tmp_path: Path) -> None:
+    run = train(prepared, tmp_path / "run", 0.99)
+    state = read_checkpoint(run / "checkpoints/best.ckpt").state
+    artifact = load_file(run / "model/weights.safetensors")
+    for name, mean in state[AVERAGE].items():
+        assert mean.equal(artifact[name.removeprefix("model.")])
+        assert not mean.equal(state["state_dict"][name])
+    kept = json.loads((run / "evaluation/val.json").read_text())
+    assert kept["loss"] == pytest.approx(min(losses(run)), rel=1e-6)
