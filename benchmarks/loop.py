@@ -47,7 +47,7 @@ class Watcher(Callback):
         datamodule = RecDataModule(data, config)
         self.module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
         self.module._steps_per_epoch = len(datamodule.train_dataloader())
-        self.optimizer: Any = self.module.train()._optimizer()
+        self.optimizer: Any = self.module.train().make_optimizer()
         epochs = iter(datamodule.train_dataloader, None)
         self.batches = itertools.chain.from_iterable(epochs)
 

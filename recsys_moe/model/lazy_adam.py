@@ -117,7 +117,7 @@ class LazyAdam(torch.optim.Adam):
 
     def __init__(
         self,
-        params: Iterable[Tensor],
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
         tables: Sequence[Tensor],
         *,
         lr: float,

@@ -118,7 +118,7 @@ def _pieces(count: int) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], count], strict=True))
 
 
-def tables_of(rank: int, world: int) -> Callable[[int, int], nn.Embedding]:
+def sharded_tables(rank: int, world: int) -> Callable[[int, int], nn.Embedding]:
     """What makes the tables of process `rank`: (rows, width) -> table."""
     return partial(ShardedEmbedding, rank=rank, world=world)
 

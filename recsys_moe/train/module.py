@@ -16,19 +16,16 @@ from recsys_moe.config.build import build_model, loss_weights
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import Batch, Rows
 from recsys_moe.data.streaming import labelled
-from recsys_moe.model.lazy_adam import LazyAdam, fits
+from recsys_moe.model.lazy_adam import LazyAdam
 from recsys_moe.model.network import Output
-from recsys_moe.model.sharded import ShardedEmbedding, join_lookup, tables_of
+from recsys_moe.model.sharded import ShardedEmbedding, join_lookup, sharded_tables
 from recsys_moe.model.tasks import Counts, mean_disagreement, mean_loss, step_counts
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 from recsys_moe.train.finite import not_finite, refuse
+from recsys_moe.train.optimizers import make_optimizer, tables_of
 from recsys_moe.train.processes.devices import all_sum, on_first, process_count
 from recsys_moe.train.processes.starter import rank
-
-LAZY_FROM = 40
-"""Rows of an embedding table per row of a batch from which `optim.embeddings=auto` is lazy on a
-CPU. See benchmarks/embeddings.py."""
 
 
 class RecModule(lightning.LightningModule):
@@ -59,7 +56,7 @@ class RecModule(lightning.LightningModule):
 
     def _make_tables(self) -> Callable[[int, int], nn.Embedding] | None:
         settings = self.config.trainer
-        return tables_of(rank(), settings.processes) if settings.is_sharded else None
+        return sharded_tables(rank(), settings.processes) if settings.is_sharded else None
 
     def start_routers(self, counts_U: Tensor) -> None:
         """Tell the routers how often each known user occurs in training."""
@@ -223,38 +220,18 @@ class RecModule(lightning.LightningModule):
         return all_sum(torch.stack([value.double().to(self.device) for value in sums]))
 
     def configure_optimizers(self) -> Any:
-        optimizer = self._optimizer()
+        optimizer = self.make_optimizer()
         if self.config.optim.schedule == "constant":
             return optimizer
         epochs = self.config.trainer.max_epochs
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
-    def _optimizer(self) -> torch.optim.Optimizer:
-        settings = self.config.optim
-        common: dict[str, Any] = {"lr": settings.lr, "betas": settings.betas, "eps": settings.eps}
-        lazy = self._lazy_tables()
-        for table in self._tables():
-            table.sparse = table in lazy  # whether its gradient has only the rows that were read
-        if not lazy:
-            decay = settings.weight_decay
-            return torch.optim.Adam(self.parameters(), weight_decay=decay, fused=True, **common)
-        self._lazy = LazyAdam(self.parameters(), [table.weight for table in lazy], **common)
-        for table in lazy:
-            if isinstance(table, ShardedEmbedding):
-                table.before_read = partial(self._lazy.catch_up, table.weight)
-        return self._lazy
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        """As the configuration has it; the steps that its lazy tables owe are seen to here."""
+        optimizer = make_optimizer(self.model, self.config)
+        self._lazy = optimizer if isinstance(optimizer, LazyAdam) else None
+        return optimizer
 
     def _tables(self) -> list[nn.Embedding]:
-        return [self.model.user_embedding, self.model.item_embedding]
-
-    def _lazy_tables(self) -> list[nn.Embedding]:
-        """The embedding tables whose rows move only when they are read."""
-        settings, tables = self.config.optim, self._tables()
-        if settings.embeddings != "auto":
-            return tables if settings.embeddings == "lazy" else []
-        is_copied = self.config.trainer.processes > 1 and not self.config.trainer.is_sharded
-        if settings.weight_decay or not fits(settings.betas) or is_copied:
-            return []
-        rows = LAZY_FROM * self.config.trainer.batch_size
-        return [t for t in tables if t.num_embeddings >= rows and t.weight.device.type == "cpu"]
+        return tables_of(self.model)

@@ -314,7 +314,7 @@ def kinds(prepared: Path, **sections: Any) -> list[bool]:
 def test_auto_is_lazy_for_a_table_large_for_its_batch_where_that_is_exact(
     prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recsys_moe.train.module.LAZY_FROM", 10)
+    monkeypatch.setattr("recsys_moe.train.optimizers.LAZY_FROM", 10)
     six = {"trainer": {"batch_size": 6}}  # 61 >= 10 * 6 > 41
     assert kinds(prepared, **six) == [True, False]
     assert kinds(prepared, trainer={"batch_size": 7}) == [False, False]

@@ -243,12 +243,12 @@ def test_steps_that_lazy_embeddings_still_owe_are_not_dropped(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU, where `auto` is dense, after an odd number of steps: then one is pending."""
-    monkeypatch.setattr("recsys_moe.train.module.LAZY_FROM", 0)
+    monkeypatch.setattr("recsys_moe.train.optimizers.LAZY_FROM", 0)
     with monkeypatch.context() as patched:
         patched.setattr(Checkpoints, STEP, after_signal(getattr(Checkpoints, STEP), 3))
         with pytest.raises(Interrupted):
             fit(config(), prepared, tmp_path / "run")
-    monkeypatch.setattr("recsys_moe.train.module.LAZY_FROM", 10**9)
+    monkeypatch.setattr("recsys_moe.train.optimizers.LAZY_FROM", 10**9)
     with pytest.raises(ConfigError, match="with lazy embeddings, which this device does not use"):
         fit(config(), prepared, tmp_path / "run", resume="auto")
 

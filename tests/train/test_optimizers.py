@@ -1,0 +1,41 @@
+"""Which parameters move at which rate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from recsys_moe.train.module import RecModule
+
+from .test_train import first_rows, module
+
+LR = 1e-3
+
+
+def first_moves(data: Path, **optim: Any) -> dict[str, Tensor]:
+    """How far the first step moves each parameter."""
+    learner: RecModule = module(data, optim={"lr": LR, "eps": 1e-30, **optim})
+    optimizer, batch = learner.make_optimizer(), first_rows(data, 64)
+    before = {name: value.detach().clone() for name, value in learner.named_parameters()}
+    loss, _ = learner.losses(learner.model(batch.user, batch.item), batch.labels)
+    loss.backward()
+    optimizer.step()
+    return {name: value.detach() - before[name] for name, value in learner.named_parameters()}
+
+
+@pytest.mark.parametrize("embeddings", ["dense", "lazy"])
+def test_gates_have_a_rate_of_their_own(prepared: Path, embeddings: str) -> None:
+    """The first step of Adam is lr in size wherever there is a gradient, whatever that is."""
+    for name, move in first_moves(prepared, embeddings=embeddings, gate_rate=10.0).items():
+        size = 10 * LR if "routers" in name else LR
+        moved = move[move != 0].abs()
+        torch.testing.assert_close(moved, torch.full_like(moved, size), rtol=0.01, atol=0)
+
+
+def test_a_rate_of_one_changes_nothing(prepared: Path) -> None:
+    usual, one = first_moves(prepared), first_moves(prepared, gate_rate=1.0)
+    assert all(torch.equal(usual[name], one[name]) for name in usual)
