@@ -18,6 +18,9 @@ from recsys_moe.section import Section
 PENALTY_NAMES = ("trimmed_lasso", "switch", "importance", "load", "z_loss")
 """Those of recsys_moe.model.penalties, which reads routings and hence cannot be imported here."""
 
+FIXED = "fixed"
+"""`Router.sparsity` where every example of a task visits the same experts."""
+
 
 class RandomStream:
     """A random generator that lives on the device of whoever draws from it.
@@ -60,6 +63,9 @@ class RouterConfig(Section):
 
     def check(self, num_experts: int) -> None:
         """Raise ValueError when these settings cannot work with `num_experts` experts."""
+
+    def check_tasks(self, num_experts: int, num_tasks: int) -> None:
+        """Raise ConfigError where they cannot divide `num_experts` among `num_tasks`."""
 
     @property
     def idle_penalties(self) -> dict[str, str]:
@@ -107,6 +113,9 @@ class RouterShape:
     num_experts: int
     num_users: int = 0
     """Users that training knows; index num_users stands for an unseen one."""
+    task: int = 0
+    """Which task the router decides for, 0..num_tasks - 1."""
+    num_tasks: int = 1
 
 
 @dataclass
@@ -148,7 +157,8 @@ class Router(nn.Module, ABC):
     summary: ClassVar[str]
     """One line for `recsys-moe routers`."""
     sparsity: ClassVar[str] = "dense"
-    """Experts per example in words, where `max_selected` is all of them though `kept` is fewer."""
+    """Experts per example in words, where `max_selected` is all of them though `kept` is fewer;
+    FIXED where they are the same for every example of a task."""
     batch_dependent: ClassVar[bool] = False
     """True when a row's routing at inference depends on the other rows of its batch."""
     passes: ClassVar[int] = 1
@@ -157,6 +167,7 @@ class Router(nn.Module, ABC):
     def __init__(self, config: Any, shape: RouterShape) -> None:
         super().__init__()
         config.check(shape.num_experts)
+        config.check_tasks(shape.num_experts, shape.num_tasks)
         self.config = config
         self.shape = shape
         self.stream = RandomStream()

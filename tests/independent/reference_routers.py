@@ -241,6 +241,11 @@ def moesart_training(g: Array, r: NDArray[np.int64], k: int) -> Iterator[Array]:
         yield w / w.sum()
 
 
+def cgc(x: Array, p: Parameters) -> Array:
+    """Of one task: half of the experts, rounded down, are its own, and all are in the gate."""
+    return softmax(linear(x, p, "gate"))
+
+
 INFERENCE: dict[str, Callable[..., Array]] = {
     "moesart": moesart,
     "softmax": dense_softmax,
@@ -255,5 +260,6 @@ INFERENCE: dict[str, Callable[..., Array]] = {
     "sinkhorn_base": sinkhorn_base,
     "sparse_ot": sparse_ot,
     "soft_topk": soft_topk,
+    "cgc": cgc,
 }
-"""All but `hash`, which reads a table, and `thor`, which averages."""
+"""All but `hash`, which reads a table, and `thor`, `shared_bottom`, `single_task`: they average."""

@@ -39,6 +39,9 @@ def movielens() -> dict[str, Overview]:
         ("comet", 15934),  # (2n - 1) k (p + 1) = 31 * 2 * 257
         ("hash", 0),
         ("thor", 0),
+        ("shared_bottom", 0),
+        ("single_task", 0),
+        ("cgc", 2827),  # 16 // 3 = 5 of its own and 6 shared: 11 (p + 1) = 11 * 257
     ],
 )
 def test_parameters_at_the_movielens_size(
@@ -56,6 +59,9 @@ def test_parameters_at_the_movielens_size(
         (["hash", "base", "sinkhorn_base"], "1", "1"),
         (["thor"], "1", "dense"),
         (["dselect_k", "comet", "soft_topk"], "dense to sparse", "dense to sparse"),
+        (["shared_bottom"], "1 fixed", "1 fixed"),
+        (["single_task"], "8 fixed", "8 fixed"),  # two tasks
+        (["cgc"], "11 fixed", "11 fixed"),
     ],
 )
 def test_experts_per_example(

@@ -119,9 +119,21 @@ def default_space(base: Raw, data: str) -> Space:
     router, lr = base["model"]["router"]["name"], base["optim"]["lr"]
     given = dict(flat(base))
     own = SPACES.get(f"{router} on {data}", SPACES.get(router, {}))
+    own = {**own, **_shared(router, base["model"]["num_experts"])}
     choices = {key: values.widened(given[key]) for key, values in own.items()}
     low, high = (float(f"{bound:.6g}") for bound in (lr / AROUND, lr * AROUND))
     return {"optim.lr": Range(low, high, log=True), **choices}
+
+
+def _shared(router: str, num_experts: int) -> dict[str, Choices]:
+    """How many experts the tasks share, where it is a setting. Ours: no paper states values."""
+    if router == "shared_bottom":
+        numbers = Choices(tuple(2**power for power in range(num_experts.bit_length())))
+        return {"model.router.shared": numbers}
+    if router == "cgc":
+        parts = sorted({num_experts // part for part in (8, 4, 2)})
+        return {"model.router.shared": Choices((None, *parts))}
+    return {}
 
 
 def make_space(base: Raw, data: str, file: Raw, fixed: Iterable[str]) -> Space:

@@ -34,6 +34,16 @@ def test_the_default_space_is_around_the_given_settings() -> None:
     assert books == Choices((1.0, 5.0, 10.0, 50.0, 100.0))
 
 
+def test_how_many_experts_tasks_share_is_searched_within_the_number_there_is() -> None:
+    key = "model.router.shared"
+    assert space("shared_bottom")[key] == Choices((1, 2, 4, 8, 16))
+    assert space("cgc")[key] == Choices((None, 2, 4, 8))  # 16 / 8, / 4, / 2
+    few = parse_config({"model": {"num_experts": 5, "router": {"name": "cgc", "shared": 3}}})
+    found = make_space(few.model_dump(mode="json"), "mine", {}, ())
+    assert found[key] == Choices((None, 0, 1, 2, 3))
+    assert key not in space("single_task")
+
+
 def test_a_given_value_that_the_paper_does_not_try_is_among_the_values() -> None:
     given = base(penalties={"trimmed_lasso": 0.5})
     lasso = make_space(given, "mine", {}, ())["penalties.trimmed_lasso"]

@@ -33,9 +33,10 @@ ROUTERS: dict[str, dict[str, Any]] = {
     "topk": {"trimmed_lasso": 0.1},
     "moesart": {"trimmed_lasso": 0.1},
     "expert_choice": {},
+    "cgc": {"z_loss": 0.01},
 }
 """With penalties that are means over rows."""
-TRAINING = ("softmax", "expert_choice")
+TRAINING = ("softmax", "expert_choice", "cgc")
 """The others draw at random in training mode, so their gradients are taken in evaluation mode."""
 
 

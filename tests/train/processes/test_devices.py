@@ -80,7 +80,7 @@ def two_processes(prepared: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("router", ["softmax", "topk", "moesart", "expert_choice"])
+@pytest.mark.parametrize("router", ["softmax", "topk", "moesart", "expert_choice", "cgc"])
 def test_two_processes_have_the_gradients_of_one(
     two_processes: dict[str, Any], router: str
 ) -> None:
@@ -88,7 +88,7 @@ def test_two_processes_have_the_gradients_of_one(
     assert two_processes["routers"][router]["gradients"] < 1e-5
 
 
-@pytest.mark.parametrize("router", ["softmax", "topk", "moesart", "expert_choice"])
+@pytest.mark.parametrize("router", ["softmax", "topk", "moesart", "expert_choice", "cgc"])
 def test_two_processes_evaluate_each_row_once_and_find_the_numbers_of_one(
     two_processes: dict[str, Any], router: str
 ) -> None:
