@@ -12,6 +12,7 @@ from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.routers.base import Router, RouterConfig, RouterShape, Routing
 from recsys_moe.routers.base_layer import BaseLayerRouter
 from recsys_moe.routers.comet import CometRouter
+from recsys_moe.routers.default_moe import DefaultMoERouter
 from recsys_moe.routers.dselect_k import DSelectKRouter
 from recsys_moe.routers.expert_choice import ExpertChoiceRouter
 from recsys_moe.routers.hash import HashRouter
@@ -48,6 +49,7 @@ _CLASSES: tuple[type[Router], ...] = (
     SharedBottomRouter,
     SingleTaskRouter,
     CGCRouter,
+    DefaultMoERouter,
 )
 ROUTERS: dict[str, type[Router]] = {
     cls.Config.model_fields["name"].default: cls for cls in _CLASSES

@@ -108,6 +108,9 @@ class Routing:
     """Learned standard deviation of that noise; None where it is not learned."""
     counts_BE: Tensor | None = None
     """Integers, how often each expert was drawn; None where it is once if selected."""
+    default_weights_BE: Tensor | None = None
+    """>= 0, 0 where an expert is selected: weights with which the layer adds the running means of
+    outputs of experts that are not computed; None where nothing stands in for them."""
     losses: dict[str, Tensor] = field(default_factory=dict)
     """Named unweighted losses of the router itself; the training module weighs them."""
 
@@ -175,6 +178,14 @@ class Router(nn.Module, ABC):
     def consistency(self) -> float:
         """Weight of the disagreement between the two passes of a step; unused with one pass."""
         return float(getattr(self.config, "consistency", 0.0))
+
+    @property
+    def mean_momentum(self) -> float | None:
+        """Share of its running means that the layer keeps in a step; None: it needs to keep none.
+
+        Only with a number may `Routing.default_weights_BE` be given.
+        """
+        return None
 
     @property
     def max_selected(self) -> int:
