@@ -16,11 +16,17 @@ from recsys_moe.model.dispatch import dense_experts, sparse_experts
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.penalties import check_names, penalty
 from recsys_moe.routers import Router, Routing
+from recsys_moe.routers.base import AllSum
 from recsys_moe.seeds import stream_seed
 
 DENSE_FROM = 0.85
 """Share of chosen pairs from which one batched matmul computes all (benchmarks/experts.py)."""
 Dispatch = Literal["auto", "sparse", "dense"]
+
+
+def _alone(values: Tensor) -> Tensor:
+    """The sum over the processes where there is but one."""
+    return values
 
 
 class MoE(nn.Module):
@@ -91,6 +97,15 @@ class MoE(nn.Module):
         """
         for router in self.routers:
             cast(Router, router).advance(epochs)
+
+    def settle(self, all_sum: AllSum = _alone) -> None:
+        """Tell the routers, once in each training step, that its forward passes are done.
+
+        Routers that learn from what they counted in them do so now; the others ignore it.
+        `all_sum`: adds up a tensor over the processes, where there are several.
+        """
+        for router in self.routers:
+            cast(Router, router).settle(all_sum)
 
     def reseed(self, seed: int) -> None:
         """Give dropout and each task's router its own stream derived from `seed`."""

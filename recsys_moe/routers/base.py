@@ -13,43 +13,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from recsys_moe.routers.stream import RandomStream
 from recsys_moe.section import Section
+
+AllSum = Callable[[Tensor], Tensor]
+"""Adds up a tensor over the processes of a run; alone it gives back what it got."""
 
 PENALTY_NAMES = ("trimmed_lasso", "switch", "importance", "load", "z_loss")
 """Those of recsys_moe.model.penalties, which reads routings and hence cannot be imported here."""
-
-
-class RandomStream:
-    """A random generator that lives on the device of whoever draws from it.
-
-    Without a seed it takes one from torch's default generator at its first draw: so streams
-    differ from each other by construction, and `torch.manual_seed` decides what they are.
-    Reseeding before every step makes the draws a function of (seed, step) alone, so that a
-    resumed run needs no generator state.
-    """
-
-    def __init__(self, seed: int | None = None) -> None:
-        self._generator: torch.Generator | None = None
-        self._seed, self._is_given = seed, seed is not None
-
-    def reseed(self, seed: int) -> None:
-        self._seed, self._is_given = seed, True
-        if self._generator is not None:
-            self._generator.manual_seed(seed)
-
-    def generator(self, device: torch.device) -> torch.Generator:
-        if self._seed is None:
-            self._seed = int(torch.randint(2**63 - 1, ()))
-        if self._generator is None or self._generator.device.type != device.type:
-            self._generator = torch.Generator(device=device)
-            self._generator.manual_seed(self._seed)
-        return self._generator
-
-    def __getstate__(self) -> dict[str, object]:
-        # Generators can be neither pickled nor deep-copied on every torch >= 2.6. A copy keeps a
-        # seed that was given, and draws one of its own otherwise.
-        seed = self._seed if self._is_given else None
-        return {"_generator": None, "_seed": seed, "_is_given": self._is_given}
 
 
 class RouterConfig(Section):
@@ -174,6 +145,15 @@ class Router(nn.Module, ABC):
 
     def advance(self, epochs: float) -> None:
         """Called before every training step with the training done so far, in epochs."""
+
+    def settle(self, all_sum: AllSum) -> None:
+        """Called once in every training step, after its forward passes and losses.
+
+        Here, and not in `forward`, a router learns from what it counted in the step: a step may
+        have two passes, and checkpoints are written between steps. `all_sum` adds up a tensor over
+        the processes, the same bits in each; each process must call it as often, whatever it
+        counted. Backward is still to come: what it needs must not be changed in place.
+        """
 
     @property
     def loss_weights(self) -> dict[str, float]:
