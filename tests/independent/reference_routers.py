@@ -241,6 +241,11 @@ def moesart_training(g: Array, r: NDArray[np.int64], k: int) -> Iterator[Array]:
         yield w / w.sum()
 
 
+def loss_free(x: Array, p: Parameters, k: int = 2) -> Array:
+    log_s = -np.logaddexp(0.0, -linear(x, p, "gate"))
+    return softmax_on(log_s, top(np.exp(log_s) + p["balance_E"], k))
+
+
 INFERENCE: dict[str, Callable[..., Array]] = {
     "moesart": moesart,
     "softmax": dense_softmax,
@@ -255,5 +260,6 @@ INFERENCE: dict[str, Callable[..., Array]] = {
     "sinkhorn_base": sinkhorn_base,
     "sparse_ot": sparse_ot,
     "soft_topk": soft_topk,
+    "loss_free": loss_free,
 }
 """All but `hash`, which reads a table, and `thor`, which averages."""

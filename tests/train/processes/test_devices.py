@@ -80,7 +80,7 @@ def two_processes(prepared: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("router", ["softmax", "topk", "moesart", "expert_choice"])
+@pytest.mark.parametrize("router", ["softmax", "topk", "moesart", "expert_choice", "loss_free"])
 def test_two_processes_have_the_gradients_of_one(
     two_processes: dict[str, Any], router: str
 ) -> None:
@@ -88,7 +88,15 @@ def test_two_processes_have_the_gradients_of_one(
     assert two_processes["routers"][router]["gradients"] < 1e-5
 
 
-@pytest.mark.parametrize("router", ["softmax", "topk", "moesart", "expert_choice"])
+@pytest.mark.parametrize("router", ["loss_free"])
+def test_two_processes_settle_as_one(two_processes: dict[str, Any], router: str) -> None:
+    """To the last bit: what they count are whole numbers."""
+    found = two_processes["routers"][router]
+    assert found["settled"] == [found["settled alone"]] * 2
+    assert any(any(values) for values in found["settled alone"].values())
+
+
+@pytest.mark.parametrize("router", ["softmax", "topk", "moesart", "expert_choice", "loss_free"])
 def test_two_processes_evaluate_each_row_once_and_find_the_numbers_of_one(
     two_processes: dict[str, Any], router: str
 ) -> None:
