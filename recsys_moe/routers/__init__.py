@@ -16,6 +16,7 @@ from recsys_moe.routers.default_moe import DefaultMoERouter
 from recsys_moe.routers.dselect_k import DSelectKRouter
 from recsys_moe.routers.expert_choice import ExpertChoiceRouter
 from recsys_moe.routers.hash import HashRouter
+from recsys_moe.routers.loss_free import LossFreeRouter
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.routers.sinkhorn_base import SinkhornBaseRouter
 from recsys_moe.routers.smoe import SMoERouter
@@ -50,6 +51,7 @@ _CLASSES: tuple[type[Router], ...] = (
     SingleTaskRouter,
     CGCRouter,
     DefaultMoERouter,
+    LossFreeRouter,
 )
 ROUTERS: dict[str, type[Router]] = {
     cls.Config.model_fields["name"].default: cls for cls in _CLASSES

@@ -246,6 +246,11 @@ def cgc(x: Array, p: Parameters) -> Array:
     return softmax(linear(x, p, "gate"))
 
 
+def loss_free(x: Array, p: Parameters, k: int = 2) -> Array:
+    log_s = -np.logaddexp(0.0, -linear(x, p, "gate"))
+    return softmax_on(log_s, top(np.exp(log_s) + p["balance_E"], k))
+
+
 INFERENCE: dict[str, Callable[..., Array]] = {
     "moesart": moesart,
     "softmax": dense_softmax,
@@ -261,5 +266,7 @@ INFERENCE: dict[str, Callable[..., Array]] = {
     "sparse_ot": sparse_ot,
     "soft_topk": soft_topk,
     "cgc": cgc,
+    "default_moe": kept_softmax,
+    "loss_free": loss_free,
 }
 """All but `hash`, which reads a table, and `thor`, `shared_bottom`, `single_task`: they average."""

@@ -93,7 +93,10 @@ def test_no_row_gives_no_row(name: str, training: bool) -> None:
     assert routing.weights_BE.shape == routing.selected_BE.shape == (0, 8)
 
 
-@pytest.mark.parametrize("name", ["moesart", "topk", "vmoe", "smoe", "base", "comet", "dselect_k"])
+TIED = ["moesart", "topk", "vmoe", "smoe", "base", "comet", "dselect_k", "loss_free"]
+
+
+@pytest.mark.parametrize("name", TIED)
 def test_ties_between_some_experts_go_to_the_lower_index(name: str) -> None:
     """Whole numbers, which both sides add up without rounding: ties are exact and many."""
     router = made(name, {}, 8)

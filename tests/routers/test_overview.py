@@ -14,7 +14,7 @@ from recsys_moe.routers import ROUTERS
 
 LINEAR = [
     *("moesart", "softmax", "topk", "vmoe", "smoe", "expert_choice"),
-    *("sparse_ot", "soft_topk"),
+    *("sparse_ot", "default_moe", "soft_topk", "loss_free"),
 ]
 
 
@@ -53,7 +53,11 @@ def test_parameters_at_the_movielens_size(
 @pytest.mark.parametrize(
     ("names", "training", "inference"),
     [
-        (["moesart", "topk", "vmoe", "smoe", "xmoe", "sparse_ot"], "2", "2"),
+        (
+            ["moesart", "topk", "vmoe", "smoe", "xmoe", "sparse_ot", "default_moe", "loss_free"],
+            "2",
+            "2",
+        ),
         (["softmax"], "dense", "dense"),
         (["expert_choice"], "k on average", "k on average"),
         (["hash", "base", "sinkhorn_base"], "1", "1"),

@@ -109,6 +109,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "cosine": {"optim": {"schedule": "cosine"}},
     "noise": {"model": {**TINY_MODEL, "router": {"name": "topk", "noise": True}}},
     "permutation": {"model": {**TINY_MODEL, "router": {"name": "comet"}}},
+    "means": {"model": {**TINY_MODEL, "router": {"name": "default_moe"}}},
+    "loads": {"model": {**TINY_MODEL, "router": {"name": "loss_free"}}},
     "from disk": {"data": {"eval_batch_size": 128, "shuffle_window": 300}},
 }
 

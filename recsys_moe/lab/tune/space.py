@@ -95,12 +95,16 @@ _SMOOTH_STEP_BOOKS = {
     "model.router.gamma": Choices((0.1, 0.5, 1.0, 5.0, 10.0)),
     "model.router.entropy": Choices((1.0, 5.0, 10.0, 50.0, 100.0)),
 }
+# Around the 0.001 of Wang et al. 2024 and of DeepSeek-V3.
+_BIAS_RATE = {"model.router.bias_rate": Choices((1e-4, 1e-3, 1e-2))}
 SPACES: dict[str, dict[str, Choices]] = {
     "moesart": _LASSO,
     "dselect_k": _SMOOTH_STEP,
     "comet": _SMOOTH_STEP,
     "dselect_k on books": _SMOOTH_STEP_BOOKS,
     "comet on books": _SMOOTH_STEP_BOOKS,
+    "default_moe": {"model.router.momentum": Choices((0.5, 0.9, 0.99, 0.999))},  # ours
+    "loss_free": _BIAS_RATE,
 }
 """Beside the learning rate. Where no paper states more: lr alone."""
 

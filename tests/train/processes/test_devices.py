@@ -32,6 +32,8 @@ from tests.conftest import TINY_MODEL
 from tests.train.processes.stopping_fit import WAITING
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
+OF_SEVERAL = ["softmax", "topk", "moesart", "expert_choice", "cgc", "default_moe", "loss_free"]
+"""Routers of devices_worker.py."""
 LIMIT = ["timeout", "-k", "60", "120"]
 """Seconds. Those of -k also run from a signal that `timeout` passes on."""
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -80,7 +82,7 @@ def two_processes(prepared: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("router", ["softmax", "topk", "moesart", "expert_choice", "cgc"])
+@pytest.mark.parametrize("router", OF_SEVERAL)
 def test_two_processes_have_the_gradients_of_one(
     two_processes: dict[str, Any], router: str
 ) -> None:
@@ -88,7 +90,26 @@ def test_two_processes_have_the_gradients_of_one(
     assert two_processes["routers"][router]["gradients"] < 1e-5
 
 
-@pytest.mark.parametrize("router", ["softmax", "topk", "moesart", "expert_choice", "cgc"])
+@pytest.mark.parametrize("router", ["loss_free"])
+def test_two_processes_settle_as_one(two_processes: dict[str, Any], router: str) -> None:
+    """To the last bit: what they count are whole numbers."""
+    found = two_processes["routers"][router]
+    assert found["settled"] == [found["settled alone"]] * 2
+    assert any(any(values) for values in found["settled alone"].values())
+
+
+def test_running_means_are_the_same_bits_in_two_processes_and_those_of_one(
+    two_processes: dict[str, Any],
+) -> None:
+    """Sums of floats in another order: equal within rounding."""
+    found = two_processes["routers"]["default_moe"]
+    first, second = (torch.tensor(each["defaults.mean_EH"]) for each in found["settled"])
+    assert torch.equal(first, second) and (first != 0).any()
+    alone = torch.tensor(found["settled alone"]["defaults.mean_EH"])
+    torch.testing.assert_close(first, alone)
+
+
+@pytest.mark.parametrize("router", OF_SEVERAL)
 def test_two_processes_evaluate_each_row_once_and_find_the_numbers_of_one(
     two_processes: dict[str, Any], router: str
 ) -> None:
