@@ -132,6 +132,11 @@ class MoE(nn.Module):
         routings = [router(x_BD, user_B) for router in self.routers]
         for router, routing in zip(self.routers, routings, strict=True):
             check_routing(routing, type(router).__name__, len(self.experts.kernel_EDH))
+            if self.defaults is None and routing.default_weights_BE is not None:
+                raise ConfigError(
+                    f"router {type(router).__name__} gives default_weights_BE and must ask for the "
+                    "running means they weigh, got no mean_momentum; define it"
+                )
         weights_BTE = torch.stack([routing.weights_BE for routing in routings], dim=1)
         return weights_BTE, torch.stack([r.selected_BE for r in routings], dim=1), routings
 

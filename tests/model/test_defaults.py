@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe import MoE, mix, router
+from recsys_moe.errors import ConfigError
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import naive_moe
 
@@ -201,6 +202,15 @@ def test_one_task_may_have_means_and_another_none() -> None:
     left_B1 = 1 - routings[0].weights_BE.sum(-1, keepdim=True)
     torch.testing.assert_close(mixed_BTH[:, 0], before_BTH[:, 0] + left_B1)
     assert torch.equal(mixed_BTH[:, 1], before_BTH[:, 1])
+
+
+def test_weights_for_means_that_nobody_asked_for_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = router("default_moe", input_dim=D, num_experts=E)
+    monkeypatch.setattr(type(own), "mean_momentum", None)
+    with pytest.raises(ConfigError, match="DefaultMoERouter gives .* got no mean_momentum; define"):
+        MoE(Experts(E, D, H), [own])(batch().float())
 
 
 def test_what_cannot_be_is_refused_in_words() -> None:
