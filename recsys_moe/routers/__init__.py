@@ -17,6 +17,7 @@ from recsys_moe.routers.expert_choice import ExpertChoiceRouter
 from recsys_moe.routers.hash import HashRouter
 from recsys_moe.routers.loss_free import LossFreeRouter
 from recsys_moe.routers.moesart import MoesartRouter
+from recsys_moe.routers.relu import ReLURouter
 from recsys_moe.routers.sinkhorn_base import SinkhornBaseRouter
 from recsys_moe.routers.smoe import SMoERouter
 from recsys_moe.routers.soft_topk import SoftTopKRouter
@@ -46,6 +47,7 @@ _CLASSES: tuple[type[Router], ...] = (
     SparseOTRouter,
     SoftTopKRouter,
     LossFreeRouter,
+    ReLURouter,
 )
 ROUTERS: dict[str, type[Router]] = {
     cls.Config.model_fields["name"].default: cls for cls in _CLASSES

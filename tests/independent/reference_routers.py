@@ -246,6 +246,11 @@ def loss_free(x: Array, p: Parameters, k: int = 2) -> Array:
     return softmax_on(log_s, top(np.exp(log_s) + p["balance_E"], k))
 
 
+def relu(x: Array, p: Parameters, k: int = 2) -> Array:
+    """k steers training only."""
+    return np.maximum(linear(x, p, "gate"), 0.0)
+
+
 INFERENCE: dict[str, Callable[..., Array]] = {
     "moesart": moesart,
     "softmax": dense_softmax,
@@ -261,5 +266,6 @@ INFERENCE: dict[str, Callable[..., Array]] = {
     "sparse_ot": sparse_ot,
     "soft_topk": soft_topk,
     "loss_free": loss_free,
+    "relu": relu,
 }
 """All but `hash`, which reads a table, and `thor`, which averages."""

@@ -14,7 +14,7 @@ from recsys_moe.routers import ROUTERS
 
 LINEAR = [
     *("moesart", "softmax", "topk", "vmoe", "smoe", "expert_choice"),
-    *("sparse_ot", "soft_topk", "loss_free"),
+    *("sparse_ot", "soft_topk", "loss_free", "relu"),
 ]
 
 
@@ -55,7 +55,7 @@ def test_parameters_at_the_movielens_size(
         (["expert_choice"], "k on average", "k on average"),
         (["hash", "base", "sinkhorn_base"], "1", "1"),
         (["thor"], "1", "dense"),
-        (["dselect_k", "comet", "soft_topk"], "dense to sparse", "dense to sparse"),
+        (["dselect_k", "comet", "soft_topk", "relu"], "dense to sparse", "dense to sparse"),
     ],
 )
 def test_experts_per_example(

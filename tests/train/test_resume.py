@@ -110,6 +110,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "noise": {"model": {**TINY_MODEL, "router": {"name": "topk", "noise": True}}},
     "permutation": {"model": {**TINY_MODEL, "router": {"name": "comet"}}},
     "loads": {"model": {**TINY_MODEL, "router": {"name": "loss_free"}}},
+    "counts": {"model": {**TINY_MODEL, "router": {"name": "relu", "l1_start": 0.01}}},
     "from disk": {"data": {"eval_batch_size": 128, "shuffle_window": 300}},
 }
 

@@ -97,6 +97,8 @@ _SMOOTH_STEP_BOOKS = {
 }
 # Around the 0.001 of Wang et al. 2024 and of DeepSeek-V3.
 _BIAS_RATE = {"model.router.bias_rate": Choices((1e-4, 1e-3, 1e-2))}
+# Around the 1.2 of Wang et al. 2024 (ReMoE): slower and faster to become sparse.
+_L1_GROWTH = {"model.router.l1_growth": Choices((1.05, 1.1, 1.2, 1.5))}
 SPACES: dict[str, dict[str, Choices]] = {
     "moesart": _LASSO,
     "dselect_k": _SMOOTH_STEP,
@@ -104,6 +106,7 @@ SPACES: dict[str, dict[str, Choices]] = {
     "dselect_k on books": _SMOOTH_STEP_BOOKS,
     "comet on books": _SMOOTH_STEP_BOOKS,
     "loss_free": _BIAS_RATE,
+    "relu": _L1_GROWTH,
 }
 """Beside the learning rate. Where no paper states more: lr alone."""
 

@@ -35,6 +35,8 @@ HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
 LIMIT = ["timeout", "-k", "60", "120"]
 """Seconds. Those of -k also run from a signal that `timeout` passes on."""
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+TOGETHER = ["softmax", "topk", "moesart", "expert_choice", "loss_free", "relu"]
+"""Those of devices_worker.py."""
 SETTINGS: dict[str, Any] = {
     "model": {**TINY_MODEL, "dropout": 0.0, "router": {"name": "softmax"}},
     "trainer": {"batch_size": 64, "patience": 1000},
@@ -80,7 +82,7 @@ def two_processes(prepared: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("router", ["softmax", "topk", "moesart", "expert_choice", "loss_free"])
+@pytest.mark.parametrize("router", TOGETHER)
 def test_two_processes_have_the_gradients_of_one(
     two_processes: dict[str, Any], router: str
 ) -> None:
@@ -88,15 +90,15 @@ def test_two_processes_have_the_gradients_of_one(
     assert two_processes["routers"][router]["gradients"] < 1e-5
 
 
-@pytest.mark.parametrize("router", ["loss_free"])
+@pytest.mark.parametrize("router", ["loss_free", "relu"])
 def test_two_processes_settle_as_one(two_processes: dict[str, Any], router: str) -> None:
     """To the last bit: what they count are whole numbers."""
-    found = two_processes["routers"][router]
-    assert found["settled"] == [found["settled alone"]] * 2
-    assert any(any(values) for values in found["settled alone"].values())
+    found = two_processes["routers"][router]["settled"]
+    assert found["processes"] == [found["alone"]] * 2
+    assert all(found["alone"][name] != values for name, values in found["before"].items())
 
 
-@pytest.mark.parametrize("router", ["softmax", "topk", "moesart", "expert_choice", "loss_free"])
+@pytest.mark.parametrize("router", TOGETHER)
 def test_two_processes_evaluate_each_row_once_and_find_the_numbers_of_one(
     two_processes: dict[str, Any], router: str
 ) -> None:
