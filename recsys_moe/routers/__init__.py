@@ -23,6 +23,7 @@ from recsys_moe.routers.smoe import SMoERouter
 from recsys_moe.routers.soft_topk import SoftTopKRouter
 from recsys_moe.routers.softmax import SoftmaxRouter
 from recsys_moe.routers.sparse_ot import SparseOTRouter
+from recsys_moe.routers.sparsemixer import SparseMixerRouter
 from recsys_moe.routers.thor import THORRouter
 from recsys_moe.routers.topk import TopKRouter
 from recsys_moe.routers.vmoe import VMoERouter
@@ -48,6 +49,7 @@ _CLASSES: tuple[type[Router], ...] = (
     SoftTopKRouter,
     LossFreeRouter,
     ReLURouter,
+    SparseMixerRouter,
 )
 ROUTERS: dict[str, type[Router]] = {
     cls.Config.model_fields["name"].default: cls for cls in _CLASSES

@@ -251,6 +251,22 @@ def relu(x: Array, p: Parameters, k: int = 2) -> Array:
     return np.maximum(linear(x, p, "gate"), 0.0)
 
 
+def sparsemixer(x: Array, p: Parameters, k: int = 2, epsilon: float = 0.1) -> Array:
+    o = linear(x, p, "gate")
+    w = np.zeros_like(o)
+    for row, weights in zip(o, w, strict=True):
+        left = list(range(len(row)))
+        for _ in range(k):
+            largest = max(row[j] for j in left)
+            near = [j for j in left if largest - row[j] <= 2 * epsilon * max(abs(row[j]), largest)]
+            if not near:  # of NaN
+                near = left
+            i = next((j for j in left if row[j] == largest), left[0])
+            weights[i] = 1 / sum(np.exp(row[j] - row[i]) for j in near)
+            left.remove(i)
+    return w
+
+
 INFERENCE: dict[str, Callable[..., Array]] = {
     "moesart": moesart,
     "softmax": dense_softmax,
@@ -267,5 +283,6 @@ INFERENCE: dict[str, Callable[..., Array]] = {
     "soft_topk": soft_topk,
     "loss_free": loss_free,
     "relu": relu,
+    "sparsemixer": sparsemixer,
 }
 """All but `hash`, which reads a table, and `thor`, which averages."""

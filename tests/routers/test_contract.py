@@ -128,7 +128,8 @@ def test_the_router_teaches_the_embeddings(name: str) -> None:
         return
     (routing.weights_BE * torch.linspace(-1, 1, E)).sum().backward()
     assert x_BD.grad is not None and torch.isfinite(x_BD.grad).all()
-    assert (x_BD.grad != 0).any(-1).sum() > 6  # of 12 rows
+    # of 12 rows; with sparsemixer a row whose largest logits stand alone has no gradient
+    assert (x_BD.grad != 0).any(-1).sum() > (3 if name == "sparsemixer" else 6)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -150,9 +151,9 @@ def test_an_impossible_k_is_refused_with_rule_value_and_remedy(name: str, k: int
 
 
 def test_only_routers_that_say_so_have_rows_that_sum_to_more_than_1() -> None:
-    """k = 2: the weights of SparseMixer are of two softmaxes. ReLU: of any size."""
+    """The k = 2 weights of SparseMixer are of two softmaxes; those of ReLU are of any size."""
     unusual = {name: make(name).max_sum for name in NAMES if make(name).max_sum != 1}
-    assert unusual == {"relu": math.inf}
+    assert unusual == {"relu": math.inf, "sparsemixer": 2}
 
 
 def test_forward_and_evaluation_leave_the_state_as_it_is(name: str) -> None:

@@ -14,7 +14,7 @@ from recsys_moe.routers import ROUTERS
 
 LINEAR = [
     *("moesart", "softmax", "topk", "vmoe", "smoe", "expert_choice"),
-    *("sparse_ot", "soft_topk", "loss_free", "relu"),
+    *("sparse_ot", "soft_topk", "loss_free", "relu", "sparsemixer"),
 ]
 
 
@@ -50,7 +50,11 @@ def test_parameters_at_the_movielens_size(
 @pytest.mark.parametrize(
     ("names", "training", "inference"),
     [
-        (["moesart", "topk", "vmoe", "smoe", "xmoe", "sparse_ot", "loss_free"], "2", "2"),
+        (
+            ["moesart", "topk", "vmoe", "smoe", "xmoe", "sparse_ot", "loss_free", "sparsemixer"],
+            "2",
+            "2",
+        ),
         (["softmax"], "dense", "dense"),
         (["expert_choice"], "k on average", "k on average"),
         (["hash", "base", "sinkhorn_base"], "1", "1"),

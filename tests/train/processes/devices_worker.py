@@ -35,6 +35,7 @@ ROUTERS: dict[str, dict[str, Any]] = {
     "expert_choice": {},
     "loss_free": {},
     "relu": {},
+    "sparsemixer": {"trimmed_lasso": 0.1},
 }
 """With penalties that are means over rows."""
 OWN: dict[str, dict[str, Any]] = {"expert_choice": {"eval_group": 128}, "relu": {"l1_start": 0.1}}
