@@ -18,11 +18,13 @@ from recsys_moe.routers.expert_choice import ExpertChoiceRouter
 from recsys_moe.routers.hash import HashRouter
 from recsys_moe.routers.loss_free import LossFreeRouter
 from recsys_moe.routers.moesart import MoesartRouter
+from recsys_moe.routers.relu import ReLURouter
 from recsys_moe.routers.sinkhorn_base import SinkhornBaseRouter
 from recsys_moe.routers.smoe import SMoERouter
 from recsys_moe.routers.soft_topk import SoftTopKRouter
 from recsys_moe.routers.softmax import SoftmaxRouter
 from recsys_moe.routers.sparse_ot import SparseOTRouter
+from recsys_moe.routers.sparsemixer import SparseMixerRouter
 from recsys_moe.routers.task_masks import CGCRouter, SharedBottomRouter, SingleTaskRouter
 from recsys_moe.routers.thor import THORRouter
 from recsys_moe.routers.topk import TopKRouter
@@ -52,6 +54,8 @@ _CLASSES: tuple[type[Router], ...] = (
     CGCRouter,
     DefaultMoERouter,
     LossFreeRouter,
+    ReLURouter,
+    SparseMixerRouter,
 )
 ROUTERS: dict[str, type[Router]] = {
     cls.Config.model_fields["name"].default: cls for cls in _CLASSES

@@ -122,9 +122,10 @@ class Routing:
 class Router(nn.Module, ABC):
     """Interface of all routers. Subclasses are final: nobody derives from a concrete router.
 
-    Promises, all tested: weights are non-negative and exactly 0 off the selection; at most
-    `max_selected` experts are selected; evaluation is deterministic; rows do not influence each
-    other unless `batch_dependent`; all arithmetic is float32 even under autocast.
+    Promises, all tested: weights are non-negative, exactly 0 off the selection, and those of a row
+    sum to at most `max_sum`; at most `max_selected` experts are selected, and none where a router
+    says so; evaluation is deterministic; rows do not influence each other unless
+    `batch_dependent`; all arithmetic is float32 even under autocast.
     """
 
     Config: ClassVar[type[RouterConfig]]
@@ -191,6 +192,11 @@ class Router(nn.Module, ABC):
     def max_selected(self) -> int:
         """Most experts an example visits in the current mode (training or evaluation)."""
         return self.shape.num_experts
+
+    @property
+    def max_sum(self) -> float:
+        """Most that the weights of an example sum to, but for rounding; inf without a bound."""
+        return 1.0
 
     @property
     def kept(self) -> int:

@@ -1,8 +1,8 @@
 """Loss-free balancing: a bias per expert, moved after every step, evens out who is chosen.
 
 Wang et al. 2024, https://arxiv.org/abs/2408.15664; with sigmoid scores and weights that sum to 1 as
-in DeepSeek-V3, 2024, https://arxiv.org/abs/2412.19437, eq. 12 to 16. Axes: B batch, E experts,
-D input width.
+in DeepSeek-V3, 2024, https://arxiv.org/abs/2412.19437, section 2.1.2. Axes: B batch, E
+experts, D input width.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from recsys_moe.routers import ROUTERS
 
 LINEAR = [
     *("moesart", "softmax", "topk", "vmoe", "smoe", "expert_choice"),
-    *("sparse_ot", "default_moe", "soft_topk", "loss_free"),
+    *("sparse_ot", "soft_topk", "default_moe", "loss_free", "relu", "sparsemixer"),
 ]
 
 
@@ -54,7 +54,7 @@ def test_parameters_at_the_movielens_size(
     ("names", "training", "inference"),
     [
         (
-            ["moesart", "topk", "vmoe", "smoe", "xmoe", "sparse_ot", "default_moe", "loss_free"],
+            ["moesart", "topk", "vmoe", "smoe", "xmoe", "sparse_ot", "loss_free", "sparsemixer"],
             "2",
             "2",
         ),
@@ -62,7 +62,8 @@ def test_parameters_at_the_movielens_size(
         (["expert_choice"], "k on average", "k on average"),
         (["hash", "base", "sinkhorn_base"], "1", "1"),
         (["thor"], "1", "dense"),
-        (["dselect_k", "comet", "soft_topk"], "dense to sparse", "dense to sparse"),
+        (["dselect_k", "comet", "soft_topk", "relu"], "dense to sparse", "dense to sparse"),
+        (["default_moe"], "2", "2"),
         (["shared_bottom"], "1 fixed", "1 fixed"),
         (["single_task"], "8 fixed", "8 fixed"),  # two tasks
         (["cgc"], "11 fixed", "11 fixed"),

@@ -97,6 +97,10 @@ _SMOOTH_STEP_BOOKS = {
 }
 # Around the 0.001 of Wang et al. 2024 and of DeepSeek-V3.
 _BIAS_RATE = {"model.router.bias_rate": Choices((1e-4, 1e-3, 1e-2))}
+# Around the 1.2 of Wang et al. 2024 (ReMoE): slower and faster to become sparse.
+_L1_GROWTH = {"model.router.l1_growth": Choices((1.05, 1.1, 1.2, 1.5))}
+# Around the 0.1 of the code of SparseMixer.
+_EPSILON = {"model.router.epsilon": Choices((0.05, 0.1, 0.2, 0.5))}
 SPACES: dict[str, dict[str, Choices]] = {
     "moesart": _LASSO,
     "dselect_k": _SMOOTH_STEP,
@@ -105,6 +109,8 @@ SPACES: dict[str, dict[str, Choices]] = {
     "comet on books": _SMOOTH_STEP_BOOKS,
     "default_moe": {"model.router.momentum": Choices((0.5, 0.9, 0.99, 0.999))},  # ours
     "loss_free": _BIAS_RATE,
+    "relu": _L1_GROWTH,
+    "sparsemixer": _EPSILON,
 }
 """Beside the learning rate. Where no paper states more: lr alone."""
 

@@ -30,6 +30,8 @@ def test_the_default_space_is_around_the_given_settings() -> None:
     gamma = Choices((0.01, 0.1, 1.0, 5.0, 10.0))
     assert space("comet")["model.router.gamma"] == gamma == space("dselect_k")["model.router.gamma"]
     assert space("loss_free")["model.router.bias_rate"] == Choices((1e-4, 1e-3, 1e-2))
+    assert space("relu")["model.router.l1_growth"] == Choices((1.05, 1.1, 1.2, 1.5))
+    assert space("sparsemixer")["model.router.epsilon"] == Choices((0.05, 0.1, 0.2, 0.5))
     weighted = base({"name": "comet", "entropy": 5.0})
     books = default_space(weighted, "books")["model.router.entropy"]
     assert books == Choices((1.0, 5.0, 10.0, 50.0, 100.0))
