@@ -63,6 +63,7 @@ def main() -> tuple[float, float]:
         model.layer.advance(step / STEPS_PER_EPOCH)  # for routers that follow a schedule
         x_BD, labels_BT = rows(ROWS, generator)
         logits_BT, penalty, _ = model(x_BD)
+        model.layer.settle()  # for routers that learn from what they counted
         loss = loss_of(logits_BT, labels_BT) + penalty
         optimizer.zero_grad()
         loss.backward()

@@ -19,6 +19,7 @@ from recsys_moe import Experts, MoE, Router, Routing, mix, router
 from recsys_moe.errors import ConfigError
 from recsys_moe.model.moe import naive_moe
 from recsys_moe.model.penalties import switch, trimmed_lasso
+from recsys_moe.routers.stream import RandomStream
 
 D, E, H = 6, 8, 5
 SIZES = {"input_dim": D, "num_experts": E}
@@ -152,7 +153,7 @@ def test_building_a_layer_leaves_torchs_generator_to_the_weights() -> None:
     expected = torch.rand(1)
     torch.manual_seed(0)
     nn.Linear(D, E)
-    recsys_moe.routers.base.RandomStream()
+    RandomStream()
     assert torch.equal(torch.rand(1), expected)
 
 
@@ -193,6 +194,16 @@ def test_advance_reaches_every_router() -> None:
     assert [float(one.permutation.progress) for one in own] == [0.5, 0.5]
     layer.advance(2.0)
     assert all(one.permutation.is_frozen for one in own)
+
+
+def test_settle_reaches_every_router_with_the_sum_over_processes() -> None:
+    layer, counts = layer_of("topk", "vmoe"), [1.0, 2.0]
+    found: list[Tensor] = []
+    for own, count in zip(layer.routers, counts, strict=True):
+        own.settle = lambda all_sum, c=count: found.append(all_sum(torch.tensor(c)))
+    layer.settle(lambda values: 2 * values)
+    layer.settle()
+    assert [float(value) for value in found] == [2.0, 4.0, 1.0, 2.0]
 
 
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 10**6), st.booleans())

@@ -8,6 +8,10 @@ from typing import Any
 from recsys_moe.config.settings import Config, parse_config, select_router
 from recsys_moe.errors import ConfigError
 from recsys_moe.routers import ROUTERS, Router, RouterShape, find_router
+from recsys_moe.routers.base import FIXED
+
+TASKS = 2
+"""Among which experts are divided where the configuration names none: watch and rating."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +20,8 @@ class Overview:
 
     summary: str
     training: str | None = None
-    """Experts an example visits: a number, `dense`, `dense to sparse` or `k on average`."""
+    """Experts an example visits: a number, `dense`, `dense to sparse`, `k on average`, or a number
+    and `fixed` where these are the same for every example of a task."""
     inference: str | None = None
     parameters: int | None = None
     """Learned numbers of one task's router."""
@@ -32,17 +37,19 @@ def overviews(config: Config) -> dict[str, Overview]:
     Each with the sizes and shared router settings of `config`, as `fit --router NAME` takes them.
     """
     raw = config.model_dump(mode="json", exclude_unset=True, include={"model", "data"})
-    return {name: _overview(raw, name) for name in [*ROUTERS, config.model.router.name]}
+    num_tasks = len(config.tasks) or TASKS
+    return {name: _overview(raw, name, num_tasks) for name in [*ROUTERS, config.model.router.name]}
 
 
-def _overview(raw: dict[str, Any], name: str) -> Overview:
+def _overview(raw: dict[str, Any], name: str, num_tasks: int) -> Overview:
     kind = find_router(name)
     try:
         settings = parse_config(select_router(raw, name)[0]).model
+        sizes = 2 * settings.embedding_dim, settings.num_experts
+        router = kind(settings.router, RouterShape(*sizes, num_tasks=num_tasks))
     except ConfigError as error:
         problem = str(error)
         return Overview(summary=kind.summary, batch_dependent=kind.batch_dependent, problem=problem)
-    router = kind(settings.router, RouterShape(2 * settings.embedding_dim, settings.num_experts))
     return Overview(
         summary=kind.summary,
         training=_visited(router.train()),
@@ -55,6 +62,8 @@ def _overview(raw: dict[str, Any], name: str) -> Overview:
 def _visited(router: Router) -> str:
     """Experts an example visits in the router's current mode, in words."""
     num_experts = router.shape.num_experts
+    if router.sparsity == FIXED:
+        return f"{router.max_selected} {FIXED}"
     if router.max_selected < num_experts:
         return str(router.max_selected)
     return "dense" if router.kept >= num_experts else router.sparsity

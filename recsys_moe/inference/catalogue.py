@@ -10,6 +10,7 @@ Axes: U users, N items, B pairs, P chosen (pair, expert), E experts, D embedding
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -100,18 +101,16 @@ class CatalogueScorer:
         self, user_U: Tensor, place_B: Tensor, item_B: Tensor, router: Router
     ) -> Routing:
         """Routing of the pairs, each user's whole catalogue routed at once."""
-        weights, selected = [torch.empty(0, router.shape.num_experts)], []
-        selected.append(weights[0].bool())
+        none_BE = torch.empty(0, router.shape.num_experts)
+        parts = [Routing(none_BE, none_BE.bool())]
         for place in range(len(user_U)):
             with self.draws.seeded():
                 routings = [
                     self._route(router, user_U[place : place + 1], item, item)
                     for item in torch.arange(self.num_items).split(self.whole_rows)
                 ]
-            item = item_B[place_B == place]
-            weights.append(torch.cat([r.weights_BE for r in routings])[item])
-            selected.append(torch.cat([r.selected_BE for r in routings])[item])
-        return Routing(torch.cat(weights), torch.cat(selected))
+            parts.append(_rows(_joined(routings), item_B[place_B == place]))
+        return _joined(parts)
 
     def _route(self, router: Router, user_U: Tensor, place_B: Tensor, item_B: Tensor) -> Routing:
         model, rows = self.model, len(item_B)
@@ -150,7 +149,9 @@ class CatalogueScorer:
         weight_N = routing.weights_BE.flatten().index_select(0, plan.flat_N)
         place_N, start_B = place_R.index_select(0, plan.pair_N), starts(plan.slot_N, len(item_B))
         bags = (place_N, start_B, False, 0, False, weight_N)
-        return torch.embedding_bag(hidden_PH.relu_(), *bags)[0]
+        mixed_BH = torch.embedding_bag(hidden_PH.relu_(), *bags)[0]
+        means = self.model.moe.defaults
+        return mixed_BH if means is None else means(mixed_BH[:, None], [routing])[:, 0]
 
     def _tower_logits(self, tower: nn.Module, x_BH: Tensor) -> Tensor:
         """Logits (B,), layer by layer into buffers."""
@@ -199,5 +200,21 @@ def _of_users(values_U: Tensor, place_P: Tensor) -> Tensor:
     return values_U if len(values_U) == 1 else values_U.index_select(0, place_P)
 
 
-def _rows(routing: Routing, rows: slice) -> Routing:
-    return Routing(routing.weights_BE[rows], routing.selected_BE[rows])
+def _rows(routing: Routing, rows: slice | Tensor) -> Routing:
+    """What the mixture needs of some rows."""
+    absent_BE = routing.default_weights_BE
+    return Routing(
+        routing.weights_BE[rows],
+        routing.selected_BE[rows],
+        default_weights_BE=None if absent_BE is None else absent_BE[rows],
+    )
+
+
+def _joined(parts: Sequence[Routing]) -> Routing:
+    """What the mixture needs, one after the other."""
+    absent = [r.default_weights_BE for r in parts if r.default_weights_BE is not None]
+    return Routing(
+        torch.cat([routing.weights_BE for routing in parts]),
+        torch.cat([routing.selected_BE for routing in parts]),
+        default_weights_BE=torch.cat(absent) if absent else None,
+    )

@@ -9,7 +9,7 @@ example share one pair, so N >= R. S = B T slots, one per mixture.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,11 +30,17 @@ WORTH = 1.2
 
 
 def sparse_experts(
-    x_BD: Tensor, weights_BTE: Tensor, selected_BTE: Tensor, experts: Experts
+    x_BD: Tensor,
+    weights_BTE: Tensor,
+    selected_BTE: Tensor,
+    experts: Experts,
+    *,
+    tell: Callable[[Tensor, Tensor, Tensor], None] | None = None,
 ) -> Tensor:
     """Evaluate the chosen pairs only, each once, and mix them per task. Returns (B, T, H).
 
-    `selected_BTE`: bool; weights off the selection must be 0 and get no gradient.
+    `selected_BTE`: bool; weights off the selection must be 0 and get no gradient. `tell`: given the
+    pairs' outputs (P, H) before the scale of dropout, and `real_R` and `size_E` of the plan.
     """
     plan, dropout = plan_pairs(selected_BTE), experts.dropout
     keep_PH = dropout.mask((len(plan.row_P), experts.bias_EH.shape[-1]), x_BD)
@@ -42,18 +48,29 @@ def sparse_experts(
     # gather: its gradient is one scatter, that of indexing sorts.
     weights_N = weights_BTE.flatten().gather(0, plan.flat_N).to(x_BD.dtype) * dropout.scale
     slots = weights_BTE.shape[:2]
-    mixed = _SparseMixture.apply(x_BD, weights_N, kernel_EDH, bias_EH, keep_PH, plan, slots.numel())
-    return mixed.unflatten(0, slots)
+    more = keep_PH, plan, slots.numel(), tell
+    return _SparseMixture.apply(x_BD, weights_N, kernel_EDH, bias_EH, *more).unflatten(0, slots)
 
 
-def dense_experts(x_BD: Tensor, weights_BTE: Tensor, experts: Experts) -> Tensor:
-    """Evaluate every expert on every example in one batched matmul. Returns (B, T, H)."""
+def dense_experts(
+    x_BD: Tensor,
+    weights_BTE: Tensor,
+    experts: Experts,
+    *,
+    tell: Callable[[Tensor], None] | None = None,
+) -> Tensor:
+    """Evaluate every expert on every example in one batched matmul. Returns (B, T, H).
+
+    `tell`: given all outputs (E, B, H) before the scale of dropout.
+    """
     dropout, x_EBD = experts.dropout, x_BD.expand(len(experts.bias_EH), -1, -1)
     hidden_EBH = torch.baddbmm(experts.bias_EH[:, None], x_EBD, experts.kernel_EDH).relu_()
     keep_EBH = dropout.mask(tuple(hidden_EBH.shape), x_BD)
     if keep_EBH is not None:
         hidden_EBH = hidden_EBH * keep_EBH.to(hidden_EBH.dtype)
         weights_BTE = weights_BTE * dropout.scale
+    if tell is not None:
+        tell(hidden_EBH.detach())
     return torch.einsum("bte,ebh->bth", weights_BTE.to(hidden_EBH.dtype), hidden_EBH)
 
 
@@ -75,12 +92,15 @@ class _SparseMixture(torch.autograd.Function):
         keep_PH: Tensor | None,
         plan: PairPlan,
         num_slots: int,
+        tell: Callable[[Tensor, Tensor, Tensor], None] | None,
     ) -> Tensor:
         ctx.num_rows = len(x_BD)
         x_PD = x_BD.index_select(0, plan.row_P)
         hidden_PH = _linear(x_PD, kernel_EDH, bias_EH, plan.blocks).relu_()
         if keep_PH is not None:
             hidden_PH.mul_(keep_PH)
+        if tell is not None:
+            tell(hidden_PH, plan.real_R, plan.size_E)
         ctx.save_for_backward(x_PD, weights_N, kernel_EDH, hidden_PH)
         ctx.plan, ctx.starts_S = plan, starts(plan.slot_N, num_slots)
         return _bag(hidden_PH, plan.pair_N, ctx.starts_S, weights_N)
@@ -101,7 +121,7 @@ class _SparseMixture(torch.autograd.Function):
             grad_PH, x_PD, kernel_EDH, plan.blocks
         )
         grad_x_BD = _to_rows(grad_x_PD, plan, ctx.num_rows)
-        return grad_x_BD, grad_weights_N, grad_kernel_EDH, grad_bias_EH, None, None, None
+        return grad_x_BD, grad_weights_N, grad_kernel_EDH, grad_bias_EH, None, None, None, None
 
 
 def _to_pairs(grad_SH: Tensor, weights_N: Tensor, plan: PairPlan) -> Tensor:
@@ -188,6 +208,8 @@ class PairPlan(NamedTuple):
     """The entries in the order of their pairs."""
     real_R: Tensor
     """The pairs that some entry asked for, increasing."""
+    size_E: Tensor
+    """How many of them each expert has."""
 
 
 def plan_pairs(selected_BTE: Tensor) -> PairPlan:
@@ -202,7 +224,8 @@ def plan_pairs(selected_BTE: Tensor) -> PairPlan:
     key_N, order_N = (expert_N * num_rows + row_N).sort(stable=True)  # equal: tasks share a pair
     key_R, pair_N = torch.unique_consecutive(key_N, return_inverse=True)
     expert_R = key_R.div(num_rows, rounding_mode="floor")
-    sizes_E = torch.bincount(expert_R, minlength=num_experts).tolist()
+    size_E = torch.bincount(expert_R, minlength=num_experts)
+    sizes_E = size_E.tolist()
     blocks = plan_blocks(sizes_E, CPU_BLOCK if flat_N.device.type == "cpu" else GPU_BLOCK)
     num_pairs, row_P = blocks[-1].pairs.stop, key_R - expert_R * num_rows
     real_R = torch.arange(len(key_R), device=key_R.device)
@@ -218,6 +241,7 @@ def plan_pairs(selected_BTE: Tensor) -> PairPlan:
         slot_N=slot_N,
         order_N=order_N,
         real_R=real_R,
+        size_E=size_E,
     )
 
 

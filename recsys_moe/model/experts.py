@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.routers.base import RandomStream
+from recsys_moe.routers.stream import RandomStream
 
 
 class Experts(nn.Module):

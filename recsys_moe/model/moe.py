@@ -6,21 +6,29 @@ Axes: B batch, T tasks, E experts, D input width, H expert width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
 from recsys_moe.errors import ConfigError
+from recsys_moe.model.defaults import defaults_for
 from recsys_moe.model.dispatch import dense_experts, sparse_experts
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.penalties import check_names, penalty
 from recsys_moe.routers import Router, Routing
+from recsys_moe.routers.base import AllSum
 from recsys_moe.seeds import stream_seed
 
 DENSE_FROM = 0.85
 """Share of chosen pairs from which one batched matmul computes all (benchmarks/experts.py)."""
 Dispatch = Literal["auto", "sparse", "dense"]
+
+
+def _alone(values: Tensor) -> Tensor:
+    """The sum over the processes where there is but one."""
+    return values
 
 
 class MoE(nn.Module):
@@ -51,6 +59,7 @@ class MoE(nn.Module):
         self.experts = experts
         self.routers = nn.ModuleList(routers)
         self.dispatch = dispatch
+        self.defaults = defaults_for(routers, *experts.bias_EH.shape)
         if seed is not None:
             self.reseed(seed)
 
@@ -60,9 +69,17 @@ class MoE(nn.Module):
         `user_B`: (B,) dense indices of the users, for routers that read them (`hash`).
         """
         weights_BTE, selected_BTE, routings = self._route(x_BD, user_B)
+        means, scale = self.defaults, self.experts.dropout.scale
+        told = means if self.training else None
         if self._is_sparse(selected_BTE):
-            return sparse_experts(x_BD, weights_BTE, selected_BTE, self.experts), routings
-        return dense_experts(x_BD, weights_BTE, self.experts), routings
+            tell = None if told is None else partial(told.add_pairs, scale)
+            mixed_BTH = sparse_experts(x_BD, weights_BTE, selected_BTE, self.experts, tell=tell)
+        else:
+            of_all = None if told is None else partial(told.add_dense, scale, selected_BTE)
+            mixed_BTH = dense_experts(x_BD, weights_BTE, self.experts, tell=of_all)
+        if means is not None:
+            mixed_BTH = means(mixed_BTH, routings)
+        return mixed_BTH, routings
 
     def auxiliary_loss(self, routings: Sequence[Routing], **weights: float) -> Tensor:
         """What routing adds to a training loss, summed over the tasks. ().
@@ -92,6 +109,18 @@ class MoE(nn.Module):
         for router in self.routers:
             cast(Router, router).advance(epochs)
 
+    def settle(self, all_sum: AllSum = _alone) -> None:
+        """Tell the routers, once in each training step, that its forward passes are done.
+
+        Routers that learn from what they counted in them do so now; the others ignore it. Running
+        means of outputs, where a router has asked for them, move.
+        `all_sum`: adds up a tensor over the processes, where there are several.
+        """
+        for router in self.routers:
+            cast(Router, router).settle(all_sum)
+        if self.defaults is not None:
+            self.defaults.settle(all_sum)
+
     def reseed(self, seed: int) -> None:
         """Give dropout and each task's router its own stream derived from `seed`."""
         self.experts.dropout.stream.reseed(stream_seed(seed, "dropout"))
@@ -103,6 +132,11 @@ class MoE(nn.Module):
         routings = [router(x_BD, user_B) for router in self.routers]
         for router, routing in zip(self.routers, routings, strict=True):
             check_routing(routing, type(router).__name__, len(self.experts.kernel_EDH))
+            if self.defaults is None and routing.default_weights_BE is not None:
+                raise ConfigError(
+                    f"router {type(router).__name__} gives default_weights_BE and must ask for the "
+                    "running means they weigh, got no mean_momentum; define it"
+                )
         weights_BTE = torch.stack([routing.weights_BE for routing in routings], dim=1)
         return weights_BTE, torch.stack([r.selected_BE for r in routings], dim=1), routings
 
@@ -175,8 +209,10 @@ def mix(routing: Routing, outputs: Sequence[Tensor]) -> Tensor:
         outputs = [expert(x_BD[routing.rows(e)]) for e, expert in enumerate(experts)]
         y = mix(routing, outputs)
 
-    Raises ValueError for another number of outputs or rows.
+    Raises ValueError for another number of outputs or rows, or a router that needs running means.
     """
+    if routing.default_weights_BE is not None:
+        raise ValueError("mix keeps no running means; a router that needs them works in MoE alone")
     weights_BE = routing.weights_BE
     num_rows, num_experts = weights_BE.shape
     if len(outputs) != num_experts:

@@ -57,9 +57,10 @@ class MultiTaskMoE(nn.Module):
         table = tables or _embedding
         self.user_embedding = table(num_users + 1, embedding_dim)
         self.item_embedding = table(num_items + 1, embedding_dim)
-        shape = RouterShape(2 * embedding_dim, num_experts, num_users)
-        routers = [find_router(router.name)(router, shape) for _ in range(num_tasks)]
-        experts = Experts(num_experts, shape.input_dim, expert_dim, dropout)
+        sizes = 2 * embedding_dim, num_experts, num_users
+        shapes = [RouterShape(*sizes, task, num_tasks) for task in range(num_tasks)]
+        routers = [find_router(router.name)(router, shape) for shape in shapes]
+        experts = Experts(num_experts, 2 * embedding_dim, expert_dim, dropout)
         self.moe = MoE(experts, routers, dispatch)
         self.towers = nn.ModuleList(_tower(expert_dim, tower_dims) for _ in range(num_tasks))
         self.effects = effects

@@ -12,16 +12,21 @@ from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.routers.base import Router, RouterConfig, RouterShape, Routing
 from recsys_moe.routers.base_layer import BaseLayerRouter
 from recsys_moe.routers.comet import CometRouter
+from recsys_moe.routers.default_moe import DefaultMoERouter
 from recsys_moe.routers.dselect_k import DSelectKRouter
 from recsys_moe.routers.expert_choice import ExpertChoiceRouter
 from recsys_moe.routers.hash import HashRouter
+from recsys_moe.routers.loss_free import LossFreeRouter
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.routers.pps import PPSRouter
+from recsys_moe.routers.relu import ReLURouter
 from recsys_moe.routers.sinkhorn_base import SinkhornBaseRouter
 from recsys_moe.routers.smoe import SMoERouter
 from recsys_moe.routers.soft_topk import SoftTopKRouter
 from recsys_moe.routers.softmax import SoftmaxRouter
 from recsys_moe.routers.sparse_ot import SparseOTRouter
+from recsys_moe.routers.sparsemixer import SparseMixerRouter
+from recsys_moe.routers.task_masks import CGCRouter, SharedBottomRouter, SingleTaskRouter
 from recsys_moe.routers.thor import THORRouter
 from recsys_moe.routers.topk import TopKRouter
 from recsys_moe.routers.vmoe import VMoERouter
@@ -46,6 +51,13 @@ _CLASSES: tuple[type[Router], ...] = (
     SinkhornBaseRouter,
     SparseOTRouter,
     SoftTopKRouter,
+    SharedBottomRouter,
+    SingleTaskRouter,
+    CGCRouter,
+    DefaultMoERouter,
+    LossFreeRouter,
+    ReLURouter,
+    SparseMixerRouter,
 )
 ROUTERS: dict[str, type[Router]] = {
     cls.Config.model_fields["name"].default: cls for cls in _CLASSES
@@ -70,11 +82,19 @@ def find_router(name: str) -> type[Router]:
 
 
 def router(
-    name: str, *, input_dim: int, num_experts: int, num_users: int = 0, **settings: Any
+    name: str,
+    *,
+    input_dim: int,
+    num_experts: int,
+    num_users: int = 0,
+    task: int = 0,
+    num_tasks: int = 1,
+    **settings: Any,
 ) -> Router:
     """A router ready for `MoE`: `router("moesart", input_dim=256, num_experts=16, k=2)`.
 
     `name`: see `find_router`. `num_users`: known users, for routers that read them (`hash`).
+    `task`, `num_tasks`: 0..num_tasks - 1, for routers that divide the experts among tasks (`cgc`).
     `settings`: keys of the router's section (`recsys-moe config show --router NAME` explains
     them). Raises ConfigError, a ValueError, for an unknown name or key, or a value out of range.
     """
@@ -84,7 +104,9 @@ def router(
         if min(input_dim, num_experts) < 1:
             sizes = f"{input_dim} and {num_experts}"
             raise ConfigError(f"input_dim and num_experts must be >= 1, got {sizes}")
-        return found(config, RouterShape(input_dim, num_experts, num_users))
+        if not 0 <= task < num_tasks:
+            raise ConfigError(f"task must be in 0..num_tasks - 1 = {num_tasks - 1}, got {task}")
+        return found(config, RouterShape(input_dim, num_experts, num_users, task, num_tasks))
     except ValidationError as error:
         raise ConfigError(_in_words(name, found, error)) from None
     except ValueError as error:

@@ -13,43 +13,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from recsys_moe.routers.stream import RandomStream
 from recsys_moe.section import Section
+
+AllSum = Callable[[Tensor], Tensor]
+"""Adds up a tensor over the processes of a run; alone it gives back what it got."""
 
 PENALTY_NAMES = ("trimmed_lasso", "switch", "importance", "load", "z_loss")
 """Those of recsys_moe.model.penalties, which reads routings and hence cannot be imported here."""
 
-
-class RandomStream:
-    """A random generator that lives on the device of whoever draws from it.
-
-    Without a seed it takes one from torch's default generator at its first draw: so streams
-    differ from each other by construction, and `torch.manual_seed` decides what they are.
-    Reseeding before every step makes the draws a function of (seed, step) alone, so that a
-    resumed run needs no generator state.
-    """
-
-    def __init__(self, seed: int | None = None) -> None:
-        self._generator: torch.Generator | None = None
-        self._seed, self._is_given = seed, seed is not None
-
-    def reseed(self, seed: int) -> None:
-        self._seed, self._is_given = seed, True
-        if self._generator is not None:
-            self._generator.manual_seed(seed)
-
-    def generator(self, device: torch.device) -> torch.Generator:
-        if self._seed is None:
-            self._seed = int(torch.randint(2**63 - 1, ()))
-        if self._generator is None or self._generator.device.type != device.type:
-            self._generator = torch.Generator(device=device)
-            self._generator.manual_seed(self._seed)
-        return self._generator
-
-    def __getstate__(self) -> dict[str, object]:
-        # Generators can be neither pickled nor deep-copied on every torch >= 2.6. A copy keeps a
-        # seed that was given, and draws one of its own otherwise.
-        seed = self._seed if self._is_given else None
-        return {"_generator": None, "_seed": seed, "_is_given": self._is_given}
+FIXED = "fixed"
+"""`Router.sparsity` where every example of a task visits the same experts."""
 
 
 class RouterConfig(Section):
@@ -60,6 +34,9 @@ class RouterConfig(Section):
 
     def check(self, num_experts: int) -> None:
         """Raise ValueError when these settings cannot work with `num_experts` experts."""
+
+    def check_tasks(self, num_experts: int, num_tasks: int) -> None:
+        """Raise ConfigError where they cannot divide `num_experts` among `num_tasks`."""
 
     @property
     def idle_penalties(self) -> dict[str, str]:
@@ -107,6 +84,9 @@ class RouterShape:
     num_experts: int
     num_users: int = 0
     """Users that training knows; index num_users stands for an unseen one."""
+    task: int = 0
+    """Which task the router decides for, 0..num_tasks - 1."""
+    num_tasks: int = 1
 
 
 @dataclass
@@ -128,6 +108,9 @@ class Routing:
     """Learned standard deviation of that noise; None where it is not learned."""
     counts_BE: Tensor | None = None
     """Integers, how often each expert was drawn; None where it is once if selected."""
+    default_weights_BE: Tensor | None = None
+    """>= 0, 0 where an expert is selected: weights with which the layer adds the running means of
+    outputs of experts that are not computed; None where nothing stands in for them."""
     losses: dict[str, Tensor] = field(default_factory=dict)
     """Named unweighted losses of the router itself; the training module weighs them."""
 
@@ -139,16 +122,18 @@ class Routing:
 class Router(nn.Module, ABC):
     """Interface of all routers. Subclasses are final: nobody derives from a concrete router.
 
-    Promises, all tested: weights are non-negative and exactly 0 off the selection; at most
-    `max_selected` experts are selected; evaluation is deterministic; rows do not influence each
-    other unless `batch_dependent`; all arithmetic is float32 even under autocast.
+    Promises, all tested: weights are non-negative, exactly 0 off the selection, and those of a row
+    sum to at most `max_sum`; at most `max_selected` experts are selected, and none where a router
+    says so; evaluation is deterministic; rows do not influence each other unless
+    `batch_dependent`; all arithmetic is float32 even under autocast.
     """
 
     Config: ClassVar[type[RouterConfig]]
     summary: ClassVar[str]
     """One line for `recsys-moe routers`."""
     sparsity: ClassVar[str] = "dense"
-    """Experts per example in words, where `max_selected` is all of them though `kept` is fewer."""
+    """Experts per example in words, where `max_selected` is all of them though `kept` is fewer;
+    FIXED where they are the same for every example of a task."""
     batch_dependent: ClassVar[bool] = False
     """True when a row's routing at inference depends on the other rows of its batch."""
     passes: ClassVar[int] = 1
@@ -157,6 +142,7 @@ class Router(nn.Module, ABC):
     def __init__(self, config: Any, shape: RouterShape) -> None:
         super().__init__()
         config.check(shape.num_experts)
+        config.check_tasks(shape.num_experts, shape.num_tasks)
         self.config = config
         self.shape = shape
         self.stream = RandomStream()
@@ -175,6 +161,15 @@ class Router(nn.Module, ABC):
     def advance(self, epochs: float) -> None:
         """Called before every training step with the training done so far, in epochs."""
 
+    def settle(self, all_sum: AllSum) -> None:
+        """Called once in every training step, after its forward passes and losses.
+
+        Here, and not in `forward`, a router learns from what it counted in the step: a step may
+        have two passes, and checkpoints are written between steps. `all_sum` adds up a tensor over
+        the processes, the same bits in each; each process must call it as often, whatever it
+        counted. Backward is still to come: what it needs must not be changed in place.
+        """
+
     @property
     def loss_weights(self) -> dict[str, float]:
         """Weight of each of the router's own `Routing.losses` in the training loss."""
@@ -186,9 +181,22 @@ class Router(nn.Module, ABC):
         return float(getattr(self.config, "consistency", 0.0))
 
     @property
+    def mean_momentum(self) -> float | None:
+        """Share of its running means that the layer keeps in a step; None: it needs to keep none.
+
+        Only with a number may `Routing.default_weights_BE` be given.
+        """
+        return None
+
+    @property
     def max_selected(self) -> int:
         """Most experts an example visits in the current mode (training or evaluation)."""
         return self.shape.num_experts
+
+    @property
+    def max_sum(self) -> float:
+        """Most that the weights of an example sum to, but for rounding; inf without a bound."""
+        return 1.0
 
     @property
     def kept(self) -> int:

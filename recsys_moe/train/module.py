@@ -121,6 +121,7 @@ class RecModule(lightning.LightningModule):
         extra = torch.stack(penalties).sum()
         if passes == 2:
             extra = extra + self._disagreement(outputs[0], outputs[1], batch.labels, counts)
+        self.model.moe.settle(all_sum)
         return passes * loss + extra
 
     def _add_to_epoch(self, loss_sum: Tensor, output: Output, rows: int) -> None:

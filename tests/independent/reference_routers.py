@@ -241,6 +241,37 @@ def moesart_training(g: Array, r: NDArray[np.int64], k: int) -> Iterator[Array]:
         yield w / w.sum()
 
 
+def cgc(x: Array, p: Parameters) -> Array:
+    """Of one task: half of the experts, rounded down, are its own, and all are in the gate."""
+    return softmax(linear(x, p, "gate"))
+
+
+def loss_free(x: Array, p: Parameters, k: int = 2) -> Array:
+    log_s = -np.logaddexp(0.0, -linear(x, p, "gate"))
+    return softmax_on(log_s, top(np.exp(log_s) + p["balance_E"], k))
+
+
+def relu(x: Array, p: Parameters, k: int = 2) -> Array:
+    """k steers training only."""
+    return np.maximum(linear(x, p, "gate"), 0.0)
+
+
+def sparsemixer(x: Array, p: Parameters, k: int = 2, epsilon: float = 0.1) -> Array:
+    o = linear(x, p, "gate")
+    w = np.zeros_like(o)
+    for row, weights in zip(o, w, strict=True):
+        left = list(range(len(row)))
+        for _ in range(k):
+            largest = max(row[j] for j in left)
+            near = [j for j in left if largest - row[j] <= 2 * epsilon * max(abs(row[j]), largest)]
+            if not near:  # of NaN
+                near = left
+            i = next((j for j in left if row[j] == largest), left[0])
+            weights[i] = 1 / sum(np.exp(row[j] - row[i]) for j in near)
+            left.remove(i)
+    return w
+
+
 INFERENCE: dict[str, Callable[..., Array]] = {
     "moesart": moesart,
     "softmax": dense_softmax,
@@ -255,5 +286,10 @@ INFERENCE: dict[str, Callable[..., Array]] = {
     "sinkhorn_base": sinkhorn_base,
     "sparse_ot": sparse_ot,
     "soft_topk": soft_topk,
+    "cgc": cgc,
+    "default_moe": kept_softmax,
+    "loss_free": loss_free,
+    "relu": relu,
+    "sparsemixer": sparsemixer,
 }
-"""All but `hash`, which reads a table, and `thor`, which averages."""
+"""All but `hash`, which reads a table, and `thor`, `shared_bottom`, `single_task`: they average."""

@@ -30,6 +30,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("sparse_ot", {"k": 3, "gamma": 0.2, "steps": 5}),
     ("soft_topk", {"p": 2, "softness": 1.0}),
     ("soft_topk", {"k": 3, "softness": 2.0}),
+    ("sparsemixer", {"k": 3, "epsilon": 0.5}),
 ]
 RNG = np.random.default_rng(0)
 RANDOM = RNG.standard_normal((9, D))
@@ -93,7 +94,10 @@ def test_no_row_gives_no_row(name: str, training: bool) -> None:
     assert routing.weights_BE.shape == routing.selected_BE.shape == (0, 8)
 
 
-@pytest.mark.parametrize("name", ["moesart", "topk", "vmoe", "smoe", "base", "comet", "dselect_k"])
+TIED = ["moesart", "topk", "vmoe", "smoe", "base", "comet", "dselect_k", "loss_free", "sparsemixer"]
+
+
+@pytest.mark.parametrize("name", TIED)
 def test_ties_between_some_experts_go_to_the_lower_index(name: str) -> None:
     """Whole numbers, which both sides add up without rounding: ties are exact and many."""
     router = made(name, {}, 8)

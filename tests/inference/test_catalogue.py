@@ -41,6 +41,8 @@ def model_with(
     model = MultiTaskMoE(users, items, 2, router=config, tower_dims=(5,), **sizes).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
+    if model.moe.defaults is not None:
+        torch.nn.init.normal_(model.moe.defaults.mean_EH, std=0.7)
     return model
 
 
@@ -55,9 +57,12 @@ def definition(model: MultiTaskMoE, user: int, items: int = ITEMS) -> Tensor:
     model.reseed(SEED)
     user_N, item_N = torch.full((items,), user), torch.arange(items)
     x_ND = torch.cat([model.user_embedding(user_N), model.item_embedding(item_N)], -1)
-    weights = [router(x_ND, user_N).weights_BE for router in model.routers]
-    experts = model.moe.experts
-    mixed_NTH = naive_moe(x_ND, torch.stack(weights, 1), experts.kernel_EDH, experts.bias_EH)
+    routings = [router(x_ND, user_N) for router in model.routers]
+    experts, weights_NTE = model.moe.experts, torch.stack([r.weights_BE for r in routings], 1)
+    mixed_NTH = naive_moe(x_ND, weights_NTE, experts.kernel_EDH, experts.bias_EH)
+    if model.moe.defaults is not None:
+        absent_NTE = torch.stack([r.default_weights_BE for r in routings], 1)
+        mixed_NTH = mixed_NTH + absent_NTE @ model.moe.defaults.mean_EH
     return torch.cat([tower(mixed_NTH[:, t]) for t, tower in enumerate(model.towers)], -1)
 
 

@@ -32,7 +32,10 @@ NOISE = torch.tensor(
     [[0.1, -0.2, 0], [0, 0.3, -0.1], [0.2, 0, 0], [0.1, 0.2, -0.3]], dtype=torch.float64
 )
 PROBS = LOGITS.softmax(-1)  # column means P = [.473017, .197769, .329214]
-BALANCED = ["softmax", "topk", "vmoe", "smoe", "xmoe", "moesart"]
+BALANCED = [
+    *("softmax", "topk", "vmoe", "smoe", "xmoe", "default_moe", "moesart", "loss_free"),
+    "sparsemixer",
+]
 
 
 @pytest.mark.parametrize(

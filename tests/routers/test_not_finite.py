@@ -12,7 +12,7 @@ import torch
 from recsys_moe.routers import ROUTERS, Router, RouterShape
 
 D, E, USERS, ROWS, BAD = 6, 8, 20, 32, 3
-WITHOUT_GATE = ("hash", "thor")
+WITHOUT_GATE = ("hash", "thor", "shared_bottom", "single_task")
 CASES: list[tuple[str, dict[str, object]]] = [
     *((name, {}) for name in sorted(ROUTERS) if name not in WITHOUT_GATE),
     *(("moesart", {"strategy": strategy}) for strategy in ("i", "ii", "iii")),

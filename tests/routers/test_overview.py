@@ -14,7 +14,7 @@ from recsys_moe.routers import ROUTERS
 
 LINEAR = [
     *("moesart", "softmax", "topk", "vmoe", "smoe", "expert_choice"),
-    *("sparse_ot", "soft_topk"),
+    *("sparse_ot", "soft_topk", "default_moe", "loss_free", "relu", "sparsemixer"),
 ]
 
 
@@ -39,6 +39,9 @@ def movielens() -> dict[str, Overview]:
         ("comet", 15934),  # (2n - 1) k (p + 1) = 31 * 2 * 257
         ("hash", 0),
         ("thor", 0),
+        ("shared_bottom", 0),
+        ("single_task", 0),
+        ("cgc", 2827),  # 16 // 3 = 5 of its own and 6 shared: 11 (p + 1) = 11 * 257
     ],
 )
 def test_parameters_at_the_movielens_size(
@@ -50,12 +53,20 @@ def test_parameters_at_the_movielens_size(
 @pytest.mark.parametrize(
     ("names", "training", "inference"),
     [
-        (["moesart", "topk", "vmoe", "smoe", "xmoe", "sparse_ot"], "2", "2"),
+        (
+            ["moesart", "topk", "vmoe", "smoe", "xmoe", "sparse_ot", "loss_free", "sparsemixer"],
+            "2",
+            "2",
+        ),
         (["softmax"], "dense", "dense"),
         (["expert_choice"], "k on average", "k on average"),
         (["hash", "base", "sinkhorn_base"], "1", "1"),
         (["thor"], "1", "dense"),
-        (["dselect_k", "comet", "soft_topk"], "dense to sparse", "dense to sparse"),
+        (["dselect_k", "comet", "soft_topk", "relu"], "dense to sparse", "dense to sparse"),
+        (["default_moe"], "2", "2"),
+        (["shared_bottom"], "1 fixed", "1 fixed"),
+        (["single_task"], "8 fixed", "8 fixed"),  # two tasks
+        (["cgc"], "11 fixed", "11 fixed"),
     ],
 )
 def test_experts_per_example(

@@ -115,6 +115,16 @@ def test_routers_are_told_the_training_done_in_epochs(monkeypatch: pytest.Monkey
     assert done == [0.75, 0.75]
 
 
+@pytest.mark.parametrize(("name", "passes"), [("topk", 1), ("thor", 2)])
+def test_routers_settle_once_in_a_step_and_after_its_passes(name: str, passes: int) -> None:
+    trained, calls = module({"name": name}), []
+    router = trained.model.routers[0]
+    router.register_forward_hook(lambda *_: calls.append("forward"))
+    router.settle = lambda all_sum: calls.append(f"settle {all_sum(torch.tensor(5))}")
+    trained.training_step(BATCH, 1)
+    assert calls == ["forward"] * passes + ["settle 5"]
+
+
 def test_routers_are_told_how_often_each_user_occurs_in_training() -> None:
     """Users 0 to 5 occur 1 to 6 times: 21 rows over 4 experts, 5 or 6 each."""
     trained = module({"name": "hash", "balanced": True})

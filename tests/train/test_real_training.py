@@ -41,7 +41,7 @@ def test_moesart_on_ml_100k_beats_popularity_and_a_constant_rating(
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(
     not os.environ.get("RECSYS_MOE_SLOW"),
-    reason="15 times an epoch of ml-100k, minutes in all: set RECSYS_MOE_SLOW=1",
+    reason="an epoch of ml-100k for each router, minutes in all: set RECSYS_MOE_SLOW=1",
 )
 @pytest.mark.parametrize("name", list(ROUTERS))
 def test_every_router_learns_in_one_epoch_of_ml_100k(

@@ -111,6 +111,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "cosine": {"optim": {"schedule": "cosine"}},
     "noise": {"model": {**TINY_MODEL, "router": {"name": "topk", "noise": True}}},
     "permutation": {"model": {**TINY_MODEL, "router": {"name": "comet"}}},
+    "means": {"model": {**TINY_MODEL, "router": {"name": "default_moe"}}},
+    "loads": {"model": {**TINY_MODEL, "router": {"name": "loss_free"}}},
+    "counts": {"model": {**TINY_MODEL, "router": {"name": "relu", "l1_start": 0.01}}},
     "from disk": {"data": {"eval_batch_size": 128, "shuffle_window": 300}},
 }
 

@@ -178,6 +178,7 @@ def _contender(
     try:
         config = _config(request, label, tasks_section(weights, schema))
         find_monitor(config.trainer.monitor, schema)
+        config.model.router.check_tasks(config.model.num_experts, len(schema.tasks))
     except ConfigError as error:
         raise ConfigError(f"router {label}: {error}") from None
     return Contender(label, weights, config.model_dump(mode="json"))

@@ -21,10 +21,12 @@ from recsys_moe.lab.compare.plan import ComparisonPlan
 from recsys_moe.lab.compare.significance import LEVEL, Spread, holm, paired_p, spread, unpaired_p
 from recsys_moe.lab.jobs.lab_run import LabRun
 from recsys_moe.routers import find_router
+from recsys_moe.routers.base import FIXED
 from recsys_moe.schema import Schema
 
 EPOCH_TIME = re.compile(r"^epoch (\d+)/\S+ done in ([\d.]+) s", re.MULTILINE)
-NOT_SPARSE = ("dense", "dense to sparse")
+NOT_SPARSE = ("dense", "dense to sparse", FIXED)
+"""How `Row.experts` ends where examples do not choose among experts, or only later."""
 
 
 @dataclass(frozen=True)
@@ -195,8 +197,8 @@ def _group(
     columns: Sequence[Column],
 ) -> Group:
     contenders = {key: plan.contenders[key] for key in keys}
-    experts = {key: _experts(json.dumps(c.config["model"])) for key, c in contenders.items()}
-    sparse = [key for key in keys if experts[key] not in NOT_SPARSE]
+    experts = {key: _experts(json.dumps(c.config)) for key, c in contenders.items()}
+    sparse = [key for key in keys if not experts[key].endswith(NOT_SPARSE)]
     runs = {key: [r for r in records if r.contender == key] for key in keys}
     tests = [
         test
@@ -228,8 +230,8 @@ def _group(
 
 
 @lru_cache
-def _experts(model: str) -> str:
-    config = parse_config({"model": json.loads(model)})
+def _experts(raw: str) -> str:
+    config = parse_config(json.loads(raw))
     return overviews(config)[config.model.router.name].training or ""
 
 

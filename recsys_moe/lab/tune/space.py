@@ -95,12 +95,22 @@ _SMOOTH_STEP_BOOKS = {
     "model.router.gamma": Choices((0.1, 0.5, 1.0, 5.0, 10.0)),
     "model.router.entropy": Choices((1.0, 5.0, 10.0, 50.0, 100.0)),
 }
+# Around the 0.001 of Wang et al. 2024 and of DeepSeek-V3.
+_BIAS_RATE = {"model.router.bias_rate": Choices((1e-4, 1e-3, 1e-2))}
+# Around the 1.2 of Wang et al. 2024 (ReMoE): slower and faster to become sparse.
+_L1_GROWTH = {"model.router.l1_growth": Choices((1.05, 1.1, 1.2, 1.5))}
+# Around the 0.1 of the code of SparseMixer.
+_EPSILON = {"model.router.epsilon": Choices((0.05, 0.1, 0.2, 0.5))}
 SPACES: dict[str, dict[str, Choices]] = {
     "moesart": _LASSO,
     "dselect_k": _SMOOTH_STEP,
     "comet": _SMOOTH_STEP,
     "dselect_k on books": _SMOOTH_STEP_BOOKS,
     "comet on books": _SMOOTH_STEP_BOOKS,
+    "default_moe": {"model.router.momentum": Choices((0.5, 0.9, 0.99, 0.999))},  # ours
+    "loss_free": _BIAS_RATE,
+    "relu": _L1_GROWTH,
+    "sparsemixer": _EPSILON,
 }
 """Beside the learning rate. Where no paper states more: lr alone."""
 
@@ -119,9 +129,21 @@ def default_space(base: Raw, data: str) -> Space:
     router, lr = base["model"]["router"]["name"], base["optim"]["lr"]
     given = dict(flat(base))
     own = SPACES.get(f"{router} on {data}", SPACES.get(router, {}))
+    own = {**own, **_shared(router, base["model"]["num_experts"])}
     choices = {key: values.widened(given[key]) for key, values in own.items()}
     low, high = (float(f"{bound:.6g}") for bound in (lr / AROUND, lr * AROUND))
     return {"optim.lr": Range(low, high, log=True), **choices}
+
+
+def _shared(router: str, num_experts: int) -> dict[str, Choices]:
+    """How many experts the tasks share, where it is a setting. Ours: no paper states values."""
+    if router == "shared_bottom":
+        numbers = Choices(tuple(2**power for power in range(num_experts.bit_length())))
+        return {"model.router.shared": numbers}
+    if router == "cgc":
+        parts = sorted({num_experts // part for part in (8, 4, 2)})
+        return {"model.router.shared": Choices((None, *parts))}
+    return {}
 
 
 def make_space(base: Raw, data: str, file: Raw, fixed: Iterable[str]) -> Space:

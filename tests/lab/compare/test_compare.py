@@ -102,13 +102,14 @@ def test_more_seeds_and_routers_are_added_to_what_is_there(prepared: Path, tmp_p
     one = replace(ASKED, routers=["topk"], seeds=[0], typed=short)
     run_compare(one, prepared, tmp_path / "out", InProcess())
     before = written(tmp_path / "out" / "runs" / "topk-0.9_0.1-seed0")
-    more = replace(one, routers=["softmax", "thor"], seeds=[1])
+    more = replace(one, routers=["softmax", "thor", "shared_bottom"], seeds=[1])
     run_compare(more, prepared, tmp_path / "out", InProcess())
     assert written(tmp_path / "out" / "runs" / "topk-0.9_0.1-seed0") == before
     found = results(tmp_path / "out")
-    assert len(found["runs"]) == 6 and found["missing"] == []
+    assert len(found["runs"]) == 8 and found["missing"] == []
     rows = {row["router"]: row for row in found["groups"][0]["rows"]}
     assert rows["topk"]["k_sparse"] and not rows["softmax"]["k_sparse"]
+    assert rows["shared_bottom"]["experts"] == "1 fixed" and not rows["shared_bottom"]["k_sparse"]
     assert rows["softmax"]["cells"]["experts_training"]["mean"] == 4
     # thor: one expert per task, of which there are two, in each of two passes
     assert 2 < rows["thor"]["cells"]["experts_training"]["mean"] <= 4

@@ -49,6 +49,12 @@ def test_keys_of_the_router_section_go_to_the_routers_that_have_them(prepared: P
         make_plan(replace(request, typed={"model": {"router": {"nois": True}}}), prepared)
 
 
+def test_experts_that_cannot_be_divided_among_the_tasks_are_refused(prepared: Path) -> None:
+    few = {"model": {**TINY_MODEL, "num_experts": 2}}
+    with pytest.raises(ConfigError, match="router cgc: .*above the number of tasks, 2, for cgc"):
+        make_plan(replace(ASKED, routers=["single_task", "cgc"], typed=few), prepared)
+
+
 def test_a_label_can_name_a_second_variant_of_a_router(prepared: Path) -> None:
     noisy = {"model": {"router": {"name": "topk", "noise": True}}}
     request = replace(ASKED, routers=["topk", "noisy"], settings={"noisy": noisy})

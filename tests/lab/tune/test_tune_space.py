@@ -29,9 +29,27 @@ def test_the_default_space_is_around_the_given_settings() -> None:
     assert make_space(given, "mine", {}, ()) == {"optim.lr": Range(3e-4, 3e-2, log=True)}
     gamma = Choices((0.01, 0.1, 1.0, 5.0, 10.0))
     assert space("comet")["model.router.gamma"] == gamma == space("dselect_k")["model.router.gamma"]
+    assert space("loss_free")["model.router.bias_rate"] == Choices((1e-4, 1e-3, 1e-2))
+    assert space("relu")["model.router.l1_growth"] == Choices((1.05, 1.1, 1.2, 1.5))
+    assert space("sparsemixer")["model.router.epsilon"] == Choices((0.05, 0.1, 0.2, 0.5))
     weighted = base({"name": "comet", "entropy": 5.0})
     books = default_space(weighted, "books")["model.router.entropy"]
     assert books == Choices((1.0, 5.0, 10.0, 50.0, 100.0))
+
+
+def test_how_many_experts_tasks_share_is_searched_within_the_number_there_is() -> None:
+    key = "model.router.shared"
+    assert space("shared_bottom")[key] == Choices((1, 2, 4, 8, 16))
+    assert space("cgc")[key] == Choices((None, 2, 4, 8))  # 16 / 8, / 4, / 2
+    few = parse_config({"model": {"num_experts": 5, "router": {"name": "cgc", "shared": 3}}})
+    found = make_space(few.model_dump(mode="json"), "mine", {}, ())
+    assert found[key] == Choices((None, 0, 1, 2, 3))
+    assert key not in space("single_task")
+
+
+def test_the_momentum_of_running_means_is_searched() -> None:
+    momenta = space("default_moe")["model.router.momentum"]
+    assert momenta == Choices((0.5, 0.9, 0.99, 0.999))
 
 
 def test_a_given_value_that_the_paper_does_not_try_is_among_the_values() -> None:

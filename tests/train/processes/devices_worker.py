@@ -33,9 +33,15 @@ ROUTERS: dict[str, dict[str, Any]] = {
     "topk": {"trimmed_lasso": 0.1},
     "moesart": {"trimmed_lasso": 0.1},
     "expert_choice": {},
+    "cgc": {"z_loss": 0.01},
+    "default_moe": {},
+    "loss_free": {},
+    "relu": {},
+    "sparsemixer": {"trimmed_lasso": 0.1},
 }
 """With penalties that are means over rows."""
-TRAINING = ("softmax", "expert_choice")
+OWN: dict[str, dict[str, Any]] = {"expert_choice": {"eval_group": 128}, "relu": {"l1_start": 0.1}}
+TRAINING = ("softmax", "expert_choice", "cgc", "default_moe", "loss_free", "relu")
 """The others draw at random in training mode, so their gradients are taken in evaluation mode."""
 
 
@@ -52,8 +58,7 @@ class Step(nn.Module):
 
 
 def settings(router: str) -> Config:
-    grouped = {"eval_group": 128} if router == "expert_choice" else {}
-    model = {**TINY_MODEL, "dropout": 0.0, "router": {"name": router, **grouped}}
+    model = {**TINY_MODEL, "dropout": 0.0, "router": {"name": router, **OWN.get(router, {})}}
     data = {"eval_batch_size": 128}
     return parse_config({"model": model, "penalties": ROUTERS[router], "data": data})
 
@@ -76,8 +81,16 @@ def gradients(module: nn.Module) -> dict[str, Tensor]:
     return {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
 
 
-def gradient_distance(config: Config, data: RecDataModule, router: str) -> float:
-    """Largest difference of any gradient from that of one process, by its largest entry."""
+def settled(module: RecModule) -> dict[str, list[float]]:
+    """What the routers learned from what they counted, by name."""
+    return {name: buffer.reshape(-1).tolist() for name, buffer in module.model.moe.named_buffers()}
+
+
+def one_step(config: Config, data: RecDataModule, router: str) -> dict[str, Any]:
+    """`gradients`: largest difference of any from that of one process, by its largest entry.
+
+    `settled`: before the step, after it in each process, and in one that has all rows.
+    """
     whole = few_labels(data.rows("train").take(slice(ROWS)))  # type: ignore[union-attr]
     own = Batch(*(v[slice(*part_bounds(0, ROWS, dist.get_rank(), WORLD))] for v in whole[:3]))
     spread, alone = (
@@ -90,11 +103,17 @@ def gradient_distance(config: Config, data: RecDataModule, router: str) -> float
     counts = Counts((~whole.labels.isnan()).sum(0).float(), rows)
     for part in parts(whole, router):
         Step(alone)(part, counts).backward()
+    before = settled(alone)
+    spread.model.moe.settle(all_sum)
+    alone.model.moe.settle()
     found, wanted = gradients(spread), gradients(alone)
     assert found.keys() == wanted.keys()
-    return max(
+    distance = max(
         float((found[n] - g).abs().max() / g.abs().max().clamp(min=1e-6)) for n, g in wanted.items()
     )
+    processes = on_first(settled(spread), lambda each: each)
+    states = {"before": before, "processes": processes, "alone": settled(alone)}
+    return {"gradients": distance, "settled": states}
 
 
 def evaluations(config: Config, data: RecDataModule) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -116,11 +135,7 @@ def main() -> None:
         config = settings(router)
         data = RecDataModule(Path(sys.argv[1]), config)
         both, alone = evaluations(config, data)
-        found[router] = {
-            "gradients": gradient_distance(config, data, router),
-            "both": both,
-            "alone": alone,
-        }
+        found[router] = {**one_step(config, data, router), "both": both, "alone": alone}
     told = on_first(json.dumps(found["softmax"]["both"]), lambda texts: len(set(texts)))
     if dist.get_rank() == 0:
         print(json.dumps({"routers": found, "different_results": told}))

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from recsys_moe.artifact.evaluation import Evaluation, merged
+from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import Batch, load_columns
 from recsys_moe.errors import ConfigError
@@ -35,6 +36,12 @@ HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
 LIMIT = ["timeout", "-k", "60", "120"]
 """Seconds. Those of -k also run from a signal that `timeout` passes on."""
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+TOGETHER = [
+    *("softmax", "topk", "moesart", "expert_choice"),
+    *("cgc", "default_moe"),
+    *("loss_free", "relu", "sparsemixer"),
+]
+"""Those of devices_worker.py."""
 SETTINGS: dict[str, Any] = {
     "model": {**TINY_MODEL, "dropout": 0.0, "router": {"name": "softmax"}},
     "trainer": {"batch_size": 64, "patience": 1000},
@@ -80,7 +87,7 @@ def two_processes(prepared: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("router", ["softmax", "topk", "moesart", "expert_choice"])
+@pytest.mark.parametrize("router", TOGETHER)
 def test_two_processes_have_the_gradients_of_one(
     two_processes: dict[str, Any], router: str
 ) -> None:
@@ -88,7 +95,26 @@ def test_two_processes_have_the_gradients_of_one(
     assert two_processes["routers"][router]["gradients"] < 1e-5
 
 
-@pytest.mark.parametrize("router", ["softmax", "topk", "moesart", "expert_choice"])
+@pytest.mark.parametrize("router", ["loss_free", "relu"])
+def test_two_processes_settle_as_one(two_processes: dict[str, Any], router: str) -> None:
+    """To the last bit: what they count are whole numbers."""
+    found = two_processes["routers"][router]["settled"]
+    assert found["processes"] == [found["alone"]] * 2
+    assert all(found["alone"][name] != values for name, values in found["before"].items())
+
+
+def test_running_means_are_the_same_bits_in_two_processes_and_those_of_one(
+    two_processes: dict[str, Any],
+) -> None:
+    """Sums of floats in another order: equal within rounding."""
+    found = two_processes["routers"]["default_moe"]["settled"]
+    first, second = (torch.tensor(each["defaults.mean_EH"]) for each in found["processes"])
+    assert torch.equal(first, second) and (first != 0).any()
+    alone = torch.tensor(found["alone"]["defaults.mean_EH"])
+    torch.testing.assert_close(first, alone)
+
+
+@pytest.mark.parametrize("router", TOGETHER)
 def test_two_processes_evaluate_each_row_once_and_find_the_numbers_of_one(
     two_processes: dict[str, Any], router: str
 ) -> None:
@@ -125,6 +151,27 @@ def test_fit_on_two_devices_ends_where_fit_on_one_does(prepared: Path, tmp_path:
     ]
     assert {f for f in files[0] ^ files[1] if "tfevents" not in f} == set()
     assert (tmp_path / "two" / "command.txt").read_text().count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("router", ["loss_free", "relu"])
+def test_two_devices_settle_in_every_step_what_one_does(
+    prepared: Path, tmp_path: Path, router: str
+) -> None:
+    """After 2 epochs of 25 steps: the balancing bias, the L1 factor."""
+    args = command(prepared, tmp_path / "two", 2, 2, "--router", router)
+    result = subprocess.run(args, env=ENVIRONMENT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    model = {**SETTINGS["model"], "router": {"name": router}}
+    trainer = {**SETTINGS["trainer"], "max_epochs": 2}
+    fit(parse_config({"model": model, "trainer": trainer}), prepared, tmp_path / "one")
+    found, wanted = (
+        dict(load_artifact(tmp_path / name / "model").model.moe.routers.named_buffers())
+        for name in ("two", "one")
+    )
+    assert found.keys() == wanted.keys() and len(found) == 2
+    for name, values in wanted.items():
+        torch.testing.assert_close(found[name], values)
 
 
 def stop_and_go_on(prepared: Path, out: Path, number: signal.Signals) -> None:

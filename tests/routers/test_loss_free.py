@@ -1,0 +1,159 @@
+"""Loss-free balancing against golden numbers, and when its bias moves.
+
+Axes: B batch, E experts, D input width.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from recsys_moe.config.settings import ConfigError, parse_config
+from recsys_moe.routers import RouterShape
+from recsys_moe.routers.loss_free import LossFreeRouter, balancing_step
+
+LOGITS = torch.tensor([[2.0, 1, 0, -1]], dtype=torch.float64)
+L = torch.tensor([0.5, -1, 2.5, 0.25], dtype=torch.float64)
+
+
+def identity_router(**settings: object) -> LossFreeRouter:
+    """Its logits are its input."""
+    router = LossFreeRouter(LossFreeRouter.Config(**settings), RouterShape(4, 4)).double()
+    with torch.no_grad():
+        router.gate.weight.copy_(torch.eye(4))
+    return router.train()
+
+
+def alone(values: Tensor) -> Tensor:
+    return values
+
+
+def test_scores_are_sigmoids_and_weights_sum_to_1() -> None:
+    """s = [.880797, .731059, .5, .268941]: .880797 / 1.611856 and .731059 / 1.611856."""
+    routing = identity_router()(LOGITS)
+    assert routing.weights_BE[0].tolist() == pytest.approx([0.546449, 0.453551, 0, 0], abs=1e-6)
+    # s over its sum, 2.380797
+    probs = [0.369959, 0.307065, 0.210014, 0.112963]
+    assert routing.probs_BE[0].tolist() == pytest.approx(probs, abs=1e-6)
+
+
+def test_the_bias_chooses_and_does_not_weigh() -> None:
+    """s + c = [.88, .43, .5, .27] keeps 0 and 2: .880797 / 1.380797 and .5 / 1.380797."""
+    router = identity_router()
+    router.balance_E.copy_(torch.tensor([0, -0.3, 0, 0]))
+    weights_BE = router(LOGITS).weights_BE
+    assert weights_BE[0].tolist() == pytest.approx([0.637890, 0, 0.362110, 0], abs=1e-6)
+
+
+def test_only_the_chosen_logits_get_a_gradient() -> None:
+    """do_i = w_i (1 - s_i) (L_i - sum w L), sum w L = .546449 * .5 - .453551 = -.180326.
+
+    do_0 = .546449 * .119203 * .680326 = .044316; do_1 = .453551 * .268941 * -.819674 = -.099983.
+    """
+    logits_BE = LOGITS.clone().requires_grad_()
+    (identity_router()(logits_BE).weights_BE @ L).sum().backward()
+    assert logits_BE.grad[0].tolist() == pytest.approx([0.044316, -0.099983, 0, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize("k", [2, 3, 4])
+def test_gradients_equal_finite_differences(k: int) -> None:
+    router = identity_router(k=k)
+    torch.autograd.gradcheck(
+        lambda o_BE: router(o_BE).weights_BE @ L, LOGITS.clone().requires_grad_()
+    )
+
+
+def test_scores_that_underflow_still_have_weights() -> None:
+    """In float32 sigmoid(-200) is 0; e^-200 : e^-201 = .731059 : .268941."""
+    router = identity_router().float()
+    weights_BE = router(torch.tensor([[-200.0, -201, -300, -400]])).weights_BE
+    assert weights_BE[0].tolist() == pytest.approx([0.731059, 0.268941, 0, 0], abs=1e-6)
+
+
+def test_a_step_goes_towards_the_mean_load_and_sums_to_0() -> None:
+    """Mean load 2: signs [-1, 0, 1, 1], their mean 1/4."""
+    assert balancing_step(torch.tensor([4, 2, 1, 1])).tolist() == [-1.25, -0.25, 0.75, 0.75]
+    assert balancing_step(torch.tensor([2, 2, 2, 2])).tolist() == [0, 0, 0, 0]
+    # the mean, 5/3, is no whole number: signs [1, -1, -1], their mean -1/3
+    expected = torch.tensor([4 / 3, -2 / 3, -2 / 3])
+    torch.testing.assert_close(balancing_step(torch.tensor([1, 2, 2])), expected)
+
+
+def test_settling_moves_the_bias_by_the_rate_and_forward_does_not() -> None:
+    """Two passes over three rows that all choose 0 and 1: loads [6, 6, 0, 0], signs as they are."""
+    router = identity_router(bias_rate=0.01)
+    for _ in range(2):
+        router(LOGITS.expand(3, 4))
+    assert not router.balance_E.any()
+    router.settle(alone)
+    assert router.balance_E.tolist() == pytest.approx([-0.01, -0.01, 0.01, 0.01])
+    before = router.balance_E.clone()
+    router.settle(alone)  # nothing was counted since
+    router.eval()(LOGITS)
+    router.settle(alone)
+    assert torch.equal(router.balance_E, before)
+
+
+def test_loads_are_summed_over_the_processes_before_the_sign() -> None:
+    """Own loads [1, 1, 0, 0], of the others [0, 0, 2, 2]: together [1, 1, 2, 2] of mean 1.5."""
+    router = identity_router(bias_rate=0.01)
+    router(LOGITS)
+    router.settle(lambda load_E: load_E + torch.tensor([0, 0, 2, 2]))
+    assert router.balance_E.tolist() == pytest.approx([0.01, 0.01, -0.01, -0.01])
+
+
+def test_a_process_that_counted_nothing_still_joins_the_sum() -> None:
+    router = identity_router(bias_rate=0.01)
+    router.settle(lambda load_E: load_E + torch.tensor([4, 0, 0, 0]))
+    assert router.balance_E.tolist() == pytest.approx([-0.015, 0.005, 0.005, 0.005])
+
+
+def test_the_bias_is_a_buffer_without_gradient_that_travels_with_the_weights() -> None:
+    router = identity_router(bias_rate=0.5)
+    router(LOGITS)
+    router.settle(alone)
+    assert "balance_E" in router.state_dict() and not router.balance_E.requires_grad
+    other = identity_router()
+    other.load_state_dict(copy.deepcopy(router.state_dict()))
+    assert torch.equal(router(LOGITS).selected_BE, other(LOGITS).selected_BE)
+    assert not torch.equal(router(LOGITS).selected_BE, identity_router()(LOGITS).selected_BE)
+
+
+def test_the_bias_evens_out_the_loads() -> None:
+    """Logits that favour two of four experts on nearly all rows; even is a share of 1/2 each."""
+    router = identity_router(bias_rate=0.01)
+    x_BD = LOGITS + 0.5 * torch.randn(256, 4, generator=torch.Generator().manual_seed(0)).double()
+    first_E = router(x_BD).selected_BE.double().mean(0)
+    for _ in range(200):
+        router(x_BD)
+        router.settle(alone)
+    last_E = router(x_BD).selected_BE.double().mean(0)
+    assert first_E.max() > 0.9 and first_E.min() < 0.1
+    assert (last_E - 0.5).abs().max() < 0.1
+
+
+def test_the_bias_stays_centred() -> None:
+    router = LossFreeRouter(LossFreeRouter.Config(), RouterShape(6, 9)).train()
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(500):
+        router(torch.randn(8, 6, generator=generator))
+        router.settle(alone)
+    assert router.balance_E.abs().max() > 0.01
+    assert router.balance_E.mean().abs() < 1e-6
+
+
+def test_a_rate_of_0_leaves_the_plain_top_k() -> None:
+    router = identity_router(bias_rate=0)
+    router(LOGITS)
+    router.settle(alone)
+    assert not router.balance_E.any()
+
+
+def test_a_negative_rate_is_refused_and_one_expert_is_remarked() -> None:
+    with pytest.raises(ConfigError, match=r"^model\.router\.bias_rate: .*equal to 0, got -1"):
+        parse_config({"model": {"router": {"name": "loss_free", "bias_rate": -1}}})
+    assert "gets no gradient" in LossFreeRouter.Config(k=1).remarks[0]
+    assert LossFreeRouter.Config().remarks == []
