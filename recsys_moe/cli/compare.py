@@ -122,7 +122,7 @@ def print_comparison(results: Results, out: Path, as_json: bool) -> None:
     from recsys_moe.lab.compare.terminal import show
 
     show(results, Console())
-    print(f"\n{out / 'table.md'}, table.tex, table.csv, results.json")
+    print(f"\n{out / 'table.md'}, table.tex, table.csv, runs.csv, epochs.csv, results.json")
 
 
 def print_results(file: Path, text: str, as_json: bool) -> None:

@@ -64,10 +64,19 @@ def paper_figures(
 
     Empty unless data, protocol, row counts, task weights and split are the paper's.
     """
+    return figures_of(paper_data(schema, split), weights)
+
+
+def paper_data(schema: Schema, split: str) -> str:
+    """The name of the data, empty unless they, protocol, row counts and split are the paper's."""
     known = ROWS.get(schema.name)
-    if schema.protocol != "paper" or known is None or schema.rows != known or split != "test":
-        return {}
-    wanted = [schema.name, *(f"{weights.get(task, -1):g}" for task in ("watch", "rating"))]
+    is_papers = schema.protocol == "paper" and known is not None and schema.rows == known
+    return schema.name if is_papers and split == "test" else ""
+
+
+def figures_of(data: str, weights: dict[str, float]) -> dict[str, dict[str, Spread]]:
+    """As `paper_figures`, of what `paper_data` says."""
+    wanted = [data, *(f"{weights.get(task, -1):g}" for task in ("watch", "rating"))]
     lines = [line.split() for line in _TABLE.split("\n") if line]
     return {line[3]: _figures(line[4:]) for line in lines if line[:3] == wanted}
 

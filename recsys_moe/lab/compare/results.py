@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.artifact.monitor import LOSS
 from recsys_moe.config.overview import overviews
 from recsys_moe.config.settings import parse_config
+from recsys_moe.lab.compare.epochs import read_epochs
 from recsys_moe.lab.compare.paper_figures import paper_figures
 from recsys_moe.lab.compare.plan import ComparisonPlan
 from recsys_moe.lab.compare.significance import LEVEL, Spread, holm, paired_p, spread, unpaired_p
@@ -24,7 +23,6 @@ from recsys_moe.routers import find_router
 from recsys_moe.routers.base import FIXED
 from recsys_moe.schema import Schema
 
-EPOCH_TIME = re.compile(r"^epoch (\d+)/\S+ done in ([\d.]+) s", re.MULTILINE)
 NOT_SPARSE = ("dense", "dense to sparse", FIXED)
 """How `Row.experts` ends where examples do not choose among experts, or only later."""
 
@@ -158,19 +156,17 @@ def _read_run(
     result = run.evaluation(plan.split)
     if result is None:
         return None
-    with (run.folder / "metrics.csv").open(encoding="utf-8", newline="") as stream:
-        # A run that was killed may have an epoch twice; the last row counts.
-        epochs = {row["epoch"]: row for row in csv.DictReader(stream)}
+    epochs = read_epochs(run)
     model = plan.contenders[key].config["model"]
-    shares = [float(row["train/evaluated_share"]) for row in epochs.values()]
+    shares = [epoch.metrics["train/evaluated_share"] or 0.0 for epoch in epochs]
     passes = find_router(model["router"]["name"]).passes
-    times = {epoch: float(time) for epoch, time in EPOCH_TIME.findall(run.read_log())}
+    times = [epoch.seconds for epoch in epochs if epoch.seconds is not None]
     values: dict[str, float | None] = {
         "loss": result["loss"],
         "experts_training": statistics.fmean(shares) * model["num_experts"] * passes,
         "experts_inference": result.get("experts_per_example"),
         # The median, because the epochs of a busy machine have a tail.
-        "seconds_per_epoch": statistics.median(times.values()) if times else None,
+        "seconds_per_epoch": statistics.median(times) if times else None,
         # The same for all seeds, so the first run is counted.
         "parameters": _count_parameters((first if first.is_trained else run).folder),
     }

@@ -12,6 +12,7 @@ from recsys_moe.files import write_json, write_text
 from recsys_moe.lab.compare import tables as compare_tables
 from recsys_moe.lab.compare.plan import ComparisonPlan, ComparisonRequest, make_plan, settle
 from recsys_moe.lab.compare.results import Results, collect, lab_run
+from recsys_moe.lab.compare.run_files import run_files
 from recsys_moe.lab.jobs.executor import Executor, Job
 from recsys_moe.lab.jobs.local_runs import Finished, Progress, alone, check_jobs, local_executor
 from recsys_moe.lab.jobs.plan_file import check_folder
@@ -66,10 +67,13 @@ def _job(plan: ComparisonPlan, data: Path, out: Path, *, key: str, seed: int) ->
 
 
 def _write(plan: ComparisonPlan, data: Path, out: Path) -> Results:
-    results = collect(plan, Schema.load(data), out)
+    schema = Schema.load(data)
+    results = collect(plan, schema, out)
     notes = compare_tables.notes_of(results)
     write_json(out / "results.json", {**asdict(results), "notes": notes})
     write_text(out / "table.md", compare_tables.markdown(results))
     write_text(out / "table.tex", compare_tables.latex(results))
     write_text(out / "table.csv", compare_tables.csv_text(results))
+    for name, text in run_files(results, plan, schema, out).items():
+        write_text(out / name, text)
     return results

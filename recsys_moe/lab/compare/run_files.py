@@ -1,0 +1,100 @@
+"""runs.csv and epochs.csv of a comparison: its finished runs, to be kept without their folders."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from recsys_moe.lab.compare.epochs import Epoch, read_epochs
+from recsys_moe.lab.compare.paper_figures import paper_data
+from recsys_moe.lab.compare.plan import ComparisonPlan
+from recsys_moe.lab.compare.results import Results, Row, RunRecord, lab_run
+from recsys_moe.schema import Schema
+
+DIGITS = 6
+"""After the point."""
+
+
+def run_files(
+    results: Results, plan: ComparisonPlan, schema: Schema, out: Path
+) -> dict[str, str]:
+    """Content by name of the file, in the order of the plan: seed by seed, all routers of each."""
+    rows = {row.contender: (row, group.weights) for group in results.groups for row in group.rows}
+    metrics = [column.name for column in results.columns if column.better]
+    facts = {
+        "data": results.data,
+        "protocol": results.protocol,
+        "split": results.split,
+        "paper": paper_data(schema, results.split),
+    }
+    runs, lines = [], []
+    for record in results.runs:
+        epochs = read_epochs(lab_run(out, record.contender, record.seed))
+        row, weights = rows[record.contender]
+        head = _head(record, row, weights)
+        router = plan.contenders[record.contender].config["model"]["router"]["name"]
+        kind = {"router": router, "visits": row.experts}
+        runs.append({**head, **kind, **_run(record, epochs, metrics), **facts})
+        lines += [{**head, **_epoch(epoch, metrics)} for epoch in epochs]
+    return {"runs.csv": _csv(runs), "epochs.csv": _csv(lines)}
+
+
+def _head(record: RunRecord, row: Row, weights: dict[str, float]) -> dict[str, Any]:
+    shares = {f"weight.{task}": weight for task, weight in weights.items()}
+    run = f"{record.contender}-seed{record.seed}"
+    return {"run": run, "label": row.router, **shares, "seed": record.seed}
+
+
+def _run(record: RunRecord, epochs: Sequence[Epoch], metrics: Sequence[str]) -> dict[str, Any]:
+    best = next(epoch for epoch in epochs if epoch.epoch == record.best_epoch)
+    values = record.values
+    costs = ("experts_training", "experts_inference", "seconds_per_epoch")
+    return {
+        "best_epoch": record.best_epoch,
+        "epochs": record.epochs,
+        **{name: values[name] for name in metrics},
+        **_validation(best, metrics),
+        **{name: values[name] for name in costs},
+        "seconds_total": total_seconds(epochs),
+        "parameters": int(values["parameters"] or 0),
+    }
+
+
+def total_seconds(epochs: Sequence[Epoch]) -> float | None:
+    """Of all epochs; one whose time is unknown counts as the median. None where all are."""
+    known = [epoch.seconds for epoch in epochs if epoch.seconds is not None]
+    if not known:
+        return None
+    return sum(known) + (len(epochs) - len(known)) * statistics.median(known)
+
+
+def _epoch(epoch: Epoch, metrics: Sequence[str]) -> dict[str, Any]:
+    return {
+        "epoch": epoch.epoch,
+        "seconds": epoch.seconds,
+        "train.loss": epoch.metrics.get("train/loss"),
+        **_validation(epoch, metrics),
+    }
+
+
+def _validation(epoch: Epoch, metrics: Sequence[str]) -> dict[str, float | None]:
+    """`watch.auc` is `val/watch/auc` in metrics.csv and `val.watch.auc` here."""
+    return {
+        f"val.{name}": epoch.metrics.get("/".join(["val", *name.rsplit(".", 1)]))
+        for name in metrics
+    }
+
+
+def _csv(lines: Sequence[dict[str, Any]]) -> str:
+    """Empty where nothing is finished."""
+    if not lines:
+        return ""
+    rounded = [
+        {k: round(v, DIGITS) if isinstance(v, float) else v for k, v in line.items()}
+        for line in lines
+    ]
+    return pd.DataFrame(rounded, dtype=object).to_csv(index=False)
