@@ -19,9 +19,7 @@ DIGITS = 6
 """After the point."""
 
 
-def run_files(
-    results: Results, plan: ComparisonPlan, schema: Schema, out: Path
-) -> dict[str, str]:
+def run_files(results: Results, plan: ComparisonPlan, schema: Schema, out: Path) -> dict[str, str]:
     """Content by name of the file, in the order of the plan: seed by seed, all routers of each."""
     rows = {row.contender: (row, group.weights) for group in results.groups for row in group.rows}
     metrics = [column.name for column in results.columns if column.better]

@@ -181,12 +181,13 @@ def _line(
     row: Row, columns: Sequence[Column], beside: Sequence[Column], markup: Markup
 ) -> list[str]:
     sparse = "yes" if row.k_sparse else row.experts
-    cells = [_cell(row.cells.get(c.name), c, c.name in row.bold, markup) for c in columns]
-    paper = [_cell(row.paper.get(column.name), column, False, markup) for column in beside]
+    cells = [written(row.cells.get(c.name), c, c.name in row.bold, markup) for c in columns]
+    paper = [written(row.paper.get(column.name), column, False, markup) for column in beside]
     return [markup.escape(row.router), sparse, str(row.runs), *cells, *paper]
 
 
-def _cell(cell: Spread | None, column: Column, bold: bool, markup: Markup) -> str:
+def written(cell: Spread | None, column: Column, bold: bool, markup: Markup) -> str:
+    """`0.4089 +- 0.0002`, without the error of one run."""
     if cell is None:
         return NONE
     if not column.digits:

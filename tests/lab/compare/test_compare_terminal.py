@@ -78,4 +78,5 @@ def test_a_terminal_gets_a_table_and_a_pipe_gets_markdown(prepared: Path, compar
         os.close(terminal)
         printed = screen(controller)
     assert "moesart" in printed and "k-sparse" in printed and "| " not in printed
-    assert printed.rstrip().endswith("table.md, table.tex, table.csv, results.json")
+    files = "table.md, table.tex, table.csv, runs.csv, epochs.csv, results.json"
+    assert printed.rstrip().endswith(files)

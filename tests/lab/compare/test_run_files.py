@@ -1,4 +1,4 @@
-"""runs.csv and epochs.csv: a line per finished run, and per run and epoch, as the run folders say."""
+"""runs.csv and epochs.csv: a line per finished run and one per epoch of it, as run folders say."""
 
 from __future__ import annotations
 
