@@ -10,15 +10,18 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from results_rows import Group, Router
+from scipy.optimize import isotonic_regression
 
 from recsys_moe.errors import ConfigError
 from recsys_moe.files import replacing
-from recsys_moe.lab.report.plots import INK, QUIET, canvas, colour, later_range, render, titled
+from recsys_moe.lab.report.plots import QUIET, canvas, colour, render, titled
 
 HEIGHT = 4.2
 """Inches of a row of panels: one per pair of task weights."""
 APART = 0.047
 """Least distance of two names, of the height of a panel."""
+BEGINNING = 1 / 4
+"""Of the epochs of a run that the panels may cut off: what they show is where runs end."""
 
 
 @dataclass(frozen=True)
@@ -65,35 +68,45 @@ def draw(groups: Sequence[Group], targets: Sequence[float | None], path: Path) -
 
 
 def figure_of(rows: Sequence[Panels]) -> Figure:
+    labels = dict.fromkeys(curve.label for row in rows for curve in row.curves)
+    inks = {label: colour(number) for number, label in enumerate(labels)}
     with canvas(2, len(rows), HEIGHT * len(rows)) as (figure, grid):
         for row, (left, right) in zip(rows, grid, strict=True):
-            ends = later_range([losses for curve in row.curves for losses in curve.seeds])
             for axes, unit in ((left, "epochs"), (right, "minutes")):
-                panel(axes, row, unit, ends)
+                panel(axes, row, unit, inks)
                 titled(axes, row.title if unit == "epochs" else "", unit, "validation loss")
             right.sharey(left)
             right.set_ylabel("")
     return figure
 
 
-def panel(axes: Any, row: Panels, unit: str, ends: tuple[float, float] | None) -> None:
+def heights(row: Panels) -> tuple[float, float]:
+    """Of the panels: all losses but those of the beginnings, with a margin."""
+    seeds = [losses for curve in row.curves for losses in curve.seeds]
+    shown = [loss for losses in seeds for loss in losses[int(BEGINNING * len(losses)) :]]
+    shown += [] if row.target is None else [row.target]
+    low, high = min(shown), max(shown)
+    margin = 0.05 * (high - low) or 0.01
+    return low - margin, high + margin
+
+
+def panel(axes: Any, row: Panels, unit: str, inks: dict[str, str]) -> None:
     """A line per router; by minutes without those whose seconds are unknown."""
     names = []
-    for number, curve in enumerate(row.curves):
+    for curve in row.curves:
         scale = 1.0 if unit == "epochs" else curve.minutes
         if scale is None:
             continue
-        style = {"color": colour(number), "linestyle": "--" if curve.is_dense else "-"}
+        style = {"color": inks[curve.label], "linestyle": "--" if curve.is_dense else "-"}
         for losses in curve.seeds:
             axes.plot(times(losses, scale), losses, **style, linewidth=0.5, alpha=0.45)
         axes.plot(times(curve.mean, scale), curve.mean, **style)
-        names.append((curve.label, len(curve.mean) * scale, curve.mean[-1], colour(number)))
+        names.append((curve.label, len(curve.mean) * scale, curve.mean[-1], inks[curve.label]))
     if row.target is not None:
         axes.axhline(row.target, color=QUIET, linewidth=0.8, zorder=0)
-        place = {"xy": (1, row.target), "xycoords": ("axes fraction", "data"), "ha": "right"}
-        axes.annotate(f"{row.target:g}", **place, va="bottom", fontsize=7.5, color=QUIET)
-    if ends:
-        axes.set_ylim(*ends)
+        place = {"xy": (0.01, row.target), "xycoords": ("axes fraction", "data"), "va": "bottom"}
+        axes.annotate(f"{row.target:g}", **place, fontsize=7.5, color=QUIET)
+    axes.set_ylim(*heights(row))
     axes.set_xlim(left=0)
     name_lines(axes, names)
 
@@ -115,8 +128,8 @@ def name_lines(axes: Any, names: Sequence[tuple[str, float, float, str]]) -> Non
             (x, y),
             xytext=(1.03, height),
             textcoords="axes fraction",
-            arrowprops={"arrowstyle": "-", "color": ink, "lw": 0.5, "ls": ":", "shrinkA": 0},
-            color=INK,
+            arrowprops={"arrowstyle": "-", "color": ink, "lw": 0.5, "ls": ":", "relpos": (0, 0.5)},
+            color=ink,
             fontsize=7.5,
             va="center",
             annotation_clip=False,
@@ -124,11 +137,9 @@ def name_lines(axes: Any, names: Sequence[tuple[str, float, float, str]]) -> Non
 
 
 def spread_out(heights: Sequence[float], apart: float) -> list[float]:
-    """Ascending heights moved up as little as it takes; then all down, where they pass the top."""
-    placed: list[float] = []
-    for height in heights:
-        placed.append(max(height, placed[-1] + apart) if placed else height)
-    for n in range(len(placed) - 1, -1, -1):
-        most = 1.0 if n == len(placed) - 1 else placed[n + 1] - apart
-        placed[n] = min(placed[n], most)
-    return placed
+    """Ascending heights moved as little as it takes (least squares) to be apart, within 0 to 1."""
+    steps = [apart * n for n in range(len(heights))]
+    wanted = [height - step for height, step in zip(heights, steps, strict=True)]
+    most = max(1 - steps[-1], 0.0)
+    free = [min(max(float(x), 0.0), most) for x in isotonic_regression(wanted).x]
+    return [height + step for height, step in zip(free, steps, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import itertools
 import json
@@ -13,6 +14,9 @@ from typing import Any
 import pytest
 import torch
 
+from recsys_moe.config.settings import parse_config
+from tests.conftest import TINY_MODEL
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 TINY = {
     "step": ["--rounds=2", "--experts=2", "--squares", "16"],
@@ -20,8 +24,14 @@ TINY = {
     "loop": ["--rounds=2", "--block=2", "--batch-size=32", "--data={data}"],
     "validation": ["--rounds=2", "--rows=300"],
     "embeddings": ["--rounds=2", "--rows", "50", "200", "--batch=8"],
+    "epoch_minutes": [
+        *["--rounds=2", "--steps=2", "--warm-up=1", "--validate=30", "--data={data}"],
+        *["--routers=softmax,topk,soft_topk", "--config=quickstart"],
+    ],
     "gpu": ["--rounds=2", "--batch-size=32", "--device=cpu", "--ways", "sparse", "dense"],
 }
+
+NOT_IN_MAKE = ("run_all", "serving", "soak", "streaming", "epoch_minutes", "results_table")
 
 
 @pytest.fixture(autouse=True)
@@ -77,11 +87,11 @@ def test_flops_of_a_step_are_those_of_its_matmuls() -> None:
     assert step.step_flops(model, rows=10, pairs=15) == 3 * 2 * (10 * per_row + 15 * per_pair)
 
 
-def test_make_bench_runs_every_benchmark_but_the_server_and_the_large_data() -> None:
+def test_make_bench_runs_every_benchmark_but_those_that_take_long_or_a_comparison() -> None:
     scripts = importlib.import_module("run_all").SCRIPTS
     text = {path.stem: path.read_text(encoding="utf-8") for path in BENCHMARKS.glob("*.py")}
     runnable = {name for name, code in text.items() if "__main__" in code}
-    assert set(scripts) == runnable - {"run_all", "serving", "soak", "streaming"}
+    assert set(scripts) == runnable - {*NOT_IN_MAKE}
 
 
 def test_a_settled_call_is_made_once_untimed_before_each_timed_one() -> None:
@@ -90,6 +100,60 @@ def test_a_settled_call_is_made_once_untimed_before_each_timed_one() -> None:
     calls = {name: lambda name=name: made.append(name) for name in "ab"}
     times = common.in_turn(calls, 2, warm_up=0, settle=True)
     assert "".join(made) == "aabbaabb" and {len(values) for values in times.values()} == {2}
+
+
+class Slow:
+    """A contestant whose step takes 0.1 s and whose validation of a quarter of the rows takes 2."""
+
+    steps_per_epoch, val, val_share = 30, "rows", 0.25
+
+    def __init__(self, made: list[str], name: str) -> None:
+        self.made, self.name, self.time = made, name, 0.0
+
+    def train(self, steps: int) -> None:
+        self.made.append(f"{self.name}{steps}")
+        self.time += 0.1 * steps
+
+    def validate(self) -> None:
+        self.made.append(f"{self.name}v")
+        self.time += 2
+
+
+def test_epochs_are_measured_in_turn_forwards_and_backwards_without_the_first_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script, common = importlib.import_module("epoch_minutes"), importlib.import_module("common")
+    made: list[str] = []
+    rivals = {name: Slow(made, name) for name in "ab"}
+    monkeypatch.setitem(common.CLOCKS, "wall", lambda: sum(r.time for r in rivals.values()))
+    options = argparse.Namespace(rounds=2, steps=10, warm_up=3, clock="wall")
+    blocks = script.measure(rivals, options)
+    assert made == ["a3", "a10", "av", "b3", "b10", "bv", "b3", "b10", "bv", "a3", "a10", "av"]
+    for block in [*blocks["a"], *blocks["b"]]:
+        # 30 steps of 0.1 s; 2 s for a quarter of the rows
+        assert (block.training, block.validation) == pytest.approx((3, 8))
+        assert block.epoch == pytest.approx(11)
+
+
+def test_the_interval_of_a_median_is_that_of_resampled_rounds() -> None:
+    script = importlib.import_module("epoch_minutes")
+    assert script.interval([2.0] * 4) == (2, 2, 2)
+    # Three or more of five draws are the 9 with 10 x .2^3 x .8^2 + 5 x .2^4 x .8 + .2^5 = 5.8%,
+    # so 97.5% of the medians reach up to it; none lies below 1.
+    assert script.interval([1.0, 1.0, 9.0, 1.0, 1.0]) == (1, 1, 9)
+    assert script.quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == (2, 4)
+
+
+def test_a_router_in_turn_trains_as_a_run_does(prepared: Path) -> None:
+    script = importlib.import_module("epoch_minutes")
+    raw = parse_config({"model": TINY_MODEL, "trainer": {"batch_size": 64}}).model_dump(mode="json")
+    contestant = script.Contestant(raw, prepared, validate=0)
+    before = [parameter.clone() for parameter in contestant.module.parameters()]
+    contestant.train(3)
+    contestant.train(2)
+    assert contestant.module.global_step == 5
+    after = list(contestant.module.parameters())
+    assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 @pytest.mark.slow
