@@ -75,6 +75,13 @@ def moesart(
     return softmax(o) if inference == "dense" else top(o, k) / k
 
 
+def pps(
+    x: Array, p: Parameters, k: int = 2, temperature: float = 1, inference: str = "sparse"
+) -> Array:
+    o = linear(x, p, "gate") / temperature
+    return softmax(o) if inference == "dense" else softmax_on(o, top(o, k))
+
+
 def expert_choice(x: Array, p: Parameters, k: float = 2, eval_group: int = 512) -> Array:
     g, w = softmax(linear(x, p, "gate")), []
     for start in range(0, len(x), eval_group):
@@ -274,6 +281,7 @@ def sparsemixer(x: Array, p: Parameters, k: int = 2, epsilon: float = 0.1) -> Ar
 
 INFERENCE: dict[str, Callable[..., Array]] = {
     "moesart": moesart,
+    "pps": pps,
     "softmax": dense_softmax,
     "topk": topk,
     "vmoe": kept_softmax,

@@ -23,6 +23,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in ref.INFERENCE),
     *((name, {"k": EVERY}) for name in ref.INFERENCE if "k" in ROUTERS[name].Config.model_fields),
     ("moesart", {"inference": "dense", "temperature": 0.5}),
+    ("pps", {"inference": "dense", "temperature": 0.5}),
     ("softmax", {"inference": "topk", "inference_k": 3}),
     ("expert_choice", {"k": 1.5, "eval_group": 4}),
     ("dselect_k", {"k": 3, "gamma": 0.05}),

@@ -34,7 +34,7 @@ NOISE = torch.tensor(
 PROBS = LOGITS.softmax(-1)  # column means P = [.473017, .197769, .329214]
 BALANCED = [
     *("softmax", "topk", "vmoe", "smoe", "xmoe", "default_moe", "moesart", "loss_free"),
-    "sparsemixer",
+    *("sparsemixer", "pps"),
 ]
 
 

@@ -54,7 +54,17 @@ def test_parameters_at_the_movielens_size(
     ("names", "training", "inference"),
     [
         (
-            ["moesart", "topk", "vmoe", "smoe", "xmoe", "sparse_ot", "loss_free", "sparsemixer"],
+            [
+                "moesart",
+                "pps",
+                "topk",
+                "vmoe",
+                "smoe",
+                "xmoe",
+                "sparse_ot",
+                "loss_free",
+                "sparsemixer",
+            ],
             "2",
             "2",
         ),
