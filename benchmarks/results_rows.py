@@ -19,7 +19,8 @@ from recsys_moe.lab.compare.significance import Spread, spread
 Line = dict[str, str]
 NAME = re.compile(r"(?P<label>.+)-(?P<weights>[\d.e+-]+(?:_[\d.e+-]+)*)-seed(?P<seed>\d+)")
 TASK = re.compile(r"(?!val\.|paper\.)(.+)\.(auc|mse)")
-ALIKE = ("data", "protocol", "split", "paper")
+ALIKE = ("data", "protocol", "split", "paper", "losses")
+"""Columns that are the same in all lines of a table, where they are there."""
 
 
 @dataclass(frozen=True)

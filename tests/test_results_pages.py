@@ -13,11 +13,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 HEADER = (
     "run,label,weight.watch,weight.rating,seed,router,visits,best_epoch,epochs,loss,watch.auc,"
-    "rating.mse,experts_training,experts_inference,seconds_per_epoch,data,split,paper\n"
+    "rating.mse,experts_training,experts_inference,seconds_per_epoch,data,losses,split,paper\n"
 )
 RUNS = HEADER + "".join(
     f"{label}-0.9_0.1-seed{seed},{label},0.9,0.1,{seed},{router},{visits},{best},5,{loss},0.9,0.8,"
-    f"{experts},{experts},{seconds},movielens-1m,test,movielens-1m\n"
+    f"{experts},{experts},{seconds},movielens-1m,absolute,test,movielens-1m\n"
     for label, router, visits, seed, best, loss, experts, seconds in [
         ("dense", "softmax", "dense", 0, 2, 0.40, 16.0, 100.0),
         ("dense", "softmax", "dense", 1, 3, 0.42, 16.0, 140.0),
@@ -180,7 +180,8 @@ def test_files_of_several_sittings_are_one_table(place: Place) -> None:
     ("change", "words"),
     [
         ((",0.43,", ",0.44,"), "topk-0.9_0.1-seed0 differs: loss is 0.43 in"),
-        (("movielens-1m,test", "books,test"), "different data (books, movielens-1m)"),
+        (("movielens-1m,abs", "books,abs"), "different data (books, movielens-1m)"),
+        (("absolute", "relative"), "different losses (absolute, relative)"),
     ],
 )
 def test_files_that_contradict_each_other_are_refused(
@@ -188,8 +189,8 @@ def test_files_that_contradict_each_other_are_refused(
 ) -> None:
     other = place.folder / "other.csv"
     text = RUNS.replace(*change)
-    is_data = "data" in words
-    other.write_text(text.replace("-seed", "-seed1") if is_data else text)
+    is_other_run = "different" in words
+    other.write_text(text.replace("-seed", "-seed1") if is_other_run else text)
     assert place.make(runs=(place.runs, other)) == 2
     assert words in capsys.readouterr().err
     assert place.page.read_text() == PAGE

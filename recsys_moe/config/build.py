@@ -46,8 +46,14 @@ def loss_weights(config: Config, schema: Schema) -> list[float]:
     So weights compare tasks and not units. With `optim.losses=absolute` the weights alone.
     Raises ConfigError and DataError.
     """
-    weights, losses = task_weights(config, schema.tasks), config.optim.losses
-    is_relative = config.model.main_effects if losses == "auto" else losses == "relative"
-    if not is_relative:
+    weights = task_weights(config, schema.tasks)
+    if unit_of_losses(config) == "absolute":
         return weights
     return [w / c.loss for w, c in zip(weights, label_constants(schema), strict=True)]
+
+
+def unit_of_losses(config: Config) -> str:
+    """`relative` to the mean's, or `absolute`: what `optim.losses` comes to."""
+    if config.optim.losses != "auto":
+        return config.optim.losses
+    return "relative" if config.model.main_effects else "absolute"

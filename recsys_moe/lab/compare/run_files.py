@@ -9,6 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from recsys_moe.config.build import unit_of_losses
+from recsys_moe.config.settings import parse_config
 from recsys_moe.lab.compare.epochs import Epoch, read_epochs
 from recsys_moe.lab.compare.paper_figures import paper_data
 from recsys_moe.lab.compare.plan import ComparisonPlan
@@ -34,8 +36,9 @@ def run_files(results: Results, plan: ComparisonPlan, schema: Schema, out: Path)
         epochs = read_epochs(lab_run(out, record.contender, record.seed))
         row, weights = rows[record.contender]
         head = _head(record, row, weights)
-        router = plan.contenders[record.contender].config["model"]["router"]["name"]
-        kind = {"router": router, "visits": row.experts}
+        config = parse_config(plan.contenders[record.contender].config)
+        kind = {"router": config.model.router.name, "visits": row.experts}
+        kind["losses"] = unit_of_losses(config)
         runs.append({**head, **kind, **_run(record, epochs, metrics), **facts})
         lines += [{**head, **_epoch(epoch, metrics)} for epoch in epochs]
     return {"runs.csv": _csv(runs), "epochs.csv": _csv(lines)}

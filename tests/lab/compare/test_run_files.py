@@ -8,7 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
+from recsys_moe.config.build import unit_of_losses
+from recsys_moe.config.settings import parse_config
 from recsys_moe.lab.compare.epochs import Epoch, seconds_of_epochs
 from recsys_moe.lab.compare.paper_figures import figures_of
 from recsys_moe.lab.compare.run import compare
@@ -48,6 +51,23 @@ def test_a_line_per_finished_run_has_the_numbers_of_its_folder(comparison: Path)
         assert (line["weight.watch"], line["weight.rating"]) == ("0.9", "0.1")
         assert (line["router"], line["visits"], line["epochs"]) == (line["label"], "2", "2")
         assert (line["split"], line["paper"], line["seconds_total"]) == ("test", "", "")
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        assert line["losses"] == unit_of_losses(parse_config(config))
+
+
+@pytest.mark.parametrize(
+    ("config", "unit"),
+    [
+        ({"model": {"main_effects": True}}, "relative"),
+        ({"model": {"main_effects": False}}, "absolute"),
+        ({"model": {"main_effects": True}, "optim": {"losses": "absolute"}}, "absolute"),
+        ({"model": {"main_effects": False}, "optim": {"losses": "relative"}}, "relative"),
+    ],
+)
+def test_a_line_says_whether_losses_are_relative_to_the_means(
+    config: dict[str, object], unit: str
+) -> None:
+    assert unit_of_losses(parse_config(config)) == unit
 
 
 def test_a_line_per_epoch_has_the_losses_of_metrics_csv(comparison: Path) -> None:
