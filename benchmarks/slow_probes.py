@@ -164,6 +164,28 @@ def gate_signal(gradient: GateGradient, draws: int, tasks: Sequence[str]) -> Row
     return row
 
 
+def expert_signal(module: RecModule, rows: Columns, chunk: int) -> Row:
+    """Signal over noise of a training step's gradient of the experts' kernels, without dropout.
+
+    From one draw on each chunk: products of different chunks have no noise on average.
+    `expert_snr`: root of the squares' ratio, both summed over the experts.
+    """
+    model, kernel_EDH = module.model, module.model.moe.experts.kernel_EDH
+    model.train()
+    model.moe.experts.dropout.eval()
+    total_EDH, squares, chunks = torch.zeros_like(kernel_EDH), 0.0, len(rows) // chunk
+    for number in range(chunks):
+        user_B, item_B, labels_BT, *_ = rows.take(slice(number * chunk, (number + 1) * chunk))
+        model.reseed(number)
+        loss = module.losses(model(user_B, item_B), labels_BT)[0]
+        (grad_EDH,) = torch.autograd.grad(loss, [kernel_EDH])
+        total_EDH += grad_EDH
+        squares += grad_EDH.square().sum().item()
+    least = chunks * (chunks - 1) or math.nan
+    signal_2 = max((total_EDH.square().sum().item() - squares) / least, 0.0)
+    return {"expert_snr": math.sqrt(signal_2 / (squares / chunks - signal_2))}
+
+
 def signal(drawn_RCG: Tensor) -> dict[str, float]:
     """See `gate_signal`. One draw has no noise of its own."""
     draws, chunks, _ = drawn_RCG.shape

@@ -12,7 +12,7 @@ import torch
 from lightning import Trainer
 from lightning.pytorch.callbacks import Callback
 from slow_causes import gates
-from slow_probes import GateGradient, Row, expert_distance, gate_signal, gate_state
+from slow_probes import GateGradient, Row, expert_distance, expert_signal, gate_signal, gate_state
 
 from recsys_moe.artifact.routing_history import spread_rows, take_rows
 from recsys_moe.data.columns import Columns
@@ -80,6 +80,7 @@ class Watcher(Callback):
         row |= expert_distance(model, self.val, self.tasks)
         gradient = GateGradient(module, self.train, self.chunk)
         row |= gate_signal(gradient, self.options.draws, self.tasks)
+        row |= expert_signal(module, self.train, self.chunk)
         model.train()
         self.rows.append(row)
 

@@ -113,6 +113,26 @@ def test_signal_and_noise_are_told_apart() -> None:
     assert found == pytest.approx(expected, rel=0.01)
 
 
+def test_the_snr_of_experts_is_that_of_one_step_among_many(prepared: Path) -> None:
+    """Each chunk's gradient is that of its rows; the naive twin has them all in memory."""
+    module, rows = built(prepared)
+    module.model.moe.experts.dropout.keep_of_256 = 128  # a rate of 1/2, which must be off
+    found = importlib.import_module("slow_probes").expert_signal(module, rows, 16)["expert_snr"]
+    module.model.moe.experts.dropout.keep_of_256 = 256
+    grads = []
+    for number in range(4):
+        module.model.train().reseed(number)
+        part = slice(16 * number, 16 * number + 16)
+        output = module.model(rows.user[part], rows.item[part])
+        module.zero_grad()
+        module.losses(output, rows.labels[part])[0].backward()
+        grads.append(module.model.moe.experts.kernel_EDH.grad.flatten().double())
+    products_CC = torch.stack(grads) @ torch.stack(grads).T
+    signal_2 = (products_CC.sum() - products_CC.trace()) / 12
+    noise_2 = products_CC.trace() / 4 - signal_2
+    assert found == pytest.approx((signal_2 / noise_2).sqrt().item(), rel=1e-3)
+
+
 def test_equal_experts_have_no_distance_and_opposite_ones_all(prepared: Path) -> None:
     probes = importlib.import_module("slow_probes")
     module, rows = built(prepared)
