@@ -8,15 +8,15 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from recsys_moe.lab.report.plots import PNG_DPI, QUIET, canvas, colour
+from recsys_moe.lab.report.plots import PNG_DPI, QUIET, canvas, colour, plain_log
 
 PANELS = {
     "val/loss": ("Validation loss", None),
-    "effective_experts.{task}": ("Experts the gate considers, exp(H(g))", "linear"),
-    "information.{task}": ("What a row tells the gate, nats", "log"),
-    "gate_snr.{task}": ("Gate gradient of a step: signal / noise", "log"),
-    "logit_share.{task}": ("Logit variance that the expert decides", "linear"),
-    "gate_straight": ("Gate: net way of an epoch / way gone", "linear"),
+    "effective_experts.{task}": ("Experts that the gate considers", "linear"),
+    "information.{task}": ("What a row tells the gate (nats)", "log"),
+    "gate_dense_part.{task}": ("Gate gradient: mean draw / dense", "linear"),
+    "expert_snr": ("Experts' gradient: signal / noise", "linear"),
+    "expert_cosine": ("Cosine of two experts' outputs", "linear"),
 }
 """Column of the CSV -> title and scale; None: of the losses that matter."""
 WIDTH, HEIGHT = 12.0, 6.6
@@ -25,9 +25,10 @@ GAP = 0.062
 """Least distance of two labels, of the height of a panel."""
 
 
-def draw(rows: Sequence[dict[str, Any]], path: Path, task: str = "watch") -> None:
-    """Write a PNG. `rows` as in the CSV; a panel whose column is missing stays empty."""
-    names = list(dict.fromkeys(row["variant"] for row in rows))
+def draw(
+    rows: Sequence[dict[str, Any]], names: Sequence[str], path: Path, task: str = "watch"
+) -> None:
+    """Write a PNG of the variants `names`. `rows` as in the CSV; what is missing is not drawn."""
     with canvas(3, 2, HEIGHT) as (figure, grid):
         figure.set_size_inches(WIDTH, HEIGHT)
         for axes, (column, (title, scale)) in zip(grid.flatten(), PANELS.items(), strict=True):
@@ -53,7 +54,7 @@ def line(rows: Sequence[dict[str, Any]], name: str, column: str) -> list[tuple[f
 
 
 def _limit(axes: Axes, scale: str | None) -> None:
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, None)
     if scale is None:
         values = [y for each in axes.lines for y in each.get_ydata()]
         axes.set_ylim(min(values) - 0.005, min(max(values), min(values) + 0.12))
@@ -61,6 +62,8 @@ def _limit(axes: Axes, scale: str | None) -> None:
             each.set_clip_on(True)
     else:
         axes.set_yscale(scale)
+    if scale == "log":
+        plain_log(axes.yaxis)
 
 
 def label_ends(axes: Axes, ends: dict[str, tuple[tuple[float, float], str]]) -> None:

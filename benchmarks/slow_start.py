@@ -52,6 +52,8 @@ VARIANTS = {
     "one expert": "softmax model.num_experts=1",
 }
 DEFAULT = ("moesart", "topk", "softmax")
+MIDDLE = 5
+"""Epoch at which variants are compared."""
 
 
 class Variant(NamedTuple):
@@ -130,9 +132,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows = [row for row in rows if row["variant"] != variant.name] + measure(variant, options)
         if options.csv:
             write_rows(options.csv, rows)
-    show(rows)
+    show(rows, options.level)
     if options.plot:
-        slow_plot.draw(rows, options.plot)
+        lines = options.lines or list(dict.fromkeys(row["variant"] for row in rows))
+        slow_plot.draw(rows, lines, options.plot)
     wanted = {variant.name for variant in variants}
     common.report("slow_start", {"rows": [plain(r) for r in rows if r["variant"] in wanted]})
 
@@ -150,42 +153,51 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=1024, help="sample of the validation rows")
     parser.add_argument("--csv", type=Path, help="rows are read from here and written here")
     parser.add_argument("--plot", type=Path, help="PNG to draw")
+    parser.add_argument("--lines", nargs="+", metavar="NAME", help="variants to draw, else all")
+    parser.add_argument("--level", type=float, default=0.5, help="loss that ends the slow start")
     options = parser.parse_args(argv)
     if options.variants and not options.data:
         parser.error("--data is needed to measure variants")
     return options
 
 
-def show(rows: Sequence[Row]) -> None:
-    """A line per variant: how it ends, and how it stood after epoch 3."""
-    common.table(
-        {
-            "variant": "{name}",
-            "best loss": "{best:.4f}",
-            "at": "{at:.0f}",
-            "loss < 0.50 at": "{left}",
-            "after epoch 3: experts by exp(H)": "{effective:.1f}",
-            "cosine of experts": "{cosine:.2f}",
-            "snr of the gate": "{snr:.3f}",
-        },
-        [summary(name, rows) for name in dict.fromkeys(row["variant"] for row in rows)],
-    )
+def show(rows: Sequence[Row], level: float) -> None:
+    """A line per variant: how it ends, and how it stood after MIDDLE epochs."""
+    names = list(dict.fromkeys(row["variant"] for row in rows))
+    found = [summary([row for row in rows if row["variant"] == name], level) for name in names]
+    columns = {
+        "variant": "{name}",
+        "best loss": "{best:.4f}",
+        "at": "{at:.0f}",
+        f"below {level:g} at": "{below}",
+        f"after {MIDDLE}: loss": "{loss:.4f}",
+        "exp(H)": "{experts:.1f}",
+        "nats a row tells": "{nats:.3f}",
+        "snr of gate": "{gate:.3f}",
+        "of experts": "{expert:.3f}",
+        "cosine of experts": "{cosine:.2f}",
+    }
+    common.table(columns, found)
 
 
-def summary(name: str, rows: Sequence[Row]) -> Row:
-    own = [row for row in rows if row["variant"] == name]
-    losses = [(row["val/loss"], row["epoch"]) for row in own if row["epoch"]]
-    best, at = min(losses)
-    third = own[min(3, len(own) - 1)]
-    task = next(key for key in third if key.startswith("effective_experts.")).partition(".")[2]
+def summary(own: Sequence[Row], level: float) -> Row:
+    """Of one variant's rows. Gate: the first task's."""
+    epochs = [row for row in own if row["epoch"]]
+    best = min(epochs, key=lambda row: row["val/loss"])
+    middle = epochs[min(MIDDLE, len(epochs)) - 1]
+    task = next(key for key in middle if key.startswith("entropy.")).partition(".")[2]
+    below = [row["epoch"] for row in epochs if row["val/loss"] < level]
     return {
-        "name": name,
-        "best": best,
-        "at": at,
-        "left": next((f"{epoch:.0f}" for loss, epoch in losses if loss < 0.5), "-"),
-        "effective": third[f"effective_experts.{task}"],
-        "cosine": third["expert_cosine"],
-        "snr": third[f"gate_snr.{task}"],
+        "name": best["variant"],
+        "best": best["val/loss"],
+        "at": best["epoch"],
+        "below": f"{below[0]:.0f}" if below else "-",
+        "loss": middle["val/loss"],
+        "experts": middle[f"effective_experts.{task}"],
+        "nats": middle[f"information.{task}"],
+        "gate": middle[f"gate_snr.{task}"],
+        "expert": middle["expert_snr"],
+        "cosine": middle["expert_cosine"],
     }
 
 
