@@ -8,19 +8,19 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from recsys_moe.lab.report.plots import PNG_DPI, QUIET, canvas, colour, plain_log
+from recsys_moe.lab.report.plots import QUIET, canvas, colour, plain_log
 
 PANELS = {
     "val/loss": ("Validation loss", None),
     "effective_experts.{task}": ("Experts that the gate considers", "linear"),
     "information.{task}": ("What a row tells the gate (nats)", "log"),
     "gate_dense_part.{task}": ("Gate gradient: mean draw / dense", "linear"),
-    "expert_snr": ("Experts' gradient: signal / noise", "linear"),
+    "logit_share.{task}": ("Share of the expert in the logit's variance", "log"),
     "expert_cosine": ("Cosine of two experts' outputs", "linear"),
 }
 """Column of the CSV -> title and scale; None: of the losses that matter."""
-WIDTH, HEIGHT = 12.0, 6.6
-"""Inches."""
+WIDTH, HEIGHT, DPI = 12.0, 6.4, 95
+"""Inches, and dots in each: pictures in docs/ are small."""
 GAP = 0.062
 """Least distance of two labels, of the height of a panel."""
 
@@ -44,7 +44,7 @@ def draw(
             axes.set_xlabel("epoch", color=QUIET)
             _limit(axes, scale)
             label_ends(axes, ends)
-        figure.savefig(path, dpi=PNG_DPI, metadata={"Software": None})
+        figure.savefig(path, dpi=DPI, metadata={"Software": None})
 
 
 def line(rows: Sequence[dict[str, Any]], name: str, column: str) -> list[tuple[float, float]]:
