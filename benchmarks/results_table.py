@@ -51,7 +51,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else list(argv)
     options = parse(words)
     try:
-        stale = [page.write for page in asked_pages(options) if not settle(page, options.check)]
+        stale = [
+            page.write or page.plot
+            for page in asked_pages(options)
+            if not settle(page, options.check)
+        ]
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
@@ -71,8 +75,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--write", type=Path, metavar="PAGE", help="the page to fill")
     parser.add_argument("--check", action="store_true", help="write nothing; 1 where it would")
     options = parser.parse_args(words)
-    if options.runs and options.write is None:
-        parser.error("--write PAGE is missing")
+    if options.runs and not (options.write or options.plot):
+        parser.error("--write PAGE is missing, or --plot PNG")
     if not options.runs and (options.write or options.epochs or options.plot or options.reach):
         parser.error("name the CSV files, or nothing for every page")
     return options
@@ -98,21 +102,24 @@ def command_in(text: str, page: Path) -> list[str]:
 
 
 def settle(options: argparse.Namespace, check: bool) -> bool:
-    """Fill the page, or say whether it is what its files give. Paths start at the checkout."""
+    """Draw and fill, or say whether that is done already. Paths start at the checkout."""
     runs, epochs = ([ROOT / path for path in paths] for paths in (options.runs, options.epochs))
-    page, plot = ROOT / options.write, options.plot and ROOT / options.plot
     groups, targets = read_groups(runs, epochs), targets_of(options.reach)
-    before = page.read_text(encoding="utf-8") if page.is_file() else ""
-    after = filled(before, block(groups, targets, options), page)
-    if check:
-        return before == after and (plot is None or plot.is_file())
-    if plot is not None:
+    is_drawn = True
+    if options.plot and check:
+        is_drawn = (ROOT / options.plot).is_file()
+    elif options.plot:
         from results_plot import draw
 
-        draw(groups, [target_of(group, targets) for group in groups], plot)
-    if before != after:
+        draw(groups, [target_of(group, targets) for group in groups], ROOT / options.plot)
+    if options.write is None:
+        return is_drawn
+    page = ROOT / options.write
+    before = page.read_text(encoding="utf-8") if page.is_file() else ""
+    after = filled(before, block(groups, targets, options), page)
+    if before != after and not check:
         write_text(page, after)
-    return True
+    return is_drawn and (before == after or not check)
 
 
 def filled(text: str, block: str, page: Path) -> str:

@@ -235,6 +235,15 @@ def test_the_figure_is_a_png_and_needs_epochs(
     assert "no run has epochs" in capsys.readouterr().err
 
 
+def test_a_figure_can_be_drawn_without_a_page(place: Place) -> None:
+    picture = place.folder / "p.png"
+    words = [place.runs, "--epochs", place.epochs, "--plot", picture]
+    assert place.main(*words, "--check") == 1
+    assert place.main(*words) == 0
+    assert place.main(*words, "--check") == 0
+    assert place.page.read_text() == PAGE
+
+
 def test_names_beside_the_panels_do_not_cover_each_other(script: ModuleType) -> None:
     plot = importlib.import_module("results_plot")
     # Two at the same height part by as much; below 1 there is room for three from 0.8 on.
