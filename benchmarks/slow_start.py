@@ -144,7 +144,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, help="prepared folder")
     parser.add_argument("--variants", nargs="*", default=DEFAULT, metavar="NAME")
-    parser.add_argument("--config", default="movielens_100k")
+    parser.add_argument("--config", default="movielens_100k_paper")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of all")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--every", type=int, default=10, help="watch each n-th step")

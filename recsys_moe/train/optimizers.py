@@ -40,13 +40,18 @@ def tables_of(model: MultiTaskMoE) -> list[nn.Embedding]:
 
 
 def _groups(model: MultiTaskMoE, config: Config) -> list[dict[str, Any]]:
-    """All parameters, those of the routers apart where they have a rate of their own."""
+    """All parameters, those of the routers apart where they have a rate or a decay of their own.
+
+    Routers do not decay: the gradient of a sampled one is so small (docs/routers.md) that decay
+    would hold its gate at 0.
+    """
     settings, gates = config.optim, list(model.moe.routers.parameters())
-    if settings.gate_rate == 1 or not gates:
+    if not gates or (settings.gate_rate == 1 and not settings.weight_decay):
         return [{"params": list(model.parameters())}]
     known = {id(gate) for gate in gates}
     others = [value for value in model.parameters() if id(value) not in known]
-    return [{"params": others}, {"params": gates, "lr": settings.lr * settings.gate_rate}]
+    own = {"lr": settings.lr * settings.gate_rate, "weight_decay": 0.0}
+    return [{"params": others}, {"params": gates, **own}]
 
 
 def _lazy_tables(model: MultiTaskMoE, config: Config) -> list[nn.Embedding]:

@@ -39,3 +39,11 @@ def test_gates_have_a_rate_of_their_own(prepared: Path, embeddings: str) -> None
 def test_a_rate_of_one_changes_nothing(prepared: Path) -> None:
     usual, one = first_moves(prepared), first_moves(prepared, gate_rate=1.0)
     assert all(torch.equal(usual[name], one[name]) for name in usual)
+
+
+def test_routers_do_not_decay(prepared: Path) -> None:
+    """A decay of 1e6 drowns every gradient: the first step is lr towards 0, but for the gates."""
+    usual, decayed = first_moves(prepared), first_moves(prepared, weight_decay=1e6)
+    for name, move in decayed.items():
+        if "bias" not in name:  # which start at 0
+            assert move.equal(usual[name]) == ("routers" in name), name

@@ -86,15 +86,10 @@ def test_a_task_without_labels_changes_nothing_in_the_other(prepared: Path) -> N
     )
 
 
-@pytest.mark.parametrize(
-    ("main_effects", "scale", "relative"),
-    [
-        (False, "auto", False),
-        (True, "auto", True),
-        (True, "absolute", False),
-        (False, "relative", True),
-    ],
-)
+UNITS = [(False, "auto", False), (True, "auto", True), (True, "absolute", False)]
+
+
+@pytest.mark.parametrize(("main_effects", "scale", "relative"), [*UNITS, (False, "relative", True)])
 def test_the_loss_is_the_weighted_sum_of_the_tasks(
     prepared: Path, main_effects: bool, scale: str, relative: bool
 ) -> None:
