@@ -52,7 +52,8 @@ def made_run(scratch: Path) -> Path | None:
     """A run with as many users and items as MovieLens-1M; None where training it fails."""
     data = shape.make_data(scratch / "few", RATINGS_TO_RANK)
     words = ["--data", str(data), "--out", str(scratch / "run"), "--max-epochs", "1"]
-    command = [sys.executable, "-m", "recsys_moe.cli", "fit", "--config", "movielens_1m_paper", *words]
+    config = "movielens_1m_paper"
+    command = [sys.executable, "-m", "recsys_moe.cli", "fit", "--config", config, *words]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
     return scratch / "run" if done.returncode == 0 else None
 

@@ -120,8 +120,8 @@ class OptimConfig(Section):
     eps: float = Field(default=1e-7, gt=0, allow_inf_nan=False)
     """Adam's epsilon; 1e-7 is Keras' default, PyTorch's is 1e-8."""
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Times a weight is added to its gradient (L2), for all but the routers', which decay would hold
-    at 0. What is right falls with the number of rows: 1e-4 for 1e5 of them, 1e-5 for 1e6."""
+    """Times a weight is added to its gradient (L2); not for routers, which it would hold at 0. What
+    is right falls with the number of rows: 1e-4 for 1e5 of them, 1e-5 for 1e6."""
     schedule: Literal["constant", "cosine"] = "constant"
     """`cosine` decays the learning rate to 0 over trainer.max_epochs."""
     average: float = Field(default=0.0, ge=0, lt=1)
