@@ -125,8 +125,9 @@ class OptimConfig(Section):
     schedule: Literal["constant", "cosine"] = "constant"
     """`cosine` decays the learning rate to 0 over trainer.max_epochs."""
     average: float = Field(default=0.0, ge=0, lt=1)
-    """Decay per step of a running mean of the weights, over about 1 / (1 - average) steps, which is
-    validated, kept and exported in their place; 0: none. Divided tables have none."""
+    """Decay per step of a running mean of the weights, over 1 / (1 - average) steps or so and at
+    most a tenth of all so far, which is validated, kept and exported in their place; 0: none. With
+    trainer.shard_embeddings there is none."""
     losses: Literal["auto", "relative", "absolute"] = "auto"
     """`relative` divides each task's loss by that of the mean alone, so that task weights compare
     tasks and not units; `auto`: with model.main_effects."""

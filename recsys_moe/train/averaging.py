@@ -21,6 +21,8 @@ AVERAGE = "average"
 class WeightAverage(Callback):
     """Validates and keeps a mean of the parameters over about 1 / (1 - decay) steps.
 
+    At first over a tenth of the steps so far, so that it does not lag behind where training began.
+
     Training goes on with the weights themselves, which a checkpoint has beside the mean. Used and
     not Lightning's EMAWeightAveraging, which copies the whole module, cannot be saved inside a
     validation, and reads lazy tables half done.
@@ -42,7 +44,8 @@ class WeightAverage(Callback):
             assert isinstance(pl_module, RecModule)
             pl_module.flush()
             values = [value for _, value in _named_parameters(pl_module)]
-            torch._foreach_lerp_(list(self.mean.values()), values, 1 - self.decay**STRIDE)
+            decay = min(self.decay, 1 - 10 / max(trainer.global_step, 10))
+            torch._foreach_lerp_(list(self.mean.values()), values, 1 - decay**STRIDE)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, RecModule)

@@ -7,7 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from recsys_moe.schema import Schema
 from recsys_moe.train.averaging import AVERAGE, STRIDE
@@ -48,14 +50,23 @@ def test_a_mean_over_hardly_a_step_is_the_weights(
         assert losses(with_mean) == pytest.approx(losses(without), rel=1e-4)
 
 
-def test_a_mean_over_very_many_steps_stays_where_training_began(
-    prepared: Path, tmp_path: Path
+def test_a_long_mean_is_over_a_tenth_of_the_steps_at_first(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """32 steps of decay 1 - 1e-9 move it by 3e-8 of the way."""
-    first, second = losses(train(prepared, tmp_path / "slow", 1 - 1e-9))
-    assert first == pytest.approx(second, rel=1e-6)
-    first, second = losses(train(prepared, tmp_path / "fast", 0.1))
-    assert first != pytest.approx(second, rel=1e-4)
+    """At step n the decay is at most 1 - 10 / n: 1 - 10/32 = .6875 at the first update."""
+    shares: list[float] = []
+    lerp = torch._foreach_lerp_
+
+    def watched(means: list[Tensor], values: list[Tensor], share: float) -> None:
+        shares.append(share)
+        lerp(means, values, share)
+
+    monkeypatch.setattr(torch, "_foreach_lerp_", watched)
+    train(prepared, tmp_path / "run", 0.8)
+    steps = range(STRIDE, STRIDE * (len(shares) + 1), STRIDE)
+    expected = [1 - min(0.8, 1 - 10 / step) ** STRIDE for step in steps]
+    assert shares == pytest.approx(expected)
+    assert shares[0] == pytest.approx(1 - 0.6875**32) and expected[-1] == 1 - 0.8**32
 
 
 def test_the_artifact_has_the_mean_and_the_checkpoint_both(prepared: Path, tmp_path: Path) -> None:
