@@ -75,7 +75,7 @@ def watch_optimizers() -> list[dict[str, list[int]]]:
     seen: list[dict[str, list[int]]] = []
 
     def on_train_end(module: RecModule) -> None:
-        module._flush()
+        module.flush()
         optimizer = module.trainer.optimizers[0]
         table = module.model.user_embedding
         state = optimizer.state[table.weight]
