@@ -114,8 +114,8 @@ class OptimConfig(Section):
     lr: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
     """Learning rate of Adam; the paper searched 5e-5..5e-4."""
     gate_rate: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Learning rate of the routers, in units of `lr`. Sampled routers need about 10: an expert that
-    is drawn for few rows tells its gate little, and experts differ only once gates do."""
+    """Learning rate of the routers, in units of `lr`. Sampled routers learn soonest with about 10:
+    once gates decide, draws are less noise to the experts. See docs/slow_start.md."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(default=1e-7, gt=0, allow_inf_nan=False)
     """Adam's epsilon; 1e-7 is Keras' default, PyTorch's is 1e-8."""
