@@ -15,9 +15,11 @@ from typing import Any, Literal, get_args
 
 from recsys_moe.errors import ConfigError, DataError
 
-__all__ = ["ConfigError", "DataError", "Feature", "Schema", "Source", "Task"]
+__all__ = ["ConfigError", "DataError", "Feature", "Schema", "SideFeature", "Source", "Task"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSIONS = (1, 2)
+"""That are read. A folder is written as the first that can say what it holds: 2 if there are side
+features, else 1, byte for byte as before there were any."""
 SCHEMA_FILE = "schema.json"
 SPLITS = ("train", "val", "test")
 RESERVED = (
@@ -29,6 +31,9 @@ RESERVED = (
 TaskKind = Literal["binary", "regression"]
 IdType = Literal["int64", "string"]
 Vocabulary = Literal["all", "train"]
+FeatureKind = Literal["categorical", "multi", "numeric"]
+SIDES = ("user", "item", "context")
+"""Whose feature it is: the user's, the item's, or the single row's."""
 
 
 def check_split(option: str, split: str) -> None:
@@ -89,6 +94,28 @@ class Feature:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SideFeature:
+    """What is known of a user, an item or a row beside its id."""
+
+    name: str
+    kind: FeatureKind
+    size: int = 0
+    """Categories of the training rows' entities, 0..size-1; `size` stands for an unseen one. 0 of
+    numeric features."""
+    mean: float = 0.0
+    std: float = 1.0
+    """Of the raw values of the training rows' entities, by which numeric features are scaled."""
+
+    @property
+    def column(self) -> str:
+        """In users.parquet, items.parquet or, for a context, the split files.
+
+        int32 (categorical), list of int32 (multi) or standardised float32 (numeric); null: missing.
+        """
+        return f"feature:{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Source:
     """A raw file that the data were made from."""
 
@@ -122,12 +149,22 @@ class Schema:
     """The command without the input and output folders, so that equal input gives equal bytes."""
     report: dict[str, int] = field(default_factory=dict)
     """Counts a reader should know: broken lines, dropped duplicates, capped users, ..."""
-    format_version: int = FORMAT_VERSION
+    user_features: tuple[SideFeature, ...] = ()
+    item_features: tuple[SideFeature, ...] = ()
+    context_features: tuple[SideFeature, ...] = ()
+
+    @property
+    def has_features(self) -> bool:
+        return bool(self.user_features or self.item_features or self.context_features)
 
     def to_json(self) -> str:
         raw = asdict(self)
         if self.weight is None:  # as before there were weights
             del raw["weight"]
+        if not self.has_features:  # as before there were features
+            for side in SIDES:
+                del raw[f"{side}_features"]
+        raw["format_version"] = 2 if self.has_features else 1
         return json.dumps(raw, indent=2, sort_keys=True) + "\n"
 
     @classmethod
@@ -136,9 +173,11 @@ class Schema:
         try:
             raw = json.loads(text)
             _check_version(raw, origin)
+            del raw["format_version"]
             schema = cls(
                 **{
                     **raw,
+                    **{f"{side}_features": _features(raw, side, origin) for side in SIDES},
                     "user": Feature(**raw["user"]),
                     "item": Feature(**raw["item"]),
                     "tasks": tuple(_task(t, origin) for t in raw["tasks"]),
@@ -170,9 +209,9 @@ def _check_version(raw: Any, origin: str) -> None:
     if not isinstance(raw, dict):
         raise DataError(f"{origin}: must hold a JSON object, got {type(raw).__name__}")
     version = raw.get("format_version")
-    if version != FORMAT_VERSION:
+    if type(version) is not int or version not in FORMAT_VERSIONS:
         raise DataError(
-            f"{origin}: format_version must be {FORMAT_VERSION}, got {version!r}; "
+            f"{origin}: format_version must be 1 or 2, got {version!r}; "
             "prepare the data again with this version of recsys-moe"
         )
 
@@ -185,3 +224,14 @@ def _task(raw: dict[str, Any], origin: str) -> Task:
             f"{', '.join(get_args(TaskKind))}, got {task.kind!r}"
         )
     return task
+
+
+def _features(raw: dict[str, Any], side: str, origin: str) -> tuple[SideFeature, ...]:
+    features = tuple(SideFeature(**one) for one in raw.get(f"{side}_features", ()))
+    for one in features:
+        if one.kind not in get_args(FeatureKind):
+            raise DataError(
+                f"{origin}: feature {one.name!r}: kind must be one of "
+                f"{', '.join(get_args(FeatureKind))}, got {one.kind!r}"
+            )
+    return features

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from data_prep.rows import Examples, Prepared
 from data_prep.write.writer import write
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.files import sha256_file
-from recsys_moe.schema import RESERVED, SPLITS, DataError, Schema, Task
+from recsys_moe.schema import RESERVED, SPLITS, DataError, Schema, SideFeature, Task
 
 
 def test_json_round_trip_is_exact(prepared: Path) -> None:
@@ -30,7 +31,7 @@ def test_a_folder_without_schema_is_not_prepared_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 99}, "format_version must be 1, got 99"),
+        ({"format_version": 99}, "format_version must be 1 or 2, got 99"),
         ({"rows": None, "surprise": 1}, "surprise"),
         ({"user": None}, "schema.json"),
         ({"tasks": [{"name": "a", "kind": "ordinal", "column": "a"}]}, "kind must be one of"),
@@ -117,3 +118,22 @@ def test_a_source_whose_task_has_the_name_of_a_column_is_refused(tmp_path: Path)
     with pytest.raises(DataError, match="no task must be named .*got 'rank'"):
         write(prepared, tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_schema_with_features_is_version_2_and_one_without_still_version_1(
+    prepared: Path,
+) -> None:
+    plain = Schema.load(prepared)
+    assert json.loads(plain.to_json())["format_version"] == 1
+    genres = SideFeature(name="genres", kind="multi", size=3)
+    text = replace(plain, item_features=(genres,)).to_json()
+    assert json.loads(text)["format_version"] == 2
+    assert Schema.from_json(text).item_features == (genres,)
+    assert genres.column == "feature:genres"
+
+
+def test_a_feature_of_an_unknown_kind_is_refused(prepared: Path) -> None:
+    raw = json.loads((prepared / "schema.json").read_text())
+    raw |= {"format_version": 2, "user_features": [{"name": "age", "kind": "ordinal"}]}
+    with pytest.raises(DataError, match="feature 'age': kind must be one of.*got 'ordinal'"):
+        Schema.from_json(json.dumps(raw))

@@ -204,7 +204,7 @@ def users_missing(folder: Path) -> None:
     ("spoil", "message"),
     [
         (lambda folder: (folder / "schema.json").unlink(), "no schema.json"),
-        (lambda folder: edited(folder, format_version=9), "format_version must be 1, got 9"),
+        (lambda folder: edited(folder, format_version=9), "format_version must be 1 or 2, got 9"),
         (rows_missing, "holds 224 rows, schema.json says 225"),
         (users_missing, "users.parquet must have 60 rows, got 59"),
     ],
