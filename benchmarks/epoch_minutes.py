@@ -71,6 +71,7 @@ class Contestant:
         self.module = Alone(raw, datamodule.schema.to_json())
         self.module.start_routers(user_counts(datamodule.rows("train"), datamodule.schema))
         self.module.start_effects(datamodule.rows("train"))
+        self.module.start_encoders(data, datamodule.rows("train"))
         epochs = map(datamodule.train_batches, itertools.count())
         self.batches = itertools.chain.from_iterable(epochs)
         self.steps_per_epoch = len(datamodule.train_batches(0))

@@ -18,10 +18,13 @@ import torch
 
 from recsys_moe.artifact.graphs import FORMATS, Graph, write_graphs
 from recsys_moe.artifact.model_folder import (
+    ENCODERS,
     FILES,
     FORMAT,
     FORMAT_VERSION,
     MANIFEST,
+    VOCABULARIES,
+    WITH_ENCODERS,
     Artifact,
     find_artifact,
     load_artifact,
@@ -34,7 +37,7 @@ REPORT = "export.json"
 MODEL = Kind(
     "a model folder",
     lambda folder: read_object(folder / MANIFEST)["format"] == FORMAT,
-    (*FILES, MANIFEST, REPORT, *(entry.file for entry in FORMATS.values())),
+    (*FILES, ENCODERS, VOCABULARIES, MANIFEST, REPORT, *(entry.file for entry in FORMATS.values())),
 )
 
 
@@ -68,6 +71,7 @@ def export(
             seen=artifact.seen,
             card=card,
             calibrations=artifact.calibration,
+            encoders=artifact.encoders,
         )
         report = _describe(artifact, sum(p.stat().st_size for p in folder.iterdir()))
         report["formats"] = dict(write_graphs(artifact, folder, formats, progress))
@@ -121,7 +125,7 @@ def _evaluations(path: Path) -> dict[str, Any]:
 def _describe(artifact: Artifact, size: int) -> dict[str, Any]:
     user, item = artifact.schema.user.size, artifact.schema.item.size
     return {
-        "format_version": FORMAT_VERSION,
+        "format_version": WITH_ENCODERS if artifact.encoders else FORMAT_VERSION,
         "bytes": size,
         "torch": torch.__version__,
         "inputs": {

@@ -1,8 +1,9 @@
 """The self-contained model folder: weights, vocabularies, schema, configuration, metric card.
 
 Loads without pickle, without Lightning and without the training data. What it cannot read it
-refuses by name. FORMAT_VERSION grows by one whenever a folder would be read differently; a folder
-of another version is refused.
+refuses by name. The format version grows by one whenever a folder would be read differently. A
+folder is written as the first version that can say what it holds, 4 if there are encoders; a folder
+of an unknown version is refused.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from recsys_moe.files import read_object, replacing_folder, sha256_file, write_j
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.schema import ConfigError, DataError, Feature, Schema
 
-FORMAT, FORMAT_VERSION = "recsys-moe-artifact", 3
+FORMAT, FORMAT_VERSION, WITH_ENCODERS = "recsys-moe-artifact", 3, 4
 MANIFEST = "manifest.json"
 FILES = (
     "weights.safetensors",
@@ -43,6 +44,8 @@ FILES = (
     "card.json",
     "calibration.json",
 )
+ENCODERS, VOCABULARIES = "encoders.safetensors", "features.parquet"
+"""In some artifacts: what turns features and histories into vectors, and the categories."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,9 @@ class Artifact:
     card: dict[str, Any]
     calibration: Calibrations
     """By task name; tasks without a calibrated probability are left out."""
+    encoders: dict[str, torch.Tensor] = field(default_factory=dict)
+    """The state of the model's `Encoders`, for users and items that training has not seen; those
+    that it has are whole vectors in the tables of `model`. Empty where there are none."""
 
 
 def save_artifact(
@@ -71,19 +77,25 @@ def save_artifact(
     seen: dict[str, torch.Tensor],
     card: dict[str, Any],
     calibrations: Calibrations,
+    encoders: dict[str, torch.Tensor] | None = None,
 ) -> None:
     """Write the artifact completely or not at all; an older one at `out` is replaced at the end.
 
-    `weights` is the model's state_dict, `data` the prepared folder it was trained on, or an
-    artifact: both hold the ids and the schema.
+    `weights` is the state_dict of a model without encoders (`MultiTaskMoE.finished`), `encoders`
+    theirs; `data` the prepared folder it was trained on, or an artifact: both hold the ids and the
+    schema.
     """
     with replacing_folder(Path(out)) as folder:
         save_file({k: v.contiguous().cpu() for k, v in weights.items()}, folder / FILES[0])
         save_file(seen, folder / FILES[1])
-        for file in FILES[:2]:  # safetensors makes them for their owner; servers are other users
-            (folder / file).chmod(folder.stat().st_mode & 0o666)
+        if encoders:
+            save_file({k: v.contiguous().cpu() for k, v in encoders.items()}, folder / ENCODERS)
+        for file in folder.glob("*.safetensors"):  # made for their owner; servers are other users
+            file.chmod(folder.stat().st_mode & 0o666)
         for file in ("users.parquet", "items.parquet", "schema.json"):
             shutil.copyfile(data / file, folder / file)
+        if (data / VOCABULARIES).is_file():
+            shutil.copyfile(data / VOCABULARIES, folder / VOCABULARIES)
         (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
         write_json(folder / "card.json", card)
         write_json(folder / "calibration.json", calibration.to_json(calibrations))
@@ -93,10 +105,14 @@ def save_artifact(
 def _manifest(folder: Path) -> dict[str, Any]:
     return {
         "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format_version": WITH_ENCODERS if (folder / ENCODERS).is_file() else FORMAT_VERSION,
         "recsys_moe": recsys_moe.__version__,
-        "files": {file: sha256_file(folder / file) for file in FILES},
+        "files": {file: sha256_file(folder / file) for file in _present(folder)},
     }
+
+
+def _present(folder: Path) -> list[str]:
+    return [*FILES, *(file for file in (ENCODERS, VOCABULARIES) if (folder / file).is_file())]
 
 
 def find_artifact(path: Path) -> Path:
@@ -130,6 +146,7 @@ def load_artifact(path: Path) -> Artifact:
         model=_load_model(folder, config, schema),  # after the ids: they bound its size
         card=_read_object(folder / "card.json"),
         calibration=_load_calibrations(folder / "calibration.json"),
+        encoders=_load_encoders(folder / ENCODERS),
     )
 
 
@@ -187,9 +204,14 @@ def _load_seen(path: Path, schema: Schema) -> dict[str, torch.Tensor]:
     return seen
 
 
+def _load_encoders(path: Path) -> dict[str, torch.Tensor]:
+    with _reading(path):
+        return load_file(path) if path.is_file() else {}
+
+
 def _load_model(folder: Path, config: Config, schema: Schema) -> MultiTaskMoE:
     try:
-        model = build_model(config, schema)
+        model = build_model(config, schema, finished=True)
         model.load_state_dict(load_file(folder / "weights.safetensors"))
     except (RuntimeError, TypeError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
@@ -216,12 +238,13 @@ def _check_manifest(folder: Path) -> None:
         version, hashes = manifest["format_version"], dict(manifest["files"])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise DataError(f"{folder}/{MANIFEST} is damaged; export the model again") from None
-    if type(version) is not int or version != FORMAT_VERSION:
+    if type(version) is not int or version not in (FORMAT_VERSION, WITH_ENCODERS):
         raise DataError(
-            f"{folder}: format_version must be {FORMAT_VERSION}, got {version!r}; "
-            "use the version of recsys-moe that wrote it, or export the model again"
+            f"{folder}: format_version must be {FORMAT_VERSION} or {WITH_ENCODERS}, got "
+            f"{version!r}; use the version of recsys-moe that wrote it, or export the model again"
         )
-    for file in FILES:
+    needed = [*FILES, ENCODERS] if version == WITH_ENCODERS else FILES
+    for file in dict.fromkeys([*needed, *hashes]):
         path = folder / file
         if not path.is_file():
             raise DataError(f"{path} is missing; export the model again")

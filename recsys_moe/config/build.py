@@ -7,25 +7,101 @@ from collections.abc import Callable
 from torch import nn
 
 from recsys_moe.config.settings import Config, task_weights
-from recsys_moe.errors import DataError
+from recsys_moe.data.entries import table_rows
+from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.model.effects import MainEffects
+from recsys_moe.model.encoders import Encoders, Features, History
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import KINDS, Constant
-from recsys_moe.schema import SCHEMA_FILE, Schema
+from recsys_moe.schema import SCHEMA_FILE, Schema, SideFeature
+
+
+SHAPE = ("embedding_dim", "num_experts", "expert_dim", "tower_dims", "dropout", "dispatch")
 
 
 def build_model(
-    config: Config, schema: Schema, *, tables: Callable[[int, int], nn.Embedding] | None = None
+    config: Config,
+    schema: Schema,
+    *,
+    tables: Callable[[int, int], nn.Embedding] | None = None,
+    finished: bool = False,
 ) -> MultiTaskMoE:
     """The untrained model that a configuration describes for the data of `schema`.
 
-    `tables`: see MultiTaskMoE.
+    `tables`: see MultiTaskMoE. `finished`: whose tables are to hold whole vectors, features and
+    history included. Raises ConfigError for features or a history that the data do not have.
     """
     sizes = schema.user.size, schema.item.size, len(schema.tasks)
-    settings = dict(config.model)
-    wanted = settings.pop("main_effects")
+    wanted = config.model.main_effects
     effects = MainEffects(*sizes[:2], label_constants(schema)) if wanted else None
-    return MultiTaskMoE(*sizes, effects=effects, tables=tables, **settings)
+    return MultiTaskMoE(
+        *sizes,
+        effects=effects,
+        tables=tables,
+        encoders=None if finished else _encoders(config, schema),
+        router=config.model.router,
+        **{name: getattr(config.model, name) for name in SHAPE},
+    )
+
+
+def chosen_features(config: Config, schema: Schema) -> dict[str, tuple[SideFeature, ...]]:
+    """Those of `user` and of `item` that the model has. Raises ConfigError for unknown ones."""
+    sides = {"user": schema.user_features, "item": schema.item_features}
+    wanted, known = config.model.features, [one.name for side in sides.values() for one in side]
+    if wanted == "none":
+        return dict.fromkeys(sides, ())
+    if not known:
+        raise ConfigError(
+            "model.features must be none for data without features of users or items, "
+            f"got {_listed(wanted)}; prepare the data with features, or set model.features=none"
+        )
+    for name in () if wanted == "all" else wanted:
+        if name not in known:
+            raise ConfigError(
+                f"model.features must be of {', '.join(known)}, got {name!r}; "
+                f"{suggestion(name, known)}"
+            )
+    return {
+        side: tuple(one for one in features if wanted == "all" or one.name in wanted)
+        for side, features in sides.items()
+    }
+
+
+def _listed(names: str | tuple[str, ...]) -> str:
+    return names if isinstance(names, str) else ",".join(names)
+
+
+def history_levels(config: Config, schema: Schema) -> int | None:
+    """Into how many levels ratings of histories are divided; None where they have no ratings.
+
+    Raises ConfigError for `history=ratings` and data without a regression task.
+    """
+    if config.model.history != "ratings":
+        return None
+    if all(task.kind != "regression" for task in schema.tasks):
+        raise ConfigError(
+            "model.history must be none or items for data without a regression task, got ratings; "
+            "set model.history=items"
+        )
+    return config.model.history_levels
+
+
+def _encoders(config: Config, schema: Schema) -> Encoders | None:
+    settings = config.model
+    if not settings.has_encoders:
+        return None
+    width, sizes = settings.embedding_dim, (schema.user.size, schema.item.size)
+    chosen = zip(chosen_features(config, schema).values(), sizes, strict=True)
+    users, items = (
+        Features(table_rows(features), width, size) if features else None
+        for features, size in chosen
+    )
+    if settings.history == "none":
+        return Encoders(users, items, None)
+    levels, dims = history_levels(config, schema), (settings.history_dim, width)
+    rate = settings.history_dropout
+    history = History(*sizes, levels=1 if levels is None else levels + 1, dims=dims, dropout=rate)
+    return Encoders(users, items, history)
 
 
 def label_constants(schema: Schema) -> list[Constant]:

@@ -55,9 +55,36 @@ def _router(value: Any) -> Any:
     return find_router(name).Config.model_validate({**value, "name": name})
 
 
+def _features(value: Any) -> Any:
+    if isinstance(value, str) and value not in ("none", "all"):
+        value = [name.strip() for name in value.split(",")]
+    if isinstance(value, list | tuple) and (not value or len(set(value)) < len(value)):
+        raise ValueError(
+            f"model.features must be none, all or different names, got {list(value)!r}; "
+            "e.g. model.features=genres,year"
+        )
+    return value
+
+
 class ModelConfig(Section):
     embedding_dim: int = Field(default=128, ge=1)
     """Width of the user embedding and of the item embedding."""
+    features: Annotated[
+        Literal["none", "all"] | tuple[Annotated[str, Field(min_length=1)], ...],
+        BeforeValidator(_features),
+    ] = "none"
+    """Features of users and items that are added to the embeddings of their ids: `none`, `all`, or
+    a list of names. See docs/features.md."""
+    history: Literal["none", "items", "ratings"] = "none"
+    """What a user watched or rated in training, pooled and added to the embedding of the id:
+    `items` has one embedding per item, `ratings` one per item and level of its rating."""
+    history_dim: int = Field(default=64, ge=1)
+    """Width of these embeddings; their sum is projected to `embedding_dim`."""
+    history_levels: int = Field(default=5, ge=2, le=10)
+    """Levels of `history=ratings`, evenly from the lowest to the highest training label."""
+    history_dropout: float = Field(default=0.5, ge=0, lt=1)
+    """Share of every history that a training step leaves out, by chance. Without any, the labels
+    of training rows can be read off what is missing in it."""
     num_experts: int = Field(default=16, ge=1)
     expert_dim: int = Field(default=256, ge=1)
     """Units of each expert (one Dense + ReLU layer)."""
@@ -82,6 +109,11 @@ class ModelConfig(Section):
     def _router_fits(self) -> ModelConfig:
         self.router.check(self.num_experts)
         return self
+
+    @property
+    def has_encoders(self) -> bool:
+        """Do vectors of users and items hold more than the embeddings of their ids?"""
+        return self.features != "none" or self.history != "none"
 
 
 class TaskConfig(Section):

@@ -59,6 +59,16 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _shards_hold_all(self) -> Config:
+        if self.trainer.is_sharded and self.model.has_encoders:
+            raise ValueError(
+                "model.features and model.history must be none with trainer.shard_embeddings=true, "
+                f"got {self.model.features} and {self.model.history}; set them to none, or train "
+                "without sharded tables"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _evaluates_whole_groups(self) -> Config:
         group, rows = self.model.router.eval_rows, self.data.eval_batch_size
         if rows % group:

@@ -104,7 +104,7 @@ class StoredColumns:
         names = [*(one.column for one in features), *(task.column for task in tasks)]
         weight = self.schema.weight
         names += [] if weight is None else [weight]
-        with _reading(part):
+        with reading(part):
             file = pq.ParquetFile(part)
             missing = [name for name in names if name not in file.schema_arrow.names]
             if missing:
@@ -113,7 +113,7 @@ class StoredColumns:
             user, item = (_indices(table[one.column], one.size, part) for one in features)
             labels = torch.full((table.num_rows, len(tasks)), torch.nan)
             for column, task in enumerate(tasks):
-                known, values = _known(table[task.column], pa.float32())
+                known, values = known_values(table[task.column], pa.float32())
                 labels[known, column] = values
             weights = None if weight is None else _weights(table[weight], part)
         return Columns(user, item, labels, weights)
@@ -148,7 +148,7 @@ def _row_groups(folder: Path) -> list[tuple[Path, int, int]]:
         raise DataError(f"{folder} has no Parquet part; prepare the data again")
     groups = []
     for part in parts:
-        with _reading(part):
+        with reading(part):
             metadata = pq.read_metadata(part)
         sizes = [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
         groups += [(part, n, rows) for n, rows in enumerate(sizes) if rows]
@@ -156,20 +156,20 @@ def _row_groups(folder: Path) -> list[tuple[Path, int, int]]:
 
 
 def _indices(column: pa.ChunkedArray, size: int, part: Path) -> Tensor:
-    known, values = _known(column, pa.int32())
+    known, values = known_values(column, pa.int32())
     if not (known.all() and (values >= 0).all() and (values <= size).all()):
         raise DataError(f"{part}: indices must be in 0..{size}; prepare the data again")
     return values.clone()
 
 
 def _weights(column: pa.ChunkedArray, part: Path) -> Tensor:
-    known, values = _known(column, pa.float32())
+    known, values = known_values(column, pa.float32())
     if not (known.all() and values.isfinite().all() and (values >= 0).all()):
         raise DataError(f"{part}: weights must be finite and >= 0; prepare the data again")
     return values.clone()
 
 
-def _known(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[Tensor, Tensor]:
+def known_values(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[Tensor, Tensor]:
     """Which rows have a value, bool (N,), and these values, read-only.
 
     Not by `to_numpy`, which imports pandas: 45 MB that training has no other use for.
@@ -180,7 +180,7 @@ def _known(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[Tensor, Tensor]:
 
 
 @contextmanager
-def _reading(part: Path) -> Iterator[None]:
+def reading(part: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:

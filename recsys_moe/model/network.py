@@ -12,9 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from recsys_moe.model.effects import MainEffects
+from recsys_moe.model.encoders import Encoders
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import Dispatch, MoE
 from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing, find_router
+from recsys_moe.seeds import stream_seed
+
+ENCODERS = "encoders."
 
 
 class Output(NamedTuple):
@@ -47,9 +51,10 @@ class MultiTaskMoE(nn.Module):
         dropout: float = 0.5,
         dispatch: Dispatch = "auto",
         effects: MainEffects | None = None,
+        encoders: Encoders | None = None,
         tables: Callable[[int, int], nn.Embedding] | None = None,
     ) -> None:
-        """`effects`: what is added to what the towers learn.
+        """`effects`: what is added to what the towers learn; `encoders`: to embeddings of ids.
 
         `tables`: (rows, columns) -> embedding, for another kind than the usual one.
         """
@@ -63,7 +68,7 @@ class MultiTaskMoE(nn.Module):
         experts = Experts(num_experts, 2 * embedding_dim, expert_dim, dropout)
         self.moe = MoE(experts, routers, dispatch)
         self.towers = nn.ModuleList(_tower(expert_dim, tower_dims) for _ in range(num_tasks))
-        self.effects = effects
+        self.effects, self.encoders = effects, encoders
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> Output:
         """Indices (B,) of users and items, each in 0..count with count meaning unseen."""
@@ -77,7 +82,25 @@ class MultiTaskMoE(nn.Module):
 
     def encode(self, user_B: Tensor, item_B: Tensor) -> Tensor:
         """What routers and experts read: the user's vector beside the item's. (B, D)"""
-        return torch.cat([self.user_embedding(user_B), self.item_embedding(item_B)], dim=-1)
+        user_BD, item_BD = self.user_embedding(user_B), self.item_embedding(item_B)
+        if self.encoders is not None:
+            more_of_user, more_of_item = self.encoders(user_B, item_B)
+            user_BD, item_BD = user_BD + more_of_user, item_BD + more_of_item
+        return torch.cat([user_BD, item_BD], dim=-1)
+
+    def finished(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The state of a model without encoders that scores the same, and that of the encoders.
+
+        Its tables hold the whole vectors of all users and items; what is left of the encoders is
+        what new ones need.
+        """
+        state = self.state_dict()
+        if self.encoders is None:
+            return state, {}
+        names = "user_embedding.weight", "item_embedding.weight"
+        vectors = self.encoders.finished(*(state[name] for name in names))
+        plain = {name: value for name, value in state.items() if not name.startswith(ENCODERS)}
+        return {**plain, **dict(zip(names, vectors, strict=True))}, self.encoders.state_dict()
 
     @property
     def routers(self) -> list[Router]:
@@ -85,8 +108,10 @@ class MultiTaskMoE(nn.Module):
         return list(self.moe.routers)  # type: ignore[arg-type]
 
     def reseed(self, seed: int) -> None:
-        """Give dropout and each task's router its own stream derived from `seed`."""
+        """Give dropout, each task's router and the encoders a stream of their own from `seed`."""
         self.moe.reseed(seed)
+        if self.encoders is not None and self.encoders.history is not None:
+            self.encoders.history.stream.reseed(stream_seed(seed, "history"))
 
 
 def _embedding(rows: int, dim: int) -> nn.Embedding:

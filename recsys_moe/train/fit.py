@@ -41,6 +41,7 @@ from recsys_moe.train import workarounds
 from recsys_moe.train.averaging import WeightAverage, averaged
 from recsys_moe.train.callbacks import EpochCsv, progress_callback
 from recsys_moe.train.checkpoints import Checkpoints
+from recsys_moe.train.encoders import finish
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.processes.devices import lost_peers
@@ -77,6 +78,7 @@ def fit(
     for split in ("train", "val"):
         datamodule.rows(split)
     module.start_routers(user_counts(datamodule.rows("train"), datamodule.schema))
+    module.start_encoders(data, datamodule.rows("train"))
     monitor = find_monitor(config.trainer.monitor, datamodule.schema)
     place = place_of(out, overwrite, resume)
     trainer = _trainer(config, place, monitor)  # before anything there is touched
@@ -150,6 +152,7 @@ def dry_run(config: Config, data: Path) -> dict[str, Any]:
     find_monitor(config.trainer.monitor, datamodule.schema)
     alone = merge(config.model_dump(mode="json"), {"trainer": {"devices": 1, "num_nodes": 1}})
     module = RecModule(alone, datamodule.schema.to_json())
+    module.start_encoders(datamodule.folder, datamodule.rows("train"))
     batches = datamodule.train_dataloader()
     batch = next(iter(batches))
     start = time.perf_counter()
@@ -231,6 +234,7 @@ def _finish(module: RecModule, datamodule: RecDataModule, data: Path, out: Path)
         raise RunError(f"{error}; start again with --overwrite") from None
     schema, config = module.schema, module.config
     epoch, model = state["epoch"] + 1, _trained(module, averaged(state))
+    model, encoders = finish(model, config, schema)
     del state  # three times the model: the optimizer's moments
     batches = datamodule.val_batches()
     evaluation = Evaluation(schema, config)
@@ -251,6 +255,7 @@ def _finish(module: RecModule, datamodule: RecDataModule, data: Path, out: Path)
         seen=seen,
         card={"val": result},
         calibrations=calibrations,
+        encoders=encoders,
     )
     return result
 

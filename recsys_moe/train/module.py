@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
+from pathlib import Path
 from typing import Any
 
 import lightning
@@ -22,6 +23,7 @@ from recsys_moe.model.sharded import ShardedEmbedding, join_lookup, sharded_tabl
 from recsys_moe.model.tasks import Counts, mean_disagreement, mean_loss, step_counts
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
+from recsys_moe.train.encoders import fill_encoders
 from recsys_moe.train.finite import not_finite, refuse
 from recsys_moe.train.optimizers import make_optimizer, tables_of
 from recsys_moe.train.processes.devices import all_sum, on_first, process_count
@@ -69,6 +71,11 @@ class RecModule(lightning.LightningModule):
         if self.model.effects is not None:
             for t, task in enumerate(self.schema.tasks):
                 self.model.effects.fit(t, task.kind, partial(labelled, rows, t))
+
+    def start_encoders(self, folder: Path, rows: Rows) -> None:
+        """Tell the encoders, where the model has any, the features of the prepared `folder` and
+        the histories in its training rows. Raises DataError."""
+        fill_encoders(self.model.encoders, self.config, self.schema, folder=folder, rows=rows)
 
     def losses(
         self, output: Output, labels_BT: Tensor, counts: Counts | None = None

@@ -1,0 +1,157 @@
+"""What a model's encoders read beside ids: features of users and items, histories of users.
+
+Both as lists of table rows, entity after entity. Axes: N entities and one more for the unseen id,
+which has nothing, P entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from recsys_moe.data.columns import Columns, Rows, known_values, reading
+from recsys_moe.errors import DataError
+from recsys_moe.schema import Schema, SideFeature
+
+
+class FeatureEntries(NamedTuple):
+    """Entity i has the entries first[i]..first[i + 1] of `row` (int32) and `weight` (float32)."""
+
+    first: Tensor
+    row: Tensor
+    weight: Tensor
+
+
+class HistoryEntries(NamedTuple):
+    """User u has row[first[u]:first[u + 1]] (int32): level x items + item, by ascending item."""
+
+    first: Tensor
+    row: Tensor
+
+
+def table_rows(features: Sequence[SideFeature]) -> int:
+    """Rows of the table of these features, one block after the other.
+
+    Numeric ones have one row; others one per category and one for unseen categories.
+    """
+    return sum(1 if one.kind == "numeric" else one.size + 1 for one in features)
+
+
+def feature_entries(path: Path, features: Sequence[SideFeature], entities: int) -> FeatureEntries:
+    """Of users.parquet or items.parquet. Raises DataError naming the column.
+
+    Weights: 1 of a category, 1 / sqrt(n) of each of n categories, the value of a number. A missing
+    value has no entry.
+    """
+    with reading(path):
+        file = pq.ParquetFile(path)
+        for one in features:
+            if one.column not in file.schema_arrow.names:
+                raise DataError(f"{path}: column {one.column!r} is missing; prepare the data again")
+        table = file.read(columns=[one.column for one in features])
+    if table.num_rows != entities:
+        raise DataError(f"{path} must have {entities} rows, got {table.num_rows}; prepare again")
+    parts, base = [], 0
+    for one in features:
+        entity_P, row_P, weight_P = _READERS[one.kind](table[one.column], one, path)
+        parts.append((entity_P, row_P + base, weight_P))
+        base += table_rows([one])
+    entity_P, row_P, weight_P = (torch.cat(column) for column in zip(*parts, strict=True))
+    order_P = entity_P.argsort(stable=True)
+    return FeatureEntries(_first(entity_P, entities), row_P[order_P].int(), weight_P[order_P])
+
+
+Read = tuple[Tensor, Tensor, Tensor]
+"""Entity and row, both int64, and weight, float32. (P,)"""
+
+
+def _categorical(column: pa.ChunkedArray, feature: SideFeature, path: Path) -> Read:
+    known_N, index_P = known_values(column, pa.int64())
+    _check_range(index_P, feature, path)
+    return known_N.nonzero()[:, 0], index_P.clone(), torch.ones(len(index_P))
+
+
+def _multi(column: pa.ChunkedArray, feature: SideFeature, path: Path) -> Read:
+    lists = column.combine_chunks()
+    parents, parts = pc.list_parent_indices(lists), pc.list_flatten(lists)
+    _, entity_P = known_values(pa.chunked_array([parents]), pa.int64())
+    known_P, index_P = known_values(pa.chunked_array([parts]), pa.int64())
+    if not known_P.all():
+        raise DataError(f"{path}: {feature.column!r} holds lists with null; prepare the data again")
+    _check_range(index_P, feature, path)
+    count_P = torch.bincount(entity_P)[entity_P] if len(entity_P) else torch.empty(0)
+    return entity_P.clone(), index_P.clone(), count_P.float().rsqrt()
+
+
+def _numeric(column: pa.ChunkedArray, feature: SideFeature, path: Path) -> Read:
+    known_N, value_P = known_values(column, pa.float32())
+    if not value_P.isfinite().all():
+        raise DataError(f"{path}: {feature.column!r} must be finite; prepare the data again")
+    entity_P = known_N.nonzero()[:, 0]
+    return entity_P, torch.zeros_like(entity_P), value_P.clone()
+
+
+_READERS = {"categorical": _categorical, "multi": _multi, "numeric": _numeric}
+
+
+def _check_range(index_P: Tensor, feature: SideFeature, path: Path) -> None:
+    if not ((index_P >= 0) & (index_P <= feature.size)).all():
+        raise DataError(
+            f"{path}: {feature.column!r} must be in 0..{feature.size}; prepare the data again"
+        )
+
+
+def _first(entity_P: Tensor, entities: int) -> Tensor:
+    """Where the entries of each entity start, and those of nobody behind them. (N + 1,)"""
+    counts_N = torch.bincount(entity_P, minlength=entities + 1)
+    return torch.cat([counts_N.new_zeros(1), counts_N.cumsum(0)])
+
+
+def history_entries(rows: Rows, schema: Schema, levels: int | None) -> HistoryEntries:
+    """N(u): what users have watched or rated in training, each item once.
+
+    `levels`: how many the ratings (of the first regression task) are divided into, evenly from the
+    lowest to the highest; what has none is of one level more. None: items alone.
+
+    Watched: label 1 of the first binary task; rated: with a label of a regression.
+    """
+    items = schema.item.size
+    parts = [_watched_or_rated(chunk, schema, levels) for chunk in rows.chunks()]
+    key_P, level_P = (torch.cat(column) for column in zip(*parts, strict=True))
+    key_P, order_P = key_P.sort(stable=True)
+    is_new_P = torch.ones_like(key_P, dtype=torch.bool)
+    is_new_P[1:] = key_P[1:] != key_P[:-1]
+    key_P, level_P = key_P[is_new_P], level_P[order_P][is_new_P]
+    return HistoryEntries(
+        _first(key_P // items, schema.user.size), (level_P * items + key_P % items).int()
+    )
+
+
+def _watched_or_rated(chunk: Columns, schema: Schema, levels: int | None) -> tuple[Tensor, Tensor]:
+    """user x items + item, and the level, of rows that count and whose ids are known."""
+    kinds = [task.kind for task in schema.tasks]
+    counts_N = torch.zeros(len(chunk), dtype=torch.bool)
+    if "binary" in kinds:
+        counts_N |= chunk.labels[:, kinds.index("binary")] == 1
+    for column in (n for n, kind in enumerate(kinds) if kind == "regression"):
+        counts_N |= ~chunk.labels[:, column].isnan()
+    counts_N &= (chunk.user < schema.user.size) & (chunk.item < schema.item.size)
+    key_P = chunk.user[counts_N].long() * schema.item.size + chunk.item[counts_N]
+    if levels is None:
+        return key_P, torch.zeros_like(key_P)
+    task = kinds.index("regression")
+    bounds = schema.labels["train"][schema.tasks[task].name]
+    return key_P, _levels(chunk.labels[counts_N, task], levels, bounds["min"], bounds["max"])
+
+
+def _levels(label_P: Tensor, levels: int, low: float, high: float) -> Tensor:
+    """0..levels - 1 for lowest to highest, `levels` where there is no label."""
+    level_P = (label_P.double() - low) / max(high - low, 1e-12) * (levels - 1)
+    return level_P.nan_to_num(levels).round().long().clamp(0, levels)

@@ -1,0 +1,45 @@
+"""The encoders of a model in training: told what the data hold, and finished afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from recsys_moe.config.build import build_model, chosen_features, history_levels
+from recsys_moe.config.settings import Config
+from recsys_moe.data.columns import Rows
+from recsys_moe.data.entries import feature_entries, history_entries
+from recsys_moe.model.encoders import Encoders
+from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.schema import Schema
+
+
+def fill_encoders(
+    encoders: Encoders | None, config: Config, schema: Schema, *, folder: Path, rows: Rows
+) -> None:
+    """Tell them the features in a prepared folder and the histories in its training rows.
+
+    Raises DataError.
+    """
+    if encoders is None:
+        return
+    chosen = chosen_features(config, schema)
+    for side, size in (("user", schema.user.size), ("item", schema.item.size)):
+        part = encoders.users if side == "user" else encoders.items
+        if part is not None:
+            part.fill(*feature_entries(folder / f"{side}s.parquet", chosen[side], size))
+    if encoders.history is not None:
+        encoders.history.fill(*history_entries(rows, schema, history_levels(config, schema)))
+
+
+def finish(
+    model: MultiTaskMoE, config: Config, schema: Schema
+) -> tuple[MultiTaskMoE, dict[str, Tensor]]:
+    """A model with whole vectors of known users and items, and what new ones need."""
+    if model.encoders is None:
+        return model, {}
+    state, encoders = model.finished()
+    result = build_model(config, schema, finished=True)
+    result.load_state_dict(state)
+    return result, encoders

@@ -1,0 +1,125 @@
+"""Features and histories: sums of table rows, without the item that a training row is about."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from recsys_moe.model.encoders import Encoders, Features, History
+
+ITEMS = 5
+WATCHED = {0: [0, 2, 4], 1: [1], 3: [0, 1, 2, 3]}  # of users 0..3; user 4 is the unseen one
+USERS = 4
+
+
+def entries() -> tuple[Tensor, Tensor]:
+    counts = [len(WATCHED.get(user, [])) for user in range(USERS + 1)]
+    first_N = torch.tensor([0, *counts]).cumsum(0)
+    return first_N, torch.tensor([item for items in WATCHED.values() for item in items]).int()
+
+
+def history(dropout: float = 0.0, *, levels: int = 1) -> History:
+    made = History(USERS, ITEMS, levels=levels, dims=(3, 4), dropout=dropout)
+    made.fill(*entries())
+    torch.nn.init.normal_(made.table_RW)
+    torch.nn.init.normal_(made.kernel_DW)
+    made.stream.reseed(0)
+    return made
+
+
+def naive(made: History, user: int, left_out: int | None) -> Tensor:
+    """|N|^-1/2 K sum of y_j over N without `left_out`."""
+    items = WATCHED.get(user, [])
+    y_W = sum((made.table_RW[j] for j in items if j != left_out), torch.zeros(3))
+    return made.kernel_DW @ y_W / max(len(items), 1) ** 0.5
+
+
+def test_the_pool_of_a_training_row_is_without_its_item() -> None:
+    made = history().train()
+    user_B, item_B = torch.tensor([0, 3, 0, 1, 3]), torch.tensor([2, 0, 4, 1, 3])
+    expected = [naive(made, int(u), int(i)) for u, i in zip(user_B, item_B, strict=True)]
+    torch.testing.assert_close(made(user_B, item_B), torch.stack(expected))
+
+
+def test_a_row_about_an_item_outside_the_history_is_without_another_one() -> None:
+    made = history().train()
+    user_B, item_B = torch.tensor([0] * 600), torch.tensor([1, 3, ITEMS] * 200)
+    pool_BD = made(user_B, item_B)
+    one_out = torch.stack([naive(made, 0, j) for j in WATCHED[0]])
+    away_B3 = (pool_BD[:, None] - one_out).abs().amax(-1)
+    assert (away_B3.amin(-1) < 1e-5).all()
+    counts = torch.bincount(away_B3.argmin(-1), minlength=3)
+    assert (counts > 150).all()  # of 200 each: 4.3 deviations of sqrt(600 2/9) = 11.5
+
+
+def test_evaluation_pools_the_whole_history() -> None:
+    made = history(0.5).eval()
+    user_B = torch.tensor([0, 1, 2, 3, USERS, 0])
+    expected = torch.stack([naive(made, int(user), None) for user in user_B])
+    torch.testing.assert_close(made(user_B, torch.zeros(6).int()), expected)
+
+
+def test_users_without_a_history_have_a_pool_of_zero() -> None:
+    made = history(0.5).train()
+    pool_BD = made(torch.tensor([2, USERS, 2]), torch.tensor([0, 1, ITEMS]))
+    assert (pool_BD == 0).all()
+    pool_BD.sum().backward()
+    assert made.table_RW.grad is not None
+
+
+def test_dropout_leaves_out_a_share_and_keeps_the_mean() -> None:
+    """A pool is one draw per user and batch, so that of rows of one batch is the same one."""
+    made = history(0.5).train()
+    user_B, item_B = torch.tensor([3, 3]), torch.tensor([0, 0])
+    draws = [made(user_B, item_B) for _ in range(4000)]
+    assert all(torch.equal(first, second) for first, second in draws)
+    mean_D = torch.stack(draws).mean((0, 1))
+    torch.testing.assert_close(mean_D, naive(made, 3, 0), atol=0.15, rtol=0)
+
+
+def test_the_stream_decides_what_is_left_out() -> None:
+    made, user_B = history(0.5).train(), torch.tensor([0, 3, 3, 0])
+    first = made(user_B, torch.tensor([1, 0, 4, 2]))
+    made.stream.reseed(0)
+    assert torch.equal(first, made(user_B, torch.tensor([1, 0, 4, 2])))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_gradients_are_those_of_the_naive_sum(dropout: float) -> None:
+    made = history(dropout).double().train()
+    user_B, item_B = torch.tensor([0, 3, 2, 3, 1]), torch.tensor([2, 0, 1, 4, 1])
+
+    def pooled(table_RW: Tensor, kernel_DW: Tensor) -> Tensor:
+        made.stream.reseed(1)
+        state = {"table_RW": table_RW, "kernel_DW": kernel_DW}
+        return torch.func.functional_call(made, state, (user_B, item_B))
+
+    inputs = [one.detach().requires_grad_() for one in (made.table_RW, made.kernel_DW)]
+    assert torch.autograd.gradcheck(pooled, inputs)
+
+
+def test_features_are_the_weighted_sum_of_their_rows() -> None:
+    made = Features(rows=4, dim=2, entities=3)
+    made.table_RD.data = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0], [5.0, 5.0]])
+    first_N = torch.tensor([0, 2, 2, 3, 3])  # 2 entries, 0, 1; nothing for the unseen id
+    made.fill(first_N, torch.tensor([0, 2, 1]).int(), torch.tensor([1.0, -0.5, 3.0]))
+    # (1, 0) - (2, 2) / 2, nothing, 3 (0, 1), nothing
+    expected = torch.tensor([[0.0, -1.0], [0.0, 0.0], [0.0, 3.0], [0.0, 0.0]])
+    assert torch.equal(made(torch.tensor([0, 1, 2, 3])), expected)
+    assert torch.equal(made(torch.tensor([2, 0, 2])), expected[[2, 0, 2]])
+
+
+def test_finished_tables_hold_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recsys_moe.model.encoders.FINISHED_AT_ONCE", 2)  # several parts
+    features = Features(rows=1, dim=4, entities=USERS)
+    features.table_RD.data = torch.ones(1, 4)
+    features.fill(torch.tensor([0, 1, 1, 1, 1, 1]), torch.tensor([0]).int(), torch.tensor([2.0]))
+    made = Encoders(features, None, history().eval())
+    users_ND, items_ND = torch.randn(USERS + 1, 4), torch.randn(ITEMS + 1, 4)
+    whole_ND, same_ND = made.finished(users_ND, items_ND)
+    index_B = torch.arange(USERS + 1)
+    expected = users_ND + made(index_B, torch.zeros(USERS + 1).int())[0]
+    torch.testing.assert_close(whole_ND, expected)
+    torch.testing.assert_close(whole_ND[USERS], users_ND[USERS])  # nothing is known of it
+    assert torch.equal(same_ND, items_ND)

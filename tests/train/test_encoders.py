@@ -1,0 +1,152 @@
+"""Features and histories in training: what changes with them, what does not, and one score."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from recsys_moe.artifact.evaluate import evaluate_artifact
+from recsys_moe.artifact.export import export
+from recsys_moe.artifact.model_folder import load_artifact
+from recsys_moe.config.build import build_model
+from recsys_moe.config.settings import Config, parse_config
+from recsys_moe.data.columns import load_columns
+from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.score_files import predict_file
+from recsys_moe.schema import Schema
+from recsys_moe.train.fit import dry_run, fit
+from recsys_moe.train.loader import RecDataModule
+from recsys_moe.train.module import RecModule
+from tests.conftest import TINY_MODEL
+from tests.features import with_features
+
+BOTH = {"features": "all", "history": "ratings", "history_dim": 4}
+
+
+def config(model: dict[str, Any], **sections: Any) -> Config:
+    trainer = {"max_epochs": 2, "batch_size": 64, **sections.pop("trainer", {})}
+    return parse_config({"model": {**TINY_MODEL, **model}, "trainer": trainer, **sections})
+
+
+@pytest.fixture(scope="module")
+def data(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_features(prepared, tmp_path_factory.mktemp("features") / "data")
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("trained") / "run"
+    fit(config(BOTH), data, out)
+    return out
+
+
+def started(data: Path, model: dict[str, Any]) -> RecModule:
+    """A module at the beginning of training."""
+    datamodule = RecDataModule(data, config(model))
+    module = RecModule(config(model).model_dump(mode="json"), datamodule.schema.to_json())
+    module.start_encoders(data, datamodule.rows("train"))
+    return module
+
+
+def test_training_begins_as_without_features_and_history(data: Path) -> None:
+    """The same random numbers for all that both models have, and the same logits."""
+    ids, both = (started(data, model).model.eval() for model in ({}, BOTH))
+    own, other = ids.state_dict(), both.state_dict()
+    assert all(torch.equal(value, other[name]) for name, value in own.items())
+    extra = {"users.table_RD", "items.table_RD", "history.table_RW", "history.kernel_DW"}
+    assert other.keys() - own.keys() == {f"encoders.{name}" for name in extra}
+    index_B = torch.arange(30)
+    assert torch.equal(ids(index_B, index_B).logits_BT, both(index_B, index_B).logits_BT)
+
+
+def test_both_are_learned_and_scores_are_the_same_everywhere(
+    trained: Path, data: Path, tmp_path: Path
+) -> None:
+    """evaluate, Predictor, predict, recommend, an export and the model that was trained."""
+    state = torch.load(trained / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+    module = started(data, BOTH)
+    module.load_state_dict(state)
+    assert all(module.model.state_dict()[f"encoders.{n}"].abs().max() > 1e-4 for n in encoders())
+    rows = load_columns(data, module.schema, "test")
+    predictor = Predictor.load(trained)
+    users, items = (predictor.artifact.users["user"], predictor.artifact.items["item"])
+    pairs = [users.take(rows.user.tolist()).to_pylist(), items.take(rows.item.tolist()).to_pylist()]
+    with torch.inference_mode():
+        logits_BT = module.model.eval()(rows.user, rows.item).logits_BT
+    expected = {"watch": logits_BT[:, 0].sigmoid(), "rating": logits_BT[:, 1]}
+    export(trained, tmp_path / "copy")
+    for one in (predictor, Predictor.load(tmp_path / "copy")):
+        for task, score_B in one.score(*pairs).tasks.items():
+            torch.testing.assert_close(score_B, expected[task], atol=1e-5, rtol=0)
+    first = predictor.recommend([pairs[0][0]], 40)[0]
+    by_item = {entry.item: entry.scores["watch"] for entry in first}
+    assert by_item[pairs[1][0]] == pytest.approx(float(expected["watch"][0]), abs=1e-5)
+    file = tmp_path / "pairs.csv"
+    file.write_text("user,item\n" + "".join(f"{u},{i}\n" for u, i in zip(*pairs, strict=True)))
+    predict_file(predictor, file, tmp_path / "scores.parquet")
+    written = torch.tensor(pq.read_table(tmp_path / "scores.parquet")["rating"].to_pylist())
+    torch.testing.assert_close(written, expected["rating"], atol=1e-5, rtol=0)
+    mse = float((expected["rating"] - rows.labels[:, 1]).square().nanmean())
+    assert evaluate_artifact(trained, "test", data)["tasks"]["rating"]["mse"] == pytest.approx(mse)
+
+
+def encoders() -> list[str]:
+    return ["users.table_RD", "items.table_RD", "history.table_RW", "history.kernel_DW"]
+
+
+def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, data: Path) -> None:
+    folder = trained / "model"
+    weights = load_file(folder / "weights.safetensors")
+    assert weights.keys() == started(data, {}).model.state_dict().keys()
+    assert sorted(load_file(folder / "encoders.safetensors")) == sorted(encoders())
+    assert (folder / "features.parquet").read_bytes() == (data / "features.parquet").read_bytes()
+    (folder / "encoders.safetensors").rename(folder / "gone")
+    with pytest.raises(DataError, match=r"encoders\.safetensors is missing"):
+        load_artifact(folder)
+    (folder / "gone").rename(folder / "encoders.safetensors")
+
+
+@pytest.mark.parametrize("history", ["items", "ratings"])
+def test_settings_of_the_optimizer_work_with_both(history: str, data: Path, tmp_path: Path) -> None:
+    for name, optim in (("decay", {"weight_decay": 1e-4, "average": 0.9}), ("lazy", {})):
+        lazy = {"embeddings": "lazy"} if name == "lazy" else {}
+        settings = config({**BOTH, "history": history}, optim={**optim, **lazy})
+        assert fit(settings, data, tmp_path / name)["loss"] < 1.2
+    assert dry_run(settings, data)["loss_of_first_batch"] > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"features": "genre"}, "must be of age, job, genres, year, got 'genre'; did you mean"),
+        ({"features": ["age", "age"]}, "must be none, all or different names"),
+        ({"features": []}, "must be none, all or different names"),
+        ({"history": "users"}, "Input should be 'none', 'items' or 'ratings'|history"),
+        ({"history_dropout": 1.0}, "history_dropout"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(
+    model: dict[str, Any], message: str, data: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_model(config(model), Schema.load(data))
+
+
+def test_data_without_features_or_ratings_are_refused(prepared: Path, data: Path) -> None:
+    with pytest.raises(ConfigError, match="features must be none for data without features"):
+        build_model(config({"features": "all"}), Schema.load(prepared))
+    schema = Schema.load(prepared)
+    object.__setattr__(schema, "tasks", schema.tasks[:1])
+    with pytest.raises(ConfigError, match="none or items for data without a regression task"):
+        build_model(config({"history": "ratings"}), schema)
+
+
+def test_sharded_tables_are_refused_with_both() -> None:
+    with pytest.raises(ConfigError, match="must be none with trainer.shard_embeddings=true"):
+        config(BOTH, trainer={"devices": 2, "shard_embeddings": True})
