@@ -90,8 +90,8 @@ def save_artifact(
         save_file(seen, folder / FILES[1])
         if encoders:
             save_file({k: v.contiguous().cpu() for k, v in encoders.items()}, folder / ENCODERS)
-        for file in folder.glob("*.safetensors"):  # made for their owner; servers are other users
-            file.chmod(folder.stat().st_mode & 0o666)
+        for made in folder.glob("*.safetensors"):  # for their owner; servers are other users
+            made.chmod(folder.stat().st_mode & 0o666)
         for file in ("users.parquet", "items.parquet", "schema.json"):
             shutil.copyfile(data / file, folder / file)
         if (data / VOCABULARIES).is_file():

@@ -15,7 +15,6 @@ from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import KINDS, Constant
 from recsys_moe.schema import SCHEMA_FILE, Schema, SideFeature
 
-
 SHAPE = ("embedding_dim", "num_experts", "expert_dim", "tower_dims", "dropout", "dispatch")
 
 

@@ -151,10 +151,11 @@ class Encoders(nn.Module):
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> tuple[Tensor | float, Tensor | float]:
         """For users and for items; each (B, D), or 0 where there is nothing."""
-        user_BD = 0.0 if self.users is None else self.users(user_B)
-        if self.history is not None:
-            user_BD = user_BD + self.history(user_B, item_B)
-        return user_BD, 0.0 if self.items is None else self.items(item_B)
+        users, items, history = self.users, self.items, self.history
+        user_BD = 0.0 if users is None else users(user_B)
+        if history is not None:
+            user_BD = user_BD + history(user_B, item_B)
+        return user_BD, 0.0 if items is None else items(item_B)
 
     @torch.no_grad()
     def finished(self, users_ND: Tensor, items_ND: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,8 +166,9 @@ class Encoders(nn.Module):
                 users_ND[index_U] += self.users(index_U)
             if self.history is not None:
                 users_ND[index_U] += self.history.of_users(index_U)
-        for index_U in _parts(items_ND) if self.items is not None else ():
-            items_ND[index_U] += self.items(index_U)
+        if self.items is not None:
+            for index_U in _parts(items_ND):
+                items_ND[index_U] += self.items(index_U)
         return users_ND, items_ND
 
 
