@@ -25,6 +25,7 @@ from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
 from tests.features import with_features
+from tests.train.test_resume import STEP, VALIDATION, fit_in_pieces, results
 
 BOTH = {"features": "all", "history": "ratings", "history_dim": 4}
 
@@ -150,3 +151,11 @@ def test_data_without_features_or_ratings_are_refused(prepared: Path, data: Path
 def test_sharded_tables_are_refused_with_both() -> None:
     with pytest.raises(ConfigError, match="must be none with trainer.shard_embeddings=true"):
         config(BOTH, trainer={"devices": 2, "shard_embeddings": True})
+
+
+def test_a_run_with_both_in_pieces_ends_in_the_same_bytes(
+    data: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stops = [(STEP, 17), (VALIDATION, 1)]
+    fit_in_pieces(monkeypatch, config(BOTH), data, tmp_path / "run", stops)
+    assert results(tmp_path / "run") == results(trained)

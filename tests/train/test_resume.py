@@ -114,6 +114,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "means": {"model": {**TINY_MODEL, "router": {"name": "default_moe"}}},
     "loads": {"model": {**TINY_MODEL, "router": {"name": "loss_free"}}},
     "counts": {"model": {**TINY_MODEL, "router": {"name": "relu", "l1_start": 0.01}}},
+    "history": {"model": {**TINY_MODEL, "history": "ratings"}},
     "from disk": {"data": {"eval_batch_size": 128, "shuffle_window": 300}},
 }
 

@@ -1,0 +1,80 @@
+"""A history must not tell the labels of the rows that it was made from.
+
+Labels here are coin flips: nothing can be learned but by heart, and what a model of ids alone
+learns by heart is little. A model that reads labels off what is missing in a history learns more.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_prep.synthetic import prepare
+from recsys_moe.config.settings import parse_config
+from recsys_moe.train.fit import fit
+
+SMALL = {"embedding_dim": 16, "num_experts": 4, "expert_dim": 32, "tower_dims": [16]}
+MODEL = {**SMALL, "dropout": 0.0, "main_effects": False, "router": {"name": "softmax"}}
+
+
+@pytest.fixture(scope="module")
+def coins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """150 users, 100 items, 11,025 training rows: watched or not, and if so 1 to 5, by chance."""
+    folder = tmp_path_factory.mktemp("coins") / "data"
+    prepare(folder, users=150, items=100, interactions=7000)
+    random = np.random.default_rng(0)
+    for part in sorted(folder.glob("*/*.parquet")):
+        table = pq.read_table(part)
+        watched = random.integers(0, 2, table.num_rows)
+        stars = pa.array(random.integers(1, 6, table.num_rows), pa.float32(), mask=watched == 0)
+        values = {"watch": pa.array(watched, pa.float32()), "rating": stars}
+        for name, column in values.items():
+            table = table.set_column(table.column_names.index(name), name, column)
+        pq.write_table(table, part)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def learn(coins: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, float]]:
+    """What the last epoch of a fit has in metrics.csv."""
+
+    def learned(**model: Any) -> dict[str, float]:
+        out = tmp_path_factory.mktemp("leak") / "run"
+        trainer = {"max_epochs": 12, "batch_size": 256, "patience": 100}
+        settings = {"model": {**MODEL, **model}, "optim": {"lr": 5e-3}, "trainer": trainer}
+        fit(parse_config(settings), coins, out)
+        with (out / "metrics.csv").open() as stream:
+            last = list(csv.DictReader(stream))[-1]
+        return {name: float(value) for name, value in last.items()}
+
+    return learned
+
+
+@pytest.fixture(scope="module")
+def by_heart(learn: Callable[..., dict[str, float]]) -> float:
+    """The training loss of ids alone; the constants' is 0.9 ln 2 + 0.1 x 2 = 0.824."""
+    return learn()["train/loss"]
+
+
+@pytest.mark.parametrize("history", ["items", "ratings"])
+def test_a_history_tells_nothing_of_coin_flips(
+    history: str, learn: Callable[..., dict[str, float]], by_heart: float
+) -> None:
+    found = learn(history=history)
+    assert found["train/loss"] > by_heart - 0.02
+    assert abs(found["val/watch/auc"] - 0.5) < 0.044  # 3 deviations of 1,575 rows
+
+
+def test_without_dropout_the_embedding_of_the_id_makes_the_missing_item_known(
+    learn: Callable[..., dict[str, float]], by_heart: float
+) -> None:
+    """The rating of the item left out is the whole sum, learned by heart, minus the pool."""
+    found = learn(history="ratings", history_dropout=0.0)["train/loss"]
+    assert found < by_heart - 0.05
