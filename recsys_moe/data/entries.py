@@ -60,7 +60,8 @@ def feature_entries(path: Path, features: Sequence[SideFeature], entities: int) 
         raise DataError(f"{path} must have {entities} rows, got {table.num_rows}; prepare again")
     parts, base = [], 0
     for one in features:
-        entity_P, row_P, weight_P = _READERS[one.kind](table[one.column], one, path)
+        with reading(path):
+            entity_P, row_P, weight_P = _READERS[one.kind](table[one.column], one, path)
         parts.append((entity_P, row_P + base, weight_P))
         base += table_rows([one])
     entity_P, row_P, weight_P = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -79,6 +80,8 @@ def _categorical(column: pa.ChunkedArray, feature: SideFeature, path: Path) -> R
 
 
 def _multi(column: pa.ChunkedArray, feature: SideFeature, path: Path) -> Read:
+    if not pa.types.is_list(column.type):
+        raise DataError(f"{path}: {feature.column!r} must be lists; prepare the data again")
     lists = column.combine_chunks()
     parents, parts = pc.list_parent_indices(lists), pc.list_flatten(lists)
     _, entity_P = known_values(pa.chunked_array([parents]), pa.int64())
