@@ -30,6 +30,7 @@ from recsys_moe.train.fit import fit
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
+from tests.features import with_features
 from tests.train.processes.stopping_fit import WAITING
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
@@ -129,6 +130,22 @@ def test_two_processes_evaluate_each_row_once_and_find_the_numbers_of_one(
 
 def test_every_process_is_told_the_result(two_processes: dict[str, Any]) -> None:
     assert two_processes["different_results"] == 1
+
+
+@pytest.mark.parametrize("history", ["none", "ratings"])
+def test_features_and_histories_train_on_two_devices(
+    prepared: Path, tmp_path: Path, history: str
+) -> None:
+    """With features as on one. What is left out of a history is drawn by each process."""
+    data = with_features(prepared, tmp_path / "data")
+    model = {**SETTINGS["model"], "features": "all", "history": history}
+    sets = ["--set", "model.features=all", "--set", f"model.history={history}"]
+    args = command(data, tmp_path / "two", 3, 2, "--json", *sets)
+    result = subprocess.run(args, env=ENVIRONMENT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    trainer = {**SETTINGS["trainer"], "max_epochs": 3}
+    alone = fit(parse_config({"model": model, "trainer": trainer}), data, tmp_path / "one")
+    assert close(json.loads(result.stdout), alone, 1e-6 if history == "none" else 0.05)
 
 
 def test_fit_on_two_devices_ends_where_fit_on_one_does(prepared: Path, tmp_path: Path) -> None:
