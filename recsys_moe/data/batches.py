@@ -25,8 +25,10 @@ class ShuffledBatches(ABC):
 
     Of `world` processes this is `rank`, with batches of `batch_size` rows each. A small share of
     users and items is replaced by the index of the unseen id, which trains that row of the
-    embedding tables. `start` leaves out as many batches and changes no other; `len` counts these
-    too. Raises DataError when there are fewer rows than processes.
+    embedding tables; with `ids_only` every second one of them by ~index: a model with encoders
+    then reads the unseen id beside features and history. `start` leaves out as many batches and
+    changes no other; `len` counts these too. Raises DataError when there are fewer rows than
+    processes.
     """
 
     rows: Rows
@@ -34,6 +36,7 @@ class ShuffledBatches(ABC):
     batch_size: int
     _: KW_ONLY
     unseen_rate: float
+    ids_only: bool = False
     seed: int
     rank: int = 0
     world: int = 1
@@ -41,7 +44,8 @@ class ShuffledBatches(ABC):
 
     def __post_init__(self) -> None:
         self.batches = batches_per_epoch(len(self.rows), self.batch_size, self.world)
-        self.unseen = Unseen(self.unseen_rate, self.schema.user.size, self.schema.item.size)
+        sizes = self.schema.user.size, self.schema.item.size
+        self.unseen = Unseen(self.unseen_rate, *sizes, self.ids_only)
 
     def __len__(self) -> int:
         return self.batches
@@ -67,11 +71,13 @@ class TrainBatches(ShuffledBatches):
 
 
 class Unseen(NamedTuple):
-    """How often an id is hidden, and the indices that stand for a hidden user and item."""
+    """How often an id is hidden, the indices that stand for a hidden user and item, and whether
+    every second one keeps what is known beside its id."""
 
     rate: float
     user: int
     item: int
+    ids_only: bool
 
 
 def batches_per_epoch(rows: int, batch_size: int, world: int) -> int:
@@ -116,7 +122,11 @@ def shuffled(
             continue
         part = slice(*part_bounds(0, stop - first, *share))
         batch = columns.take(order[first:stop][part])
-        for index_B, one, hidden_B in zip(batch[:2], unseen[1:], hidden, strict=False):
+        for index_B, one, hidden_B in zip(batch[:2], unseen[1:3], hidden, strict=False):
+            if unseen.ids_only:
+                keeps_B = (torch.arange(len(hidden_B)) % 2 == 0) & hidden_B
+                index_B.copy_(torch.where(keeps_B[part], ~index_B, index_B))
+                hidden_B &= ~keeps_B
             index_B.masked_fill_(hidden_B[part], one)
         yield batch
 

@@ -151,7 +151,8 @@ class Encoders(nn.Module):
         self.users, self.items, self.history = users, items, history
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> tuple[Tensor | float, Tensor | float]:
-        """For users and for items; each (B, D), or 0 where there is nothing."""
+        """For users and for items, i or, with a hidden id, ~i; (B, D), or 0 for nothing."""
+        user_B, item_B = (torch.where(i_B < 0, ~i_B, i_B) for i_B in (user_B, item_B))
         users, items, history = self.users, self.items, self.history
         user_BD = 0.0 if users is None else users(user_B)
         if history is not None:

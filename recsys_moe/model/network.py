@@ -71,8 +71,13 @@ class MultiTaskMoE(nn.Module):
         self.effects, self.encoders = effects, encoders
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> Output:
-        """Indices (B,) of users and items, each in 0..count with count meaning unseen."""
-        mixed_BTH, routings = self.moe(self.encode(user_B, item_B), user_B)
+        """Indices (B,) of users and items, each in 0..count with count meaning unseen.
+
+        With encoders ~i is i with its id hidden: the unseen id, with features and history of i.
+        """
+        x_BD = self.encode(user_B, item_B)
+        user_B, item_B = self.ids(user_B, item_B)
+        mixed_BTH, routings = self.moe(x_BD, user_B)
         # unbind: its gradient is one stack, that of indexing a zero-filled copy per task.
         pairs = zip(self.towers, mixed_BTH.unbind(1), strict=True)
         logits_BT = torch.cat([tower(mixed_BH) for tower, mixed_BH in pairs], dim=-1).float()
@@ -82,11 +87,21 @@ class MultiTaskMoE(nn.Module):
 
     def encode(self, user_B: Tensor, item_B: Tensor) -> Tensor:
         """What routers and experts read: the user's vector beside the item's. (B, D)"""
-        user_BD, item_BD = self.user_embedding(user_B), self.item_embedding(item_B)
+        shown_user_B, shown_item_B = self.ids(user_B, item_B)
+        user_BD, item_BD = self.user_embedding(shown_user_B), self.item_embedding(shown_item_B)
         if self.encoders is not None:
             more_of_user, more_of_item = self.encoders(user_B, item_B)
             user_BD, item_BD = user_BD + more_of_user, item_BD + more_of_item
         return torch.cat([user_BD, item_BD], dim=-1)
+
+    def ids(self, user_B: Tensor, item_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows of the tables: hidden ids are unseen ones. Without encoders none are hidden so."""
+        if self.encoders is None:
+            return user_B, item_B
+        unseen = self.user_embedding.num_embeddings - 1, self.item_embedding.num_embeddings - 1
+        pairs = zip((user_B, item_B), unseen, strict=True)
+        user_B, item_B = (torch.where(i_B < 0, one, i_B) for i_B, one in pairs)
+        return user_B, item_B
 
     def finished(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The state of a model without encoders that scores the same, and that of the encoders.

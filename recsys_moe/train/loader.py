@@ -68,8 +68,9 @@ class RecDataModule(lightning.LightningDataModule):
         rows, settings = self.rows("train"), self.config
         seed = stream_seed(settings.trainer.seed, "shuffle", epoch)
         size, rate = settings.trainer.batch_size // world, settings.data.unseen_rate
-        draws: dict[str, Any] = {"unseen_rate": rate, "seed": seed}
-        share = {"rank": rank, "world": world, "start": start}
+        ids_only = settings.model.has_encoders
+        draws: dict[str, Any] = {"unseen_rate": rate, "ids_only": ids_only, "seed": seed}
+        share: dict[str, Any] = {"rank": rank, "world": world, "start": start}
         if isinstance(rows, Columns):
             return TrainBatches(rows, self.schema, size, **draws, **share)
         return StreamBatches(rows, self.schema, size, **draws, **share, window=self.window)

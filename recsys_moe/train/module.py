@@ -168,7 +168,8 @@ class RecModule(lightning.LightningModule):
 
     def _catch_up(self, batch: Batch) -> None:
         """Let the rows of lazy tables that the step reads do the steps they have missed."""
-        for table, index_B in zip(self._tables(), (batch.user, batch.item), strict=True):
+        ids = self.model.ids(batch.user, batch.item)
+        for table, index_B in zip(self._tables(), ids, strict=True):
             is_own = not isinstance(table, ShardedEmbedding)  # else it tells which of its rows
             if self._lazy is not None and table.sparse and is_own:
                 self._lazy.catch_up(table.weight, index_B)

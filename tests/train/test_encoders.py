@@ -153,6 +153,23 @@ def test_sharded_tables_are_refused_with_both() -> None:
         config(BOTH, trainer={"devices": 2, "shard_embeddings": True})
 
 
+def test_half_of_the_hidden_ids_keep_features_and_history(data: Path) -> None:
+    """~i stands for the unseen id with what is known of i."""
+    settings = config(BOTH, data={"unseen_rate": 0.5})
+    batch = next(iter(RecDataModule(data, settings).train_batches(0)))
+    shown = next(iter(RecDataModule(data, config(BOTH)).train_batches(0)))  # in the same order
+    for index_B, one_B, unseen in ((batch.user, shown.user, 60), (batch.item, shown.item, 40)):
+        kept_B, gone_B = index_B < 0, index_B == unseen
+        assert kept_B.any() and gone_B.any()  # about 16 of 64 each
+        assert torch.equal(~index_B[kept_B], one_B[kept_B])
+    model = started(data, BOTH).model.eval()
+    torch.nn.init.normal_(model.encoders.users.table_RD)  # type: ignore[union-attr]
+    index_B, none_B = torch.arange(1, 40), torch.full((39,), 60)
+    features_BD = model.encoders(index_B, index_B)[0]  # type: ignore[misc]
+    x_BD = model.encode(~index_B, ~index_B)[:, :8]
+    torch.testing.assert_close(x_BD, model.user_embedding(none_B) + features_BD)
+
+
 def test_a_run_with_both_in_pieces_ends_in_the_same_bytes(
     data: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
