@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from recsys_moe.data.columns import Columns, load_columns
+from recsys_moe.data.columns import Columns, StoredColumns, load_columns
 from recsys_moe.data.entries import feature_entries, history_entries, table_rows
 from recsys_moe.data.streaming import watched_items
 from recsys_moe.errors import DataError
@@ -111,3 +111,5 @@ def test_histories_are_those_that_recommend_leaves_out(prepared: Path) -> None:
     seen, found = watched_items(columns, schema), history_entries(columns, schema, None)
     assert torch.equal(found.row, seen["items"])
     assert torch.equal(found.first[:-1], seen["offsets"])
+    stored = history_entries(StoredColumns(prepared, schema, "train"), schema, None)
+    assert torch.equal(found.row, stored.row)

@@ -17,6 +17,7 @@ from recsys_moe.config.build import build_model
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.inference.item_filters import filter_columns
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.score_files import predict_file
 from recsys_moe.schema import Schema
@@ -82,6 +83,7 @@ def test_both_are_learned_and_scores_are_the_same_everywhere(
         logits_BT = module.model.eval()(rows.user, rows.item).logits_BT
     expected = {"watch": logits_BT[:, 0].sigmoid(), "rating": logits_BT[:, 1]}
     export(trained, tmp_path / "copy")
+    assert not any(":" in name for name in filter_columns(predictor.artifact.items))
     for one in (predictor, Predictor.load(tmp_path / "copy")):
         for task, score_B in one.score(*pairs).tasks.items():
             torch.testing.assert_close(score_B, expected[task], atol=1e-5, rtol=0)
