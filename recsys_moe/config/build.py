@@ -15,7 +15,11 @@ from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import KINDS, Constant
 from recsys_moe.schema import SCHEMA_FILE, Schema, SideFeature
 
-SHAPE = ("embedding_dim", "num_experts", "expert_dim", "tower_dims", "dropout", "dispatch")
+OF_PARTS = (
+    *("main_effects", "features"),
+    *("history", "history_dim", "history_levels", "history_dropout"),
+)
+"""Keys of the model that say what is given to it."""
 
 
 def build_model(
@@ -38,8 +42,7 @@ def build_model(
         effects=effects,
         tables=tables,
         encoders=None if finished else _encoders(config, schema),
-        router=config.model.router,
-        **{name: getattr(config.model, name) for name in SHAPE},
+        **{name: value for name, value in config.model if name not in OF_PARTS},
     )
 
 

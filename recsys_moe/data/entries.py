@@ -18,7 +18,7 @@ from torch import Tensor
 
 from recsys_moe.data.columns import Columns, Rows, known_values, reading
 from recsys_moe.errors import DataError
-from recsys_moe.schema import Schema, SideFeature
+from recsys_moe.schema import SCHEMA_FILE, Schema, SideFeature, Task
 
 
 class FeatureEntries(NamedTuple):
@@ -150,11 +150,24 @@ def _watched_or_rated(chunk: Columns, schema: Schema, levels: int | None) -> tup
     if levels is None:
         return key_P, torch.zeros_like(key_P)
     task = kinds.index("regression")
-    bounds = schema.labels["train"][schema.tasks[task].name]
-    return key_P, _levels(chunk.labels[counts_N, task], levels, bounds["min"], bounds["max"])
+    bounds = _bounds(schema, schema.tasks[task])
+    return key_P, _levels(chunk.labels[counts_N, task], levels, bounds)
 
 
-def _levels(label_P: Tensor, levels: int, low: float, high: float) -> Tensor:
+def _bounds(schema: Schema, task: Task) -> tuple[float, float]:
+    """The lowest and the highest training label. Raises DataError when schema.json has none."""
+    try:
+        counts = schema.labels["train"][task.name]
+        return counts["min"], counts["max"]
+    except KeyError as error:
+        raise DataError(
+            f"{SCHEMA_FILE}: labels.train must hold {error} for model.history=ratings; "
+            "prepare the data again"
+        ) from None
+
+
+def _levels(label_P: Tensor, levels: int, bounds: tuple[float, float]) -> Tensor:
     """0..levels - 1 for lowest to highest, `levels` where there is no label."""
+    low, high = bounds
     level_P = (label_P.double() - low) / max(high - low, 1e-12) * (levels - 1)
     return level_P.nan_to_num(levels).round().long().clamp(0, levels)

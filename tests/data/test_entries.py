@@ -105,6 +105,12 @@ def test_a_history_is_what_was_watched_or_rated_each_item_once(prepared: Path) -
     assert history_entries(unrated, schema, 5).row.tolist() == [5 * 40 + 2, 5 * 40 + 0]
 
 
+def test_levels_need_the_range_of_the_labels(prepared: Path) -> None:
+    schema = replace(Schema.load(prepared), labels={"train": {"rating": {}}})
+    with pytest.raises(DataError, match="must hold 'min' for model.history=ratings"):
+        history_entries(rows([1] * 6, [1] * 6), schema, 5)
+
+
 def test_histories_are_those_that_recommend_leaves_out(prepared: Path) -> None:
     schema = Schema.load(prepared)
     columns = load_columns(prepared, schema, "train")
