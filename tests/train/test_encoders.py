@@ -109,6 +109,16 @@ def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, 
     assert weights.keys() == started(data, {}).model.state_dict().keys()
     assert sorted(load_file(folder / "encoders.safetensors")) == sorted(encoders())
     assert (folder / "features.parquet").read_bytes() == (data / "features.parquet").read_bytes()
+    artifact = load_artifact(folder)
+    made = started(data, BOTH).model.encoders
+    assert made is not None
+    made.load_state_dict(artifact.encoders)
+    state = torch.load(trained / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+    for side, part in (("user", made.users), ("item", made.items)):
+        rows_BD = state[f"model.{side}_embedding.weight"]
+        index_B = torch.arange(len(rows_BD))
+        more_BD = part(index_B) + (made.history.of_users(index_B) if side == "user" else 0.0)
+        torch.testing.assert_close(rows_BD + more_BD, weights[f"{side}_embedding.weight"])
     (folder / "encoders.safetensors").rename(folder / "gone")
     with pytest.raises(DataError, match=r"encoders\.safetensors is missing"):
         load_artifact(folder)
