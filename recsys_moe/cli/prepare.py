@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 
 from recsys_moe.errors import ConfigError
-from recsys_moe.schema import Schema, TaskKind
+from recsys_moe.schema import FeatureKind, Schema, TaskKind
 
 KINDS = " or ".join(get_args(TaskKind))
 
@@ -26,6 +26,20 @@ SkipBadRows = Annotated[
 ]
 Fractions = Annotated[
     str | None, typer.Option(metavar="TRAIN,VAL,TEST", help="Shares, as in 0.8,0.1,0.1.")
+]
+FEATURE_KINDS = ", ".join(get_args(FeatureKind))
+NAMES_FEATURE = f"NAME:KIND=COLUMN, kind {FEATURE_KINDS}; NAME:multi=COLUMN:sep='|'."
+UserFeatures = Annotated[
+    Path | None, typer.Option(help="File of user features, keyed by the column --user.")
+]
+ItemFeatures = Annotated[
+    Path | None, typer.Option(help="File of item features, keyed by the column --item.")
+]
+UserFeature = Annotated[list[str] | None, typer.Option(help=f"Of that file: {NAMES_FEATURE}")]
+ItemFeature = Annotated[list[str] | None, typer.Option(help=f"Of that file: {NAMES_FEATURE}")]
+Context = Annotated[
+    list[str] | None,
+    typer.Option(help=f"Of the rows, with --negatives none: {NAMES_FEATURE}"),
 ]
 
 
@@ -101,8 +115,13 @@ def table(
         str | None, typer.Option(help="Column with how much a row counts in training, >= 0.")
     ] = None,
     items: Annotated[
-        Path | None, typer.Option(help="File of item titles and features, keyed by --item.")
+        Path | None, typer.Option(help="File of titles and columns to filter by, keyed by --item.")
     ] = None,
+    user_features: UserFeatures = None,
+    user_feature: UserFeature = None,
+    item_features: ItemFeatures = None,
+    item_feature: ItemFeature = None,
+    context: Context = None,
     negatives: Annotated[
         Literal["none", "per-user"], typer.Option(help="Rows to draw for the first binary task.")
     ] = "none",
