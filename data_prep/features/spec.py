@@ -51,9 +51,9 @@ class Wanted:
         return [OPTIONS[self.side], f"{self.feature.name}:{kind}={self.told}{end}"]
 
 
-def wanted(side: Side, name: str, kind: FeatureKind) -> Wanted:
-    """One that a source of ours reads itself."""
-    return Wanted(side=side, feature=SideFeature(name=name, kind=kind), told=name)
+def wanted(side: Side, name: str, kind: FeatureKind, told: str | None = None) -> Wanted:
+    """One that a source of ours reads itself, from the column of this name or from `told`."""
+    return Wanted(side=side, feature=SideFeature(name=name, kind=kind), told=told or name)
 
 
 def of_side(features: Iterable[Wanted], side: str) -> tuple[Wanted, ...]:

@@ -50,6 +50,13 @@ def movielens(
     source: Annotated[
         str | None, typer.Option(help="Folder, zip or URL; without it, downloads from GroupLens.")
     ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="all, or by comma: genres, year; of 100k and 1m gender, age, occupation too. "
+            "Without it none."
+        ),
+    ] = None,
     protocol: Protocol = "paper",
     fractions: Fractions = None,
     skip_bad_rows: SkipBadRows = False,
