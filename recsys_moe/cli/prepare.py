@@ -89,6 +89,13 @@ def books(
         Literal["all", "explicit"], typer.Option(help="Records that count for the filter.")
     ] = "all",
     repair_isbn: Annotated[bool, typer.Option("--repair-isbn", help="Unify ISBNs.")] = False,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="all, or by comma: author, publisher, year (BX-Books.csv), age, country "
+            "(BX-Users.csv). Without it none."
+        ),
+    ] = None,
     fractions: Fractions = None,
     skip_bad_rows: SkipBadRows = False,
     seed: Seed = 0,

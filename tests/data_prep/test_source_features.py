@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from data_prep import books
 from recsys_moe.schema import ConfigError, DataError, Schema, SideFeature
 from tests.data_prep.samples import (
     TITLES,
@@ -19,6 +20,7 @@ from tests.data_prep.samples import (
     write_csv,
     write_dat,
 )
+from tests.data_prep.test_books import RECORDS, write_ratings
 
 WRITE = {"100k": write_100k, "1m": write_dat, "latest-small": write_csv}
 
@@ -118,3 +120,62 @@ def test_a_feature_without_any_value_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'genres' has no value .*items of the training rows"):
         prepare_subset("latest-small", source, tmp_path / "o", features="genres")
     assert not (tmp_path / "o").exists()
+
+
+BOOKS = [
+    '"ISBN";"Book-Title";"Book-Author";"Year-Of-Publication";"Publisher"',
+    '"b0";"One";"A &amp; B";"1999";"P"',
+    '"b1";"Two";"C";"0";"P"',
+    '"b2";"Three";"C";"2050";"NULL"',
+    '"b3";"Four";"";"2001";"Q"',
+]
+READERS = [
+    '"User-ID";"Location";"Age"',
+    '"1";"nyc, new york, usa";"20"',
+    '"2";"bonn, nrw, Germany.";"30"',
+    '"3";"somewhere, n/a, n/a";"NULL"',
+    '"4";"here, ";"244"',
+]
+
+
+def book_files(folder: Path, **files: list[str]) -> Path:
+    write_ratings(folder, RECORDS)
+    for name, rows in files.items():
+        lines(folder / f"BX-{name}.csv", rows)
+    return folder
+
+
+def test_books_bring_what_their_two_files_say(tmp_path: Path) -> None:
+    source = book_files(tmp_path / "raw", Books=BOOKS, Users=READERS)
+    schema = books.prepare(source, tmp_path / "o", features="all")
+    assert kinds(schema.user_features) == {"age": "numeric", "country": "categorical"}
+    assert kinds(schema.item_features) == {
+        "author": "categorical", "publisher": "categorical", "year": "numeric"
+    }  # fmt: skip
+    age, year = schema.user_features[0], schema.item_features[2]
+    assert (age.mean, age.std) == (25.0, 5.0)  # of 20 and 30: an age of 244 is none
+    assert (year.mean, year.std) == (2000.0, 1.0)  # of 1999 and 2001: 0 and 2050 are no years
+    users, items = columns(tmp_path / "o", "users"), columns(tmp_path / "o", "items")
+    assert users["feature:country"][:4] == [1, 0, None, None]  # germany, usa
+    assert items["feature:author"][:4] == [0, 1, 1, None]
+    assert items["feature:publisher"][:4] == [0, 0, None, 1]
+    values = pq.read_table(tmp_path / "o" / "features.parquet")["value"].to_pylist()
+    assert values == ["germany", "usa", "A & B", "C", "P", "Q"]
+    assert schema.report["users_without_features"] == 10  # 3 to 12
+    assert "--order user-item --passes 1 --rows all --features all --seed 0" in schema.command
+
+
+def test_without_the_option_books_are_as_they_were(tmp_path: Path) -> None:
+    source = book_files(tmp_path / "raw", Books=BOOKS, Users=READERS)
+    assert not books.prepare(source, tmp_path / "o").has_features
+    assert set(columns(tmp_path / "o", "users")) == {"user", "user_index", "location", "age"}
+
+
+def test_all_are_those_whose_file_is_there_and_others_are_refused(tmp_path: Path) -> None:
+    source = book_files(tmp_path / "raw", Users=READERS)
+    schema = books.prepare(source, tmp_path / "o", features="all")
+    assert (len(schema.user_features), schema.item_features) == (2, ())
+    for names, place in (("age,year", source), ("all", book_files(tmp_path / "none"))):
+        with pytest.raises(DataError, match=r"--features \w+ needs BX-\w+\.csv, which is not in"):
+            books.prepare(place, tmp_path / "refused", features=names)
+    assert not (tmp_path / "refused").exists()
