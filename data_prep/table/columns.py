@@ -17,13 +17,11 @@ from data_prep.table import feature_cells
 from data_prep.table.cells import Cells, Floats, ids, numbers
 from data_prep.table.files import TableFile
 from data_prep.table.spec import Request
-from recsys_moe.schema import TaskKind
+from recsys_moe.schema import FEATURE, TaskKind
 
 WEIGHT = "weight"
 LABEL = "label "
 """Begins the names of the columns with labels, so that a task may have any name."""
-FEATURE = "feature:"
-"""Begins those with the context of a row."""
 
 
 def rows(file: TableFile, request: Request, bad: BadRows) -> tuple[pa.Table, Ints]:

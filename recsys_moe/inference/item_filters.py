@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.errors import ConfigError, suggestion
+from recsys_moe.schema import FEATURE
 
 CONDITION = re.compile(
     r"\s*(?P<column>[^<>=!~]*[^<>=!~\s])\s*(?P<operator>!=|<=|>=|=|<|>|~)"
@@ -52,8 +53,9 @@ def matching_items(items: pa.Table, where: Sequence[str]) -> Tensor:
 
 
 def filter_columns(items: pa.Table) -> list[str]:
-    """Columns that conditions may name: all but the dense index."""
-    return [name for name in items.column_names if name != "item_index"]
+    """Columns that conditions may name: all but the dense index and the indices of features."""
+    names = items.column_names
+    return [name for name in names if name != "item_index" and not name.startswith(FEATURE)]
 
 
 def is_number(kind: pa.DataType) -> bool:

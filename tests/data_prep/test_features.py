@@ -7,10 +7,12 @@ from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
+import pytest
 
 from data_prep import table
-from recsys_moe.schema import Schema, SideFeature
-from tests.data_prep.samples import columns, save
+from recsys_moe.inference.item_filters import filter_columns
+from recsys_moe.schema import DataError, Schema, SideFeature
+from tests.data_prep.samples import columns, hashes, save
 
 # u0 and u1 train, u2 is in val and test only, u9 in no row.
 USERS = [("u0", "f", 20.0), ("u1", "m", 40.0), ("u2", "x", 30.0), ("u9", "q", 900.0)]
@@ -74,3 +76,44 @@ def test_columns_hold_indices_lists_and_standardised_numbers(tmp_path: Path) -> 
         "index": [0, 1, 0, 1, 2, 0, 1],
         "value": ["f", "m", "Action", "Comedy", "Drama", "17", "9"],
     }
+
+
+def test_titles_to_show_lie_beside_features_and_only_they_are_there_for_filters(
+    tmp_path: Path,
+) -> None:
+    titles = pd.DataFrame({"what": ["a", "d"], "title": ["A", "D"], "genres": ["Drama", "War"]})
+    given = {**split_files(tmp_path), **sides(tmp_path), **ASKED}
+    schema = table.prepare(tmp_path / "o", items=save(titles, tmp_path / "titles.csv"), **given)
+    items = columns(tmp_path / "o", "items")
+    assert (items["title"], items["feature:year"]) == (["A", None], [0.0, None])
+    assert filter_columns(pq.read_table(tmp_path / "o" / "items.parquet")) == [
+        "item", "title", "genres"
+    ]  # fmt: skip
+    names = [source.name for source in schema.sources]
+    assert names == ["train.csv", "val.csv", "test.csv", "titles.csv", "users.csv", "items.csv"]
+
+
+def test_titles_and_features_may_come_from_one_file(tmp_path: Path) -> None:
+    given = {**split_files(tmp_path), **sides(tmp_path), **ASKED}
+    schema = table.prepare(tmp_path / "o", items=given["item_features"], **given)
+    assert columns(tmp_path / "o", "items")["genres"] == ["Drama|Action", "Comedy"]
+    assert [source.name for source in schema.sources].count("items.csv") == 1
+
+
+def test_a_column_of_the_titles_must_not_be_named_like_one_of_features(tmp_path: Path) -> None:
+    titles = pd.DataFrame({"what": ["a"], "feature:year": [1]})
+    given = {**split_files(tmp_path), **sides(tmp_path), **ASKED}
+    with pytest.raises(DataError, match="--items must not have a column 'feature:year'; rename"):
+        table.prepare(tmp_path / "o", items=save(titles, tmp_path / "titles.csv"), **given)
+    assert not (tmp_path / "o").exists()
+
+
+def test_prepared_data_with_features_can_be_replaced(tmp_path: Path) -> None:
+    given = {**split_files(tmp_path), **sides(tmp_path), **ASKED}
+    table.prepare(tmp_path / "o", **given)
+    before = hashes(tmp_path / "o")
+    table.prepare(tmp_path / "o", **given, force=True)
+    assert hashes(tmp_path / "o") == before
+    plain = {name: value for name, value in given.items() if "feature" not in name}
+    table.prepare(tmp_path / "o", **{**plain, "context": None}, force=True)
+    assert "features.parquet" not in hashes(tmp_path / "o")
