@@ -22,6 +22,8 @@ from recsys_moe.schema import DataError, SideFeature
 
 LARGEST = float(np.finfo(np.float32).max)
 """Numbers further from 0 are no values of a feature."""
+AT_ONCE = 1 << 16
+"""Numbers at once as Python's own, which take much memory."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,11 @@ def note(values: Any) -> Noted:
 
 def _sums(numbers: Any) -> dict[int, tuple[int, int, int]]:
     sums: dict[int, tuple[int, int, int]] = {}
-    for entry in pc.value_counts(_one_chunk(numbers)).to_pylist():
-        n, d = entry["values"].as_integer_ratio()
-        times = entry["counts"]
-        sums[d] = _plus(sums.get(d, (0, 0, 0)), (times, times * n, times * n * n))
+    for start in range(0, len(numbers), AT_ONCE):
+        counts = _one_chunk(pc.value_counts(numbers.slice(start, AT_ONCE)))
+        for number, times in zip(*(side.to_pylist() for side in counts.flatten()), strict=True):
+            n, d = number.as_integer_ratio()
+            sums[d] = _plus(sums.get(d, (0, 0, 0)), (times, times * n, times * n * n))
     return sums
 
 

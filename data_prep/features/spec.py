@@ -25,7 +25,8 @@ READ: dict[FeatureKind, pa.DataType] = {
 }
 """Types of the columns with values as they were read."""
 SEPARATOR = "|"
-_SPEC = r"([A-Za-z][A-Za-z0-9_]*):([a-z]+)=(.+?)(?::sep=(.+))?"
+_SPEC = r"([A-Za-z][A-Za-z0-9_]*):([a-z]+)=(.+?)(?::sep=(['\"]?)(.+)\4)?"
+"""Quotes around the separator are none of it, whether or not the shell takes them away."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +74,7 @@ def _parse(side: Side, spec: str) -> Wanted:
             f"{option} must be NAME:KIND=COLUMN, as in age:numeric=age or "
             f"genres:multi=genres:sep='|', got {spec!r}"
         )
-    name, kind, column, separator = match.groups()
+    name, kind, column, _, separator = match.groups()
     one_of(f"{option} {name}: KIND", kind, get_args(FeatureKind))
     if separator is not None and kind != "multi":
         raise ConfigError(f"{option} {name}: only multi has a sep, got {spec!r}")

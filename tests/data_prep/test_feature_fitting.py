@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from data_prep import table
 from data_prep.features.fitting import LARGEST, Fitted, fit, mean_and_std, note
-from data_prep.features.spec import READ, wanted
+from data_prep.features.spec import READ, parse, wanted
 from recsys_moe.schema import DataError, FeatureKind, Schema
 from tests.data_prep.samples import columns, save
 
@@ -45,6 +45,23 @@ def test_sums_are_exact_in_any_order_and_cut(numbers: list[float], data: st.Data
 
 def test_large_numbers_close_together_keep_their_deviation() -> None:
     assert mean_and_std(note(pa.array([1e15 + 1, 1e15 + 3]))) == (1e15 + 2, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "column", "separator"),
+    [
+        ("g:multi=genres", "genres", "|"),
+        ("g:multi=genres:sep=,", "genres", ","),
+        ("g:multi=genres:sep='|'", "genres", "|"),
+        ('g:multi=a = b:c:sep=", "', "a = b:c", ", "),
+        ("g:multi=genres:sep='", "genres", "'"),
+    ],
+)
+def test_a_separator_may_be_any_text_in_quotes_or_not(
+    spec: str, column: str, separator: str
+) -> None:
+    (one,) = parse("item", [spec])
+    assert (one.told, one.separator) == (column, separator)
 
 
 def test_categories_are_in_the_order_of_their_text() -> None:
