@@ -28,18 +28,18 @@ Fractions = Annotated[
     str | None, typer.Option(metavar="TRAIN,VAL,TEST", help="Shares, as in 0.8,0.1,0.1.")
 ]
 FEATURE_KINDS = ", ".join(get_args(FeatureKind))
-NAMES_FEATURE = f"NAME:KIND=COLUMN, kind {FEATURE_KINDS}; NAME:multi=COLUMN:sep='|'."
+FEATURE_FORM = f"NAME:KIND=COLUMN, kind {FEATURE_KINDS}; of multi may end with :sep=TEXT."
 UserFeatures = Annotated[
     Path | None, typer.Option(help="File of user features, keyed by the column --user.")
 ]
 ItemFeatures = Annotated[
     Path | None, typer.Option(help="File of item features, keyed by the column --item.")
 ]
-UserFeature = Annotated[list[str] | None, typer.Option(help=f"Of that file: {NAMES_FEATURE}")]
-ItemFeature = Annotated[list[str] | None, typer.Option(help=f"Of that file: {NAMES_FEATURE}")]
+UserFeature = Annotated[list[str] | None, typer.Option(help=f"Of that file: {FEATURE_FORM}")]
+ItemFeature = Annotated[list[str] | None, typer.Option(help=f"Of that file: {FEATURE_FORM}")]
 Context = Annotated[
     list[str] | None,
-    typer.Option(help=f"Of the rows, with --negatives none: {NAMES_FEATURE}"),
+    typer.Option(help=f"Of the rows, with --negatives none: {FEATURE_FORM}"),
 ]
 
 
