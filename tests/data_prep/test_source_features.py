@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep import books
+from data_prep import books, movielens
 from recsys_moe.schema import ConfigError, DataError, Schema, SideFeature
 from tests.data_prep.samples import (
     TITLES,
@@ -179,3 +179,17 @@ def test_all_are_those_whose_file_is_there_and_others_are_refused(tmp_path: Path
         with pytest.raises(DataError, match=r"--features \w+ needs BX-\w+\.csv, which is not in"):
             books.prepare(place, tmp_path / "refused", features=names)
     assert not (tmp_path / "refused").exists()
+
+
+def test_the_real_100k_has_its_published_users_and_genres(real_data: Path, tmp_path: Path) -> None:
+    """u.user and u.genre say how many; year of release is unknown of movie 267 alone."""
+    folder = real_data / "ml-100k"
+    schema = movielens.prepare("100k", folder, tmp_path / "o", features="all")
+    sizes = {one.name: one.size for one in (*schema.user_features, *schema.item_features)}
+    assert sizes == {"gender": 2, "age": 0, "occupation": 21, "genres": 19, "year": 0}
+    ages = [int(line.split("|")[1]) for line in (folder / "u.user").read_text().splitlines()]
+    assert schema.user_features[1].mean == sum(ages) / 943
+    items = pq.read_table(tmp_path / "o" / "items.parquet")
+    unknown = items.filter(items["feature:year"].is_null())
+    assert (unknown["item"].to_pylist(), unknown["title"].to_pylist()) == ([267], ["unknown"])
+    assert items["feature:genres"].null_count == 0
