@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_prep import ids
-from data_prep.features.spec import Wanted, of_side
+from data_prep.features.fitting import Fitted, note
+from data_prep.features.spec import READ, Wanted, of_side
 from data_prep.ids import Ints
 from data_prep.read.bad_rows import BadRows
 from data_prep.table import feature_cells
@@ -51,7 +53,7 @@ def _features(path: Path, key: str, side: str, asked: tuple[Wanted, ...]) -> pa.
     codes, _ = ids.encode(table[side])
     firsts = ids.one_per_value(codes)
     if len(firsts) < len(table):
-        _check_repeats(table, codes, files, side)
+        _check_repeats(table, codes, files, asked)
     return table.take(pa.array(firsts))
 
 
@@ -59,24 +61,31 @@ def _table(cells: Cells, key: str, side: str, asked: tuple[Wanted, ...]) -> pa.T
     return pa.table({side: id_cells(cells, key), **feature_cells.values(cells, asked)})
 
 
-def _check_repeats(table: pa.Table, codes: Ints, files: list[TableFile], side: str) -> None:
+def _check_repeats(
+    table: pa.Table, codes: Ints, files: list[TableFile], asked: tuple[Wanted, ...]
+) -> None:
     """Raises DataError for a row that says something else than the first one of the same id."""
     order = np.argsort(codes, kind="stable")
-    starts = np.searchsorted(codes[order], codes)
-    first = order[starts]
-    again = np.flatnonzero(first != np.arange(len(codes)))
-    here, there = (table.take(pa.array(rows)).to_pylist() for rows in (again, first[again]))
-    for row, before, one, other in zip(again, first[again], here, there, strict=True):
-        if _comparable(one) != _comparable(other):
-            raise DataError(
-                f"{_place(files, int(row))}: {side} {one[side]!r} has other features than in "
-                f"{_place(files, int(before))}; leave one row per {side}"
-            )
+    first = order[np.searchsorted(codes[order], codes)]
+    said = [_numbered(table[one.column], one) for one in asked]
+    other = np.flatnonzero(np.any([number != number[first] for number in said], axis=0))
+    if len(other):
+        row, side = int(other[0]), asked[0].side
+        raise DataError(
+            f"{_place(files, row)}: {side} {table[side][row].as_py()!r} has other features than in "
+            f"{_place(files, int(first[row]))}; leave one row per {side}"
+        )
 
 
-def _comparable(row: dict[str, object]) -> dict[str, object]:
-    """Lists are sets: their order says nothing."""
-    return {name: set(cell) if isinstance(cell, list) else cell for name, cell in row.items()}
+def _numbered(values: pa.ChunkedArray, one: Wanted) -> Ints:
+    """The same number where the values say the same: lists are sets, and null is a value too."""
+    if one.feature.kind == "multi":
+        known = note(values).categories
+        feature = replace(one.feature, size=len(known))
+        sets = Fitted(side=one.side, feature=feature, vocabulary=known).encode(values)
+        values = pc.binary_join(sets.cast(READ["multi"]), " ")
+    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return np.asarray(whole.dictionary_encode(null_encoding="encode").indices).astype(np.int64)
 
 
 def _place(files: list[TableFile], row: int) -> str:
