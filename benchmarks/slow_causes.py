@@ -1,6 +1,6 @@
 """Single changes to a training for slow_start.py, none of them a setting of the product.
 
-Each is one line in CHANGES: what it does before training, to the optimizer, or before an epoch.
+Each is one line in CHANGES, what it does before training, or in SCHEDULES, before an epoch.
 """
 
 from __future__ import annotations
@@ -19,24 +19,23 @@ from recsys_moe.train.module import RecModule
 
 
 class Changes(Callback):
-    """Applies changes: name -> strength, see CHANGES."""
+    """Applies changes: name -> strength, see CHANGES and SCHEDULES."""
 
     def __init__(self, strengths: dict[str, float]) -> None:
-        unknown = sorted(set(strengths) - set(CHANGES))
+        known = [*CHANGES, *SCHEDULES]
+        unknown = sorted(set(strengths) - set(known))
         if unknown:
-            raise ValueError(f"try.{unknown[0]} is not one of {', '.join(CHANGES)}")
+            raise ValueError(f"try.{unknown[0]} is not one of {', '.join(known)}")
         self.strengths = strengths
 
     def on_train_start(self, trainer: Trainer, module: RecModule) -> None:
-        for name, strength in self.strengths.items():
+        for name in CHANGES.keys() & self.strengths.keys():
             with torch.no_grad():
-                CHANGES[name](trainer, module.model, strength)
+                CHANGES[name](trainer, module.model, self.strengths[name])
 
     def on_train_epoch_start(self, trainer: Trainer, module: RecModule) -> None:
-        epochs = self.strengths.get("dense_epochs", 0)
-        if epochs and trainer.current_epoch == epochs:
-            for router in module.model.routers:
-                del router._sampled  # the class has its own
+        for name in SCHEDULES.keys() & self.strengths.keys():
+            SCHEDULES[name](module, self.strengths[name], trainer.current_epoch)
 
 
 def gates(model: MultiTaskMoE) -> list[Tensor]:
@@ -90,10 +89,61 @@ def _dense(log_probs_BE: Tensor, probs_BE: Tensor, logits_BE: Tensor) -> Routing
     return Routing(probs_BE, everyone_BE, probs_BE, logits_BE)
 
 
-def _dense_epochs(trainer: Trainer, model: MultiTaskMoE, strength: float) -> None:
-    """All experts weighted by g in training; until when: `Changes.on_train_epoch_start`."""
-    for router in model.routers:
-        router._sampled = _dense
+def _dense_epochs(module: RecModule, strength: float, epoch: int) -> None:
+    """All experts weighted by g in the first epochs of training."""
+    for router in module.model.routers:
+        if epoch == 0:
+            router._sampled = _dense
+        elif epoch == strength:
+            del router._sampled  # the class has its own
+
+
+def _temperature_from(module: RecModule, strength: float, epoch: int) -> None:
+    """From `strength` to 1 by equal factors in LENGTH epochs."""
+    _set_routers(module, temperature=strength ** max(1 - epoch / LENGTH, 0))
+
+
+def _k_from(module: RecModule, strength: float, epoch: int) -> None:
+    """From `strength` to the router's k by equal factors in LENGTH epochs."""
+    left = max(1 - epoch / LENGTH, 0)
+    k = module.config.model.router.k
+    _set_routers(module, k=round(k * (strength / k) ** left))
+
+
+def _set_routers(module: RecModule, **settings: float) -> None:
+    for router in module.model.routers:
+        router.config = router.config.model_copy(update=settings)
+
+
+def _lasso_to(module: RecModule, strength: float, epoch: int) -> None:
+    """The trimmed lasso's weight from 0 to `strength` in equal steps of LENGTH epochs."""
+    module.penalty_weights["trimmed_lasso"] = strength * min(epoch / LENGTH, 1)
+
+
+def _learned_temperature(trainer: Trainer, model: MultiTaskMoE, strength: float) -> None:
+    """A factor of each gate's logits, learned as its logarithm at `strength` times the rate."""
+    (optimizer,) = trainer.optimizers
+    factors = [torch.zeros((), requires_grad=True) for _ in model.routers]
+    for router, factor in zip(model.routers, factors, strict=True):
+        router.gate.register_forward_hook(lambda _, x, y, factor=factor: y * factor.exp())
+    settings = {
+        name: value for name, value in optimizer.param_groups[0].items() if name != "params"
+    }
+    own = {"params": factors, "lr": strength * settings["lr"], "weight_decay": 0.0}
+    optimizer.add_param_group({**settings, **own})
+
+
+def _warm_up(trainer: Trainer, model: MultiTaskMoE, strength: float) -> None:
+    """Rates from 0 in equal steps over `strength` epochs."""
+    (optimizer,), steps = trainer.optimizers, strength * trainer.num_training_batches
+    rates = [group["lr"] for group in optimizer.param_groups]
+
+    def set_rates(*_: Any) -> None:
+        share = min((trainer.global_step + 1) / steps, 1)
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * share
+
+    optimizer.register_step_pre_hook(set_rates)
 
 
 def _dense_gate(trainer: Trainer, model: MultiTaskMoE, strength: float) -> None:
@@ -122,6 +172,15 @@ CHANGES: dict[str, Callable[[Trainer, MultiTaskMoE, float], None]] = {
     "alike": _alike,
     "gate_rate": _gate_rate,
     "gate_gradient": _gate_gradient,
-    "dense_epochs": _dense_epochs,
     "dense_gate": _dense_gate,
+    "learned_temperature": _learned_temperature,
+    "warm_up": _warm_up,
 }
+SCHEDULES: dict[str, Callable[[RecModule, float, int], None]] = {
+    "dense_epochs": _dense_epochs,
+    "temperature_from": _temperature_from,
+    "k_from": _k_from,
+    "lasso_to": _lasso_to,
+}
+LENGTH = 8
+"""Epochs that schedules take."""

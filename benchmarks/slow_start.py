@@ -50,6 +50,18 @@ VARIANTS = {
     "8 of 16 drawn": "moesart model.router.k=8",
     "2 of 4 drawn": "moesart model.num_experts=4",
     "one expert": "softmax model.num_experts=1",
+    "shipped": "moesart",
+    "temperature .2 to 1": "moesart try.temperature_from=0.2",
+    "temperature 5 to 1": "moesart try.temperature_from=5",
+    "learned temperature": "moesart try.learned_temperature=10",
+    "8 to 2 drawn": "moesart try.k_from=8",
+    "16 to 2 drawn": "moesart try.k_from=16",
+    "warm-up": "moesart try.warm_up=2",
+    "lasso 0 to 0.1": "moesart try.lasso_to=0.1",
+    "lasso 0.1": "moesart penalties.trimmed_lasso=0.1",
+    "cosine": "moesart optim.schedule=cosine",
+    "biases beside the cure": "moesart try.biases=0.1",
+    "alike beside the cure": "moesart try.alike=1",
 }
 DEFAULT = ("moesart", "topk", "softmax")
 MIDDLE = 5
