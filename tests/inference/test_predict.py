@@ -186,7 +186,7 @@ def test_an_edited_or_missing_file_is_refused_by_name(model: Path, name: str) ->
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"format_version": 4}, "must be 3, got 4"), ({"files": 3}, "damaged")],
+    [({"format_version": 5}, "must be 3 or 4, got 5"), ({"files": 3}, "damaged")],
 )
 def test_a_newer_or_damaged_manifest_is_refused(
     model: Path, change: dict[str, object], message: str
