@@ -27,6 +27,7 @@ from recsys_moe.artifact.run_folder import (
     end_run,
     place_of,
     record_run,
+    started_from,
 )
 from recsys_moe.config.build import build_model
 from recsys_moe.config.files import merge
@@ -49,6 +50,7 @@ from recsys_moe.train.processes.starter import check_starter
 from recsys_moe.train.resume import belongs_to, check_resume, find_checkpoint, read_checkpoint
 from recsys_moe.train.routing_log import RoutingLog
 from recsys_moe.train.sharded_strategy import ShardedStrategy
+from recsys_moe.train.start import Start, begin, check_alone, continued_config, open_start
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -61,18 +63,22 @@ def fit(
     *,
     overwrite: bool = False,
     resume: str | None = None,
+    start_from: str | Path | None = None,
 ) -> dict[str, Any]:
     """Train, keep the best checkpoint by `trainer.monitor`, save its artifact and evaluation.
 
     `config`: validated, or its sections as a configuration file holds them. `data`: a prepared
     folder. `resume`: None, `auto` (the newest good checkpoint of `out`, or the beginning where
-    there is none yet) or a path.
+    there is none yet) or a path. `start_from`: a run or model folder whose weights a new run starts
+    from; the sections of `config` then go over the model's own.
     Returns the evaluation of the best model on the validation split; on several devices the first
     process does, the others return {}. Raises ConfigError, DataError, RunError and Interrupted.
     """
-    config = config if isinstance(config, Config) else parse_config(config)
+    check_alone(start_from, resume)
+    config = _parsed(config, start_from)
     data, out = Path(data), Path(out)
     datamodule = RecDataModule(data, config)
+    start = _start(start_from, config, datamodule)
     module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
     for split in ("train", "val"):
         datamodule.rows(split)
@@ -83,12 +89,13 @@ def fit(
     if config.trainer.precision == "bf16-mixed" and trainer.strategy.root_device.type == "cpu":
         _warn_of_emulation()
     checkpoint = None if resume is None else _checkpoint(config, data, place, resume)
-    if checkpoint is None:  # which would have them
-        module.start_effects(datamodule.rows("train"))
+    if checkpoint is None:  # which would have it all
+        begin(module, datamodule.rows("train"), start)
     is_new = checkpoint is None or not belongs_to(checkpoint, place)
     if trainer.is_global_zero:
         if is_new:
-            begin_run(place, out, config, data, resume=resume, checkpoint=checkpoint)
+            record = start.record if start else None
+            begin_run(place, out, config, data, resume=resume, checkpoint=checkpoint, start=record)
         else:
             record_run(place, config, data)
         if place != out:
@@ -109,6 +116,18 @@ def fit(
     return result
 
 
+def _parsed(config: Config | dict[str, Any], start_from: str | Path | None) -> Config:
+    if isinstance(config, Config):
+        return config
+    return parse_config(config) if start_from is None else continued_config(config, start_from)
+
+
+def _start(path: str | Path | None, config: Config, datamodule: RecDataModule) -> Start | None:
+    if path is None:
+        return None
+    return open_start(path, config, datamodule.schema, datamodule.folder)
+
+
 def _warn_of_emulation() -> None:
     if not has_fast_bf16():
         logger.warning(
@@ -121,6 +140,11 @@ def _checkpoint(config: Config, data: Path, out: Path, resume: str) -> Path | No
     """What to continue from. Raises ConfigError and DataError when it does not fit."""
     saved = find_checkpoint(out, resume)
     if saved is None:
+        if begun := started_from(out):
+            raise ConfigError(
+                f"--resume auto: {out} has no checkpoint yet, and began with the model "
+                f"{begun['folder']}; start again with --from and --overwrite"
+            )
         return None
     check_resume(saved, config, data)
     logger.info("continuing from %s: %d epochs are finished", saved.path, saved.finished)
@@ -144,12 +168,15 @@ def _run(
         raise Interrupted(message, checkpoints.stop.number)
 
 
-def dry_run(config: Config, data: Path) -> dict[str, Any]:
+def dry_run(config: Config, data: Path, start_from: str | Path | None = None) -> dict[str, Any]:
     """Open the data, build the model, run one step on one batch; write nothing."""
     datamodule = RecDataModule(Path(data), config)
     find_monitor(config.trainer.monitor, datamodule.schema)
     alone = merge(config.model_dump(mode="json"), {"trainer": {"devices": 1, "num_nodes": 1}})
+    start = _start(start_from, config, datamodule)
     module = RecModule(alone, datamodule.schema.to_json())
+    if start is not None:
+        begin(module, datamodule.rows("train"), start)
     batches = datamodule.train_dataloader()
     batch = next(iter(batches))
     start = time.perf_counter()
