@@ -27,7 +27,6 @@ from recsys_moe.artifact.run_folder import (
     end_run,
     place_of,
     record_run,
-    started_from,
 )
 from recsys_moe.config.build import build_model
 from recsys_moe.config.files import merge
@@ -50,7 +49,7 @@ from recsys_moe.train.processes.starter import check_starter
 from recsys_moe.train.resume import belongs_to, check_resume, find_checkpoint, read_checkpoint
 from recsys_moe.train.routing_log import RoutingLog
 from recsys_moe.train.sharded_strategy import ShardedStrategy
-from recsys_moe.train.start import Start, begin, check_alone, continued_config, open_start
+from recsys_moe.train.start import begin, check_alone, check_begun, continued_config, open_start
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -75,10 +74,13 @@ def fit(
     process does, the others return {}. Raises ConfigError, DataError, RunError and Interrupted.
     """
     check_alone(start_from, resume)
-    config = _parsed(config, start_from)
+    if not isinstance(config, Config):
+        config = (
+            parse_config(config) if start_from is None else continued_config(config, start_from)
+        )
     data, out = Path(data), Path(out)
     datamodule = RecDataModule(data, config)
-    start = _start(start_from, config, datamodule)
+    start = open_start(start_from, config, datamodule.schema, data)
     module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
     for split in ("train", "val"):
         datamodule.rows(split)
@@ -116,18 +118,6 @@ def fit(
     return result
 
 
-def _parsed(config: Config | dict[str, Any], start_from: str | Path | None) -> Config:
-    if isinstance(config, Config):
-        return config
-    return parse_config(config) if start_from is None else continued_config(config, start_from)
-
-
-def _start(path: str | Path | None, config: Config, datamodule: RecDataModule) -> Start | None:
-    if path is None:
-        return None
-    return open_start(path, config, datamodule.schema, datamodule.folder)
-
-
 def _warn_of_emulation() -> None:
     if not has_fast_bf16():
         logger.warning(
@@ -140,11 +130,7 @@ def _checkpoint(config: Config, data: Path, out: Path, resume: str) -> Path | No
     """What to continue from. Raises ConfigError and DataError when it does not fit."""
     saved = find_checkpoint(out, resume)
     if saved is None:
-        if begun := started_from(out):
-            raise ConfigError(
-                f"--resume auto: {out} has no checkpoint yet, and began with the model "
-                f"{begun['folder']}; start again with --from and --overwrite"
-            )
+        check_begun(out)
         return None
     check_resume(saved, config, data)
     logger.info("continuing from %s: %d epochs are finished", saved.path, saved.finished)
@@ -173,16 +159,16 @@ def dry_run(config: Config, data: Path, start_from: str | Path | None = None) ->
     datamodule = RecDataModule(Path(data), config)
     find_monitor(config.trainer.monitor, datamodule.schema)
     alone = merge(config.model_dump(mode="json"), {"trainer": {"devices": 1, "num_nodes": 1}})
-    start = _start(start_from, config, datamodule)
+    start = open_start(start_from, config, datamodule.schema, Path(data))
     module = RecModule(alone, datamodule.schema.to_json())
     if start is not None:
         begin(module, datamodule.rows("train"), start)
     batches = datamodule.train_dataloader()
     batch = next(iter(batches))
-    start = time.perf_counter()
+    begun = time.perf_counter()
     loss, penalties = module.losses(module.model(batch.user, batch.item), batch.labels)
     (loss + penalties).backward()
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - begun
     return {
         "parameters": sum(p.numel() for p in module.parameters()),
         "rows": len(datamodule.rows("train")),

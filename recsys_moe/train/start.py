@@ -6,6 +6,7 @@ unseen id.
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from recsys_moe.artifact.model_folder import (
     find_artifact,
     load_artifact,
 )
+from recsys_moe.artifact.run_folder import started_from
 from recsys_moe.config.diff import flat
 from recsys_moe.config.files import merge, router_name, router_section
 from recsys_moe.config.settings import Config, parse_config
@@ -82,8 +84,9 @@ def _check_model(before: Config, now: Config, path: str | Path) -> None:
 
 
 def _must_stay(path: str | Path, key: str, old: object, new: object) -> ConfigError:
+    before, now = (v if isinstance(v, str) else json.dumps(v) for v in (old, new))
     return ConfigError(
-        f"--from {path}: {key} is {old} there and must stay so, got {new}; leave it out, or train "
+        f"--from {path}: {key} is {before} there and must stay so, got {now}; leave it out, or train "
         f"anew without --from (of model only {', '.join(k[6:] for k in MAY_DIFFER)} may differ)"
     )
 
@@ -97,12 +100,27 @@ def check_alone(start_from: str | Path | None, resume: str | None) -> None:
         )
 
 
-def open_start(path: str | Path, config: Config, schema: Schema, data: Path) -> Start:
-    """The model at `path` for `data`. Raises ConfigError and DataError where they do not fit."""
+def check_begun(out: Path) -> None:
+    """Raise ConfigError where the run at `out`, which has no checkpoint, started from a model."""
+    if begun := started_from(out):
+        raise ConfigError(
+            f"--resume auto: {out} has no checkpoint yet, and was to start from {begun['folder']}; "
+            "start again with --from and --overwrite"
+        )
+
+
+def open_start(path: str | Path | None, config: Config, schema: Schema, data: Path) -> Start | None:
+    """The model at `path` for `data`; None for None.
+
+    Raises ConfigError and DataError where they do not fit.
+    """
+    if path is None:
+        return None
     folder = find_artifact(Path(path))
     artifact = load_artifact(folder)
     _check_model(artifact.config, config, path)
     _check_tasks(artifact.schema, schema, path)
+    _check_units(artifact.schema, schema, path)
     places = []
     for side, table in (("user", artifact.users), ("item", artifact.items)):
         old, new = getattr(artifact.schema, side), getattr(schema, side)
@@ -124,6 +142,20 @@ def _check_tasks(old: Schema, new: Schema, path: str | Path) -> None:
             f"--from {path}: its tasks are {wanted_text} and those of the data must be the same in "
             f"the same order, got {found_text}; prepare the data with its tasks"
         )
+
+
+def _check_units(old: Schema, new: Schema, path: str | Path) -> None:
+    """Refuse labels that lie where none of the old ones did: stars that are points now."""
+    for task in old.tasks:
+        before, now = (schema.labels.get("train", {}).get(task.name, {}) for schema in (old, new))
+        if not {"min", "max"} <= before.keys() or "mean" not in now:
+            continue
+        if not before["min"] <= now["mean"] <= before["max"]:
+            raise DataError(
+                f"--from {path}: labels of {task.name} were {before['min']:g} to "
+                f"{before['max']:g} there, and their mean in the data must lie between, got "
+                f"{now['mean']:g}; prepare them in the same unit"
+            )
 
 
 def _task_text(task: Task) -> str:
