@@ -42,6 +42,13 @@ Lr = Annotated[float | None, typer.Option(help="Learning rate of Adam.")]
 Weights = Annotated[
     str | None, typer.Option(metavar="W,...", help="Task weights in the data's order.")
 ]
+Resume = Annotated[
+    str | None, typer.Option(help="`auto` (last checkpoint of --out) or a checkpoint file.")
+]
+StartFrom = Annotated[
+    Path | None,
+    typer.Option("--from", metavar="RUN|MODEL", help="Start from its weights and settings."),
+]
 FLAGS = {
     "k": "model.router.k",
     "experts": "model.num_experts",
@@ -73,13 +80,8 @@ def fit(
     num_nodes: Annotated[int | None, typer.Option(help="Machines that train together.")] = None,
     weights: Weights = None,
     set_: Sets = None,
-    resume: Annotated[
-        str | None, typer.Option(help="`auto` (last checkpoint of --out) or a checkpoint file.")
-    ] = None,
-    start_from: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="RUN|MODEL", help="Start from its weights and settings."),
-    ] = None,
+    resume: Resume = None,
+    start_from: StartFrom = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run at --out.")
     ] = False,
@@ -101,8 +103,7 @@ def fit(
     flags |= _task_flags(weights, data)
     resolved = resolve(config, router, flags, set_ or [], start_from=start_from)
     if overwrite:
-        file = Path(config) if config and Path(config).is_file() else None  # or a shipped one
-        check_place(out, {"--data": data, "--config": file, "--from": start_from})
+        check_place(out, {"--data": data, "--config": _own(config), "--from": start_from})
     if evaluate is not None:
         check_split("--evaluate", evaluate)
     trainer = resolved.trainer
@@ -117,13 +118,17 @@ def fit(
         if dry_run:
             print(json.dumps(train.dry_run(resolved, data, start_from), indent=2))
             return
-        result = train.fit(
-            resolved, data, out, overwrite=overwrite, resume=resume, start_from=start_from
-        )
+        how: dict[str, Any] = {"resume": resume, "start_from": start_from}
+        result = train.fit(resolved, data, out, overwrite=overwrite, **how)
     if not result:  # another process of the run reports
         return
     more = {evaluate: inference.evaluated(out, evaluate, data)} if evaluate is not None else {}
     print(json.dumps({**result, **more}) if as_json else _summary(result, more, out))
+
+
+def _own(config: str | None) -> Path | None:
+    """The file of `--config`; None for a shipped one."""
+    return Path(config) if config and Path(config).is_file() else None
 
 
 def _task_flags(weights: str | None, data: Path) -> dict[str, Any]:
@@ -192,9 +197,9 @@ def resolve(
     if start_from is None:
         resolved = parse_config(asked)
     else:
-        from recsys_moe.train.start import continued_config
+        from recsys_moe.train.start import start_config
 
-        resolved = continued_config(asked, start_from)
+        resolved = start_config(asked, start_from)
     for remark in resolved.model.router.remarks:
         logger.warning(remark)
     return resolved

@@ -30,7 +30,7 @@ from recsys_moe.artifact.run_folder import (
 )
 from recsys_moe.config.build import build_model
 from recsys_moe.config.files import merge
-from recsys_moe.config.settings import Config, parse_config
+from recsys_moe.config.settings import Config
 from recsys_moe.data.streaming import user_counts, watched_items
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.files import write_json
@@ -49,7 +49,7 @@ from recsys_moe.train.processes.starter import check_starter
 from recsys_moe.train.resume import belongs_to, check_resume, find_checkpoint, read_checkpoint
 from recsys_moe.train.routing_log import RoutingLog
 from recsys_moe.train.sharded_strategy import ShardedStrategy
-from recsys_moe.train.start import begin, check_alone, check_begun, continued_config, open_start
+from recsys_moe.train.start import begin, check_alone, check_begun, open_start, start_config
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -74,10 +74,7 @@ def fit(
     process does, the others return {}. Raises ConfigError, DataError, RunError and Interrupted.
     """
     check_alone(start_from, resume)
-    if not isinstance(config, Config):
-        config = (
-            parse_config(config) if start_from is None else continued_config(config, start_from)
-        )
+    config = config if isinstance(config, Config) else start_config(config, start_from)
     data, out = Path(data), Path(out)
     datamodule = RecDataModule(data, config)
     start = open_start(start_from, config, datamodule.schema, data)
@@ -96,8 +93,8 @@ def fit(
     is_new = checkpoint is None or not belongs_to(checkpoint, place)
     if trainer.is_global_zero:
         if is_new:
-            record = start.record if start else None
-            begin_run(place, out, config, data, resume=resume, checkpoint=checkpoint, start=record)
+            origin: dict[str, Any] = {"checkpoint": checkpoint, "start": start and start.record}
+            begin_run(place, out, config, data, resume=resume, **origin)
         else:
             record_run(place, config, data)
         if place != out:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,7 +34,9 @@ from recsys_moe.files import sha256_file
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.sharded import ShardedEmbedding
 from recsys_moe.schema import Feature, Schema, Task
-from recsys_moe.train.module import RecModule
+
+if TYPE_CHECKING:
+    from recsys_moe.train.module import RecModule
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -59,11 +61,14 @@ class Start(NamedTuple):
         return {"folder": str(self.folder.resolve()), MANIFEST: sha256_file(manifest)}
 
 
-def continued_config(raw: dict[str, Any], path: str | Path) -> Config:
-    """`raw`, sections of a file or a command, over the whole configuration of the model at `path`.
+def start_config(raw: dict[str, Any], path: str | Path | None) -> Config:
+    """`raw`, sections of a file or a command, over the whole configuration of the model at `path`,
+    or over the defaults where there is none.
 
     Raises ConfigError where `raw` asks for another model, DataError where there is none.
     """
+    if path is None:
+        return parse_config(raw)
     before = artifact_config(Path(path))
     asked, name = router_name(raw), before.model.router.name
     if asked not in (None, name):  # before its keys are taken for those of another one
@@ -86,8 +91,8 @@ def _check_model(before: Config, now: Config, path: str | Path) -> None:
 def _must_stay(path: str | Path, key: str, old: object, new: object) -> ConfigError:
     before, now = (v if isinstance(v, str) else json.dumps(v) for v in (old, new))
     return ConfigError(
-        f"--from {path}: {key} is {before} there and must stay so, got {now}; leave it out, or train "
-        f"anew without --from (of model only {', '.join(k[6:] for k in MAY_DIFFER)} may differ)"
+        f"--from {path}: {key} is {before} there and must stay so, got {now}; leave it out, or "
+        f"train anew without --from (only {', '.join(MAY_DIFFER)} may differ)"
     )
 
 

@@ -24,7 +24,7 @@ from recsys_moe.files import sha256_file
 from recsys_moe.model.effects import MainEffects
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.fit import dry_run, fit
-from recsys_moe.train.start import continued_config
+from recsys_moe.train.start import start_config
 from tests.conftest import TINY_MODEL
 from tests.train.test_overwrite import STEP
 from tests.train.test_resume import after_signal, results
@@ -189,14 +189,14 @@ def test_training_goes_on_from_there_and_ends_better(folder: Path, tmp_path: Pat
     more = fit(once(**slow), data, tmp_path / "more", start_from=folder / "a")
     anew = fit(settings(**once(**slow)), data, tmp_path / "anew")
     assert more["loss"] < anew["loss"]
-    config = continued_config({}, folder / "a")
+    config = start_config({}, folder / "a")
     started = dry_run(config, data, folder / "a")["loss_of_first_batch"]
     assert started < dry_run(config, data)["loss_of_first_batch"]
 
 
 def test_the_old_configuration_is_the_start_of_the_new_one(folder: Path) -> None:
     asked = {"model": {"router": "moesart"}, "trainer": {"seed": 3}}
-    found = continued_config(asked, folder / "a")
+    found = start_config(asked, folder / "a")
     before = parse_config(settings(optim={"lr": 1e-2}))
     trainer = before.trainer.model_copy(update={"seed": 3})
     assert found == before.model_copy(update={"trainer": trainer})
