@@ -126,15 +126,7 @@ def open_start(path: str | Path | None, config: Config, schema: Schema, data: Pa
     _check_model(artifact.config, config, path)
     _check_tasks(artifact.schema, schema, path)
     _check_units(artifact.schema, schema, path)
-    places = []
-    for side, table in (("user", artifact.users), ("item", artifact.items)):
-        old, new = getattr(artifact.schema, side), getattr(schema, side)
-        if old.id_type != new.id_type:
-            raise DataError(
-                f"--from {path}: its {side} ids are {old.id_type} and those of {data} must be so "
-                f"too, got {new.id_type}; write them the same way and prepare the data again"
-            )
-        places.append(_places(table, old, data / f"{side}s.parquet", new))
+    places = [_places(artifact, schema, side, path=path, data=data) for side in ("user", "item")]
     _tell(artifact.schema, places, path)
     return Start(folder, artifact, *places)
 
@@ -168,19 +160,33 @@ def _task_text(task: Task) -> str:
     return f"{task.name}:{task.kind}{bounds}"
 
 
-def _places(old: pa.Table, old_feature: Feature, path: Path, feature: Feature) -> Tensor:
-    """Row of the model for each id in the file `path`, and for the unseen one. (U,) int64"""
-    kind = ARROW[feature.id_type]
+def _places(
+    artifact: Artifact, schema: Schema, side: str, *, path: str | Path, data: Path
+) -> Tensor:
+    """Row of the model for each user (or item) of the data, and for the unseen one. (U,) int64"""
+    before: Feature = getattr(artifact.schema, side)
+    now: Feature = getattr(schema, side)
+    if before.id_type != now.id_type:
+        raise DataError(
+            f"--from {path}: its {side} ids are {before.id_type} and those of {data} must be so "
+            f"too, got {now.id_type}; write them the same way and prepare the data again"
+        )
+    table = artifact.users if side == "user" else artifact.items
+    known = table[before.name].cast(ARROW[before.id_type]).combine_chunks()
+    place = pc.index_in(_ids(data / f"{side}s.parquet", now), value_set=known)
+    place_U = torch.tensor(place.fill_null(len(known)).to_numpy()).long()
+    return torch.cat([place_U, torch.tensor([len(known)])])
+
+
+def _ids(path: Path, feature: Feature) -> pa.ChunkedArray:
     try:
-        ids = pq.read_table(path, columns=[feature.name])[feature.name].cast(kind)
-        known = old[old_feature.name].cast(kind).combine_chunks()
+        column = pq.read_table(path, columns=[feature.name])[feature.name]
+        ids = column.cast(ARROW[feature.id_type])
     except (OSError, LookupError, pa.ArrowException) as error:
         raise DataError(f"{path}: {str(error).splitlines()[0]}; prepare the data again") from None
     if len(ids) != feature.size:
         raise DataError(f"{path} has {len(ids)} ids, not {feature.size}; prepare the data again")
-    place = pc.index_in(ids, value_set=known).fill_null(len(known))
-    place_U = torch.tensor(place.to_numpy()).long()
-    return torch.cat([place_U, torch.tensor([len(known)])])
+    return ids
 
 
 def _tell(old: Schema, places: list[Tensor], path: str | Path) -> None:
@@ -219,7 +225,10 @@ def begin(module: RecModule, rows: Rows, start: Start | None) -> None:
             module.model.load_state_dict(_weights(module.model, start))
         except RuntimeError as error:
             reason = " ".join(str(error).split())
-            raise DataError(f"--from {start.folder}: {reason}; train anew without --from") from None
+            raise DataError(
+                f"--from {start.folder}: its weights do not fit the model of these data: {reason}; "
+                "train anew without --from"
+            ) from None
 
 
 def _weights(model: MultiTaskMoE, start: Start) -> dict[str, Tensor]:

@@ -88,6 +88,17 @@ def test_other_bounds_of_labels_are_refused(folder: Path, tmp_path: Path, comman
     assert "rating:regression and those" in line and "rating:regression in 1.0..5.0" in line
 
 
+@pytest.mark.parametrize("harm", [Path.unlink, lambda file: file.write_bytes(b"PAR1")])
+def test_data_without_readable_ids_are_refused(
+    folder: Path, tmp_path: Path, command: Command, harm: Any
+) -> None:
+    new = shutil.copytree(folder / "new/data", tmp_path / "data")
+    harm(new / "users.parquet")
+    line = command.fails(3, *words(folder, tmp_path / "b", data=new))
+    assert "users.parquet" in line and line.endswith("prepare the data again")
+    assert not (tmp_path / "b").exists()
+
+
 def _cut(model: Path) -> None:
     weights = model / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
