@@ -47,9 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def prepare(ratings: Path, folder: Path, seed: int) -> None:
     """`folder`/half, the earlier rows of the training and validation split of `folder`/all."""
     table = pd.read_csv(ratings, sep="\t", names=COLUMNS)
-    part = np.random.default_rng(seed).choice(
-        ["train", "val", "test"], len(table), p=[0.8, 0.1, 0.1]
-    )
+    part = np.random.default_rng(seed).choice(SPLITS, len(table), p=[0.8, 0.1, 0.1])
     is_early = table["timestamp"] <= table["timestamp"].median()
     for name, rows in (("half", table[is_early]), ("all", table)):
         files: list[object] = []
