@@ -47,6 +47,11 @@ FILES = (
 ENCODERS, VOCABULARIES = "encoders.safetensors", "features.parquet"
 """In some artifacts: what turns features and histories into vectors, and the categories."""
 
+NO_CATEGORIES = pa.table(
+    {name: pa.array([], pa.string()) for name in ("side", "feature", "value")}
+    | {"index": pa.array([], pa.int32())}
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
@@ -66,6 +71,8 @@ class Artifact:
     encoders: dict[str, torch.Tensor] = field(default_factory=dict)
     """The state of the model's `Encoders`, for users and items that training has not seen; those
     that it has are whole vectors in the tables of `model`. Empty where there are none."""
+    categories: pa.Table = field(default_factory=lambda: NO_CATEGORIES)
+    """Of features: `side`, `feature`, `index` and the `value` as text."""
 
 
 def save_artifact(
@@ -152,6 +159,7 @@ def load_artifact(path: Path) -> Artifact:
         card=_read_object(folder / "card.json"),
         calibration=_load_calibrations(folder / "calibration.json"),
         encoders=_load_encoders(folder / ENCODERS),
+        categories=_load_categories(folder / VOCABULARIES),
     )
 
 
@@ -212,6 +220,13 @@ def _load_seen(path: Path, schema: Schema) -> dict[str, torch.Tensor]:
 def _load_encoders(path: Path) -> dict[str, torch.Tensor]:
     with _reading(path):
         return load_file(path) if path.is_file() else {}
+
+
+def _load_categories(path: Path) -> pa.Table:
+    with _reading(path):
+        if not path.is_file():
+            return NO_CATEGORIES
+        return pq.read_table(path, columns=NO_CATEGORIES.column_names)
 
 
 def _load_model(folder: Path, config: Config, schema: Schema) -> MultiTaskMoE:

@@ -9,12 +9,14 @@ Axes: U users, N items, B pairs, P chosen (pair, expert), E experts, D embedding
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from recsys_moe.inference.newcomers import Told, with_newcomers
 from recsys_moe.inference.pair_scores import Draws
 from recsys_moe.model.dispatch import plan_pairs, starts
 from recsys_moe.model.network import MultiTaskMoE
@@ -59,6 +61,12 @@ class CatalogueScorer:
         self._growing = threading.Lock()
         self._buffers = Buffers()
 
+    def with_newcomers(self, told: Told) -> CatalogueScorer:
+        """One that knows users ~0, ~1, ... of a request too; it shares what it remembers."""
+        result = copy.copy(self)
+        result.model = with_newcomers(self.model, told)
+        return result
+
     @torch.inference_mode()
     def grid(self, user_U: Tensor, item_N: Tensor, task: int) -> Tensor:
         """Logits (U, N) of every user index for every item index."""
@@ -88,7 +96,8 @@ class CatalogueScorer:
             logits_B[rows] = self._tower_logits(tower, mixed_BH)
         if self.model.effects is None:
             return logits_B
-        return self.model.effects.of_task(logits_B, user_U[place_B], item_B, task)
+        user_B = self._ids(user_U)[place_B]
+        return self.model.effects.of_task(logits_B, user_B, item_B, task)
 
     def warm_up(self) -> None:
         """Build the item halves that up to 17 users, from the first to the unseen one, visit."""
@@ -116,19 +125,28 @@ class CatalogueScorer:
         model, rows = self.model, len(item_B)
         width = model.user_embedding.embedding_dim
         x_BD = self._buffers.take("x", rows, 2 * width)
-        x_BD[:, :width] = _of_users(model.user_embedding(user_U), place_B)
+        x_BD[:, :width] = _of_users(self._vectors(user_U), place_B)
         first = int(item_B[0]) if rows else 0
         if torch.equal(item_B, torch.arange(first, first + rows)):  # nothing to gather
             x_BD[:, width:] = model.item_embedding.weight[first : first + rows]
         else:
             x_BD[:, width:] = model.item_embedding.weight.index_select(0, item_B)
-        routing: Routing = router(x_BD, _of_users(user_U, place_B).expand(rows))
+        routing: Routing = router(x_BD, _of_users(self._ids(user_U), place_B).expand(rows))
         return routing
+
+    def _ids(self, user_U: Tensor) -> Tensor:
+        """Rows of the tables: that of the unseen id for newcomers."""
+        return self.model.ids(user_U, torch.zeros_like(user_U))[0]
+
+    def _vectors(self, user_U: Tensor) -> Tensor:
+        """(U, D)"""
+        width = self.model.user_embedding.embedding_dim
+        return self.model.encode(user_U, torch.zeros_like(user_U))[:, :width]
 
     def _user_halves(self, user_U: Tensor) -> Tensor:
         """(E, U, H), biases included."""
         bias_EH = self.model.moe.experts.bias_EH
-        user_EUD = self.model.user_embedding(user_U).expand(len(bias_EH), -1, -1)
+        user_EUD = self._vectors(user_U).expand(len(bias_EH), -1, -1)
         return torch.baddbmm(bias_EH[:, None], user_EUD, self._user_EDH)
 
     def _mixed(self, user_EUH: Tensor, place_B: Tensor, item_B: Tensor, routing: Routing) -> Tensor:

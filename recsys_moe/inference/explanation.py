@@ -36,6 +36,7 @@ def expert_shares(model: MultiTaskMoE, user_B: Tensor, item_B: Tensor) -> Explan
     need not sum to its logit.
     """
     x_BD = model.encode(user_B, item_B)
+    user_B, _ = model.ids(user_B, item_B)
     explanation = []
     scale_T = [1.0] * len(model.towers) if model.effects is None else model.effects.scale_T
     for router, tower, scale in zip(model.routers, model.towers, scale_T, strict=True):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.inference.newcomers import Told, with_newcomers
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import KINDS
 from recsys_moe.routers import Router
@@ -41,21 +42,24 @@ class PairScorer:
         self._names = [task.name for task in artifact.schema.tasks]
         self._links = [KINDS[task.kind].link for task in artifact.schema.tasks]
 
-    def scores(self, user_B: Tensor, item_B: Tensor, calibrate: bool) -> Scores:
-        """Scores of pairs of indices."""
-        logits_BT = self.logits(user_B, item_B)
+    def scores(
+        self, user_B: Tensor, item_B: Tensor, calibrate: bool, told: Told | None = None
+    ) -> Scores:
+        """Scores of pairs of indices; those of newcomers, ~i, need what is told of them."""
+        logits_BT = self.logits(user_B, item_B, told)
+        schema = self._artifact.schema
         by_task = zip(self._names, self._links, logits_BT.unbind(1), strict=True)
         return Scores(
             {name: link(logits_B) for name, link, logits_B in by_task},
-            user_B == self._artifact.schema.user.size,
-            item_B == self._artifact.schema.item.size,
+            (user_B < 0) | (user_B == schema.user.size),
+            (item_B < 0) | (item_B == schema.item.size),
             self._calibrated(logits_BT) if calibrate else {},
         )
 
     @torch.inference_mode()
-    def logits(self, user_B: Tensor, item_B: Tensor) -> Tensor:
+    def logits(self, user_B: Tensor, item_B: Tensor, told: Told | None = None) -> Tensor:
         """Logits (B, T) of pairs of indices."""
-        model = self._artifact.model
+        model = with_newcomers(self._artifact.model, told)
         with self._draws.seeded():
             logits = [model(*batch).logits_BT for batch in self.batches(user_B, item_B)]
         return torch.cat(logits) if logits else torch.empty(0, len(self._names))

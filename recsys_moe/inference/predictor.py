@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,15 @@ from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.inference.catalogue import CatalogueScorer
 from recsys_moe.inference.explanation import ExpertShare, expert_shares
 from recsys_moe.inference.item_filters import matching_items
+from recsys_moe.inference.newcomers import (
+    Newcomer,
+    Newcomers,
+    Pairs,
+    RawId,
+    Unused,
+    Whom,
+    with_newcomers,
+)
 from recsys_moe.inference.pair_scores import Draws, PairScorer, Scores, whole_batch
 from recsys_moe.inference.top_items import Recommendation, TopItems, largest
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
@@ -23,6 +33,7 @@ from recsys_moe.routers import Routing
 
 __all__ = [
     "ExpertShare",
+    "Newcomer",
     "Predictor",
     "Recommendation",
     "Scores",
@@ -53,6 +64,7 @@ class Predictor:
         )
         self._pair_scores = PairScorer(artifact, self._draws, rows)
         self._top_items = TopItems(artifact, self._catalogue)
+        self._newcomers = Newcomers(artifact, self.users, self.items)
         self._names = [task.name for task in self.tasks]
 
     @classmethod
@@ -66,18 +78,26 @@ class Predictor:
         self.users.warm_up()
         self.items.warm_up()
 
-    def score(self, users: Ids, items: Ids, *, calibrate: bool = True) -> Scores:
-        """Predictions for the pairs zip(users, items). Raises DataError on unequal lengths.
+    def score(self, users: Whom, items: Whom, *, calibrate: bool = True) -> Scores:
+        """Predictions for the pairs zip(users, items), ids or newcomers.
 
-        `calibrate=False` leaves `calibrated` empty, for callers who would not look at it.
+        `calibrate=False` leaves `calibrated` empty, for callers who would not look at it. Raises
+        DataError on unequal lengths and for a newcomer that cannot be used.
         """
-        return self._pair_scores.scores(*self._pairs(users, items), calibrate)
+        user_B, item_B, told = self._pairs(users, items)
+        return self._pair_scores.scores(user_B, item_B, calibrate, told)
+
+    def unused(self, newcomer: Newcomer, *, side: str = "user") -> Unused:
+        """What of a new user (or `item`) the model ignores. Raises DataError."""
+        return self._newcomers.unused(side, newcomer)
 
     def recommend(
         self,
-        users: Ids,
+        users: Whom = (),
         k: int = 10,
         *,
+        history: Sequence[RawId] | Mapping[RawId, float | None] = (),
+        features: Mapping[str, Any] | None = None,
         exclude_seen: bool = False,
         candidates: Ids | None = None,
         where: Sequence[str] = (),
@@ -91,6 +111,8 @@ class Predictor:
         `score_names`, by default the first binary task, or the first task where there is none.
         Ties go to the lower item index. An unseen user gets the ranking of the row trained for
         unseen users. Filters never change the score of an item that they let through.
+        `history`, `features`: of one new user, whose list is the last one (see `Newcomer`; `users`
+        may hold more of them). `exclude_seen` leaves out the items of a history.
 
         Raises ConfigError for an unknown score or a condition that does not fit, DataError when
         the model's scores are not finite, ValueError for k < 1, TypeError for one id or condition
@@ -98,7 +120,7 @@ class Predictor:
         """
         return list(
             self.iter_recommend(
-                users,
+                _and_one(users, history, features),
                 k,
                 exclude_seen=exclude_seen,
                 candidates=candidates,
@@ -109,7 +131,7 @@ class Predictor:
 
     def iter_recommend(
         self,
-        users: Ids,
+        users: Whom,
         k: int = 10,
         *,
         exclude_seen: bool = False,
@@ -117,14 +139,15 @@ class Predictor:
         where: Sequence[str] = (),
         score: str | None = None,
     ) -> Iterator[list[Recommendation]]:
-        """`recommend`, one user's list after the other, in bounded memory."""
+        """`recommend` of `users`, one list after the other, in bounded memory."""
         _check_k(k)
         if isinstance(where, str):
             raise TypeError(f"expected a list of conditions, got {where!r}; pass [{where!r}]")
         formula = self._formula(score)
         item_N = self._allowed(candidates, where)
-        index_U, _ = self.users.index(users)
-        return self._top_items.best(index_U, item_N, k, exclude_seen=exclude_seen, formula=formula)
+        index_U, _, told = self._newcomers.resolved(users, [])
+        top_items = self._top_items.with_newcomers(told)
+        return top_items.best(index_U, item_N, k, exclude_seen=exclude_seen, formula=formula)
 
     @property
     def score_names(self) -> dict[str, tuple[str, ...]]:
@@ -156,18 +179,19 @@ class Predictor:
         best_K = others_N[largest(cosine_N[others_N], k)]
         return self._top_items.entries(best_K, {"cosine": cosine_N[best_K]})
 
-    def explain(self, users: Ids, items: Ids) -> list[dict[str, list[ExpertShare]]]:
+    def explain(self, users: Whom, items: Whom) -> list[dict[str, list[ExpertShare]]]:
         """Per pair and task the chosen experts, each with its weight and contribution.
 
         `contribution` is the task's logit minus the logit without that expert, the other weights
         unchanged. Towers are not linear, so contributions need not sum to the logit. Largest
         absolute contribution first. Raises DataError on unequal lengths.
         """
-        user_B, item_B = self._pairs(users, items)
+        user_B, item_B, told = self._pairs(users, items)
+        model = with_newcomers(self.artifact.model, told)
         per_pair: list[dict[str, list[ExpertShare]]] = []
         with self._draws.seeded():
             for user, item in self._pair_scores.batches(user_B, item_B):
-                shares = zip(*expert_shares(self.artifact.model, user, item), strict=True)
+                shares = zip(*expert_shares(model, user, item), strict=True)
                 per_pair += [dict(zip(self._names, row, strict=True)) for row in shares]
         return per_pair
 
@@ -198,12 +222,12 @@ class Predictor:
         """Was this id unknown in training? Then its row of the embedding table stands in."""
         return bool(self.users.index([user])[1])
 
-    def _pairs(self, users: Ids, items: Ids) -> tuple[Tensor, Tensor]:
+    def _pairs(self, users: Whom, items: Whom) -> Pairs:
         if len(users) != len(items):
             raise DataError(
                 f"users and items must have the same length, got {len(users)} and {len(items)}"
             )
-        return self.users.index(users)[0], self.items.index(items)[0]
+        return self._newcomers.resolved(users, items)
 
     def _formula(self, score: str | None) -> tuple[str, ...]:
         """Names of the tasks to multiply."""
@@ -226,6 +250,17 @@ class Predictor:
             named_N[index[~unseen]] = True
             holds_N &= named_N
         return holds_N.nonzero()[:, 0]
+
+
+def _and_one(
+    users: Whom,
+    history: Sequence[RawId] | Mapping[RawId, float | None],
+    features: Mapping[str, Any] | None,
+) -> Whom:
+    """The users, and behind them the one that is told of, if any is."""
+    if not len(history) and features is None:
+        return users
+    return [*users, Newcomer(features or {}, history)]
 
 
 def _check_k(k: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
@@ -13,6 +14,7 @@ from torch import Tensor
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import DataError
 from recsys_moe.inference.catalogue import CatalogueScorer
+from recsys_moe.inference.newcomers import Told
 from recsys_moe.model.tasks import KINDS
 
 SCORES_PER_BATCH = 1 << 21
@@ -38,6 +40,15 @@ class TopItems:
         self.tasks = {task.name: (number, task) for number, task in enumerate(tasks)}
         self.artifact = artifact
         self.catalogue = catalogue
+        self.told: Told | None = None
+
+    def with_newcomers(self, told: Told | None) -> TopItems:
+        """One that ranks for the users ~0, ~1, ... of a request too."""
+        if told is None:
+            return self
+        result = copy.copy(self)
+        result.told, result.catalogue = told, self.catalogue.with_newcomers(told)
+        return result
 
     def best(
         self,
@@ -123,7 +134,10 @@ class TopItems:
         ]
 
     def seen(self, user: int) -> Tensor:
-        """Indices of the items that the user with this index watched in the training rows."""
+        """Indices of the items that the user with this index watched in the training rows; of a
+        newcomer those of its history."""
+        if user < 0 and self.told is not None:
+            return self.told.seen[~user]
         offsets, items = self.artifact.seen["offsets"], self.artifact.seen["items"]
         if user >= len(offsets) - 1:
             return torch.empty(0, dtype=torch.long)

@@ -1,0 +1,137 @@
+"""Raw values of features -> rows and weights of the table of a model's features.
+
+By the rules of docs/data.md for the cells of `prepare`, and the vocabularies and the scale that
+training left in the artifact. Axes: P entries, one per category and number that adds something.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recsys_moe.data.entries import table_rows
+from recsys_moe.errors import DataError, suggestion
+from recsys_moe.inference.vocabulary import id_text
+from recsys_moe.schema import SideFeature
+
+SEPARATOR = "|"
+"""Between the categories of a list that is given as text."""
+LARGEST = float(np.finfo(np.float32).max)
+"""Numbers further from 0 are no values of a feature."""
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+SWITCHES = {"true": "1", "false": "0"}
+
+Entries = list[tuple[int, float]]
+"""Row of the table and weight."""
+Unknown = dict[str, list[str]]
+"""By feature the categories that training has not seen; they add nothing."""
+
+
+class FeatureReader:
+    """Of the users or of the items of a model."""
+
+    def __init__(self, side: str, features: Sequence[SideFeature], categories: pa.Table) -> None:
+        """`features`: those the model has, in the order of its table; `categories`: of both sides,
+        as features.parquet has them."""
+        self.side = side
+        self._features = {one.name: one for one in features}
+        starts = [0, *np.cumsum([table_rows([one]) for one in features]).tolist()]
+        self._start = dict(zip(self._features, starts, strict=False))
+        of_side = categories.filter(pc.equal(categories["side"], side))
+        self._index = {name: _vocabulary(of_side, name) for name in self._features}
+
+    @property
+    def names(self) -> list[str]:
+        return [*self._features]
+
+    def read(self, values: Mapping[str, Any]) -> tuple[Entries, Unknown]:
+        """Entries of one user or item. Raises DataError for an unknown name or a wrong value."""
+        entries: Entries = []
+        unknown: Unknown = {}
+        for name, value in values.items():
+            self._check_name(name)
+            if is_missing(value):
+                continue
+            feature, start = self._features[name], self._start[name]
+            if feature.kind == "numeric":
+                entries.append((start, _standardised(_number(name, value), feature)))
+                continue
+            texts = (
+                [_category(name, value)] if feature.kind == "categorical" else _list(name, value)
+            )
+            index = {self._index[name].get(text, feature.size) for text in texts}
+            entries += [(start + i, len(index) ** -0.5) for i in sorted(index) if i < feature.size]
+            if feature.size in index:
+                unknown[name] = [text for text in texts if text not in self._index[name]]
+        return entries, unknown
+
+    def _check_name(self, name: str) -> None:
+        if not self._features:
+            raise DataError(
+                f"the model has no features of {self.side}s, got {name!r}; leave it out, or train "
+                "with model.features"
+            )
+        if name not in self._features:
+            raise DataError(
+                f"the model has no feature {name!r} of {self.side}s; "
+                f"{suggestion(name, self._features)}"
+            )
+
+
+def is_missing(value: Any) -> bool:
+    """None, blank text, an empty list."""
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or (_is_list(value) and not len(value))
+
+
+def _vocabulary(categories: pa.Table, name: str) -> dict[str, int]:
+    rows = categories.filter(pc.equal(categories["feature"], name))
+    return dict(zip(rows["value"].to_pylist(), rows["index"].to_pylist(), strict=True))
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple | set | frozenset)
+
+
+def _category(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if (text := id_text(value)) is None:
+        raise DataError(f"feature {name!r} must be text or a whole number, got {value!r}")
+    return text
+
+
+def _list(name: str, value: Any) -> list[str]:
+    """Each category once, in their order."""
+    parts = [*value] if _is_list(value) else _category(name, value).split(SEPARATOR)
+    if any(is_missing(part) for part in parts):
+        raise DataError(
+            f"feature {name!r} must be categories, as a list or with {SEPARATOR!r} between them, "
+            f"and none empty, got {value!r}"
+        )
+    return list(dict.fromkeys(_category(name, part) for part in parts))
+
+
+def _number(name: str, value: Any) -> float:
+    number = math.nan
+    if isinstance(value, str):
+        text = SWITCHES.get(value.strip().lower(), value.strip())
+        number = float(text) if NUMBER.fullmatch(text) else math.nan
+    else:
+        with suppress(TypeError, ValueError, OverflowError):
+            number = float(value)
+    if not abs(number) <= LARGEST:  # nor NaN
+        raise DataError(f"feature {name!r} must be a finite number, got {value!r}")
+    return number
+
+
+def _standardised(number: float, feature: SideFeature) -> float:
+    return min(max((number - feature.mean) / feature.std, -LARGEST), LARGEST)

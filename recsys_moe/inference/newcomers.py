@@ -1,0 +1,234 @@
+"""Users and items that training has not seen, made of what is told of them.
+
+Their vector is that of known ones, with the id row of unseen ids: that row, plus the embeddings of
+their features, plus the pooled embeddings of the items in their history. In a model for some
+request newcomer number i has the index ~i, which `MultiTaskMoE` reads as an id that is hidden.
+
+Axes: U newcomers of a request, P entries, D width of the embeddings, W that of histories.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.config.build import chosen_features, history_levels
+from recsys_moe.data.columns import Columns
+from recsys_moe.data.entries import history_entries
+from recsys_moe.errors import DataError
+from recsys_moe.inference.feature_values import Entries, FeatureReader, Unknown
+from recsys_moe.inference.vocabulary import Ids, Vocabulary
+from recsys_moe.model.encoders import Encoders
+from recsys_moe.model.network import MultiTaskMoE
+
+RawId: TypeAlias = str | int | float
+SIDES = ("user", "item")
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """A user or an item that training has not seen."""
+
+    features: Mapping[str, Any] = field(default_factory=dict)
+    """By name: text or a whole number, a list of them, or a finite number; None for missing."""
+    history: Sequence[RawId] | Mapping[RawId, float | None] = ()
+    """Of a user: raw ids of items, or raw id -> rating (None: watched and not rated)."""
+
+
+@dataclass(frozen=True)
+class Unused:
+    """What of a newcomer the model could not use."""
+
+    categories: Unknown = field(default_factory=dict)
+    """By feature, those that training has not seen."""
+    items: list[RawId] = field(default_factory=list)
+    """Of the history, those that training has not seen."""
+
+
+class Told(Encoders):
+    """What is added to the row of the unseen id for the newcomers of one request."""
+
+    def __init__(self, users_UD: Tensor, items_UD: Tensor, seen: Sequence[Tensor]) -> None:
+        """`seen`: of each user the indices of the items in its history."""
+        super().__init__(None, None, None)
+        nobody = users_UD.new_zeros(1, users_UD.shape[1])
+        self._users_UD, self._items_UD = (torch.cat([nobody, x]) for x in (users_UD, items_UD))
+        self.seen = seen
+
+    def forward(self, user_B: Tensor, item_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Newcomer i is ~i; nothing is added to those that are known. (B, D)"""
+        return _rows(self._users_UD, user_B), _rows(self._items_UD, item_B)
+
+
+def _rows(table_UD: Tensor, index_B: Tensor) -> Tensor:
+    return F.embedding((-index_B.long()).clamp(min=0), table_UD)
+
+
+def with_newcomers(model: MultiTaskMoE, told: Told | None) -> MultiTaskMoE:
+    """The same model, in which the newcomers have the indices ~0, ~1, ...; parts are shared."""
+    if told is None:
+        return model
+    result = copy.copy(model)
+    result._modules = {**model._modules}  # which a shallow copy shares
+    result.encoders = told
+    return result
+
+
+Whom: TypeAlias = Ids | Sequence[RawId | Newcomer]
+"""Raw ids, with newcomers among them."""
+
+
+class Pairs(NamedTuple):
+    """Indices of users and of items, ~i of newcomer i; None where there are no newcomers."""
+
+    users: Tensor
+    items: Tensor
+    told: Told | None
+
+
+class Newcomers:
+    """Turns what is told of newcomers into vectors, by what the artifact keeps for them."""
+
+    def __init__(self, artifact: Artifact, users: Vocabulary, items: Vocabulary) -> None:
+        self._artifact, self._users, self._items = artifact, users, items
+        config, schema = artifact.config, artifact.schema
+        self._width = config.model.embedding_dim
+        self._levels = history_levels(config, schema)
+        chosen = chosen_features(config, schema)
+        self.readers = {
+            side: FeatureReader(side, chosen[side], artifact.categories) for side in SIDES
+        }
+
+    def resolved(self, users: Whom, items: Whom) -> Pairs:
+        """Indices of raw ids and newcomers. Raises DataError for what cannot be used."""
+        user_N, new_users = _indices(users, self._users)
+        item_N, new_items = _indices(items, self._items)
+        if not new_users and not new_items:
+            return Pairs(user_N, item_N, None)
+        return Pairs(user_N, item_N, self.told(new_users, new_items)[0])
+
+    def unused(self, side: str, newcomer: Newcomer) -> Unused:
+        """Raises DataError for what cannot be used."""
+        users, items = ([newcomer], []) if side == "user" else ([], [newcomer])
+        _, of_users, of_items = self.told(users, items)
+        return [*of_users, *of_items][0]
+
+    def told(
+        self, users: Sequence[Newcomer], items: Sequence[Newcomer]
+    ) -> tuple[Told, list[Unused], list[Unused]]:
+        """Raises DataError for what cannot be used, in the words of one line."""
+        users_UD, of_users = self._features("user", users)
+        items_UD, of_items = self._features("item", items)
+        seen: list[Tensor] = []
+        for row, user in enumerate(users):
+            entry_P, unknown = self._history(user.history)
+            seen.append(entry_P % self._items.feature.size)
+            of_users[row].items.extend(unknown)
+            if len(entry_P):
+                users_UD[row] += self._pool(entry_P)
+        if any(len(item.history) for item in items):
+            raise DataError("an item has no history; give it features alone")
+        return Told(users_UD, items_UD, seen), of_users, of_items
+
+    def _features(self, side: str, newcomers: Sequence[Newcomer]) -> tuple[Tensor, list[Unused]]:
+        """(U, D)"""
+        read = [self.readers[side].read(newcomer.features) for newcomer in newcomers]
+        unused = [Unused(categories) for _, categories in read]
+        table_RD = self._artifact.encoders.get(f"{side}s.table_RD")
+        if table_RD is None or not newcomers:
+            return torch.zeros(len(newcomers), self._width), unused
+        return _sums(table_RD, [entries for entries, _ in read]), unused
+
+    def _history(
+        self, history: Sequence[RawId] | Mapping[RawId, float | None]
+    ) -> tuple[Tensor, list[RawId]]:
+        """Rows (P,) of the table of histories, one per known item, and unknown items."""
+        if isinstance(history, str):
+            raise TypeError(f"expected a list of items, got {history!r}; pass [{history!r}]")
+        if not len(history):
+            return torch.empty(0, dtype=torch.long), []
+        if self._artifact.config.model.history == "none":
+            raise DataError(
+                "the model has no history of users; leave it out, or train with model.history"
+            )
+        raw = [*history]
+        item_P, unseen_P = self._items.index(raw)
+        rating_P = torch.full((len(raw),), math.nan)
+        if isinstance(history, Mapping):
+            rating_P = torch.tensor([self._rating(*pair) for pair in history.items()])
+        unknown = [raw[place] for place in unseen_P.nonzero()[:, 0].tolist()]
+        known = ~unseen_P
+        return self._entries(item_P[known], rating_P[known]), unknown
+
+    def _rating(self, item: RawId, rating: float | None) -> float:
+        """NaN for none. Raises DataError for what is no rating of the task."""
+        if rating is None:
+            return math.nan
+        task = next((t for t in self._artifact.schema.tasks if t.kind == "regression"), None)
+        if task is None:
+            raise DataError(f"the model has no task with ratings, got {rating!r} of item {item}")
+        low = -math.inf if task.low is None else task.low
+        high = math.inf if task.high is None else task.high
+        is_number = isinstance(rating, int | float) and not isinstance(rating, bool)
+        if not is_number or not math.isfinite(rating) or not low <= rating <= high:
+            bounds = f" in {low:g}..{high:g}" if math.isfinite(high - low) else ""
+            raise DataError(
+                f"{task.name} of item {item} must be a finite number{bounds}, got {rating!r}"
+            )
+        return float(rating)
+
+    def _entries(self, item_P: Tensor, rating_P: Tensor) -> Tensor:
+        """By the rule of training rows, for one user; of an item that comes again, the first."""
+        schema = self._artifact.schema
+        kinds = [task.kind for task in schema.tasks]
+        labels_PT = torch.full((len(item_P), len(kinds)), math.nan)
+        if "regression" in kinds:
+            labels_PT[:, kinds.index("regression")] = rating_P
+        if "binary" in kinds:
+            labels_PT[:, kinds.index("binary")] = 1.0
+        elif self._levels is None:
+            labels_PT = torch.zeros_like(labels_PT)
+        elif rating_P.isnan().any():
+            raise DataError("the model knows histories with ratings alone; give one of each item")
+        nobody_P = torch.zeros(len(item_P), dtype=torch.int32)
+        rows = Columns(nobody_P, item_P.int(), labels_PT)
+        return history_entries(rows, schema, self._levels).row.long()
+
+    def _pool(self, entry_P: Tensor) -> Tensor:
+        """K |N(u)|^-1/2 sum of the rows. (D,)"""
+        table_RW = self._artifact.encoders["history.table_RW"]
+        kernel_DW = self._artifact.encoders["history.kernel_DW"]
+        start = torch.zeros(1, dtype=torch.long)
+        sum_W = F.embedding_bag(entry_P, table_RW, start, mode="sum")[0]
+        return F.linear(sum_W * len(entry_P) ** -0.5, kernel_DW)
+
+
+def _indices(whom: Whom, vocabulary: Vocabulary) -> tuple[Tensor, list[Newcomer]]:
+    """(N,) int64; ~i of the i-th newcomer."""
+    is_new = [isinstance(one, Newcomer) for one in whom] if isinstance(whom, list | tuple) else []
+    if not any(is_new):
+        return vocabulary.index(whom)[0], []
+    index_N = torch.empty(len(is_new), dtype=torch.long)
+    new_N = torch.tensor(is_new)
+    index_N[new_N] = ~torch.arange(int(new_N.sum()))
+    known = [one for one in whom if not isinstance(one, Newcomer)]
+    index_N[~new_N] = vocabulary.index(known)[0]
+    return index_N, [one for one in whom if isinstance(one, Newcomer)]
+
+
+def _sums(table_RD: Tensor, entries: Sequence[Entries]) -> Tensor:
+    """Weighted sums (U, D) of rows."""
+    size_U = torch.tensor([len(one) for one in entries])
+    flat = [pair for one in entries for pair in one]
+    row_P = torch.tensor([row for row, _ in flat], dtype=torch.long)
+    weight_P = torch.tensor([weight for _, weight in flat], dtype=table_RD.dtype)
+    bags = (row_P, table_RD, size_U.cumsum(0) - size_U)
+    return F.embedding_bag(*bags, mode="sum", per_sample_weights=weight_P)

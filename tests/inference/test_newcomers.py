@@ -1,0 +1,224 @@
+"""Users and items that training has not seen: their vectors, their scores, what is refused."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from recsys_moe.config.settings import parse_config
+from recsys_moe.data.columns import load_columns
+from recsys_moe.errors import DataError
+from recsys_moe.inference.predictor import Newcomer, Predictor
+from recsys_moe.schema import Schema
+from recsys_moe.train.fit import fit
+from tests.conftest import TINY_MODEL
+from tests.features import AGE, GENRES, JOB, YEAR, with_features
+
+BOTH = {"features": "all", "history": "ratings", "history_dim": 4}
+TRAINER = {"max_epochs": 2, "batch_size": 64}
+
+
+@pytest.fixture(scope="module")
+def data(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_features(prepared, tmp_path_factory.mktemp("features") / "data")
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("trained") / "run"
+    fit(parse_config({"model": {**TINY_MODEL, **BOTH}, "trainer": TRAINER}), data, out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def predictor(trained: Path) -> Predictor:
+    return Predictor.load(trained)
+
+
+@pytest.fixture(scope="module")
+def of_ids(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    out = tmp_path_factory.mktemp("ids") / "run"
+    fit(parse_config({"model": TINY_MODEL, "trainer": TRAINER}), prepared, out)
+    return Predictor.load(out)
+
+
+def told_of_user(n: int) -> dict[str, Any]:
+    """Raw values of what tests/features.py gives user n."""
+    if n % 7 == 0:
+        return {}
+    return {"age": AGE.mean + AGE.std * (n % 5 - 2) / 2, "job": f"job {n % 4}"}
+
+
+def told_of_item(n: int) -> dict[str, Any]:
+    if n % 7 == 0:
+        return {"year": None, "genres": ""}
+    genres = [f"genre {g}" for g in {n % 4, n % 3}]
+    return {"year": YEAR.mean + YEAR.std * (n % 2), "genres": genres}
+
+
+def history_of(predictor: Predictor, data: Path, user: int) -> dict[Any, float | None]:
+    """Raw items that the user watched in training, with ratings where there are."""
+    rows = load_columns(data, Schema.load(data), "train")
+    ids = predictor.items.ids.to_pylist()
+    columns = zip(rows.user.tolist(), rows.item.tolist(), rows.labels.tolist(), strict=True)
+    return {
+        ids[item]: None if rating != rating else rating
+        for one, item, (watched, rating) in columns
+        if one == user and (watched == 1 or rating == rating)
+    }
+
+
+def vectors(predictor: Predictor, users: list[Newcomer], items: list[Newcomer]) -> Any:
+    """Without the row of the unseen id."""
+    told = predictor._newcomers.told(users, items)[0]
+    user_B, item_B = ~torch.arange(len(users)), ~torch.arange(len(items))
+    return told(user_B, torch.zeros(1))[0], told(torch.zeros(1), item_B)[1]
+
+
+def test_known_users_and_items_told_again_have_their_vectors_but_for_the_id(
+    predictor: Predictor, trained: Path, data: Path
+) -> None:
+    """finished = row of the id + features + history, so told = finished - row of the id.
+
+    Without users of job 3: an unseen one, which no training row of real data has.
+    """
+    state = torch.load(trained / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+    model = predictor.artifact.model
+    users = [Newcomer(told_of_user(n), history_of(predictor, data, n)) for n in range(60)]
+    items = [Newcomer(told_of_item(n)) for n in range(40)]
+    user_UD, item_UD = vectors(predictor, users, items)
+    pairs = ((user_UD, model.user_embedding, "user"), (item_UD, model.item_embedding, "item"))
+    shown = {"user": [n for n in range(60) if n % 7 == 0 or n % 4 != 3], "item": [*range(40)]}
+    for told_UD, table, side in pairs:
+        own_ND = state[f"model.{side}_embedding.weight"]
+        finished_ND = table.weight.detach()
+        torch.testing.assert_close(
+            told_UD[shown[side]], (finished_ND - own_ND)[:-1][shown[side]], atol=1e-5, rtol=0
+        )
+        assert told_UD.abs().max() > 1e-3
+
+
+def test_a_vector_is_the_sum_that_the_page_on_features_says(
+    predictor: Predictor, trained: Path
+) -> None:
+    """age 45: 1.5 deviations; two genres: each over sqrt(2); three items: K sum / sqrt(3)."""
+    parts = load_file(trained / "model" / "encoders.safetensors")
+    ids = predictor.items.ids.to_pylist()
+    levels = Schema.load(trained / "model").labels["train"]["rating"]
+    level = round((levels["max"] - levels["min"]) / (levels["max"] - levels["min"]) * 4)
+    told = Newcomer(
+        {"age": 45, "job": "job 2"}, {ids[3]: levels["max"], ids[5]: None, ids[9]: None}
+    )
+    item = Newcomer({"genres": "genre 1|genre 3"})
+    user_UD, item_UD = vectors(predictor, [told], [item])
+    rows = parts["history.table_RW"].view(6, 40, 4)  # 5 levels and none, items, width
+    pool = (rows[level, 3] + rows[5, 5] + rows[5, 9]) / 3**0.5
+    table = parts["users.table_RD"]  # age, then 3 jobs and an unseen one
+    expected = 1.5 * table[0] + table[1 + 2] + parts["history.kernel_DW"] @ pool
+    torch.testing.assert_close(user_UD[0], expected, atol=1e-6, rtol=0)
+    table = parts["items.table_RD"]  # 4 genres and an unseen one, then the year
+    torch.testing.assert_close(item_UD[0], (table[1] + table[3]) / 2**0.5, atol=1e-6, rtol=0)
+    assert (JOB.size, GENRES.size) == (3, 4)
+
+
+def test_newcomers_are_ranked_and_scored_alike_beside_known_users(predictor: Predictor) -> None:
+    users, items = predictor.users.ids.to_pylist(), predictor.items.ids.to_pylist()
+    new = Newcomer({"age": 20, "job": "job 1"}, items[:5])
+    whom = [users[3], new, "nobody", Newcomer(history={items[7]: 3.0}), users[4]]
+    lists = predictor.recommend(whom, 40, score="rating")
+    for one, ranked in zip(whom, lists, strict=True):
+        scores = predictor.score([one] * 40, [entry.item for entry in ranked])
+        for task, score_B in scores.tasks.items():
+            shown = torch.tensor([entry.scores[task] for entry in ranked])
+            torch.testing.assert_close(score_B, shown, atol=1e-5, rtol=0)
+        assert scores.unseen_user.tolist() == [one not in users] * 40
+    known = predictor.recommend([users[3]], 40, score="rating")[0]
+    assert [entry.item for entry in lists[0]] == [entry.item for entry in known]
+    assert lists[2] != lists[1] != lists[3]
+    [alone] = predictor.recommend(features=new.features, history=new.history, k=40, score="rating")
+    assert [entry.item for entry in lists[1]] == [entry.item for entry in alone]
+    [rest] = predictor.recommend(history=items[:5], k=40, exclude_seen=True)
+    assert {entry.item for entry in rest} == {*items[5:]}
+
+
+def test_a_new_item_is_scored_by_its_features(predictor: Predictor) -> None:
+    user = predictor.users.ids[0].as_py()
+    new = [Newcomer({"genres": ["genre 1"]}), Newcomer({"genres": ["genre 2"]}), Newcomer()]
+    scores = predictor.score([user] * 4, [*new, "unknown"])
+    one, two, bare, unknown = scores.tasks["rating"].tolist()
+    assert scores.unseen_item.all() and one != two != bare
+    assert bare == pytest.approx(unknown, abs=1e-6)
+    assert predictor.explain([user], new[:1])[0]["watch"]
+
+
+def test_nothing_told_is_the_unseen_id(predictor: Predictor) -> None:
+    [bare, unknown] = predictor.recommend([Newcomer(), "nobody"], 5)
+    assert bare == unknown
+
+
+def test_what_training_has_not_seen_adds_nothing_and_is_named(predictor: Predictor) -> None:
+    items = predictor.items.ids.to_pylist()
+    new = Newcomer({"job": "astronaut", "age": None}, ["what?", items[2], "who?"])
+    unused = predictor.unused(new)
+    assert unused.categories == {"job": ["astronaut"]} and unused.items == ["what?", "who?"]
+    plain = Newcomer(history=[items[2]])
+    assert torch.equal(*vectors(predictor, [new, plain], [])[0])
+    item = Newcomer({"genres": ["genre 1", "opera", "jazz", "genre 1"]})
+    assert predictor.unused(item, side="item").categories == {"genres": ["opera", "jazz"]}
+    table = predictor.artifact.encoders["items.table_RD"]
+    told = vectors(predictor, [], [item])[1][0]
+    torch.testing.assert_close(told, table[1] / 2**0.5)  # of two: genre 1 and what is unseen
+
+
+def test_repeated_items_count_once_and_long_histories_take_no_time(predictor: Predictor) -> None:
+    items = predictor.items.ids.to_pylist()
+    once, often = Newcomer(history=items[:2]), Newcomer(history=[*items[:2]] * 50_000)
+    started = time.monotonic()
+    assert torch.equal(*vectors(predictor, [once, often], [])[0])
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ({"agee": 3}, "the model has no feature 'agee' of users; did you mean 'age'"),
+        ({"age": "old"}, "feature 'age' must be a finite number, got 'old'"),
+        ({"age": float("nan")}, "feature 'age' must be a finite number, got nan"),
+        ({"age": float("inf")}, "must be a finite number, got inf"),
+        ({"age": 1e39}, r"must be a finite number, got 1e\+39"),
+        ({"age": [3]}, r"must be a finite number, got \[3\]"),
+        ({"job": 1.5}, "feature 'job' must be text or a whole number, got 1.5"),
+        ({"job": ["a", "b"]}, "feature 'job' must be text or a whole number, got"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(
+    features: dict[str, Any], message: str, predictor: Predictor
+) -> None:
+    with pytest.raises(DataError, match=message):
+        predictor.recommend(features=features)
+
+
+@pytest.mark.parametrize("genres", ["genre 1||genre 2", ["genre 1", ""], ["genre 1", None], "|"])
+def test_a_list_with_an_empty_part_is_refused(genres: Any, predictor: Predictor) -> None:
+    with pytest.raises(DataError, match="feature 'genres' must be categories.*none empty"):
+        predictor.score([Newcomer()], [Newcomer({"genres": genres})])
+
+
+@pytest.mark.parametrize("rating", [99, float("nan"), "5", True])
+def test_a_rating_out_of_range_is_refused(rating: Any, predictor: Predictor) -> None:
+    item = predictor.items.ids[0].as_py()
+    with pytest.raises(DataError, match="rating of item .* must be a finite number"):
+        predictor.recommend(history={item: rating})
+
+
+def test_a_model_of_ids_refuses_features_and_histories(of_ids: Predictor) -> None:
+    with pytest.raises(DataError, match="no features of users, got 'age'; leave it out, or train"):
+        of_ids.recommend(features={"age": 3})
+    with pytest.raises(DataError, match="no history of users; leave it out, or train with"):
+        of_ids.recommend(history=[1])
+    assert of_ids.recommend([Newcomer()], 3) == of_ids.recommend(["nobody"], 3)
