@@ -159,3 +159,24 @@ def run(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     trainer = {"max_epochs": 2, "batch_size": 64}
     fit(parse_config({"model": TINY_MODEL, "trainer": trainer}), prepared, out)
     return out
+
+
+@pytest.fixture(scope="session")
+def featured(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`prepared` with the features of tests/features.py. Read only."""
+    from tests.features import with_features
+
+    return with_features(prepared, tmp_path_factory.mktemp("featured") / "data")
+
+
+@pytest.fixture(scope="session")
+def featured_run(featured: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with all features and with ratings in histories. Read only."""
+    from recsys_moe.config.settings import parse_config
+    from recsys_moe.train.fit import fit
+
+    out = tmp_path_factory.mktemp("runs") / "featured"
+    model = {**TINY_MODEL, "features": "all", "history": "ratings", "history_dim": 4}
+    trainer = {"max_epochs": 2, "batch_size": 64}
+    fit(parse_config({"model": model, "trainer": trainer}), featured, out)
+    return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +32,14 @@ def recommend(
         Path | None, typer.Option(help="With --users: CSV, Parquet or JSONL to write.")
     ] = None,
     k: Count = 10,
+    history: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|ID,ID", help="Of a new user: items, or ITEM=RATING of each."),
+    ] = None,
+    features: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Of a new user: age=25, 'likes=Action|Comedy'."),
+    ] = None,
     exclude_seen: Annotated[
         bool, typer.Option("--exclude-seen", help="Leave out items watched in training.")
     ] = False,
@@ -48,8 +57,9 @@ def recommend(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
     as_json: Json = False,
 ) -> None:
-    """The best items of the catalogue for one user, or for a file of users."""
-    _check(user, users, output)
+    """The best items of the catalogue for one user, a new one, or a file of users."""
+    told = history is not None or bool(features)
+    _check(user, users, output, told)
     from recsys_moe.inference.predictor import Predictor
 
     predictor = Predictor.load(model)
@@ -65,6 +75,8 @@ def recommend(
         _recommend_file(predictor, (users, output), options, as_json=as_json)
     elif user:
         _recommend_one(predictor, user, options, as_json=as_json)
+    else:
+        _recommend_new(predictor, (history, features or []), options, as_json=as_json)
 
 
 def similar(
@@ -96,9 +108,11 @@ def table(ranked: Sequence[Recommendation], scores: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _check(user: str | None, users: Path | None, output: Path | None) -> None:
-    if (user is None) == (users is None):
-        raise ConfigError("pass either --user ID or --users FILE")
+def _check(user: str | None, users: Path | None, output: Path | None, told: bool = False) -> None:
+    if [user is None, users is None, not told].count(False) != 1:
+        raise ConfigError(
+            "pass either --user ID or --users FILE or, of a new user, --history and --features"
+        )
     if user is not None and not user.strip():
         raise ConfigError(f"--user must be an id, got {user!r}")
     if (users is None) != (output is None):
@@ -136,6 +150,30 @@ def _recommend_one(
         logger.info(
             "user %s was not seen in training: recommendations for nobody in particular", user
         )
+    tasks = [task.name for task in predictor.tasks]
+    print(table(ranked, list(ranked[0].scores) if ranked else tasks))
+
+
+def _recommend_new(
+    predictor: Predictor,
+    told: tuple[str | None, list[str]],
+    options: dict[str, Any],
+    *,
+    as_json: bool,
+) -> None:
+    """`told`: --history and --features."""
+    from recsys_moe.inference.newcomers import Newcomer
+    from recsys_moe.inference.recommend_files import as_object
+    from recsys_moe.inference.told_options import parse_features, parse_history, unused_lines
+
+    newcomer = Newcomer(parse_features(told[1]), parse_history(told[0]))
+    unused = predictor.unused(newcomer)
+    [ranked] = predictor.recommend([newcomer], **options)
+    if as_json:
+        print(json.dumps({**as_object(None, True, ranked), "unused": asdict(unused)}))
+        return
+    for line in unused_lines(unused):
+        logger.info("%s", line)
     tasks = [task.name for task in predictor.tasks]
     print(table(ranked, list(ranked[0].scores) if ranked else tasks))
 

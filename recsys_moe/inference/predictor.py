@@ -64,7 +64,7 @@ class Predictor:
         )
         self._pair_scores = PairScorer(artifact, self._draws, rows)
         self._top_items = TopItems(artifact, self._catalogue)
-        self._newcomers = Newcomers(artifact, self.users, self.items)
+        self.newcomers = Newcomers(artifact, self.users, self.items)
         self._names = [task.name for task in self.tasks]
 
     @classmethod
@@ -89,7 +89,7 @@ class Predictor:
 
     def unused(self, newcomer: Newcomer, *, side: str = "user") -> Unused:
         """What of a new user (or `item`) the model ignores. Raises DataError."""
-        return self._newcomers.unused(side, newcomer)
+        return self.newcomers.unused(side, newcomer)
 
     def recommend(
         self,
@@ -145,7 +145,7 @@ class Predictor:
             raise TypeError(f"expected a list of conditions, got {where!r}; pass [{where!r}]")
         formula = self._formula(score)
         item_N = self._allowed(candidates, where)
-        index_U, _, told = self._newcomers.resolved(users, [])
+        index_U, _, told = self.newcomers.resolved(users, [])
         top_items = self._top_items.with_newcomers(told)
         return top_items.best(index_U, item_N, k, exclude_seen=exclude_seen, formula=formula)
 
@@ -227,7 +227,7 @@ class Predictor:
             raise DataError(
                 f"users and items must have the same length, got {len(users)} and {len(items)}"
             )
-        return self._newcomers.resolved(users, items)
+        return self.newcomers.resolved(users, items)
 
     def _formula(self, score: str | None) -> tuple[str, ...]:
         """Names of the tasks to multiply."""

@@ -49,7 +49,9 @@ def recommend_file(
     return counts
 
 
-def as_object(user: str | int, unseen: bool, ranked: Sequence[Recommendation]) -> dict[str, Any]:
+def as_object(
+    user: str | int | None, unseen: bool, ranked: Sequence[Recommendation]
+) -> dict[str, Any]:
     """One user's list as the JSON object that the command prints."""
     items = [{"rank": r.rank, "item": r.item, "title": r.title, **r.scores} for r in ranked]
     return {"user": user, "unseen_user": unseen, "items": items}

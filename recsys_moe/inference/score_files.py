@@ -18,8 +18,10 @@ import pyarrow.parquet as pq
 
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import PARQUET, TEXT, check_output, replacing_path, separator, table_suffix
+from recsys_moe.inference.newcomers import SIDES, Whom
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.vocabulary import Ids, NoId, id_texts
+from recsys_moe.inference.told_columns import with_columns
+from recsys_moe.inference.vocabulary import id_texts
 
 ROWS_PER_PIECE = 1 << 16
 FLAGS = ("unseen_user", "unseen_item")
@@ -40,9 +42,11 @@ def predict_file(
 ) -> dict[str, int]:
     """Write `source` plus predictions and two flags for unseen ids to `target`.
 
-    One column per task and, for binary tasks of a calibrated model, `<task>_calibrated`. In goes
-    what `prepare table` reads in UTF-8, out come CSV, TSV or Parquet by suffix. Row order and all
-    columns are kept; memory stays bounded. The target appears complete or not at all. Returns
+    Columns with the names of the model's features tell of users and items that training has not
+    seen. New are one column per task and, for binary tasks of a calibrated model,
+    `<task>_calibrated`. In goes what `prepare table` reads in UTF-8, out come CSV, TSV or Parquet
+    by suffix. Row order and all columns are kept; memory stays bounded. The target appears complete
+    or not at all. Returns
     counts: rows and unseen ids.
     """
     source, target = Path(source), Path(target)
@@ -78,7 +82,10 @@ def _scored(
     new = [*(task.name for task in predictor.tasks), *calibrated.values(), *FLAGS]
     for piece in _regrouped(_pieces(source), _rows_per_piece(predictor)):
         _check_columns(piece, source, ids, new)
-        scores = predictor.score(*(_ids(piece, source, name, counts["rows"]) for name in ids))
+        whom = zip(SIDES, ids, strict=True)
+        scores = predictor.score(
+            *(_whom(predictor, (piece, source, name), side, counts) for side, name in whom)
+        )
         flags = dict(zip(FLAGS, (scores.unseen_user, scores.unseen_item), strict=True))
         better = {calibrated[name]: values for name, values in scores.calibrated.items()}
         for name, values in {**scores.tasks, **better, **flags}.items():
@@ -90,11 +97,19 @@ def _scored(
         yield piece
 
 
-def _ids(piece: pa.Table, source: Path, name: str, rows_before: int) -> Ids:
+def _whom(
+    predictor: Predictor, column: tuple[pa.Table, Path, str], side: str, counts: dict[str, int]
+) -> Whom:
+    """The ids in a column of a piece of a file, with newcomers where other columns tell of them."""
+    piece, source, name = column
     try:
-        return id_texts(piece[name], f" in {name!r}", rows_before)
-    except NoId as error:
+        ids = id_texts(piece[name], f" in {name!r}", counts["rows"])
+        whom, unknown = with_columns(predictor, side, ids, piece, counts["rows"])
+    except DataError as error:
         raise DataError(f"{source}: {error}") from None
+    if unknown:
+        counts["unknown_category"] = counts.get("unknown_category", 0) + unknown
+    return whom
 
 
 def _check_columns(piece: pa.Table, source: Path, ids: tuple[str, str], new: list[str]) -> None:

@@ -10,41 +10,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import DataError
 from recsys_moe.inference.predictor import Newcomer, Predictor
 from recsys_moe.schema import Schema
-from recsys_moe.train.fit import fit
-from tests.conftest import TINY_MODEL
-from tests.features import AGE, GENRES, JOB, YEAR, with_features
-
-BOTH = {"features": "all", "history": "ratings", "history_dim": 4}
-TRAINER = {"max_epochs": 2, "batch_size": 64}
+from tests.features import AGE, GENRES, JOB, YEAR
 
 
 @pytest.fixture(scope="module")
-def data(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return with_features(prepared, tmp_path_factory.mktemp("features") / "data")
-
-
-@pytest.fixture(scope="module")
-def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("trained") / "run"
-    fit(parse_config({"model": {**TINY_MODEL, **BOTH}, "trainer": TRAINER}), data, out)
-    return out
-
-
-@pytest.fixture(scope="module")
-def predictor(trained: Path) -> Predictor:
-    return Predictor.load(trained)
-
-
-@pytest.fixture(scope="module")
-def of_ids(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    out = tmp_path_factory.mktemp("ids") / "run"
-    fit(parse_config({"model": TINY_MODEL, "trainer": TRAINER}), prepared, out)
-    return Predictor.load(out)
+def predictor(featured_run: Path) -> Predictor:
+    return Predictor.load(featured_run)
 
 
 def told_of_user(n: int) -> dict[str, Any]:
@@ -61,9 +36,9 @@ def told_of_item(n: int) -> dict[str, Any]:
     return {"year": YEAR.mean + YEAR.std * (n % 2), "genres": genres}
 
 
-def history_of(predictor: Predictor, data: Path, user: int) -> dict[Any, float | None]:
+def history_of(predictor: Predictor, featured: Path, user: int) -> dict[Any, float | None]:
     """Raw items that the user watched in training, with ratings where there are."""
-    rows = load_columns(data, Schema.load(data), "train")
+    rows = load_columns(featured, Schema.load(featured), "train")
     ids = predictor.items.ids.to_pylist()
     columns = zip(rows.user.tolist(), rows.item.tolist(), rows.labels.tolist(), strict=True)
     return {
@@ -75,21 +50,21 @@ def history_of(predictor: Predictor, data: Path, user: int) -> dict[Any, float |
 
 def vectors(predictor: Predictor, users: list[Newcomer], items: list[Newcomer]) -> Any:
     """Without the row of the unseen id."""
-    told = predictor._newcomers.told(users, items)[0]
+    told = predictor.newcomers.told(users, items)[0]
     user_B, item_B = ~torch.arange(len(users)), ~torch.arange(len(items))
     return told(user_B, torch.zeros(1))[0], told(torch.zeros(1), item_B)[1]
 
 
 def test_known_users_and_items_told_again_have_their_vectors_but_for_the_id(
-    predictor: Predictor, trained: Path, data: Path
+    predictor: Predictor, featured_run: Path, featured: Path
 ) -> None:
     """finished = row of the id + features + history, so told = finished - row of the id.
 
     Without users of job 3: an unseen one, which no training row of real data has.
     """
-    state = torch.load(trained / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+    state = torch.load(featured_run / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
     model = predictor.artifact.model
-    users = [Newcomer(told_of_user(n), history_of(predictor, data, n)) for n in range(60)]
+    users = [Newcomer(told_of_user(n), history_of(predictor, featured, n)) for n in range(60)]
     items = [Newcomer(told_of_item(n)) for n in range(40)]
     user_UD, item_UD = vectors(predictor, users, items)
     pairs = ((user_UD, model.user_embedding, "user"), (item_UD, model.item_embedding, "item"))
@@ -104,12 +79,12 @@ def test_known_users_and_items_told_again_have_their_vectors_but_for_the_id(
 
 
 def test_a_vector_is_the_sum_that_the_page_on_features_says(
-    predictor: Predictor, trained: Path
+    predictor: Predictor, featured_run: Path
 ) -> None:
     """age 45: 1.5 deviations; two genres: each over sqrt(2); three items: K sum / sqrt(3)."""
-    parts = load_file(trained / "model" / "encoders.safetensors")
+    parts = load_file(featured_run / "model" / "encoders.safetensors")
     ids = predictor.items.ids.to_pylist()
-    levels = Schema.load(trained / "model").labels["train"]["rating"]
+    levels = Schema.load(featured_run / "model").labels["train"]["rating"]
     level = round((levels["max"] - levels["min"]) / (levels["max"] - levels["min"]) * 4)
     told = Newcomer(
         {"age": 45, "job": "job 2"}, {ids[3]: levels["max"], ids[5]: None, ids[9]: None}
@@ -216,7 +191,8 @@ def test_a_rating_out_of_range_is_refused(rating: Any, predictor: Predictor) -> 
         predictor.recommend(history={item: rating})
 
 
-def test_a_model_of_ids_refuses_features_and_histories(of_ids: Predictor) -> None:
+def test_a_model_of_ids_refuses_features_and_histories(run: Path) -> None:
+    of_ids = Predictor.load(run)
     with pytest.raises(DataError, match="no features of users, got 'age'; leave it out, or train"):
         of_ids.recommend(features={"age": 3})
     with pytest.raises(DataError, match="no history of users; leave it out, or train with"):

@@ -1,0 +1,134 @@
+"""Newcomers on the command line: options of `recommend`, columns of `predict`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from recsys_moe.errors import ConfigError
+from recsys_moe.inference.predictor import Newcomer, Predictor
+from recsys_moe.inference.told_options import parse_features, parse_history
+from tests.conftest import Command
+
+
+@pytest.fixture(scope="module")
+def predictor(featured_run: Path) -> Predictor:
+    return Predictor.load(featured_run)
+
+
+def test_recommend_ranks_for_features_and_a_history(
+    command: Command, featured_run: Path, predictor: Predictor
+) -> None:
+    told = ("--history", "3,5=4,nothing", "--features", "age=20", "--features", "job=job 1")
+    done = command("recommend", featured_run, *told, "--k", 4, "--exclude-seen", "--json")
+    answer = json.loads(done.out)
+    features, history = {"age": 20, "job": "job 1"}, {3: None, 5: 4.0}
+    [expected] = predictor.recommend(history=history, features=features, k=4, exclude_seen=True)
+    assert [entry["item"] for entry in answer["items"]] == [entry.item for entry in expected]
+    for got, entry in zip(answer["items"], expected, strict=True):
+        assert got["watch"] == pytest.approx(entry.scores["watch"], abs=1e-5)
+    assert answer["user"] is None and answer["unseen_user"]
+    assert answer["unused"] == {"categories": {}, "items": ["nothing"]}
+
+
+def test_recommend_names_what_it_does_not_know(
+    command: Command, featured_run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    told = ("--history", "a,b", "--features", "job=juggler")
+    done = command("recommend", featured_run, *told)
+    assert done.exit_code == 0 and "rank" in done.out
+    assert "job: training has not seen 'juggler': nothing is added for it" in caplog.text
+    assert "2 items of the history are unknown: left out (a, b)" in caplog.text
+
+
+def test_a_history_comes_from_a_file_too(
+    command: Command, featured_run: Path, predictor: Predictor, tmp_path: Path
+) -> None:
+    (tmp_path / "items.csv").write_text("item\n" + "3\n5\n" * 50_000)
+    done = command("recommend", featured_run, "--history", tmp_path / "items.csv", "--json")
+    [expected] = predictor.recommend(history=[3, 5])
+    items = [entry["item"] for entry in json.loads(done.out)["items"]]
+    assert items == [entry.item for entry in expected]
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "message"),
+    [
+        (
+            2,
+            ["--user", "1", "--history", "3"],
+            "pass either --user ID or --users FILE or, of a new",
+        ),
+        (2, ["--features", "age"], "--features must be NAME=VALUE, as in age=25, got 'age'"),
+        (2, ["--features", "age=1", "--features", "age=2"], "--features must give 'age' once"),
+        (2, ["--history", "3,,5"], "--history must be items with commas between them, got '3,,5'"),
+        (3, ["--features", "age=young"], "feature 'age' must be a finite number, got 'young'"),
+        (3, ["--features", "ages=3"], "no feature 'ages' of users; did you mean 'age'?"),
+        (3, ["--history", "3=77"], "rating of item 3 must be a finite number in 1..5, got 77.0"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(
+    code: int, options: list[str], message: str, command: Command, featured_run: Path
+) -> None:
+    assert message in command.fails(code, "recommend", featured_run, *options)
+
+
+def test_options_say_what_they_look_like() -> None:
+    assert parse_features(["a=b=c", "d="]) == {"a": "b=c", "d": ""}
+    assert parse_history("1, 2") == ["1", "2"]
+    assert parse_history("1=5,x=y,2,1=3") == {"1": 5.0, "x=y": None, "2": None}
+    assert parse_history(None) == []
+    with pytest.raises(ConfigError, match="must be NAME=VALUE"):
+        parse_features(["=3"])
+
+
+def predicted(command: Command, model: Path, pairs: dict[str, list[Any]], out: Path) -> Any:
+    pd.DataFrame(pairs).to_csv(out / "pairs.csv", index=False)
+    words = ("--input", out / "pairs.csv", "--output", out / "scores.csv", "--overwrite", "--json")
+    done = command("predict", model, *words)
+    assert done.exit_code == 0, done.err
+    return pd.read_csv(out / "scores.csv"), json.loads(done.out)
+
+
+PAIRS: dict[str, list[Any]] = {
+    "user": ["1", "new", "1", "new 2", "new"],
+    "item": ["3", "3", "new", "new 2", "new 3"],
+    "age": ["99", "20", "", "", "40.5"],
+    "job": ["job 1", "job 2", "job 0", "mason", ""],
+    "genres": ["genre 1", "", "genre 1|genre 2", "genre 0", "opera"],
+    "colour": ["red"] * 5,
+}
+
+
+def test_predict_reads_features_of_unseen_ids_from_columns_of_their_names(
+    command: Command, featured_run: Path, predictor: Predictor, tmp_path: Path
+) -> None:
+    scores, counts = predicted(command, featured_run, PAIRS, tmp_path)
+    whom = [
+        *(1, Newcomer({"age": 20, "job": "job 2"}), 1),
+        *(Newcomer({"job": "mason"}), Newcomer({"age": 40.5})),
+    ]
+    genres = (["genre 1", "genre 2"], ["genre 0"], ["opera"])
+    expected = predictor.score(whom, [3, 3, *(Newcomer({"genres": g}) for g in genres)])
+    for task in ("watch", "rating"):
+        assert scores[task].tolist() == pytest.approx(expected.tasks[task].tolist(), abs=1e-5)
+    assert scores["unseen_user"].tolist() == [False, True, False, True, True]
+    assert scores["colour"].tolist() == ["red"] * 5
+    # mason, opera; the job and age of user 1, whom training has seen, are not looked at
+    assert counts == {"rows": 5, "unseen_user": 3, "unseen_item": 3, "unknown_category": 2}
+
+
+def test_predict_refuses_a_wrong_cell_by_its_row(
+    command: Command, featured_run: Path, tmp_path: Path
+) -> None:
+    pairs = {**PAIRS, "age": ["old", "20", "", "", "old"]}
+    pd.DataFrame(pairs).to_csv(tmp_path / "pairs.csv", index=False)
+    words = ("--input", tmp_path / "pairs.csv", "--output", tmp_path / "scores.csv")
+    line = command.fails(3, "predict", featured_run, *words)
+    assert "pairs.csv: row 5: feature 'age' must be a finite number, got 'old'" in line
+    assert not (tmp_path / "scores.csv").exists()
