@@ -218,9 +218,9 @@ class Predictor:
         """Indices of the items that the user with this index watched in the training rows."""
         return self._top_items.seen(user)
 
-    def is_unseen_user(self, user: str | int) -> bool:
+    def is_unseen_user(self, user: str | int | Newcomer) -> bool:
         """Was this id unknown in training? Then its row of the embedding table stands in."""
-        return bool(self.users.index([user])[1])
+        return isinstance(user, Newcomer) or bool(self.users.index([user])[1])
 
     def _pairs(self, users: Whom, items: Whom) -> Pairs:
         if len(users) != len(items):

@@ -15,8 +15,9 @@ from recsys_moe.inference.item_filters import filter_columns
 from recsys_moe.schema import Task
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.models import Loaded
-from recsys_moe.serve.schemas import Item, Reply, exact
+from recsys_moe.serve.schemas import Item, Reply
 from recsys_moe.serve.scoring import items_of
+from recsys_moe.serve.values import exact
 
 EXAMPLES = 8
 """Users that /model names to try it with."""

@@ -1,84 +1,47 @@
-"""Bodies of requests and responses. Strict: a bool is no number, "5" is no k, 1.5 is no id."""
+"""Bodies of requests and responses."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     StrictBool,
-    StrictFloat,
     StrictInt,
-    StrictStr,
-    WithJsonSchema,
     create_model,
+    model_validator,
 )
 
 from recsys_moe.serve.limits import Limits
-
-INTEGER = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
-WholeNumber = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
-Text = Annotated[StrictStr, Field(max_length=512)]
-IdText = Annotated[Text, Field(pattern=r"\S")]
-
-
-def _float(number: Any) -> Any:
-    """A float takes integers too; those beyond 64 bits would be rounded to one that has room."""
-    if not isinstance(number, float):
-        raise ValueError("must be a number with a point")
-    return number
-
-
-def _whole(number: float) -> int:
-    if not number.is_integer():
-        raise ValueError("must be a whole number")
-    return int(number)
-
-
-Pointed = Annotated[
-    StrictFloat,
-    BeforeValidator(_float),
-    Field(ge=-(2**63), lt=2**63),
-    AfterValidator(_whole),
-    WithJsonSchema(INTEGER),
-]
-"""7.0, which is an integer in JSON Schema too."""
-if TYPE_CHECKING:  # which does not see what a validator returns
-    Id = int | str
-else:
-    Id = WholeNumber | IdText | Pointed
-"""A raw id; 7, 7.0 and "7" are the same id, as everywhere."""
-Columns = Annotated[
-    list[Text],
-    Field(max_length=16, examples=[[]], description="Columns of the items to give along."),
-]
-LARGEST_EXACT = 2**53 - 1
-"""JavaScript, and much else that reads JSON, rounds larger whole numbers."""
-
-
-def exact(raw: Any) -> Any:
-    """An id as JSON can carry it everywhere: a large number as text, which is the same id."""
-    return str(raw) if isinstance(raw, int) and abs(raw) > LARGEST_EXACT else raw
-
-
-class Request(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+from recsys_moe.serve.values import (
+    Columns,
+    Features,
+    History,
+    Id,
+    NamedItem,
+    NewUser,
+    Request,
+    Text,
+    User,
+)
 
 
 class Pairs(Request):
-    users: list[Id] = Field(min_length=1, examples=[[1, 1]])
-    """Raw user ids, one per pair."""
-    items: list[Id] = Field(min_length=1, examples=[[2, 3]])
-    """Raw item ids, as many as users."""
+    users: list[User] = Field(min_length=1, examples=[[1, 1]])
+    """Raw user ids, one per pair; of a new user features and history."""
+    items: list[NamedItem] = Field(min_length=1, examples=[[2, 3]])
+    """Raw item ids, as many as users; of a new item its features."""
 
 
 class RecommendRequest(Request):
-    users: list[Id] = Field(min_length=1, examples=[[1]])
-    """Raw user ids."""
+    users: list[User] = Field(default=[], examples=[[1]])
+    """Raw user ids; of new users features and history."""
+    features: Features = Field(default={}, examples=[{}])
+    """Of one new user, whose ranking is the last."""
+    history: History = Field(default=[], examples=[[]])
+    """Of that user: items, or an object with the rating of each."""
     k: StrictInt = Field(default=10, ge=1)
     """Items per user."""
     exclude_seen: StrictBool = False
@@ -90,6 +53,19 @@ class RecommendRequest(Request):
     score: Text | None = None
     """What to rank on, one of `score_names` of /model; by default the first binary task."""
     columns: Columns = []
+
+    @model_validator(mode="after")
+    def _for_somebody(self) -> RecommendRequest:
+        if not self.everybody:
+            raise ValueError("users, or features and history of a new user, must be there")
+        return self
+
+    @property
+    def everybody(self) -> list[User]:
+        """The users, and behind them the one that is told of."""
+        if not self.features and not self.history:
+            return self.users
+        return [*self.users, NewUser(features=self.features, history=self.history)]
 
 
 class SimilarRequest(Request):
@@ -139,9 +115,21 @@ class RankedItem(Item):
     scores: dict[str, float]
 
 
+class UnusedReply(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    categories: dict[str, list[str]]
+    """By feature those that training has not seen; they add nothing."""
+    items: list[int | str]
+    """Of the history those that training has not seen."""
+
+
 class Ranking(BaseModel):
-    user: int | str
+    user: int | str | None
+    """Null for a new user."""
     unseen_user: bool
+    unused: UnusedReply | None = None
+    """What of a new user the model could not use."""
     items: list[RankedItem]
     """Best first; fewer than k where fewer are left."""
 
@@ -184,8 +172,8 @@ class TaskExplanation(BaseModel):
 
 
 class Explanation(BaseModel):
-    user: int | str
-    item: int | str
+    user: int | str | None
+    item: int | str | None
     unseen_user: bool
     unseen_item: bool
     tasks: dict[str, TaskExplanation]
@@ -220,7 +208,7 @@ def recommend_request(limits: Limits) -> type[RecommendRequest]:
     return create_model(
         "RecommendRequest",
         __base__=RecommendRequest,
-        users=(list[Id], Field(min_length=1, max_length=limits.max_users, examples=[[1]])),
+        users=(list[User], Field(default=[], max_length=limits.max_users, examples=[[1]])),
         k=(StrictInt, Field(default=10, ge=1, le=limits.max_k)),
         candidates=(
             Annotated[list[Id], Field(min_length=1, max_length=limits.max_rows)] | None,
@@ -241,4 +229,4 @@ def seen_request(limits: Limits) -> type[SeenRequest]:
 
 def _pairs(name: str, rows: int) -> type[Pairs]:
     ids = Field(min_length=1, max_length=rows, examples=[[1, 1]])
-    return create_model(name, __base__=Pairs, users=(list[Id], ids), items=(list[Id], ids))
+    return create_model(name, __base__=Pairs, users=(list[User], ids), items=(list[NamedItem], ids))

@@ -9,17 +9,12 @@ from torch import Tensor
 
 from recsys_moe.inference.explanation import ExpertShare
 from recsys_moe.inference.item_values import Value, item_values
-from recsys_moe.inference.predictor import Predictor, Recommendation, Scores
+from recsys_moe.inference.predictor import Newcomer, Predictor, Recommendation, Scores
 from recsys_moe.serve import schemas
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Loaded
-from recsys_moe.serve.schemas import (
-    Pairs,
-    RecommendRequest,
-    SeenRequest,
-    SimilarRequest,
-    exact,
-)
+from recsys_moe.serve.schemas import Pairs, RecommendRequest, SeenRequest, SimilarRequest
+from recsys_moe.serve.values import exact, shown, whom
 
 
 class Scoring:
@@ -34,8 +29,8 @@ class Scoring:
         loaded = self._current()
         if len(requests) > 1 and not loaded.predictor.rows_are_independent:
             return [reply for request in requests for reply in self.predict([request])]
-        users = list(chain.from_iterable(request.users for request in requests))
-        items = list(chain.from_iterable(request.items for request in requests))
+        users = list(chain.from_iterable(whom(request.users) for request in requests))
+        items = list(chain.from_iterable(whom(request.items) for request in requests))
         scores = loaded.predictor.score(users, items)
         return self._cut(scores, [len(request.users) for request in requests], loaded.version)
 
@@ -78,35 +73,41 @@ class Scoring:
         )
 
     def _rankings(self, loaded: Loaded, request: RecommendRequest) -> schemas.RecommendReply:
+        users = whom(request.everybody)
+        unused = [_unused(loaded.predictor, user) for user in users]
         lists = loaded.predictor.recommend(
-            request.users,
+            users,
             request.k,
             exclude_seen=request.exclude_seen,
             candidates=request.candidates,
             where=request.where,
             score=request.score,
         )
-        unseen = [loaded.predictor.is_unseen_user(user) for user in request.users]
+        unseen = [loaded.predictor.is_unseen_user(user) for user in users]
         self._metrics.unseen("user", sum(unseen))
         rankings = [
             schemas.Ranking(
-                user=user,
+                user=shown(user),
                 unseen_user=flag,
+                unused=left,
                 items=_listed(loaded.predictor, entries, request.columns),
             )
-            for user, flag, entries in zip(request.users, unseen, lists, strict=True)
+            for user, flag, left, entries in zip(
+                request.everybody, unseen, unused, lists, strict=True
+            )
         ]
         return schemas.RecommendReply(model=loaded.version, rankings=rankings)
 
     def _explanations(self, loaded: Loaded, request: Pairs) -> schemas.ExplainReply:
-        scores = loaded.predictor.score(request.users, request.items, calibrate=False)
+        users, items = whom(request.users), whom(request.items)
+        scores = loaded.predictor.score(users, items, calibrate=False)
         unseen_user, unseen_item = self._unseen(scores)
         tasks = _plain(scores.tasks)
-        explanations = loaded.predictor.explain(request.users, request.items)
+        explanations = loaded.predictor.explain(users, items)
         pairs = [
             schemas.Explanation(
-                user=user,
-                item=item,
+                user=shown(user),
+                item=shown(item),
                 unseen_user=unseen_user[row],
                 unseen_item=unseen_item[row],
                 tasks={
@@ -144,6 +145,15 @@ class Scoring:
             )
             start += size
         return replies
+
+
+def _unused(predictor: Predictor, user: int | str | Newcomer) -> schemas.UnusedReply | None:
+    if not isinstance(user, Newcomer):
+        return None
+    unused = predictor.unused(user)
+    return schemas.UnusedReply(
+        categories=unused.categories, items=[exact(item) for item in unused.items]
+    )
 
 
 def _plain(columns: dict[str, Tensor]) -> dict[str, list[float]]:

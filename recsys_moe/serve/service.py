@@ -53,7 +53,7 @@ class Service:
         return await self._run("predict", pairs, len(pairs.users))
 
     async def recommend(self, request: RecommendRequest) -> schemas.RecommendReply:
-        return await self._run("recommend", request, len(request.users))
+        return await self._run("recommend", request, len(request.everybody))
 
     async def explain(self, pairs: Pairs) -> schemas.ExplainReply:
         _check_lengths(pairs)

@@ -18,8 +18,8 @@ from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.top_items import Recommendation
 from recsys_moe.serve.description import _spread
 from recsys_moe.serve.limits import Limits
-from recsys_moe.serve.schemas import exact
 from recsys_moe.serve.scoring import _ranked
+from recsys_moe.serve.values import exact
 from tests.serve.conftest import KEY, Caller
 
 PAIR = {"users": [1], "items": [2]}

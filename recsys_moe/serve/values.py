@@ -1,0 +1,126 @@
+"""What requests name: ids, and newcomers with what is told of them.
+
+Strict: a bool is no number, "5" is no k, 1.5 is no id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    Tag,
+    WithJsonSchema,
+)
+
+from recsys_moe.inference.newcomers import Newcomer
+
+INTEGER = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
+WholeNumber = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
+Text = Annotated[StrictStr, Field(max_length=512)]
+IdText = Annotated[Text, Field(pattern=r"\S")]
+
+
+def _float(number: Any) -> Any:
+    """A float takes integers too; those beyond 64 bits would be rounded to one that has room."""
+    if not isinstance(number, float):
+        raise ValueError("must be a number with a point")
+    return number
+
+
+def _whole(number: float) -> int:
+    if not number.is_integer():
+        raise ValueError("must be a whole number")
+    return int(number)
+
+
+Pointed = Annotated[
+    StrictFloat,
+    BeforeValidator(_float),
+    Field(ge=-(2**63), lt=2**63),
+    AfterValidator(_whole),
+    WithJsonSchema(INTEGER),
+]
+"""7.0, which is an integer in JSON Schema too."""
+if TYPE_CHECKING:  # which does not see what a validator returns
+    Id = int | str
+else:
+    Id = WholeNumber | IdText | Pointed
+"""A raw id; 7, 7.0 and "7" are the same id, as everywhere."""
+Columns = Annotated[
+    list[Text],
+    Field(max_length=16, examples=[[]], description="Columns of the items to give along."),
+]
+LARGEST_EXACT = 2**53 - 1
+"""JavaScript, and much else that reads JSON, rounds larger whole numbers."""
+
+
+def exact(raw: Any) -> Any:
+    """An id as JSON can carry it everywhere: a large number as text, which is the same id."""
+    return str(raw) if isinstance(raw, int) and abs(raw) > LARGEST_EXACT else raw
+
+
+class Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+Number = WholeNumber | Annotated[StrictFloat, Field(allow_inf_nan=False)]
+FeatureValue = StrictBool | Number | Text | list[Text | WholeNumber] | None
+Features = dict[Text, FeatureValue]
+History = list[Id] | dict[Text, Number | None]
+
+
+class NewItem(Request):
+    """An item that training has not seen."""
+
+    features: Features = Field(default={}, examples=[{}])
+    """By name: text or a whole number, a list of them, or a number; null where it is missing."""
+
+
+class NewUser(Request):
+    """A user that training has not seen."""
+
+    features: Features = Field(default={}, examples=[{}])
+    """By name: text or a whole number, a list of them, or a number; null where it is missing."""
+    history: History = Field(default=[], examples=[[]])
+    """Raw ids of items, or an object with the rating of each (null: watched, not rated)."""
+
+
+def _tag(value: Any) -> str:
+    return "new" if isinstance(value, dict | Request) else "id"
+
+
+if TYPE_CHECKING:
+    User = int | str | NewUser
+    NamedItem = int | str | NewItem
+else:
+    User = Annotated[Annotated[Id, Tag("id")] | Annotated[NewUser, Tag("new")], Discriminator(_tag)]
+    NamedItem = Annotated[
+        Annotated[Id, Tag("id")] | Annotated[NewItem, Tag("new")], Discriminator(_tag)
+    ]
+"""A raw id, or what is told of one that training has not seen."""
+
+
+def whom(asked: Sequence[User | NamedItem]) -> list[int | str | Newcomer]:
+    """As the predictor takes them."""
+    return [_newcomer(one) if isinstance(one, Request) else one for one in asked]
+
+
+def _newcomer(one: NewUser | NewItem) -> Newcomer:
+    history = one.history if isinstance(one, NewUser) else []
+    return Newcomer(one.features, history)  # type: ignore[arg-type]
+
+
+def shown(one: User | NamedItem) -> int | str | None:
+    """The id to answer with; newcomers have none."""
+    return None if isinstance(one, Request) else one

@@ -1,0 +1,125 @@
+"""Users and items that training has not seen, over HTTP and by every other way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from recsys_moe.inference.predictor import Newcomer, Predictor
+from tests.conftest import Command
+from tests.serve.conftest import Caller
+
+FEATURES = {"age": 20, "job": "job 1"}
+HISTORIES: dict[str, dict[str, Any]] = {
+    "featured": {"features": FEATURES},
+    "history": {"history": {"3": None, "5": 4, "9": 1}},
+}
+
+
+@pytest.fixture(scope="module")
+def featured_caller(featured_run: Path) -> Caller:
+    return Caller(featured_run)
+
+
+@pytest.fixture(scope="module")
+def predictor(featured_run: Path) -> Predictor:
+    return Predictor.load(featured_run)
+
+
+def answer(caller: Caller, path: str, body: Any) -> Any:
+    response = caller.post(path, body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_a_new_user_has_one_score_whichever_way_it_is_asked_for(
+    name: str,
+    featured_caller: Caller,
+    featured_run: Path,
+    predictor: Predictor,
+    command: Command,
+    tmp_path: Path,
+) -> None:
+    told = HISTORIES[name]
+    [ranked] = predictor.recommend(**told, k=40)
+    items = [entry.item for entry in ranked]
+    new = Newcomer(**told)
+    found = {"Python score": predictor.score([new] * 40, items).tasks}
+    lists = answer(featured_caller, "/recommend", {**told, "k": 40})["rankings"]
+    assert [entry["item"] for entry in lists[0]["items"]] == items
+    found["/recommend"] = by_task([entry["scores"] for entry in lists[0]["items"]])
+    body = {"users": [told] * 40, "items": items}
+    found["/predict"] = answer(featured_caller, "/predict", body)["scores"]
+    rated = ",".join(f"{i}={r}" if r else i for i, r in told.get("history", {}).items())
+    words = [f"--features={key}={value}" for key, value in told.get("features", {}).items()]
+    words += [f"--history={rated}"] if rated else []
+    done = json.loads(command("recommend", featured_run, *words, "--k", 40, "--json").out)
+    assert [entry["item"] for entry in done["items"]] == items
+    found["recommend"] = by_task(done["items"])
+    if name == "featured":  # pairs have no column for a history
+        rows = {"user": "new", "item": items, **told["features"]}
+        pd.DataFrame(rows).to_csv(tmp_path / "pairs.csv", index=False)
+        out = tmp_path / "scores.csv"
+        words = ["--input", tmp_path / "pairs.csv", "--output", out]  # type: ignore[list-item]
+        assert command("predict", featured_run, *words).exit_code == 0
+        found["predict"] = pd.read_csv(out)
+    for way, scores in found.items():
+        for task in ("watch", "rating"):
+            expected = [entry.scores[task] for entry in ranked]
+            assert [*map(float, scores[task])] == pytest.approx(expected, abs=1e-5), way
+
+
+def by_task(entries: list[dict[str, Any]]) -> dict[str, list[float]]:
+    return {task: [entry[task] for entry in entries] for task in ("watch", "rating")}
+
+
+def test_new_users_stand_beside_known_ones(featured_caller: Caller, predictor: Predictor) -> None:
+    new = {"history": [3, "x"], "features": {"job": "judge"}}
+    body = {"users": [1, new, "nobody"], **HISTORIES["featured"], "k": 3}
+    lists = answer(featured_caller, "/recommend", body)["rankings"]
+    assert [one["user"] for one in lists] == [1, None, "nobody", None]
+    assert [one["unseen_user"] for one in lists] == [False, True, True, True]
+    nothing = {"categories": {}, "items": []}
+    unused = [None, {"categories": {"job": ["judge"]}, "items": ["x"]}, None, nothing]
+    assert [one["unused"] for one in lists] == unused
+    expected = predictor.recommend([1, Newcomer(history=[3]), "nobody", Newcomer(FEATURES)], k=3)
+    for one, entries in zip(lists, expected, strict=True):
+        assert [entry["item"] for entry in one["items"]] == [entry.item for entry in entries]
+
+
+def test_new_items_are_scored_and_explained(featured_caller: Caller, predictor: Predictor) -> None:
+    item = {"features": {"genres": ["genre 1", "genre 2"], "year": 1995.5}}
+    body = {"users": [1, {}], "items": [item, item]}
+    scores = answer(featured_caller, "/predict", body)
+    expected = predictor.score([1, "nobody"], [Newcomer(item["features"])] * 2)
+    assert scores["scores"]["rating"] == pytest.approx(expected.tasks["rating"].tolist(), abs=1e-5)
+    assert (scores["unseen_user"], scores["unseen_item"]) == ([False, True], [True, True])
+    pairs = answer(featured_caller, "/explain", body)["pairs"]
+    assert [(one["user"], one["item"]) for one in pairs] == [(1, None), (None, None)]
+    assert pairs[0]["tasks"]["watch"]["score"] == pytest.approx(scores["scores"]["watch"][0])
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"k": 3}, "users, or features and history of a new user, must be there"),
+        ({"users": [{"features": {"age": "old"}}]}, "feature 'age' must be a finite number"),
+        ({"users": [{"age": 3}]}, "users[0]: Extra inputs are not permitted"),
+        (
+            {"features": {"ages": 3}},
+            "the model has no feature 'ages' of users; did you mean 'age'?",
+        ),
+        ({"features": {"age": [[3]]}}, "features: "),
+        ({"history": [1.5]}, "history"),
+        ({"history": {"3": 77}}, "rating of item 3 must be a finite number in 1..5, got 77"),
+    ],
+)
+def test_what_cannot_be_is_a_422(body: Any, message: str, featured_caller: Caller) -> None:
+    response = featured_caller.post("/recommend", body)
+    assert response.status_code == 422
+    assert message in response.json()["error"] and "\n" not in response.json()["error"]
