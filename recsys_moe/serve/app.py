@@ -192,10 +192,25 @@ def _replies(route: Route, faults: tuple[int, ...]) -> dict[int | str, dict[str,
     return {**replies, 200: {"description": route.summary, "model": route.replies}}
 
 
+def _in_one_piece(schema: dict[str, Any]) -> Any:
+    """Without references, which would be to the root of the whole document."""
+    named = schema.pop("$defs", {})
+
+    def unfolded(part: Any) -> Any:
+        if isinstance(part, list):
+            return [unfolded(one) for one in part]
+        if not isinstance(part, dict):
+            return part
+        whole = {**named.get(part.get("$ref", "").rpartition("/")[2], {}), **part}
+        return {key: unfolded(value) for key, value in whole.items() if key != "$ref"}
+
+    return unfolded(schema)
+
+
 def _extra(route: Route, guarded: bool) -> dict[str, Any]:
     extra: dict[str, Any] = {}
     if route.body is not None:
-        content = {http.JSON: {"schema": route.body.model_json_schema()}}
+        content = {http.JSON: {"schema": _in_one_piece(route.body.model_json_schema())}}
         extra["requestBody"] = {"required": True, "content": content}
     if guarded:
         extra["security"] = [{"key": []}]
