@@ -97,8 +97,9 @@ def _check_fits(artifact: Artifact, schema: Schema, folder: Path) -> None:
 def save_evaluation(path: Path, result: dict[str, Any]) -> None:
     """Keep the result in evaluation/<split>.json when `path` is a run folder and the data its own.
 
-    Rows of another preparation may have been training rows of this run. Warns of every metric that
-    a baseline reaches, and of a folder that cannot be written.
+    Rows of another preparation may have been training rows of this run. A `ranking` kept there
+    stays when the result has none and is of the same model. Warns of every metric that a baseline
+    reaches, and of a folder that cannot be written.
     """
     for line in missed(result):
         logger.warning(line)
