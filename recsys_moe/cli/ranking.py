@@ -12,9 +12,10 @@ def ranking_lines(ranking: dict[str, Any]) -> Iterator[str]:
     """The figures of rankings, for people."""
     k, bounds = ranking["k"], ranking["intervals"]
     seen = f" without what they watched in {' and '.join(ranking['excluded'])}"
+    least = f" with {ranking['at_least']}" if ranking["at_least"] else ""
     yield (
-        f"ranking by {ranking['task']}, relevant {ranking['relevant']}: {ranking['users']} users, "
-        f"all {ranking['items']} items{seen if ranking['excluded'] else ''}"
+        f"ranking by {ranking['task']}: {ranking['users']} users, all {ranking['items']} items"
+        f"{seen if ranking['excluded'] else ''}; {ranking['relevant']} relevant{least}"
     )
     names = {**{name: f"{title}@{k}" for name, title in AT_K.items()}, "gauc": "GAUC"}
     names["popularity"] = "popularity"

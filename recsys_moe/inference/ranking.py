@@ -69,7 +69,7 @@ def evaluate_ranking(
     popular = figures(top_lists(popularity, rows, k), rows.popularity(asked.item), rows)
     return {
         "task": schema.tasks[wanted.task].name,
-        "relevant": relevant or schema.tasks[wanted.task].name,
+        "at_least": relevant,
         "k": k,
         "excluded": list(rows.excluded_splits),
         **rows.counts,

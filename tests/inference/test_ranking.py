@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
+from recsys_moe.data.streaming import Labelled
+from recsys_moe.inference import ranking_metrics
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.ranking import evaluate_ranking
+from recsys_moe.inference.ranking import evaluate_ranking, top_lists
+from recsys_moe.inference.ranking_figures import NONE, described
 from recsys_moe.inference.ranking_metrics import (
     PerUser,
     auc_per_user,
@@ -26,6 +31,8 @@ from recsys_moe.inference.ranking_metrics import (
     list_metrics,
     means,
 )
+from recsys_moe.inference.ranking_rows import Pairs, RankingRows, _relevant
+from recsys_moe.schema import Schema
 
 LISTS = ("ndcg", "recall", "mrr", "hit_rate")
 
@@ -127,9 +134,147 @@ def test_intervals_are_those_of_scipy() -> None:
     values = rng.random(400)
     figure = PerUser(torch.from_numpy(values), torch.ones(400).double())
     [low, high] = bootstrap({"x": figure})["x"]
-    theirs = reference(
-        (values,), np.mean, method="percentile", n_resamples=2000
-    ).confidence_interval
-    # a standard error of the mean is 0.29 / sqrt(400) = 0.0144; bounds vary by a tenth of it
-    assert (low, high) == pytest.approx(tuple(theirs), abs=0.003)
+    theirs = reference((values,), np.mean, method="percentile").confidence_interval
+    # a standard error of the mean is 0.29 / sqrt(400) = 0.0144; of 1000 draws the 2.5% quantile is
+    # known to sqrt(0.025 * 0.975 / 1000) / 0.0584 = 0.085 of it, 0.0012: four of these
+    assert (low, high) == pytest.approx(tuple(theirs), abs=0.005)
     assert means({"x": figure})["x"] == pytest.approx(values.mean())
+
+
+@dataclass
+class Drawn:
+    """Random rows of a split and of what was watched before it, and a score for every pair."""
+
+    rows: RankingRows
+    score_UI: torch.Tensor
+
+
+USERS, ITEMS = 5, 7
+
+
+def drawn(seed: int, trained: float = 0.8) -> Drawn:
+    rng = np.random.default_rng(seed)
+    seen_UI = rng.random((USERS, ITEMS)) < 0.3
+    wanted_UI = (rng.random((USERS, ITEMS)) < 0.4) & ~seen_UI
+    wanted_UI[0, 0], seen_UI[0, 0] = True, False
+    user, item = pairs_of(~seen_UI)
+    label = torch.from_numpy(wanted_UI[~seen_UI]).double()
+    return Drawn(
+        RankingRows(
+            relevant=pairs_of(wanted_UI),
+            excluded=pairs_of(seen_UI),
+            excluded_splits=("train",),
+            labelled=Labelled(user, item, label, torch.ones_like(label)),
+            watchers_I=torch.from_numpy(seen_UI.sum(0)),
+            watching_users=USERS,
+            trained_user_U=torch.from_numpy(rng.random(USERS) < trained),
+            trained_item_I=torch.from_numpy(rng.random(ITEMS) < trained),
+            counts={},
+        ),
+        torch.from_numpy(rng.integers(4, size=(USERS, ITEMS))).float(),  # with ties
+    )
+
+
+def pairs_of(holds_UI: Any) -> Pairs:
+    return Pairs(*(torch.from_numpy(index.copy()) for index in holds_UI.nonzero()))
+
+
+def judged(one: Drawn, k: int) -> dict[str, Any]:
+    top_UK = top_lists(lambda user_U: one.score_UI[user_U], one.rows, k)
+    asked = one.rows.labelled
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranking_metrics, "RESAMPLES", 5)  # nothing here looks at an interval
+        return described(top_UK, one.score_UI[asked.user, asked.item], one.rows)
+
+
+@given(st.integers(0, 200), st.integers(1, ITEMS))
+def test_what_is_excluded_never_appears_and_ties_go_to_the_lower_index(seed: int, k: int) -> None:
+    one = drawn(seed)
+    top_UK = top_lists(lambda user_U: one.score_UI[user_U], one.rows, k)
+    seen = set(zip(*(column.tolist() for column in one.rows.excluded), strict=True))
+    for user, top in zip(one.rows.users.tolist(), top_UK.tolist(), strict=True):
+        left = [item for item in range(ITEMS) if (user, item) not in seen]
+        best = sorted(left, key=lambda item: (-float(one.score_UI[user, item]), item))[:k]
+        assert top == best + [NONE] * (k - len(best))
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 200), st.permutations(range(USERS)))
+def test_the_order_of_the_users_does_not_change_a_mean(seed: int, order: list[int]) -> None:
+    one, place_U = drawn(seed), torch.tensor(order)  # user u becomes place_U[u]
+    rows = one.rows
+
+    def moved(pairs: Any) -> Any:
+        by_user = (place_U[pairs.user] * ITEMS + pairs.item).argsort()
+        columns = (place_U[pairs.user], *pairs[1:])
+        return type(pairs)(*(column[by_user] for column in columns))
+
+    other = replace(
+        rows,
+        relevant=moved(rows.relevant),
+        excluded=moved(rows.excluded),
+        labelled=moved(rows.labelled),
+        trained_user_U=rows.trained_user_U[place_U.argsort()],
+    )
+    first, second = (judged(d, 3) for d in (one, Drawn(other, one.score_UI[place_U.argsort()])))
+    for found in (first, second):  # intervals are of random draws of places
+        for part in (found, *found["segments"].values()):
+            del part["intervals"]
+    flat_first, flat_second = (pd.json_normalize(f).iloc[0].to_dict() for f in (first, second))
+    assert flat_first == pytest.approx(flat_second, abs=1e-12, nan_ok=True)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 200), st.integers(1, ITEMS))
+def test_a_perfect_ranking_has_all_that_a_list_can_hold(seed: int, k: int) -> None:
+    one = drawn(seed)
+    one.score_UI.zero_()[one.rows.relevant.user, one.rows.relevant.item] = 1
+    found = judged(one, k)
+    assert [found[name] for name in ("ndcg", "mrr", "hit_rate")] == [1, 1, 1]
+    assert found["gauc"] in (1, None)
+    wanted_U = torch.bincount(one.rows.relevant.user)
+    wanted_U = wanted_U[wanted_U > 0]
+    assert found["recall"] == pytest.approx(float((wanted_U.clamp(max=k) / wanted_U).mean()))
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 200))
+def test_segments_share_out_users_and_hits(seed: int) -> None:
+    one = drawn(seed, trained=0.5)
+    found, segments = judged(one, ITEMS), judged(one, ITEMS)["segments"]
+    warm, cold = segments["warm_users"], segments["cold_users"]
+    assert warm["users"] + cold["users"] == found["users"]
+    parts = [part["users"] * part["ndcg"] for part in (warm, cold) if part["users"]]
+    assert sum(parts) / found["users"] == pytest.approx(found["ndcg"])
+    for part in (segments["warm_items"], segments["cold_items"]):
+        assert part["recall"] in (1, None)  # lists of the whole catalogue leave out nothing
+
+
+def test_an_unknown_item_is_a_miss_and_an_unknown_user_is_left_out(prepared: Path) -> None:
+    schema = Schema.load(prepared)
+    size, users = schema.item.size, schema.user.size
+    pairs = Pairs(torch.tensor([3, 3, 3, users, 3]), torch.tensor([5, size, 5, 1, 7]))
+    excluded_N = torch.tensor([3 * (size + 1) + 7])
+    relevant, left_out = _relevant(pairs, excluded_N, schema)
+    assert relevant.item.tolist() == [5, size]  # 5 once, 7 was watched before
+    assert left_out == {"relevant_of_unknown_users": 1, "relevant_excluded": 1}
+
+
+def test_relevance_may_ask_for_a_least_rating(run: Path, prepared: Path) -> None:
+    test = pd.read_parquet(prepared / "test")
+    liked = test[(test.watch == 1) & (test.rating >= 4)]
+    found = evaluate_ranking(run, "test", prepared, relevant="rating >= 4")
+    assert (found["relevant"], found["users"]) == (len(liked), liked.user_index.nunique())
+    assert 0 < len(liked) < (test.watch == 1).sum()
+
+
+def test_the_same_bytes_on_any_number_of_threads(run: Path, prepared: Path) -> None:
+    threads, found = torch.get_num_threads(), []
+    try:
+        for number in (1, 3):
+            torch.set_num_threads(number)
+            found.append(evaluate_ranking(run, "val", prepared))
+            assert torch.get_num_threads() == number
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0] == found[1] and found[0]["excluded"] == ["train"]
