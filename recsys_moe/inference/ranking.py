@@ -17,7 +17,6 @@ from torch import Tensor
 from recsys_moe.artifact.evaluate import data_of
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.data.streaming import rows_within
-from recsys_moe.errors import ConfigError
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.ranking_figures import NONE, described, figures
 from recsys_moe.inference.ranking_metrics import means
@@ -25,6 +24,8 @@ from recsys_moe.inference.ranking_rows import RankingRows, ranking_rows, wanted_
 from recsys_moe.inference.top_items import largest
 from recsys_moe.schema import check_split
 
+LENGTH = 10
+"""Of a list, unless another one is asked for."""
 USERS_AT_ONCE = 64
 Logits = Callable[[Tensor], Tensor]
 """Users (U,) -> what their items are ranked by (U, I)."""
@@ -35,7 +36,7 @@ def evaluate_ranking(
     split: str,
     data: Path | None = None,
     *,
-    k: int = 10,
+    k: int = LENGTH,
     task: str | None = None,
     relevant: str | None = None,
     progress: Callable[[int], None] = lambda users: None,
@@ -49,11 +50,7 @@ def evaluate_ranking(
     check_split("--split", split)
     predictor = Predictor(load_artifact(path))
     folder, schema = data_of(path, predictor.artifact, data)
-    if not 1 <= k <= schema.item.size:
-        raise ConfigError(
-            f"--k must be in 1..{schema.item.size}, the items of the catalogue, got {k}"
-        )
-    wanted = wanted_rows(schema, task, relevant)
+    wanted = wanted_rows(schema, k, task, relevant)
     most = rows_within(schema, predictor.artifact.config.data.max_memory_mb)
     rows = ranking_rows(folder, schema, split, wanted=wanted, most=most)
 

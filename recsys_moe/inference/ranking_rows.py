@@ -87,8 +87,13 @@ class RankingRows:
         return places
 
 
-def wanted_rows(schema: Schema, task: str | None, relevant: str | None) -> Wanted:
-    """From `--task watch --relevant rating>=4`. Raises ConfigError."""
+def wanted_rows(
+    schema: Schema, k: int, task: str | None = None, relevant: str | None = None
+) -> Wanted:
+    """From `--k 10 --task watch --relevant rating>=4`. Raises ConfigError."""
+    items = schema.item.size
+    if not 1 <= k <= items:
+        raise ConfigError(f"--k must be in 1..{items}, the items of the catalogue, got {k}")
     names = [one.name for one in schema.tasks]
     binary = [one.name for one in schema.tasks if one.kind == "binary"]
     if not binary or (task is not None and task not in binary):
