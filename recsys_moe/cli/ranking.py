@@ -5,30 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-AT_K = {"ndcg": "NDCG", "recall": "recall", "mrr": "MRR", "hit_rate": "hit rate"}
-
 
 def ranking_lines(ranking: dict[str, Any]) -> Iterator[str]:
     """The figures of rankings, for people."""
-    k, bounds = ranking["k"], ranking["intervals"]
-    seen = f" without what they watched in {' and '.join(ranking['excluded'])}"
+    from recsys_moe.inference.ranking_figures import titles
+
     least = f" with {ranking['at_least']}" if ranking["at_least"] else ""
+    seen = f" but those watched in {' and '.join(ranking['excluded'])}"
     yield (
-        f"ranking by {ranking['task']}: {ranking['users']} users, all {ranking['items']} items"
-        f"{seen if ranking['excluded'] else ''}; {ranking['relevant']} relevant{least}"
+        f"ranking by {ranking['task']}, {ranking['users']} users, {ranking['relevant']} relevant "
+        f"items{least}, of all {ranking['items']}{seen if ranking['excluded'] else ''}"
     )
-    names = {**{name: f"{title}@{k}" for name, title in AT_K.items()}, "gauc": "GAUC"}
-    names["popularity"] = "popularity"
     popular = ranking["baselines"]["popularity"]
-    yield f"  {'':14} {'mean':>7}  {'95% interval':17}  by popularity alone"
-    for name, title in names.items():
-        interval = " - ".join(f"{bound:.4f}" for bound in bounds.get(name, []))
-        yield f"  {title:14} {_number(ranking[name])}  {interval:17}  {_number(popular[name])}"
-    yield f"  {'coverage':14} {_number(ranking['coverage'])}"
-    for name, segment in ranking["segments"].items():
-        if name.startswith("cold") and segment["users"]:
-            figures = "  ".join(f"{title}@{k} {_number(segment[n])}" for n, title in AT_K.items())
-            yield f"  {name.replace('_', ' '):14} {segment['users']} users  {figures}"
+    yield f"  {'':12} {'mean':>7}  {'95% interval':15}  by popularity alone"
+    for name, title in titles(ranking["k"]).items():
+        interval = " - ".join(f"{bound:.4f}" for bound in ranking["intervals"].get(name, []))
+        numbers = _number(ranking[name]), f"{interval:15}", _number(popular[name])
+        yield f"  {title:12} {'  '.join(numbers)}"
+    for name in ("cold_users", "cold_items"):
+        if ranking["segments"][name]["users"]:
+            yield f"  {_segment(name, ranking)}"
+
+
+def _segment(name: str, ranking: dict[str, Any]) -> str:
+    from recsys_moe.inference.ranking_figures import titles
+
+    segment = ranking["segments"][name]
+    figures = [
+        f"{title} {_number(segment[figure]).strip()}"
+        for figure, title in titles(ranking["k"]).items()
+        if figure in segment
+    ]
+    return f"{name.replace('_', ' ')} ({segment['users']} users): {', '.join(figures)}"
 
 
 def _number(value: float | None) -> str:

@@ -18,7 +18,7 @@ from recsys_moe.artifact.evaluate import data_of
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.data.streaming import rows_within
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.ranking_figures import NONE, described, figures
+from recsys_moe.inference.ranking_figures import NONE, coverage, described, figures
 from recsys_moe.inference.ranking_metrics import means
 from recsys_moe.inference.ranking_rows import RankingRows, ranking_rows, wanted_rows
 from recsys_moe.inference.top_items import largest
@@ -63,7 +63,8 @@ def evaluate_ranking(
     asked = rows.labelled
     score_N = predictor.pair_logits(asked.user, asked.item)[:, wanted.task]
     found = described(top_lists(logits, rows, k, progress), score_N, rows)
-    popular = figures(top_lists(popularity, rows, k), rows.popularity(asked.item), rows)
+    popular_UK = top_lists(popularity, rows, k)
+    popular = means(figures(popular_UK, rows.popularity(asked.item), rows))
     return {
         "task": schema.tasks[wanted.task].name,
         "at_least": relevant,
@@ -71,7 +72,7 @@ def evaluate_ranking(
         "excluded": list(rows.excluded_splits),
         **rows.counts,
         **found,
-        "baselines": {"popularity": means(popular)},
+        "baselines": {"popularity": {**popular, "coverage": coverage(popular_UK, rows)}},
     }
 
 

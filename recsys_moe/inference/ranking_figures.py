@@ -23,6 +23,13 @@ NONE = -1
 """Where a list has no item left."""
 
 
+def titles(k: int) -> dict[str, str]:
+    """What a person calls the figures of lists of k items, the better the larger, and the rest."""
+    at_k = {"ndcg": "NDCG", "recall": "recall", "mrr": "MRR", "hit_rate": "hit rate"}
+    others = {"gauc": "GAUC", "coverage": "coverage", "popularity": "popularity"}
+    return {**{name: f"{title}@{k}" for name, title in at_k.items()}, **others}
+
+
 def described(top_UK: Tensor, score_N: Tensor, rows: RankingRows) -> dict[str, Any]:
     """Plain numbers from the lists of `rows.users` and the scores of `rows.labelled`.
 
@@ -32,12 +39,11 @@ def described(top_UK: Tensor, score_N: Tensor, rows: RankingRows) -> dict[str, A
     found = figures(top_UK, score_N, rows)
     cold_I = torch.cat([~rows.trained_item_I, torch.ones(1, dtype=torch.bool)])
     cold_U = ~rows.trained_user_U
-    shown = top_UK[top_UK != NONE].unique()
     return {
         **_summary(found),
         "gauc_users": int((found["gauc"].weight > 0).sum()),
         "gauc_rows": int(found["gauc"].weight.sum()),
-        "coverage": len(shown) / len(rows.trained_item_I),
+        "coverage": coverage(top_UK, rows),
         "segments": {
             "warm_users": _summary({name: one.among(~cold_U) for name, one in found.items()}),
             "cold_users": _summary({name: one.among(cold_U) for name, one in found.items()}),
@@ -45,6 +51,14 @@ def described(top_UK: Tensor, score_N: Tensor, rows: RankingRows) -> dict[str, A
             "cold_items": _summary(list_figures(top_UK, rows, cold_I)),
         },
     }
+
+
+def coverage(top_UK: Tensor, rows: RankingRows) -> float:
+    """The share of the catalogue's items that are in a list.
+
+    Catalogue coverage, Ge, Delgado-Battenfeld and Jannach 2010, "Beyond accuracy", RecSys.
+    """
+    return len(top_UK[top_UK != NONE].unique()) / len(rows.trained_item_I)
 
 
 def figures(top_UK: Tensor, score_N: Tensor, rows: RankingRows) -> dict[str, PerUser]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from recsys_moe.inference.ranking import LENGTH
+from recsys_moe.inference.ranking_figures import titles
 from recsys_moe.schema import Schema
 
 RANKING = "ranking"
@@ -22,7 +23,7 @@ class Column:
     name: str
     title: str
     better: str | None
-    """`higher`, `lower`, or None for a cost, which is not tested."""
+    """`higher`, `lower`, or None for a cost and the like, which is not tested."""
     digits: int
 
 
@@ -43,9 +44,7 @@ def columns_of(schema: Schema, ranking: bool = False) -> list[Column]:
 
 
 def _ranking_columns() -> Iterator[Column]:
-    lists = {"ndcg": "NDCG", "recall": "recall", "mrr": "MRR", "hit_rate": "hit rate"}
-    for name, title in lists.items():
-        yield Column(f"{RANKING}.{name}", f"{title}@{LENGTH}", "higher", 4)
-    yield Column(f"{RANKING}.gauc", "GAUC", "higher", 4)
-    yield Column(f"{RANKING}.coverage", "coverage", None, 4)
-    yield Column(f"{RANKING}.popularity", "popularity", None, 4)
+    """Coverage and popularity say what lists are made of: neither way is better."""
+    for name, title in titles(LENGTH).items():
+        better = None if name in ("coverage", "popularity") else "higher"
+        yield Column(f"{RANKING}.{name}", title, better, 4)
