@@ -25,6 +25,12 @@ def ranking_lines(ranking: dict[str, Any]) -> Iterator[str]:
     for name in ("cold_users", "cold_items"):
         if ranking["segments"][name]["users"]:
             yield f"  {_segment(name, ranking)}"
+    for count, why in (
+        (ranking["relevant_of_unknown_users"], "of users that training does not know"),
+        (ranking["relevant_excluded"], "that their user had watched before"),
+    ):
+        if count:
+            yield f"  left out: {count} relevant rows {why}"
 
 
 def _segment(name: str, ranking: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from recsys_moe.cli.ranking import ranking_lines
 from recsys_moe.config.settings import parse_config
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL, Command
@@ -77,3 +78,17 @@ def test_a_model_without_a_binary_task_is_not_ranked(tmp_path: Path, command: Co
     fit(parse_config(config), tmp_path / "data", tmp_path / "run")
     line = command.fails(2, "evaluate", tmp_path / "run", "--ranking")
     assert "--ranking needs a binary task, got the model's rating; the model has none" in line
+
+
+def test_rows_that_cannot_be_ranked_are_said_to_be_left_out(
+    own_run: Path, command: Command
+) -> None:
+    ranking = json.loads(command("evaluate", own_run, "--ranking", "--json").out)["ranking"]
+    assert not [line for line in ranking_lines(ranking) if "left out" in line]
+    ranking |= {"relevant_of_unknown_users": 7, "relevant_excluded": 2}
+    ranking["segments"]["cold_items"] = {"users": 3, "ndcg": 0.5, "recall": None}
+    assert list(ranking_lines(ranking))[-3:] == [
+        "  cold items (3 users): NDCG@10 0.5000, recall@10 -",
+        "  left out: 7 relevant rows of users that training does not know",
+        "  left out: 2 relevant rows that their user had watched before",
+    ]
