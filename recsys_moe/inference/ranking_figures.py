@@ -24,7 +24,7 @@ NONE = -1
 
 
 def titles(k: int) -> dict[str, str]:
-    """What a person calls the figures of lists of k items, the better the larger, and the rest."""
+    """What tables call the figures of lists of k items."""
     at_k = {"ndcg": "NDCG", "recall": "recall", "mrr": "MRR", "hit_rate": "hit rate"}
     others = {"gauc": "GAUC", "coverage": "coverage", "popularity": "popularity"}
     return {**{name: f"{title}@{k}" for name, title in at_k.items()}, **others}
