@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from data_prep.features.fitting import Fitted
+from data_prep.features.spec import Wanted
 from data_prep.ids import Ints
 from recsys_moe.schema import Source, Task, Vocabulary
 
@@ -28,6 +30,8 @@ class Examples:
     """UNKNOWN_TIME (0) where there is none."""
     weight: Floats | None = None
     """Of every row, >= 0; None where the data have none."""
+    context: pa.Table | None = None
+    """Columns `feature:NAME` of every row; None where the data have none."""
 
     def __len__(self) -> int:
         return len(self.user)
@@ -39,7 +43,13 @@ class Examples:
             labels={name: label[rows] for name, label in self.labels.items()},
             timestamp=self.timestamp[rows],
             weight=None if self.weight is None else self.weight[rows],
+            context=taken(self.context, rows),
         )
+
+
+def taken(table: pa.Table | None, rows: NDArray[np.generic] | slice) -> pa.Table | None:
+    """Some rows of a table, if there is one."""
+    return None if table is None else table.take(pa.array(np.arange(len(table))[rows]))
 
 
 def joined(parts: Sequence[Examples]) -> Examples:
@@ -53,11 +63,17 @@ def joined(parts: Sequence[Examples]) -> Examples:
         weight=None
         if parts[0].weight is None
         else np.concatenate([part.weight for part in parts if part.weight is not None]),
+        context=None
+        if parts[0].context is None
+        else pa.concat_tables([part.context for part in parts]),
     )
 
 
 def unlabelled(user: Ints, item: Ints, like: Examples, task: str) -> Examples:
-    """Sampled negatives as rows: 0 for `task`, every other label missing, a weight of 1."""
+    """Sampled negatives as rows: 0 for `task`, every other label missing, a weight of 1.
+
+    They have no context, which is why it is refused where negatives are drawn.
+    """
     labels = {name: np.full(len(user), np.nan, dtype=np.float32) for name in like.labels}
     labels[task] = np.zeros(len(user), dtype=np.float32)
     time = np.full(len(user), UNKNOWN_TIME, dtype=np.int64)
@@ -79,10 +95,24 @@ class Raw:
     file: str
     """Name of the file with the rows, for messages."""
     users: pa.Table | None = None
-    """Features by column `user`; `items` by column `item`."""
+    """What is known of each by column `user`; `items` by column `item`."""
     items: pa.Table | None = None
+    context: pa.Table | None = None
+    features: tuple[Wanted, ...] = ()
+    """Of `users`, `items` and `context`, which have a column `feature:NAME` for each of theirs."""
     sources: tuple[Source, ...] = ()
     report: dict[str, int] = field(default_factory=dict)
+
+    def examples(self, user: Ints, item: Ints) -> Examples:
+        """The rows with the indices of their users and items."""
+        return Examples(
+            user=user,
+            item=item,
+            labels=self.labels,
+            timestamp=self.timestamp,
+            weight=self.weight,
+            context=self.context,
+        )
 
     def take(self, rows: Ints, **report: int) -> Raw:
         """Some of the rows; `report` adds to what is reported."""
@@ -93,6 +123,7 @@ class Raw:
             labels={name: label[rows] for name, label in self.labels.items()},
             timestamp=self.timestamp[rows],
             weight=None if self.weight is None else self.weight[rows],
+            context=taken(self.context, rows),
             report={**self.report, **report},
         )
 
@@ -107,7 +138,7 @@ class Prepared:
     tasks: tuple[Task, ...]
     splits: dict[str, Examples]
     users: pa.Table
-    """One row per known user, by index: `user` and its features; so `items`."""
+    """One row per known user, by index: `user` and what is known of it; so `items`."""
     items: pa.Table
     seeds: dict[str, int]
     sources: tuple[Source, ...]
@@ -117,3 +148,5 @@ class Prepared:
     """Whether the rows have weights."""
     repeats: bool = False
     """Whether a (user, item) pair may have several rows."""
+    features: tuple[Fitted, ...] = ()
+    """Of `users`, `items` and the rows, in this order."""

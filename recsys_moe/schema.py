@@ -34,6 +34,8 @@ Vocabulary = Literal["all", "train"]
 FeatureKind = Literal["categorical", "multi", "numeric"]
 SIDES = ("user", "item", "context")
 """Whose feature it is: the user's, the item's, or the single row's."""
+FEATURE = "feature:"
+"""Begins the names of columns with features, which hold indices and scaled numbers."""
 
 
 def check_split(option: str, split: str) -> None:
@@ -112,7 +114,7 @@ class SideFeature:
 
         int32 (categorical), list of int32 (multi) or standardised float32 (numeric); null: missing.
         """
-        return f"feature:{self.name}"
+        return f"{FEATURE}{self.name}"
 
 
 @dataclass(frozen=True, kw_only=True)

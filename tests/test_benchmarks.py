@@ -32,7 +32,7 @@ TINY = {
 }
 
 NOT_IN_MAKE = {
-    *("run_all", "serving", "soak", "streaming", "slow_start"),
+    *("run_all", "serving", "soak", "streaming", "slow_start", "continued"),
     *("epoch_minutes", "results_table"),
 }
 

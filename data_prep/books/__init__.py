@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from data_prep import ids
 from data_prep.books import features as book_features
 from data_prep.books import isbn
+from data_prep.features import sources
 from data_prep.options import at_least, one_of
 from data_prep.read import quoted_lines
 from data_prep.read.bad_rows import OPTION, BadRows
@@ -49,6 +50,7 @@ def prepare(
     passes: int = 1,
     rows: Literal["all", "explicit"] = "all",
     repair_isbn: bool = False,
+    features: str | None = None,
     fractions: str | None = None,
     skip_bad_rows: bool = False,
     seed: int = 0,
@@ -56,8 +58,9 @@ def prepare(
 ) -> Schema:
     """Read the ratings (books and users too where their files are there), filter, split.
 
-    `fractions`: TRAIN,VAL,TEST, as in "0.8,0.1,0.1"; without it 70/15/15. `skip_bad_rows`
-    leaves ratings off the scale out; lines without their fields always are.
+    `features`: "all" or names by comma, of author, publisher, year, age, country. `fractions`:
+    TRAIN,VAL,TEST, as in "0.8,0.1,0.1"; without it 70/15/15. `skip_bad_rows` leaves ratings off the
+    scale out; lines without their fields always are.
 
     `strict`: keep users and books with more than min_user / min_item records, else with at least
     as many. `rows`: which records count for that; implicit ones stay in the data either way.
@@ -69,6 +72,7 @@ def prepare(
     one_of("--order", order, ("user-item", "item-user"))
     one_of("--rows", rows, ("all", "explicit"))
     protocols.check_options("paper", seed, fractions)
+    sources.chosen(features, book_features.OFFERED)
     writer.check_target(Path(out), force, source=source)
     files = RawFiles(Path(source))
     records = _without_repeats(_read(files, repair_isbn, BadRows(skip_bad_rows)))
@@ -77,13 +81,13 @@ def prepare(
         records, least, order.split("-"), passes=passes, explicit_only=rows == "explicit"
     )
     prepared = protocols.prepare_rows(
-        _with_features(records, files, repair_isbn),
+        _with_features(records, files, repair_isbn, features),
         protocol="paper",
         seed=seed,
         command=(
             f"prepare books --min-user {min_user} --min-item {min_item} "
             f"--{'strict' if strict else 'no-strict'} --order {order} --passes {passes} "
-            f"--rows {rows}{' --repair-isbn' if repair_isbn else ''}"
+            f"--rows {rows}{' --repair-isbn' if repair_isbn else ''}{sources.command(features)}"
             f"{'' if fractions is None else f' --fractions {fractions}'}"
             f"{f' {OPTION}' if skip_bad_rows else ''} --seed {seed}"
         ),
@@ -162,7 +166,14 @@ def _filter(
     return records.take(np.flatnonzero(kept), **counts)
 
 
-def _with_features(records: Raw, files: RawFiles, repair_isbn: bool) -> Raw:
+def _with_features(records: Raw, files: RawFiles, repair_isbn: bool, names: str | None) -> Raw:
     users, items, broken = book_features.read(files, repair_isbn)
-    report = {**records.report, **broken}
-    return replace(records, users=users, items=items, sources=files.sources, report=report)
+    asked = book_features.chosen(names, users, items)
+    return replace(
+        records,
+        users=book_features.with_users(users, asked),
+        items=book_features.with_books(items, asked),
+        features=asked,
+        sources=files.sources,
+        report={**records.report, **broken},
+    )

@@ -9,10 +9,14 @@ import pyarrow.compute as pc
 
 from data_prep import ids
 from data_prep.books import isbn
+from data_prep.features import sources
+from data_prep.features.spec import Wanted, wanted
 from data_prep.read import quoted_lines
 from data_prep.read.raw_files import RawFiles
+from recsys_moe.schema import DataError
 
 log = logging.getLogger("recsys_moe.prepare")
+_BOOKS_FILES, _USERS_FILES = ("BX-Books.csv", "Books.csv"), ("BX-Users.csv", "Users.csv")
 _BOOKS: dict[str, tuple[str, ...]] = {
     "item": ("ISBN",),
     "title": ("Book-Title", "Title"),
@@ -26,14 +30,25 @@ _USERS: dict[str, tuple[str, ...]] = {
     "age": ("Age",),
 }
 
+OFFERED = (
+    wanted("user", "age", "numeric", "likely age"),
+    wanted("user", "country", "categorical"),
+    wanted("item", "author", "categorical", "plain author"),
+    wanted("item", "publisher", "categorical", "plain publisher"),
+    wanted("item", "year", "numeric", "likely year"),
+)
+AGES, YEARS = (5, 100), (1800, 2005)
+"""What else is written there (ages of 0 and 244, years of 0 and 2050) counts as not known: the
+records were collected in August and September 2004 (Ziegler et al. 2005)."""
+
 
 def read(
     files: RawFiles, repair_isbn: bool
 ) -> tuple[pa.Table | None, pa.Table | None, dict[str, int]]:
     """Users, books (None where there is no file), and the broken lines of each file."""
     report: dict[str, int] = {}
-    users = _optional(files, ("BX-Users.csv", "Users.csv"), _USERS, report)
-    books = _optional(files, ("BX-Books.csv", "Books.csv"), _BOOKS, report)
+    users = _optional(files, _USERS_FILES, _USERS, report)
+    books = _optional(files, _BOOKS_FILES, _BOOKS, report)
     if users is not None:
         whole = pc.match_substring_regex(users["user"], r"^\d{1,18}$")
         users = _numbers(_numbers(users.filter(whole), "user", pa.int64()), "age", pa.int32())
@@ -46,6 +61,67 @@ def read(
         books = _numbers(books.set_column(1, "title", title), "year", pa.int32())
         books = _first_per_id(books, "item")
     return users, books, report
+
+
+def chosen(names: str | None, users: pa.Table | None, books: pa.Table | None) -> tuple[Wanted, ...]:
+    """Those of `names` (None: none); "all" are those whose file is there.
+
+    Raises DataError for one whose file is not there, or when there is none.
+    """
+    missing = {
+        side: files[0]
+        for side, table, files in (("user", users, _USERS_FILES), ("item", books, _BOOKS_FILES))
+        if table is None
+    }
+    asked = sources.chosen(names, OFFERED)
+    found = tuple(one for one in asked if one.side not in missing)
+    if asked and (not found or (names != sources.ALL and len(found) < len(asked))):
+        first = next(one for one in asked if one.side in missing)
+        raise DataError(
+            f"{sources.OPTION} {first.feature.name} needs {missing[first.side]}, which is not in "
+            "--source; add the file or name others"
+        )
+    return found
+
+
+def with_users(users: pa.Table | None, asked: tuple[Wanted, ...]) -> pa.Table | None:
+    """`users` with the columns `feature:NAME` that are asked for."""
+    if users is None:
+        return None
+    more = {"likely age": _within(users["age"], *AGES), "country": _country(users["location"])}
+    return _with(users, more, "user", asked)
+
+
+def with_books(books: pa.Table | None, asked: tuple[Wanted, ...]) -> pa.Table | None:
+    """`books` with the columns `feature:NAME` that are asked for."""
+    if books is None:
+        return None
+    more = {"likely year": _within(books["year"], *YEARS)}
+    for name in ("author", "publisher"):
+        text = pc.replace_substring(books[name], "&amp;", "&")
+        more[f"plain {name}"] = pc.if_else(pc.equal(text, "NULL"), None, text)
+    return _with(books, more, "item", asked)
+
+
+def _with(
+    table: pa.Table, more: dict[str, pa.ChunkedArray], side: str, asked: tuple[Wanted, ...]
+) -> pa.Table:
+    wider = table
+    for name, column in more.items():
+        wider = wider.append_column(name, column)
+    return sources.as_read(wider, side, asked).drop_columns(list(more))
+
+
+def _within(numbers: pa.ChunkedArray, low: int, high: int) -> pa.ChunkedArray:
+    known = pc.and_(pc.greater_equal(numbers, low), pc.less_equal(numbers, high))
+    return pc.if_else(known, numbers, None)
+
+
+def _country(location: pa.ChunkedArray) -> pa.ChunkedArray:
+    """What follows the last comma of "city, region, country"; null for nothing and for n/a."""
+    last = pc.struct_field(pc.extract_regex(location, r",(?P<country>[^,]*)$"), "country")
+    country = pc.utf8_lower(pc.utf8_trim(last, ' ."'))
+    return pc.if_else(pc.is_in(country, pa.array(["", "n/a", "null"])), None, country)
 
 
 def _optional(

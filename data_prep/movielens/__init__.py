@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_prep.features import sources
+from data_prep.features.spec import Wanted, wanted
 from data_prep.movielens import files as movielens_files
 from data_prep.options import one_of
 from data_prep.read import download
@@ -51,6 +53,16 @@ VARIANTS = {
     "25m": Variant(folder="ml-25m", ratings=25_000_095, low=0.5, files=_CSV),
     "32m": Variant(folder="ml-32m", ratings=32_000_204, low=0.5, files=_CSV),
 }
+ITEM_FEATURES = (
+    wanted("item", "genres", "multi"),
+    wanted("item", "year", "numeric", movielens_files.RELEASED),
+)
+_GENDER, _OCCUPATION = (wanted("user", name, "categorical") for name in ("gender", "occupation"))
+USER_FEATURES = {
+    "100k": (_GENDER, wanted("user", "age", "numeric"), _OCCUPATION),
+    "1m": (_GENDER, wanted("user", "age", "categorical"), _OCCUPATION),  # of seven groups
+}
+"""Of the releases that know their users."""
 SHA256 = {
     "100k": "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
     "1m": "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
@@ -69,6 +81,7 @@ def prepare(
     source: str | Path | None,
     out: Path,
     *,
+    features: str | None = None,
     protocol: str = "paper",
     fractions: str | None = None,
     skip_bad_rows: bool = False,
@@ -81,22 +94,25 @@ def prepare(
 
     `source`: a folder, a zip or a URL; None downloads from the publisher. `checksum` (hex SHA-256
     or MD5) replaces the pinned one for a download. `partial` accepts fewer ratings than
-    were published. `fractions`: TRAIN,VAL,TEST, as in "0.8,0.1,0.1". `skip_bad_rows` leaves lines
+    were published. `features`: "all" or names by comma, of genres, year, and in 100k and 1m gender,
+    age, occupation. `fractions`: TRAIN,VAL,TEST, as in "0.8,0.1,0.1". `skip_bad_rows` leaves lines
     out that cannot be used, counts them and lists the first few. Tasks: `watch` (1 for rated, 0
     for drawn) and `rating` (missing for drawn). Raises DataError for unusable data, ConfigError for
     options.
     """
     one_of("--variant", variant, VARIANTS)
     protocols.check_options(protocol, seed, fractions)
+    asked = sources.chosen(features, (*USER_FEATURES.get(variant, ()), *ITEM_FEATURES))
     writer.check_target(Path(out), force, source=source)
     bad = BadRows(skip_bad_rows)
     files = RawFiles(_local(variant, source, checksum), VARIANTS[variant].folder)
     prepared = protocols.prepare_rows(
-        _raw(variant, files, partial, bad),
+        _raw(variant, files, partial, bad, asked),
         protocol=protocol,
         seed=seed,
         command=(
-            f"prepare movielens --variant {variant} --protocol {protocol}"
+            f"prepare movielens --variant {variant}{sources.command(features)}"
+            f" --protocol {protocol}"
             f"{'' if fractions is None else f' --fractions {fractions}'}"
             f"{f' {OPTION}' if skip_bad_rows else ''} --seed {seed}"
         ),
@@ -114,7 +130,9 @@ def _local(variant: str, source: str | Path | None, checksum: str | None) -> Pat
     return Path(url)
 
 
-def _raw(variant: str, files: RawFiles, partial: bool, bad: BadRows) -> Raw:
+def _raw(
+    variant: str, files: RawFiles, partial: bool, bad: BadRows, asked: tuple[Wanted, ...]
+) -> Raw:
     release = VARIANTS[variant]
     ratings_file, movies_file = release.files
     label = files.label(ratings_file)
@@ -136,8 +154,9 @@ def _raw(variant: str, files: RawFiles, partial: bool, bad: BadRows) -> Raw:
         timestamp=ratings["timestamp"].to_numpy(),
         tasks=rating_tasks(release.low, _HIGHEST),
         file=label,
-        users=users,
-        items=movies,
+        users=None if users is None else sources.as_read(users, "user", asked),
+        items=sources.as_read(movies, "item", asked).drop_columns([movielens_files.RELEASED]),
+        features=asked,
         sources=files.sources,
         report=bad.report(len(ratings)),
     )

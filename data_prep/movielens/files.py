@@ -19,6 +19,7 @@ _USERS_100K = {"user": _INT, "age": _INT, "gender": _TEXT, "occupation": _TEXT, 
 _USERS_1M = {"user": _INT, "gender": _TEXT, "age": _INT, "occupation": _INT, "zip": _TEXT}
 _CSV_NAMES = {"userId": "user", "movieId": "item"}
 _NO_GENRE = "(no genres listed)"
+RELEASED = "released"
 
 
 def _csv(**columns: pa.DataType) -> Layout:
@@ -94,13 +95,23 @@ def ratings(files: RawFiles, name: str, low: float, high: float, bad: BadRows) -
 
 
 def movies(files: RawFiles, name: str, bad: BadRows) -> pa.Table:
-    """item, title, year, genres; the year from the end of a title like "Toy Story (1995)"."""
+    """item, title, year, genres; the year from the end of a title like "Toy Story (1995)".
+
+    And RELEASED, the year of release: of the date where there is one (100k), else that year.
+    """
     table = _movies_100k(files, name, bad) if name == "u.item" else by_id(files, name, bad)
     title, genres = table["title"], table["genres"]
     year = pc.struct_field(pc.extract_regex(title, r"\((?P<year>\d{4})\)\s*$"), "year")
     known = pc.if_else(pc.is_in(genres, pa.array(["", _NO_GENRE])), None, genres)
     columns = {"item": table["item"], "title": title, "year": year.cast(pa.int32())}
-    return pa.table({**columns, "genres": known})
+    dated = columns["year"] if name != "u.item" else _year_of_date(table["released"])
+    return pa.table({**columns, "genres": known, RELEASED: dated})
+
+
+def _year_of_date(date: pa.ChunkedArray) -> pa.ChunkedArray:
+    """From 01-Jan-1995."""
+    year = pc.extract_regex(date, r"-(?P<year>\d{4})$")
+    return pc.struct_field(year, "year").cast(pa.int32())
 
 
 def _movies_100k(files: RawFiles, name: str, bad: BadRows) -> pa.Table:
@@ -114,5 +125,6 @@ def _movies_100k(files: RawFiles, name: str, bad: BadRows) -> pa.Table:
         pc.if_else(pc.equal(table[flag], 1), genre, None)
         for flag, genre in zip(flags, genres, strict=True)
     ]
-    joined = pc.binary_join_element_wise(*columns, "|", null_handling="skip")
-    return table.append_column("genres", joined)
+    # The first "" is for pyarrow (26.0), which leaves out rows that are null in all columns.
+    joined = pc.binary_join_element_wise("", *columns, "|", null_handling="skip")
+    return table.append_column("genres", pc.utf8_ltrim(joined, "|"))

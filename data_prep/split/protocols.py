@@ -21,6 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep import ids
+from data_prep.features.spec import of_side
+from data_prep.features.training import Training, unused, with_features
 from data_prep.ids import Ints, sorted_distinct
 from data_prep.options import at_least, one_of
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared, Raw, joined, unlabelled
@@ -54,30 +56,29 @@ def prepare_rows(
     """
     user, user_ids = ids.encode(raw.user)
     item, item_ids = ids.encode(raw.item)
-    rows = Examples(
-        user=user, item=item, labels=raw.labels, timestamp=raw.timestamp, weight=raw.weight
-    )
+    rows = raw.examples(user, item)
     log.info("%d rows of %d users and %d items", len(rows), len(user_ids), len(item_ids))
-    sizes, drawn_for = (len(user_ids), len(item_ids)), {"all": rows}
+    sizes = (len(user_ids), len(item_ids))
     if given is None and protocol == "hash":
         hashes = IdHashes(randomness.of_ids(user_ids), randomness.of_ids(item_ids))
         placed = hash_split.place(rows, hashes, to_draw=to_draw, holdout=holdout, seed=seed)
-        parts = _parts(placed.rows, placed.split)
+        parts, drawn_for = _parts(placed.rows, placed.split), [rows]
     elif given is None and protocol == "paper":
         some = _with_random_negatives(rows, sizes, to_draw, seed) if to_draw else rows
-        classes = _classes(some, raw.tasks)
-        split = splits.stratified(classes, holdout, stream(seed, "split"))
-        parts = _shuffled(_parts(some, split), seed)
+        split = splits.stratified(_classes(some, raw.tasks), holdout, stream(seed, "split"))
+        parts, drawn_for = _shuffled(_parts(some, split), seed), [rows]
     else:
         split = _ordered_split(raw, rows, protocol, holdout) if given is None else given
-        drawn_for = parts = _parts(rows, split)
+        parts = _parts(rows, split)
+        drawn_for = list(parts.values())
         if to_draw:
             parts = _with_negatives(parts, sizes, to_draw, seed)
         parts = _shuffled(parts, seed)
-    report = dict(raw.report)
+    known = {"user": (raw.users, user_ids), "item": (raw.items, item_ids)}
+    report = raw.report | unused(known, raw.features)
     if to_draw:
         drawn = sum(map(len, parts.values())) - len(rows)
-        report["missing_negatives"] = negatives.missing(to_draw, drawn_for.values(), drawn)
+        report["missing_negatives"] = negatives.missing(to_draw, drawn_for, drawn)
     prepared = Prepared(
         name=raw.name,
         protocol=protocol if given is None else "given",
@@ -93,6 +94,8 @@ def prepare_rows(
         weighted=raw.weight is not None,
         repeats=repeats,
     )
+    training = Training.of(parts["train"], sizes, of_side(raw.features, "context"))
+    prepared = with_features(prepared, raw.features, training)
     return prepared if prepared.protocol in ALL_KNOWN else _train_vocabulary(prepared)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from data_prep.features.spec import OPTIONS, Side, of_side, parse
+from data_prep.features.spec import check_names as check_feature_names
 from data_prep.options import at_least, one_of
 from data_prep.split import protocols
 from data_prep.split.negatives import Distribution
@@ -18,6 +20,8 @@ from recsys_moe.schema import SPLITS, ConfigError, DataError, Schema, check_name
 
 MOST_RATIO = 10_000
 NAMES = {field.name for field in fields(Request)}
+FILES = ("input", *SPLITS, "items", "user_features", "item_features")
+FEATURES: dict[Side, str] = {"user": "user_feature", "item": "item_feature", "context": "context"}
 
 
 def prepare(
@@ -33,6 +37,11 @@ def prepare(
     timestamp: str | None = None,
     weight: str | None = None,
     items: Path | None = None,
+    user_features: Path | None = None,
+    user_feature: Sequence[str] | None = None,
+    item_features: Path | None = None,
+    item_feature: Sequence[str] | None = None,
+    context: Sequence[str] | None = None,
     negatives: Literal["none", "per-user"] = "none",
     negative_ratio: float = 1.0,
     negative_distribution: Distribution = "uniform",
@@ -51,34 +60,38 @@ def prepare(
     `tasks`: NAME:KIND=COLUMN, as in "watch:binary=clicked"; an empty cell is a missing label. The
     first binary task may have no column where negatives are drawn: every row is a positive.
     `weight`: a column of numbers >= 0, how much a row counts in training; an empty cell counts 1.
-    `items`: a file with more about the items, by the same item column. `negatives` per-user draws
-    `negative_ratio` items that the user has not touched for each positive of the first binary
-    task (rounded up for each user; with a weight of 1), uniformly or by their popularity.
-    `fractions`: TRAIN,VAL,TEST, as in "0.8,0.1,0.1". `duplicates`: what to do when a
+    `items`: a file with more about the items, by the same item column. Features of `user_features`,
+    `item_features` and the rows (`context`): NAME:KIND=COLUMN, as in "genres:multi=genres:sep=|".
+    `negatives` per-user draws `negative_ratio` items that the user has not touched for each
+    positive of the first binary task (rounded up for each user; with a weight of 1), uniformly or
+    by popularity. `fractions`: TRAIN,VAL,TEST, as in "0.8,0.1,0.1". `duplicates`: what to do when a
     (user, item) pair has several rows. `skip_bad_rows` leaves rows with a wrong cell out, counts
     them and lists the first few. `engine`: `memory` holds everything, `stream` and `dask`
     hold pieces for which `max_memory_mb` is enough and write the same bytes (protocol `hash` only);
     `scheduler` is Dask's. Raises DataError for unusable data, ConfigError for options.
     """
-    asked = {name: value for name, value in locals().items() if name in NAMES}
-    request = Request(**{**asked, "tasks": parse_tasks(tasks)})
+    options, presplit, out = locals(), input is None, Path(out)
+    request = _request(options)
     places = _places(input, train, val, test)
-    _check_request(request, presplit=input is None)
-    at_least("--max-memory-mb", max_memory_mb, 1)
-    _check_engine(engine, request, presplit=input is None)
-    inputs = {"input": input, "train": train, "val": val, "test": test, "items": items}
-    writer.check_target(Path(out), force, **inputs)
+    _check_request(request, presplit)
+    _check_engine(engine, max_memory_mb, request, presplit)
+    writer.check_target(out, force, **{name.replace("_", "-"): options[name] for name in FILES})
     if engine == "memory":
-        prepared = memory.prepare_rows(places, request, presplit=input is None)
-        return writer.write(prepared, Path(out), force=force)
-    return stream.prepare(
-        Path(out),
-        places[0],
-        request,
-        max_memory_mb=max_memory_mb,
-        mapper=engines.mapper(engine, scheduler),
-        force=force,
-    )
+        return writer.write(
+            memory.prepare_rows(places, request, presplit=presplit), out, force=force
+        )
+    run = engines.mapper(engine, scheduler)
+    bounds: dict[str, Any] = {"max_memory_mb": max_memory_mb, "mapper": run}
+    return stream.prepare(out, places[0], request, force=force, **bounds)
+
+
+def _request(options: dict[str, Any]) -> Request:
+    """What is asked for. Raises ConfigError for a task or a feature that is spelled wrong."""
+    specs = {side: options[name] for side, name in FEATURES.items()}
+    features = [one for side, given in specs.items() for one in parse(side, given)]
+    asked = {name: value for name, value in options.items() if name in NAMES}
+    tasks = parse_tasks(options["tasks"])
+    return Request(**{**asked, "tasks": tasks, "features": tuple(features)})
 
 
 def _places(
@@ -93,10 +106,12 @@ def _places(
 
 
 def _check_request(request: Request, presplit: bool) -> None:
+    tasks, weight = [task for task, _ in request.tasks], WEIGHT if request.weight else None
     try:
-        check_names([t for t, _ in request.tasks], WEIGHT if request.weight else None, "--task: ")
+        check_names(tasks, weight, "--task: ")
     except DataError as error:
         raise ConfigError(str(error)) from None
+    check_feature_names(request.features, tasks, weight)
     one_of("--negatives", request.negatives, ("none", "per-user"))
     one_of("--duplicates", request.duplicates, ("error", "first", "last", "keep"))
     one_of("--negative-distribution", request.negative_distribution, get_args(Distribution))
@@ -106,6 +121,7 @@ def _check_request(request: Request, presplit: bool) -> None:
             f"got {request.negative_ratio:g}"
         )
     _check_negatives(request)
+    _check_features(request)
     protocol = request.protocol
     if request.fractions is not None and presplit:
         raise ConfigError("--fractions splits --input; --train, --val, --test are split")
@@ -137,7 +153,25 @@ def _check_negatives(request: Request) -> None:
             )
 
 
-def _check_engine(engine: str, request: Request, presplit: bool) -> None:
+def _check_features(request: Request) -> None:
+    files: dict[Side, Path | None] = {"user": request.user_features, "item": request.item_features}
+    for side, file in files.items():
+        asked, option = of_side(request.features, side), OPTIONS[side]
+        if asked and file is None:
+            raise ConfigError(
+                f"{option} {asked[0].feature.name} needs its file; add {option}s FILE"
+            )
+        if file is not None and not asked:
+            raise ConfigError(f"{option}s brings nothing alone; add {option} NAME:KIND=COLUMN")
+    if request.context and request.to_draw is not None:
+        raise ConfigError(
+            f"--context {request.context[0].feature.name} must have --negatives none, got "
+            f"{request.negatives}: a negative that is drawn has no context"
+        )
+
+
+def _check_engine(engine: str, max_memory_mb: int, request: Request, presplit: bool) -> None:
+    at_least("--max-memory-mb", max_memory_mb, 1)
     one_of("--engine", engine, ("memory", *engines.ENGINES))
     if engine == "memory":
         return

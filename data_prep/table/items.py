@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 from data_prep import ids
 from data_prep.read import delimited
 from data_prep.read.bad_rows import BadRows
-from data_prep.table import columns as table_columns
 from data_prep.table import files as table_files
-from data_prep.table.columns import Cells
+from data_prep.table.cells import Cells
+from data_prep.table.cells import ids as id_cells
 from recsys_moe.schema import DataError
 
 PLAIN_NUMBER = r"^-?(0|[1-9][0-9]{0,14})([.][0-9]+)?([eE][+-]?[0-9]{1,2})?$"
@@ -31,7 +31,7 @@ def item_features(items: Path | None, key: str) -> pa.Table | None:
     for file in files:
         delimited.check_columns(file.label, [key], file.columns.column_names)
         rest = file.columns.drop_columns([key])
-        tables.append(rest.add_column(0, "item", table_columns.ids(Cells(file), key)))
+        tables.append(rest.add_column(0, "item", id_cells(Cells(file), key)))
     table = pa.concat_tables(tables)
     if len(set(table.column_names) | {"item_index"}) <= len(table.column_names):
         raise DataError(f"{items}: columns must not be named item or item_index, nor repeat")

@@ -14,9 +14,9 @@ from data_prep.read.bad_rows import BadRows
 from data_prep.rows import Prepared, Raw
 from data_prep.split import protocols
 from data_prep.table import columns as table_columns
+from data_prep.table import entities
 from data_prep.table import files as table_files
 from data_prep.table.files import TableFile
-from data_prep.table.items import item_features
 from data_prep.table.spec import Request
 from recsys_moe.schema import DataError
 
@@ -69,8 +69,10 @@ def _raw(pieces: list[Piece], places: list[Path], request: Request, bad: BadRows
         tasks=tuple(task for task, _ in request.tasks),
         file=pieces[0].file.label if len(pieces) == 1 else "the files",
         report=report,
-        items=item_features(request.items, request.item),
-        sources=table_files.sources(*places, request.items),
+        users=entities.of_users(request),
+        items=entities.of_items(request),
+        features=request.features,
+        sources=table_files.sources(*places, *request.side_files),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Literal, cast, get_args
 import numpy as np
 
 from data_prep import ids
+from data_prep.features.spec import Wanted, of_side
 from data_prep.ids import Ints
 from data_prep.options import one_of
 from data_prep.read.bad_rows import OPTION
@@ -35,6 +36,10 @@ class Request:
     weight: str | None
     items: Path | None
     """The file with more about the items."""
+    user_features: Path | None
+    """The file with the features of users, by the column `user`; so `item_features`."""
+    item_features: Path | None
+    features: tuple[Wanted, ...]
     negatives: Literal["none", "per-user"]
     negative_ratio: float
     negative_distribution: Distribution
@@ -49,7 +54,13 @@ class Request:
         """What to read from every file."""
         named = [self.user, self.item, *(column for _, column in self.tasks)]
         more = [self.timestamp, self.weight]
+        more += [one.told for one in self.context]
         return list(dict.fromkeys(column for column in named + more if column is not None))
+
+    @property
+    def context(self) -> tuple[Wanted, ...]:
+        """Features of single rows."""
+        return of_side(self.features, "context")
 
     @property
     def to_draw(self) -> Negatives | None:
@@ -77,6 +88,7 @@ class Request:
             words += ["--timestamp", self.timestamp]
         if self.weight is not None:
             words += ["--weight", self.weight]
+        words += [word for one in self.features for word in one.words]
         words += ["--negatives", self.negatives]
         if self.negative_ratio != 1:
             words += ["--negative-ratio", f"{self.negative_ratio:g}"]
@@ -88,6 +100,12 @@ class Request:
         if self.skip_bad_rows:
             words.append(OPTION)
         return shlex.join([*words, "--protocol", self.protocol, "--seed", str(self.seed)])
+
+    @property
+    def side_files(self) -> list[Path]:
+        """What is read beside the rows, each file once."""
+        given = [self.items, self.user_features, self.item_features]
+        return list(dict.fromkeys(path for path in given if path is not None))
 
     def distinct(self, pairs: Ints, repeated: Callable[[int], str]) -> Ints:
         """Rows to go on with, ascending, given the (user, item) pair of each as a number.

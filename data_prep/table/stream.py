@@ -11,18 +11,22 @@ many there are: it is the one of `--engine memory`, byte for byte.
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import shutil
+from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
+from dataclasses import replace
+from functools import partial, reduce
 from pathlib import Path
 
 from data_prep import ids
-from data_prep.rows import Prepared
+from data_prep.features.training import Training, encoded, unused, with_features
+from data_prep.rows import Examples, Prepared
+from data_prep.table import entities
 from data_prep.table import files as table_files
 from data_prep.table import tasks as table_tasks
 from data_prep.table.engines import Mapper
-from data_prep.table.items import item_features
 from data_prep.table.spec import Request
 from data_prep.table.tasks import Counts, Job, Seen
 from data_prep.write import writer
@@ -51,7 +55,7 @@ def prepare(
         folder=out.resolve().parent / f".{out.name}.rows-{os.getpid()}",
         bins=_bins(sum(piece.most_rows for piece in pieces), max_memory_mb),
     )
-    features = item_features(request.items, request.item)
+    known_users, known_items = entities.of_users(request), entities.of_items(request)
     with unwinding(), ExitStack() as leaving:
         leaving.callback(shutil.rmtree, job.folder, ignore_errors=True)
         seen, report = _seen(job, place, pieces, mapper)
@@ -62,16 +66,34 @@ def prepare(
             vocabulary="all",
             tasks=tuple(task for task, _ in request.tasks),
             splits={},
-            users=ids.align(None, "user", seen.users),
-            items=ids.align(features, "item", seen.items),
+            users=ids.align(known_users, "user", seen.users),
+            items=ids.align(known_items, "item", seen.items),
             seeds={"negatives": request.seed, "split": request.seed},
-            sources=table_files.sources(place, request.items),
+            sources=table_files.sources(place, *request.side_files),
             command=request.command,
             report=report | _report(request, done),
             weighted=request.weight is not None,
         )
         blocks = {name: table_tasks.blocks(job, name) for name in SPLITS}
+        if request.features:
+            known = {"user": (known_users, seen.users), "item": (known_items, seen.items)}
+            prepared = replace(prepared, report=prepared.report | unused(known, request.features))
+            prepared, blocks = _with_features(prepared, blocks, job, mapper)
         return writer.write_blocks(prepared, blocks, out, timed=seen.timed, force=force)
+
+
+def _with_features(
+    prepared: Prepared, blocks: dict[str, Iterator[Examples]], job: Job, mapper: Mapper
+) -> tuple[Prepared, dict[str, Iterator[Examples]]]:
+    """Between passes 2 and 3, over the training rows: vocabularies and scales, applied."""
+    sizes = (len(prepared.users), len(prepared.items))
+    parts = mapper(partial(table_tasks.training, job, sizes), range(job.bins))
+    training = reduce(operator.add, filter(None, parts), Training.none(sizes, job.request.context))
+    prepared = with_features(prepared, job.request.features, training)
+    context = [one for one in prepared.features if one.side == "context"]
+    return prepared, {
+        name: (encoded(block, context) for block in of_split) for name, of_split in blocks.items()
+    }
 
 
 def _bins(most_rows: int, max_memory_mb: int) -> int:

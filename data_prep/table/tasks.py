@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import feather
 
 from data_prep import ids
+from data_prep.features.training import Training
 from data_prep.read.bad_rows import BadRows
 from data_prep.rows import UNKNOWN_TIME, Examples
 from data_prep.split import hash_split, negatives, randomness
@@ -142,13 +143,24 @@ def _keep_placed(job: Job, placed: Placed, split: int, path: Path) -> None:
     write_bins(rows, ranges.astype(np.int64), path, job.bins)
 
 
+def training(job: Job, sizes: tuple[int, int], number: int) -> Training | None:
+    """What the training rows of one range have; `sizes`: how many users and items there are."""
+    table = read_bin(job.folder / SPLITS[0], number)
+    if table is None:
+        return None
+    return Training.of(_examples(table), sizes, job.request.context)
+
+
 def blocks(job: Job, split: str) -> Iterator[Examples]:
     """Pass 3: the rows of a split in their order, range by range."""
     for number in range(job.bins):
         if (table := read_bin(job.folder / split, number)) is not None:
-            table = table.sort_by("key")
-            yield Examples(
-                user=table["user"].to_numpy(),
-                item=table["item"].to_numpy(),
-                **table_columns.values_of(table),
-            )
+            yield _examples(table.sort_by("key"))
+
+
+def _examples(table: pa.Table) -> Examples:
+    return Examples(
+        user=table["user"].to_numpy(),
+        item=table["item"].to_numpy(),
+        **table_columns.values_of(table),
+    )

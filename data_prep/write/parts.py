@@ -57,6 +57,8 @@ def split_table(part: Examples, tasks: tuple[Task, ...], timed: bool) -> pa.Tabl
         columns["timestamp"] = pa.array(part.timestamp, type=pa.int64(), mask=unknown)
     if part.weight is not None:
         columns[WEIGHT] = pa.array(part.weight)
+    if part.context is not None:
+        columns |= zip(part.context.column_names, part.context.columns, strict=True)
     return pa.table(columns)
 
 

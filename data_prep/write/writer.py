@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from data_prep.features.fitting import vocabularies
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
 from data_prep.write.parts import WEIGHT, split_table, write_parts, write_table
 from recsys_moe.files import Kind, check_out, replacing_folder
 from recsys_moe.schema import (
     SCHEMA_FILE,
+    SIDES,
     SPLITS,
     DataError,
     Feature,
@@ -24,7 +26,7 @@ from recsys_moe.schema import (
 )
 
 log = logging.getLogger("recsys_moe.prepare")
-
+FEATURES_FILE = "features.parquet"
 
 PREPARED = Kind(
     "prepared data",
@@ -32,7 +34,13 @@ PREPARED = Kind(
         all((folder / f"{name}s.parquet").is_file() for name in ("user", "item"))
         and bool(Schema.load(folder).rows)
     ),
-    (SCHEMA_FILE, "users.parquet", "items.parquet", *(f"{n}/part-*.parquet" for n in SPLITS)),
+    (
+        SCHEMA_FILE,
+        "users.parquet",
+        "items.parquet",
+        FEATURES_FILE,
+        *(f"{n}/part-*.parquet" for n in SPLITS),
+    ),
 )
 
 
@@ -228,6 +236,10 @@ def _schema(prepared: Prepared, counts: dict[str, _Counts]) -> Schema:
         sources=prepared.sources,
         command=prepared.command,
         report=prepared.report,
+        **{
+            f"{side}_features": tuple(f.feature for f in prepared.features if f.side == side)
+            for side in SIDES
+        },
     )
 
 
@@ -245,4 +257,6 @@ def _write_ids(prepared: Prepared, schema: Schema, folder: Path) -> None:
         index = pa.array(np.arange(len(known), dtype=np.int32))
         plain = known.add_column(1, f"{name}_index", index).replace_schema_metadata(None)
         write_table(plain, folder / f"{name}s.parquet")
+    if prepared.features:
+        write_table(vocabularies(prepared.features), folder / FEATURES_FILE)
     (folder / SCHEMA_FILE).write_text(schema.to_json(), encoding="utf-8")

@@ -114,6 +114,11 @@ def find_artifact(path: Path) -> Path:
     )
 
 
+def artifact_config(path: Path) -> Config:
+    """The configuration of a model folder or run folder. Raises DataError."""
+    return _load_config(find_artifact(path) / "config.yaml")
+
+
 def load_artifact(path: Path) -> Artifact:
     """Load a model folder or run folder. Raises DataError naming the file that is wrong."""
     folder = find_artifact(path)

@@ -79,8 +79,10 @@ def begin_run(
     *,
     resume: str | None,
     checkpoint: Path | None,
+    start: dict[str, str] | None = None,
 ) -> None:
-    """Make `place`, of `place_of`, a run folder; `checkpoint`: of another run, to begin with.
+    """Make `place`, of `place_of`, a run folder; `checkpoint`: of another run, to begin with;
+    `start`: the model that the run starts from, as `record_run` notes it.
 
     It appears whole, with its records, and holds no checkpoint but perhaps the best so far of the
     other run. A run that ended before its first checkpoint is taken up as it is.
@@ -88,12 +90,13 @@ def begin_run(
     """
     if resume == "auto" and _is_run(place) and not _has_results(place):
         return record_run(place, config, data)
-    _check_new(place, out, {"--data": data, "--resume": checkpoint}, resume)
+    model = Path(start["folder"]) if start else None
+    _check_new(place, out, {"--data": data, "--resume": checkpoint, "--from": model}, resume)
     with replacing_folder(place) as folder:
         (folder / CHECKPOINTS).mkdir()
         if checkpoint is not None and checkpoint.with_name(BEST).is_file():
             shutil.copyfile(checkpoint.with_name(BEST), folder / CHECKPOINTS / BEST)
-        record_run(folder, config, data)
+        record_run(folder, config, data, start)
 
 
 def _check_new(
@@ -132,14 +135,27 @@ def _has_results(run: Path) -> bool:
     return any((run / CHECKPOINTS).glob("*.ckpt")) or (run / "model").exists()
 
 
-def record_run(out: Path, config: Config, data: Path) -> None:
-    """Write config.yaml, env.json, data.lock.json, and a line of command.txt per start."""
+def record_run(out: Path, config: Config, data: Path, start: dict[str, str] | None = None) -> None:
+    """Write config.yaml, env.json, data.lock.json, and a line of command.txt per start.
+
+    `start`: folder and hash of the model that the run starts from; as noted before where it is
+    continued.
+    """
     write_text(out / "config.yaml", config.to_yaml())
     commands = out / "command.txt"
     before = commands.read_text(encoding="utf-8") if commands.is_file() else ""
     write_text(commands, before + " ".join(["recsys-moe", *sys.argv[1:]]) + "\n")
     write_json(out / "env.json", environment())
-    write_json(out / DATA_LOCK, {"folder": str(data.resolve()), "files": data_hashes(data)})
+    lock: dict[str, Any] = {"folder": str(data.resolve()), "files": data_hashes(data)}
+    if begun := start or started_from(out):
+        lock["from"] = begun
+    write_json(out / DATA_LOCK, lock)
+
+
+def started_from(run: Path) -> dict[str, str] | None:
+    """The model that a run started from; None where it began untrained."""
+    lock = run / DATA_LOCK
+    return json.loads(lock.read_text(encoding="utf-8")).get("from") if lock.is_file() else None
 
 
 def locked_hashes(run: Path) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 
 from recsys_moe.errors import ConfigError
-from recsys_moe.schema import Schema, TaskKind
+from recsys_moe.schema import FeatureKind, Schema, TaskKind
 
 KINDS = " or ".join(get_args(TaskKind))
 
@@ -27,6 +27,20 @@ SkipBadRows = Annotated[
 Fractions = Annotated[
     str | None, typer.Option(metavar="TRAIN,VAL,TEST", help="Shares, as in 0.8,0.1,0.1.")
 ]
+FEATURE_KINDS = ", ".join(get_args(FeatureKind))
+FEATURE_FORM = f"NAME:KIND=COLUMN, kind {FEATURE_KINDS}; of multi may end with :sep=TEXT."
+UserFeatures = Annotated[
+    Path | None, typer.Option(help="File of user features, keyed by the column --user.")
+]
+ItemFeatures = Annotated[
+    Path | None, typer.Option(help="File of item features, keyed by the column --item.")
+]
+UserFeature = Annotated[list[str] | None, typer.Option(help=f"Of that file: {FEATURE_FORM}")]
+ItemFeature = Annotated[list[str] | None, typer.Option(help=f"Of that file: {FEATURE_FORM}")]
+Context = Annotated[
+    list[str] | None,
+    typer.Option(help=f"Of the rows, with --negatives none: {FEATURE_FORM}"),
+]
 
 
 @app.command()
@@ -35,6 +49,13 @@ def movielens(
     variant: Annotated[str, typer.Option(help="100k, 1m, latest-small, 10m, 20m, 25m or 32m.")],
     source: Annotated[
         str | None, typer.Option(help="Folder, zip or URL; without it, downloads from GroupLens.")
+    ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="all, or by comma: genres, year; of 100k and 1m gender, age, occupation too. "
+            "Without it none."
+        ),
     ] = None,
     protocol: Protocol = "paper",
     fractions: Fractions = None,
@@ -68,6 +89,13 @@ def books(
         Literal["all", "explicit"], typer.Option(help="Records that count for the filter.")
     ] = "all",
     repair_isbn: Annotated[bool, typer.Option("--repair-isbn", help="Unify ISBNs.")] = False,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="all, or by comma: author, publisher, year (BX-Books.csv), age, country "
+            "(BX-Users.csv). Without it none."
+        ),
+    ] = None,
     fractions: Fractions = None,
     skip_bad_rows: SkipBadRows = False,
     seed: Seed = 0,
@@ -101,8 +129,13 @@ def table(
         str | None, typer.Option(help="Column with how much a row counts in training, >= 0.")
     ] = None,
     items: Annotated[
-        Path | None, typer.Option(help="File of item titles and features, keyed by --item.")
+        Path | None, typer.Option(help="File of titles and columns to filter by, keyed by --item.")
     ] = None,
+    user_features: UserFeatures = None,
+    user_feature: UserFeature = None,
+    item_features: ItemFeatures = None,
+    item_feature: ItemFeature = None,
+    context: Context = None,
     negatives: Annotated[
         Literal["none", "per-user"], typer.Option(help="Rows to draw for the first binary task.")
     ] = "none",

@@ -42,6 +42,13 @@ Lr = Annotated[float | None, typer.Option(help="Learning rate of Adam.")]
 Weights = Annotated[
     str | None, typer.Option(metavar="W,...", help="Task weights in the data's order.")
 ]
+Resume = Annotated[
+    str | None, typer.Option(help="`auto` (last checkpoint of --out) or a checkpoint file.")
+]
+StartFrom = Annotated[
+    Path | None,
+    typer.Option("--from", metavar="RUN|MODEL", help="Start from its weights and settings."),
+]
 FLAGS = {
     "k": "model.router.k",
     "experts": "model.num_experts",
@@ -73,9 +80,8 @@ def fit(
     num_nodes: Annotated[int | None, typer.Option(help="Machines that train together.")] = None,
     weights: Weights = None,
     set_: Sets = None,
-    resume: Annotated[
-        str | None, typer.Option(help="`auto` (last checkpoint of --out) or a checkpoint file.")
-    ] = None,
+    resume: Resume = None,
+    start_from: StartFrom = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run at --out.")
     ] = False,
@@ -95,10 +101,9 @@ def fit(
         seed=seed, num_nodes=num_nodes,
     )  # fmt: skip
     flags |= _task_flags(weights, data)
-    resolved = resolve(config, router, flags, set_ or [])
+    resolved = resolve(config, router, flags, set_ or [], start_from=start_from)
     if overwrite:
-        file = Path(config) if config and Path(config).is_file() else None  # or a shipped one
-        check_place(out, {"--data": data, "--config": file})
+        check_place(out, {"--data": data, "--config": _own(config), "--from": start_from})
     if evaluate is not None:
         check_split("--evaluate", evaluate)
     trainer = resolved.trainer
@@ -111,13 +116,19 @@ def fit(
 
     with _memory_of(resolved):
         if dry_run:
-            print(json.dumps(train.dry_run(resolved, data), indent=2))
+            print(json.dumps(train.dry_run(resolved, data, start_from), indent=2))
             return
-        result = train.fit(resolved, data, out, overwrite=overwrite, resume=resume)
+        how: dict[str, Any] = {"resume": resume, "start_from": start_from}
+        result = train.fit(resolved, data, out, overwrite=overwrite, **how)
     if not result:  # another process of the run reports
         return
     more = {evaluate: inference.evaluated(out, evaluate, data)} if evaluate is not None else {}
     print(json.dumps({**result, **more}) if as_json else _summary(result, more, out))
+
+
+def _own(config: str | None) -> Path | None:
+    """The file of `--config`; None for a shipped one."""
+    return Path(config) if config and Path(config).is_file() else None
 
 
 def _task_flags(weights: str | None, data: Path) -> dict[str, Any]:
@@ -164,8 +175,15 @@ def typed_sections(flags: dict[str, Any], sets: list[str]) -> dict[str, Any]:
     return merge_all([*map(parse_set, sets), *given])
 
 
-def resolve(file: str | None, router: str | None, flags: dict[str, Any], sets: list[str]) -> Config:
-    """Defaults < file < command line. Raises ConfigError."""
+def resolve(
+    file: str | None,
+    router: str | None,
+    flags: dict[str, Any],
+    sets: list[str],
+    *,
+    start_from: Path | None = None,
+) -> Config:
+    """Defaults, or what the model at `start_from` has < file < command line. Raises ConfigError."""
     from recsys_moe.config.files import merge, read_config_file, router_name
     from recsys_moe.config.settings import parse_config, select_router
 
@@ -175,7 +193,13 @@ def resolve(file: str | None, router: str | None, flags: dict[str, Any], sets: l
         raw, dropped = select_router(raw, name)
         if dropped:
             logger.info("router %s: not used from %s: %s", name, file, ", ".join(dropped))
-    resolved = parse_config(merge(raw, typed))
+    asked = merge(raw, typed)
+    if start_from is None:
+        resolved = parse_config(asked)
+    else:
+        from recsys_moe.train.start import start_config
+
+        resolved = start_config(asked, start_from)
     for remark in resolved.model.router.remarks:
         logger.warning(remark)
     return resolved

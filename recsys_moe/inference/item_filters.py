@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from recsys_moe.errors import ConfigError, suggestion
+from recsys_moe.schema import SideFeature
 
+FEATURES = SideFeature(name="", kind="numeric").column
+"""What the columns of features begin with."""
 CONDITION = re.compile(
     r"\s*(?P<column>[^<>=!~]*[^<>=!~\s])\s*(?P<operator>!=|<=|>=|=|<|>|~)"
     r"\s*(?P<value>[^<>=!~\s].*)",
@@ -52,8 +55,9 @@ def matching_items(items: pa.Table, where: Sequence[str]) -> Tensor:
 
 
 def filter_columns(items: pa.Table) -> list[str]:
-    """Columns that conditions may name: all but the dense index."""
-    return [name for name in items.column_names if name != "item_index"]
+    """Columns that conditions may name: all but dense indices, of items and of features."""
+    names = [name for name in items.column_names if not name.startswith(FEATURES)]
+    return [name for name in names if name != "item_index"]
 
 
 def is_number(kind: pa.DataType) -> bool:

@@ -30,6 +30,7 @@ def look_at_data(folder: Path) -> dict[str, Any]:
     import pyarrow.parquet as pq
 
     from recsys_moe.data.columns import StoredColumns
+    from recsys_moe.lab.doctor_features import look_at_features
     from recsys_moe.schema import SPLITS, Schema
 
     schema = Schema.load(folder)
@@ -44,6 +45,7 @@ def look_at_data(folder: Path) -> dict[str, Any]:
             raise DataError(
                 f"{file} must have {feature.size} rows, got {count}; prepare the data again"
             )
+    features = look_at_features(folder, schema)
     return {
         "name": schema.name,
         "protocol": schema.protocol,
@@ -51,6 +53,7 @@ def look_at_data(folder: Path) -> dict[str, Any]:
         "items": schema.item.size,
         "rows": rows,
         "tasks": {task.name: task.kind for task in schema.tasks},
+        **({"features": features} if features else {}),
     }
 
 

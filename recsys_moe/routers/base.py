@@ -138,6 +138,9 @@ class Router(nn.Module, ABC):
     """True when a row's routing at inference depends on the other rows of its batch."""
     passes: ClassVar[int] = 1
     """Forward passes per training step. With 2 the module adds a consistency loss between them."""
+    per_user: ClassVar[tuple[str, ...]] = ()
+    """Buffers with a fixed entry per user and one for the unseen one, which follow their users
+    where training is continued on other data."""
 
     def __init__(self, config: Any, shape: RouterShape) -> None:
         super().__init__()

@@ -44,6 +44,7 @@ class HashRouter(Router):
         def idle_penalties(self) -> dict[str, str]:
             return dict.fromkeys(PENALTY_NAMES, "learns nothing")
 
+    per_user = ("expert_U",)
     summary = "one random expert per user, fixed and stored (hash layer)"
     expert_U: Tensor
 

@@ -30,7 +30,7 @@ from recsys_moe.artifact.run_folder import (
 )
 from recsys_moe.config.build import build_model
 from recsys_moe.config.files import merge
-from recsys_moe.config.settings import Config, parse_config
+from recsys_moe.config.settings import Config
 from recsys_moe.data.streaming import user_counts, watched_items
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.files import write_json
@@ -49,6 +49,7 @@ from recsys_moe.train.processes.starter import check_starter
 from recsys_moe.train.resume import belongs_to, check_resume, find_checkpoint, read_checkpoint
 from recsys_moe.train.routing_log import RoutingLog
 from recsys_moe.train.sharded_strategy import ShardedStrategy
+from recsys_moe.train.start import begin, check_alone, check_begun, open_start, start_config
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -61,18 +62,22 @@ def fit(
     *,
     overwrite: bool = False,
     resume: str | None = None,
+    start_from: str | Path | None = None,
 ) -> dict[str, Any]:
     """Train, keep the best checkpoint by `trainer.monitor`, save its artifact and evaluation.
 
     `config`: validated, or its sections as a configuration file holds them. `data`: a prepared
     folder. `resume`: None, `auto` (the newest good checkpoint of `out`, or the beginning where
-    there is none yet) or a path.
+    there is none yet) or a path. `start_from`: a run or model folder whose weights a new run starts
+    from; the sections of `config` then go over the model's own.
     Returns the evaluation of the best model on the validation split; on several devices the first
     process does, the others return {}. Raises ConfigError, DataError, RunError and Interrupted.
     """
-    config = config if isinstance(config, Config) else parse_config(config)
+    check_alone(start_from, resume)
+    config = config if isinstance(config, Config) else start_config(config, start_from)
     data, out = Path(data), Path(out)
     datamodule = RecDataModule(data, config)
+    start = open_start(start_from, config, datamodule.schema, data)
     module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
     for split in ("train", "val"):
         datamodule.rows(split)
@@ -83,12 +88,13 @@ def fit(
     if config.trainer.precision == "bf16-mixed" and trainer.strategy.root_device.type == "cpu":
         _warn_of_emulation()
     checkpoint = None if resume is None else _checkpoint(config, data, place, resume)
-    if checkpoint is None:  # which would have them
-        module.start_effects(datamodule.rows("train"))
+    if checkpoint is None:  # which would have it all
+        begin(module, datamodule.rows("train"), start)
     is_new = checkpoint is None or not belongs_to(checkpoint, place)
     if trainer.is_global_zero:
         if is_new:
-            begin_run(place, out, config, data, resume=resume, checkpoint=checkpoint)
+            origin: dict[str, Any] = {"checkpoint": checkpoint, "start": start and start.record}
+            begin_run(place, out, config, data, resume=resume, **origin)
         else:
             record_run(place, config, data)
         if place != out:
@@ -121,6 +127,7 @@ def _checkpoint(config: Config, data: Path, out: Path, resume: str) -> Path | No
     """What to continue from. Raises ConfigError and DataError when it does not fit."""
     saved = find_checkpoint(out, resume)
     if saved is None:
+        check_begun(out)
         return None
     check_resume(saved, config, data)
     logger.info("continuing from %s: %d epochs are finished", saved.path, saved.finished)
@@ -144,18 +151,21 @@ def _run(
         raise Interrupted(message, checkpoints.stop.number)
 
 
-def dry_run(config: Config, data: Path) -> dict[str, Any]:
+def dry_run(config: Config, data: Path, start_from: str | Path | None = None) -> dict[str, Any]:
     """Open the data, build the model, run one step on one batch; write nothing."""
     datamodule = RecDataModule(Path(data), config)
     find_monitor(config.trainer.monitor, datamodule.schema)
     alone = merge(config.model_dump(mode="json"), {"trainer": {"devices": 1, "num_nodes": 1}})
+    start = open_start(start_from, config, datamodule.schema, Path(data))
     module = RecModule(alone, datamodule.schema.to_json())
+    if start is not None:
+        begin(module, datamodule.rows("train"), start)
     batches = datamodule.train_dataloader()
     batch = next(iter(batches))
-    start = time.perf_counter()
+    begun = time.perf_counter()
     loss, penalties = module.losses(module.model(batch.user, batch.item), batch.labels)
     (loss + penalties).backward()
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - begun
     return {
         "parameters": sum(p.numel() for p in module.parameters()),
         "rows": len(datamodule.rows("train")),

@@ -6,7 +6,7 @@ import pytest
 
 from tests.test_layers import FILES, imports_in, imports_of, inside, room
 
-HOUSE = ("ids rows options", "read split write", "movielens books table synthetic")
+HOUSE = ("ids rows options features", "read split write", "movielens books table synthetic")
 FLOOR = {name: floor for floor, rooms in enumerate(HOUSE) for name in rooms.split()}
 
 

@@ -1,0 +1,106 @@
+"""Which features are asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+import pyarrow as pa
+
+from data_prep.options import one_of
+from recsys_moe.schema import RESERVED, ConfigError, FeatureKind, SideFeature, Task
+
+Side = Literal["user", "item", "context"]
+OPTIONS: dict[Side, str] = {
+    "user": "--user-feature",
+    "item": "--item-feature",
+    "context": "--context",
+}
+READ: dict[FeatureKind, pa.DataType] = {
+    "categorical": pa.string(),
+    "multi": pa.list_(pa.string()),
+    "numeric": pa.float64(),
+}
+"""Types of the columns with values as they were read."""
+SEPARATOR = "|"
+_SPEC = r"([A-Za-z][A-Za-z0-9_]*):([a-z]+)=(.+?)(?::sep=(['\"]?)(.+)\4)?"
+"""Quotes around the separator are none of it, whether or not the shell takes them away."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A feature that is asked for; nothing is known yet of its size, mean and deviation."""
+
+    side: Side
+    feature: SideFeature
+    told: str
+    """The column of the files that it is read from."""
+    separator: str = SEPARATOR
+    """Between the categories of a `multi` cell that is text."""
+
+    @property
+    def column(self) -> str:
+        return self.feature.column
+
+    @property
+    def words(self) -> list[str]:
+        """The option that asks for it."""
+        kind, sep = self.feature.kind, self.separator
+        end = "" if sep == SEPARATOR else f":sep={sep}"
+        return [OPTIONS[self.side], f"{self.feature.name}:{kind}={self.told}{end}"]
+
+
+def wanted(side: Side, name: str, kind: FeatureKind, told: str | None = None) -> Wanted:
+    """One that a source of ours reads itself, from the column of this name or from `told`."""
+    return Wanted(side=side, feature=SideFeature(name=name, kind=kind), told=told or name)
+
+
+def of_side(features: Iterable[Wanted], side: str) -> tuple[Wanted, ...]:
+    return tuple(one for one in features if one.side == side)
+
+
+def parse(side: Side, specs: Sequence[str] | None) -> tuple[Wanted, ...]:
+    """From NAME:KIND=COLUMN or NAME:multi=COLUMN:sep=TEXT. Raises ConfigError."""
+    return tuple(_parse(side, spec) for spec in specs or ())
+
+
+def _parse(side: Side, spec: str) -> Wanted:
+    option = OPTIONS[side]
+    match = re.fullmatch(_SPEC, spec)
+    if match is None:
+        raise ConfigError(
+            f"{option} must be NAME:KIND=COLUMN, as in age:numeric=age or "
+            f"genres:multi=genres:sep='|', got {spec!r}"
+        )
+    name, kind, column, _, separator = match.groups()
+    one_of(f"{option} {name}: KIND", kind, get_args(FeatureKind))
+    if separator is not None and kind != "multi":
+        raise ConfigError(f"{option} {name}: only multi has a sep, got {spec!r}")
+    feature = SideFeature(name=name, kind=cast(FeatureKind, kind))
+    return Wanted(side=side, feature=feature, told=column, separator=separator or SEPARATOR)
+
+
+def check_names(features: Sequence[Wanted], tasks: Sequence[Task], weight: str | None) -> None:
+    """Raises ConfigError for a name that is there twice or has another meaning.
+
+    Whatever the sides: files and requests for predictions have one column per name. `weight`: the
+    column of the split files with the weights, if there are any.
+    """
+    labels = [name for task in tasks for name in (task.name, f"{task.name}_calibrated")]
+    taken = [*RESERVED, *labels, *([] if weight is None else [weight])]
+    seen: set[str] = set()
+    for one in features:
+        name = one.feature.name
+        if name in seen:
+            raise ConfigError(
+                f"{OPTIONS[one.side]}: feature names must differ, got {name!r} twice; "
+                "users, items and context share one set of names"
+            )
+        if name in taken:
+            raise ConfigError(
+                f"{OPTIONS[one.side]}: no feature must be named like a task or another column "
+                f"({', '.join(RESERVED)}), got {name!r}; give it another name"
+            )
+        seen.add(name)

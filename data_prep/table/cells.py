@@ -1,0 +1,99 @@
+"""Cells of a user's table as text and numbers; a wrong one is named with its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from data_prep.read import delimited
+from data_prep.read.bad_rows import BadRows, Mask
+from data_prep.table.files import TableFile
+from recsys_moe.schema import DataError
+
+Floats = NDArray[np.float64]
+
+
+class Cells:
+    """The cells of a file, and which of its rows have none that is wrong."""
+
+    def __init__(self, file: TableFile, bad: BadRows | None = None) -> None:
+        self.file = file
+        self.good = np.ones(len(file.columns), dtype=bool)
+        self._bad = bad or BadRows()
+
+    def flat(self, column: str) -> Any:
+        """The column as one array, with dictionaries and long strings unfolded."""
+        array = self.file.columns[column].combine_chunks()
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        return array.cast(pa.string()) if pa.types.is_large_string(array.type) else array
+
+    def refuse(self, wrong: Mask, raw: Any, column: str, *, rule: str) -> None:
+        """The rows with a wrong cell are bad. Raises DataError for the first where none may be."""
+
+        def place_and_rule(row: int) -> str:
+            got = delimited.shown(raw[row].as_py())
+            return f"{self.file.place(row)}: {column} must be {rule}, got {got}"
+
+        self._bad.check(wrong & self.good, place_and_rule)
+        self.good &= ~wrong
+
+
+def ids(cells: Cells, column: str) -> pa.Array:
+    """The ids as text. Raises DataError for a missing id or a type that cannot be an id."""
+    text = plain_text(cells, column)
+    cells.refuse(blank(text), text, column, rule="there in every row")
+    one_line(cells, text, text, column)
+    return text
+
+
+def plain_text(cells: Cells, column: str) -> pa.Array:
+    """Text or whole numbers as text, null where there is nothing. Raises DataError for others."""
+    raw = cells.flat(column)
+    if pa.types.is_floating(raw.type):
+        number = raw.to_numpy(zero_copy_only=False)
+        missing = np.isnan(number)
+        wrong = ~missing & ((number != np.floor(number)) | (np.abs(number) >= 2.0**63))
+        cells.refuse(wrong, raw, column, rule="a whole number or text")
+        raw = pc.if_else(pa.array(wrong | missing), None, raw).cast(pa.int64())
+    if not (pa.types.is_integer(raw.type) or pa.types.is_string(raw.type)):
+        label = cells.file.label
+        raise DataError(f"{label}: {column} must hold text or whole numbers, not {raw.type}")
+    return raw.cast(pa.string())
+
+
+def blank(text: Any) -> Mask:
+    """Where there is no text, or none but blanks."""
+    return mask(pc.fill_null(pc.equal(pc.utf8_trim_whitespace(text), ""), True))
+
+
+def one_line(cells: Cells, text: Any, raw: Any, column: str) -> None:
+    """Refuse line breaks: a quote without its partner makes one long cell, and no other error."""
+    broken = mask(pc.fill_null(pc.match_substring_regex(text, r"[\r\n]"), False))
+    cells.refuse(broken, raw, column, rule="on one line (is a quote missing?)")
+
+
+def numbers(raw: Any, file: TableFile, column: str) -> tuple[Floats, Mask]:
+    """float64, NaN for an empty cell; and which cells hold something that is no number."""
+    if not pa.types.is_string(raw.type):
+        try:
+            number = raw.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            kind = raw.type
+            raise DataError(f"{file.label}: {column} must hold numbers, not {kind}") from None
+        return number.copy(), np.zeros(len(raw), dtype=bool)
+    text = pc.utf8_lower(pc.utf8_trim_whitespace(raw))
+    digits = pc.if_else(pc.equal(text, "true"), "1", pc.if_else(pc.equal(text, "false"), "0", text))
+    cells = pd.Series(digits.to_numpy(zero_copy_only=False), dtype=object)
+    values = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=np.float64, copy=True)
+    empty = mask(pc.fill_null(pc.equal(text, ""), True))
+    return values, np.isnan(values) & ~empty
+
+
+def mask(array: Any) -> Mask:
+    return np.asarray(array.to_numpy(zero_copy_only=False), dtype=bool)

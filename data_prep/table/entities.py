@@ -1,0 +1,108 @@
+"""Features of users or items, from a file of their own with one row for each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from data_prep import ids
+from data_prep.features.fitting import Fitted, note
+from data_prep.features.spec import READ, Wanted, of_side
+from data_prep.ids import Ints
+from data_prep.read.bad_rows import BadRows
+from data_prep.table import feature_cells
+from data_prep.table import files as table_files
+from data_prep.table.cells import Cells
+from data_prep.table.cells import ids as id_cells
+from data_prep.table.files import TableFile
+from data_prep.table.items import item_features
+from data_prep.table.spec import Request
+from recsys_moe.schema import DataError
+
+
+def of_users(request: Request) -> pa.Table | None:
+    """Their features by `user`."""
+    asked = of_side(request.features, "user")
+    path = request.user_features
+    return None if path is None else _features(path, request.user, "user", asked)
+
+
+def of_items(request: Request) -> pa.Table | None:
+    """What --items and --item-features say of them by `item`."""
+    asked = of_side(request.features, "item")
+    known, path = item_features(request.items, request.item), request.item_features
+    if path is None:
+        return known
+    more = _features(path, request.item, "item", asked)
+    return more if known is None else _beside(known, more, "item")
+
+
+def _features(path: Path, key: str, side: str, asked: tuple[Wanted, ...]) -> pa.Table:
+    """`side`, the ids of column `key` as text, each once, and the columns `feature:NAME`.
+
+    Raises DataError for a wrong cell, and for an id that has several rows which differ.
+    """
+    columns = list(dict.fromkeys([key, *(one.told for one in asked)]))
+    files = table_files.read(Path(path), columns, BadRows())
+    tables = [_table(Cells(file), key, side, asked) for file in files]
+    table = pa.concat_tables(tables)
+    codes, _ = ids.encode(table[side])
+    firsts = ids.one_per_value(codes)
+    if len(firsts) < len(table):
+        _check_repeats(table, codes, files, asked)
+    return table.take(pa.array(firsts))
+
+
+def _table(cells: Cells, key: str, side: str, asked: tuple[Wanted, ...]) -> pa.Table:
+    return pa.table({side: id_cells(cells, key), **feature_cells.values(cells, asked)})
+
+
+def _check_repeats(
+    table: pa.Table, codes: Ints, files: list[TableFile], asked: tuple[Wanted, ...]
+) -> None:
+    """Raises DataError for a row that says something else than the first one of the same id."""
+    order = np.argsort(codes, kind="stable")
+    first = order[np.searchsorted(codes[order], codes)]
+    said = [_numbered(table[one.column], one) for one in asked]
+    other = np.flatnonzero(np.any([number != number[first] for number in said], axis=0))
+    if len(other):
+        row, side = int(other[0]), asked[0].side
+        raise DataError(
+            f"{_place(files, row)}: {side} {table[side][row].as_py()!r} has other features than in "
+            f"{_place(files, int(first[row]))}; leave one row per {side}"
+        )
+
+
+def _numbered(values: pa.ChunkedArray, one: Wanted) -> Ints:
+    """The same number where the values say the same: lists are sets, and null is a value too."""
+    if one.feature.kind == "multi":
+        known = note(values).categories
+        feature = replace(one.feature, size=len(known))
+        sets = Fitted(side=one.side, feature=feature, vocabulary=known).encode(values)
+        values = pc.binary_join(sets.cast(READ["multi"]), " ")
+    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return np.asarray(whole.dictionary_encode(null_encoding="encode").indices).astype(np.int64)
+
+
+def _place(files: list[TableFile], row: int) -> str:
+    for file in files:
+        if row < len(file.columns):
+            return file.place(row)
+        row -= len(file.columns)
+    raise IndexError(row)
+
+
+def _beside(known: pa.Table, more: pa.Table, key: str) -> pa.Table:
+    """One table of what either has, with a row for each id of either."""
+    taken = set(known.column_names) & set(more.column_names) - {key}
+    if taken:
+        raise DataError(f"the file of --{key}s must not have a column {min(taken)!r}; rename it")
+    both = pc.unique(pa.concat_arrays([table[key].combine_chunks() for table in (known, more)]))
+    joined, beside = ids.align(known, key, both), ids.align(more, key, both).drop_columns([key])
+    for name in beside.column_names:
+        joined = joined.append_column(name, beside[name])
+    return joined

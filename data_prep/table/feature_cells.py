@@ -1,0 +1,75 @@
+"""Cells of a user's table as values of features: text, lists of text, numbers; null for none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from data_prep.features.fitting import LARGEST
+from data_prep.features.spec import READ, Wanted
+from data_prep.read.bad_rows import Mask
+from data_prep.table.cells import Cells, blank, numbers, one_line, plain_text
+from recsys_moe.schema import DataError
+
+
+def values(cells: Cells, features: Sequence[Wanted]) -> dict[str, pa.Array]:
+    """Columns `feature:NAME` of the types in READ. Raises DataError as `Cells.refuse`."""
+    read = {"categorical": _category, "multi": _categories, "numeric": _number}
+    return {one.column: read[one.feature.kind](cells, one) for one in features}
+
+
+def _category(cells: Cells, one: Wanted) -> pa.Array:
+    raw = cells.flat(one.told)
+    if pa.types.is_boolean(raw.type):
+        return raw.cast(pa.string())
+    text = plain_text(cells, one.told)
+    one_line(cells, text, text, one.told)
+    return pc.if_else(pa.array(blank(text)), None, text)
+
+
+def _categories(cells: Cells, one: Wanted) -> pa.Array:
+    """Lists of a Parquet column as they are, or of text between separators; null for none."""
+    raw = cells.flat(one.told)
+    if pa.types.is_list(raw.type) or pa.types.is_large_list(raw.type):
+        lists = _cast(raw, cells, one)
+        missing = np.asarray(pc.fill_null(pc.equal(pc.list_value_length(lists), 0), True))
+    else:
+        raw = _category(cells, one)
+        lists = pc.split_pattern(raw, one.separator)
+        missing = np.asarray(raw.is_null())
+    part = pc.list_flatten(lists)
+    row = np.asarray(pc.list_parent_indices(lists))
+    empty = _has(row[blank(part)], len(raw))
+    rule = f"categories with {one.separator!r} between them and none empty (or empty as a whole)"
+    cells.refuse(empty, raw, one.told, rule=rule)
+    broken = np.asarray(pc.fill_null(pc.match_substring_regex(part, r"[\r\n]"), False))
+    cells.refuse(_has(row[broken], len(raw)), raw, one.told, rule="categories on one line")
+    return pc.if_else(pa.array(missing), pa.scalar(None, READ["multi"]), lists)
+
+
+def _cast(raw: Any, cells: Cells, one: Wanted) -> pa.Array:
+    kind = raw.type.value_type
+    if not (
+        pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    ):
+        raise DataError(
+            f"{cells.file.label}: {one.told} must hold lists of text or whole numbers, "
+            f"not {raw.type}"
+        )
+    return raw.cast(READ["multi"])
+
+
+def _has(rows: Any, length: int) -> Mask:
+    return np.bincount(rows, minlength=length).astype(bool)
+
+
+def _number(cells: Cells, one: Wanted) -> pa.Array:
+    raw = cells.flat(one.told)
+    number, wrong = numbers(raw, cells.file, one.told)
+    wrong |= np.abs(number) > LARGEST
+    cells.refuse(wrong, raw, one.told, rule="a finite number (or empty where it is missing)")
+    return pa.array(number, mask=wrong | np.isnan(number))

@@ -1,0 +1,258 @@
+"""Continued training: a run that starts from what another one has learned.
+
+Ids are matched as raw ids. Axes: U users and I items of the new data, both with one more for the
+unseen id.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from recsys_moe.artifact.model_folder import (
+    MANIFEST,
+    Artifact,
+    artifact_config,
+    find_artifact,
+    load_artifact,
+)
+from recsys_moe.artifact.run_folder import started_from
+from recsys_moe.config.diff import flat
+from recsys_moe.config.files import merge, router_name, router_section
+from recsys_moe.config.settings import Config, parse_config
+from recsys_moe.data.columns import Rows
+from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.files import sha256_file
+from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.sharded import ShardedEmbedding
+from recsys_moe.schema import Feature, Schema, Task
+
+if TYPE_CHECKING:
+    from recsys_moe.train.module import RecModule
+
+logger = logging.getLogger("recsys_moe.fit")
+
+MAY_DIFFER = ("model.dropout", "model.dispatch")
+"""Settings of the model that do not change what its weights mean."""
+ARROW = {"int64": pa.int64(), "string": pa.string()}
+
+
+class Start(NamedTuple):
+    """A model to start from, and where its rows go."""
+
+    folder: Path
+    artifact: Artifact
+    user_U: Tensor
+    """Row of the model for each user of the new data; the unseen one's for a new user."""
+    item_I: Tensor
+
+    @property
+    def record(self) -> dict[str, str]:
+        """For data.lock.json; the manifest holds the hash of every other file."""
+        manifest = self.folder / MANIFEST
+        return {"folder": str(self.folder.resolve()), MANIFEST: sha256_file(manifest)}
+
+
+def start_config(raw: dict[str, Any], path: str | Path | None) -> Config:
+    """`raw`, sections of a file or a command, over the whole configuration of the model at `path`,
+    or over the defaults where there is none.
+
+    Raises ConfigError where `raw` asks for another model, DataError where there is none.
+    """
+    if path is None:
+        return parse_config(raw)
+    before = artifact_config(Path(path))
+    asked, name = router_name(raw), before.model.router.name
+    if asked not in (None, name):  # before its keys are taken for those of another one
+        raise _must_stay(path, "model.router.name", name, asked)
+    if section := router_section(raw):
+        raw = merge(raw, {"model": {"router": None}})
+        raw = merge(raw, {"model": {"router": section}})
+    config = parse_config(merge(before.model_dump(mode="json"), raw))
+    _check_model(before, config, path)
+    return config
+
+
+def _check_model(before: Config, now: Config, path: str | Path) -> None:
+    old, new = (dict(flat({"model": c.model_dump(mode="json")["model"]})) for c in (before, now))
+    for key in [*old, *(new.keys() - old.keys())]:
+        if old.get(key) != new.get(key) and key not in MAY_DIFFER:
+            raise _must_stay(path, key, old.get(key), new.get(key))
+
+
+def _must_stay(path: str | Path, key: str, old: object, new: object) -> ConfigError:
+    before, now = (v if isinstance(v, str) else json.dumps(v) for v in (old, new))
+    return ConfigError(
+        f"--from {path}: {key} is {before} there and must stay so, got {now}; leave it out, or "
+        f"train anew without --from (only {', '.join(MAY_DIFFER)} may differ)"
+    )
+
+
+def check_alone(start_from: str | Path | None, resume: str | None) -> None:
+    """Raise ConfigError where a run is to start from a model and to go on as well."""
+    if start_from is not None and resume is not None:
+        raise ConfigError(
+            f"--from {start_from} starts a new run, and --resume {resume} continues one; pass one "
+            "of them: an interrupted run goes on with --resume alone"
+        )
+
+
+def check_begun(out: Path) -> None:
+    """Raise ConfigError where the run at `out`, which has no checkpoint, started from a model."""
+    if begun := started_from(out):
+        raise ConfigError(
+            f"--resume auto: {out} has no checkpoint yet, and was to start from {begun['folder']}; "
+            "start again with --from and --overwrite"
+        )
+
+
+def open_start(path: str | Path | None, config: Config, schema: Schema, data: Path) -> Start | None:
+    """The model at `path` for `data`; None for None.
+
+    Raises ConfigError and DataError where they do not fit.
+    """
+    if path is None:
+        return None
+    folder = find_artifact(Path(path))
+    artifact = load_artifact(folder)
+    _check_model(artifact.config, config, path)
+    _check_tasks(artifact.schema, schema, path)
+    _check_units(artifact.schema, schema, path)
+    places = [_places(artifact, schema, side, path=path, data=data) for side in ("user", "item")]
+    _tell(artifact.schema, places, path)
+    return Start(folder, artifact, *places)
+
+
+def _check_tasks(old: Schema, new: Schema, path: str | Path) -> None:
+    wanted, found = ([(t.name, t.kind, t.low, t.high) for t in s.tasks] for s in (old, new))
+    if wanted != found:
+        wanted_text, found_text = (", ".join(map(_task_text, s.tasks)) for s in (old, new))
+        raise DataError(
+            f"--from {path}: its tasks are {wanted_text} and those of the data must be the same in "
+            f"the same order, got {found_text}; prepare the data with its tasks"
+        )
+
+
+def _check_units(old: Schema, new: Schema, path: str | Path) -> None:
+    """Refuse labels that lie where none of the old ones did: stars that are points now."""
+    for task in old.tasks:
+        before, now = (schema.labels.get("train", {}).get(task.name, {}) for schema in (old, new))
+        if not {"min", "max"} <= before.keys() or "mean" not in now:
+            continue
+        if not before["min"] <= now["mean"] <= before["max"]:
+            raise DataError(
+                f"--from {path}: labels of {task.name} were {before['min']:g} to "
+                f"{before['max']:g} there, and their mean in the data must lie between, got "
+                f"{now['mean']:g}; prepare them in the same unit"
+            )
+
+
+def _task_text(task: Task) -> str:
+    bounds = "" if task.low is None and task.high is None else f" in {task.low}..{task.high}"
+    return f"{task.name}:{task.kind}{bounds}"
+
+
+def _places(
+    artifact: Artifact, schema: Schema, side: str, *, path: str | Path, data: Path
+) -> Tensor:
+    """Row of the model for each user (or item) of the data, and for the unseen one. (U,) int64"""
+    before: Feature = getattr(artifact.schema, side)
+    now: Feature = getattr(schema, side)
+    if before.id_type != now.id_type:
+        raise DataError(
+            f"--from {path}: its {side} ids are {before.id_type} and those of {data} must be so "
+            f"too, got {now.id_type}; write them the same way and prepare the data again"
+        )
+    table = artifact.users if side == "user" else artifact.items
+    known = table[before.name].cast(ARROW[before.id_type]).combine_chunks()
+    place = pc.index_in(_ids(data / f"{side}s.parquet", now), value_set=known)
+    place_U = torch.tensor(place.fill_null(len(known)).to_numpy()).long()
+    return torch.cat([place_U, torch.tensor([len(known)])])
+
+
+def _ids(path: Path, feature: Feature) -> pa.ChunkedArray:
+    try:
+        column = pq.read_table(path, columns=[feature.name])[feature.name]
+        ids = column.cast(ARROW[feature.id_type])
+    except (OSError, LookupError, pa.ArrowException) as error:
+        raise DataError(f"{path}: {str(error).splitlines()[0]}; prepare the data again") from None
+    if len(ids) != feature.size:
+        raise DataError(f"{path} has {len(ids)} ids, not {feature.size}; prepare the data again")
+    return ids
+
+
+def _tell(old: Schema, places: list[Tensor], path: str | Path) -> None:
+    """How many ids are known. Raises DataError where none is."""
+    said, known = [], 0
+    for name, size, place_U in zip(
+        ("users", "items"), (old.user.size, old.item.size), places, strict=True
+    ):
+        both = int((place_U < size).sum())
+        known += both
+        new, left = len(place_U) - 1 - both, size - both
+        said.append(f"{both} {name} go on, {new} are new, {left} are left out")
+    if not known:
+        raise DataError(
+            f"--from {path}: no user and no item of the data is known to it; "
+            "prepare data with the same ids, or train anew without --from"
+        )
+    logger.info("starting from %s: %s", path, "; ".join(said))
+
+
+def begin(module: RecModule, rows: Rows, start: Start | None) -> None:
+    """Give the module what a run has before its first step: main effects, and a model's weights.
+
+    Learned rows of new ids are those of the unseen id. What is fixed before training, main effects
+    and experts by user, is made for new ids as in any run, in the units of the model.
+    """
+    effects = module.model.effects
+    if start is not None and effects is not None:
+        old = start.artifact.model.effects
+        assert old is not None
+        effects.shift_T.copy_(old.shift_T)
+        effects.scale_T.copy_(old.scale_T)
+    module.start_effects(rows)
+    if start is not None:
+        try:
+            module.model.load_state_dict(_weights(module.model, start))
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())
+            raise DataError(
+                f"--from {start.folder}: its weights do not fit the model of these data: {reason}; "
+                "train anew without --from"
+            ) from None
+
+
+def _weights(model: MultiTaskMoE, start: Start) -> dict[str, Tensor]:
+    """The state of `start` with the rows that `model` needs."""
+    old, own = start.artifact.model.state_dict(), model.state_dict()
+    state = dict(old)
+    tables = {"user_embedding": start.user_U, "item_embedding": start.item_I}
+    for name, place_U in tables.items():
+        table = getattr(model, name)
+        rows = table.rows if isinstance(table, ShardedEmbedding) else slice(None)
+        state[f"{name}.weight"] = old[f"{name}.weight"][place_U[rows]]
+    for name, place_U in _fixed(model, start).items():
+        is_known_U = place_U < len(old[name]) - 1
+        known = is_known_U.view(-1, *[1] * (old[name].dim() - 1))
+        state[name] = torch.where(known, old[name][place_U], own[name])
+    return state
+
+
+def _fixed(model: MultiTaskMoE, start: Start) -> dict[str, Tensor]:
+    """By name, what has a fixed entry for each user or item."""
+    names: dict[str, Tensor] = {}
+    if model.effects is not None:
+        names |= {"effects.user_UT": start.user_U, "effects.item_IT": start.item_I}
+    for task, router in enumerate(model.routers):
+        for name in getattr(router, "per_user", ()):  # a router of somebody else's may have none
+            names[f"moe.routers.{task}.{name}"] = start.user_U
+    return names

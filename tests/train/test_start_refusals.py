@@ -1,0 +1,147 @@
+"""What `fit --from` cannot start from, and what it cannot go on to, in one line each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recsys_moe.artifact.run_folder import DATA_LOCK, record_run
+from recsys_moe.config.settings import parse_config
+from tests.conftest import Command
+from tests.train.test_start import NEW_ITEMS, NEW_USERS, TASKS, folder, table
+
+__all__ = ["folder"]
+
+
+def words(folder: Path, out: Path, *more: object, **changed: object) -> list[object]:
+    paths = {"from": folder / "a", "data": folder / "new/data", "out": out, **changed}
+    return ["fit", *(word for name, path in paths.items() for word in (f"--{name}", path)), *more]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["--set", "model.embedding_dim=16"], "model.embedding_dim is 8 there and must stay so"),
+        (["--experts", 8], "model.num_experts is 4 there and must stay so, got 8"),
+        (["--router", "topk"], "model.router.name is moesart there and must stay so, got topk"),
+        (["--k", 3], "model.router.k is 2 there and must stay so, got 3"),
+        (["--set", "model.tower_dims=[8, 8]"], "model.tower_dims is [8] there and must stay so"),
+        (["--set", "model.main_effects=false"], "model.main_effects is true there and must stay"),
+        (["--config", "movielens_100k"], "model.embedding_dim is 8 there and must stay so"),
+        (["--resume", "auto"], "--resume auto continues one; pass one of them"),
+    ],
+)
+def test_another_model_than_the_old_one_is_refused(
+    folder: Path, tmp_path: Path, command: Command, asked: list[object], said: str
+) -> None:
+    assert said in command.fails(2, *words(folder, tmp_path / "b", *asked))
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_does_not_change_the_meaning_of_weights_may_differ(
+    folder: Path, tmp_path: Path, command: Command
+) -> None:
+    more = ["--max-epochs", 1, "--lr", 1e-3, "--seed", 1, "--batch-size", 32]
+    more += ["--set", "model.dropout=0.1", "--set", "model.dispatch=dense", "--weights", "1,1"]
+    assert command(*words(folder, tmp_path / "b", *more)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (
+            {"tasks": ("click:binary=watched", TASKS[1])},
+            "its tasks are watch:binary, rating:regression and those of the data must be the same "
+            "in the same order, got click:binary, rating:regression",
+        ),
+        ({"tasks": TASKS[:1]}, "got watch:binary; prepare the data with its tasks"),
+        ({"tasks": TASKS[::-1]}, "got rating:regression, watch:binary"),
+        ({"tasks": (TASKS[0], "rating:binary=watched")}, "got watch:binary, rating:binary"),
+        ({"ids": ("", "i")}, "its user ids are string and those of"),
+        ({"ids": ("u", "")}, "its item ids are string and those of"),
+        ({"unit": 20.0}, "labels of rating were 1 to 5 there, and their mean in the data must lie"),
+        ({"ids": ("v", "j")}, "no user and no item of the data is known to it"),
+    ],
+    ids=[
+        *("another name", "a task less", "another order", "another kind", "users of another type"),
+        *("items of another type", "another unit", "other ids"),
+    ],
+)
+def test_data_of_another_kind_are_refused(
+    folder: Path, tmp_path: Path, command: Command, data: dict[str, Any], said: str
+) -> None:
+    new = table(tmp_path / "c", NEW_USERS, NEW_ITEMS, **data)
+    assert said in command.fails(3, *words(folder, tmp_path / "b", data=new))
+    assert not (tmp_path / "b").exists()
+
+
+def test_other_bounds_of_labels_are_refused(folder: Path, tmp_path: Path, command: Command) -> None:
+    new = shutil.copytree(folder / "new/data", tmp_path / "data")
+    schema = json.loads((new / "schema.json").read_text())
+    schema["tasks"][1] |= {"low": 1.0, "high": 5.0}
+    (new / "schema.json").write_text(json.dumps(schema))
+    line = command.fails(3, *words(folder, tmp_path / "b", data=new))
+    assert "rating:regression and those" in line and "rating:regression in 1.0..5.0" in line
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda file: file.write_bytes(b"PAR1")])
+def test_data_without_readable_ids_are_refused(
+    folder: Path, tmp_path: Path, command: Command, harm: Any
+) -> None:
+    new = shutil.copytree(folder / "new/data", tmp_path / "data")
+    harm(new / "users.parquet")
+    line = command.fails(3, *words(folder, tmp_path / "b", data=new))
+    assert "users.parquet" in line and line.endswith("prepare the data again")
+    assert not (tmp_path / "b").exists()
+
+
+def _cut(model: Path) -> None:
+    weights = model / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+
+
+def _edit(model: Path) -> None:
+    config = model / "config.yaml"
+    config.write_text(config.read_text().replace("num_experts: 4", "num_experts: 5"))
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (_cut, "weights.safetensors was truncated or edited; export the model again"),
+        (_edit, "config.yaml was truncated or edited; export the model again"),
+        (lambda model: (model / "users.parquet").unlink(), "users.parquet is missing"),
+        (lambda model: (model / "config.yaml").write_text("a: ["), "config.yaml"),
+        (shutil.rmtree, "is neither a model folder nor a run folder with one"),
+    ],
+    ids=["cut off", "edited", "a file less", "no YAML", "no model"],
+)
+def test_a_damaged_model_is_refused(
+    folder: Path, tmp_path: Path, command: Command, harm: Any, said: str
+) -> None:
+    damaged = shutil.copytree(folder / "a", tmp_path / "damaged")
+    harm(damaged / "model")
+    assert said in command.fails(3, *words(folder, tmp_path / "b", **{"from": damaged}))
+    assert not (tmp_path / "b").exists()
+
+
+def test_the_old_run_is_never_replaced_by_the_new_one(folder: Path, command: Command) -> None:
+    before = (folder / "a/model/manifest.json").read_bytes()
+    said = command.fails(2, *words(folder, folder / "a", "--overwrite"))
+    assert f"--out {folder / 'a'} is or holds --from" in said
+    assert (folder / "a/model/manifest.json").read_bytes() == before
+
+
+def test_a_run_that_was_to_start_from_a_model_does_not_begin_untrained(
+    folder: Path, tmp_path: Path, command: Command
+) -> None:
+    """Killed before its first checkpoint, and then taken up without --from."""
+    out = tmp_path / "b"
+    record_run(out, parse_config({}), folder / "new/data", {"folder": "a/model"})
+    said = command.fails(2, "fit", "--data", folder / "new/data", "--out", out, "--resume", "auto")
+    assert "has no checkpoint yet, and was to start from a/model; start again with --from" in said
+    assert json.loads((out / DATA_LOCK).read_text())["from"] == {"folder": "a/model"}
