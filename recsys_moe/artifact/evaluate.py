@@ -17,7 +17,7 @@ from recsys_moe.artifact.run_folder import DATA_LOCK
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.streaming import open_rows, rows_within
 from recsys_moe.errors import DataError
-from recsys_moe.files import write_json
+from recsys_moe.files import read_object, write_json
 from recsys_moe.schema import Schema, check_split
 
 logger = logging.getLogger("recsys_moe.evaluate")
@@ -97,8 +97,9 @@ def _check_fits(artifact: Artifact, schema: Schema, folder: Path) -> None:
 def save_evaluation(path: Path, result: dict[str, Any]) -> None:
     """Keep the result in evaluation/<split>.json when `path` is a run folder and the data its own.
 
-    Rows of another preparation may have been training rows of this run. Warns of every metric that
-    a baseline reaches, and of a folder that cannot be written.
+    Rows of another preparation may have been training rows of this run. A `ranking` kept there
+    stays when the result has none and is of the same model. Warns of every metric that a baseline
+    reaches, and of a folder that cannot be written.
     """
     for line in missed(result):
         logger.warning(line)
@@ -107,7 +108,17 @@ def save_evaluation(path: Path, result: dict[str, Any]) -> None:
     elif (Path(path) / "model").is_dir():
         file = Path(path) / "evaluation" / f"{result['split']}.json"
         try:
-            write_json(file, result)
+            write_json(file, {**_kept_ranking(file, result), **result})
         except OSError as error:
             reason = error.strerror or error
             logger.warning("%s cannot be written, the result is not kept: %s", file, reason)
+
+
+def _kept_ranking(file: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """The `ranking` of an earlier evaluation of the same rows and weights, if there is one."""
+    try:
+        before = read_object(file)
+    except (OSError, ValueError):
+        return {}
+    same = before.get("loss") == result["loss"] and "ranking" in before
+    return {"ranking": before["ranking"]} if same else {}

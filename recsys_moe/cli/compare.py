@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from recsys_moe.cli.inference import Ranking
 from recsys_moe.cli.training import (
     BatchSize,
     ConfigFile,
@@ -56,6 +57,7 @@ def compare(
     weights: Weights = None,
     settings: Settings = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    ranking: Ranking = False,
     jobs: Jobs = None,
     engine: Engine = "local",
     address: Address = None,
@@ -96,6 +98,7 @@ def compare(
         seeds=range(seed, seed + seeds),
         weights=weights or [],
         split=split,
+        ranking=ranking,
         settings=read_sections("--settings", settings),
         file=read_config_file(config) if config else None,
         typed=typed_sections(flags, set_ or []),

@@ -8,7 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from recsys_moe.cli.ranking import ranking_lines
+from recsys_moe.errors import ConfigError
+
 Model = Annotated[Path, typer.Argument(metavar="RUN|MODEL", help="Run folder or model folder.")]
+Ranking = Annotated[
+    bool, typer.Option("--ranking", help="Also rank the whole catalogue for every user.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 GATE = "TASK.METRIC=BOUND"
 
@@ -23,28 +29,55 @@ def evaluate(
     max_: Annotated[
         list[str] | None, typer.Option("--max", metavar=GATE, help="Exit with 4 when above.")
     ] = None,
+    ranking: Ranking = False,
+    k: Annotated[int | None, typer.Option(help="With --ranking: length of a list [10].")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="With --ranking: the binary task [the first].")
+    ] = None,
+    relevant: Annotated[
+        str | None,
+        typer.Option(metavar="TASK>=NUMBER", help="With --ranking: of positives, only these."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Exact metrics of a model on a split: AUC, BCE, ECE, MSE, RMSE, MAE, routing load."""
+    """Exact metrics of a model on a split: AUC, BCE, ECE, MSE, RMSE, MAE, routing load.
+
+    With --ranking also of its rankings of the whole catalogue: NDCG, recall, MRR, hit rate, GAUC.
+    """
     from recsys_moe.artifact.gates import parse_gates
     from recsys_moe.errors import GateError
 
+    asked = {"k": k, "task": task, "relevant": relevant}
+    options = {name: value for name, value in asked.items() if value is not None}
+    if options and not ranking:
+        raise ConfigError(f"--{next(iter(options))} is an option of --ranking; pass both")
     gates = parse_gates(model, min_ or [], max_ or [])
-    result = evaluated(model, split, data)
+    result = evaluated(model, split, data, options if ranking else None)
     print(json.dumps(result) if as_json else table(result, f"{split}, {result['rows']} rows"))
     if missed := [text for gate in gates if (text := gate.missed(result))]:
         raise GateError("; ".join(missed))
 
 
-def evaluated(model: Path, split: str, data: Path | None) -> dict[str, Any]:
-    """The metrics of a split, which the run keeps."""
+def evaluated(
+    model: Path, split: str, data: Path | None, ranking: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The metrics of a split, which the run keeps. `ranking`: options of `evaluate_ranking`."""
     from recsys_moe.artifact.evaluate import evaluate_artifact, save_evaluation
     from recsys_moe.progress import row_progress
 
+    ranked = {} if ranking is None else {"ranking": _ranked(model, split, data, ranking)}
     with row_progress(f"evaluating {split}") as progress:
         result = evaluate_artifact(model, split, data, progress)
-    save_evaluation(model, result)
-    return result
+    save_evaluation(model, result | ranked)
+    return result | ranked
+
+
+def _ranked(model: Path, split: str, data: Path | None, options: dict[str, Any]) -> dict[str, Any]:
+    from recsys_moe.inference.ranking import evaluate_ranking
+    from recsys_moe.progress import row_progress
+
+    with row_progress(f"ranking for the users of {split}") as progress:
+        return evaluate_ranking(model, split, data, progress=progress, **options)
 
 
 def predict(
@@ -86,6 +119,8 @@ def table(result: dict[str, Any], title: str) -> str:
         visits = f"{routing['experts_per_example']:.2f} experts per example"
         lines.append(f"  {task:8} {'  '.join(numbers)}  ({metrics['rows']} rows, {visits})")
         lines.append(f"  {'':8} {_baselines(result['baselines'][task])}")
+    if "ranking" in result:
+        lines += ["", *ranking_lines(result["ranking"])]
     return "\n".join(lines)
 
 

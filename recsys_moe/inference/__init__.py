@@ -4,6 +4,8 @@ predictor: the front, raw ids in; vocabulary: raw ids <-> indices; item_filters:
 pair_scores: any pairs of indices, by the model's forward pass, links and calibrations.
 catalogue: one user against all items, with the item half of each expert kept.
 top_items: the k best of a catalogue; explanation: which experts decided.
+ranking: how good the lists of all users of a split are; ranking_rows: what they are judged by;
+ranking_figures and ranking_metrics: the figures, of all users, of some, of one.
 score_files and recommend_files: the same for files, in pieces.
 A score: Predictor.score -> Vocabulary.index -> PairScorer.scores -> the model -> Scores.
 A ranking: Predictor.recommend -> TopItems.best -> CatalogueScorer.grid -> Recommendation.

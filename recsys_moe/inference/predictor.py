@@ -203,6 +203,14 @@ class Predictor:
             x_BD = model.encode(user_B, item_B)
             return [router(x_BD, user_B) for router in model.routers]
 
+    def catalogue_logits(self, user_U: Tensor, task: int) -> Tensor:
+        """Logits (U, N) of user indices for all items of the catalogue."""
+        return self._catalogue.grid(user_U, torch.arange(self.items.feature.size), task)
+
+    def pair_logits(self, user_B: Tensor, item_B: Tensor) -> Tensor:
+        """Logits (B, T) of pairs of indices."""
+        return self._pair_scores.logits(user_B, item_B)
+
     @cached_property
     def popularity(self) -> Tensor:
         """Per item index the users who watched it in the training rows. (N,)"""

@@ -15,6 +15,8 @@ from recsys_moe.config.files import merge_all, nested, router_name, router_secti
 from recsys_moe.config.settings import Config, parse_config, select_router, task_weights
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.files import write_json
+from recsys_moe.inference.ranking import LENGTH
+from recsys_moe.inference.ranking_rows import wanted_rows
 from recsys_moe.lab.jobs.plan_file import (
     FORMAT_VERSION,
     PLAN_FILE,
@@ -37,6 +39,8 @@ class ComparisonRequest:
     weights: Sequence[str] = ()
     """`0.9,0.1`: task weights in the order of schema.json; none: those of the configuration."""
     split: str = "test"
+    ranking: bool = False
+    """Are the rankings of the whole catalogue to be judged too?"""
     file: Raw | None = None
     """Common configuration file."""
     settings: dict[str, Raw] | None = None
@@ -90,6 +94,8 @@ def make_plan(request: ComparisonRequest, data: Path) -> ComparisonPlan:
     schema = Schema.load(data)
     if request.split not in SPLITS:
         raise ConfigError(f"--split must be one of {', '.join(SPLITS)}, got {request.split!r}")
+    if request.ranking:
+        wanted_rows(schema, LENGTH)
     _no_repetition("--routers", request.routers)
     _check_settings(request)
     typed = request.typed or {}

@@ -14,6 +14,7 @@ from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.artifact.monitor import LOSS
 from recsys_moe.config.overview import overviews
 from recsys_moe.config.settings import parse_config
+from recsys_moe.lab.compare.columns import RANKING, Column, columns_of
 from recsys_moe.lab.compare.epochs import read_epochs
 from recsys_moe.lab.compare.paper_figures import paper_figures
 from recsys_moe.lab.compare.plan import ComparisonPlan
@@ -25,15 +26,6 @@ from recsys_moe.schema import Schema
 
 NOT_SPARSE = ("dense", "dense to sparse", FIXED)
 """How `Row.experts` ends where examples do not choose among experts, or only later."""
-
-
-@dataclass(frozen=True)
-class Column:
-    name: str
-    title: str
-    better: str | None
-    """`higher`, `lower`, or None for a cost, which is not tested."""
-    digits: int
 
 
 @dataclass(frozen=True)
@@ -106,29 +98,14 @@ class Results:
     """Planned runs without a result."""
 
 
-def columns_of(schema: Schema) -> list[Column]:
-    """Loss, AUC or MSE per task, then costs."""
-    columns = [Column("loss", "loss", "lower", 4)]
-    for task in schema.tasks:
-        metric, better = ("auc", "higher") if task.kind == "binary" else ("mse", "lower")
-        columns.append(Column(f"{task.name}.{metric}", f"{task.name} {metric.upper()}", better, 4))
-    return [
-        *columns,
-        Column("experts_training", "experts, training", None, 2),
-        Column("experts_inference", "experts, inference", None, 2),
-        Column("seconds_per_epoch", "s/epoch", None, 1),
-        Column("parameters", "parameters", None, 0),
-    ]
-
-
 def lab_run(out: Path, key: str, seed: int) -> LabRun:
     """The run of a contender and a seed."""
     return LabRun(out, "runs", f"{key}-seed{seed}")
 
 
-def collect(plan: ComparisonPlan, schema: Schema, out: Path) -> Results:
-    """Everything that is finished at `out`."""
-    columns = columns_of(schema)
+def collect(plan: ComparisonPlan, schema: Schema, out: Path, ranking: bool = False) -> Results:
+    """Everything that is finished at `out`; `ranking`: with the figures of ranked lists."""
+    columns = columns_of(schema, ranking)
     by_run = {
         (key, seed): _read_run(plan, out, columns, key=key, seed=seed) for key, seed in plan.runs()
     }
@@ -172,8 +149,10 @@ def _read_run(
     }
     for task, metrics in result["tasks"].items():
         values |= {f"{task}.{name}": value for name, value in metrics.items()}
+    for name, value in result.get("ranking", {}).items():
+        values[f"{RANKING}.{name}"] = value
     card = json.loads((run.folder / "model" / "card.json").read_text(encoding="utf-8"))
-    known = {column.name: values[column.name] for column in columns}
+    known = {column.name: values.get(column.name) for column in columns}
     kept, monitor = card["val"]["epoch"], card["val"].get("monitor", LOSS)
     return RunRecord(key, seed, *run.places, kept, len(epochs), known, result, monitor)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -43,32 +44,36 @@ def compare(
     with alone(out) as lock:
         plan = settle(plan, out)
         configs = [contender.config for contender in plan.contenders.values()]
-        todo = [_job(plan, data, out, key=key, seed=seed) for key, seed in plan.runs()]
+        more = ["--ranking"] if request.ranking else []
+        todo = [_job(plan, data, out, more, key=key, seed=seed) for key, seed in plan.runs()]
         executor = executor or local_executor(configs, jobs, len(todo), lock)
         progress = Progress(len(todo), "runs")
         with progress.interruptible(out), closing(executor.run(todo)) as outcomes:
             for outcome in outcomes:
                 if outcome.started:
-                    _write(plan, data, out)
+                    _write(plan, data, out, request.ranking)
                 progress.add(outcome)
-        return Comparison(_write(plan, data, out), "runs", progress.failures)
+        return Comparison(_write(plan, data, out, request.ranking), "runs", progress.failures)
 
 
-def _job(plan: ComparisonPlan, data: Path, out: Path, *, key: str, seed: int) -> Job:
+def _job(
+    plan: ComparisonPlan, data: Path, out: Path, ranking: Sequence[str], *, key: str, seed: int
+) -> Job:
+    """`ranking`: what `evaluate` is asked beside its metrics."""
     run, config = lab_run(out, key, seed), out / "configs" / f"{key}.yaml"
     if not config.is_file():
         write_text(config, yaml.safe_dump(plan.contenders[key].config, sort_keys=False))
     more = ["--seed", str(seed)]
     if plan.split != "val":  # which `fit` evaluates in any case
         more += ["--evaluate", plan.split]
-    # The second step is for a run that was stopped between the two.
-    steps = run.fit_step(data, config, *more), run.evaluate_step(plan.split, data)
+    # The second step is for rankings, and for a run that was stopped between the two.
+    steps = run.fit_step(data, config, *more), run.evaluate_step(plan.split, data, *ranking)
     return Job(run.name, steps, run.log)
 
 
-def _write(plan: ComparisonPlan, data: Path, out: Path) -> Results:
+def _write(plan: ComparisonPlan, data: Path, out: Path, ranking: bool) -> Results:
     schema = Schema.load(data)
-    results = collect(plan, schema, out)
+    results = collect(plan, schema, out, ranking)
     notes = compare_tables.notes_of(results)
     write_json(out / "results.json", {**asdict(results), "notes": notes})
     write_text(out / "table.md", compare_tables.markdown(results))

@@ -11,6 +11,7 @@ import pandas as pd
 
 from recsys_moe.config.build import unit_of_losses
 from recsys_moe.config.settings import parse_config
+from recsys_moe.lab.compare.columns import RANKING
 from recsys_moe.lab.compare.epochs import Epoch, read_epochs
 from recsys_moe.lab.compare.paper_figures import paper_data
 from recsys_moe.lab.compare.plan import ComparisonPlan
@@ -87,6 +88,7 @@ def _validation(epoch: Epoch, metrics: Sequence[str]) -> dict[str, float | None]
     return {
         f"val.{name}": epoch.metrics.get("/".join(["val", *name.rsplit(".", 1)]))
         for name in metrics
+        if not name.startswith(RANKING)  # of a split, not of an epoch
     }
 
 

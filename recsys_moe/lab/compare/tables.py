@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from recsys_moe.artifact.monitor import LOSS
+from recsys_moe.lab.compare.columns import RANKING, RANKING_NOTE, Column
 from recsys_moe.lab.compare.paper_figures import RUNS
-from recsys_moe.lab.compare.results import Column, Group, Results, Row, is_bold
+from recsys_moe.lab.compare.results import Group, Results, Row, is_bold
 from recsys_moe.lab.compare.significance import LEVEL, Spread
 
 NONE = "-"
@@ -119,6 +120,8 @@ def notes_of(results: Results) -> list[str]:
         "the same seed; all tests are one-sided.",
         *(text for group in results.groups for text in _verdicts(group, results.columns)),
     ]
+    if any(column.name.startswith(RANKING) for column in results.columns):
+        notes.append(RANKING_NOTE)
     if any(row.paper for group in results.groups for row in group.rows):
         notes.append(
             f"Paper: Tables 1 and S4, {RUNS} runs of a configuration tuned with 500 trials per "

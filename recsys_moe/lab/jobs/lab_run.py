@@ -6,7 +6,6 @@ import json
 import shutil
 import sys
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,13 +79,14 @@ class LabRun:
 
         return fit
 
-    def evaluate_step(self, split: str, data: Path) -> Step:
-        """`evaluate` on a split."""
+    def evaluate_step(self, split: str, data: Path, *more: str) -> Step:
+        """`evaluate` on a split. `more`: further arguments; `--ranking` asks for its figures."""
 
         def evaluate() -> list[str] | None:
-            if self._evaluation_file(split).is_file():
+            found = self.evaluation(split)
+            if found is not None and ("--ranking" not in more or "ranking" in found):
                 return None
-            arguments: Sequence[str] = [str(self.folder), "--split", split, "--data", str(data)]
+            arguments = [str(self.folder), "--split", split, "--data", str(data), *more]
             return [*COMMAND, "evaluate", *arguments]
 
         return evaluate

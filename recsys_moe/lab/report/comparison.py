@@ -14,7 +14,8 @@ from pydantic import TypeAdapter
 
 from recsys_moe.artifact.idle import idle_experts
 from recsys_moe.errors import DataError
-from recsys_moe.lab.compare.results import Column, Group, Results, Row, RunRecord, is_bold
+from recsys_moe.lab.compare.columns import Column
+from recsys_moe.lab.compare.results import Group, Results, Row, RunRecord, is_bold
 from recsys_moe.lab.report.findings import Finding, join, note, slug, warning
 from recsys_moe.lab.report.learning import read_epochs
 

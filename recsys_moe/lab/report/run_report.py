@@ -5,7 +5,6 @@ How to read a figure, and what is said about it, stands in templates/run.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +16,8 @@ from recsys_moe.artifact.model_folder import MANIFEST, find_artifact
 from recsys_moe.artifact.routing_history import FILE, read_routing
 from recsys_moe.config.overview import overviews
 from recsys_moe.errors import DataError
-from recsys_moe.files import sha256_file
+from recsys_moe.files import read_object, sha256_file
+from recsys_moe.inference.ranking_figures import titles
 from recsys_moe.lab.report import findings, plots_run
 from recsys_moe.lab.report.experts import ExpertLoad, expert_load, likeness, sharpness
 from recsys_moe.lab.report.findings import Finding, percent, slug
@@ -167,7 +167,23 @@ def _quality(run: Run) -> Section:
                 figures.append(
                     Shown(f"{name}-{slug(task)}", f"{title}: {task}", sources, data, draw)
                 )
-    return _section("quality", figures, found, result=run.sample.evaluation)
+    ranking = _recorded(run).get("ranking")
+    names = titles(ranking["k"]) if ranking else {}
+    result = run.sample.evaluation
+    return _section("quality", figures, found, result=result, ranking=ranking, titles=names)
+
+
+def _recorded(run: Run) -> dict[str, Any]:
+    """What `evaluate` left of this split; nothing of other data than those of the training."""
+    path = run.folder / "evaluation" / f"{run.sample.split}.json"
+    if not run.same_data or not path.is_file():
+        return {}
+    try:
+        found = read_object(path)
+        return {**found, "loss": float(found["loss"])}
+    except (ValueError, LookupError, TypeError) as error:
+        text = f"{path} is damaged: {error}; run `recsys-moe evaluate` again"
+        raise DataError(text) from None
 
 
 def _specialisation(run: Run, genres: list[GenreBreakdown]) -> Section:
@@ -191,20 +207,15 @@ def _specialisation(run: Run, genres: list[GenreBreakdown]) -> Section:
 def _about_the_rows(run: Run) -> Iterator[Finding]:
     """Other data than in training, another evaluation on record, users and items without a name."""
     sample, schema = run.sample, run.artifact.schema
-    path = run.folder / "evaluation" / f"{sample.split}.json"
     if not run.same_data:
         text = "These are not the data of the training: the model may know some of these rows."
         yield findings.warning(text)
-    elif sample.is_whole and path.is_file():
-        try:
-            recorded = float(json.loads(path.read_text(encoding="utf-8"))["loss"])
-        except (ValueError, LookupError, TypeError) as error:
-            text = f"{path} is damaged: {error}; run `recsys-moe evaluate` again"
-            raise DataError(text) from None
+    elif sample.is_whole and (recorded := _recorded(run)):
         loss = sample.evaluation["loss"]
-        if not math.isclose(loss, recorded, rel_tol=1e-4):
-            text = f"The loss of these rows is {loss:.6f}; evaluation/{path.name} of the run has"
-            yield findings.warning(f"{text} {recorded:.6f}.")
+        if not math.isclose(loss, recorded["loss"], rel_tol=1e-4):
+            file = f"evaluation/{sample.split}.json"
+            text = f"The loss of these rows is {loss:.6f}; {file} of the run has"
+            yield findings.warning(f"{text} {recorded['loss']:.6f}.")
     pairs = (sample.columns.user, schema.user), (sample.columns.item, schema.item)
     for index_N, feature in pairs:
         unseen = float((index_N == feature.size).double().mean())

@@ -20,8 +20,9 @@ from recsys_moe import cli
 from recsys_moe.artifact.run_folder import record_run
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, Interrupted, RunError
+from recsys_moe.lab.compare.columns import columns_of
 from recsys_moe.lab.compare.plan import ComparisonRequest
-from recsys_moe.lab.compare.results import TTest, columns_of, compare_best, is_bold
+from recsys_moe.lab.compare.results import TTest, compare_best, is_bold
 from recsys_moe.lab.compare.run import Comparison, compare
 from recsys_moe.lab.jobs.executor import Executor, Job, Outcome
 from recsys_moe.lab.jobs.local_runs import check_jobs

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from recsys_moe.lab.compare.columns import Column, columns_of
 from recsys_moe.lab.compare.paper_figures import ROWS, paper_figures
-from recsys_moe.lab.compare.results import Column, Group, Results, Row, RunRecord, TTest, columns_of
+from recsys_moe.lab.compare.results import Group, Results, Row, RunRecord, TTest
 from recsys_moe.lab.compare.significance import Spread
 from recsys_moe.lab.compare.tables import csv_text, latex, markdown, notes_of
 from recsys_moe.routers import ROUTERS

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file, save_file
 
-from recsys_moe.lab.compare.results import Column, Group, Results, Row, RunRecord, TTest
+from recsys_moe.lab.compare.columns import Column
+from recsys_moe.lab.compare.results import Group, Results, Row, RunRecord, TTest
 from recsys_moe.lab.compare.significance import spread
 from recsys_moe.lab.report.build import build_report
 from recsys_moe.lab.report.plots import Image

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,8 @@ from recsys_moe.lab.report.quality import (
     task_quality,
 )
 from recsys_moe.lab.report.run import take_sample
+from tests.conftest import Command
+from tests.lab.report.conftest import report
 
 
 def random_rows(rows: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -148,3 +152,16 @@ def test_a_task_without_labels_has_no_figures(run: Path, prepared: Path) -> None
     rows.labels[:, 1] = torch.nan
     sample = take_sample(artifact, rows, "test", most=len(rows), seed=0)
     assert task_quality(artifact, sample, 1) is None
+
+
+def test_a_report_shows_the_rankings_on_record(
+    run: Path, tmp_path: Path, command: Command, undrawn: None
+) -> None:
+    own = Path(shutil.copytree(run, tmp_path / "run"))
+    page = report(own, tmp_path / "before") / "report.html"
+    assert "evaluate --ranking" not in page.read_text()
+    ranking = json.loads(command("evaluate", own, "--ranking", "--k", 3, "--json").out)["ranking"]
+    text = (report(own, tmp_path / "after") / "report.html").read_text()
+    low, high = ranking["intervals"]["ndcg"]
+    for words in ("NDCG@3", f"{ranking['ndcg']:.4f}", f"{low:.4f} to {high:.4f}", "train and val"):
+        assert words in text

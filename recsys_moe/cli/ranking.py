@@ -1,0 +1,49 @@
+"""What `evaluate --ranking` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def ranking_lines(ranking: dict[str, Any]) -> Iterator[str]:
+    """The figures of rankings, for people."""
+    from recsys_moe.inference.ranking_figures import titles
+
+    least = f" with {ranking['at_least']}" if ranking["at_least"] else ""
+    seen = f" but those watched in {' and '.join(ranking['excluded'])}"
+    yield (
+        f"ranking by {ranking['task']}, {ranking['users']} users, {ranking['relevant']} relevant "
+        f"items{least}, of all {ranking['items']}{seen if ranking['excluded'] else ''}"
+    )
+    popular = ranking["baselines"]["popularity"]
+    yield f"  {'':12} {'mean':>7}  {'95% interval':15}  by popularity alone"
+    for name, title in titles(ranking["k"]).items():
+        interval = " - ".join(f"{bound:.4f}" for bound in ranking["intervals"].get(name, []))
+        numbers = _number(ranking[name]), f"{interval:15}", _number(popular[name])
+        yield f"  {title:12} {'  '.join(numbers)}"
+    for name in ("cold_users", "cold_items"):
+        if ranking["segments"][name]["users"]:
+            yield f"  {_segment(name, ranking)}"
+    for count, why in (
+        (ranking["relevant_of_unknown_users"], "of users that training does not know"),
+        (ranking["relevant_excluded"], "that their user had watched before"),
+    ):
+        if count:
+            yield f"  left out: {count} relevant rows {why}"
+
+
+def _segment(name: str, ranking: dict[str, Any]) -> str:
+    from recsys_moe.inference.ranking_figures import titles
+
+    segment = ranking["segments"][name]
+    figures = [
+        f"{title} {_number(segment[figure]).strip()}"
+        for figure, title in titles(ranking["k"]).items()
+        if figure in segment
+    ]
+    return f"{name.replace('_', ' ')} ({segment['users']} users): {', '.join(figures)}"
+
+
+def _number(value: float | None) -> str:
+    return f"{'-':>7}" if value is None else f"{value:7.4f}"

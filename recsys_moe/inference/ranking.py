@@ -1,0 +1,119 @@
+"""Judge the whole catalogue's ranking for every user of a split: `evaluate --ranking`.
+
+Axes: U users with a relevant item, K ranks, I items of the catalogue, N labelled rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recsys_moe.artifact.evaluate import data_of
+from recsys_moe.artifact.model_folder import load_artifact
+from recsys_moe.data.streaming import rows_within
+from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.ranking_figures import NONE, coverage, described, figures
+from recsys_moe.inference.ranking_metrics import means
+from recsys_moe.inference.ranking_rows import RankingRows, ranking_rows, wanted_rows
+from recsys_moe.inference.top_items import largest
+from recsys_moe.schema import check_split
+
+LENGTH = 10
+"""Of a list, unless another one is asked for."""
+USERS_AT_ONCE = 64
+Logits = Callable[[Tensor], Tensor]
+"""Users (U,) -> what their items are ranked by (U, I)."""
+
+
+def evaluate_ranking(
+    path: Path,
+    split: str,
+    data: Path | None = None,
+    *,
+    k: int = LENGTH,
+    task: str | None = None,
+    relevant: str | None = None,
+    progress: Callable[[int], None] = lambda users: None,
+) -> dict[str, Any]:
+    """Figures of the k best unseen items for each user with a relevant one in `split`.
+
+    Relevant are the rows with label 1 of `task` (by default the first binary one); with `relevant`
+    ("rating>=4") those that have such a label too. All other items compete but those that the user
+    watched in earlier splits. `progress` is told users done. Raises ConfigError and DataError.
+    """
+    check_split("--split", split)
+    predictor = Predictor(load_artifact(path))
+    folder, schema = data_of(path, predictor.artifact, data)
+    wanted = wanted_rows(schema, k, task, relevant)
+    most = rows_within(schema, predictor.artifact.config.data.max_memory_mb)
+    rows = ranking_rows(folder, schema, split, wanted=wanted, most=most)
+
+    def logits(user_U: Tensor) -> Tensor:
+        return predictor.catalogue_logits(user_U, wanted.task)
+
+    def popularity(user_U: Tensor) -> Tensor:
+        return rows.watchers_I.double().expand(len(user_U), -1)
+
+    asked = rows.labelled
+    score_N = predictor.pair_logits(asked.user, asked.item)[:, wanted.task]
+    found = described(top_lists(logits, rows, k, progress), score_N, rows)
+    popular_UK = top_lists(popularity, rows, k)
+    popular = means(figures(popular_UK, rows.popularity(asked.item), rows))
+    return {
+        "task": schema.tasks[wanted.task].name,
+        "at_least": relevant,
+        "k": k,
+        "excluded": list(rows.excluded_splits),
+        **rows.counts,
+        **found,
+        "baselines": {"popularity": {**popular, "coverage": coverage(popular_UK, rows)}},
+    }
+
+
+def top_lists(
+    logits: Logits,
+    rows: RankingRows,
+    k: int,
+    progress: Callable[[int], None] = lambda users: None,
+) -> Tensor:
+    """The k best items (U, K) of each of `rows.users`, best first, none that is excluded.
+
+    NONE at the end where fewer are left; among equals the lower index wins. Users are shared out
+    among as many threads as torch has, each with one: twice as fast as two for every operation.
+    """
+    start_U = rows.excluded_from()
+
+    def best(user_U: Tensor) -> Tensor:
+        top_UK = torch.full((len(user_U), k), NONE)
+        for top_K, user, logits_I in zip(top_UK, user_U.tolist(), logits(user_U), strict=True):
+            open_I = torch.ones(len(logits_I), dtype=torch.bool)
+            open_I[rows.excluded.item[start_U[user] : start_U[user + 1]]] = False
+            item_N = open_I.nonzero()[:, 0]
+            best_K = item_N[largest(logits_I[item_N], k)]
+            top_K[: len(best_K)] = best_K
+        return top_UK
+
+    parts = []
+    with _one_thread_each() as pool:
+        for part_UK in pool.map(best, rows.users.split(USERS_AT_ONCE)):
+            parts.append(part_UK)
+            progress(len(part_UK))
+    return torch.cat(parts)
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[ThreadPoolExecutor]:
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(threads)
+    torch.set_num_threads(1)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)

@@ -1,0 +1,122 @@
+"""The figures of a split's ranked lists: of all users, and of warm and cold users and items apart.
+
+Axes: U users with a relevant item, K ranks, I items of the catalogue, N labelled rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recsys_moe.inference.ranking_metrics import (
+    PerUser,
+    auc_per_user,
+    bootstrap,
+    list_metrics,
+    means,
+)
+from recsys_moe.inference.ranking_rows import RankingRows
+
+NONE = -1
+"""Where a list has no item left."""
+
+
+def titles(k: int) -> dict[str, str]:
+    """What tables call the figures of lists of k items."""
+    at_k = {"ndcg": "NDCG", "recall": "recall", "mrr": "MRR", "hit_rate": "hit rate"}
+    others = {"gauc": "GAUC", "coverage": "coverage", "popularity": "popularity"}
+    return {**{name: f"{title}@{k}" for name, title in at_k.items()}, **others}
+
+
+def described(top_UK: Tensor, score_N: Tensor, rows: RankingRows) -> dict[str, Any]:
+    """Plain numbers from the lists of `rows.users` and the scores of `rows.labelled`.
+
+    A figure that no user has is None. Of an item segment only its items are relevant; the lists
+    are those of the whole catalogue.
+    """
+    found = figures(top_UK, score_N, rows)
+    cold_I = torch.cat([~rows.trained_item_I, torch.ones(1, dtype=torch.bool)])
+    cold_U = ~rows.trained_user_U
+    return {
+        **_summary(found),
+        "gauc_users": int((found["gauc"].weight > 0).sum()),
+        "gauc_rows": int(found["gauc"].weight.sum()),
+        "coverage": coverage(top_UK, rows),
+        "segments": {
+            "warm_users": _summary({name: one.among(~cold_U) for name, one in found.items()}),
+            "cold_users": _summary({name: one.among(cold_U) for name, one in found.items()}),
+            "warm_items": _summary(list_figures(top_UK, rows, ~cold_I)),
+            "cold_items": _summary(list_figures(top_UK, rows, cold_I)),
+        },
+    }
+
+
+def coverage(top_UK: Tensor, rows: RankingRows) -> float:
+    """The share of the catalogue's items that are in a list.
+
+    Catalogue coverage, Ge, Delgado-Battenfeld and Jannach 2010, "Beyond accuracy", RecSys.
+    """
+    return len(top_UK[top_UK != NONE].unique()) / len(rows.trained_item_I)
+
+
+def figures(top_UK: Tensor, score_N: Tensor, rows: RankingRows) -> dict[str, PerUser]:
+    """All that is a mean over users, by user index."""
+    return {
+        **list_figures(top_UK, rows),
+        "gauc": gauc_figure(score_N, rows),
+        "popularity": popularity_figure(top_UK, rows),
+    }
+
+
+def _summary(found: dict[str, PerUser]) -> dict[str, Any]:
+    users = int((found["ndcg"].weight > 0).sum())
+    return {"users": users, **means(found), "intervals": bootstrap(found)}
+
+
+def list_figures(
+    top_UK: Tensor, rows: RankingRows, among_I: Tensor | None = None
+) -> dict[str, PerUser]:
+    """`list_metrics` by user index; `among_I`: bool (I + 1,), which items may be relevant."""
+    user_N, item_N = rows.relevant.user, rows.relevant.item
+    if among_I is not None:
+        user_N, item_N = user_N[among_I[item_N]], item_N[among_I[item_N]]
+    stride = len(rows.trained_item_I) + 2  # the unknown item, and none
+    top_key_UK = rows.users[:, None] * stride + top_UK + 1
+    hit_UK = torch.isin(top_key_UK, user_N * stride + item_N + 1)
+    relevant_U = torch.bincount(user_N, minlength=len(rows.trained_user_U))[rows.users]
+    has_U = relevant_U > 0
+    metrics = list_metrics(hit_UK, relevant_U.clamp(min=1))
+    return {name: _by_user(value_U, has_U, rows) for name, value_U in metrics.items()}
+
+
+def gauc_figure(score_N: Tensor, rows: RankingRows) -> PerUser:
+    """AUC of each user's labelled rows, weighed by their number.
+
+    GAUC as in Zhu et al. 2017, "Optimized cost per click in Taobao display advertising", KDD.
+    Users with one class have no AUC and take no part.
+    """
+    asked, users = rows.labelled, len(rows.trained_user_U)
+    auc_U = auc_per_user(asked.user, score_N, asked.label, users)
+    weight_U = torch.bincount(asked.user, minlength=users) * ~auc_U.isnan()
+    return PerUser(auc_U, weight_U.double())
+
+
+def popularity_figure(top_UK: Tensor, rows: RankingRows) -> PerUser:
+    """Mean popularity of what each user is recommended.
+
+    ARP of Yin et al. 2012, "Challenging the long tail recommendation", VLDB, as a share of the
+    users of the training rows.
+    """
+    is_item_UK = top_UK != NONE
+    sum_U = (rows.popularity(top_UK.clamp(min=0)) * is_item_UK).sum(1)
+    items_U = is_item_UK.sum(1)
+    return _by_user(sum_U / items_U.clamp(min=1), items_U > 0, rows)
+
+
+def _by_user(value_U: Tensor, has_U: Tensor, rows: RankingRows) -> PerUser:
+    """From the order of `rows.users` to places by user index."""
+    empty = torch.zeros(len(rows.trained_user_U), dtype=torch.float64)
+    places = (rows.users,)
+    return PerUser(empty.index_put(places, value_U), empty.index_put(places, has_U.double()))

@@ -1,0 +1,50 @@
+"""The columns of a comparison: what each is called, and which way is better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from recsys_moe.inference.ranking import LENGTH
+from recsys_moe.inference.ranking_figures import titles
+from recsys_moe.schema import Schema
+
+RANKING = "ranking"
+"""Of `ranking.ndcg` and the like."""
+RANKING_NOTE = (
+    f"NDCG, recall, MRR, hit rate at {LENGTH}, coverage and popularity: of the {LENGTH} best items "
+    "of the whole catalogue for each user, without those that the user watched in earlier splits; "
+    "GAUC: AUC per user, weighed by rows. As `evaluate --ranking` has them."
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    title: str
+    better: str | None
+    """`higher`, `lower`, or None for a cost and the like, which is not tested."""
+    digits: int
+
+
+def columns_of(schema: Schema, ranking: bool = False) -> list[Column]:
+    """Loss, AUC or MSE per task, then figures of ranked lists if asked for, then costs."""
+    columns = [Column("loss", "loss", "lower", 4)]
+    for task in schema.tasks:
+        metric, better = ("auc", "higher") if task.kind == "binary" else ("mse", "lower")
+        columns.append(Column(f"{task.name}.{metric}", f"{task.name} {metric.upper()}", better, 4))
+    return [
+        *columns,
+        *(_ranking_columns() if ranking else ()),
+        Column("experts_training", "experts, training", None, 2),
+        Column("experts_inference", "experts, inference", None, 2),
+        Column("seconds_per_epoch", "s/epoch", None, 1),
+        Column("parameters", "parameters", None, 0),
+    ]
+
+
+def _ranking_columns() -> Iterator[Column]:
+    """Coverage and popularity say what lists are made of: neither way is better."""
+    for name, title in titles(LENGTH).items():
+        better = None if name in ("coverage", "popularity") else "higher"
+        yield Column(f"{RANKING}.{name}", title, better, 4)

@@ -1,0 +1,94 @@
+"""`evaluate --ranking`, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recsys_moe.cli.ranking import ranking_lines
+from recsys_moe.config.settings import parse_config
+from recsys_moe.train.fit import fit
+from tests.conftest import TINY_MODEL, Command
+
+
+@pytest.fixture
+def own_run(run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(run, tmp_path / "run"))
+
+
+def test_the_figures_are_printed_and_kept_in_the_run(own_run: Path, command: Command) -> None:
+    done = command("evaluate", own_run, "--ranking", "--k", 5, "--json")
+    ranking = json.loads(done.out)["ranking"]
+    assert (ranking["k"], ranking["task"], ranking["items"]) == (5, "watch", 40)
+    low, high = ranking["intervals"]["ndcg"]
+    assert 0 < low < ranking["ndcg"] < high < 1
+    kept = own_run / "evaluation" / "test.json"
+    assert json.loads(kept.read_text())["ranking"] == ranking
+    command("evaluate", own_run)  # the same model and rows: what was found of them still holds
+    assert json.loads(kept.read_text())["ranking"] == ranking
+    lines = command("evaluate", own_run, "--ranking", "--relevant", "rating>=4").out.splitlines()
+    table = lines[lines.index("") + 1 :]
+    assert "relevant items with rating>=4, of all 40 but those watched in train and val" in table[0]
+    names = ["NDCG@10", "recall@10", "MRR@10", "hit rate@10", "GAUC", "coverage", "popularity"]
+    assert [line[2:14].strip() for line in table[2:]] == names
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--ranking", "--k", 41], "--k must be in 1..40, the items of the catalogue, got 41"),
+        (["--ranking", "--k", 0], "--k must be in 1..40, the items of the catalogue, got 0"),
+        (["--ranking", "--task", "rating"], "needs a binary task, got --task rating; its binary"),
+        (["--ranking", "--relevant", "rating"], "--relevant must be TASK>=NUMBER, e.g. rating>=4"),
+        (["--ranking", "--relevant", "ratng>=4"], "no task 'ratng'; did you mean 'rating'?"),
+        (["--k", 5], "--k is an option of --ranking; pass both"),
+    ],
+)
+def test_what_cannot_be_ranked_is_refused_in_one_line(
+    run: Path, command: Command, options: list[object], words: str
+) -> None:
+    assert words in command.fails(2, "evaluate", run, *options)
+
+
+def test_a_split_without_positives_is_invalid_data(
+    run: Path, prepared: Path, tmp_path: Path, command: Command
+) -> None:
+    data = Path(shutil.copytree(prepared, tmp_path / "data"))
+    for part in (data / "test").glob("*.parquet"):
+        table = pq.read_table(part)
+        zeros = pa.array([0.0] * table.num_rows, pa.float32())
+        place = table.column_names.index("watch")
+        pq.write_table(table.set_column(place, "watch", zeros), part)
+    line = command.fails(3, "evaluate", run, "--data", data, "--ranking")
+    assert f"{data}/test has no relevant item for a known user to rank" in line
+
+
+def test_a_model_without_a_binary_task_is_not_ranked(tmp_path: Path, command: Command) -> None:
+    table = tmp_path / "ratings.csv"
+    rows = [f"{u},{i},{1 + (u * i) % 5}" for u in range(12) for i in range(12)]
+    table.write_text("\n".join(["u,i,stars", *rows]))
+    columns = ("--user", "u", "--item", "i", "--task", "rating:regression=stars")
+    command("prepare", "table", "--input", table, *columns, "--out", tmp_path / "data")
+    config = {"model": TINY_MODEL, "trainer": {"max_epochs": 1, "batch_size": 64}}
+    fit(parse_config(config), tmp_path / "data", tmp_path / "run")
+    line = command.fails(2, "evaluate", tmp_path / "run", "--ranking")
+    assert "--ranking needs a binary task, got the model's rating; the model has none" in line
+
+
+def test_rows_that_cannot_be_ranked_are_said_to_be_left_out(
+    own_run: Path, command: Command
+) -> None:
+    ranking = json.loads(command("evaluate", own_run, "--ranking", "--json").out)["ranking"]
+    assert not [line for line in ranking_lines(ranking) if "left out" in line]
+    ranking |= {"relevant_of_unknown_users": 7, "relevant_excluded": 2}
+    ranking["segments"]["cold_items"] = {"users": 3, "ndcg": 0.5, "recall": None}
+    assert list(ranking_lines(ranking))[-3:] == [
+        "  cold items (3 users): NDCG@10 0.5000, recall@10 -",
+        "  left out: 7 relevant rows of users that training does not know",
+        "  left out: 2 relevant rows that their user had watched before",
+    ]
