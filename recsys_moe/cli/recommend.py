@@ -40,6 +40,9 @@ def recommend(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Of a new user: age=25, 'likes=Action|Comedy'."),
     ] = None,
+    items: Annotated[
+        Path | None, typer.Option(help="New items that join the catalogue: CSV, TSV or Parquet.")
+    ] = None,
     exclude_seen: Annotated[
         bool, typer.Option("--exclude-seen", help="Leave out items watched in training.")
     ] = False,
@@ -62,7 +65,7 @@ def recommend(
     _check(user, users, output, told)
     from recsys_moe.inference.predictor import Predictor
 
-    predictor = Predictor.load(model)
+    predictor = _with_items(Predictor.load(model), items)
     options: dict[str, Any] = {
         "k": k,
         "exclude_seen": exclude_seen,
@@ -117,6 +120,19 @@ def _check(user: str | None, users: Path | None, output: Path | None, told: bool
         raise ConfigError(f"--user must be an id, got {user!r}")
     if (users is None) != (output is None):
         raise ConfigError("--users FILE and --output FILE go together; pass both or --user ID")
+
+
+def _with_items(predictor: Predictor, items: Path | None) -> Predictor:
+    from recsys_moe.inference.new_items import read_items, with_items
+
+    if items is None:
+        return predictor
+    extended = with_items(predictor, read_items(items))
+    logger.info(
+        "%d new items join the catalogue (%d with an unknown category); %d are known already",
+        *(extended.new, extended.unknown_category, extended.known),
+    )
+    return extended.predictor
 
 
 def _candidates(predictor: Predictor, candidates: str | None) -> list[str] | None:

@@ -59,6 +59,7 @@ class Told(Encoders):
     def __init__(self, users_UD: Tensor, items_UD: Tensor, seen: Sequence[Tensor]) -> None:
         """`seen`: of each user the indices of the items in its history."""
         super().__init__(None, None, None)
+        self.items_UD = items_UD
         nobody = users_UD.new_zeros(1, users_UD.shape[1])
         self._users_UD, self._items_UD = (torch.cat([nobody, x]) for x in (users_UD, items_UD))
         self.seen = seen

@@ -80,7 +80,7 @@ def _scored(
     """Pieces of `source` with their predictions; `ids`: the columns of users and items."""
     calibrated = {name: f"{name}_calibrated" for name in predictor.artifact.calibration}
     new = [*(task.name for task in predictor.tasks), *calibrated.values(), *FLAGS]
-    for piece in _regrouped(_pieces(source), _rows_per_piece(predictor)):
+    for piece in _regrouped(read_pieces(source), _rows_per_piece(predictor)):
         _check_columns(piece, source, ids, new)
         whom = zip(SIDES, ids, strict=True)
         scores = predictor.score(
@@ -146,7 +146,7 @@ def _regrouped(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Tabl
         yield pa.Table.from_batches(waiting)
 
 
-def _pieces(source: Path) -> Iterator[pa.RecordBatch]:
+def read_pieces(source: Path) -> Iterator[pa.RecordBatch]:
     """The rows; without any, one piece with the columns."""
     try:
         if table_suffix(source) in PARQUET:

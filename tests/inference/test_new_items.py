@@ -1,0 +1,83 @@
+"""Items that training has not seen join the catalogue."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from recsys_moe.errors import DataError
+from recsys_moe.inference.new_items import with_items
+from recsys_moe.inference.predictor import Newcomer, Predictor
+from tests.conftest import Command
+
+NEW = pa.table(
+    {
+        "item": ["901", "902", "3", "903"],
+        "title": ["One", "Two", "Known", None],
+        "genres": ["genre 1|genre 2", "", "genre 0", "opera"],
+        "year": ["1995", "1980.5", "2000", ""],
+        "colour": ["red"] * 4,
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def predictor(featured_run: Path) -> Predictor:
+    return Predictor.load(featured_run)
+
+
+def test_new_items_are_ranked_among_the_known_ones(predictor: Predictor) -> None:
+    more, new, known, unknown = with_items(predictor, NEW)
+    assert (new, known, unknown) == (3, 1, 1)
+    whom = [1, "nobody", Newcomer({"age": 40}, [3, 4])]
+    features = ({"genres": "genre 1|genre 2", "year": 1995}, {"year": 1980.5}, {})
+    for one, ranked in zip(whom, more.recommend(whom, 50, score="rating"), strict=True):
+        assert len(ranked) == 43
+        by_item = {entry.item: entry for entry in ranked}
+        ids = [1, 3, 40, 901, 902, 903]
+        told = [*ids[:3], *map(Newcomer, features)]
+        for task, score_B in predictor.score([one] * 6, told).tasks.items():  # type: ignore[list-item]
+            scores = [by_item[item].scores[task] for item in ids]
+            assert scores == pytest.approx(score_B.tolist(), abs=1e-5)
+    assert (by_item[901].title, by_item[903].title) == ("One", None)
+    [only] = more.recommend([1], 5, where=["title=Two"])
+    assert [entry.item for entry in only] == [902]
+    assert len(predictor.recommend([1], 50)[0]) == 40
+    seen = {entry.item for entry in predictor.recommend([1], 50, exclude_seen=True)[0]}
+    left = {entry.item for entry in more.recommend([1], 50, exclude_seen=True)[0]}
+    assert left == seen | {901, 902, 903}
+
+
+def test_recommend_reads_them_from_a_file(
+    command: Command, featured_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    (tmp_path / "new.csv").write_text("item,genres,title\n901,genre 1,One\n3,,\n")
+    options = ("--user", 1, "--items", tmp_path / "new.csv", "--candidates", "901,4", "--json")
+    answer = json.loads(command("recommend", featured_run, *options).out)
+    assert {(e["item"], e["title"]) for e in answer["items"]} >= {(901, "One")}
+    assert len(answer["items"]) == 2
+    assert "1 new items join the catalogue (0 with an unknown category); 1 are known" in caplog.text
+    (tmp_path / "new.csv").write_text("id,genres\n901,genre 1\n")
+    assert "column 'item' is missing" in command.fails(3, "recommend", featured_run, *options)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("item", ["901", "901"], "row 2 of the items: item 901 is in row 1 already"),
+        ("item", ["901", "x"], "row 2 of the items: ids of items are whole numbers .* got 'x'"),
+        ("item", ["901", ""], "items: row 2 has no id in 'item'"),
+        ("year", ["1990", "new"], "row 2 of the items: feature 'year' must be a finite number"),
+        ("genres", ["a|", "b"], "row 1 of the items: feature 'genres' must be categories"),
+    ],
+)
+def test_rows_that_cannot_be_are_refused(
+    column: str, values: list[str], message: str, predictor: Predictor
+) -> None:
+    table = pa.table({"item": ["901", "902"]} | {column: values})
+    with pytest.raises(DataError, match=message):
+        with_items(predictor, table)
