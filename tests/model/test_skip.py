@@ -53,7 +53,7 @@ def test_a_model_begins_as_without_it_and_every_part_of_it_can_learn() -> None:
         optimizer.zero_grad()
         model(user_B, item_B).logits_BT.sum().backward()
         optimizer.step()
-    assert all(parameter.grad.abs().amax((-1)).all() for parameter in model.skip.parameters())
+    assert all(parameter.grad.abs().amax(-1).all() for parameter in model.skip.parameters())
 
 
 @pytest.mark.parametrize("rank", [1, 4])
