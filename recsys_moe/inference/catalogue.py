@@ -87,7 +87,7 @@ class CatalogueScorer:
             mixed_BH = self._mixed(user_EUH, place, item, routing)
             logits_B[rows] = self._tower_logits(tower, mixed_BH)
             if self.model.skip is not None:
-                x_BD = self._vectors(user_U, place, item)
+                x_BD = self.model.encode(user_U[place], item)
                 logits_B[rows] += self.model.skip.of_task(x_BD, task)
         if self.model.effects is None:
             return logits_B
@@ -127,10 +127,6 @@ class CatalogueScorer:
             x_BD[:, width:] = model.item_embedding.weight.index_select(0, item_B)
         routing: Routing = router(x_BD, _of_users(user_U, place_B).expand(rows))
         return routing
-
-    def _vectors(self, user_U: Tensor, place_B: Tensor, item_B: Tensor) -> Tensor:
-        user_BW = _of_users(self.model.user_embedding(user_U), place_B).expand(len(item_B), -1)
-        return torch.cat([user_BW, self.model.item_embedding(item_B)], dim=-1)
 
     def _user_halves(self, user_U: Tensor) -> Tensor:
         """(E, U, H), biases included."""
