@@ -52,6 +52,7 @@ def chosen_features(config: Config, schema: Schema) -> dict[str, tuple[SideFeatu
     wanted, known = config.model.features, [one.name for side in sides.values() for one in side]
     if wanted == "none":
         return dict.fromkeys(sides, ())
+    _refuse_context(wanted, schema)
     if not known:
         raise ConfigError(
             "model.features must be none for data without features of users or items, "
@@ -67,6 +68,15 @@ def chosen_features(config: Config, schema: Schema) -> dict[str, tuple[SideFeatu
         side: tuple(one for one in features if wanted == "all" or one.name in wanted)
         for side, features in sides.items()
     }
+
+
+def _refuse_context(wanted: str | tuple[str, ...], schema: Schema) -> None:
+    for one in schema.context_features:
+        if one.name in wanted and wanted != "all":
+            raise ConfigError(
+                f"model.features must be of users and items, got {one.name!r}, a context feature, "
+                "which models do not read; leave it out"
+            )
 
 
 def _listed(names: str | tuple[str, ...]) -> str:

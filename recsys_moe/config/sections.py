@@ -90,6 +90,9 @@ class ModelConfig(Section):
     """Units of each expert (one Dense + ReLU layer)."""
     tower_dims: tuple[Annotated[int, Field(ge=1)], ...] = (256,)
     """Widths of the Dense + ReLU layers between mixture and head, per task."""
+    skip_rank: int = Field(default=0, ge=0)
+    """Rank r, at most `embedding_dim`, of what each task reads off the vectors u and v past the
+    experts: b_u + b_i + <P u, v>, P of rank r and b linear in the vectors; 0: nothing."""
     dropout: float = Field(default=0.5, ge=0, lt=1)
     """Rate inside each expert, after the ReLU."""
     main_effects: bool = True
@@ -108,6 +111,15 @@ class ModelConfig(Section):
     @model_validator(mode="after")
     def _router_fits(self) -> ModelConfig:
         self.router.check(self.num_experts)
+        return self
+
+    @model_validator(mode="after")
+    def _skip_fits(self) -> ModelConfig:
+        if self.skip_rank > self.embedding_dim:
+            raise ValueError(
+                f"model.skip_rank must be at most model.embedding_dim={self.embedding_dim}, got "
+                f"{self.skip_rank}; lower it"
+            )
         return self
 
     @property

@@ -94,6 +94,9 @@ class CatalogueScorer:
             routing = self._route(router, user_U, place, item) if alone else _rows(routed, rows)
             mixed_BH = self._mixed(user_EUH, place, item, routing)
             logits_B[rows] = self._tower_logits(tower, mixed_BH)
+            if self.model.skip is not None:
+                x_BD = self.model.encode(user_U[place], item)
+                logits_B[rows] += self.model.skip.of_task(x_BD, task)
         if self.model.effects is None:
             return logits_B
         user_B = self._ids(user_U)[place_B]

@@ -15,6 +15,7 @@ from recsys_moe.model.effects import MainEffects
 from recsys_moe.model.encoders import Encoders
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import Dispatch, MoE
+from recsys_moe.model.skip import Skip
 from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing, find_router
 from recsys_moe.seeds import stream_seed
 
@@ -49,6 +50,7 @@ class MultiTaskMoE(nn.Module):
         expert_dim: int = 256,
         tower_dims: Sequence[int] = (256,),
         dropout: float = 0.5,
+        skip_rank: int = 0,
         dispatch: Dispatch = "auto",
         effects: MainEffects | None = None,
         encoders: Encoders | None = None,
@@ -56,6 +58,7 @@ class MultiTaskMoE(nn.Module):
     ) -> None:
         """`effects`: what is added to what the towers learn; `encoders`: to embeddings of ids.
 
+        `skip_rank`: of what goes past the experts, 0 for nothing (see Skip).
         `tables`: (rows, columns) -> embedding, for another kind than the usual one.
         """
         super().__init__()
@@ -68,6 +71,7 @@ class MultiTaskMoE(nn.Module):
         experts = Experts(num_experts, 2 * embedding_dim, expert_dim, dropout)
         self.moe = MoE(experts, routers, dispatch)
         self.towers = nn.ModuleList(_tower(expert_dim, tower_dims) for _ in range(num_tasks))
+        self.skip = Skip(num_tasks, embedding_dim, skip_rank) if skip_rank else None
         self.effects, self.encoders = effects, encoders
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> Output:
@@ -81,6 +85,8 @@ class MultiTaskMoE(nn.Module):
         # unbind: its gradient is one stack, that of indexing a zero-filled copy per task.
         pairs = zip(self.towers, mixed_BTH.unbind(1), strict=True)
         logits_BT = torch.cat([tower(mixed_BH) for tower, mixed_BH in pairs], dim=-1).float()
+        if self.skip is not None:
+            logits_BT = logits_BT + self.skip(x_BD)
         if self.effects is not None:
             logits_BT = self.effects(logits_BT, user_B, item_B)
         return Output(logits_BT, routings)

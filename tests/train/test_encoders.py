@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.inference.item_filters import filter_columns
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.score_files import predict_file
-from recsys_moe.schema import Schema
+from recsys_moe.schema import Schema, SideFeature
 from recsys_moe.train.fit import dry_run, fit
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
@@ -29,6 +30,7 @@ from tests.features import with_features
 from tests.train.test_resume import STEP, VALIDATION, fit_in_pieces, results
 
 BOTH = {"features": "all", "history": "ratings", "history_dim": 4}
+HOUR = SideFeature(name="hour", kind="categorical", size=24)
 
 
 def config(model: dict[str, Any], **sections: Any) -> Config:
@@ -162,6 +164,10 @@ def test_what_cannot_be_is_refused_in_a_line(
 def test_data_without_features_or_ratings_are_refused(prepared: Path, data: Path) -> None:
     with pytest.raises(ConfigError, match="features must be none for data without features"):
         build_model(config({"features": "all"}), Schema.load(prepared))
+    for folder in (prepared, data):
+        schema = replace(Schema.load(folder), context_features=(HOUR,))
+        with pytest.raises(ConfigError, match="users and items, got 'hour', a context feature"):
+            build_model(config({"features": "hour"}), schema)
     schema = Schema.load(prepared)
     object.__setattr__(schema, "tasks", schema.tasks[:1])
     with pytest.raises(ConfigError, match="none or items for data without a regression task"):

@@ -1,0 +1,95 @@
+"""Low-rank products past the experts, from training to every way to a score."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from recsys_moe.artifact.graphs import FORMATS, write_graphs
+from recsys_moe.artifact.model_folder import load_artifact
+from recsys_moe.config.settings import Config, parse_config
+from recsys_moe.errors import ConfigError
+from recsys_moe.inference.predictor import Predictor
+from recsys_moe.model.tasks import KINDS
+from recsys_moe.train.fit import fit
+from tests.conftest import TINY_MODEL
+from tests.features import with_features
+
+BOTH = {"features": "all", "history": "items", "history_dim": 4}
+
+
+def config(model: dict[str, Any]) -> Config:
+    settings = {**TINY_MODEL, "skip_rank": 3, **model}
+    trainer = {"max_epochs": 2, "batch_size": 64}
+    return parse_config({"model": settings, "trainer": trainer, "optim": {"lr": 0.01}})
+
+
+@pytest.fixture(scope="module", params=["ids", "features and history", "without main effects"])
+def trained(
+    request: Any, prepared: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("skip")
+    data = with_features(prepared, folder / "data")
+    more: dict[str, dict[str, Any]] = {
+        "ids": {},
+        "features and history": BOTH,
+        "without main effects": {"main_effects": False},
+    }
+    fit(config(more[request.param]), data, folder / "run")
+    return folder / "run", request.param
+
+
+def test_predict_recommend_and_exports_agree(trained: tuple[Path, str], tmp_path: Path) -> None:
+    """Known users and items and the unseen user; what is skipped matters by more than 1e-2."""
+    run, _ = trained
+    artifact, predictor = load_artifact(run), Predictor.load(run)
+    model = artifact.model
+    assert {name for name in load_file(run / "model" / "weights.safetensors") if "skip" in name}
+    users = [*artifact.users["user"].to_pylist()[:3], "nobody"]
+    items = artifact.items["item"].to_pylist()
+    user_B = predictor.users.index(users)[0].repeat_interleave(len(items))
+    item_B = torch.arange(len(items)).repeat(len(users))
+    with torch.inference_mode():
+        logits_BT = model(user_B, item_B).logits_BT
+        skipped_BT = model.skip(model.encode(user_B, item_B))
+    assert skipped_BT.abs().max() > 1e-2
+    expected = {
+        task.name: KINDS[task.kind].link(logits_BT[:, t]).view(len(users), -1)
+        for t, task in enumerate(artifact.schema.tasks)
+    }
+    names = [user for user in users for _ in items]
+    scores = predictor.score(names, items * len(users)).tasks
+    for task, scores_UN in expected.items():
+        torch.testing.assert_close(scores[task].view_as(scores_UN), scores_UN, atol=1e-5, rtol=0)
+        for row, ranking in enumerate(predictor.recommend(users, len(items), score=task)):
+            assert len(ranking) == len(items)
+            for entry in ranking:
+                score = float(scores_UN[row, items.index(entry.item)])
+                assert entry.scores[task] == pytest.approx(score, abs=1e-5)
+    list(write_graphs(artifact, tmp_path, ["pt2", "onnx"], lambda step: None))
+    columns_BT = torch.stack([scores_UN.flatten() for scores_UN in expected.values()], dim=1)
+    for name in ("pt2", "onnx"):
+        found_BT = FORMATS[name].load(tmp_path / FORMATS[name].file)(user_B, item_B)[0]
+        torch.testing.assert_close(found_BT, columns_BT, atol=1e-5, rtol=0)
+
+
+def test_training_goes_on_from_it_unless_its_vectors_are_whole(
+    trained: tuple[Path, str], prepared: Path, tmp_path: Path
+) -> None:
+    run, kind = trained
+    if kind == "features and history":
+        with pytest.raises(ConfigError, match="model.features and model.history must be none"):
+            fit({}, prepared, tmp_path / "next", start_from=run)
+        return
+    with pytest.raises(ConfigError, match=r"model\.skip_rank is 3 there and must stay so, got 0"):
+        fit({"model": {"skip_rank": 0}}, prepared, tmp_path / "next", start_from=run)
+    assert fit({"trainer": {"max_epochs": 1}}, prepared, tmp_path / "next", start_from=run)["loss"]
+
+
+def test_a_rank_beyond_the_width_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"skip_rank must be at most model\.embedding_dim=\d+"):
+        config({"skip_rank": 999})
