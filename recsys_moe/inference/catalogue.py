@@ -95,8 +95,7 @@ class CatalogueScorer:
             mixed_BH = self._mixed(user_EUH, place, item, routing)
             logits_B[rows] = self._tower_logits(tower, mixed_BH)
             if self.model.skip is not None:
-                x_BD = self.model.encode(user_U[place], item)
-                logits_B[rows] += self.model.skip.of_task(x_BD, task)
+                logits_B[rows] += self.model.skip.of_task(self._inputs(user_U, place, item), task)
         if self.model.effects is None:
             return logits_B
         user_B = self._ids(user_U)[place_B]
@@ -125,6 +124,13 @@ class CatalogueScorer:
         return _joined(parts)
 
     def _route(self, router: Router, user_U: Tensor, place_B: Tensor, item_B: Tensor) -> Routing:
+        rows = len(item_B)
+        x_BD = self._inputs(user_U, place_B, item_B)
+        routing: Routing = router(x_BD, _of_users(self._ids(user_U), place_B).expand(rows))
+        return routing
+
+    def _inputs(self, user_U: Tensor, place_B: Tensor, item_B: Tensor) -> Tensor:
+        """What the router reads of the pairs (B, D), until it is asked for again."""
         model, rows = self.model, len(item_B)
         width = model.user_embedding.embedding_dim
         x_BD = self._buffers.take("x", rows, 2 * width)
@@ -134,8 +140,7 @@ class CatalogueScorer:
             x_BD[:, width:] = model.item_embedding.weight[first : first + rows]
         else:
             x_BD[:, width:] = model.item_embedding.weight.index_select(0, item_B)
-        routing: Routing = router(x_BD, _of_users(self._ids(user_U), place_B).expand(rows))
-        return routing
+        return x_BD
 
     def _ids(self, user_U: Tensor) -> Tensor:
         """Rows of the tables: that of the unseen id for newcomers."""

@@ -13,7 +13,7 @@ from recsys_moe.artifact.graphs import FORMATS, write_graphs
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.errors import ConfigError
-from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.predictor import Newcomer, Predictor
 from recsys_moe.model.tasks import KINDS
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL
@@ -93,3 +93,19 @@ def test_training_goes_on_from_it_unless_its_vectors_are_whole(
 def test_a_rank_beyond_the_width_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"skip_rank must be at most model\.embedding_dim=\d+"):
         config({"skip_rank": 999})
+
+
+@pytest.mark.parametrize("trained", ["features and history"], indirect=True)
+def test_a_new_user_has_the_same_skip_in_rankings_as_in_scores(trained: tuple[Path, str]) -> None:
+    predictor = Predictor.load(trained[0])
+    items = predictor.items.ids.to_pylist()
+    newcomer = Newcomer({}, {items[0]: None, items[3]: None})
+    ranked = predictor.recommend([newcomer, predictor.users.ids[0].as_py()], k=len(items))[0]
+    scores = predictor.score([newcomer] * len(items), [one.item for one in ranked]).tasks
+    for name, values in scores.items():
+        torch.testing.assert_close(
+            torch.tensor([one.scores[name] for one in ranked]),
+            torch.as_tensor(values).to(torch.float32),
+            rtol=0,
+            atol=1e-5,
+        )
