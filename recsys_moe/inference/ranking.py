@@ -5,9 +5,7 @@ Axes: U users with a relevant item, K ranks, I items of the catalogue, N labelle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +19,12 @@ from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.ranking_figures import NONE, coverage, described, figures
 from recsys_moe.inference.ranking_metrics import means
 from recsys_moe.inference.ranking_rows import RankingRows, ranking_rows, wanted_rows
+from recsys_moe.inference.threads import USERS_AT_ONCE, one_thread_each
 from recsys_moe.inference.top_items import largest
 from recsys_moe.schema import check_split
 
 LENGTH = 10
 """Of a list, unless another one is asked for."""
-USERS_AT_ONCE = 64
 Logits = Callable[[Tensor], Tensor]
 """Users (U,) -> what their items are ranked by (U, I)."""
 
@@ -84,8 +82,7 @@ def top_lists(
 ) -> Tensor:
     """The k best items (U, K) of each of `rows.users`, best first, none that is excluded.
 
-    NONE at the end where fewer are left; among equals the lower index wins. Users are shared out
-    among as many threads as torch has, each with one: twice as fast as two for every operation.
+    NONE at the end where fewer are left; among equals the lower index wins.
     """
     start_U = rows.excluded_from()
 
@@ -100,20 +97,8 @@ def top_lists(
         return top_UK
 
     parts = []
-    with _one_thread_each() as pool:
+    with one_thread_each() as pool:
         for part_UK in pool.map(best, rows.users.split(USERS_AT_ONCE)):
             parts.append(part_UK)
             progress(len(part_UK))
     return torch.cat(parts)
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[ThreadPoolExecutor]:
-    threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(threads)
-    torch.set_num_threads(1)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import check_output, replacing_path
 from recsys_moe.inference.predictor import Predictor, Recommendation
 from recsys_moe.inference.score_files import opened_text, write_parquet, write_text
+from recsys_moe.inference.threads import USERS_AT_ONCE, one_thread_each
 from recsys_moe.inference.vocabulary import NoId, id_texts
 
 USERS_PER_PIECE = 1024
@@ -114,14 +116,16 @@ def _ranked(
 ) -> Iterator[Rows]:
     """Pieces of `as_object`, one per user."""
     ids = read_ids(file, "user", "--users")
-    while piece := list(islice(ids, USERS_PER_PIECE)):
-        unseen = predictor.users.index(piece)[1].tolist()
-        lists = predictor.recommend(piece, **options)
-        users = map(predictor.users.plain, piece)
-        yield [as_object(*row) for row in zip(users, unseen, lists, strict=True)]
-        counts["users"] += len(piece)
-        counts["unseen_user"] += sum(unseen)
-        progress(len(piece))
+    with one_thread_each() as pool:
+        while piece := list(islice(ids, USERS_PER_PIECE)):
+            unseen = predictor.users.index(piece)[1].tolist()
+            parts = [piece[n : n + USERS_AT_ONCE] for n in range(0, len(piece), USERS_AT_ONCE)]
+            lists = chain.from_iterable(pool.map(partial(predictor.recommend, **options), parts))
+            users = map(predictor.users.plain, piece)
+            yield [as_object(*row) for row in zip(users, unseen, lists, strict=True)]
+            counts["users"] += len(piece)
+            counts["unseen_user"] += sum(unseen)
+            progress(len(piece))
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
