@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from recsys_moe.errors import ConfigError, suggestion
-from recsys_moe.routers.base import Routing, largest_k
+from recsys_moe.routers.base import Routing
+from recsys_moe.routers.selection import largest_k
 
 
 def penalty(weights: Mapping[str, float], routing: Routing, k: int) -> Tensor | float:

@@ -11,14 +11,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import (
-    GatedRouter,
-    RouterConfig,
-    Routing,
-    gate_logits,
-    keep_selected,
-    largest_k,
-)
+from recsys_moe.routers.base import GatedRouter, RouterConfig, Routing, gate_logits
+from recsys_moe.routers.selection import keep_selected, largest_k
 
 
 class ExpertChoiceRouter(GatedRouter):

@@ -12,16 +12,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import (
-    AllSum,
-    GatedRouter,
-    KConfig,
-    RouterShape,
-    Routing,
-    gate_logits,
-    largest_k,
-    softmax_over,
-)
+from recsys_moe.routers.base import AllSum, GatedRouter, KConfig, RouterShape, Routing, gate_logits
+from recsys_moe.routers.selection import largest_k, softmax_over
 
 
 class LossFreeRouter(GatedRouter):

@@ -14,14 +14,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import (
-    GatedRouter,
-    KConfig,
-    Routing,
-    gate_logits,
-    largest_k,
-    softmax_over,
-)
+from recsys_moe.routers.base import GatedRouter, KConfig, Routing, gate_logits
+from recsys_moe.routers.selection import largest_k, softmax_over
 
 Strategy = Literal["i", "ii", "iii", "3"]
 

@@ -14,15 +14,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import (
-    GatedRouter,
-    KConfig,
-    Routing,
-    gate_logits,
-    keep_selected,
-    largest_k,
-    softmax_over,
-)
+from recsys_moe.routers.base import GatedRouter, KConfig, Routing, gate_logits
+from recsys_moe.routers.selection import keep_selected, largest_k, softmax_over
 
 
 class PPSRouter(GatedRouter):

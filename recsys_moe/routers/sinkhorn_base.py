@@ -9,15 +9,8 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor, nn
 
-from recsys_moe.routers.base import (
-    Router,
-    RouterConfig,
-    RouterShape,
-    Routing,
-    gate_logits,
-    kept_softmax,
-    largest_k,
-)
+from recsys_moe.routers.base import Router, RouterConfig, RouterShape, Routing, gate_logits
+from recsys_moe.routers.selection import kept_softmax, largest_k
 from recsys_moe.routers.sinkhorn import sinkhorn
 
 

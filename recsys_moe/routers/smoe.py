@@ -6,15 +6,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import (
-    GatedRouter,
-    KConfig,
-    Routing,
-    full_precision,
-    gate_logits,
-    kept_softmax,
-    largest_k,
-)
+from recsys_moe.routers.base import GatedRouter, KConfig, Routing, full_precision, gate_logits
+from recsys_moe.routers.selection import kept_softmax, largest_k
 
 
 class SMoERouter(GatedRouter):

@@ -13,14 +13,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from recsys_moe.routers.base import (
-    GatedRouter,
-    KConfig,
-    Routing,
-    descending_order,
-    gate_logits,
-    largest_k,
-)
+from recsys_moe.routers.base import GatedRouter, KConfig, Routing, gate_logits
+from recsys_moe.routers.selection import descending_order, largest_k
 
 Norm = Literal[2, "4/3"]
 

@@ -7,15 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from recsys_moe.routers.base import (
-    GatedRouter,
-    RouterConfig,
-    Routing,
-    check_k,
-    gate_logits,
-    largest_k,
-    softmax_over,
-)
+from recsys_moe.routers.base import GatedRouter, RouterConfig, Routing, check_k, gate_logits
+from recsys_moe.routers.selection import largest_k, softmax_over
 
 
 class SoftmaxRouter(GatedRouter):

@@ -10,7 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import GatedRouter, KConfig, Routing, gate_logits, keep_selected
+from recsys_moe.routers.base import GatedRouter, KConfig, Routing, gate_logits
+from recsys_moe.routers.selection import keep_selected
 
 BETAS = (0.9, 0.999)
 """Adam's, for the ascent of the dual."""

@@ -22,8 +22,8 @@ from recsys_moe.routers.base import (
     Routing,
     full_precision,
     gate_logits,
-    keep_selected,
 )
+from recsys_moe.routers.selection import keep_selected
 
 
 def task_mask(shape: RouterShape, shared: int) -> Tensor:

@@ -9,16 +9,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from recsys_moe.routers.base import (
-    GatedRouter,
-    KConfig,
-    RouterShape,
-    Routing,
-    gate_logits,
-    largest_k,
-    softmax_over,
-)
+from recsys_moe.routers.base import GatedRouter, KConfig, RouterShape, Routing, gate_logits
 from recsys_moe.routers.permutation import LearnedPermutation
+from recsys_moe.routers.selection import largest_k, softmax_over
 
 MIN_NOISE = 0.01
 """Least standard deviation of the noise, from the authors' code; the paper has none."""

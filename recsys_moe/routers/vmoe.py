@@ -8,14 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import (
-    GatedRouter,
-    KConfig,
-    Routing,
-    gate_logits,
-    kept_softmax,
-    largest_k,
-)
+from recsys_moe.routers.base import GatedRouter, KConfig, Routing, gate_logits
+from recsys_moe.routers.selection import kept_softmax, largest_k
 
 
 class VMoERouter(GatedRouter):

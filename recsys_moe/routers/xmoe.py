@@ -11,15 +11,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from recsys_moe.routers.base import (
-    KConfig,
-    Router,
-    RouterShape,
-    Routing,
-    gate_logits,
-    kept_softmax,
-    largest_k,
-)
+from recsys_moe.routers.base import KConfig, Router, RouterShape, Routing, gate_logits
+from recsys_moe.routers.selection import kept_softmax, largest_k
 
 MIN_TEMPERATURE = 0.01
 

@@ -29,7 +29,7 @@ from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, RunError
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.routers import ROUTERS
-from recsys_moe.routers.base import descending_order, largest_k
+from recsys_moe.routers.selection import descending_order, largest_k
 from tests.conftest import TINY_MODEL
 
 EXPORTABLE = [name for name, router in ROUTERS.items() if not router.batch_dependent]

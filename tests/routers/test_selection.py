@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys_moe.routers import base
-from recsys_moe.routers.base import largest_k
+from recsys_moe.routers import selection
+from recsys_moe.routers.selection import largest_k
 
 VALUES = st.sampled_from([-torch.inf, -1.0, 0.0, 0.5, 0.5, 2.0, torch.inf, torch.nan])
 ROWS = st.integers(2, 7).flatmap(
@@ -24,10 +24,10 @@ def test_one_by_one_and_sorted_select_the_same_entries(rows: list[list[float]], 
     """Ties, infinities and NaN included; few distinct values, so that rows are full of ties."""
     values = torch.tensor(rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "SMALL", 0)
-        patch.setattr(base, "FEW", 7)
+        patch.setattr(selection, "SMALL", 0)
+        patch.setattr(selection, "FEW", 7)
         found = largest_k(values, min(k, values.shape[1]))
-        patch.setattr(base, "FEW", 0)
+        patch.setattr(selection, "FEW", 0)
         expected = largest_k(values, min(k, values.shape[1]))
     assert torch.equal(found, expected)
     assert (found.sum(-1) == min(k, values.shape[1])).all()
