@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -53,13 +53,29 @@ class Unused:
     """Of the history, those that training has not seen."""
 
 
+class Parts(NamedTuple):
+    """What is added to the row of an id."""
+
+    features: Entries
+    """Rows and weights of the table of features."""
+    history: Tensor
+    """Rows (P,) of the table of histories, each over sqrt(P)."""
+
+
 class Told(Encoders):
     """What is added to the row of the unseen id for the newcomers of one request."""
 
-    def __init__(self, users_UD: Tensor, items_UD: Tensor, seen: Sequence[Tensor]) -> None:
-        """`seen`: of each user the indices of the items in its history."""
+    def __init__(
+        self,
+        users_UD: Tensor,
+        items_UD: Tensor,
+        parts: Mapping[str, Sequence[Parts]],
+        seen: Sequence[Tensor],
+    ) -> None:
+        """`parts`: of what the vectors are made, by side; `seen`: of each user the indices of the
+        items in its history."""
         super().__init__(None, None, None)
-        self.items_UD = items_UD
+        self.items_UD, self.parts = items_UD, parts
         nobody = users_UD.new_zeros(1, users_UD.shape[1])
         self._users_UD, self._items_UD = (torch.cat([nobody, x]) for x in (users_UD, items_UD))
         self.seen = seen
@@ -73,7 +89,7 @@ def _rows(table_UD: Tensor, index_B: Tensor) -> Tensor:
     return F.embedding((-index_B.long()).clamp(min=0), table_UD)
 
 
-def with_newcomers(model: MultiTaskMoE, told: Told | None) -> MultiTaskMoE:
+def with_newcomers(model: MultiTaskMoE, told: Encoders | None) -> MultiTaskMoE:
     """The same model, in which the newcomers have the indices ~0, ~1, ...; parts are shared."""
     if told is None:
         return model
@@ -102,7 +118,7 @@ class Newcomers:
         self._artifact, self._users, self._items = artifact, users, items
         config, schema = artifact.config, artifact.schema
         self._width = config.model.embedding_dim
-        self._levels = history_levels(config, schema)
+        self.levels = history_levels(config, schema)
         chosen = chosen_features(config, schema)
         self.readers = {
             side: FeatureReader(side, chosen[side], artifact.categories) for side in SIDES
@@ -126,27 +142,32 @@ class Newcomers:
         self, users: Sequence[Newcomer], items: Sequence[Newcomer]
     ) -> tuple[Told, list[Unused], list[Unused]]:
         """Raises DataError for what cannot be used, in the words of one line."""
-        users_UD, of_users = self._features("user", users)
-        items_UD, of_items = self._features("item", items)
-        seen: list[Tensor] = []
-        for row, user in enumerate(users):
-            entry_P, unknown = self._history(user.history)
-            seen.append(entry_P % self._items.feature.size)
-            of_users[row].items.extend(unknown)
-            if len(entry_P):
-                users_UD[row] += self._pool(entry_P)
         if any(len(item.history) for item in items):
             raise DataError("an item has no history; give it features alone")
-        return Told(users_UD, items_UD, seen), of_users, of_items
+        parts: dict[str, list[Parts]] = {}
+        unused: dict[str, list[Unused]] = {}
+        for side, newcomers in zip(SIDES, (users, items), strict=True):
+            read = [self._read(side, newcomer) for newcomer in newcomers]
+            parts[side], unused[side] = [one for one, _ in read], [one for _, one in read]
+        vectors = (self._vectors(side, parts[side]) for side in SIDES)
+        seen = [one.history % self._artifact.known_items for one in parts["user"]]
+        return Told(*vectors, parts, seen), unused["user"], unused["item"]
 
-    def _features(self, side: str, newcomers: Sequence[Newcomer]) -> tuple[Tensor, list[Unused]]:
+    def _read(self, side: str, newcomer: Newcomer) -> tuple[Parts, Unused]:
+        entries, categories = self.readers[side].read(newcomer.features)
+        row_P, unknown = self._history(newcomer.history)
+        return Parts(entries, row_P), Unused(categories, unknown)
+
+    def _vectors(self, side: str, parts: Sequence[Parts]) -> Tensor:
         """(U, D)"""
-        read = [self.readers[side].read(newcomer.features) for newcomer in newcomers]
-        unused = [Unused(categories) for _, categories in read]
+        sum_UD = torch.zeros(len(parts), self._width)
         table_RD = self._artifact.encoders.get(f"{side}s.table_RD")
-        if table_RD is None or not newcomers:
-            return torch.zeros(len(newcomers), self._width), unused
-        return _sums(table_RD, [entries for entries, _ in read]), unused
+        if table_RD is not None and parts:
+            sum_UD = _sums(table_RD, [one.features for one in parts])
+        for row, one in enumerate(parts):
+            if len(one.history):
+                sum_UD[row] += self._pool(one.history)
+        return sum_UD
 
     def _history(
         self, history: Sequence[RawId] | Mapping[RawId, float | None]
@@ -161,7 +182,8 @@ class Newcomers:
                 "the model has no history of users; leave it out, or train with model.history"
             )
         raw = [*history]
-        item_P, unseen_P = self._items.index(raw)
+        item_P = self._items.index(raw)[0]
+        unseen_P = item_P >= self._artifact.known_items
         rating_P = torch.full((len(raw),), math.nan)
         if isinstance(history, Mapping):
             rating_P = torch.tensor([self._rating(*pair) for pair in history.items()])
@@ -189,19 +211,20 @@ class Newcomers:
     def _entries(self, item_P: Tensor, rating_P: Tensor) -> Tensor:
         """By the rule of training rows, for one user; of an item that comes again, the first."""
         schema = self._artifact.schema
+        known = replace(schema.item, size=self._artifact.known_items)
         kinds = [task.kind for task in schema.tasks]
         labels_PT = torch.full((len(item_P), len(kinds)), math.nan)
         if "regression" in kinds:
             labels_PT[:, kinds.index("regression")] = rating_P
         if "binary" in kinds:
             labels_PT[:, kinds.index("binary")] = 1.0
-        elif self._levels is None:
+        elif self.levels is None:
             labels_PT = torch.zeros_like(labels_PT)
         elif rating_P.isnan().any():
             raise DataError("the model knows histories with ratings alone; give one of each item")
         nobody_P = torch.zeros(len(item_P), dtype=torch.int32)
         rows = Columns(nobody_P, item_P.int(), labels_PT)
-        return history_entries(rows, schema, self._levels).row.long()
+        return history_entries(rows, replace(schema, item=known), self.levels).row.long()
 
     def _pool(self, entry_P: Tensor) -> Tensor:
         """K |N(u)|^-1/2 sum of the rows. (D,)"""
