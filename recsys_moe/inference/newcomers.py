@@ -13,7 +13,7 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +30,8 @@ from recsys_moe.model.encoders import Encoders
 from recsys_moe.model.network import MultiTaskMoE
 
 RawId: TypeAlias = str | int | float
-SIDES = ("user", "item")
+Side = Literal["user", "item"]
+SIDES: tuple[Side, Side] = ("user", "item")
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class Newcomers:
         self._width = config.model.embedding_dim
         self.levels = history_levels(config, schema)
         chosen = chosen_features(config, schema)
-        self.readers = {
+        self.readers: dict[str, FeatureReader] = {
             side: FeatureReader(side, chosen[side], artifact.categories) for side in SIDES
         }
 
@@ -149,11 +150,11 @@ class Newcomers:
         for side, newcomers in zip(SIDES, (users, items), strict=True):
             read = [self._read(side, newcomer) for newcomer in newcomers]
             parts[side], unused[side] = [one for one, _ in read], [one for _, one in read]
-        vectors = (self._vectors(side, parts[side]) for side in SIDES)
+        users_UD, items_UD = (self._vectors(side, parts[side]) for side in SIDES)
         seen = [one.history % self._artifact.known_items for one in parts["user"]]
-        return Told(*vectors, parts, seen), unused["user"], unused["item"]
+        return Told(users_UD, items_UD, parts, seen), unused["user"], unused["item"]
 
-    def _read(self, side: str, newcomer: Newcomer) -> tuple[Parts, Unused]:
+    def _read(self, side: Side, newcomer: Newcomer) -> tuple[Parts, Unused]:
         entries, categories = self.readers[side].read(newcomer.features)
         row_P, unknown = self._history(newcomer.history)
         return Parts(entries, row_P), Unused(categories, unknown)
