@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -65,6 +65,10 @@ class Reason:
         watched = "because" if self.contribution >= 0 else "although"
         rated = "" if self.rating is None else f" (rated {self.rating:g})"
         return f"{watched} you watched {self.title or f'item {self.value}'}{rated}"
+
+    def as_object(self) -> dict[str, Any]:
+        """For JSON, with the words."""
+        return {**asdict(self), "words": self.words}
 
 
 class _LeftOut(Encoders):

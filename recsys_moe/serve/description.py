@@ -88,6 +88,8 @@ class ModelReply(Reply):
     rows_are_independent: bool
     """False where the router decides about the rows of a request together: the same pair may then
     score differently in /predict, /recommend and /explain."""
+    no_reasons: str | None
+    """Why /explain gives no `reasons`; null where it does."""
     settings: dict[str, Any]
     """The `model` section of its configuration."""
     metrics: dict[str, Any]
@@ -113,6 +115,7 @@ def describe(loaded: Loaded, limits: Limits) -> ModelReply:
         experts=_experts(loaded, idle_experts(loads.values())),
         idle_rule=IDLE_WORDS,
         rows_are_independent=predictor.rows_are_independent,
+        no_reasons=predictor.no_reasons,
         settings=artifact.config.model.model_dump(mode="json"),
         metrics=artifact.card,
         limits=asdict(limits),

@@ -9,11 +9,17 @@ from torch import Tensor
 
 from recsys_moe.inference.explanation import ExpertShare
 from recsys_moe.inference.item_values import Value, item_values
-from recsys_moe.inference.predictor import Newcomer, Predictor, Recommendation, Scores
+from recsys_moe.inference.predictor import Newcomer, Predictor, Reason, Recommendation, Scores
 from recsys_moe.serve import schemas
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Loaded
-from recsys_moe.serve.schemas import Pairs, RecommendRequest, SeenRequest, SimilarRequest
+from recsys_moe.serve.schemas import (
+    ExplainRequest,
+    Pairs,
+    RecommendRequest,
+    SeenRequest,
+    SimilarRequest,
+)
 from recsys_moe.serve.values import exact, shown, whom
 
 
@@ -38,7 +44,7 @@ class Scoring:
         loaded = self._current()
         return [self._rankings(loaded, request) for request in requests]
 
-    def explain(self, requests: list[Pairs]) -> list[schemas.ExplainReply]:
+    def explain(self, requests: list[ExplainRequest]) -> list[schemas.ExplainReply]:
         loaded = self._current()
         return [self._explanations(loaded, request) for request in requests]
 
@@ -98,12 +104,15 @@ class Scoring:
         ]
         return schemas.RecommendReply(model=loaded.version, rankings=rankings)
 
-    def _explanations(self, loaded: Loaded, request: Pairs) -> schemas.ExplainReply:
+    def _explanations(self, loaded: Loaded, request: ExplainRequest) -> schemas.ExplainReply:
         users, items = whom(request.users), whom(request.items)
         scores = loaded.predictor.score(users, items, calibrate=False)
         unseen_user, unseen_item = self._unseen(scores)
         tasks = _plain(scores.tasks)
         explanations = loaded.predictor.explain(users, items)
+        reasons: list[dict[str, list[Reason]]] = [{}] * len(users)
+        if request.reasons:
+            reasons = loaded.predictor.reasons(users, items, request.reasons)
         pairs = [
             schemas.Explanation(
                 user=shown(user),
@@ -111,7 +120,11 @@ class Scoring:
                 unseen_user=unseen_user[row],
                 unseen_item=unseen_item[row],
                 tasks={
-                    task: schemas.TaskExplanation(score=tasks[task][row], experts=_shares(experts))
+                    task: schemas.TaskExplanation(
+                        score=tasks[task][row],
+                        experts=_shares(experts),
+                        reasons=_reasons(reasons[row].get(task, [])),
+                    )
                     for task, experts in explanations[row].items()
                 },
             )
@@ -197,6 +210,13 @@ def _ranked(entry: Recommendation, columns: dict[str, Value]) -> schemas.RankedI
     return schemas.RankedItem(
         rank=entry.rank, item=item, title=title, scores=entry.scores, columns=columns
     )
+
+
+def _reasons(reasons: list[Reason]) -> list[schemas.ReasonReply]:
+    return [
+        schemas.ReasonReply(**{**reason.as_object(), "value": exact(reason.value)})
+        for reason in reasons
+    ]
 
 
 def _shares(experts: list[ExpertShare]) -> list[schemas.Share]:

@@ -16,6 +16,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.inference import reasons as reasons_module
 from recsys_moe.inference.predictor import Newcomer, Predictor, Reason
 from recsys_moe.inference.reasons import Reasons
+from tests.conftest import Command
 from tests.inference.test_newcomers import history_of
 
 
@@ -169,3 +170,25 @@ def test_models_without_reasons_say_why(
     assert "does not hold the histories of its users; train again" in (before.no_reasons or "")
     rivals = Reasons(predictor.artifact, predictor.newcomers, independent=False)
     assert "decides about rows together" in (rivals.none_because or "")
+
+
+def test_recommend_says_why(command: Command, featured_run: Path, run: Path) -> None:
+    words = ("recommend", featured_run, "--user", 1, "--k", 2, "--why")
+    predictor = Predictor.load(featured_run)
+    items = json.loads(command(*words, "--json").out)["items"]
+    expected = predictor.reasons([1, 1], [entry["item"] for entry in items], 3)
+    for entry, of_pair in zip(items, expected, strict=True):
+        assert entry["why"].keys() == of_pair.keys() == {"watch", "rating"}
+        for task, reasons in of_pair.items():
+            assert entry["why"][task] == [reason.as_object() for reason in reasons]
+    text = command(*words).out.splitlines()
+    of_first = [
+        f"{task} {r.contribution:+.3f}  {r.words}" for task, rs in expected[0].items() for r in rs
+    ]
+    assert [line.strip() for line in text[2 : 2 + len(of_first)]] == of_first
+    told = ("--history", "3=5,4", "--features", "age=45", "--k", 1, "--why", "--json")
+    [entry] = json.loads(command("recommend", featured_run, *told).out)["items"]
+    found = {(r["kind"], r["value"]) for r in entry["why"]["rating"]}
+    assert {("item", 3), ("item", 4), ("feature", 45.0), ("history", None)} <= found
+    error = command.fails(2, "recommend", run, "--user", 1, "--why")
+    assert "--why cannot be answered: the model knows ids alone" in error

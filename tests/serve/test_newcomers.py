@@ -123,3 +123,32 @@ def test_what_cannot_be_is_a_422(body: Any, message: str, featured_caller: Calle
     response = featured_caller.post("/recommend", body)
     assert response.status_code == 422
     assert message in response.json()["error"] and "\n" not in response.json()["error"]
+
+
+def test_explain_gives_as_many_reasons_as_it_is_asked_for(
+    featured_caller: Caller, predictor: Predictor
+) -> None:
+    new = {"features": FEATURES, "history": {"3": None, "5": 4, "9": 1}}
+    body = {"users": [1, new], "items": [7, {"features": {"genres": ["genre 1"]}}]}
+    plain = answer(featured_caller, "/explain", body)["pairs"]
+    assert all(task["reasons"] == [] for pair in plain for task in pair["tasks"].values())
+    pairs = answer(featured_caller, "/explain", {**body, "reasons": 2})["pairs"]
+    user, item = Newcomer(**new), Newcomer({"genres": ["genre 1"]})
+    expected = predictor.reasons([1, user], [7, item], 2)
+    for pair, of_pair in zip(pairs, expected, strict=True):
+        for task, reasons in of_pair.items():
+            found = pair["tasks"][task]["reasons"]
+            assert [one["words"] for one in found] == [one.words for one in reasons]
+            assert [one["contribution"] for one in found] == pytest.approx(
+                [one.contribution for one in reasons], abs=1e-6
+            )
+    told = {one["words"] for one in pairs[1]["tasks"]["watch"]["reasons"]}
+    assert {"age=20", "job=job 1"} & told and len(told) == 5  # two features, two items, the history
+    assert featured_caller("GET", "/model").json()["no_reasons"] is None
+
+
+def test_a_model_without_reasons_refuses_and_says_so_in_model(caller: Caller) -> None:
+    response = caller.post("/explain", {"users": [1], "items": [1], "reasons": 3})
+    assert response.status_code == 422
+    assert "the model knows ids alone" in response.json()["error"]
+    assert "the model knows ids alone" in caller("GET", "/model").json()["no_reasons"]
