@@ -53,6 +53,15 @@ class FeatureReader:
     def names(self) -> list[str]:
         return [*self._features]
 
+    @property
+    def kinds(self) -> dict[str, str]:
+        """By name: categorical, multi or numeric."""
+        return {name: feature.kind for name, feature in self._features.items()}
+
+    def categories(self, name: str) -> list[str]:
+        """That training has seen, in their order; none of a number."""
+        return [*self._index[name]]
+
     def read(self, values: Mapping[str, Any]) -> tuple[Entries, Unknown]:
         """Entries of one user or item. Raises DataError for an unknown name or a wrong value."""
         entries: Entries = []

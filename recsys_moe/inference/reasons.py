@@ -25,7 +25,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.inference.newcomers import SIDES, Newcomers, Parts, Side, Told, with_newcomers
 from recsys_moe.model.encoders import Encoders
 
-MOST_LEFT_OUT = 512
+MOST_LEFT_OUT = 128
 """Items of a history that are left out in turn; of a longer one those with the largest first-order
 change of any task's logit."""
 Kind = Literal["feature", "item", "history", "id"]
