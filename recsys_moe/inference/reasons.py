@@ -71,7 +71,7 @@ class Reason:
         return {**asdict(self), "words": self.words}
 
 
-class _LeftOut(Encoders):
+class LeftOut(Encoders):
     """What is added to the ids of a batch, without the part that each row leaves out."""
 
     def __init__(self, told: Told | None, user_VD: Tensor, item_VD: Tensor) -> None:
@@ -169,7 +169,7 @@ class Reasons:
         """Places of the items whose first-order change of any task is largest, ascending."""
         left_VD = torch.zeros(1, pool_PD.shape[1], requires_grad=True)
         user_V, item_V = (torch.tensor([index]) for index in pair)
-        left_out = _LeftOut(told, left_VD, torch.zeros_like(left_VD))
+        left_out = LeftOut(told, left_VD, torch.zeros_like(left_VD))
         model = with_newcomers(self._artifact.model, left_out)
         with torch.enable_grad():
             logits_T = model(user_V, item_V).logits_BT[0]
@@ -221,7 +221,7 @@ class Reasons:
             index_V = [index, *(hidden if one and one.is_id else index for one in mine)]
             sides.append((torch.tensor(index_V), torch.stack(left_VD)))
         (user_V, user_VD), (item_V, item_VD) = sides
-        model = with_newcomers(self._artifact.model, _LeftOut(told, user_VD, item_VD))
+        model = with_newcomers(self._artifact.model, LeftOut(told, user_VD, item_VD))
         logits_VT = model(user_V, item_V).logits_BT
         return logits_VT[:1] - logits_VT[1:]
 
