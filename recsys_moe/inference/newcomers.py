@@ -52,6 +52,11 @@ class Unused:
     """By feature, those that training has not seen."""
     items: list[RawId] = field(default_factory=list)
     """Of the history, those that training has not seen."""
+    repeated: list[RawId] = field(default_factory=list)
+    """Of the history, those that come again, each once; the first counts."""
+
+    def __bool__(self) -> bool:
+        return bool(self.categories or self.items or self.repeated)
 
 
 class Parts(NamedTuple):
@@ -133,31 +138,30 @@ class Newcomers:
             return Pairs(user_N, item_N, None)
         return Pairs(user_N, item_N, self.told(new_users, new_items)[0])
 
-    def unused(self, side: str, newcomer: Newcomer) -> Unused:
+    def unused(self, side: Side, newcomer: Newcomer) -> Unused:
         """Raises DataError for what cannot be used."""
-        users, items = ([newcomer], []) if side == "user" else ([], [newcomer])
-        _, of_users, of_items = self.told(users, items)
-        return [*of_users, *of_items][0]
+        return self.read(side, newcomer)[1]
 
     def told(
         self, users: Sequence[Newcomer], items: Sequence[Newcomer]
     ) -> tuple[Told, list[Unused], list[Unused]]:
         """Raises DataError for what cannot be used, in the words of one line."""
-        if any(len(item.history) for item in items):
-            raise DataError("an item has no history; give it features alone")
         parts: dict[str, list[Parts]] = {}
         unused: dict[str, list[Unused]] = {}
         for side, newcomers in zip(SIDES, (users, items), strict=True):
-            read = [self._read(side, newcomer) for newcomer in newcomers]
+            read = [self.read(side, newcomer) for newcomer in newcomers]
             parts[side], unused[side] = [one for one, _ in read], [one for _, one in read]
         users_UD, items_UD = (self._vectors(side, parts[side]) for side in SIDES)
         seen = [one.history % self._artifact.known_items for one in parts["user"]]
         return Told(users_UD, items_UD, parts, seen), unused["user"], unused["item"]
 
-    def _read(self, side: Side, newcomer: Newcomer) -> tuple[Parts, Unused]:
+    def read(self, side: Side, newcomer: Newcomer) -> tuple[Parts, Unused]:
+        """What the vector of one is made of, and what not. Raises DataError for what cannot be."""
+        if side == "item" and len(newcomer.history):
+            raise DataError("an item has no history; give it features alone")
         entries, categories = self.readers[side].read(newcomer.features)
-        row_P, unknown = self._history(newcomer.history)
-        return Parts(entries, row_P), Unused(categories, unknown)
+        row_P, unknown, repeated = self._history(newcomer.history)
+        return Parts(entries, row_P), Unused(categories, unknown, repeated)
 
     def _vectors(self, side: str, parts: Sequence[Parts]) -> Tensor:
         """(U, D)"""
@@ -172,12 +176,12 @@ class Newcomers:
 
     def _history(
         self, history: Sequence[RawId] | Mapping[RawId, float | None]
-    ) -> tuple[Tensor, list[RawId]]:
-        """Rows (P,) of the table of histories, one per known item, and unknown items."""
+    ) -> tuple[Tensor, list[RawId], list[RawId]]:
+        """Rows (P,) of the table of histories, one per known item; unknown and repeated items."""
         if isinstance(history, str):
             raise TypeError(f"expected a list of items, got {history!r}; pass [{history!r}]")
         if not len(history):
-            return torch.empty(0, dtype=torch.long), []
+            return torch.empty(0, dtype=torch.long), [], []
         if self._artifact.config.model.history == "none":
             raise DataError(
                 "the model has no history of users; leave it out, or train with model.history"
@@ -190,7 +194,10 @@ class Newcomers:
             rating_P = torch.tensor([self._rating(*pair) for pair in history.items()])
         unknown = [raw[place] for place in unseen_P.nonzero()[:, 0].tolist()]
         known = ~unseen_P
-        return self._entries(item_P[known], rating_P[known]), unknown
+        entries = self._entries(item_P[known], rating_P[known])
+        if len(entries) == int(known.sum()):
+            return entries, unknown, []
+        return entries, unknown, _repeated(raw, item_P.where(known, -1).tolist())
 
     def _rating(self, item: RawId, rating: float | None) -> float:
         """NaN for none. Raises DataError for what is no rating of the task."""
@@ -234,6 +241,18 @@ class Newcomers:
         start = torch.zeros(1, dtype=torch.long)
         sum_W = F.embedding_bag(entry_P, table_RW, start, mode="sum")[0]
         return F.linear(sum_W * len(entry_P) ** -0.5, kernel_DW)
+
+
+def _repeated(raw: Sequence[RawId], items: Sequence[int]) -> list[RawId]:
+    """The ids whose item, -1 for none, was there before; each once."""
+    seen: set[int] = set()
+    again: dict[int, RawId] = {}
+    for one, item in zip(raw, items, strict=True):
+        if item in seen:
+            again.setdefault(item, one)
+        elif item >= 0:
+            seen.add(item)
+    return [*again.values()]
 
 
 def _indices(whom: Whom, vocabulary: Vocabulary) -> tuple[Tensor, list[Newcomer]]:

@@ -22,6 +22,7 @@ from recsys_moe.inference.newcomers import (
     Newcomers,
     Pairs,
     RawId,
+    Side,
     Unused,
     Whom,
     with_newcomers,
@@ -91,7 +92,7 @@ class Predictor:
         user_B, item_B, told = self._pairs(users, items)
         return self._pair_scores.scores(user_B, item_B, calibrate, told)
 
-    def unused(self, newcomer: Newcomer, *, side: str = "user") -> Unused:
+    def unused(self, newcomer: Newcomer, *, side: Side = "user") -> Unused:
         """What of a new user (or `item`) the model ignores. Raises DataError."""
         return self.newcomers.unused(side, newcomer)
 

@@ -98,6 +98,24 @@ class Reply(BaseModel):
     """Version of the model that answered: the first 12 digits of its manifest's SHA-256."""
 
 
+class UnusedReply(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    categories: dict[str, list[str]]
+    """By feature those that training has not seen; they add nothing."""
+    items: list[int | str]
+    """Of the history those that training has not seen."""
+    repeated: list[int | str] = []
+    """Of the history those that come again, each once; the first counts."""
+
+
+class PairUnused(UnusedReply):
+    row: int
+    """Place of the pair, from 0."""
+    side: str
+    """`user` or `item`."""
+
+
 class PredictReply(Reply):
     scores: dict[str, list[float]]
     """Per task one score for each pair: a probability for binary tasks, else a value."""
@@ -106,6 +124,9 @@ class PredictReply(Reply):
     unseen_user: list[bool]
     unseen_item: list[bool]
     """Training has not seen the id; the row trained for such ids stood in."""
+    unused: list[PairUnused] = []
+    """What of new users and items the model could not use; those of which it used all are left
+    out."""
 
 
 class Item(BaseModel):
@@ -120,15 +141,6 @@ class Item(BaseModel):
 class RankedItem(Item):
     rank: int
     scores: dict[str, float]
-
-
-class UnusedReply(BaseModel):
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    categories: dict[str, list[str]]
-    """By feature those that training has not seen; they add nothing."""
-    items: list[int | str]
-    """Of the history those that training has not seen."""
 
 
 class Ranking(BaseModel):

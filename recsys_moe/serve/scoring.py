@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 from torch import Tensor
 
 from recsys_moe.inference.explanation import ExpertShare
 from recsys_moe.inference.item_values import Value, item_values
+from recsys_moe.inference.newcomers import SIDES, Unused
 from recsys_moe.inference.predictor import Newcomer, Predictor, Reason, Recommendation, Scores
 from recsys_moe.serve import schemas
 from recsys_moe.serve.metrics import Metrics
@@ -38,7 +40,10 @@ class Scoring:
         users = list(chain.from_iterable(whom(request.users) for request in requests))
         items = list(chain.from_iterable(whom(request.items) for request in requests))
         scores = loaded.predictor.score(users, items)
-        return self._cut(scores, [len(request.users) for request in requests], loaded.version)
+        replies = self._cut(scores, [len(request.users) for request in requests], loaded.version)
+        for request, reply in zip(requests, replies, strict=True):
+            reply.unused.extend(_unused_of_pairs(loaded.predictor, request))
+        return replies
 
     def recommend(self, requests: list[RecommendRequest]) -> list[schemas.RecommendReply]:
         loaded = self._current()
@@ -154,19 +159,30 @@ class Scoring:
                     calibrated={name: values[rows] for name, values in calibrated.items()},
                     unseen_user=users[rows],
                     unseen_item=items[rows],
+                    unused=[],
                 )
             )
             start += size
         return replies
 
 
+def _unused_of_pairs(predictor: Predictor, pairs: Pairs) -> Iterator[schemas.PairUnused]:
+    sides = (SIDES[0], whom(pairs.users)), (SIDES[1], whom(pairs.items))
+    for side, named in sides:
+        for row, one in enumerate(named):
+            if isinstance(one, Newcomer) and (unused := predictor.unused(one, side=side)):
+                yield schemas.PairUnused(row=row, side=side, **_plain_unused(unused))
+
+
+def _plain_unused(unused: Unused) -> dict[str, Any]:
+    items, repeated = ([exact(item) for item in ids] for ids in (unused.items, unused.repeated))
+    return {"categories": unused.categories, "items": items, "repeated": repeated}
+
+
 def _unused(predictor: Predictor, user: int | str | Newcomer) -> schemas.UnusedReply | None:
     if not isinstance(user, Newcomer):
         return None
-    unused = predictor.unused(user)
-    return schemas.UnusedReply(
-        categories=unused.categories, items=[exact(item) for item in unused.items]
-    )
+    return schemas.UnusedReply(**_plain_unused(predictor.unused(user)))
 
 
 def _plain(columns: dict[str, Tensor]) -> dict[str, list[float]]:

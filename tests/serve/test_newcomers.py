@@ -84,8 +84,9 @@ def test_new_users_stand_beside_known_ones(featured_caller: Caller, predictor: P
     lists = answer(featured_caller, "/recommend", body)["rankings"]
     assert [one["user"] for one in lists] == [1, None, "nobody", None]
     assert [one["unseen_user"] for one in lists] == [False, True, True, True]
-    nothing = {"categories": {}, "items": []}
-    unused = [None, {"categories": {"job": ["judge"]}, "items": ["x"]}, None, nothing]
+    nothing = {"categories": {}, "items": [], "repeated": []}
+    judge = {**nothing, "categories": {"job": ["judge"]}, "items": ["x"]}
+    unused = [None, judge, None, nothing]
     assert [one["unused"] for one in lists] == unused
     expected = predictor.recommend([1, Newcomer(history=[3]), "nobody", Newcomer(FEATURES)], k=3)
     for one, entries in zip(lists, expected, strict=True):
@@ -152,3 +153,26 @@ def test_a_model_without_reasons_refuses_and_says_so_in_model(caller: Caller) ->
     assert response.status_code == 422
     assert "the model knows ids alone" in response.json()["error"]
     assert "the model knows ids alone" in caller("GET", "/model").json()["no_reasons"]
+
+
+def test_predict_flags_what_of_newcomers_it_could_not_use(featured_caller: Caller) -> None:
+    user = {"features": {"job": "pirate", "age": 3}, "history": [3, 977, 4, 3]}
+    film = {"features": {"genres": ["opera", "genre 1"]}}
+    body = {"users": [1, user, {"history": [3]}], "items": [film, 7, 7]}
+    assert answer(featured_caller, "/predict", body)["unused"] == [
+        {
+            "row": 1,
+            "side": "user",
+            "categories": {"job": ["pirate"]},
+            "items": [977],
+            "repeated": [3],
+        },
+        {
+            "row": 0,
+            "side": "item",
+            "categories": {"genres": ["opera"]},
+            "items": [],
+            "repeated": [],
+        },
+    ]
+    assert answer(featured_caller, "/predict", {"users": [1], "items": [2]})["unused"] == []
