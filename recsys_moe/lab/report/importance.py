@@ -147,7 +147,9 @@ def _parts(artifact: Artifact, columns: Columns) -> Iterator[_Part]:
             for feature, added_UD in _features(artifact, side, index_U, chosen)
         )
         if side == "user" and artifact.history:
-            yield _Part("history", side, _histories(artifact, index_U), place_N)
+            names = [feature.name for features in chosen.values() for feature in features]
+            name = "history" if "history" not in names else "history of users"
+            yield _Part(name, side, _histories(artifact, index_U), place_N)
 
 
 def _known(index_N: Tensor, size: int) -> tuple[Tensor, Tensor]:
