@@ -23,6 +23,10 @@ MOST_REASONS = 3
 """Features, and items of the history, that are named per task."""
 logger = logging.getLogger("recsys_moe")
 
+NewItems = Annotated[
+    Path | None, typer.Option(help="New items that join the catalogue: CSV, TSV or Parquet.")
+]
+Why = Annotated[bool, typer.Option("--why", help="Also which features and watched items moved it.")]
 Count = Annotated[int, typer.Option(min=1, help="Number of items.")]
 
 
@@ -44,9 +48,7 @@ def recommend(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Of a new user: age=25, 'likes=Action|Comedy'."),
     ] = None,
-    items: Annotated[
-        Path | None, typer.Option(help="New items that join the catalogue: CSV, TSV or Parquet.")
-    ] = None,
+    items: NewItems = None,
     exclude_seen: Annotated[
         bool, typer.Option("--exclude-seen", help="Leave out items watched in training.")
     ] = False,
@@ -61,16 +63,14 @@ def recommend(
     score: Annotated[
         str | None, typer.Option(help="A task, or a product of two: 'watch*rating'.")
     ] = None,
-    why: Annotated[
-        bool,
-        typer.Option("--why", help="Also which features and watched items moved it."),
-    ] = False,
+    why: Why = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
     as_json: Json = False,
 ) -> None:
     """The best items of the catalogue for one user, a new one, or a file of users."""
     told = history is not None or bool(features)
     _check(user, users, output, told)
+    _check_why(why, users)
     from recsys_moe.inference.predictor import Predictor
 
     predictor = _with_items(Predictor.load(model), items)
@@ -82,8 +82,6 @@ def recommend(
         "score": score,
     }
     if users and output:
-        if why:
-            raise ConfigError("--why is about one user; leave it out, or pass --user ID")
         options["overwrite"] = overwrite
         _recommend_file(predictor, (users, output), options, as_json=as_json)
     elif user:
@@ -134,6 +132,11 @@ def _check(user: str | None, users: Path | None, output: Path | None, told: bool
         raise ConfigError(f"--user must be an id, got {user!r}")
     if (users is None) != (output is None):
         raise ConfigError("--users FILE and --output FILE go together; pass both or --user ID")
+
+
+def _check_why(why: bool, users: Path | None) -> None:
+    if why and users is not None:
+        raise ConfigError("--why is about one user; leave it out, or pass --user ID")
 
 
 def _with_items(predictor: Predictor, items: Path | None) -> Predictor:

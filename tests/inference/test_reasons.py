@@ -192,3 +192,5 @@ def test_recommend_says_why(command: Command, featured_run: Path, run: Path) -> 
     assert {("item", 3), ("item", 4), ("feature", 45.0), ("history", None)} <= found
     error = command.fails(2, "recommend", run, "--user", 1, "--why")
     assert "--why cannot be answered: the model knows ids alone" in error
+    many = ("--users", "users.csv", "--output", "lists.csv", "--why")
+    assert "--why is about one user" in command.fails(2, "recommend", featured_run, *many)
