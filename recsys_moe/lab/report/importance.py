@@ -67,7 +67,7 @@ class Importance:
         return sorted(next(iter(self.rise.values())), key=self._weight, reverse=True)
 
     def _weight(self, part: str) -> float:
-        return max(self.mean(task, part) / self.before[task] for task in self.rise)
+        return max(self.mean(task, part) / (self.before[task] or 1.0) for task in self.rise)
 
 
 class _Part(NamedTuple):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -136,3 +139,25 @@ def test_warm_and_cold_rows_stand_beside_each_other(artifact: Artifact, featured
     both = replace(rows, user=user[::15], item=item[::15], labels=rows.labels[::15])
     alone = take_sample(artifact, both, "val", most=10_000, seed=0).evaluation["tasks"]["watch"]
     assert groups["both unseen"].tasks["watch"]["bce"] == pytest.approx(alone["bce"], abs=1e-6)
+
+
+def test_the_report_has_a_table_of_cold_rows_where_there_are_any(
+    page: Path, featured_run: Path, featured: Path, tmp_path: Path
+) -> None:
+    """A user that training does not know has the index behind the last one: 60 of 60."""
+    assert "Warm and cold" not in (page / "report.html").read_text()
+    data = Path(shutil.copytree(featured, tmp_path / "data"))
+    [part] = (data / "test").iterdir()
+    table = pq.read_table(part)
+    users = [60 if row % 3 == 0 else u for row, u in enumerate(table["user_index"].to_pylist())]
+    place = table.column_names.index("user_index")
+    column = pa.array(users, table["user_index"].type)
+    pq.write_table(table.set_column(place, "user_index", column), part)
+    words = ["report", str(featured_run), "--data", str(data), "--out", str(tmp_path / "out")]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    text = (tmp_path / "out" / "report.html").read_text()
+    assert "Warm and cold: rows whose user and item training knows, and others" in text
+    cold = -(-len(table) // 3)
+    assert f'<th scope="row">user unseen</th><td>{cold:,}</td>' in text
+    assert f'<th scope="row">both known to training</th><td>{len(table) - cold:,}</td>' in text
+    assert "item unseen" not in text
