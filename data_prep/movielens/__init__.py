@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from data_prep.features import sources
 from data_prep.features.spec import Wanted, wanted
 from data_prep.movielens import files as movielens_files
@@ -58,9 +60,10 @@ ITEM_FEATURES = (
     wanted("item", "year", "numeric", movielens_files.RELEASED),
 )
 _GENDER, _OCCUPATION = (wanted("user", name, "categorical") for name in ("gender", "occupation"))
+_WORK = wanted("user", "occupation", "categorical", movielens_files.WORK)
 USER_FEATURES = {
     "100k": (_GENDER, wanted("user", "age", "numeric"), _OCCUPATION),
-    "1m": (_GENDER, wanted("user", "age", "categorical"), _OCCUPATION),  # of seven groups
+    "1m": (_GENDER, wanted("user", "age", "categorical"), _WORK),  # ages of seven groups
 }
 """Of the releases that know their users."""
 SHA256 = {
@@ -145,7 +148,6 @@ def _raw(
             "fetch it again, or pass --partial for a subset"
         )
     movies = movielens_files.movies(files, movies_file, bad)
-    users = movielens_files.by_id(files, release.users, bad) if release.users else None
     return Raw(
         name=f"movielens-{variant}",
         user=ratings["user"].combine_chunks(),
@@ -154,9 +156,15 @@ def _raw(
         timestamp=ratings["timestamp"].to_numpy(),
         tasks=rating_tasks(release.low, _HIGHEST),
         file=label,
-        users=None if users is None else sources.as_read(users, "user", asked),
+        users=_users(files, release.users, bad, asked) if release.users else None,
         items=sources.as_read(movies, "item", asked).drop_columns([movielens_files.RELEASED]),
         features=asked,
         sources=files.sources,
         report=bad.report(len(ratings)),
     )
+
+
+def _users(files: RawFiles, name: str, bad: BadRows, asked: tuple[Wanted, ...]) -> pa.Table:
+    """With the features, and the columns of the release as they are."""
+    users = sources.as_read(movielens_files.users(files, name, bad), "user", asked)
+    return users.drop_columns([one for one in (movielens_files.WORK,) if one in users.column_names])

@@ -19,7 +19,14 @@ _USERS_100K = {"user": _INT, "age": _INT, "gender": _TEXT, "occupation": _TEXT, 
 _USERS_1M = {"user": _INT, "gender": _TEXT, "age": _INT, "occupation": _INT, "zip": _TEXT}
 _CSV_NAMES = {"userId": "user", "movieId": "item"}
 _NO_GENRE = "(no genres listed)"
-RELEASED = "released"
+RELEASED, WORK = "released", "occupation in words"
+OCCUPATIONS = (
+    *("other", "academic/educator", "artist", "clerical/admin", "college/grad student"),
+    *("customer service", "doctor/health care", "executive/managerial", "farmer", "homemaker"),
+    *("K-12 student", "lawyer", "programmer", "retired", "sales/marketing", "scientist"),
+    *("self-employed", "technician/engineer", "tradesman/craftsman", "unemployed", "writer"),
+)
+"""Codes 0 to 20 of 1m, whose README lists them; 0 is "other" or not specified."""
 
 
 def _csv(**columns: pa.DataType) -> Layout:
@@ -106,6 +113,17 @@ def movies(files: RawFiles, name: str, bad: BadRows) -> pa.Table:
     columns = {"item": table["item"], "title": title, "year": year.cast(pa.int32())}
     dated = columns["year"] if name != "u.item" else _year_of_date(table["released"])
     return pa.table({**columns, "genres": known, RELEASED: dated})
+
+
+def users(files: RawFiles, name: str, bad: BadRows) -> pa.Table:
+    """As the release tells of them; in 1m also WORK, in words and of an unknown code the code."""
+    table = by_id(files, name, bad)
+    if name != "users.dat":
+        return table
+    codes = table["occupation"]
+    known = pc.and_(pc.greater_equal(codes, 0), pc.less(codes, len(OCCUPATIONS)))
+    words = pc.take(pa.array(OCCUPATIONS), pc.if_else(known, codes, None))
+    return table.append_column(WORK, pc.coalesce(words, codes.cast(_TEXT)))
 
 
 def _year_of_date(date: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -18,12 +18,11 @@ import torch
 
 from recsys_moe.artifact.graphs import FORMATS, Graph, write_graphs
 from recsys_moe.artifact.model_folder import (
-    ENCODERS,
     FILES,
     FORMAT,
     FORMAT_VERSION,
     MANIFEST,
-    VOCABULARIES,
+    OPTIONAL,
     WITH_ENCODERS,
     Artifact,
     find_artifact,
@@ -37,7 +36,7 @@ REPORT = "export.json"
 MODEL = Kind(
     "a model folder",
     lambda folder: read_object(folder / MANIFEST)["format"] == FORMAT,
-    (*FILES, ENCODERS, VOCABULARIES, MANIFEST, REPORT, *(entry.file for entry in FORMATS.values())),
+    (*FILES, *OPTIONAL, MANIFEST, REPORT, *(entry.file for entry in FORMATS.values())),
 )
 
 
@@ -72,6 +71,7 @@ def export(
             card=card,
             calibrations=artifact.calibration,
             encoders=artifact.encoders,
+            history=artifact.history,
         )
         report = _describe(artifact, sum(p.stat().st_size for p in folder.iterdir()))
         report["formats"] = dict(write_graphs(artifact, folder, formats, progress))

@@ -3,15 +3,13 @@
 Loads without pickle, without Lightning and without the training data. What it cannot read it
 refuses by name. The format version grows by one whenever a folder would be read differently. A
 folder is written as the first version that can say what it holds, 4 if there are encoders; a folder
-of an unknown version is refused.
+of an unknown version is refused. A file that a reader may leave alone adds nothing to the version.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from safetensors.torch import load_file, save_file
 import recsys_moe
 from recsys_moe.artifact import calibration
 from recsys_moe.artifact.calibration import Calibrations
+from recsys_moe.artifact.reading import damaged, load_history, load_seen, reading
 from recsys_moe.config.build import build_model
 from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import Config, parse_config
@@ -46,6 +45,9 @@ FILES = (
 )
 ENCODERS, VOCABULARIES = "encoders.safetensors", "features.parquet"
 """In some artifacts: what turns features and histories into vectors, and the categories."""
+HISTORY = "history.safetensors"
+"""In some artifacts: the histories that the vectors of known users are made of."""
+OPTIONAL = (ENCODERS, VOCABULARIES, HISTORY)
 
 NO_CATEGORIES = pa.table(
     {name: pa.array([], pa.string()) for name in ("side", "feature", "value")}
@@ -73,6 +75,16 @@ class Artifact:
     that it has are whole vectors in the tables of `model`. Empty where there are none."""
     categories: pa.Table = field(default_factory=lambda: NO_CATEGORIES)
     """Of features: `side`, `feature`, `index` and the `value` as text."""
+    history: dict[str, torch.Tensor] = field(default_factory=dict)
+    """User u has the rows row[first[u]:first[u + 1]] of `history.table_RW`; empty for a model
+    without histories, and for one that was written before folders kept them."""
+    added_items: int = 0
+    """How many of the items training has not seen (see inference/new_items); they are the last."""
+
+    @property
+    def known_items(self) -> int:
+        """Items that training has seen."""
+        return self.schema.item.size - self.added_items
 
 
 def save_artifact(
@@ -85,18 +97,20 @@ def save_artifact(
     card: dict[str, Any],
     calibrations: Calibrations,
     encoders: dict[str, torch.Tensor] | None = None,
+    history: dict[str, torch.Tensor] | None = None,
 ) -> None:
     """Write the artifact completely or not at all; an older one at `out` is replaced at the end.
 
     `weights` is the state_dict of a model without encoders (`MultiTaskMoE.finished`), `encoders`
-    theirs; `data` the prepared folder it was trained on, or an artifact: both hold the ids and the
-    schema.
+    theirs, `history` what known users have of it; `data` the prepared folder it was trained on, or
+    an artifact: both hold the ids and the schema.
     """
     with replacing_folder(Path(out)) as folder:
         save_file({k: v.contiguous().cpu() for k, v in weights.items()}, folder / FILES[0])
         save_file(seen, folder / FILES[1])
-        if encoders:
-            save_file({k: v.contiguous().cpu() for k, v in encoders.items()}, folder / ENCODERS)
+        for name, tensors in ((ENCODERS, encoders), (HISTORY, history)):
+            if tensors:
+                save_file({k: v.contiguous().cpu() for k, v in tensors.items()}, folder / name)
         for made in folder.glob("*.safetensors"):  # for their owner; servers are other users
             made.chmod(folder.stat().st_mode & 0o666)
         for file in ("users.parquet", "items.parquet", "schema.json"):
@@ -119,7 +133,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def _present(folder: Path) -> list[str]:
-    return [*FILES, *(file for file in (ENCODERS, VOCABULARIES) if (folder / file).is_file())]
+    return [*FILES, *(file for file in OPTIONAL if (folder / file).is_file())]
 
 
 def find_artifact(path: Path) -> Path:
@@ -146,26 +160,28 @@ def load_artifact(path: Path) -> Artifact:
     """Load a model folder or run folder. Raises DataError naming the file that is wrong."""
     folder = find_artifact(path)
     _check_manifest(folder)
-    with _reading(folder / "schema.json"):
+    with reading(folder / "schema.json"):
         schema = Schema.load(folder)
     config = _load_config(folder / "config.yaml")
+    encoders = _load_encoders(folder / ENCODERS)
     return Artifact(
         schema=schema,
         config=config,
         users=_load_ids(folder / "users.parquet", schema.user),
         items=_load_ids(folder / "items.parquet", schema.item),
-        seen=_load_seen(folder / "seen.safetensors", schema),
+        seen=load_seen(folder / "seen.safetensors", schema),
         model=_load_model(folder, config, schema),  # after the ids: they bound its size
         card=_read_object(folder / "card.json"),
         calibration=_load_calibrations(folder / "calibration.json"),
-        encoders=_load_encoders(folder / ENCODERS),
+        encoders=encoders,
+        history=load_history(folder / HISTORY, schema, encoders),
         categories=_load_categories(folder / VOCABULARIES),
     )
 
 
 def _load_config(path: Path) -> Config:
     """A setting that is wrong here is no fault of the command line."""
-    with _reading(path):
+    with reading(path):
         raw = read_config_file(str(path))
     try:
         return parse_config(raw)
@@ -174,56 +190,22 @@ def _load_config(path: Path) -> Config:
         raise DataError(f"{path} cannot be used: {reason}") from None
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """One DataError with the file's name for whatever its reader raises.
-
-    The hashes only tell that a file is the one that was written, not that it can be read.
-    """
-    try:
-        yield
-    except DataError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError) as error:
-        raise _damaged(path, error) from None
-    except (RuntimeError, ValueError, SafetensorError, pa.ArrowException) as error:
-        raise _damaged(path, error) from None
-
-
-def _damaged(path: Path, error: object) -> DataError:
-    reason = (str(error) or type(error).__name__).splitlines()[0]
-    return DataError(f"{path} is damaged: {reason}; export the model again")
-
-
 def _load_ids(path: Path, feature: Feature) -> pa.Table:
-    with _reading(path):
+    with reading(path):
         table = pq.read_table(path)
     if feature.name not in table.column_names or table.num_rows != feature.size:
         wanted = f"it must have a column {feature.name!r} and {feature.size} rows"
-        raise _damaged(path, f"{wanted}, got {table.column_names} and {table.num_rows}")
+        raise damaged(path, f"{wanted}, got {table.column_names} and {table.num_rows}")
     return table
 
 
-def _load_seen(path: Path, schema: Schema) -> dict[str, torch.Tensor]:
-    with _reading(path):
-        seen = load_file(path)
-        ends = [int(end) for end in seen["offsets"][[0, -1]]]
-        is_whole = len(seen["offsets"]) == schema.user.size + 1
-        is_whole &= bool((seen["offsets"].diff() >= 0).all())
-        is_whole &= bool(((seen["items"] >= 0) & (seen["items"] <= schema.item.size)).all())
-        is_whole &= ends == [0, len(seen["items"])]
-    if not is_whole:
-        raise _damaged(path, "its offsets and items do not fit schema.json")
-    return seen
-
-
 def _load_encoders(path: Path) -> dict[str, torch.Tensor]:
-    with _reading(path):
+    with reading(path):
         return load_file(path) if path.is_file() else {}
 
 
 def _load_categories(path: Path) -> pa.Table:
-    with _reading(path):
+    with reading(path):
         if not path.is_file():
             return NO_CATEGORIES
         return pq.read_table(path, columns=NO_CATEGORIES.column_names)
@@ -242,12 +224,12 @@ def _load_model(folder: Path, config: Config, schema: Schema) -> MultiTaskMoE:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    with _reading(path):
+    with reading(path):
         return read_object(path)
 
 
 def _load_calibrations(path: Path) -> Calibrations:
-    with _reading(path):
+    with reading(path):
         return calibration.from_json(_read_object(path))
 
 

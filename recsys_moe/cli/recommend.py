@@ -15,10 +15,18 @@ from recsys_moe.cli.inference import Json, Model
 from recsys_moe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from recsys_moe.inference.predictor import Predictor, Recommendation
+    from recsys_moe.inference.predictor import Newcomer, Predictor, Reason, Recommendation
 
+    TaskReasons = dict[str, list[Reason]]
+
+MOST_REASONS = 3
+"""Features, and items of the history, that are named per task."""
 logger = logging.getLogger("recsys_moe")
 
+NewItems = Annotated[
+    Path | None, typer.Option(help="New items that join the catalogue: CSV, TSV or Parquet.")
+]
+Why = Annotated[bool, typer.Option("--why", help="Also which features and watched items moved it.")]
 Count = Annotated[int, typer.Option(min=1, help="Number of items.")]
 
 
@@ -40,9 +48,7 @@ def recommend(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Of a new user: age=25, 'likes=Action|Comedy'."),
     ] = None,
-    items: Annotated[
-        Path | None, typer.Option(help="New items that join the catalogue: CSV, TSV or Parquet.")
-    ] = None,
+    items: NewItems = None,
     exclude_seen: Annotated[
         bool, typer.Option("--exclude-seen", help="Leave out items watched in training.")
     ] = False,
@@ -57,12 +63,14 @@ def recommend(
     score: Annotated[
         str | None, typer.Option(help="A task, or a product of two: 'watch*rating'.")
     ] = None,
+    why: Why = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
     as_json: Json = False,
 ) -> None:
     """The best items of the catalogue for one user, a new one, or a file of users."""
     told = history is not None or bool(features)
     _check(user, users, output, told)
+    _check_why(why, users)
     from recsys_moe.inference.predictor import Predictor
 
     predictor = _with_items(Predictor.load(model), items)
@@ -77,9 +85,9 @@ def recommend(
         options["overwrite"] = overwrite
         _recommend_file(predictor, (users, output), options, as_json=as_json)
     elif user:
-        _recommend_one(predictor, user, options, as_json=as_json)
+        _recommend_one(predictor, user, options, why=why, as_json=as_json)
     else:
-        _recommend_new(predictor, (history, features or []), options, as_json=as_json)
+        _recommend_new(predictor, (history, features or []), options, why=why, as_json=as_json)
 
 
 def similar(
@@ -100,14 +108,18 @@ def similar(
         print(table(ranked, ["cosine"]))
 
 
-def table(ranked: Sequence[Recommendation], scores: Sequence[str]) -> str:
-    """Ranked items for people."""
+def table(
+    ranked: Sequence[Recommendation], scores: Sequence[str], reasons: Sequence[TaskReasons] = ()
+) -> str:
+    """Ranked items for people; under each its reasons, if there are any."""
     heads = [name.rjust(8) for name in scores]
     lines = ["  ".join([f"{'rank':>4}", f"{'item':>10}", *heads, "title"])]
     for entry in ranked:
         numbers = [f"{entry.scores[name]:{max(8, len(name))}.3f}" for name in scores]
         lines.append("  ".join([f"{entry.rank:4d}", f"{entry.item:>10}", *numbers]))
         lines[-1] += f"  {entry.title or ''}"
+        for task, why in reasons[entry.rank - 1].items() if reasons else ():
+            lines += [f"{'':6}{task} {r.contribution:+.3f}  {r.words}" for r in why]
     return "\n".join(lines)
 
 
@@ -120,6 +132,11 @@ def _check(user: str | None, users: Path | None, output: Path | None, told: bool
         raise ConfigError(f"--user must be an id, got {user!r}")
     if (users is None) != (output is None):
         raise ConfigError("--users FILE and --output FILE go together; pass both or --user ID")
+
+
+def _check_why(why: bool, users: Path | None) -> None:
+    if why and users is not None:
+        raise ConfigError("--why is about one user; leave it out, or pass --user ID")
 
 
 def _with_items(predictor: Predictor, items: Path | None) -> Predictor:
@@ -153,21 +170,22 @@ def _candidates(predictor: Predictor, candidates: str | None) -> list[str] | Non
 
 
 def _recommend_one(
-    predictor: Predictor, user: str, options: dict[str, Any], *, as_json: bool
+    predictor: Predictor, user: str, options: dict[str, Any], *, why: bool, as_json: bool
 ) -> None:
     from recsys_moe.inference.recommend_files import as_object
 
     [ranked] = predictor.recommend([user], **options)
-    unseen = predictor.is_unseen_user(user)
+    unseen, reasons = predictor.is_unseen_user(user), _reasons(predictor, user, ranked, why)
     if as_json:
-        print(json.dumps(as_object(predictor.users.plain(user), unseen, ranked)))
+        answer = as_object(predictor.users.plain(user), unseen, ranked)
+        print(json.dumps(_with_reasons(answer, reasons)))
         return
     if unseen:
         logger.info(
             "user %s was not seen in training: recommendations for nobody in particular", user
         )
     tasks = [task.name for task in predictor.tasks]
-    print(table(ranked, list(ranked[0].scores) if ranked else tasks))
+    print(table(ranked, list(ranked[0].scores) if ranked else tasks, reasons))
 
 
 def _recommend_new(
@@ -175,6 +193,7 @@ def _recommend_new(
     told: tuple[str | None, list[str]],
     options: dict[str, Any],
     *,
+    why: bool,
     as_json: bool,
 ) -> None:
     """`told`: --history and --features."""
@@ -185,13 +204,33 @@ def _recommend_new(
     newcomer = Newcomer(parse_features(told[1]), parse_history(told[0]))
     unused = predictor.unused(newcomer)
     [ranked] = predictor.recommend([newcomer], **options)
+    reasons = _reasons(predictor, newcomer, ranked, why)
     if as_json:
-        print(json.dumps({**as_object(None, True, ranked), "unused": asdict(unused)}))
+        answer = {**as_object(None, True, ranked), "unused": asdict(unused)}
+        print(json.dumps(_with_reasons(answer, reasons)))
         return
     for line in unused_lines(unused):
         logger.info("%s", line)
     tasks = [task.name for task in predictor.tasks]
-    print(table(ranked, list(ranked[0].scores) if ranked else tasks))
+    print(table(ranked, list(ranked[0].scores) if ranked else tasks, reasons))
+
+
+def _reasons(
+    predictor: Predictor, user: str | Newcomer, ranked: Sequence[Recommendation], why: bool
+) -> list[TaskReasons]:
+    """Of each item of a list; none unless they are asked for."""
+    if not why:
+        return []
+    if predictor.no_reasons:
+        raise ConfigError(f"--why cannot be answered: {predictor.no_reasons}")
+    items = [entry.item for entry in ranked]
+    return predictor.reasons([user] * len(items), items, MOST_REASONS)
+
+
+def _with_reasons(answer: dict[str, Any], reasons: Sequence[TaskReasons]) -> dict[str, Any]:
+    for entry, why in zip(answer["items"], reasons, strict=False):
+        entry["why"] = {task: [r.as_object() for r in one] for task, one in why.items()}
+    return answer
 
 
 def _recommend_file(

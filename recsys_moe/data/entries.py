@@ -45,11 +45,7 @@ def table_rows(features: Sequence[SideFeature]) -> int:
 
 
 def feature_entries(path: Path, features: Sequence[SideFeature], entities: int) -> FeatureEntries:
-    """Of users.parquet or items.parquet. Raises DataError naming the column.
-
-    Weights: 1 of a category, 1 / sqrt(n) of each of n categories, the value of a number. A missing
-    value has no entry.
-    """
+    """Of users.parquet or items.parquet. Raises DataError naming the column."""
     with reading(path):
         file = pq.ParquetFile(path)
         for one in features:
@@ -58,6 +54,17 @@ def feature_entries(path: Path, features: Sequence[SideFeature], entities: int) 
         table = file.read(columns=[one.column for one in features])
     if table.num_rows != entities:
         raise DataError(f"{path} must have {entities} rows, got {table.num_rows}; prepare again")
+    return entries_of_table(table, features, path)
+
+
+def entries_of_table(
+    table: pa.Table, features: Sequence[SideFeature], path: Path
+) -> FeatureEntries:
+    """Of the rows of a table with the columns of the features; `path` is for errors.
+
+    Weights: 1 of a category, 1 / sqrt(n) of each of n categories, the value of a number. A missing
+    value has no entry.
+    """
     parts, base = [], 0
     for one in features:
         with reading(path):
@@ -66,7 +73,7 @@ def feature_entries(path: Path, features: Sequence[SideFeature], entities: int) 
         base += table_rows([one])
     entity_P, row_P, weight_P = (torch.cat(column) for column in zip(*parts, strict=True))
     order_P = entity_P.argsort(stable=True)
-    return FeatureEntries(_first(entity_P, entities), row_P[order_P].int(), weight_P[order_P])
+    return FeatureEntries(_first(entity_P, table.num_rows), row_P[order_P].int(), weight_P[order_P])
 
 
 Read = tuple[Tensor, Tensor, Tensor]
@@ -164,6 +171,14 @@ def _bounds(schema: Schema, task: Task) -> tuple[float, float]:
             f"{SCHEMA_FILE}: labels.train must hold {error} for model.history=ratings; "
             "prepare the data again"
         ) from None
+
+
+def rating_of_level(level: int, levels: int | None, schema: Schema) -> float | None:
+    """The label in the middle of a level of `history_entries`; None for what was not rated."""
+    if levels is None or level >= levels:
+        return None
+    low, high = _bounds(schema, next(task for task in schema.tasks if task.kind == "regression"))
+    return low + level * (high - low) / max(levels - 1, 1)
 
 
 def _levels(label_P: Tensor, levels: int, bounds: tuple[float, float]) -> Tensor:

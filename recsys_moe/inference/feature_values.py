@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recsys_moe.data.entries import table_rows
+from recsys_moe.data.entries import entries_of_table, table_rows
 from recsys_moe.errors import DataError, suggestion
 from recsys_moe.inference.vocabulary import id_text
 from recsys_moe.schema import SideFeature
@@ -51,6 +53,15 @@ class FeatureReader:
     def names(self) -> list[str]:
         return [*self._features]
 
+    @property
+    def kinds(self) -> dict[str, str]:
+        """By name: categorical, multi or numeric."""
+        return {name: feature.kind for name, feature in self._features.items()}
+
+    def categories(self, name: str) -> list[str]:
+        """That training has seen, in their order; none of a number."""
+        return [*self._index[name]]
+
     def read(self, values: Mapping[str, Any]) -> tuple[Entries, Unknown]:
         """Entries of one user or item. Raises DataError for an unknown name or a wrong value."""
         entries: Entries = []
@@ -71,6 +82,27 @@ class FeatureReader:
             if feature.size in index:
                 unknown[name] = [text for text in texts if text not in self._index[name]]
         return entries, unknown
+
+    def known(self, entity: pa.Table) -> Entries:
+        """Entries of the one row of users.parquet or items.parquet."""
+        if not self._features:
+            return []
+        path = Path(f"{self.side}s.parquet")
+        _, row_P, weight_P = entries_of_table(entity, [*self._features.values()], path)
+        return [*zip(row_P.tolist(), weight_P.tolist(), strict=True)]
+
+    def named(self, row: int, weight: float) -> tuple[str, str | float | None]:
+        """Which feature an entry is of, and the category or the number as people write them.
+
+        None for a category that training has not seen.
+        """
+        starts = [*self._start.values()]
+        name = [*self._features][bisect_right(starts, row) - 1]
+        feature, place = self._features[name], row - self._start[name]
+        if feature.kind == "numeric":
+            return name, float(f"{feature.mean + feature.std * weight:.6g}")
+        texts = (text for text, index in self._index[name].items() if index == place)
+        return name, next(texts, None)
 
     def _check_name(self, name: str) -> None:
         if not self._features:

@@ -150,6 +150,7 @@ def _extended(artifact: Artifact, shown: pa.Table, more_MD: Tensor) -> Artifact:
         model=_with_rows(artifact.model, more_MD),
         items=pa.concat_tables([artifact.items, shown.cast(artifact.items.schema)]),
         seen={**artifact.seen, "items": torch.where(seen < size, seen, seen + new)},
+        added_items=artifact.added_items + new,
     )
 
 

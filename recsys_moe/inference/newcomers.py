@@ -12,8 +12,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +30,8 @@ from recsys_moe.model.encoders import Encoders
 from recsys_moe.model.network import MultiTaskMoE
 
 RawId: TypeAlias = str | int | float
-SIDES = ("user", "item")
+Side = Literal["user", "item"]
+SIDES: tuple[Side, Side] = ("user", "item")
 
 
 @dataclass(frozen=True)
@@ -51,15 +52,36 @@ class Unused:
     """By feature, those that training has not seen."""
     items: list[RawId] = field(default_factory=list)
     """Of the history, those that training has not seen."""
+    repeated: list[RawId] = field(default_factory=list)
+    """Of the history, those that come again, each once; the first counts."""
+
+    def __bool__(self) -> bool:
+        return bool(self.categories or self.items or self.repeated)
+
+
+class Parts(NamedTuple):
+    """What is added to the row of an id."""
+
+    features: Entries
+    """Rows and weights of the table of features."""
+    history: Tensor
+    """Rows (P,) of the table of histories, each over sqrt(P)."""
 
 
 class Told(Encoders):
     """What is added to the row of the unseen id for the newcomers of one request."""
 
-    def __init__(self, users_UD: Tensor, items_UD: Tensor, seen: Sequence[Tensor]) -> None:
-        """`seen`: of each user the indices of the items in its history."""
+    def __init__(
+        self,
+        users_UD: Tensor,
+        items_UD: Tensor,
+        parts: Mapping[str, Sequence[Parts]],
+        seen: Sequence[Tensor],
+    ) -> None:
+        """`parts`: of what the vectors are made, by side; `seen`: of each user the indices of the
+        items in its history."""
         super().__init__(None, None, None)
-        self.items_UD = items_UD
+        self.items_UD, self.parts = items_UD, parts
         nobody = users_UD.new_zeros(1, users_UD.shape[1])
         self._users_UD, self._items_UD = (torch.cat([nobody, x]) for x in (users_UD, items_UD))
         self.seen = seen
@@ -73,7 +95,7 @@ def _rows(table_UD: Tensor, index_B: Tensor) -> Tensor:
     return F.embedding((-index_B.long()).clamp(min=0), table_UD)
 
 
-def with_newcomers(model: MultiTaskMoE, told: Told | None) -> MultiTaskMoE:
+def with_newcomers(model: MultiTaskMoE, told: Encoders | None) -> MultiTaskMoE:
     """The same model, in which the newcomers have the indices ~0, ~1, ...; parts are shared."""
     if told is None:
         return model
@@ -102,9 +124,9 @@ class Newcomers:
         self._artifact, self._users, self._items = artifact, users, items
         config, schema = artifact.config, artifact.schema
         self._width = config.model.embedding_dim
-        self._levels = history_levels(config, schema)
+        self.levels = history_levels(config, schema)
         chosen = chosen_features(config, schema)
-        self.readers = {
+        self.readers: dict[str, FeatureReader] = {
             side: FeatureReader(side, chosen[side], artifact.categories) for side in SIDES
         }
 
@@ -116,58 +138,66 @@ class Newcomers:
             return Pairs(user_N, item_N, None)
         return Pairs(user_N, item_N, self.told(new_users, new_items)[0])
 
-    def unused(self, side: str, newcomer: Newcomer) -> Unused:
+    def unused(self, side: Side, newcomer: Newcomer) -> Unused:
         """Raises DataError for what cannot be used."""
-        users, items = ([newcomer], []) if side == "user" else ([], [newcomer])
-        _, of_users, of_items = self.told(users, items)
-        return [*of_users, *of_items][0]
+        return self.read(side, newcomer)[1]
 
     def told(
         self, users: Sequence[Newcomer], items: Sequence[Newcomer]
     ) -> tuple[Told, list[Unused], list[Unused]]:
         """Raises DataError for what cannot be used, in the words of one line."""
-        users_UD, of_users = self._features("user", users)
-        items_UD, of_items = self._features("item", items)
-        seen: list[Tensor] = []
-        for row, user in enumerate(users):
-            entry_P, unknown = self._history(user.history)
-            seen.append(entry_P % self._items.feature.size)
-            of_users[row].items.extend(unknown)
-            if len(entry_P):
-                users_UD[row] += self._pool(entry_P)
-        if any(len(item.history) for item in items):
-            raise DataError("an item has no history; give it features alone")
-        return Told(users_UD, items_UD, seen), of_users, of_items
+        parts: dict[str, list[Parts]] = {}
+        unused: dict[str, list[Unused]] = {}
+        for side, newcomers in zip(SIDES, (users, items), strict=True):
+            read = [self.read(side, newcomer) for newcomer in newcomers]
+            parts[side], unused[side] = [one for one, _ in read], [one for _, one in read]
+        users_UD, items_UD = (self._vectors(side, parts[side]) for side in SIDES)
+        seen = [one.history % self._artifact.known_items for one in parts["user"]]
+        return Told(users_UD, items_UD, parts, seen), unused["user"], unused["item"]
 
-    def _features(self, side: str, newcomers: Sequence[Newcomer]) -> tuple[Tensor, list[Unused]]:
+    def read(self, side: Side, newcomer: Newcomer) -> tuple[Parts, Unused]:
+        """What the vector of one is made of, and what not. Raises DataError for what cannot be."""
+        if side == "item" and len(newcomer.history):
+            raise DataError("an item has no history; give it features alone")
+        entries, categories = self.readers[side].read(newcomer.features)
+        row_P, unknown, repeated = self._history(newcomer.history)
+        return Parts(entries, row_P), Unused(categories, unknown, repeated)
+
+    def _vectors(self, side: str, parts: Sequence[Parts]) -> Tensor:
         """(U, D)"""
-        read = [self.readers[side].read(newcomer.features) for newcomer in newcomers]
-        unused = [Unused(categories) for _, categories in read]
+        sum_UD = torch.zeros(len(parts), self._width)
         table_RD = self._artifact.encoders.get(f"{side}s.table_RD")
-        if table_RD is None or not newcomers:
-            return torch.zeros(len(newcomers), self._width), unused
-        return _sums(table_RD, [entries for entries, _ in read]), unused
+        if table_RD is not None and parts:
+            sum_UD = _sums(table_RD, [one.features for one in parts])
+        for row, one in enumerate(parts):
+            if len(one.history):
+                sum_UD[row] += self._pool(one.history)
+        return sum_UD
 
     def _history(
         self, history: Sequence[RawId] | Mapping[RawId, float | None]
-    ) -> tuple[Tensor, list[RawId]]:
-        """Rows (P,) of the table of histories, one per known item, and unknown items."""
+    ) -> tuple[Tensor, list[RawId], list[RawId]]:
+        """Rows (P,) of the table of histories, one per known item; unknown and repeated items."""
         if isinstance(history, str):
             raise TypeError(f"expected a list of items, got {history!r}; pass [{history!r}]")
         if not len(history):
-            return torch.empty(0, dtype=torch.long), []
+            return torch.empty(0, dtype=torch.long), [], []
         if self._artifact.config.model.history == "none":
             raise DataError(
                 "the model has no history of users; leave it out, or train with model.history"
             )
         raw = [*history]
-        item_P, unseen_P = self._items.index(raw)
+        item_P = self._items.index(raw)[0]
+        unseen_P = item_P >= self._artifact.known_items
         rating_P = torch.full((len(raw),), math.nan)
         if isinstance(history, Mapping):
             rating_P = torch.tensor([self._rating(*pair) for pair in history.items()])
         unknown = [raw[place] for place in unseen_P.nonzero()[:, 0].tolist()]
         known = ~unseen_P
-        return self._entries(item_P[known], rating_P[known]), unknown
+        entries = self._entries(item_P[known], rating_P[known])
+        if len(entries) == int(known.sum()):
+            return entries, unknown, []
+        return entries, unknown, _repeated(raw, item_P.where(known, -1).tolist())
 
     def _rating(self, item: RawId, rating: float | None) -> float:
         """NaN for none. Raises DataError for what is no rating of the task."""
@@ -189,19 +219,20 @@ class Newcomers:
     def _entries(self, item_P: Tensor, rating_P: Tensor) -> Tensor:
         """By the rule of training rows, for one user; of an item that comes again, the first."""
         schema = self._artifact.schema
+        known = replace(schema.item, size=self._artifact.known_items)
         kinds = [task.kind for task in schema.tasks]
         labels_PT = torch.full((len(item_P), len(kinds)), math.nan)
         if "regression" in kinds:
             labels_PT[:, kinds.index("regression")] = rating_P
         if "binary" in kinds:
             labels_PT[:, kinds.index("binary")] = 1.0
-        elif self._levels is None:
+        elif self.levels is None:
             labels_PT = torch.zeros_like(labels_PT)
         elif rating_P.isnan().any():
             raise DataError("the model knows histories with ratings alone; give one of each item")
         nobody_P = torch.zeros(len(item_P), dtype=torch.int32)
         rows = Columns(nobody_P, item_P.int(), labels_PT)
-        return history_entries(rows, schema, self._levels).row.long()
+        return history_entries(rows, replace(schema, item=known), self.levels).row.long()
 
     def _pool(self, entry_P: Tensor) -> Tensor:
         """K |N(u)|^-1/2 sum of the rows. (D,)"""
@@ -210,6 +241,18 @@ class Newcomers:
         start = torch.zeros(1, dtype=torch.long)
         sum_W = F.embedding_bag(entry_P, table_RW, start, mode="sum")[0]
         return F.linear(sum_W * len(entry_P) ** -0.5, kernel_DW)
+
+
+def _repeated(raw: Sequence[RawId], items: Sequence[int]) -> list[RawId]:
+    """The ids whose item, -1 for none, was there before; each once."""
+    seen: set[int] = set()
+    again: dict[int, RawId] = {}
+    for one, item in zip(raw, items, strict=True):
+        if item in seen:
+            again.setdefault(item, one)
+        elif item >= 0:
+            seen.add(item)
+    return [*again.values()]
 
 
 def _indices(whom: Whom, vocabulary: Vocabulary) -> tuple[Tensor, list[Newcomer]]:

@@ -22,11 +22,13 @@ from recsys_moe.inference.newcomers import (
     Newcomers,
     Pairs,
     RawId,
+    Side,
     Unused,
     Whom,
     with_newcomers,
 )
 from recsys_moe.inference.pair_scores import Draws, PairScorer, Scores, whole_batch
+from recsys_moe.inference.reasons import Reason, Reasons
 from recsys_moe.inference.top_items import Recommendation, TopItems, largest
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
 from recsys_moe.routers import Routing
@@ -35,6 +37,7 @@ __all__ = [
     "ExpertShare",
     "Newcomer",
     "Predictor",
+    "Reason",
     "Recommendation",
     "Scores",
     "Vocabulary",
@@ -65,6 +68,8 @@ class Predictor:
         self._pair_scores = PairScorer(artifact, self._draws, rows)
         self._top_items = TopItems(artifact, self._catalogue)
         self.newcomers = Newcomers(artifact, self.users, self.items)
+        independent = self._draws.rows_are_independent
+        self._reasons = Reasons(artifact, self.newcomers, independent=independent)
         self._names = [task.name for task in self.tasks]
 
     @classmethod
@@ -87,7 +92,7 @@ class Predictor:
         user_B, item_B, told = self._pairs(users, items)
         return self._pair_scores.scores(user_B, item_B, calibrate, told)
 
-    def unused(self, newcomer: Newcomer, *, side: str = "user") -> Unused:
+    def unused(self, newcomer: Newcomer, *, side: Side = "user") -> Unused:
         """What of a new user (or `item`) the model ignores. Raises DataError."""
         return self.newcomers.unused(side, newcomer)
 
@@ -194,6 +199,23 @@ class Predictor:
                 shares = zip(*expert_shares(model, user, item), strict=True)
                 per_pair += [dict(zip(self._names, row, strict=True)) for row in shares]
         return per_pair
+
+    def reasons(self, users: Whom, items: Whom, most: int = 5) -> list[dict[str, list[Reason]]]:
+        """Per pair and task what moved the score, the largest contribution first.
+
+        Each feature, each item of the user's history, the whole history, and the ids, left out in
+        turn (see `Reason`); of features and of items of the history at most `most` each. Raises
+        ConfigError with `no_reasons`, DataError on unequal lengths.
+        """
+        user_B, item_B, told = self._pairs(users, items)
+        pairs = zip(user_B.tolist(), item_B.tolist(), strict=True)
+        per_pair = (self._reasons.of_pair(*pair, told, most) for pair in pairs)
+        return [dict(zip(self._names, tasks, strict=True)) for tasks in per_pair]
+
+    @property
+    def no_reasons(self) -> str | None:
+        """Why this model has no `reasons`; None where it has."""
+        return self._reasons.none_because
 
     @torch.inference_mode()
     def routings(self, user_B: Tensor, item_B: Tensor) -> list[Routing]:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import PARQUET, TEXT, check_output, replacing_path, separator, table_suffix
-from recsys_moe.inference.newcomers import SIDES, Whom
+from recsys_moe.inference.newcomers import SIDES, Side, Whom
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.told_columns import with_columns
 from recsys_moe.inference.vocabulary import id_texts
@@ -43,8 +43,9 @@ def predict_file(
     """Write `source` plus predictions and two flags for unseen ids to `target`.
 
     Columns with the names of the model's features tell of users and items that training has not
-    seen. New are one column per task and, for binary tasks of a calibrated model,
-    `<task>_calibrated`. In goes what `prepare table` reads in UTF-8, out come CSV, TSV or Parquet
+    seen, `history` of what such users have watched: items with | between them, or ITEM=RATING. New
+    are one column per task and, for binary tasks of a calibrated model, `<task>_calibrated`. In
+    goes what `prepare table` reads in UTF-8, out come CSV, TSV or Parquet
     by suffix. Row order and all columns are kept; memory stays bounded. The target appears complete
     or not at all. Returns
     counts: rows and unseen ids.
@@ -98,7 +99,7 @@ def _scored(
 
 
 def _whom(
-    predictor: Predictor, column: tuple[pa.Table, Path, str], side: str, counts: dict[str, int]
+    predictor: Predictor, column: tuple[pa.Table, Path, str], side: Side, counts: dict[str, int]
 ) -> Whom:
     """The ids in a column of a piece of a file, with newcomers where other columns tell of them."""
     piece, source, name = column
@@ -107,8 +108,8 @@ def _whom(
         whom, unknown = with_columns(predictor, side, ids, piece, counts["rows"])
     except DataError as error:
         raise DataError(f"{source}: {error}") from None
-    if unknown:
-        counts["unknown_category"] = counts.get("unknown_category", 0) + unknown
+    for name, rows in unknown.items():
+        counts[name] = counts.get(name, 0) + rows
     return whom
 
 

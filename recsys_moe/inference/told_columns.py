@@ -2,38 +2,72 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import pyarrow as pa
+import torch
 
 from recsys_moe.errors import DataError
-from recsys_moe.inference.newcomers import Newcomer, Whom
+from recsys_moe.inference.feature_values import SEPARATOR, is_missing
+from recsys_moe.inference.history_values import RawHistory, history_of
+from recsys_moe.inference.newcomers import Newcomer, Side, Whom
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.vocabulary import Ids
 
+HISTORY = "history"
+"""The column with the items that a new user has watched."""
+
 
 def with_columns(
-    predictor: Predictor, side: str, ids: Ids, rows: pa.Table, rows_before: int = 0
-) -> tuple[Whom, int]:
+    predictor: Predictor, side: Side, ids: Ids, rows: pa.Table, rows_before: int = 0
+) -> tuple[Whom, dict[str, int]]:
     """The ids, with newcomers for those that training has not seen where columns of `rows` tell of
-    features; and in how many rows a category is unknown.
+    them; and in how many rows something told is unknown to the model, by kind.
 
-    A column tells of the feature of its name. Raises DataError with the row.
+    A column tells of the feature of its name, HISTORY of what a user has watched. Raises DataError
+    with the row.
     """
     vocabulary = predictor.users if side == "user" else predictor.items
-    reader = predictor.newcomers.readers[side]
-    columns = [name for name in reader.names if name in rows.column_names]
-    if not columns:
-        return ids, 0
-    unseen_N = vocabulary.index(ids)[1].nonzero()[:, 0]
+    columns = [name for name in _told_by(predictor, side) if name in rows.column_names]
+    unseen_N = vocabulary.index(ids)[1].nonzero()[:, 0] if columns else torch.empty(0)
     if not len(unseen_N):
-        return ids, 0
+        return ids, {}
     whom = [*(ids.to_pylist() if isinstance(ids, pa.Array | pa.ChunkedArray) else ids)]
-    unknown = 0
+    unknown: Counter[str] = Counter()
     told = rows.select(columns).take(pa.array(unseen_N.numpy())).to_pylist()
     for place, cells in zip(unseen_N.tolist(), told, strict=True):
-        features = {name: None if cell != cell else cell for name, cell in cells.items()}
         try:
-            unknown += bool(reader.read(features)[1])
+            whom[place] = newcomer = _newcomer(predictor, side, cells)
+            _, unused = predictor.newcomers.read(side, newcomer)
         except DataError as error:
             raise DataError(f"row {rows_before + place + 1}: {error}") from None
-        whom[place] = Newcomer(features)
-    return whom, unknown
+        unknown["unknown_category"] += bool(unused.categories)
+        unknown["unknown_history"] += bool(unused.items)
+    return whom, {name: count for name, count in unknown.items() if count}
+
+
+def _told_by(predictor: Predictor, side: Side) -> list[str]:
+    names = predictor.newcomers.readers[side].names
+    has_history = side == "user" and predictor.artifact.config.model.history != "none"
+    return [*names, HISTORY] if has_history and HISTORY not in names else names
+
+
+def _newcomer(predictor: Predictor, side: Side, cells: dict[str, Any]) -> Newcomer:
+    names = predictor.newcomers.readers[side].names
+    features = {name: cells[name] for name in names if name in cells}
+    features = {name: None if cell != cell else cell for name, cell in features.items()}
+    history = cells.get(HISTORY) if HISTORY not in names else None
+    return Newcomer(features, _history(history) if side == "user" else [])
+
+
+def _history(cell: Any) -> RawHistory:
+    """From `50|172=5`, one id, or a list. Raises DataError for an empty part."""
+    if cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()):
+        return []
+    parts = cell if isinstance(cell, list) else str(cell).split(SEPARATOR)
+    if any(is_missing(part) for part in parts):
+        raise DataError(
+            f"{HISTORY!r} must be items with {SEPARATOR!r} between them, none empty, got {cell!r}"
+        )
+    return history_of([str(part).strip() for part in parts])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recsys_moe.errors import ConfigError
-from recsys_moe.inference.feature_values import NUMBER
+from recsys_moe.inference.history_values import RawHistory, history_of
 from recsys_moe.inference.newcomers import Unused
 from recsys_moe.inference.recommend_files import ID_FILES, read_ids
 
@@ -24,7 +24,7 @@ def parse_features(options: Sequence[str]) -> dict[str, str]:
     return features
 
 
-def parse_history(option: str | None) -> list[str] | dict[str | int | float, float | None]:
+def parse_history(option: str | None) -> RawHistory:
     """From ids, ITEM=RATING, or a file of ids. Raises ConfigError and DataError.
 
     Of an item that comes again the first rating counts, as in training.
@@ -36,21 +36,7 @@ def parse_history(option: str | None) -> list[str] | dict[str | int | float, flo
     parts = [part.strip() for part in option.split(",")]
     if not all(parts):
         raise ConfigError(f"--history must be items with commas between them, got {option!r}")
-    pairs = [_rated(part) for part in parts]
-    if all(rating is None for _, rating in pairs):
-        return parts
-    first: dict[str | int | float, float | None] = {}
-    for item, rating in pairs:
-        first.setdefault(item, rating)
-    return first
-
-
-def _rated(part: str) -> tuple[str | int | float, float | None]:
-    """An id with "=" in it is one if no number follows."""
-    item, equals, rating = part.rpartition("=")
-    if equals and item and NUMBER.fullmatch(rating):
-        return item, float(rating)
-    return part, None
+    return history_of(parts)
 
 
 def unused_lines(unused: Unused) -> list[str]:
@@ -60,6 +46,13 @@ def unused_lines(unused: Unused) -> list[str]:
         for name, values in unused.categories.items()
     ]
     if unused.items:
-        named = ", ".join(map(str, unused.items[:5])) + (", ..." if len(unused.items) > 5 else "")
-        lines.append(f"{len(unused.items)} items of the history are unknown: left out ({named})")
+        named, count = _named(unused.items), len(unused.items)
+        lines.append(f"{count} items of the history are unknown: left out ({named})")
+    if unused.repeated:
+        named, count = _named(unused.repeated), len(unused.repeated)
+        lines.append(f"{count} items of the history come again: the first counts ({named})")
     return lines
+
+
+def _named(items: Sequence[object]) -> str:
+    return ", ".join(map(str, items[:5])) + (", ..." if len(items) > 5 else "")

@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict
 import recsys_moe
 from recsys_moe.artifact.idle import IDLE_WORDS, idle_experts, spared_experts
 from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.inference.feature_values import FeatureReader
 from recsys_moe.inference.item_filters import filter_columns
+from recsys_moe.inference.item_values import KEPT
 from recsys_moe.schema import Task
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.models import Loaded
@@ -68,6 +70,15 @@ class ItemFilter(BaseModel):
     """The members of a text column where they are few, the commonest first."""
 
 
+class UserFeature(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    name: str
+    kind: str
+    values: list[str]
+    """The categories where they are few."""
+
+
 class ModelReply(Reply):
     recsys_moe: str
     data: str
@@ -88,6 +99,12 @@ class ModelReply(Reply):
     rows_are_independent: bool
     """False where the router decides about the rows of a request together: the same pair may then
     score differently in /predict, /recommend and /explain."""
+    user_features: list[UserFeature]
+    """What `features` of a new user may tell."""
+    knows_histories: bool
+    """May a new user have a `history`?"""
+    no_reasons: str | None
+    """Why /explain gives no `reasons`; null where it does."""
     settings: dict[str, Any]
     """The `model` section of its configuration."""
     metrics: dict[str, Any]
@@ -113,10 +130,23 @@ def describe(loaded: Loaded, limits: Limits) -> ModelReply:
         experts=_experts(loaded, idle_experts(loads.values())),
         idle_rule=IDLE_WORDS,
         rows_are_independent=predictor.rows_are_independent,
+        user_features=_user_features(predictor.newcomers.readers["user"]),
+        knows_histories=artifact.config.model.history != "none",
+        no_reasons=predictor.no_reasons,
         settings=artifact.config.model.model_dump(mode="json"),
         metrics=artifact.card,
         limits=asdict(limits),
     )
+
+
+def _user_features(reader: FeatureReader) -> list[UserFeature]:
+    offered = {name: reader.categories(name) for name in reader.names}
+    return [
+        UserFeature(
+            name=name, kind=reader.kinds[name], values=values if len(values) <= KEPT else []
+        )
+        for name, values in offered.items()
+    ]
 
 
 def _loads(card: dict[str, Any]) -> dict[str, list[float]]:

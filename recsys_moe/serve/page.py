@@ -12,6 +12,7 @@ FILES = {
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
     "/parts.js": ("parts.js", "text/javascript"),
+    "/people.js": ("people.js", "text/javascript"),
     "/page.svg": ("page.svg", "image/svg+xml"),
 }
 POLICY = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -27,12 +27,19 @@ from recsys_moe.serve.values import (
     User,
 )
 
+P = TypeVar("P", bound="Pairs")
+
 
 class Pairs(Request):
     users: list[User] = Field(min_length=1, examples=[[1, 1]])
     """Raw user ids, one per pair; of a new user features and history."""
     items: list[NamedItem] = Field(min_length=1, examples=[[2, 3]])
     """Raw item ids, as many as users; of a new item its features."""
+
+
+class ExplainRequest(Pairs):
+    reasons: StrictInt = Field(default=0, ge=0, le=50)
+    """Features, and items of the history, to name per task; 0 for no `reasons` at all."""
 
 
 class RecommendRequest(Request):
@@ -91,6 +98,24 @@ class Reply(BaseModel):
     """Version of the model that answered: the first 12 digits of its manifest's SHA-256."""
 
 
+class UnusedReply(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    categories: dict[str, list[str]]
+    """By feature those that training has not seen; they add nothing."""
+    items: list[int | str]
+    """Of the history those that training has not seen."""
+    repeated: list[int | str] = []
+    """Of the history those that come again, each once; the first counts."""
+
+
+class PairUnused(UnusedReply):
+    row: int
+    """Place of the pair, from 0."""
+    side: str
+    """`user` or `item`."""
+
+
 class PredictReply(Reply):
     scores: dict[str, list[float]]
     """Per task one score for each pair: a probability for binary tasks, else a value."""
@@ -99,6 +124,9 @@ class PredictReply(Reply):
     unseen_user: list[bool]
     unseen_item: list[bool]
     """Training has not seen the id; the row trained for such ids stood in."""
+    unused: list[PairUnused] = []
+    """What of new users and items the model could not use; those of which it used all are left
+    out."""
 
 
 class Item(BaseModel):
@@ -113,15 +141,6 @@ class Item(BaseModel):
 class RankedItem(Item):
     rank: int
     scores: dict[str, float]
-
-
-class UnusedReply(BaseModel):
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    categories: dict[str, list[str]]
-    """By feature those that training has not seen; they add nothing."""
-    items: list[int | str]
-    """Of the history those that training has not seen."""
 
 
 class Ranking(BaseModel):
@@ -166,9 +185,32 @@ class Share(BaseModel):
     """|contribution| over the sum of all |contributions|; they sum to 1 unless all are 0."""
 
 
+class ReasonReply(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    kind: str
+    """`feature`, `item` of the user's history, `history` for all of it, or `id`."""
+    side: str
+    """`user` or `item`: whose it is."""
+    name: str | None
+    """Of the feature."""
+    value: int | float | str | None
+    """Category (null: one that training has not seen), number, or raw id of the item."""
+    title: str | None
+    rating: float | None
+    """Of an item of the history, as exactly as the model knows it."""
+    contribution: float
+    """The task's logit minus the logit without it."""
+    words: str
+
+
 class TaskExplanation(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     score: float
     experts: list[Share]
+    reasons: list[ReasonReply] = []
+    """What was left out in turn, the largest contribution first; empty unless it is asked for."""
 
 
 class Explanation(BaseModel):
@@ -197,11 +239,11 @@ class ErrorReply(BaseModel):
 
 
 def predict_request(limits: Limits) -> type[Pairs]:
-    return _pairs("PredictRequest", limits.max_rows)
+    return _pairs("PredictRequest", limits.max_rows, Pairs)
 
 
-def explain_request(limits: Limits) -> type[Pairs]:
-    return _pairs("ExplainRequest", limits.max_explain)
+def explain_request(limits: Limits) -> type[ExplainRequest]:
+    return _pairs("ExplainRequest", limits.max_explain, ExplainRequest)
 
 
 def recommend_request(limits: Limits) -> type[RecommendRequest]:
@@ -227,6 +269,6 @@ def seen_request(limits: Limits) -> type[SeenRequest]:
     return create_model("SeenRequest", __base__=SeenRequest, k=k)
 
 
-def _pairs(name: str, rows: int) -> type[Pairs]:
+def _pairs(name: str, rows: int, base: type[P]) -> type[P]:
     ids = Field(min_length=1, max_length=rows, examples=[[1, 1]])
-    return create_model(name, __base__=Pairs, users=(list[User], ids), items=(list[NamedItem], ids))
+    return create_model(name, __base__=base, users=(list[User], ids), items=(list[NamedItem], ids))

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 from torch import Tensor
 
 from recsys_moe.inference.explanation import ExpertShare
 from recsys_moe.inference.item_values import Value, item_values
-from recsys_moe.inference.predictor import Newcomer, Predictor, Recommendation, Scores
+from recsys_moe.inference.newcomers import SIDES, Unused
+from recsys_moe.inference.predictor import Newcomer, Predictor, Reason, Recommendation, Scores
 from recsys_moe.serve import schemas
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Loaded
-from recsys_moe.serve.schemas import Pairs, RecommendRequest, SeenRequest, SimilarRequest
+from recsys_moe.serve.schemas import (
+    ExplainRequest,
+    Pairs,
+    RecommendRequest,
+    SeenRequest,
+    SimilarRequest,
+)
 from recsys_moe.serve.values import exact, shown, whom
 
 
@@ -32,13 +40,16 @@ class Scoring:
         users = list(chain.from_iterable(whom(request.users) for request in requests))
         items = list(chain.from_iterable(whom(request.items) for request in requests))
         scores = loaded.predictor.score(users, items)
-        return self._cut(scores, [len(request.users) for request in requests], loaded.version)
+        replies = self._cut(scores, [len(request.users) for request in requests], loaded.version)
+        for request, reply in zip(requests, replies, strict=True):
+            reply.unused.extend(_unused_of_pairs(loaded.predictor, request))
+        return replies
 
     def recommend(self, requests: list[RecommendRequest]) -> list[schemas.RecommendReply]:
         loaded = self._current()
         return [self._rankings(loaded, request) for request in requests]
 
-    def explain(self, requests: list[Pairs]) -> list[schemas.ExplainReply]:
+    def explain(self, requests: list[ExplainRequest]) -> list[schemas.ExplainReply]:
         loaded = self._current()
         return [self._explanations(loaded, request) for request in requests]
 
@@ -98,12 +109,15 @@ class Scoring:
         ]
         return schemas.RecommendReply(model=loaded.version, rankings=rankings)
 
-    def _explanations(self, loaded: Loaded, request: Pairs) -> schemas.ExplainReply:
+    def _explanations(self, loaded: Loaded, request: ExplainRequest) -> schemas.ExplainReply:
         users, items = whom(request.users), whom(request.items)
         scores = loaded.predictor.score(users, items, calibrate=False)
         unseen_user, unseen_item = self._unseen(scores)
         tasks = _plain(scores.tasks)
         explanations = loaded.predictor.explain(users, items)
+        reasons: list[dict[str, list[Reason]]] = [{}] * len(users)
+        if request.reasons:
+            reasons = loaded.predictor.reasons(users, items, request.reasons)
         pairs = [
             schemas.Explanation(
                 user=shown(user),
@@ -111,7 +125,11 @@ class Scoring:
                 unseen_user=unseen_user[row],
                 unseen_item=unseen_item[row],
                 tasks={
-                    task: schemas.TaskExplanation(score=tasks[task][row], experts=_shares(experts))
+                    task: schemas.TaskExplanation(
+                        score=tasks[task][row],
+                        experts=_shares(experts),
+                        reasons=_reasons(reasons[row].get(task, [])),
+                    )
                     for task, experts in explanations[row].items()
                 },
             )
@@ -141,19 +159,30 @@ class Scoring:
                     calibrated={name: values[rows] for name, values in calibrated.items()},
                     unseen_user=users[rows],
                     unseen_item=items[rows],
+                    unused=[],
                 )
             )
             start += size
         return replies
 
 
+def _unused_of_pairs(predictor: Predictor, pairs: Pairs) -> Iterator[schemas.PairUnused]:
+    sides = (SIDES[0], whom(pairs.users)), (SIDES[1], whom(pairs.items))
+    for side, named in sides:
+        for row, one in enumerate(named):
+            if isinstance(one, Newcomer) and (unused := predictor.unused(one, side=side)):
+                yield schemas.PairUnused(row=row, side=side, **_plain_unused(unused))
+
+
+def _plain_unused(unused: Unused) -> dict[str, Any]:
+    items, repeated = ([exact(item) for item in ids] for ids in (unused.items, unused.repeated))
+    return {"categories": unused.categories, "items": items, "repeated": repeated}
+
+
 def _unused(predictor: Predictor, user: int | str | Newcomer) -> schemas.UnusedReply | None:
     if not isinstance(user, Newcomer):
         return None
-    unused = predictor.unused(user)
-    return schemas.UnusedReply(
-        categories=unused.categories, items=[exact(item) for item in unused.items]
-    )
+    return schemas.UnusedReply(**_plain_unused(predictor.unused(user)))
 
 
 def _plain(columns: dict[str, Tensor]) -> dict[str, list[float]]:
@@ -197,6 +226,13 @@ def _ranked(entry: Recommendation, columns: dict[str, Value]) -> schemas.RankedI
     return schemas.RankedItem(
         rank=entry.rank, item=item, title=title, scores=entry.scores, columns=columns
     )
+
+
+def _reasons(reasons: list[Reason]) -> list[schemas.ReasonReply]:
+    return [
+        schemas.ReasonReply(**{**reason.as_object(), "value": exact(reason.value)})
+        for reason in reasons
+    ]
 
 
 def _shares(experts: list[ExpertShare]) -> list[schemas.Share]:

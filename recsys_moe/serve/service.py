@@ -11,7 +11,13 @@ from recsys_moe.serve.description import ModelReply, describe
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Models
-from recsys_moe.serve.schemas import Pairs, RecommendRequest, SeenRequest, SimilarRequest
+from recsys_moe.serve.schemas import (
+    ExplainRequest,
+    Pairs,
+    RecommendRequest,
+    SeenRequest,
+    SimilarRequest,
+)
 from recsys_moe.serve.scoring import Scoring
 
 BATCH_ROWS = 1024
@@ -55,7 +61,7 @@ class Service:
     async def recommend(self, request: RecommendRequest) -> schemas.RecommendReply:
         return await self._run("recommend", request, len(request.everybody))
 
-    async def explain(self, pairs: Pairs) -> schemas.ExplainReply:
+    async def explain(self, pairs: ExplainRequest) -> schemas.ExplainReply:
         _check_lengths(pairs)
         return await self._run("explain", pairs, len(pairs.users))
 

@@ -33,6 +33,12 @@ def fill_encoders(
         encoders.history.fill(*history_entries(rows, schema, history_levels(config, schema)))
 
 
+def histories(model: MultiTaskMoE) -> dict[str, Tensor]:
+    """Which rows of the table of histories each user has: `first` and `row`, see HistoryEntries."""
+    history = None if model.encoders is None else model.encoders.history
+    return {} if history is None else {"first": history.first_N, "row": history.row_P}
+
+
 def finish(
     model: MultiTaskMoE, config: Config, schema: Schema
 ) -> tuple[MultiTaskMoE, dict[str, Tensor]]:

@@ -41,7 +41,7 @@ from recsys_moe.train import workarounds
 from recsys_moe.train.averaging import WeightAverage, averaged
 from recsys_moe.train.callbacks import EpochCsv, progress_callback
 from recsys_moe.train.checkpoints import Checkpoints
-from recsys_moe.train.encoders import finish
+from recsys_moe.train.encoders import finish, histories
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.processes.devices import lost_peers
@@ -244,6 +244,7 @@ def _finish(module: RecModule, datamodule: RecDataModule, data: Path, out: Path)
         raise RunError(f"{error}; start again with --overwrite") from None
     schema, config = module.schema, module.config
     epoch, model = state["epoch"] + 1, _trained(module, averaged(state))
+    history = histories(model)
     model, encoders = finish(model, config, schema)
     del state  # three times the model: the optimizer's moments
     batches = datamodule.val_batches()
@@ -266,6 +267,7 @@ def _finish(module: RecModule, datamodule: RecDataModule, data: Path, out: Path)
         card={"val": result},
         calibrations=calibrations,
         encoders=encoders,
+        history=history,
     )
     return result
 

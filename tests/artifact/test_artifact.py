@@ -153,3 +153,36 @@ def test_a_manifest_nested_without_end_is_damaged(model: Path) -> None:
     (model / "manifest.json").write_text("[" * 100_000)
     with pytest.raises(DataError, match=r"manifest\.json is damaged"):
         load_artifact(model)
+
+
+def test_histories_of_known_users_travel_with_exports_and_models_of_ids_have_no_such_file(
+    featured_run: Path, run: Path, tmp_path: Path
+) -> None:
+    export(featured_run, tmp_path / "lean")
+    file = tmp_path / "lean" / "history.safetensors"
+    assert file.read_bytes() == (featured_run / "model" / file.name).read_bytes()
+    assert not (run / "model" / file.name).exists()
+    artifact = load_artifact(tmp_path / "lean")
+    assert len(artifact.history["first"]) == artifact.schema.user.size + 2
+    export(featured_run, tmp_path / "lean", overwrite=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"row": torch.tensor([10**6], dtype=torch.int32)},
+        {"first": torch.tensor([0, 1])},
+        {"rows": torch.tensor([0])},
+    ],
+)
+def test_histories_that_do_not_fit_are_refused(
+    change: dict[str, torch.Tensor], featured_run: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(featured_run / "model", tmp_path / "model"))
+    history = load_file(folder / "history.safetensors") | change
+    if "rows" in change:
+        del history["row"]
+    save_file(history, folder / "history.safetensors")
+    edit_manifest(folder)
+    with pytest.raises(DataError, match=r"history\.safetensors is damaged: "):
+        load_artifact(folder)

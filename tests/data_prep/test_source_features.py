@@ -62,6 +62,23 @@ def test_ages_of_1m_are_groups_and_years_are_those_of_the_titles(tmp_path: Path)
     assert vocabulary == [{"side": "user", "feature": "age", "index": 0, "value": "25"}]
 
 
+def test_occupations_of_1m_are_words_where_they_tell_and_codes_where_they_always_were(
+    tmp_path: Path,
+) -> None:
+    source = write_dat(tmp_path / "raw")
+    works = [0, 1, 12, 20, 21, -1, 12, 12]  # the release has 0 to 20
+    rows = [f"{user}::F::25::{work}::02110" for user, work in enumerate(works, start=1)]
+    lines(source / "users.dat", rows)
+    prepare_subset("1m", source, tmp_path / "o", features="occupation")
+    vocabulary = pq.read_table(tmp_path / "o" / "features.parquet").to_pylist()
+    values = [row["value"] for row in vocabulary]
+    told = ["other", "academic/educator", "programmer", "writer", "21", "-1", "programmer"]
+    users = columns(tmp_path / "o", "users")
+    assert [values[place] for place in users["feature:occupation"]] == [*told, "programmer"]
+    assert users["occupation"] == works
+    assert "occupation in words" not in users
+
+
 def test_releases_without_a_file_of_users_have_genres_and_year(tmp_path: Path) -> None:
     schema = prepared("latest-small", tmp_path, features="all")
     assert (schema.user_features, kinds(schema.item_features)) == (

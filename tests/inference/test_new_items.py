@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import torch
 
 from recsys_moe.errors import DataError
 from recsys_moe.inference.new_items import with_items
@@ -81,3 +82,13 @@ def test_rows_that_cannot_be_are_refused(
     table = pa.table({"item": ["901", "902"]} | {column: values})
     with pytest.raises(DataError, match=message):
         with_items(predictor, table)
+
+
+def test_a_history_is_the_same_beside_new_items_which_it_does_not_know(
+    predictor: Predictor,
+) -> None:
+    more = with_items(predictor, NEW).predictor
+    new = Newcomer({}, {3: 5.0, 4: 2.0, 901: None})
+    vectors = [one.newcomers.told([new], [])[0]._users_UD for one in (predictor, more)]
+    assert torch.equal(*vectors)
+    assert [one.unused(new).items for one in (predictor, more)] == [[901], [901]]

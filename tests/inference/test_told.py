@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.predictor import Newcomer, Predictor
-from recsys_moe.inference.told_options import parse_features, parse_history
+from recsys_moe.inference.told_columns import with_columns
+from recsys_moe.inference.told_options import parse_features, parse_history, unused_lines
 from tests.conftest import Command
 
 
@@ -32,7 +34,7 @@ def test_recommend_ranks_for_features_and_a_history(
     for got, entry in zip(answer["items"], expected, strict=True):
         assert got["watch"] == pytest.approx(entry.scores["watch"], abs=1e-5)
     assert answer["user"] is None and answer["unseen_user"]
-    assert answer["unused"] == {"categories": {}, "items": ["nothing"]}
+    assert answer["unused"] == {"categories": {}, "items": ["nothing"], "repeated": []}
 
 
 def test_recommend_names_what_it_does_not_know(
@@ -132,3 +134,43 @@ def test_predict_refuses_a_wrong_cell_by_its_row(
     line = command.fails(3, "predict", featured_run, *words)
     assert "pairs.csv: row 5: feature 'age' must be a finite number, got 'old'" in line
     assert not (tmp_path / "scores.csv").exists()
+
+
+def test_predict_reads_histories_of_unseen_users(
+    command: Command, featured_run: Path, predictor: Predictor, tmp_path: Path
+) -> None:
+    cells = ["3=5|4", "3 | 4", "", "977|3=1|3=5|4", "3"]
+    pairs = {"user": ["new", "new 2", "new 3", "new 4", "1"], "item": ["7"] * 5, "history": cells}
+    scores, counts = predicted(command, featured_run, pairs, tmp_path)
+    told: list[Any] = [{3: 5.0, 4: None}, [3, 4], [], {3: 1.0, 4: None}]
+    expected = predictor.score([*(Newcomer(history=h) for h in told), 1], [7] * 5)
+    for task in ("watch", "rating"):
+        assert scores[task].tolist() == pytest.approx(expected.tasks[task].tolist(), abs=1e-5)
+    assert counts["unknown_history"] == 1  # 977; user 1's is not looked at
+    lists = pa.table({"user": ["new"], "item": ["7"], "history": [[3, 4]]})
+    assert with_columns(predictor, "user", lists["user"], lists)[0] == [
+        Newcomer(history=["3", "4"])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("3||4", "row 2: 'history' must be items with '|' between them, none empty, got '3||4'"),
+        ("3=9", "row 2: rating of item 3 must be a finite number in 1..5, got 9.0"),
+    ],
+)
+def test_predict_refuses_a_wrong_history_by_its_row(
+    cell: str, message: str, command: Command, featured_run: Path, tmp_path: Path
+) -> None:
+    pairs = {"user": ["1", "new"], "item": ["7"] * 2, "history": ["", cell]}
+    pd.DataFrame(pairs).to_csv(tmp_path / "pairs.csv", index=False)
+    words = ("--input", tmp_path / "pairs.csv", "--output", tmp_path / "scores.csv")
+    assert message in command.fails(3, "predict", featured_run, *words)
+
+
+def test_repeated_items_of_a_history_are_named(predictor: Predictor) -> None:
+    unused = predictor.unused(Newcomer(history=[3, "977", "3", 4, 3.0, "977"]))
+    assert (unused.items, unused.repeated) == (["977", "977"], ["3"])
+    assert "1 items of the history come again: the first counts (3)" in unused_lines(unused)
+    assert not predictor.unused(Newcomer(history=[3, 4]))

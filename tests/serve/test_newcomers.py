@@ -84,8 +84,9 @@ def test_new_users_stand_beside_known_ones(featured_caller: Caller, predictor: P
     lists = answer(featured_caller, "/recommend", body)["rankings"]
     assert [one["user"] for one in lists] == [1, None, "nobody", None]
     assert [one["unseen_user"] for one in lists] == [False, True, True, True]
-    nothing = {"categories": {}, "items": []}
-    unused = [None, {"categories": {"job": ["judge"]}, "items": ["x"]}, None, nothing]
+    nothing = {"categories": {}, "items": [], "repeated": []}
+    judge = {**nothing, "categories": {"job": ["judge"]}, "items": ["x"]}
+    unused = [None, judge, None, nothing]
     assert [one["unused"] for one in lists] == unused
     expected = predictor.recommend([1, Newcomer(history=[3]), "nobody", Newcomer(FEATURES)], k=3)
     for one, entries in zip(lists, expected, strict=True):
@@ -123,3 +124,55 @@ def test_what_cannot_be_is_a_422(body: Any, message: str, featured_caller: Calle
     response = featured_caller.post("/recommend", body)
     assert response.status_code == 422
     assert message in response.json()["error"] and "\n" not in response.json()["error"]
+
+
+def test_explain_gives_as_many_reasons_as_it_is_asked_for(
+    featured_caller: Caller, predictor: Predictor
+) -> None:
+    new = {"features": FEATURES, "history": {"3": None, "5": 4, "9": 1}}
+    body = {"users": [1, new], "items": [7, {"features": {"genres": ["genre 1"]}}]}
+    plain = answer(featured_caller, "/explain", body)["pairs"]
+    assert all(task["reasons"] == [] for pair in plain for task in pair["tasks"].values())
+    pairs = answer(featured_caller, "/explain", {**body, "reasons": 2})["pairs"]
+    user, item = Newcomer(**new), Newcomer({"genres": ["genre 1"]})
+    expected = predictor.reasons([1, user], [7, item], 2)
+    for pair, of_pair in zip(pairs, expected, strict=True):
+        for task, reasons in of_pair.items():
+            found = pair["tasks"][task]["reasons"]
+            assert [one["words"] for one in found] == [one.words for one in reasons]
+            assert [one["contribution"] for one in found] == pytest.approx(
+                [one.contribution for one in reasons], abs=1e-6
+            )
+    told = {one["words"] for one in pairs[1]["tasks"]["watch"]["reasons"]}
+    assert {"age=20", "job=job 1"} & told and len(told) == 5  # two features, two items, the history
+    assert featured_caller("GET", "/model").json()["no_reasons"] is None
+
+
+def test_a_model_without_reasons_refuses_and_says_so_in_model(caller: Caller) -> None:
+    response = caller.post("/explain", {"users": [1], "items": [1], "reasons": 3})
+    assert response.status_code == 422
+    assert "the model knows ids alone" in response.json()["error"]
+    assert "the model knows ids alone" in caller("GET", "/model").json()["no_reasons"]
+
+
+def test_predict_flags_what_of_newcomers_it_could_not_use(featured_caller: Caller) -> None:
+    user = {"features": {"job": "pirate", "age": 3}, "history": [3, 977, 4, 3]}
+    film = {"features": {"genres": ["opera", "genre 1"]}}
+    body = {"users": [1, user, {"history": [3]}], "items": [film, 7, 7]}
+    assert answer(featured_caller, "/predict", body)["unused"] == [
+        {
+            "row": 1,
+            "side": "user",
+            "categories": {"job": ["pirate"]},
+            "items": [977],
+            "repeated": [3],
+        },
+        {
+            "row": 0,
+            "side": "item",
+            "categories": {"genres": ["opera"]},
+            "items": [],
+            "repeated": [],
+        },
+    ]
+    assert answer(featured_caller, "/predict", {"users": [1], "items": [2]})["unused"] == []

@@ -220,7 +220,8 @@ def test_nothing_is_wider_than_the_window_and_all_text_can_be_read(
     with window(page.browser, width, scheme):
         page.ask("7")
         for summary in page.find("summary"):
-            summary.click()
+            if summary.is_displayed():  # one is for models of features
+                summary.click()
         page.rows()[0].find_element(By.TAG_NAME, "button").click()
         page.wait(lambda: page.find(".near li"))
         assert excess(page.browser) <= 0

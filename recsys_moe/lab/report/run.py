@@ -200,6 +200,11 @@ class Run:
     def tasks(self) -> list[str]:
         return [task.name for task in self.artifact.schema.tasks]
 
+    def rows(self, split: str) -> Rows:
+        """All of a split of the data."""
+        within = rows_within(self.artifact.schema, self.artifact.config.data.max_memory_mb)
+        return open_rows(self.data, self.artifact.schema, split, within)
+
     def curves(self) -> learning.LearningCurves | None:
         """None without metrics.csv, and before the end of the first epoch."""
         path = self.folder / "metrics.csv"

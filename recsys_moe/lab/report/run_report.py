@@ -18,9 +18,11 @@ from recsys_moe.config.overview import overviews
 from recsys_moe.errors import DataError
 from recsys_moe.files import read_object, sha256_file
 from recsys_moe.inference.ranking_figures import titles
-from recsys_moe.lab.report import findings, plots_run
+from recsys_moe.lab.report import findings, plots_features, plots_run
+from recsys_moe.lab.report.coldness import warm_and_cold
 from recsys_moe.lab.report.experts import ExpertLoad, expert_load, likeness, sharpness
 from recsys_moe.lab.report.findings import Finding, percent, slug
+from recsys_moe.lab.report.importance import ROWS, importance, passes
 from recsys_moe.lab.report.learning import LearningCurves, consistency
 from recsys_moe.lab.report.page import Report, Section, Shown
 from recsys_moe.lab.report.quality import task_quality
@@ -42,6 +44,7 @@ def run_report(path: Path, options: Options, progress: Progress) -> Report:
         _experts(run, load, genres),
         _routing(run),
         _quality(run),
+        *_features(run, progress),
         _specialisation(run, genres),
     ]
     what = "all" if sample.is_whole else f"a sample of {sample.rows:,}"
@@ -169,8 +172,26 @@ def _quality(run: Run) -> Section:
                 )
     ranking = _recorded(run).get("ranking")
     names = titles(ranking["k"]) if ranking else {}
-    result = run.sample.evaluation
-    return _section("quality", figures, found, result=result, ranking=ranking, titles=names)
+    shown = {"ranking": ranking, "titles": names, "groups": warm_and_cold(run.artifact, run.sample)}
+    return _section("quality", figures, found, result=run.sample.evaluation, **shown)
+
+
+def _features(run: Run, progress: Progress) -> Iterator[Section]:
+    """None of a model of ids. On validation unless a split is asked for: test stays unread."""
+    split, times = run.options.split or "val", passes(run.artifact)
+    if not times:
+        return
+    rows, most = run.rows(split), min(ROWS, run.options.rows or ROWS)
+    with progress(f"shuffling features on {split}", times * min(most, len(rows))) as done:
+        data = importance(
+            run.artifact, rows, split, seed=run.options.seed, most=most, progress=done
+        )
+    if data is not None:
+        source = "model/", f"{data.rows:,} of {data.split_rows:,} rows of the {split} split"
+        title = "What is missed when it is shuffled"
+        figure = Shown("importance", title, source, data, plots_features.importance)
+        heads = [f"{task}, {what}" for task in data.rise for what in ("mean", "spread")]
+        yield _section("features", [figure], heads=["shuffled", *heads])
 
 
 def _recorded(run: Run) -> dict[str, Any]:

@@ -1,15 +1,18 @@
 // The page asks the service as any client would.
 import {
-  button, ends, expertsOf, find, itemOf, lineOf, loadOf, make, metricsOf, option, profileOf, say,
-  shownColumns,
+  becauseOf, button, ends, expertsOf, find, itemOf, lineOf, loadOf, metricsOf, option, profileOf,
+  reasonsOf, say, shownColumns,
 } from "./parts.js";
+import { known, leftOut, showFields, told } from "./people.js";
 
 let key = ""; // in memory only
 let model = null; // what /model said
 let asked = 0; // answers to older questions are dropped
+let last = null; // whom the last question was about
 const where = []; // conditions on the items
 const SEEN = 20; // items shown of what the user watched
 const SIMILAR = 5; // items shown beside one
+const REASONS = 6; // features, and watched items, that are asked for
 
 class Refused extends Error {
   constructor(status, message) {
@@ -52,7 +55,7 @@ function failed(error) {
 function pick(user) {
   return button(String(user), `Recommend to user ${user}`, () => {
     find("user").value = user;
-    recommend();
+    recommend(known());
   });
 }
 
@@ -74,7 +77,9 @@ function showModel() {
   showOperators();
   find("together").hidden = model.rows_are_independent;
   find("ranges").textContent = ranges();
+  find("why").hidden = model.no_reasons !== null;
   find("asking").hidden = false;
+  showFields(model);
   showFigures();
 }
 
@@ -139,7 +144,8 @@ function showConditions() {
   );
   find("conditions").replaceChildren(...chips);
   find("filter-count").textContent = where.length ? ` (${where.length})` : "";
-  if (find("user").value.trim()) recommend();
+  const who = last?.isNew ? last : known();
+  if (who) recommend(who);
 }
 
 function addFilter() {
@@ -170,14 +176,24 @@ async function explain(user, entries, rows, number) {
   const most = model.limits.max_explain;
   for (let start = 0; start < entries.length; start += most) {
     const items = entries.slice(start, start + most).map((entry) => entry.item);
-    const { pairs } = await call("explain", { users: items.map(() => user), items });
+    const reasons = model.no_reasons === null ? REASONS : 0;
+    const { pairs } = await call("explain", { users: items.map(() => user), items, reasons });
     if (number !== asked) return;
-    pairs.forEach((pair, place) => {
-      for (const element of rows[start + place].querySelectorAll("[data-task]")) {
-        element.append(expertsOf(model, pair.tasks[element.dataset.task].experts));
-      }
-    });
+    pairs.forEach((pair, place) => showReasons(rows[start + place], pair));
   }
+}
+
+/** Under a recommendation: what the user watched that led to it; under each task, what else. */
+function showReasons(row, { tasks }) {
+  for (const element of row.querySelectorAll("[data-task]")) {
+    const { experts, reasons } = tasks[element.dataset.task];
+    element.append(expertsOf(model, experts));
+    if (reasons.length) element.append(reasonsOf(reasons));
+  }
+  const ranked = find("score").value.split("*")[0];
+  const because = row.querySelector(".because");
+  because.textContent = becauseOf(tasks[ranked].reasons);
+  because.hidden = !because.textContent;
 }
 
 /** Show, or hide again, the items nearest to one. */
@@ -207,9 +223,11 @@ async function watched(user, number) {
   find("watched").hidden = !total;
 }
 
-async function recommend() {
-  const user = find("user").value.trim();
-  if (!user) return find("user").focus();
+/** To one of people.js; null where nobody is named yet. */
+async function recommend(who) {
+  if (!who) return find("user").focus();
+  last = who;
+  const { user, name, isNew } = who;
   const number = ++asked;
   say("error", "");
   say("status", "Asking \u2026");
@@ -219,22 +237,23 @@ async function recommend() {
     if (answer.model !== model.model) await showNewModel();
     if (number !== asked) return;
     const [ranking] = answer.rankings;
-    const rows = showRanking(user, ranking);
-    await watched(user, number);
+    const rows = showRanking(who, ranking);
+    find("watched").hidden = true;
+    if (!isNew) await watched(user, number);
     await explain(user, ranking.items, rows, number);
-    if (number === asked) say("status", `${rows.length} recommendations for user ${user}`);
+    if (number === asked) say("status", `${rows.length} recommendations for ${name}`);
   } catch (error) {
     if (number === asked) failed(error);
   }
 }
 
-function showRanking(user, ranking) {
+function showRanking({ user, name, isNew }, ranking) {
   const nobody = `User ${user} was not in training: these are for nobody in particular.`;
-  say("nobody", ranking.unseen_user ? nobody : "");
+  say("nobody", isNew ? leftOut(ranking.unused) : ranking.unseen_user ? nobody : "");
   const rows = ranking.items.map((entry) =>
     itemOf(model, entry, (ask, near) => similar(entry.item, ask, near))
   );
-  find("results-title").textContent = rows.length ? `For user ${user}` : "Nothing is left to show";
+  find("results-title").textContent = rows.length ? `For ${name}` : "Nothing is left to show";
   find("items").replaceChildren(...rows);
   find("results").hidden = false;
   return rows;
@@ -260,7 +279,8 @@ function onSubmit(id, action) {
   });
 }
 
-onSubmit("ask", recommend);
+onSubmit("ask", () => recommend(known()));
+onSubmit("newcomer", () => (told() ? recommend(told()) : find("history").focus()));
 onSubmit("filter", addFilter);
 onSubmit("key-form", () => {
   key = find("key").value.trim();

@@ -99,7 +99,9 @@ export function itemOf(model, entry, similar) {
   ask.setAttribute("aria-expanded", "false");
   const head = make("div", "line", make("h3", "", titleOf(entry)), ask);
   const tasks = model.tasks.map((task) => taskOf(task, entry.scores[task.name]));
-  const body = make("div", "", head, make("p", "quiet", about(entry)), near);
+  const because = make("p", "because");
+  because.hidden = true;
+  const body = make("div", "", head, make("p", "quiet", about(entry)), because, near);
   body.append(make("div", "tasks", ...tasks));
   const element = make("li", "", make("span", "rank", String(entry.rank)), body);
   element.dataset.item = entry.item;
@@ -126,6 +128,28 @@ export function expertsOf(model, experts) {
     return make("li", "line", name, make("span", "number", signed(contribution)));
   });
   return make("ul", "experts", ...lines);
+}
+
+const TOLD = 3; // watched items named under a title
+const LINES = 6; // reasons under a prediction, those that moved it most
+
+/** What moved a prediction: features, the history, the ids. */
+export function reasonsOf(reasons) {
+  const others = reasons.filter(({ kind }) => kind !== "item").slice(0, LINES);
+  const lines = others.map(({ words, contribution }) =>
+    make("li", "line", make("span", "", short(words)), make("span", "number", signed(contribution)))
+  );
+  return make("ul", "experts reasons", ...lines);
+}
+
+/** `Because you watched A (rated 5); B`: those of the history that raised it, if any. */
+export function becauseOf(reasons) {
+  const items = reasons.filter(({ kind, contribution }) => kind === "item" && contribution > 0);
+  const named = items.slice(0, TOLD).map(({ title, value, rating }) => {
+    const rated = rating === null ? "" : ` (rated ${Number(rating.toFixed(2))})`;
+    return `${short(title || `Item ${value}`)}${rated}`;
+  });
+  return named.length ? `Because you watched ${named.join("; ")}` : "";
 }
 
 /** One expert: its colour, its state, what it is chosen for. */

@@ -1,0 +1,65 @@
+"""Files of a model folder, read with one clear line about what is wrong; who watched what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from recsys_moe.errors import DataError
+from recsys_moe.schema import Schema
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """One DataError with the file's name for whatever its reader raises.
+
+    The hashes only tell that a file is the one that was written, not that it can be read.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError) as error:
+        raise damaged(path, error) from None
+    except (RuntimeError, ValueError, SafetensorError, pa.ArrowException) as error:
+        raise damaged(path, error) from None
+
+
+def damaged(path: Path, error: object) -> DataError:
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    return DataError(f"{path} is damaged: {reason}; export the model again")
+
+
+def load_seen(path: Path, schema: Schema) -> dict[str, torch.Tensor]:
+    with reading(path):
+        seen = load_file(path)
+        ends = [int(end) for end in seen["offsets"][[0, -1]]]
+        is_whole = len(seen["offsets"]) == schema.user.size + 1
+        is_whole &= bool((seen["offsets"].diff() >= 0).all())
+        is_whole &= bool(((seen["items"] >= 0) & (seen["items"] <= schema.item.size)).all())
+        is_whole &= ends == [0, len(seen["items"])]
+    if not is_whole:
+        raise damaged(path, "its offsets and items do not fit schema.json")
+    return seen
+
+
+def load_history(
+    path: Path, schema: Schema, encoders: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    if not path.is_file():
+        return {}
+    with reading(path):
+        history = load_file(path)
+        first, row = history["first"], history["row"]
+        is_whole = len(first) == schema.user.size + 2 and bool((first.diff() >= 0).all())
+        is_whole &= [int(first[0]), int(first[-1])] == [0, len(row)]
+        is_whole &= bool(((row >= 0) & (row < len(encoders["history.table_RW"]))).all())
+    if not is_whole:
+        raise damaged(path, "its histories do not fit schema.json")
+    return history

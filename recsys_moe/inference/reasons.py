@@ -1,0 +1,247 @@
+"""What moved a score: features, items of the history, the ids; each left out in turn.
+
+Exact about what it claims: a contribution is the task's logit minus the logit of the same pair with
+that one part left out of the vector of its user or item, all else unchanged (also the factor
+|N(u)|^-1/2 of a history, and that of several categories). Models are not linear, so contributions
+need not sum to anything. Axes: V variants of a pair, P items of a history, T tasks, D width of the
+embeddings, W that of histories.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.data.entries import rating_of_level
+from recsys_moe.errors import ConfigError
+from recsys_moe.inference.newcomers import SIDES, Newcomers, Parts, Side, Told, with_newcomers
+from recsys_moe.model.encoders import Encoders
+
+MOST_LEFT_OUT = 128
+"""Items of a history that are left out in turn; of a longer one those with the largest first-order
+change of any task's logit."""
+Kind = Literal["feature", "item", "history", "id"]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One part of what a score was made of."""
+
+    kind: Kind
+    """`item`: of the user's history; `history`: all of it; `id`: what training learned of this user
+    or item alone."""
+    side: Side
+    """Whose it is."""
+    name: str | None
+    """Of the feature."""
+    value: str | int | float | None
+    """Category (None: one that training has not seen), number, or raw id of the item."""
+    title: str | None
+    """Of an item of the history."""
+    rating: float | None
+    """Of an item of the history, as exactly as the model knows it; None if it does not."""
+    contribution: float
+    """The task's logit minus the logit without this part."""
+
+    @property
+    def words(self) -> str:
+        """For a page: a title is as the data have it, and may be anything."""
+        if self.kind == "id":
+            return f"this {self.side} alone"
+        because = "because of" if self.contribution >= 0 else "in spite of"
+        if self.kind == "history":
+            return f"{because} the whole history"
+        if self.kind == "feature":
+            value = "a category unseen in training" if self.value is None else self.value
+            return f"{self.name}={value:g}" if isinstance(value, float) else f"{self.name}={value}"
+        watched = "because" if self.contribution >= 0 else "although"
+        rated = "" if self.rating is None else f" (rated {self.rating:g})"
+        return f"{watched} you watched {self.title or f'item {self.value}'}{rated}"
+
+    def as_object(self) -> dict[str, Any]:
+        """For JSON, with the words."""
+        return {**asdict(self), "words": self.words}
+
+
+class LeftOut(Encoders):
+    """What is added to the ids of a batch, without the part that each row leaves out."""
+
+    def __init__(self, told: Told | None, user_VD: Tensor, item_VD: Tensor) -> None:
+        super().__init__(None, None, None)
+        self.told, self.user_VD, self.item_VD = told, user_VD, item_VD
+
+    def forward(self, user_B: Tensor, item_B: Tensor) -> tuple[Tensor, Tensor]:
+        if self.told is None:
+            return -self.user_VD, -self.item_VD
+        user_BD, item_BD = self.told(user_B, item_B)
+        return user_BD - self.user_VD, item_BD - self.item_VD
+
+
+class _Part(NamedTuple):
+    """What can be left out of a pair."""
+
+    reason: Reason
+    """Without its contribution."""
+    added_D: Tensor
+    """What it adds to the vector."""
+    is_id: bool = False
+    """Then the id is that of the unseen one, beside `added_D` less."""
+
+
+class Reasons:
+    """Of the scores of one model."""
+
+    def __init__(self, artifact: Artifact, newcomers: Newcomers, *, independent: bool) -> None:
+        """`independent`: is the routing of a row a function of that row alone?"""
+        self._artifact, self._newcomers, self._independent = artifact, newcomers, independent
+        self._tables = artifact.encoders
+
+    @property
+    def none_because(self) -> str | None:
+        """Why there are none of this model; None where there are."""
+        if not self._tables:
+            return "the model knows ids alone; train with model.features or model.history"
+        if not self._independent:
+            return "the router decides about rows together, so no part of a score is a row's own"
+        if "history.table_RW" in self._tables and not self._artifact.history:
+            return "the model folder does not hold the histories of its users; train again"
+        return None
+
+    def of_pair(self, user: int, item: int, told: Told | None, most: int) -> list[list[Reason]]:
+        """Per task the largest first: at most `most` features and `most` items of the history, and
+        the whole history and both ids where they are known.
+
+        Indices, ~i of newcomer i. Raises ConfigError with `none_because`.
+        """
+        if self.none_because:
+            raise ConfigError(f"there are no reasons: {self.none_because}")
+        indices = dict(zip(SIDES, (user, item), strict=True))
+        made_of = {side: self._made_of(side, index, told) for side, index in indices.items()}
+        pool_PD = self._pool(made_of["user"].history)
+        shown_P = torch.arange(len(pool_PD))
+        if len(pool_PD) > MOST_LEFT_OUT:
+            shown_P = self._largest(pool_PD, (user, item), told)
+        parts = [
+            part
+            for side, index in indices.items()
+            for part in self._parts(side, index, made_of[side])
+        ]
+        parts += self._of_history(made_of["user"].history, pool_PD, shown_P)
+        change_TV = self._changes((user, item), parts, told).t().tolist()
+        return [_cut(map(_with, parts, changes), most) for changes in change_TV]
+
+    def _made_of(self, side: Side, index: int, told: Told | None) -> Parts:
+        """What the vector of one user or item is made of beside its id."""
+        artifact, nothing = self._artifact, torch.empty(0, dtype=torch.long)
+        if index < 0 and told is not None:
+            return told.parts[side][~index]
+        if not self._is_known(side, index):
+            return Parts([], nothing)
+        table = artifact.users if side == "user" else artifact.items
+        features = self._newcomers.readers[side].known(table.slice(index, 1))
+        if side == "item" or not artifact.history:
+            return Parts(features, nothing)
+        first, row = artifact.history["first"], artifact.history["row"]
+        return Parts(features, row[int(first[index]) : int(first[index + 1])].long())
+
+    def _pool(self, row_P: Tensor) -> Tensor:
+        """What each item of a history adds to the vector. (P, D)"""
+        width = self._artifact.config.model.embedding_dim
+        if not len(row_P):
+            return torch.zeros(0, width)
+        added_PW = self._tables["history.table_RW"][row_P] * len(row_P) ** -0.5
+        return F.linear(added_PW, self._tables["history.kernel_DW"])
+
+    def _is_known(self, side: Side, index: int) -> bool:
+        """Has training a row of its own for it, which may be left out?"""
+        artifact = self._artifact
+        return 0 <= index < (artifact.schema.user.size if side == "user" else artifact.known_items)
+
+    def _largest(self, pool_PD: Tensor, pair: tuple[int, int], told: Told | None) -> Tensor:
+        """Places of the items whose first-order change of any task is largest, ascending."""
+        left_VD = torch.zeros(1, pool_PD.shape[1], requires_grad=True)
+        user_V, item_V = (torch.tensor([index]) for index in pair)
+        left_out = LeftOut(told, left_VD, torch.zeros_like(left_VD))
+        model = with_newcomers(self._artifact.model, left_out)
+        with torch.enable_grad():
+            logits_T = model(user_V, item_V).logits_BT[0]
+            slopes = [torch.autograd.grad(one, left_VD, retain_graph=True)[0] for one in logits_T]
+        change_PT = pool_PD @ torch.cat(slopes).t()
+        share = MOST_LEFT_OUT // len(slopes)
+        return change_PT.abs().topk(share, dim=0).indices.unique()
+
+    def _parts(self, side: Side, index: int, made_of: Parts) -> Iterator[_Part]:
+        """Features, and the id."""
+        total_D = self._pool(made_of.history).sum(0)
+        for row, weight in made_of.features:
+            name, value = self._newcomers.readers[side].named(row, weight)
+            added_D = weight * self._tables[f"{side}s.table_RD"][row]
+            total_D = total_D + added_D
+            yield _Part(_reason("feature", side, name=name, value=value), added_D)
+        if self._is_known(side, index):
+            yield _Part(_reason("id", side), -total_D, is_id=True)
+
+    def _of_history(self, row_P: Tensor, pool_PD: Tensor, shown_P: Tensor) -> Iterator[_Part]:
+        """All of it, and the items."""
+        if not len(row_P):
+            return
+        yield _Part(_reason("history", "user"), pool_PD.sum(0))
+        known, table = self._artifact.known_items, self._artifact.items
+        rows = table.take(pa.array((row_P[shown_P] % known).numpy()))
+        ids = rows["item"].to_pylist()
+        titles = [None] * len(ids)
+        if "title" in rows.column_names:
+            titles = rows["title"].cast(pa.string()).to_pylist()
+        levels, schema = self._newcomers.levels, self._artifact.schema
+        ratings = [
+            rating_of_level(level, levels, schema) for level in (row_P[shown_P] // known).tolist()
+        ]
+        for item, title, rating, added_D in zip(
+            ids, titles, ratings, pool_PD[shown_P], strict=True
+        ):
+            reason = _reason("item", "user", value=item, title=title, rating=rating)
+            yield _Part(reason, added_D)
+
+    @torch.inference_mode()
+    def _changes(self, pair: tuple[int, int], parts: Sequence[_Part], told: Told | None) -> Tensor:
+        """Logits of the pair minus those without each part. (V, T)"""
+        sides, unseen = [], (self._artifact.schema.user.size, self._artifact.schema.item.size)
+        for side, index, hidden in zip(SIDES, pair, unseen, strict=True):
+            mine = [part if part.reason.side == side else None for part in parts]
+            nothing_D = torch.zeros(self._artifact.config.model.embedding_dim)
+            left_VD = [nothing_D, *(nothing_D if one is None else one.added_D for one in mine)]
+            index_V = [index, *(hidden if one and one.is_id else index for one in mine)]
+            sides.append((torch.tensor(index_V), torch.stack(left_VD)))
+        (user_V, user_VD), (item_V, item_VD) = sides
+        model = with_newcomers(self._artifact.model, LeftOut(told, user_VD, item_VD))
+        logits_VT = model(user_V, item_V).logits_BT
+        return logits_VT[:1] - logits_VT[1:]
+
+
+def _reason(kind: Kind, side: Side, **known: Any) -> Reason:
+    empty = {"name": None, "value": None, "title": None, "rating": None}
+    return Reason(kind=kind, side=side, contribution=math.nan, **{**empty, **known})
+
+
+def _with(part: _Part, contribution: float) -> Reason:
+    return replace(part.reason, contribution=contribution)
+
+
+def _cut(reasons: Iterable[Reason], most: int) -> list[Reason]:
+    """The largest first; of features and of items of the history at most `most` each."""
+    ranked = sorted(reasons, key=lambda one: -abs(one.contribution))
+    room = {"feature": most, "item": most, "history": 1, "id": len(SIDES)}
+    kept = []
+    for one in ranked:
+        room[one.kind] -= 1
+        if room[one.kind] >= 0:
+            kept.append(one)
+    return kept

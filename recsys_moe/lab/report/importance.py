@@ -1,0 +1,191 @@
+"""What predictions rest on: permutation importance (Breiman 2001) of features and of the history.
+
+Exact about what it claims: in the vectors of the users (items) of the rows one part is dealt out
+anew among those of them that training knows, all else stays, and the loss of each task is measured
+again. Axes: N rows, U distinct users or items of the rows, P entries, D width of the embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from recsys_moe.artifact.evaluation import Evaluation, add_rows
+from recsys_moe.artifact.metrics import METRICS
+from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.artifact.routing_history import take_rows
+from recsys_moe.config.build import chosen_features
+from recsys_moe.data.batches import EvalBatches
+from recsys_moe.data.columns import Columns, Rows
+from recsys_moe.data.entries import entries_of_table, table_rows
+from recsys_moe.inference.newcomers import SIDES, with_newcomers
+from recsys_moe.inference.reasons import LeftOut
+from recsys_moe.lab.report.run import choose_rows
+from recsys_moe.schema import SideFeature
+from recsys_moe.seeds import stream_seed
+
+ROWS, SHUFFLES = 20_000, 5
+
+
+@dataclass(frozen=True)
+class Importance:
+    """How much worse each task gets when a part of the vectors is shuffled."""
+
+    split: str
+    rows: int
+    split_rows: int
+    """Of the whole split."""
+    shuffles: int
+    seed: int
+    metric: dict[str, str]
+    """Per task the loss: bce or mse."""
+    before: dict[str, float]
+    rise: dict[str, dict[str, list[float]]]
+    """Per task and part the loss minus that before, of each shuffle."""
+
+    def mean(self, task: str, part: str) -> float:
+        return sum(self.rise[task][part]) / self.shuffles
+
+    def spread(self, task: str, part: str) -> float:
+        """Standard deviation over the shuffles."""
+        return float(torch.tensor(self.rise[task][part]).double().std())
+
+    def most(self, task: str) -> str:
+        """The part with the largest rise."""
+        return max(self.rise[task], key=lambda part: self.mean(task, part))
+
+    @property
+    def parts(self) -> list[str]:
+        """The largest rise first, in units of the loss before, of the task where it is largest."""
+        return sorted(next(iter(self.rise.values())), key=self._weight, reverse=True)
+
+    def _weight(self, part: str) -> float:
+        return max(self.mean(task, part) / (self.before[task] or 1.0) for task in self.rise)
+
+
+class _Part(NamedTuple):
+    """Of the vectors of the users, or of the items, of some rows."""
+
+    name: str
+    side: str
+    added_UD: Tensor
+    place_N: Tensor
+    """Of the user of each row in U; -1 for one that training does not know."""
+
+
+def importance(
+    artifact: Artifact,
+    rows: Rows,
+    split: str,
+    *,
+    seed: int,
+    most: int = ROWS,
+    progress: Callable[[int], None] = lambda rows: None,
+) -> Importance | None:
+    """On at most `most` rows; None for a model of ids alone, or rows without labels of a task."""
+    row_N = choose_rows(len(rows), most, artifact.config.model.router.eval_rows, seed)
+    columns = take_rows(rows, row_N)
+    parts = [*_parts(artifact, columns)]
+    before = _losses(artifact, columns, {})
+    if not parts or None in before.values():
+        return None
+    rise: dict[str, dict[str, list[float]]] = {task: {} for task in before}
+    for part in parts:
+        generator = torch.Generator().manual_seed(stream_seed(seed, f"importance {part.name}"))
+        for _ in range(SHUFFLES):
+            order_U = torch.randperm(len(part.added_UD), generator=generator)
+            change_UD = part.added_UD[order_U] - part.added_UD
+            change_ND = F.pad(change_UD, (0, 0, 0, 1))[part.place_N]  # -1: nothing
+            for task, loss in _losses(artifact, columns, {part.side: change_ND}).items():
+                rise[task].setdefault(part.name, []).append(loss - before[task])
+            progress(len(columns))
+    metric = {task.name: METRICS[task.kind].loss for task in artifact.schema.tasks}
+    sizes = len(columns), len(rows)
+    return Importance(split, *sizes, SHUFFLES, seed, metric=metric, before=before, rise=rise)
+
+
+def passes(artifact: Artifact) -> int:
+    """How often the rows go through the model, but for the first time."""
+    chosen = chosen_features(artifact.config, artifact.schema)
+    features = sum(len(features) for features in chosen.values())
+    return SHUFFLES * (features + bool(artifact.history)) if artifact.encoders else 0
+
+
+def _losses(artifact: Artifact, columns: Columns, added: dict[str, Tensor]) -> dict[str, float]:
+    """Of each task, with something added to the vectors of the rows. (N, D) by side"""
+    config, schema = artifact.config, artifact.schema
+    evaluation = Evaluation(schema, config)
+    start = 0
+    for batch in EvalBatches(columns, config.eval_rows):
+        stop = start + len(batch.labels)
+        nothing_BD = torch.zeros(stop - start, config.model.embedding_dim)
+        left = [-added[side][start:stop] if side in added else nothing_BD for side in SIDES]
+        model = with_newcomers(artifact.model, LeftOut(None, *left))
+        add_rows(evaluation, model, [batch], config)
+        start = stop
+    tasks = evaluation.result("")["tasks"]
+    return {task.name: tasks[task.name][METRICS[task.kind].loss] for task in schema.tasks}
+
+
+def _parts(artifact: Artifact, columns: Columns) -> Iterator[_Part]:
+    """Features of users and of items, and the history."""
+    chosen = chosen_features(artifact.config, artifact.schema)
+    sides = (columns.user, artifact.schema.user.size), (columns.item, artifact.known_items)
+    for side, (index_N, size) in zip(SIDES, sides, strict=True):
+        if not artifact.encoders:
+            return
+        index_U, place_N = _known(index_N.long(), size)
+        yield from (
+            _Part(feature, side, added_UD, place_N)
+            for feature, added_UD in _features(artifact, side, index_U, chosen)
+        )
+        if side == "user" and artifact.history:
+            names = [feature.name for features in chosen.values() for feature in features]
+            name = "history" if "history" not in names else "history of users"
+            yield _Part(name, side, _histories(artifact, index_U), place_N)
+
+
+def _known(index_N: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Distinct indices below `size`, and per row the place among them; -1 for others."""
+    index_U = index_N.unique()
+    index_U = index_U[index_U < size]
+    return index_U, torch.where(index_N < size, torch.searchsorted(index_U, index_N), -1)
+
+
+def _features(
+    artifact: Artifact, side: str, index_U: Tensor, chosen: dict[str, tuple[SideFeature, ...]]
+) -> Iterator[tuple[str, Tensor]]:
+    """What each feature adds to the vectors. (U, D)"""
+    if not chosen[side]:
+        return
+    table = (artifact.users if side == "user" else artifact.items).take(pa.array(index_U.numpy()))
+    first, row_P, weight_P = entries_of_table(table, chosen[side], Path(f"{side}s.parquet"))
+    entity_P = torch.repeat_interleave(first.diff())
+    table_RD, start = artifact.encoders[f"{side}s.table_RD"], 0
+    for feature in chosen[side]:
+        stop = start + table_rows([feature])
+        mine_P = ((row_P >= start) & (row_P < stop)).nonzero()[:, 0]
+        added_PD = weight_P[mine_P, None] * table_RD[row_P[mine_P].long()]
+        nothing_UD = torch.zeros(len(index_U), table_RD.shape[1])
+        yield feature.name, nothing_UD.index_add_(0, entity_P[mine_P], added_PD)
+        start = stop
+
+
+def _histories(artifact: Artifact, index_U: Tensor) -> Tensor:
+    """K |N(u)|^-1/2 sum of the rows of each user. (U, D)"""
+    first, row = artifact.history["first"], artifact.history["row"]
+    rows = [row[int(first[u]) : int(first[u + 1])] for u in index_U.tolist()]
+    size_U = torch.tensor([len(one) for one in rows])
+    row_P, start_U = torch.cat([row[:0], *rows]).long(), size_U.cumsum(0) - size_U
+    table_RW = artifact.encoders["history.table_RW"]
+    sum_UW = F.embedding_bag(row_P, table_RW, start_U.long(), mode="sum")
+    return F.linear(
+        sum_UW * size_U.clamp(min=1).rsqrt()[:, None], artifact.encoders["history.kernel_DW"]
+    )

@@ -1,0 +1,130 @@
+"""Why, on the page: 'because you watched', features; for known users and for somebody new."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.looks import SCHEMES, WIDTHS, excess, faint_texts, window
+from tests.serve.browsing import By, Keys, Page
+from tests.serve.conftest import Threaded, sealed, threaded
+
+HOSTILE = "<img src=x onerror=\"document.title = 'broken'\">"
+
+
+@pytest.fixture(scope="module")
+def server(featured_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Threaded]:
+    """A model of features and histories; titles would like to be markup."""
+    folder = Path(shutil.copytree(featured_run / "model", tmp_path_factory.mktemp("why") / "model"))
+    table = pq.read_table(folder / "items.parquet")
+    titles = pa.array([f"{HOSTILE} {row}" for row in range(table.num_rows)])
+    table = table.set_column(table.column_names.index("title"), "title", titles)
+    pq.write_table(table, folder / "items.parquet")
+    sealed(folder, "items.parquet")
+    with threaded(folder) as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser: Any, server: Threaded) -> Page:
+    return Page(browser, server)
+
+
+def explained(server: Threaded, user: Any, items: list[Any]) -> list[Any]:
+    body = {"users": [user] * len(items), "items": items, "reasons": 6}
+    pairs: list[Any] = server.client.post("/explain", json=body).json()["pairs"]
+    return pairs
+
+
+def check(page: Page, pairs: list[Any]) -> None:
+    """Every row says what /explain says."""
+    raised = 0
+    for row, pair in zip(page.rows(), pairs, strict=True):
+        reasons = pair["tasks"]["watch"]["reasons"]
+        watched = [r for r in reasons if r["kind"] == "item" and r["contribution"] > 0][:3]
+        rated = ["" if r["rating"] is None else f" (rated {r['rating']:g})" for r in watched]
+        named = [r["title"] + rating for r, rating in zip(watched, rated, strict=True)]
+        said = row.find_element(By.CLASS_NAME, "because").text
+        assert said == (f"Because you watched {'; '.join(named)}" if named else "")
+        raised += bool(named)
+        for name, task in pair["tasks"].items():
+            lines = row.find_elements(By.CSS_SELECTOR, f"[data-task={name}] .reasons li")
+            others = [r for r in task["reasons"] if r["kind"] != "item"][:6]
+            for line, reason in zip(lines, others, strict=True):
+                assert line.text.split("\n")[0] == reason["words"]
+                assert line.text.endswith(f"{abs(reason['contribution']):.2f}")
+    assert raised
+
+
+def test_a_known_user_is_told_why(page: Page, server: Threaded) -> None:
+    page.ask("7")
+    items = [row.get_attribute("data-item") for row in page.rows()]
+    check(page, explained(server, 7, items))
+    assert page.browser.title == "recsys-moe" and not page.find("#items img")
+    assert "by how much" in page.text("why")
+    page.browser.get_log("browser")
+
+
+def test_somebody_new_is_asked_for_what_the_model_can_be_told_and_is_told_why(
+    page: Page, server: Threaded
+) -> None:
+    page.wait(lambda: page.focused() == "user")
+    page.find("#newcomer summary")[0].click()
+    names = [field.get_attribute("name") for field in page.find("#traits input")]
+    assert names == ["age", "job"]
+    offered = [value.get_attribute("value") for value in page.find("#trait-1-values option")]
+    assert offered == ["job 0", "job 1", "job 2"]
+    page.find("#history")[0].send_keys("3=5, 4, 3=1, 977")
+    page.find("#trait-0")[0].send_keys("45")
+    page.find("#trait-1")[0].send_keys("<b>pirate</b>", Keys.ENTER)
+    page.wait(lambda: page.text("status").endswith("for somebody new"))
+    told = {"features": {"age": "45", "job": "<b>pirate</b>"}, "history": {"3": 5, "4": None}}
+    body = {"users": [told], "k": 10, "exclude_seen": True}
+    [ranking] = server.client.post("/recommend", json=body).json()["rankings"]
+    items = [entry["item"] for entry in ranking["items"]]
+    assert [row.get_attribute("data-item") for row in page.rows()] == list(map(str, items))
+    check(page, explained(server, told, items))
+    assert page.text("results-title") == "For somebody new"
+    left = "Training has not seen, and this leaves out: job <b>pirate</b>; watched 977."
+    assert page.text("nobody") == left
+    assert page.text("watched-title") == ""
+    page.find("#user")[0].click()
+    page.ask("7")
+    assert page.text("nobody") == "" and page.text("watched-title").startswith("User 7 watched")
+
+
+def test_what_is_refused_of_somebody_new_is_said(page: Page) -> None:
+    page.wait(lambda: page.focused() == "user")
+    page.find("#newcomer summary")[0].click()
+    page.find("#newcomer button")[0].click()
+    assert page.focused() == "history"  # nothing is told yet
+    page.find("#trait-0")[0].send_keys("old", Keys.ENTER)
+    page.wait(lambda: "'age' must be a finite number, got 'old'" in page.text("error"))
+    page.browser.get_log("browser")
+
+
+def test_a_model_of_ids_asks_for_no_newcomers(browser: Any, run: Path) -> None:
+    with threaded(run / "model") as server:
+        page = Page(browser, server)
+        page.ask("7")
+        assert not page.find("#newcomer")[0].is_displayed()
+        assert page.text("why") == "" and not page.find(".reasons")
+    browser.get_log("browser")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_is_wider_than_the_window_and_all_text_can_be_read(
+    page: Page, width: int, scheme: str
+) -> None:
+    with window(page.browser, width, scheme):
+        page.ask("7")
+        page.find("#newcomer summary")[0].click()
+        assert excess(page.browser) <= 0
+        assert faint_texts(page.browser) == []
