@@ -101,7 +101,8 @@ def measure(hidden: str, seed: int, options: argparse.Namespace) -> dict[str, An
         kept, cold, given = hide(hidden, tables, items, options=options, seed=seed)
         fitted = train(folder, kept, items, words=[hidden, seed, options])
         predictor = Predictor.load(folder / "run")
-        figures = {"alone": scored(predictor, cold), "given": scored(predictor, cold, given)}
+        told = {hidden.removesuffix("s"): given}
+        figures = {"alone": scored(predictor, cold, {}), "given": scored(predictor, cold, told)}
     numbers = {f"{way}_{name}": v for way, found in figures.items() for name, v in found.items()}
     counts = {"hidden_ids": len(given), "rows": len(cold), "epoch": fitted["epoch"]}
     return {**counts, "minutes": round((time.perf_counter() - start) / 60, 2), **numbers}
@@ -176,11 +177,13 @@ def train(
 
 
 def scored(
-    predictor: Predictor, rows: pd.DataFrame, given: dict[Any, Newcomer] | None = None
+    predictor: Predictor, rows: pd.DataFrame, given: dict[str, dict[Any, Newcomer]]
 ) -> dict[str, float]:
-    """AUC of the watched among these rows, MSE of the rated ones."""
-    told: dict[Any, Newcomer] = given or {}
-    sides = [[told.get(one, one) for one in rows[side].tolist()] for side in ("user", "item")]
+    """AUC of the watched among these rows, MSE of the rated ones. `given`: by side and id."""
+    sides = [
+        [given.get(side, {}).get(one, one) for one in rows[side].tolist()]
+        for side in ("user", "item")
+    ]
     parts = [
         predictor.score(*(side[start : start + AT_ONCE] for side in sides)).tasks
         for start in range(0, len(rows), AT_ONCE)
@@ -215,7 +218,8 @@ def show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
         columns = {"hidden": "{name}", "seeds": "{seeds}", "unseen row alone": "{alone:.4f}"}
         columns |= {"given": "{given:.4f}", "better by": "{gain:.4f}", "std. error": "{error:.2}"}
         common.table(columns, [{**r, "error": r["error"] or "-"} for r in common.named(found)])
-        common.print_targets(targets)
+        if targets:
+            common.print_targets(targets)
     numbers = {"runs": rows, "gains": found, "targets": targets}
     print(json.dumps({"benchmark": "cold_start", **common.facts(), **numbers}))
 

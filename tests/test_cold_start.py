@@ -30,11 +30,14 @@ def cold_start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
-    """MovieLens-100K's layout: 30 users with 10 of 25 items each, of two genres."""
+    """MovieLens-100K's layout: 30 users with 10 of 25 items each, of two genres.
+
+    Users are 1 to 30, items 10 to 34: a number alone says neither.
+    """
     draw = random.Random(0)
-    pairs = [(u, i) for u in range(1, 31) for i in sorted(draw.sample(range(100, 125), 10))]
+    pairs = [(u, i) for u in range(1, 31) for i in sorted(draw.sample(range(10, 35), 10))]
     ratings = [f"{u}\t{i}\t{1 + (u + i) % 5}\t{n}" for n, (u, i) in enumerate(pairs)]
-    films = [f"{i}|Film {i} ({1960 + i % 40})||||{i % 2}|{1 - i % 2}" for i in range(100, 125)]
+    films = [f"{i}|Film {i} ({1960 + i % 40})||||{i % 2}|{1 - i % 2}" for i in range(10, 35)]
     lines(tmp_path / "raw" / "u.data", ratings)
     lines(tmp_path / "raw" / "u.item", films)
     lines(tmp_path / "raw" / "u.user", [f"{u}|{20 + u}|M|writer|01110" for u in range(1, 31)])
