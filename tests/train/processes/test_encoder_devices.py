@@ -51,37 +51,47 @@ def rated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return with_features(folder / "plain", folder / "data")
 
 
-def sections(epochs: int, **data: Any) -> dict[str, Any]:
+def sections(epochs: int, model: dict[str, Any] | None = None, **data: Any) -> dict[str, Any]:
     trainer = {"max_epochs": epochs, "batch_size": 64, "patience": 1000}
-    return {**SECTIONS, "trainer": trainer, "data": {**SECTIONS["data"], **data}}
+    own = {"model": model or SECTIONS["model"], "data": {**SECTIONS["data"], **data}}
+    return {**SECTIONS, **own, "trainer": trainer}
 
 
-def fit_on_two(data: Path, out: Path, epochs: int, *more: object) -> None:
-    words = command(data, out, epochs, 2, *map(str, more))
-    out.with_suffix(".yaml").write_text(parse_config(sections(epochs)).to_yaml())
+def fit_on_two(data: Path, out: Path, asked: dict[str, Any], *more: object) -> None:
+    words = command(data, out, asked["trainer"]["max_epochs"], 2, *map(str, more))
+    out.with_suffix(".yaml").write_text(parse_config(asked).to_yaml())
     done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def alike(one: Path, other: Path) -> None:
-    """All weights within rounding; those of the encoders have moved."""
-    for file in ("weights.safetensors", "encoders.safetensors"):
-        wanted, found = (load_file(run / "model" / file) for run in (one, other))
-        assert found.keys() == wanted.keys()
-        for name, values in wanted.items():
-            torch.testing.assert_close(found[name], values, atol=1e-5, rtol=0, msg=name)
-    assert sorted(wanted) == ENCODERS
-    assert all(values.abs().max() > 1e-3 for values in wanted.values())
+def alike(one: Path, other: Path, file: str) -> list[str]:
+    """Names of the weights, which are the same within rounding, and none of them 0."""
+    wanted, found = (load_file(run / "model" / file) for run in (one, other))
+    assert found.keys() == wanted.keys()
+    for name, values in wanted.items():
+        torch.testing.assert_close(found[name], values, atol=1e-5, rtol=0, msg=name)
+        assert values.abs().max() > 1e-3, name
+    return sorted(wanted)
 
 
 def test_two_devices_end_with_the_weights_of_one_and_go_on_so(rated: Path, tmp_path: Path) -> None:
     """Three epochs, and from there two more."""
     fit(sections(3), rated, tmp_path / "one")
-    fit_on_two(rated, tmp_path / "two", 3)
-    alike(tmp_path / "one", tmp_path / "two")
+    fit_on_two(rated, tmp_path / "two", sections(3))
     fit(sections(2), rated, tmp_path / "one-more", start_from=tmp_path / "one")
-    fit_on_two(rated, tmp_path / "two-more", 2, "--from", tmp_path / "one")
-    alike(tmp_path / "one-more", tmp_path / "two-more")
+    fit_on_two(rated, tmp_path / "two-more", sections(2), "--from", tmp_path / "one")
+    for one, two in (("one", "two"), ("one-more", "two-more")):
+        alike(tmp_path / one, tmp_path / two, "weights.safetensors")
+        assert alike(tmp_path / one, tmp_path / two, "encoders.safetensors") == ENCODERS
+
+
+@pytest.mark.slow
+def test_divided_tables_of_ids_go_past_the_experts_too(rated: Path, tmp_path: Path) -> None:
+    """Features and histories are refused with them, see tests/train/test_encoders.py."""
+    asked = sections(3, {**MODEL, "skip_rank": 3})
+    fit(asked, rated, tmp_path / "one")
+    fit_on_two(rated, tmp_path / "two", asked, "--set", "trainer.shard_embeddings=true")
+    assert "skip.item_TRW" in alike(tmp_path / "one", tmp_path / "two", "weights.safetensors")
 
 
 def test_rows_on_disk_make_the_encoders_of_rows_in_memory(rated: Path) -> None:
