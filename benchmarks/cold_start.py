@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import os
 import tempfile
@@ -42,6 +43,7 @@ NEVER = 1e9
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
+    logging.getLogger("recsys_moe.inference").setLevel(logging.ERROR)  # that all ids are unknown
     done = read(options.csv)
     keys = [key_of(hidden, s, options) for s in range(options.seeds) for hidden in options.hide]
     for key in keys:

@@ -159,7 +159,7 @@ def load_artifact(path: Path) -> Artifact:
         card=_read_object(folder / "card.json"),
         calibration=_load_calibrations(folder / "calibration.json"),
         encoders=_load_encoders(folder / ENCODERS),
-        categories=load_categories(folder / VOCABULARIES),
+        categories=_load_categories(folder / VOCABULARIES),
     )
 
 
@@ -222,8 +222,7 @@ def _load_encoders(path: Path) -> dict[str, torch.Tensor]:
         return load_file(path) if path.is_file() else {}
 
 
-def load_categories(path: Path) -> pa.Table:
-    """Of a model folder or a prepared one; none where there is no file. Raises DataError."""
+def _load_categories(path: Path) -> pa.Table:
     with _reading(path):
         if not path.is_file():
             return NO_CATEGORIES

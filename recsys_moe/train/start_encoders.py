@@ -16,13 +16,15 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recsys_moe.artifact.model_folder import VOCABULARIES, Artifact, load_categories
+from recsys_moe.artifact.model_folder import NO_CATEGORIES, VOCABULARIES, Artifact
 from recsys_moe.config.build import chosen_features, history_levels
 from recsys_moe.config.settings import Config
+from recsys_moe.data.columns import reading
 from recsys_moe.data.entries import matched_levels, table_rows
 from recsys_moe.errors import DataError
 from recsys_moe.model.network import MultiTaskMoE
@@ -62,7 +64,7 @@ class _Block(NamedTuple):
 def match(old: Artifact, config: Config, schema: Schema, *, data: Path, item_I: Tensor) -> Matched:
     """`item_I`: row of the old model for each item of `data`. Raises DataError."""
     before, now = chosen_features(old.config, old.schema), chosen_features(config, schema)
-    categories = load_categories(data / VOCABULARIES)
+    categories = _categories(data / VOCABULARIES)
     features, said = {}, []
     for side in (side for side, chosen in now.items() if chosen):
         known, end = _blocks(before[side], side, old.categories), table_rows(before[side])
@@ -73,6 +75,13 @@ def match(old: Artifact, config: Config, schema: Schema, *, data: Path, item_I: 
     if said:
         logger.info("features: %s", "; ".join(said))
     return Matched(features, _history_rows(old, config, schema, item_I))
+
+
+def _categories(path: Path) -> pa.Table:
+    if not path.is_file():
+        return NO_CATEGORIES
+    with reading(path):
+        return pq.read_table(path, columns=NO_CATEGORIES.column_names)
 
 
 def _blocks(

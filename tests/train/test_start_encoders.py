@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -229,10 +230,24 @@ def test_a_feature_of_another_kind_is_refused(folder: Path, tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"both: feature 'age' is numeric there and .* got categor"):
         fit({}, data, tmp_path / "b", start_from=folder / "both")
     assert not (tmp_path / "b").exists()
-    (data / "features.parquet").unlink()
-    with pytest.raises(DataError, match=r"features\.parquet must have the \d+ categories of 'job'"):
-        asked = {"model": {"features": "job"}}
-        fit(asked, data, tmp_path / "b", start_from=folder / "both")
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (Path.unlink, r"features\.parquet must have the 4 categories of 'job', got 0; prepare"),
+        (lambda file: file.write_bytes(b"PAR1"), r"features\.parquet cannot be read as Parquet"),
+    ],
+    ids=["missing", "damaged"],
+)
+def test_data_without_readable_categories_are_refused(
+    folder: Path, tmp_path: Path, harm: Any, said: str
+) -> None:
+    data = shutil.copytree(folder / "new/featured", tmp_path / "data")
+    harm(data / "features.parquet")
+    with pytest.raises(DataError, match=f"--from .*both: .*{said}"):
+        fit({}, data, tmp_path / "b", start_from=folder / "both")
+    assert not (tmp_path / "b").exists()
 
 
 def test_data_without_the_features_are_refused(folder: Path, tmp_path: Path) -> None:
