@@ -1,6 +1,7 @@
 """Continued training: is `fit --from` as good as training anew on all rows, in a third of the time?
 
     python benchmarks/continued.py --ratings ml-100k/u.data [--folder DIR] [--epochs 16 --more 5]
+                                   [--set model.history=ratings]
 
 A tenth each of all ratings is drawn for validation and for test. A model learns from the earlier
 half of the rest; then all the rest is learned twice, from that model and anew, and both are tested
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--more", type=int, default=5, help="most, of the continued training")
     parser.add_argument("--config", default="movielens_100k")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", action="append", default=[], help="KEY=VALUE, as of fit")
     options = common.parse(parser, argv)
     with tempfile.TemporaryDirectory(prefix="continued-") as scratch:
         folder = options.folder or Path(scratch)
@@ -63,6 +65,7 @@ def prepare(ratings: Path, folder: Path, seed: int) -> None:
 def train(folder: Path, options: Any) -> dict[str, dict[str, Any]]:
     half, whole = (folder / name / "data" for name in ("half", "all"))
     shared = ["--config", options.config, "--seed", options.seed]
+    shared += [word for one in options.set for word in ("--set", one)]
     anew, more = ["--max-epochs", options.epochs], ["--max-epochs", options.more]
     runs: dict[str, tuple[Path, list[object]]] = {
         "half": (half, anew),

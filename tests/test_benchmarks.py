@@ -32,7 +32,7 @@ TINY = {
 }
 
 NOT_IN_MAKE = {
-    *("run_all", "serving", "soak", "streaming", "slow_start", "continued"),
+    *("run_all", "serving", "soak", "streaming", "slow_start", "continued", "cold_start"),
     *("epoch_minutes", "results_table"),
 }
 

@@ -186,3 +186,11 @@ def _levels(label_P: Tensor, levels: int, bounds: tuple[float, float]) -> Tensor
     low, high = bounds
     level_P = (label_P.double() - low) / max(high - low, 1e-12) * (levels - 1)
     return level_P.nan_to_num(levels).round().long().clamp(0, levels)
+
+
+def matched_levels(old: Schema, new: Schema, levels: int) -> Tensor:
+    """Per level of histories of `new` the nearest one of `old`, by their ratings. (levels + 1,)"""
+    task = next(one for one in new.tasks if one.kind == "regression")
+    low, high = _bounds(new, task)
+    rating_L = torch.cat([torch.linspace(low, high, levels), torch.tensor([torch.nan])])
+    return _levels(rating_L, levels, _bounds(old, task))

@@ -31,17 +31,20 @@ from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import Rows
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.files import sha256_file
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.network import ENCODERS, MultiTaskMoE
 from recsys_moe.model.sharded import ShardedEmbedding
 from recsys_moe.schema import Feature, Schema, Task
+from recsys_moe.train.start_encoders import Matched, hand_over, match
 
 if TYPE_CHECKING:
     from recsys_moe.train.module import RecModule
 
 logger = logging.getLogger("recsys_moe.fit")
 
-MAY_DIFFER = ("model.dropout", "model.dispatch")
+MAY_DIFFER = ("model.dropout", "model.dispatch", "model.features", "model.history_dropout")
 """Settings of the model that do not change what its weights mean."""
+OF_HISTORY = ("model.history", "model.history_dim", "model.history_levels")
+"""May differ too where a history begins or ends."""
 ARROW = {"int64": pa.int64(), "string": pa.string()}
 
 
@@ -53,6 +56,8 @@ class Start(NamedTuple):
     user_U: Tensor
     """Row of the model for each user of the new data; the unseen one's for a new user."""
     item_I: Tensor
+    matched: Matched | None
+    """Where the encoders of the run start from; None where it has none."""
 
     @property
     def record(self) -> dict[str, str]:
@@ -83,8 +88,10 @@ def start_config(raw: dict[str, Any], path: str | Path | None) -> Config:
 
 def _check_model(before: Config, now: Config, path: str | Path) -> None:
     old, new = (dict(flat({"model": c.model_dump(mode="json")["model"]})) for c in (before, now))
+    one_has_none = "none" in (before.model.history, now.model.history)
+    may_differ = (*MAY_DIFFER, *(OF_HISTORY if one_has_none else ()))
     for key in [*old, *(new.keys() - old.keys())]:
-        if old.get(key) != new.get(key) and key not in MAY_DIFFER:
+        if old.get(key) != new.get(key) and key not in may_differ:
             raise _must_stay(path, key, old.get(key), new.get(key))
 
 
@@ -124,17 +131,17 @@ def open_start(path: str | Path | None, config: Config, schema: Schema, data: Pa
     folder = find_artifact(Path(path))
     artifact = load_artifact(folder)
     _check_model(artifact.config, config, path)
-    if artifact.encoders:  # its tables hold whole vectors, and not what training would go on with
-        model = artifact.config.model
-        raise ConfigError(
-            f"--from {path}: model.features and model.history must be none there, got "
-            f"{model.features} and {model.history}; train anew without --from"
-        )
     _check_tasks(artifact.schema, schema, path)
     _check_units(artifact.schema, schema, path)
-    places = [_places(artifact, schema, side, path=path, data=data) for side in ("user", "item")]
-    _tell(artifact.schema, places, path)
-    return Start(folder, artifact, *places)
+    user_U, item_I = (_places(artifact, schema, s, path=path, data=data) for s in ("user", "item"))
+    _tell(artifact.schema, [user_U, item_I], path)
+    matched = None
+    if config.model.has_encoders:
+        try:
+            matched = match(artifact, config, schema, data=data, item_I=item_I)
+        except DataError as error:
+            raise DataError(f"--from {path}: {error}") from None
+    return Start(folder, artifact, user_U, item_I, matched)
 
 
 def _check_tasks(old: Schema, new: Schema, path: str | Path) -> None:
@@ -235,12 +242,15 @@ def begin(module: RecModule, rows: Rows, start: Start | None) -> None:
                 f"--from {start.folder}: its weights do not fit the model of these data: {reason}; "
                 "train anew without --from"
             ) from None
+        if start.matched is not None:
+            places = start.user_U, start.item_I
+            hand_over(module.model, start.matched, start.artifact, places)
 
 
 def _weights(model: MultiTaskMoE, start: Start) -> dict[str, Tensor]:
     """The state of `start` with the rows that `model` needs."""
     old, own = start.artifact.model.state_dict(), model.state_dict()
-    state = dict(old)
+    state = {name: values for name, values in own.items() if name.startswith(ENCODERS)} | old
     tables = {"user_embedding": start.user_U, "item_embedding": start.item_I}
     for name, place_U in tables.items():
         table = getattr(model, name)

@@ -127,14 +127,6 @@ def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, 
     (folder / "gone").rename(folder / "encoders.safetensors")
 
 
-def test_a_new_run_does_not_start_from_whole_vectors(
-    trained: Path, data: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match="must be none there, got all and ratings; train anew"):
-        fit({}, data, tmp_path / "next", start_from=trained)
-    assert not [*tmp_path.iterdir()]
-
-
 @pytest.mark.parametrize("history", ["items", "ratings"])
 def test_settings_of_the_optimizer_work_with_both(history: str, data: Path, tmp_path: Path) -> None:
     for name, optim in (("decay", {"weight_decay": 1e-4, "average": 0.9}), ("lazy", {})):

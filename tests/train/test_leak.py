@@ -7,6 +7,7 @@ learns by heart is little. A model that reads labels off what is missing in a hi
 from __future__ import annotations
 
 import csv
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.synthetic import prepare
-from recsys_moe.config.settings import parse_config
 from recsys_moe.train.fit import fit
 
 SMALL = {"embedding_dim": 16, "num_experts": 4, "expert_dim": 32, "tower_dims": [16]}
@@ -25,10 +25,18 @@ MODEL = {**SMALL, "dropout": 0.0, "main_effects": False, "router": {"name": "sof
 
 
 @pytest.fixture(scope="module")
-def coins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """150 users, 100 items, 11,025 training rows: watched or not, and if so 1 to 5, by chance."""
-    folder = tmp_path_factory.mktemp("coins") / "data"
+def tastes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """150 users, 100 items, 11,025 training rows, of which much can be learned."""
+    folder = tmp_path_factory.mktemp("tastes") / "data"
     prepare(folder, users=150, items=100, interactions=7000)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def coins(tastes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same users, items and rows: watched or not, and if so 1 to 5, by chance."""
+    folder = tmp_path_factory.mktemp("coins") / "data"
+    shutil.copytree(tastes, folder)
     random = np.random.default_rng(0)
     for part in sorted(folder.glob("*/*.parquet")):
         table = pq.read_table(part)
@@ -45,11 +53,14 @@ def coins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def learn(coins: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, float]]:
     """What the last epoch of a fit has in metrics.csv."""
 
-    def learned(**model: Any) -> dict[str, float]:
+    def learned(first: Path | None = None, **model: Any) -> dict[str, float]:
+        """`first`: data of a model that the fit starts from."""
         out = tmp_path_factory.mktemp("leak") / "run"
         trainer = {"max_epochs": 12, "batch_size": 256, "patience": 100}
         settings = {"model": {**MODEL, **model}, "optim": {"lr": 5e-3}, "trainer": trainer}
-        fit(parse_config(settings), coins, out)
+        if first is not None:
+            fit(settings, first, out.with_name("first"))
+        fit(settings, coins, out, start_from=None if first is None else out.with_name("first"))
         with (out / "metrics.csv").open() as stream:
             last = list(csv.DictReader(stream))[-1]
         return {name: float(value) for name, value in last.items()}
@@ -70,6 +81,16 @@ def test_a_history_tells_nothing_of_coin_flips(
     found = learn(history=history)
     assert found["train/loss"] > by_heart - 0.02
     assert abs(found["val/watch/auc"] - 0.5) < 0.044  # 3 deviations of 1,575 rows
+
+
+@pytest.mark.slow
+def test_a_model_to_start_from_tells_nothing_either(
+    tastes: Path, learn: Callable[..., dict[str, float]]
+) -> None:
+    """The rows of ids then begin as whole vectors minus the sum over the new histories."""
+    found, alone = learn(tastes, history="ratings"), learn(tastes)
+    assert found["train/loss"] > alone["train/loss"] - 0.02
+    assert abs(found["val/watch/auc"] - 0.5) < 0.044
 
 
 def test_without_dropout_the_embedding_of_the_id_makes_the_missing_item_known(

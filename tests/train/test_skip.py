@@ -77,17 +77,13 @@ def test_predict_recommend_and_exports_agree(trained: tuple[Path, str], tmp_path
         torch.testing.assert_close(found_BT, columns_BT, atol=1e-5, rtol=0)
 
 
-def test_training_goes_on_from_it_unless_its_vectors_are_whole(
-    trained: tuple[Path, str], prepared: Path, tmp_path: Path
+def test_training_goes_on_from_it(
+    trained: tuple[Path, str], featured: Path, tmp_path: Path
 ) -> None:
-    run, kind = trained
-    if kind == "features and history":
-        with pytest.raises(ConfigError, match="model.features and model.history must be none"):
-            fit({}, prepared, tmp_path / "next", start_from=run)
-        return
+    run, _ = trained
     with pytest.raises(ConfigError, match=r"model\.skip_rank is 3 there and must stay so, got 0"):
-        fit({"model": {"skip_rank": 0}}, prepared, tmp_path / "next", start_from=run)
-    assert fit({"trainer": {"max_epochs": 1}}, prepared, tmp_path / "next", start_from=run)["loss"]
+        fit({"model": {"skip_rank": 0}}, featured, tmp_path / "next", start_from=run)
+    assert fit({"trainer": {"max_epochs": 1}}, featured, tmp_path / "next", start_from=run)["loss"]
 
 
 def test_a_rank_beyond_the_width_is_refused() -> None:

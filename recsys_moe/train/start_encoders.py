@@ -1,0 +1,179 @@
+"""Continued training with features and histories: what the encoders of a run start from.
+
+A model folder holds the vectors of known ids whole: id, features and history in one row. The tables
+of a new run's encoders start from the old ones, matched by raw categories and items; the rows of
+its known ids are what the old vectors have beyond what these encoders say of the new data.
+
+Axes: N users or items of the new data and one more for the unseen id, R rows of an encoder's table,
+L levels of ratings and one more for none, I items and one more for the unseen one, D width.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from recsys_moe.artifact.model_folder import NO_CATEGORIES, VOCABULARIES, Artifact
+from recsys_moe.config.build import chosen_features, history_levels
+from recsys_moe.config.settings import Config
+from recsys_moe.data.columns import reading
+from recsys_moe.data.entries import matched_levels, table_rows
+from recsys_moe.errors import DataError
+from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.schema import Schema, SideFeature
+
+logger = logging.getLogger("recsys_moe.fit")
+
+
+class FeatureRows(NamedTuple):
+    """What the rows of a table of features are in the old one. All (R,)"""
+
+    place: Tensor
+    """Row of the old table; its length for what is new."""
+    scale: Tensor
+    """Of numbers the new standard deviation in old ones; else 1."""
+    shift: Tensor
+    """Of numbers how far the new mean is from the old one, in old deviations; else 0."""
+
+
+class Matched(NamedTuple):
+    """Where the tables of a run's encoders start from."""
+
+    features: dict[str, FeatureRows]
+    """Of `user` and `item`, where they have any."""
+    history_R: Tensor | None
+    """Row of the old table of histories, its length for a new item; None: begin at 0."""
+
+
+class _Block(NamedTuple):
+    """One feature, its categories by index, and its first row of the table."""
+
+    feature: SideFeature
+    categories: pa.Array
+    start: int
+
+
+def match(old: Artifact, config: Config, schema: Schema, *, data: Path, item_I: Tensor) -> Matched:
+    """`item_I`: row of the old model for each item of `data`. Raises DataError."""
+    before, now = chosen_features(old.config, old.schema), chosen_features(config, schema)
+    categories = _categories(data / VOCABULARIES)
+    features, said = {}, []
+    for side in (side for side, chosen in now.items() if chosen):
+        known, end = _blocks(before[side], side, old.categories), table_rows(before[side])
+        blocks = _blocks(now[side], side, categories)
+        parts = {name: _rows(one, known.get(name), end) for name, one in blocks.items()}
+        said += [f"{name} {_found(part, end)}" for name, part in parts.items()]
+        features[side] = FeatureRows(*map(torch.cat, zip(*parts.values(), strict=True)))
+    if said:
+        logger.info("features: %s", "; ".join(said))
+    return Matched(features, _history_rows(old, config, schema, item_I))
+
+
+def _categories(path: Path) -> pa.Table:
+    if not path.is_file():
+        return NO_CATEGORIES
+    with reading(path):
+        return pq.read_table(path, columns=NO_CATEGORIES.column_names)
+
+
+def _blocks(
+    features: tuple[SideFeature, ...], side: str, categories: pa.Table
+) -> dict[str, _Block]:
+    found, start = {}, 0
+    of_side = categories.filter(pc.equal(categories["side"], side))
+    for one in features:
+        rows = of_side.filter(pc.equal(of_side["feature"], one.name)).sort_by("index")
+        if len(rows) != one.size:
+            raise DataError(
+                f"{VOCABULARIES} must have the {one.size} categories of {one.name!r}, got "
+                f"{len(rows)}; prepare the data again"
+            )
+        found[one.name] = _Block(one, rows["value"].combine_chunks(), start)
+        start += table_rows([one])
+    return found
+
+
+def _rows(now: _Block, old: _Block | None, end: int) -> FeatureRows:
+    """Of one feature. Raises DataError where it is of another kind now."""
+    size = table_rows([now.feature])
+    if old is None:
+        return FeatureRows(torch.full((size,), end), torch.ones(size), torch.zeros(size))
+    one, was = now.feature, old.feature
+    if one.kind != was.kind:
+        raise DataError(
+            f"feature {one.name!r} is {was.kind} there and must be so in the data, got {one.kind}; "
+            "prepare it with that kind or under another name, or leave it out of model.features"
+        )
+    if one.kind == "numeric":
+        numbers = old.start, one.std / was.std, (one.mean - was.mean) / was.std
+        return FeatureRows(*(torch.tensor([number]) for number in numbers))
+    index = pc.index_in(now.categories, value_set=old.categories).to_pylist()
+    place = [end if i is None else old.start + i for i in index]
+    unseen = old.start + was.size
+    return FeatureRows(torch.tensor([*place, unseen]), torch.ones(size), torch.zeros(size))
+
+
+def _found(rows: FeatureRows, end: int) -> str:
+    """In words."""
+    known = int((rows.place < end).sum())
+    if not known:
+        return "is new"
+    if len(rows.place) == 1:
+        return "goes on"
+    return f"goes on with {known - 1} categories, {len(rows.place) - known} are new"
+
+
+def _history_rows(old: Artifact, config: Config, schema: Schema, item_I: Tensor) -> Tensor | None:
+    if "none" in (old.config.model.history, config.model.history):
+        return None
+    levels, items = history_levels(config, schema), old.schema.item.size
+    level_L = torch.zeros(1, dtype=torch.int64)
+    if levels is not None:
+        level_L = matched_levels(old.schema, schema, levels)
+    row_LI = level_L[:, None] * items + item_I[:-1]
+    return row_LI.where(item_I[:-1] < items, len(old.encoders["history.table_RW"])).flatten()
+
+
+@torch.no_grad()
+def hand_over(
+    model: MultiTaskMoE, matched: Matched, old: Artifact, places: tuple[Tensor, Tensor]
+) -> None:
+    """Take from the rows of the ids of `model`, which hold whole vectors, what its encoders say.
+
+    `places`: row of the old model for each user and each item, as the rows are so far. A new id is
+    then an unseen one of the old model with the same features: what moved with the mean of a number
+    is in its row. The rows of the unseen ids stay.
+    """
+    encoders = model.encoders
+    assert encoders is not None
+    tables = model.user_embedding.weight, model.item_embedding.weight
+    moved = [torch.zeros_like(table) for table in tables]
+    for n, (side, part) in enumerate((("user", encoders.users), ("item", encoders.items))):
+        if part is None:
+            continue
+        rows = matched.features[side]
+        was_RD = _row_of(old.encoders.get(f"{side}s.table_RD", part.table_RD[:0]), rows.place)
+        part.table_RD.copy_(was_RD * rows.scale[:, None])
+        bags = part.row_P, was_RD * rows.shift[:, None], part.first_N[:-1].int()
+        moved[n] += F.embedding_bag(*bags, mode="sum")
+    if encoders.history is not None and matched.history_R is not None:
+        history = encoders.history
+        history.table_RW.copy_(_row_of(old.encoders["history.table_RW"], matched.history_R))
+        history.kernel_DW.copy_(old.encoders["history.kernel_DW"])
+    said = encoders.finished(*map(torch.zeros_like, tables))
+    for table_ND, place_N, said_ND, moved_ND in zip(tables, places, said, moved, strict=True):
+        is_known_N = place_N < place_N[-1]
+        table_ND += torch.where(is_known_N[:, None], -said_ND, moved_ND)
+
+
+def _row_of(table_RD: Tensor, place_R: Tensor) -> Tensor:
+    """Rows of a table; 0 behind it."""
+    return F.pad(table_RD, (0, 0, 0, 1))[place_R]

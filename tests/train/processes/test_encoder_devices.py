@@ -1,0 +1,116 @@
+"""Features, histories and what goes past the experts: the same on two devices as on one.
+
+Training leaves the item of a row out of its history and, where it is not in there, another one by
+chance; and a share of each history by chance. So that nothing is drawn, which each process does for
+itself, every row here has a label that puts its item into the history, and the share is 0.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from data_prep.table import prepare
+from recsys_moe.config.settings import parse_config
+from recsys_moe.data.columns import StoredColumns, load_columns
+from recsys_moe.schema import Schema
+from recsys_moe.train.encoders import fill_encoders
+from recsys_moe.train.fit import fit
+from recsys_moe.train.module import RecModule
+from tests.conftest import TINY_MODEL
+from tests.features import with_features
+from tests.train.processes.test_devices import ENVIRONMENT, command
+
+PARTS = {"features": "all", "history": "ratings", "history_dim": 4, "skip_rank": 3}
+MODEL = {**TINY_MODEL, "dropout": 0.0, "router": {"name": "softmax"}}
+SECTIONS: dict[str, Any] = {
+    "model": {**MODEL, **PARTS, "history_dropout": 0.0},
+    "data": {"unseen_rate": 0.0},
+    "optim": {"lr": 1e-2},
+}
+ENCODERS = ["history.kernel_DW", "history.table_RW", "items.table_RD", "users.table_RD"]
+
+
+@pytest.fixture(scope="module")
+def rated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared ratings of 60 users and 40 items, and nothing but ratings."""
+    folder, draw = tmp_path_factory.mktemp("rated"), random.Random(0)
+    pairs = [divmod(n, 40) for n in sorted(draw.sample(range(2400), 900))]
+    lines = [
+        f"{user},{item},{1 + (user * item + draw.random() // 0.8) % 5}" for user, item in pairs
+    ]
+    (folder / "log.csv").write_text("\n".join(["user,item,stars", *lines]) + "\n")
+    columns: dict[str, Any] = {"user": "user", "item": "item", "input": folder / "log.csv"}
+    prepare(folder / "plain", tasks=["rating:regression=stars"], **columns)
+    return with_features(folder / "plain", folder / "data")
+
+
+def sections(epochs: int, model: dict[str, Any] | None = None, **data: Any) -> dict[str, Any]:
+    trainer = {"max_epochs": epochs, "batch_size": 64, "patience": 1000}
+    own = {"model": model or SECTIONS["model"], "data": {**SECTIONS["data"], **data}}
+    return {**SECTIONS, **own, "trainer": trainer}
+
+
+def fit_on_two(data: Path, out: Path, asked: dict[str, Any], *more: object) -> None:
+    words = command(data, out, asked["trainer"]["max_epochs"], 2, *map(str, more))
+    out.with_suffix(".yaml").write_text(parse_config(asked).to_yaml())
+    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def alike(one: Path, other: Path, file: str) -> list[str]:
+    """Names of the weights, which are the same within rounding, and none of them 0."""
+    wanted, found = (load_file(run / "model" / file) for run in (one, other))
+    assert found.keys() == wanted.keys()
+    for name, values in wanted.items():
+        torch.testing.assert_close(found[name], values, atol=1e-5, rtol=0, msg=name)
+        assert values.abs().max() > 1e-3, name
+    return sorted(wanted)
+
+
+def test_two_devices_end_with_the_weights_of_one_and_go_on_so(rated: Path, tmp_path: Path) -> None:
+    """Three epochs, and from there two more."""
+    fit(sections(3), rated, tmp_path / "one")
+    fit_on_two(rated, tmp_path / "two", sections(3))
+    fit(sections(2), rated, tmp_path / "one-more", start_from=tmp_path / "one")
+    fit_on_two(rated, tmp_path / "two-more", sections(2), "--from", tmp_path / "one")
+    for one, two in (("one", "two"), ("one-more", "two-more")):
+        alike(tmp_path / one, tmp_path / two, "weights.safetensors")
+        assert alike(tmp_path / one, tmp_path / two, "encoders.safetensors") == ENCODERS
+
+
+@pytest.mark.slow
+def test_divided_tables_of_ids_go_past_the_experts_too(rated: Path, tmp_path: Path) -> None:
+    """Features and histories are refused with them, see tests/train/test_encoders.py."""
+    asked = sections(3, {**MODEL, "skip_rank": 3})
+    fit(asked, rated, tmp_path / "one")
+    fit_on_two(rated, tmp_path / "two", asked, "--set", "trainer.shard_embeddings=true")
+    assert "skip.item_TRW" in alike(tmp_path / "one", tmp_path / "two", "weights.safetensors")
+
+
+def test_rows_on_disk_make_the_encoders_of_rows_in_memory(rated: Path) -> None:
+    schema, config = Schema.load(rated), parse_config(SECTIONS)
+    made = []
+    for rows in (load_columns(rated, schema, "train"), StoredColumns(rated, schema, "train")):
+        module = RecModule(config.model_dump(mode="json"), schema.to_json())
+        fill_encoders(module.model.encoders, config, schema, folder=rated, rows=rows)
+        made.append(dict(module.model.encoders.named_buffers()))  # type: ignore[union-attr]
+    assert len(made[0]) == 9  # what each of the three has for its entries
+    assert all(torch.equal(values, made[1][name]) for name, values in made[0].items())
+
+
+def test_a_streamed_run_learns_as_one_in_memory(rated: Path, tmp_path: Path) -> None:
+    """In another order of rows, so not to the same weights."""
+    whole = fit(sections(4), rated, tmp_path / "whole")
+    streamed = fit(sections(4, shuffle_window=320), rated, tmp_path / "streamed")
+    assert streamed["loss"] == pytest.approx(whole["loss"], rel=0.1)
+    more = fit(
+        sections(1, shuffle_window=320), rated, tmp_path / "more", start_from=tmp_path / "whole"
+    )
+    assert more["loss"] == pytest.approx(whole["loss"], rel=0.1)

@@ -1,0 +1,255 @@
+"""`fit --from` with features and histories: vectors stay, encoders go on, new ids are newcomers."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from data_prep.table import prepare
+from recsys_moe import Predictor
+from recsys_moe.artifact.model_folder import Artifact, load_artifact
+from recsys_moe.data.entries import matched_levels
+from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.inference.predictor import Newcomer
+from recsys_moe.schema import Schema
+from recsys_moe.train.fit import dry_run, fit
+from recsys_moe.train.start import start_config
+from tests.train.test_start import (
+    ITEMS,
+    KNOWN_USERS,
+    NEW_ITEMS,
+    NEW_USERS,
+    STILL,
+    TASKS,
+    USERS,
+    close,
+    known_scores,
+    once,
+    scores,
+    settings,
+    table,
+)
+
+BOTH = {"features": "all", "history": "ratings", "history_dim": 4}
+ALONE = {**BOTH, "main_effects": False}
+USER_FEATURES = ("age:numeric=age", "job:categorical=job")
+ITEM_FEATURES = ("genres:multi=genres:sep=|", "year:numeric=year")
+
+
+def told_of_user(n: int) -> dict[str, Any]:
+    """Every seventh nothing; `actor`, whose index is before all others, from user 50 on."""
+    return {} if n % 7 == 0 else {"age": 20 + n, "job": "actor" if n >= 50 else f"job {n % 3}"}
+
+
+def told_of_item(n: int) -> dict[str, Any]:
+    if n % 7 == 0:
+        return {}
+    genres = sorted({f"genre {n % 4}", "epic" if n >= 40 else f"genre {n % 3}"})
+    return {"genres": "|".join(genres), "year": 1950 + n}
+
+
+def featured(
+    folder: Path, users: tuple[int, int], items: tuple[int, int], **changed: tuple[str, ...]
+) -> Path:
+    """The rows of `tests.train.test_start.table` with features."""
+    table(folder, users, items)
+    for side, (first, last), told in (
+        ("user", users, told_of_user),
+        ("item", items, told_of_item),
+    ):
+        names = [*told(1)]
+        cells = [[side[0] + str(n), *(told(n).get(m, "") for m in names)] for n in range(60)]
+        lines = [",".join(map(str, row)) for row in cells[first:last]]
+        (folder / f"{side}s.csv").write_text("\n".join([",".join([side, *names]), *lines]) + "\n")
+    asked = {"user_feature": USER_FEATURES, "item_feature": ITEM_FEATURES, **changed}
+    files = {f"{side}_features": folder / f"{side}s.csv" for side in ("user", "item")}
+    files = {name: file for name, file in files.items() if asked[name[:-1]]}
+    columns = {"user": "user", "item": "item", "tasks": TASKS, "input": folder / "log.csv"}
+    prepare(folder / "featured", **columns, **files, **asked)  # type: ignore[arg-type]
+    return folder / "featured"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`old` and `new` data, and `same`, in which new users meet old items; runs on the old."""
+    folder = tmp_path_factory.mktemp("lifecycle")
+    featured(folder / "new", NEW_USERS, NEW_ITEMS)
+    featured(folder / "same", NEW_USERS, (10, 30))
+    data = featured(folder / "old", USERS, ITEMS)
+    for name, model in (("both", BOTH), ("alone", ALONE), ("ids", {})):
+        fit(settings(model=model, optim={"lr": 1e-2}), data, folder / name)
+    return folder
+
+
+def row(artifact: Artifact, side: str, name: str, category: str) -> int:
+    """Of the table of features; the first feature of a side begins at 0."""
+    found = [
+        one["index"]
+        for one in artifact.categories.to_pylist()
+        if (one["side"], one["feature"], one["value"]) == (side, name, category)
+    ]
+    assert getattr(artifact.schema, f"{side}_features")[0].name == name
+    return int(found[0])
+
+
+@pytest.mark.parametrize(
+    ("before", "asked"),
+    [
+        ("both", {}),
+        ("both", {"features": "none"}),
+        ("both", {"history": "none"}),
+        ("both", {"features": "none", "history": "none"}),
+        ("both", {"features": "job,year", "history_dropout": 0.3}),
+        ("ids", {"features": "all"}),
+        ("ids", {"history": "items", "history_dim": 4}),
+        ("ids", {"features": "genres", "history": "ratings", "history_levels": 3}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else ",".join(value) or "as it was",
+)
+def test_scores_of_known_pairs_stay_whatever_begins_and_ends(
+    folder: Path, tmp_path: Path, before: str, asked: dict[str, Any]
+) -> None:
+    """In data where the scale of the numbers, the categories and the histories are others."""
+    data = folder / "new/featured"
+    fit(once(model=asked, **STILL), data, tmp_path / "b", start_from=folder / before)
+    found, wanted = known_scores(tmp_path / "b"), known_scores(folder / before)
+    close(found, wanted)
+    assert wanted.std(1).min() > 0.01
+
+
+@pytest.mark.parametrize("history", ["items", "ratings"])
+def test_they_stay_past_the_experts_too(folder: Path, tmp_path: Path, history: str) -> None:
+    """And where the optimizer moves the tables row by row."""
+    model = {**BOTH, "history": history, "skip_rank": 3}
+    still = {"optim": {"lr": 1e-30, "embeddings": "lazy"}}
+    fit(settings(model=model, optim={"lr": 1e-2}), folder / "old/featured", tmp_path / "a")
+    fit(once(**still), folder / "new/featured", tmp_path / "b", start_from=tmp_path / "a")
+    close(known_scores(tmp_path / "b"), known_scores(tmp_path / "a"))
+    assert load_artifact(tmp_path / "a").model.skip.alone_TD.abs().max() > 1e-3  # type: ignore
+
+
+def test_new_ids_start_as_the_newcomers_that_they_were(folder: Path, tmp_path: Path) -> None:
+    """With the features they have, of which `actor` was unknown, and the history in their rows."""
+    fit(once(**STILL), folder / "same/featured", tmp_path / "b", start_from=folder / "alone")
+    old, new = Predictor.load(folder / "alone"), Predictor.load(tmp_path / "b")
+    data = new.artifact.seen
+    ids = new.items.ids.to_pylist()
+    items = [f"i{n}" for n in range(10, 30)]
+    for n in (41, 45, 49, 53):  # 49 has no features
+        [user] = new.users.index([f"u{n}"])[0].tolist()
+        watched = data["items"][data["offsets"][user] : data["offsets"][user + 1]].tolist()
+        stars = {ids[i]: 1 + (n * int(ids[i][1:])) % 5 for i in watched}
+        newcomer = Newcomer(told_of_user(n), stars)
+        wanted = old.score([newcomer] * len(items), items).tasks
+        found = new.score([f"u{n}"] * len(items), items).tasks
+        close(torch.stack([*found.values()]), torch.stack([*wanted.values()]))
+
+
+def test_new_items_start_from_their_features_too(folder: Path, tmp_path: Path) -> None:
+    fit(once(**STILL), folder / "new/featured", tmp_path / "b", start_from=folder / "alone")
+    old = Predictor.load(folder / "alone")
+    for n in (31, 41, 42):
+        item = Newcomer(told_of_item(n))
+        wanted = old.score(KNOWN_USERS, [item] * len(KNOWN_USERS)).tasks
+        close(scores(tmp_path / "b", KNOWN_USERS, [f"i{n}"]), torch.stack([*wanted.values()]))
+    nobody = old.score(["nobody"], ["nothing"]).tasks
+    close(scores(tmp_path / "b", ["nobody"], ["nothing"]), torch.stack([*nobody.values()]))
+
+
+def test_categories_keep_their_vectors_and_new_ones_begin_at_0(
+    folder: Path, tmp_path: Path
+) -> None:
+    fit(once(**STILL), folder / "new/featured", tmp_path / "b", start_from=folder / "both")
+    old, new = load_artifact(folder / "both"), load_artifact(tmp_path / "b")
+
+    def vector(artifact: Artifact, category: str) -> Tensor:
+        index = row(artifact, "item", "genres", category)
+        return artifact.encoders["items.table_RD"][index]
+
+    assert row(new, "item", "genres", "genre 1") == 1 + row(old, "item", "genres", "genre 1")
+    assert torch.equal(vector(new, "genre 1"), vector(old, "genre 1"))
+    assert vector(old, "genre 1").abs().max() > 1e-3
+    assert vector(new, "epic").abs().max() < 1e-20  # a step of 1e-30 has been made
+
+
+def test_a_number_is_worth_as_much_in_another_scale(folder: Path, tmp_path: Path) -> None:
+    """Age is the first feature of users, and the first row of their table."""
+    fit(once(**STILL), folder / "new/featured", tmp_path / "b", start_from=folder / "both")
+    old, new = load_artifact(folder / "both"), load_artifact(tmp_path / "b")
+    per_year = [
+        one.encoders["users.table_RD"][0] / one.schema.user_features[0].std for one in (old, new)
+    ]
+    assert old.schema.user_features[0].std != new.schema.user_features[0].std
+    close(*per_year)
+
+
+def test_levels_are_matched_by_their_ratings(folder: Path) -> None:
+    """Five levels from 1 to 5 before; from 3 to 5 now: 3, 3.5, 4, 4.5, 5 (halves go to even)."""
+    old = Schema.load(folder / "old/featured")
+    labels = {"train": {**old.labels["train"], "rating": {"min": 3.0, "max": 5.0}}}
+    new = replace(old, labels=labels)
+    assert matched_levels(old, new, 5).tolist() == [2, 2, 3, 4, 4, 5]  # the last: without a rating
+    assert matched_levels(old, old, 5).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_training_goes_on_and_ends_better_than_anew(folder: Path, tmp_path: Path) -> None:
+    data, slow = folder / "new/featured", {"optim": {"lr": 1e-4}}
+    more = fit(once(**slow), data, tmp_path / "more", start_from=folder / "both")
+    anew = fit(settings(model=BOTH, **once(**slow)), data, tmp_path / "anew")
+    assert more["loss"] < anew["loss"]
+    config = start_config({}, folder / "both")
+    started = dry_run(config, data, folder / "both")["loss_of_first_batch"]
+    assert started < dry_run(config, data)["loss_of_first_batch"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"history": "items"}, "model.history is ratings there and must stay so, got items"),
+        ({"history_dim": 8}, "model.history_dim is 4 there and must stay so, got 8"),
+        ({"history_levels": 3}, "model.history_levels is 5 there and must stay so, got 3"),
+    ],
+)
+def test_another_kind_of_history_is_refused(
+    folder: Path, tmp_path: Path, asked: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        fit({"model": asked}, folder / "new/featured", tmp_path / "b", start_from=folder / "both")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_feature_of_another_kind_is_refused(folder: Path, tmp_path: Path) -> None:
+    changed = ("age:categorical=age", "job:categorical=job")
+    data = featured(tmp_path / "data", NEW_USERS, NEW_ITEMS, user_feature=changed)
+    with pytest.raises(DataError, match=r"both: feature 'age' is numeric there and .* got categor"):
+        fit({}, data, tmp_path / "b", start_from=folder / "both")
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (Path.unlink, r"features\.parquet must have the 4 categories of 'job', got 0; prepare"),
+        (lambda file: file.write_bytes(b"PAR1"), r"features\.parquet cannot be read as Parquet"),
+    ],
+    ids=["missing", "damaged"],
+)
+def test_data_without_readable_categories_are_refused(
+    folder: Path, tmp_path: Path, harm: Any, said: str
+) -> None:
+    data = shutil.copytree(folder / "new/featured", tmp_path / "data")
+    harm(data / "features.parquet")
+    with pytest.raises(DataError, match=f"--from .*both: .*{said}"):
+        fit({}, data, tmp_path / "b", start_from=folder / "both")
+    assert not (tmp_path / "b").exists()
+
+
+def test_data_without_the_features_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="features must be none for data without features"):
+        fit({}, folder / "new/data", tmp_path / "b", start_from=folder / "both")
