@@ -48,6 +48,7 @@ class ImageMoE(nn.Module):
         Raises ConfigError for a router or setting that there is not, or that images cannot have.
         """
         super().__init__()
+        self.chosen = chosen
         channels, side = shape
         sizes = {"input_dim": channels * side * side, "num_experts": experts, "num_tasks": tasks}
         routers = [router(**chosen, **sizes, task=task) for task in range(tasks)]

@@ -33,6 +33,10 @@ PROTOCOLS = {
 }
 
 
+PAPER = {"moesart": {"temperature": 1.0}}
+"""Settings of routers in the paper, where the library's defaults are others."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """Of one run. Plain values: they are written to its folder as JSON."""
@@ -78,4 +82,6 @@ def settings_for(dataset: str, router: str, **changes: Any) -> Settings:
     protocol = {f.name: getattr(PROTOCOLS[dataset], f.name) for f in dataclasses.fields(Protocol)}
     del protocol["load"]
     given = {name: value for name, value in changes.items() if value is not None}
-    return Settings(**{"dataset": dataset, "router": router, **protocol, **given}).check()
+    own = {**PAPER.get(router, {}), **given.pop("router_settings", {})}
+    named = {"dataset": dataset, "router": router, "router_settings": own}
+    return Settings(**{**protocol, **given, **named}).check()

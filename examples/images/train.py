@@ -9,6 +9,7 @@ it stopped, and prints the result where it is finished. docs/examples.md has the
 from __future__ import annotations
 
 import argparse
+import csv
 import dataclasses
 import json
 import logging
@@ -16,7 +17,7 @@ import math
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import yaml
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, RichProgressBar
 
 from examples.images.data import Splits
+from examples.images.figures import draw_curves
 from examples.images.module import ImageData, ImageModule, Record
 from examples.images.outputs import write_json
 from examples.images.settings import PROTOCOLS, Settings, settings_for
@@ -38,10 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(options: argparse.Namespace) -> None:
-    settings = settings_of(options, options.router)
+    settings = settings_of(options, {"router": options.router}, options.seed)
     out = options.out or Path("runs/images") / run_name(settings)
     splits = PROTOCOLS[settings.dataset].load(options.data, settings.tasks)
     result = train(settings, splits, out, device=options.device)
+    draw_curves(out, "curves", {settings.router: [losses_by_epoch(out)]})
     print(json.dumps(result) if options.json else in_words(result, out))
 
 
@@ -107,6 +110,7 @@ def _result(
     seconds = sorted(row["seconds"] for row in rows)
     return {
         **dataclasses.asdict(settings),
+        "k": module.model.chosen.get("k"),
         "test": _short(test, "test/"),
         "val": _short(best, "val/"),
         "best_epoch": best["epoch"],
@@ -116,6 +120,12 @@ def _result(
         "threads": torch.get_num_threads(),
         "device": str(module.device),
     }
+
+
+def losses_by_epoch(out: Path) -> list[float]:
+    """Validation losses of the run at `out`."""
+    rows = csv.DictReader((out / "metrics.csv").read_text().splitlines())
+    return [float(row["val/loss"]) for row in rows]
 
 
 def _short(values: dict[str, float], prefix: str) -> dict[str, float]:
@@ -187,12 +197,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
-def settings_of(options: argparse.Namespace, router: str, **more: Any) -> Settings:
-    """What the options ask for. Raises ConfigError."""
+def settings_of(options: argparse.Namespace, contender: Mapping[str, Any], seed: int) -> Settings:
+    """The protocol, over it the contender, over it the options. Raises ConfigError."""
     names = ("k", "experts", "tasks", "epochs", "patience", "batch_size", "lr", "trimmed_lasso")
-    changes = {name: getattr(options, name) for name in names}
-    own = {"router_settings": router_settings(options.set), "seed": getattr(options, "seed", 0)}
-    return settings_for(options.dataset, router, **{**changes, **own, **more})
+    typed = {name: value for name in names if (value := getattr(options, name)) is not None}
+    own = {name: value for name, value in contender.items() if name != "router"}
+    chosen = {**own.get("router_settings", {}), **router_settings(options.set)}
+    changes = {**own, **typed, "router_settings": chosen, "seed": seed}
+    return settings_for(options.dataset, contender["router"], **changes)
 
 
 def router_settings(words: Sequence[str]) -> dict[str, Any]:

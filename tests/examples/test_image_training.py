@@ -95,6 +95,7 @@ def test_a_run_leaves_its_result_and_learns(
     assert result["test"]["loss"] == pytest.approx(
         (result["test"]["loss_1"] + result["test"]["loss_2"]) / 2
     )
+    assert (out / "curves.svg").exists() and (out / "curves.png").exists()
     assert len(done.err.splitlines()) == 8, done.err  # a line per epoch, and nothing else
 
 
