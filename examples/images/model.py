@@ -34,7 +34,7 @@ class Expert(nn.Sequential):
             *_dense(FILTERS[1] * side * side),
             *_dense(WIDTH),
         )
-        self.to(memory_format=torch.channels_last)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 class ImageMoE(nn.Module):
@@ -50,8 +50,8 @@ class ImageMoE(nn.Module):
         super().__init__()
         self.chosen = chosen
         channels, side = shape
-        sizes = {"input_dim": channels * side * side, "num_experts": experts, "num_tasks": tasks}
-        routers = [router(**chosen, **sizes, task=task) for task in range(tasks)]
+        sizes: dict[str, Any] = {"input_dim": channels * side * side, "num_experts": experts}
+        routers = [router(**chosen, **sizes, task=n, num_tasks=tasks) for n in range(tasks)]
         if routers[0].passes != 1 or chosen["name"] == "hash":
             raise ConfigError(
                 f"--router must decide by one look at the pixels, got {chosen['name']}; "
@@ -99,4 +99,5 @@ def _as_keras(module: nn.Module) -> None:
     """Glorot-uniform kernels and zero biases, which the published code of the data started from."""
     if isinstance(module, nn.Conv2d | nn.Linear):
         nn.init.xavier_uniform_(module.weight)
-        nn.init.zeros_(module.bias)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

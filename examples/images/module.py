@@ -84,6 +84,7 @@ class ImageData(L.LightningDataModule):
         self.placed: dict[str, Rows] = {}
 
     def train_dataloader(self) -> Batches:
+        assert self.trainer is not None
         seed = [self.settings.seed, self.trainer.current_epoch]
         return Batches(self._rows("train"), self.settings.batch_size, seed)
 
@@ -95,6 +96,7 @@ class ImageData(L.LightningDataModule):
 
     def _rows(self, split: str) -> Rows:
         if split not in self.placed:
+            assert self.trainer is not None
             rows: Rows = getattr(self.splits, split)
             self.placed[split] = rows.to(self.trainer.strategy.root_device)
         return self.placed[split]

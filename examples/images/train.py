@@ -65,7 +65,8 @@ def train(settings: Settings, splits: Splits, out: Path, device: str = "auto") -
         # Lightning's remarks: on the folder that a run goes on in, on metrics of so few steps.
         warnings.filterwarnings("ignore", message=".*(Checkpoint directory|logging interval).*")
         trainer.fit(module, data, ckpt_path=last if last.exists() else None)
-    if not best.best_model_path or not math.isfinite(float(best.best_model_score)):
+    score = best.best_model_score
+    if not best.best_model_path or score is None or not math.isfinite(score):
         raise RunError(f"the loss is not finite in {out}, got nan or inf; lower --lr")
     rows = list(record.rows)  # the best checkpoint brings its own
     (test,) = trainer.test(module, data, ckpt_path=best.best_model_path, verbose=False)
