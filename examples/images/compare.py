@@ -23,7 +23,7 @@ from examples.images.recipes import RECIPES, Recipe, find_recipe
 from examples.images.settings import PROTOCOLS, Settings
 from examples.images.table import finished, write_results, write_table
 from examples.images.train import add_options, guarded, losses_by_epoch, settings_of, train
-from recsys_moe.errors import RunError
+from recsys_moe.errors import ConfigError, RunError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,8 +61,11 @@ def planned(
 
     What is typed stands over the recipe. Raises ConfigError before anything is trained.
     """
+    count = recipe.seeds if options.seeds is None else options.seeds
+    if count < 1:
+        raise ConfigError(f"--seeds must be >= 1, got {count}")
     runs = []
-    for seed in range(options.seed, options.seed + (options.seeds or recipe.seeds)):
+    for seed in range(options.seed, options.seed + count):
         for label in labels:
             contender = {**recipe.common, **recipe.contender(label)}
             if recipe.figure == "inference":
@@ -90,7 +93,7 @@ def run_all(
 def draw(recipe: Recipe, asked: Sequence[tuple[Path, Settings]], splits: Splits, out: Path) -> None:
     """OUT/figure.*: of all finished runs their curves, or of the first seed's both inferences."""
     done = [(folder, settings) for folder, settings in asked if (folder / "result.json").exists()]
-    if recipe.figure == "curves":
+    if recipe.figure == "curves" or not done:
         return draw_curves(out, "figure", curves(out))
     first = [(folder, s) for folder, s in done if s.seed == min(s.seed for _, s in done)]
     by_router = {

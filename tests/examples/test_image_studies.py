@@ -161,6 +161,7 @@ def test_every_recipe_plans_its_runs(name: str) -> None:
         (["tabel1"], 2, "there is no recipe 'tabel1'; did you mean 'table1'?"),
         (["table1", "--routers", "topk,nope"], 2, "must be one of moesart"),
         (["fig2_inference", "--routers", "vmoe"], 2, "sparse and dense inference are known for"),
+        (["table1", "--seeds", "0"], 2, "--seeds must be >= 1, got 0"),
         (["fig4_k", "--dataset", "svhn"], 3, "has no train_32x32.mat"),
     ],
 )
