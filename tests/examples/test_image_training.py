@@ -134,6 +134,28 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     assert resumed["epochs_trained"] == 3
 
 
+@pytest.mark.parametrize("epochs", [2, 50])
+def test_a_run_that_was_stopped_in_its_test_trains_no_further(
+    splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: int
+) -> None:
+    """At so large a rate the loss soon rises: patience ends the training, or the epochs do."""
+    own = {"epochs": epochs, "patience": 1, "lr": 0.3, "batch_size": 64}
+    settings = settings_for("multi_mnist", "softmax", **own)
+    straight = train.train(settings, splits, tmp_path / "straight")
+    assert straight["epochs_trained"] < 50
+
+    def stops(module: ImageModule, *args: Any) -> None:
+        train._stop(signal.SIGTERM, None)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ImageModule, "test_step", stops)
+        with pytest.raises(Interrupted):
+            train.train(settings, splits, tmp_path / "stopped")
+    resumed = train.train(settings, splits, tmp_path / "stopped")
+    for name in ("test", "val", "best_epoch", "epochs_trained"):
+        assert resumed[name] == straight[name]
+
+
 def test_seeds_change_a_run_and_the_same_seed_repeats_it(splits: Splits, tmp_path: Path) -> None:
     def loss(seed: int, name: str) -> float:
         settings = settings_for("multi_mnist", "pps", **{**SMALL, "epochs": 1}, seed=seed)
