@@ -105,9 +105,9 @@ class ImageData(L.LightningDataModule):
 class Record(L.Callback):
     """A row per finished epoch, in metrics.csv and in the checkpoint: it outlives a stop."""
 
-    def __init__(self, path: Path, patience: int, *, lines: bool) -> None:
+    def __init__(self, path: Path, *, lines: bool) -> None:
         """`lines`: say each epoch on stderr, where no progress bar does."""
-        self.path, self.patience, self.lines = path, patience, lines
+        self.path, self.lines = path, lines
         self.rows: list[dict[str, float]] = []
         self.started = 0.0
 
@@ -116,12 +116,6 @@ class Record(L.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.rows = list(state_dict["rows"])
-
-    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        """A training that was over, but for its test, does not go on."""
-        losses = [row["val/loss"] for row in self.rows]
-        if losses and len(losses) - 1 - losses.index(min(losses)) >= self.patience:
-            trainer.should_stop = True
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.started = time.perf_counter()

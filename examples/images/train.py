@@ -79,7 +79,7 @@ def _trainer(
     settings: Settings, out: Path, device: str
 ) -> tuple[L.Trainer, Record, ModelCheckpoint]:
     terminal = sys.stderr.isatty()
-    record = Record(out / "metrics.csv", settings.patience, lines=not terminal)
+    record = Record(out / "metrics.csv", lines=not terminal)
     best = ModelCheckpoint(
         out / "checkpoints",
         "best",
