@@ -47,7 +47,7 @@ format: venv ## rewrite the code in the project's format (ruff)
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-types: venv ## check the types of both packages (mypy)
+types: venv ## check the types of both packages and the examples (mypy)
 	$(BIN)/mypy
 
 # First what measures, with nothing beside it; then the rest, whatever that has found. In one of the

@@ -24,7 +24,17 @@ import shape
 
 HERE = Path(__file__).parent
 RATINGS_TO_RANK = 30_000
-SCRIPTS = ("step", "experts", "loop", "memory", "validation", "gpu", "embeddings", "ranking")
+SCRIPTS = (
+    "step",
+    "experts",
+    "loop",
+    "memory",
+    "validation",
+    "gpu",
+    "embeddings",
+    "ranking",
+    "cnn_experts",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

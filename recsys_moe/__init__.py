@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
     from recsys_moe.inference.predictor import Predictor
     from recsys_moe.model.experts import Experts
-    from recsys_moe.model.moe import MoE, mix
+    from recsys_moe.model.modules import mix
+    from recsys_moe.model.moe import MoE
     from recsys_moe.routers import Router, Routing, router
     from recsys_moe.train.fit import fit
 
@@ -24,7 +25,7 @@ _HOMES = {
     "Router": "routers",
     "Routing": "routers",
     "fit": "train.fit",
-    "mix": "model.moe",
+    "mix": "model.modules",
     "router": "routers",
 }
 """Where each public name lives; it is imported when somebody asks for it."""

@@ -28,6 +28,7 @@ TINY = {
         *["--rounds=2", "--steps=2", "--warm-up=1", "--validate=30", "--data={data}"],
         *["--routers=softmax,topk,soft_topk", "--config=quickstart"],
     ],
+    "cnn_experts": ["--rounds=2", "--rows=8", "--k", "2", "4"],
     "gpu": ["--rounds=2", "--batch-size=32", "--device=cpu", "--ways", "sparse", "dense"],
 }
 

@@ -32,6 +32,10 @@ class Experts(nn.Module):
             nn.init.xavier_uniform_(kernel_DH.data)
         self.dropout = Dropout(dropout)
 
+    def __len__(self) -> int:
+        """E."""
+        return len(self.kernel_EDH)
+
 
 class Dropout(nn.Module):
     """Keep masks from raw random bytes, or bits for a rate of 1/2: far cheaper than F.dropout.

@@ -1,21 +1,23 @@
 """The mixture-of-experts layer: one router per task over a shared pool of experts.
 
-Axes: B batch, T tasks, E experts, D input width, H expert width.
+Axes: B batch, T tasks, E experts, D input width, H expert width. Experts that are modules of any
+kind take (B, ...) and give (B, ...): D is then what lies in a row, H the shape of an output's row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
 from recsys_moe.errors import ConfigError
-from recsys_moe.model.defaults import defaults_for
+from recsys_moe.model.defaults import Defaults, defaults_for
 from recsys_moe.model.dispatch import dense_experts, sparse_experts
 from recsys_moe.model.experts import Experts
+from recsys_moe.model.modules import dense_modules, sparse_modules
 from recsys_moe.model.penalties import check_names, penalty
 from recsys_moe.routers import Router, Routing
 from recsys_moe.routers.base import AllSum
@@ -34,6 +36,9 @@ def _alone(values: Tensor) -> Tensor:
 class MoE(nn.Module):
     """x -> one mixture of expert outputs per task, and what each task's router decided.
 
+    `experts` is one `Experts`, or a list of modules of any kind, such as CNNs, which take rows of
+    `x` as they are; routers see them flattened.
+
     An expert is evaluated once per example even when several tasks chose it, so its dropout mask
     is shared by the tasks. Skipped experts are not computed: `dispatch="sparse"` evaluates the
     chosen pairs only; `dense` evaluates all experts and has static shapes (for export); `auto` is
@@ -45,30 +50,39 @@ class MoE(nn.Module):
 
     def __init__(
         self,
-        experts: Experts,
+        experts: Experts | Sequence[nn.Module],
         routers: Sequence[Router],
         dispatch: Dispatch = "auto",
         *,
         seed: int | None = None,
     ) -> None:
-        """`routers`: one per task, built for as many experts as there are, or ValueError."""
+        """`routers`: one per task, built for as many experts as there are, or ValueError.
+
+        A list of modules may not be empty; routers that ask for running means need `Experts`.
+        """
         super().__init__()
         if dispatch not in get_args(Dispatch):
             raise ValueError(f"dispatch must be one of {get_args(Dispatch)}, got {dispatch!r}")
         _check_shapes(experts, routers)
-        self.experts = experts
+        self.experts: Any = experts if isinstance(experts, Experts) else nn.ModuleList(experts)
+        self.stacked = isinstance(experts, Experts)
         self.routers = nn.ModuleList(routers)
         self.dispatch = dispatch
-        self.defaults = defaults_for(routers, *experts.bias_EH.shape)
+        self.defaults = _defaults(self.experts, routers)
         if seed is not None:
             self.reseed(seed)
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> tuple[Tensor, list[Routing]]:
-        """(B, D) -> mixtures (B, T, H) and the routing of each task.
+        """(B, D) -> mixtures (B, T, H) and the routing of each task; for modules (B, ...).
 
         `user_B`: (B,) dense indices of the users, for routers that read them (`hash`).
         """
-        weights_BTE, selected_BTE, routings = self._route(x_BD, user_B)
+        flat_BD = x_BD if x_BD.dim() == 2 else x_BD.flatten(1)
+        weights_BTE, selected_BTE, routings = self._route(flat_BD, user_B)
+        if not self.stacked:
+            if self._is_sparse(selected_BTE):
+                return sparse_modules(x_BD, weights_BTE, selected_BTE, self.experts), routings
+            return dense_modules(x_BD, weights_BTE, self.experts), routings
         means, scale = self.defaults, self.experts.dropout.scale
         told = means if self.training else None
         if self._is_sparse(selected_BTE):
@@ -123,7 +137,8 @@ class MoE(nn.Module):
 
     def reseed(self, seed: int) -> None:
         """Give dropout and each task's router its own stream derived from `seed`."""
-        self.experts.dropout.stream.reseed(stream_seed(seed, "dropout"))
+        if self.stacked:  # modules of another kind have dropout of their own
+            self.experts.dropout.stream.reseed(stream_seed(seed, "dropout"))
         for task, router in enumerate(self.routers):
             cast(Router, router).stream.reseed(stream_seed(seed, "router", task))
 
@@ -131,7 +146,7 @@ class MoE(nn.Module):
         """Weights and selection (B, T, E), and the routing of each task."""
         routings = [router(x_BD, user_B) for router in self.routers]
         for router, routing in zip(self.routers, routings, strict=True):
-            check_routing(routing, type(router).__name__, len(self.experts.kernel_EDH))
+            check_routing(routing, type(router).__name__, len(self.experts))
             if self.defaults is None and routing.default_weights_BE is not None:
                 raise ConfigError(
                     f"router {type(router).__name__} gives default_weights_BE and must ask for the "
@@ -146,19 +161,34 @@ class MoE(nn.Module):
         if torch.compiler.is_compiling() or _is_captured(selected_BTE):
             return False  # static shapes
         promised = sum(cast(Router, router).max_selected for router in self.routers)
-        if promised < DENSE_FROM * len(self.experts.kernel_EDH):
+        if promised < DENSE_FROM * len(self.experts):
             return True
         # Routers that become sparse as their gates saturate promise nothing: look.
         return selected_BTE.any(1).float().mean().item() < DENSE_FROM
 
 
-def _check_shapes(experts: Experts, routers: Sequence[Router]) -> None:
+def _defaults(experts: Experts | nn.ModuleList, routers: Sequence[Router]) -> Defaults | None:
+    if isinstance(experts, Experts):
+        return defaults_for(routers, *experts.bias_EH.shape)
+    if defaults_for(routers, len(experts), 1) is not None:
+        raise ConfigError(
+            "a router that asks for running means needs Experts, got a list of modules, whose "
+            "outputs may have any shape; choose another router"
+        )
+    return None
+
+
+def _check_shapes(experts: Experts | Sequence[nn.Module], routers: Sequence[Router]) -> None:
     """Raise ValueError without a list of routers that were built for the experts' sizes."""
+    if not isinstance(experts, Experts | Sequence | nn.ModuleList) or not len(experts):
+        raise ValueError(f"experts must be Experts or a list of modules, got {experts!r:.60}")
     if not isinstance(routers, Sequence | nn.ModuleList) or not len(routers):
         raise ValueError(f"routers must be a list with a router per task, got {routers!r:.60}")
-    num_experts, input_dim, _ = experts.kernel_EDH.shape
-    for router in routers:
-        shape = getattr(router, "shape", None)  # a router of somebody else's may have none
+    shapes = [getattr(router, "shape", None) for router in routers]  # somebody else's may have none
+    # modules say nothing of their input, so their routers must agree among themselves
+    like = experts.kernel_EDH.shape[1] if isinstance(experts, Experts) else None
+    num_experts, input_dim = len(experts), like or next((s.input_dim for s in shapes if s), None)
+    for router, shape in zip(routers, shapes, strict=True):
         if shape and (shape.num_experts, shape.input_dim) != (num_experts, input_dim):
             raise ValueError(
                 f"routers must be built for the experts' input_dim={input_dim} and "
@@ -198,37 +228,3 @@ def naive_moe(x_BD: Tensor, weights_BTE: Tensor, kernel_EDH: Tensor, bias_EH: Te
     ]
     terms = [weights_BTE[:, :, e, None] * h_BH[:, None] for e, h_BH in enumerate(hidden)]
     return torch.stack(terms).sum(0)
-
-
-def mix(routing: Routing, outputs: Sequence[Tensor]) -> Tensor:
-    """The mixture of experts of any kind, such as CNNs: y_b = sum_e w_be output_e(b). (B, ...).
-
-    `outputs`: one tensor per expert, for the rows that chose it, in the order of
-    `routing.rows(e)` - or for all B rows, where the others count nothing:
-
-        outputs = [expert(x_BD[routing.rows(e)]) for e, expert in enumerate(experts)]
-        y = mix(routing, outputs)
-
-    Raises ValueError for another number of outputs or rows, or a router that needs running means.
-    """
-    if routing.default_weights_BE is not None:
-        raise ValueError("mix keeps no running means; a router that needs them works in MoE alone")
-    weights_BE = routing.weights_BE
-    num_rows, num_experts = weights_BE.shape
-    if len(outputs) != num_experts:
-        raise ValueError(
-            f"mix needs an output of each of {num_experts} experts, got {len(outputs)}"
-        )
-    mixed = outputs[0].new_zeros(num_rows, *outputs[0].shape[1:])
-    for expert, output in enumerate(outputs):
-        row_R = routing.rows(expert)
-        if len(output) == num_rows:
-            output = output[row_R]
-        if len(output) != len(row_R):
-            raise ValueError(
-                f"the output of expert {expert} must have the {len(row_R)} rows of "
-                f"routing.rows({expert}), or all {num_rows}, got {len(output)}"
-            )
-        weight_R = weights_BE[row_R, expert].to(output.dtype)
-        mixed = mixed.index_add(0, row_R, output * weight_R.view(-1, *[1] * (output.dim() - 1)))
-    return mixed

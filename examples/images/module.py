@@ -1,0 +1,131 @@
+"""The Lightning side of the image experiments: losses, optimizer, batches, the record of epochs.
+
+Axes: B batch, T tasks, C classes.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from examples.images.data import Batches, Rows, Splits
+from examples.images.model import ImageMoE, chosen_router
+from examples.images.outputs import write_csv
+from examples.images.settings import Settings
+
+EVAL_ROWS = 1000
+"""Rows of a batch that is evaluated."""
+EPSILON = 1e-7
+"""Of Adam: Keras' default."""
+
+
+class ImageModule(L.LightningModule):
+    """Loss: the mean of the tasks' cross-entropies, in training with what routing adds."""
+
+    def __init__(self, settings: Settings, shape: tuple[int, int]) -> None:
+        super().__init__()
+        self.settings = settings
+        chosen = chosen_router(settings.router, settings.k, settings.router_settings)
+        self.model = ImageMoE(shape, settings.tasks, settings.experts, chosen)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(
+            self.model.parameters(), lr=self.settings.lr, eps=EPSILON, fused=True
+        )
+
+    def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
+        image, labels_BT = batch
+        layer = self.model.layer
+        # Draws follow from seed and step, so that a resumed training goes on to the bit.
+        layer.reseed(self.settings.seed * 10**9 + self.global_step)
+        layer.advance(self.current_epoch + index / self.trainer.num_training_batches)
+        logits_BTC, routings = self.model(image)
+        penalty = layer.auxiliary_loss(routings, trimmed_lasso=self.settings.trimmed_lasso)
+        layer.settle()
+        return row_losses(logits_BTC, labels_BT).mean() + penalty
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+        self._evaluate("val", *batch)
+
+    def test_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
+        self._evaluate("test", *batch)
+
+    def _evaluate(self, split: str, image: Tensor, labels_BT: Tensor) -> None:
+        """Log means over the rows of a split: loss, accuracy per task, experts computed per row."""
+        logits_BTC, routings = self.model(image)
+        losses_BT, right_BT = row_losses(logits_BTC, labels_BT), logits_BTC.argmax(-1) == labels_BT
+        union_BE = torch.stack([routing.selected_BE for routing in routings]).any(0)
+        found = {"loss": losses_BT.mean(), "experts": union_BE.float().sum(1).mean()}
+        for task in range(self.settings.tasks):
+            found[f"loss_{task + 1}"] = losses_BT[:, task].mean()
+            found[f"accuracy_{task + 1}"] = right_BT[:, task].float().mean()
+        named = {f"{split}/{name}": value for name, value in found.items()}
+        self.log_dict(named, on_step=False, on_epoch=True, batch_size=len(image))
+
+
+def row_losses(logits_BTC: Tensor, labels_BT: Tensor) -> Tensor:
+    """Cross-entropy of each row and task, (B, T)."""
+    return functional.cross_entropy(logits_BTC.transpose(1, 2), labels_BT, reduction="none")
+
+
+class ImageData(L.LightningDataModule):
+    """The splits on the trainer's device, in batches; each epoch shuffles anew by its number."""
+
+    def __init__(self, splits: Splits, settings: Settings) -> None:
+        super().__init__()
+        self.splits, self.settings = splits, settings
+        self.placed: dict[str, Rows] = {}
+
+    def train_dataloader(self) -> Batches:
+        assert self.trainer is not None
+        seed = [self.settings.seed, self.trainer.current_epoch]
+        return Batches(self._rows("train"), self.settings.batch_size, seed)
+
+    def val_dataloader(self) -> Batches:
+        return Batches(self._rows("val"), EVAL_ROWS)
+
+    def test_dataloader(self) -> Batches:
+        return Batches(self._rows("test"), EVAL_ROWS)
+
+    def _rows(self, split: str) -> Rows:
+        if split not in self.placed:
+            assert self.trainer is not None
+            rows: Rows = getattr(self.splits, split)
+            self.placed[split] = rows.to(self.trainer.strategy.root_device)
+        return self.placed[split]
+
+
+class Record(L.Callback):
+    """A row per finished epoch, in metrics.csv and in the checkpoint: it outlives a stop."""
+
+    def __init__(self, path: Path, *, lines: bool) -> None:
+        """`lines`: say each epoch on stderr, where no progress bar does."""
+        self.path, self.lines = path, lines
+        self.rows: list[dict[str, float]] = []
+        self.started = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows = list(state_dict["rows"])
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.started = time.perf_counter()
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        own = {name: value for name, value in values.items() if name.startswith("val/")}
+        seconds = time.perf_counter() - self.started
+        self.rows.append({"epoch": trainer.current_epoch + 1, "seconds": round(seconds, 2), **own})
+        write_csv(self.path, self.rows)
+        if self.lines:
+            words = ", ".join(f"{name} {value:.4g}" for name, value in self.rows[-1].items())
+            print(words, file=sys.stderr, flush=True)

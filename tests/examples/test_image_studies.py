@@ -1,0 +1,190 @@
+"""`python -m examples.images.compare`: the paper's studies on small made files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from examples.images import compare, inference, train
+from examples.images.data import multi_mnist
+from examples.images.module import ImageModule
+from examples.images.recipes import RECIPES
+from examples.images.settings import settings_for
+from examples.images.table import spread, table
+from recsys_moe.errors import RunError
+from tests.examples.made_files import mnist_folder, svhn_folder
+
+QUICK = ("--epochs", "1", "--batch-size", "64")
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """The command takes them."""
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+    yield
+    for number, handler in before:
+        signal.signal(number, handler)
+
+
+@pytest.fixture(scope="module")
+def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mnist_folder(tmp_path_factory.mktemp("mnist"), 60, 12)
+
+
+def study(*words: object) -> int:
+    return compare.main([*map(str, words), *QUICK])
+
+
+def test_without_words_the_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare.main([]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(RECIPES)
+
+
+def test_a_study_leaves_a_row_per_run_and_a_table_beside_the_papers(
+    mnist: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("table1", "--data", mnist, "--out", tmp_path, "--routers", "topk,pps")
+    assert study(*words, "--seeds", 2) == 0
+    done = capsys.readouterr()
+    rows = list(csv.DictReader((tmp_path / "results.csv").read_text().splitlines()))
+    assert [(row["label"], row["seed"]) for row in rows] == [
+        *(("pps", "0"), ("pps", "1"), ("topk", "0"), ("topk", "1"))
+    ]
+    assert done.out == (tmp_path / "table.md").read_text()
+    head, _, topk, pps = done.out.splitlines()
+    assert head.startswith("| contender | k | runs | test loss x 100 | paper | accuracy 1, % | pa")
+    assert topk.startswith("| topk | 4 | 2 | ") and "| 7.15 +- 0.05 |" in topk
+    assert pps.startswith("| pps | 4 | 2 | ")
+    curves = json.loads((tmp_path / "figure.json").read_text())["validation_loss"]
+    assert [len(curves[label]) for label in ("topk", "pps")] == [2, 2]
+    assert (tmp_path / "figure.png").exists() and (tmp_path / "figure.svg").exists()
+
+
+def test_a_stopped_study_repeats_no_finished_run(
+    mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[str] = []
+    whole = ImageModule.on_fit_start
+
+    def stops(module: ImageModule) -> None:
+        trained.append(module.settings.router)
+        if len(trained) == 2:
+            train._stop(signal.SIGTERM, None)
+        whole(module)
+
+    monkeypatch.setattr(ImageModule, "on_fit_start", stops)
+    words = ("table1", "--data", mnist, "--out", tmp_path, "--routers", "topk,vmoe", "--seeds", 1)
+    assert study(*words) == 143
+    assert len((tmp_path / "results.csv").read_text().splitlines()) == 2  # heading and topk
+    assert study(*words) == 0
+    assert trained == ["topk", "vmoe", "vmoe"]
+
+
+def test_a_run_that_fails_does_not_stop_the_others_and_is_named(
+    mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = compare.train
+
+    def breaks(settings: Any, *args: Any) -> Any:
+        if settings.router == "topk":
+            raise RunError("the loss is not finite")
+        return whole(settings, *args)
+
+    monkeypatch.setattr(compare, "train", breaks)
+    words = ("table1", "--data", mnist, "--out", tmp_path, "--routers", "topk,vmoe", "--seeds", 1)
+    assert study(*words) == 1
+    assert "error: 1 of 2 runs failed: the loss is not finite" in capsys.readouterr().err
+    assert "vmoe" in (tmp_path / "results.csv").read_text()
+
+
+def test_figure_2_shows_both_inferences_and_their_distances(tmp_path: Path) -> None:
+    data = svhn_folder(tmp_path / "svhn")
+    assert study("fig2_inference", "--data", data, "--out", tmp_path / "out") == 0
+    found = json.loads((tmp_path / "out" / "figure.json").read_text())
+    pairs = [(one["one"], one["other"]) for one in found["wasserstein"]]
+    assert pairs == [
+        ("softmax sparse", "softmax dense"),
+        ("moesart sparse", "moesart dense"),
+        ("topk sparse", "topk dense"),
+        ("moesart sparse", "softmax dense"),
+        ("topk sparse", "softmax dense"),
+    ]
+    rows = list(csv.DictReader((tmp_path / "out" / "results.csv").read_text().splitlines()))
+    shown = {"softmax": "dense", "moesart": "sparse", "topk": "sparse"}  # how training evaluates
+    for row in rows:
+        mean = found[f"{row['label']} {shown[row['label']]}"]["mean"]
+        assert mean == pytest.approx(float(row["test_loss"]), rel=1e-5)
+
+
+def test_distances_are_wassersteins() -> None:
+    """{0, 1} and {0.5, 2.5}: sorted, (0.5 + 1.5) / 2 = 1."""
+    losses = {"topk": {"sparse": np.array([1.0, 0.0]), "dense": np.array([0.5, 2.5])}}
+    assert inference.distances(losses)[0]["wasserstein"] == 1
+
+
+def test_a_switched_model_has_the_same_parameters_and_decides_otherwise(mnist: Path) -> None:
+    rows, settings = multi_mnist(mnist).test, settings_for("multi_mnist", "topk", k=3)
+    model = ImageModule(settings, rows.shape).model.eval()
+    image = rows.take(torch.arange(4))[0]
+    dense = inference.switched(model, settings, rows.shape, inference.WAYS["topk"]["dense"])
+    sparse, all_of_them = model(image)[1][0], dense(image)[1][0]
+    torch.testing.assert_close(sparse.logits_BE, all_of_them.logits_BE)
+    assert sparse.selected_BE.sum(1).tolist() == [3] * 4
+    assert all_of_them.selected_BE.all()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_plans_its_runs(name: str) -> None:
+    recipe = RECIPES[name]
+    options = compare.parser().parse_args([name, "--data", "x", "--out", "y"])
+    options.dataset = recipe.dataset
+    runs = compare.planned(recipe, list(recipe.contenders), options)
+    assert len({folder for folder, _ in runs}) == len(runs) == recipe.seeds * len(recipe.contenders)
+    assert all(s.router_settings.get("temperature", 1.0) == 1.0 for _, s in runs)  # the paper's
+    if name == "fig4_k":
+        assert [s.k for _, s in runs[:6]] == [2, 4, 6] * 2
+    if name == "fig3_replacement":
+        assert [s.router_settings["replacement"] for _, s in runs[:2]] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["tabel1"], 2, "there is no recipe 'tabel1'; did you mean 'table1'?"),
+        (["table1", "--routers", "topk,nope"], 2, "must be one of moesart"),
+        (["fig2_inference", "--routers", "vmoe"], 2, "sparse and dense inference are known for"),
+        (["table1", "--seeds", "0"], 2, "--seeds must be >= 1, got 0"),
+        (["fig4_k", "--dataset", "svhn"], 3, "has no train_32x32.mat"),
+    ],
+)
+def test_a_study_that_cannot_be_is_refused_before_it_trains(
+    mnist: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    code: int,
+    said: str,
+) -> None:
+    out = tmp_path / "out"
+    assert compare.main([*words, "--data", str(mnist), "--out", str(out)]) == code
+    assert said in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_table_gives_means_and_standard_errors() -> None:
+    """Of 1, 2 and 3: mean 2, standard deviation 1, over sqrt 3: 0.577."""
+    assert spread([1.0, 2.0, 3.0]) == "2.00 +- 0.58"
+    assert spread([1.5]) == "1.50"
+    row = {"label": "topk", "dataset": "multi_mnist", "tasks": 2, "k": 3, "experts": 8}
+    row |= {"test_loss": 0.07, "test_accuracy_1": 0.98, "test_accuracy_2": 0.97}
+    row |= {"test_experts": 4.5, "best_epoch": 3, "seconds_per_epoch": 2.0}
+    line = table([row]).splitlines()[2]  # the paper's k is 4: nothing stands beside
+    assert line == "| topk | 3 | 1 | 7.00 |  | 98.00 |  | 97.00 |  | 4.50 | 3 | 2.0 |"
