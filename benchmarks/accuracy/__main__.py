@@ -26,10 +26,10 @@ import numpy as np
 
 from benchmarks import common
 from benchmarks.accuracy import finished, rows, table
-from benchmarks.accuracy.finished import Row, settings_text
+from benchmarks.accuracy.finished import Row, chosen, settings_text
 from benchmarks.accuracy.judge import Judge
 from benchmarks.accuracy.ours import our_row
-from benchmarks.accuracy.peers import LOWER_IS_BETTER, PEERS, Peer
+from benchmarks.accuracy.peers import PEERS, Peer
 from recsys_moe.errors import ConfigError, DataError
 
 PEERS_PYTHON = common.ROOT / "build" / "accuracy-venv" / "bin" / "python"
@@ -144,12 +144,6 @@ def through(name: str, seeds: int, sitting: Sitting) -> None:
     best = chosen(trials, peer)
     for seed in range(seeds if peer.random else 1):
         fitted(name, json.loads(best.settings), seed, "test", sitting)
-
-
-def chosen(trials: Sequence[Row], peer: Peer) -> Row:
-    """The first of the best by `peer.by`."""
-    sign = 1 if peer.by in LOWER_IS_BETTER else -1
-    return min(trials, key=lambda row: sign * (row.figures[peer.by] or 0.0))
 
 
 def fitted(name: str, settings: dict[str, Any], seed: int, split: str, sitting: Sitting) -> Row:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from benchmarks.accuracy.peers import LOWER_IS_BETTER, PEERS, Peer
 
 FIGURES = (
     *("auc", "bce", "mse", "loss", "ndcg", "recall", "mrr", "hit_rate", "gauc", "coverage"),
@@ -73,3 +76,21 @@ def add(path: Path, row: Row) -> None:
 
 def _cell(value: float | None) -> str:
     return "" if value is None else f"{value:.6f}"
+
+
+def chosen(trials: Sequence[Row], peer: Peer) -> Row:
+    """The first of the best by `peer.by`."""
+    sign = 1 if peer.by in LOWER_IS_BETTER else -1
+    return min(trials, key=lambda row: sign * (row.figures[peer.by] or 0.0))
+
+
+def tested(rows: Iterable[Row]) -> list[Row]:
+    """Rows of the test split; of a peer those of the settings that its trials choose: where others
+    were added after a sitting, what they replaced is no longer among them."""
+    rows = list(rows)
+    best = {}
+    for name, peer in PEERS.items():
+        if trials := [row for row in rows if (row.peer, row.split) == (name, "val")]:
+            best[name] = chosen(trials, peer).settings
+    test = [row for row in rows if row.split == "test"]
+    return [row for row in test if best.get(row.peer, row.settings) == row.settings]

@@ -59,11 +59,15 @@ class Judge:
             found |= self._binary(watch_UI, split, probabilities) | self._lists(watch_UI, split)
         if scores.rating is not None:
             found["mse"] = self._mse(torch.from_numpy(scores.rating), split)
-        weight = {task.name: task.weight for task in self.schema.tasks}
-        if found.get("bce") is not None and found.get("mse") is not None:
-            watch, rating = (self.schema.tasks[n].name for n in (self.watch, self.rating))
-            found["loss"] = weight[watch] * found["bce"] + weight[rating] * found["mse"]
-        return found
+        return {**found, **self.loss(found)}
+
+    def loss(self, found: dict[str, float | None]) -> dict[str, float]:
+        """The task-weighted loss, by the weights of schema.json, where both tasks have one."""
+        bce, mse = found.get("bce"), found.get("mse")
+        if bce is None or mse is None:
+            return {}
+        watch, rating = (self.schema.tasks[n].weight for n in (self.watch, self.rating))
+        return {"loss": watch * bce + rating * mse}
 
     def _binary(self, watch_UI: Tensor, split: str, probabilities: bool) -> dict[str, float | None]:
         metrics = BinaryMetrics()

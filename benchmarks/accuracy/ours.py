@@ -28,9 +28,8 @@ def our_row(name: str, run: Path, judge: Judge, facts: dict[str, Any]) -> Row:
     found = {
         **{name: whole["tasks"][watch][name] for name in ("auc", "bce")},
         "mse": whole["tasks"][rating]["mse"],
-        **evaluate_ranking(run, "test", judge.folder),
-        "loss": whole["loss"],
     }
+    found |= {**evaluate_ranking(run, "test", judge.folder), **judge.loss(found)}
     config = load_artifact(run).config
     return Row(
         name,

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.accuracy.finished import Row
+from benchmarks.accuracy.finished import Row, tested
 from benchmarks.accuracy.peers import PEERS
 
 COLUMNS = {
@@ -25,7 +25,7 @@ MARKS = ("<!-- peers -->", "<!-- /peers -->")
 
 def markdown(rows: Iterable[Row]) -> str:
     """A table of the test rows, then what each peer was chosen as, of how many settings."""
-    groups = _groups([row for row in rows if row.split == "test"])
+    groups = _groups(tested(rows))
     headings = ["", "seeds", *(title for title, _ in COLUMNS.values()), "minutes"]
     lines = [headings, ["---"] * len(headings), *(_cells(rows) for rows in groups)]
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
