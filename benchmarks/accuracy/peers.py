@@ -12,7 +12,7 @@ from typing import Any
 LOWER_IS_BETTER = ("mse", "loss", "bce")
 EXAMPLE_MMOE = {"embedding": 4, "experts": 8, "expert": 16, "tower": 8}
 EXAMPLE_PLE = {"embedding": 4, "specific": 2, "shared": 1, "expert": 16, "tower": 8}
-OUR_WIDTHS = {"embedding": 128, "expert": 256, "tower": 256, "dropout": 0.5}
+WIDER = {"embedding": 32, "expert": 64, "tower": 32, "dropout": 0.2}
 STOPPING = {"epochs": 20, "patience": 3}
 
 
@@ -115,7 +115,7 @@ PEERS = {
         (
             _named(EXAMPLE_MMOE, "mean"),
             _named(EXAMPLE_MMOE, "masked"),
-            _named({**OUR_WIDTHS, "experts": 16}, "masked"),
+            _named({**WIDER, "experts": 8}, "masked"),
         ),
         by="loss",
         probabilities=True,
@@ -128,7 +128,7 @@ PEERS = {
         (
             _named(EXAMPLE_PLE, "mean"),
             _named(EXAMPLE_PLE, "masked"),
-            _named({**OUR_WIDTHS, "specific": 4, "shared": 8}, "masked"),
+            _named({**WIDER, "specific": 4, "shared": 4}, "masked"),
         ),
         by="loss",
         probabilities=True,
