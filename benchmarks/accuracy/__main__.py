@@ -28,7 +28,7 @@ from benchmarks import common
 from benchmarks.accuracy import finished, rows, table
 from benchmarks.accuracy.finished import Row, chosen, settings_text
 from benchmarks.accuracy.judge import Judge
-from benchmarks.accuracy.ours import our_row
+from benchmarks.accuracy.ours import our_row, run_text
 from benchmarks.accuracy.peers import PEERS, Peer
 from recsys_moe.errors import ConfigError, DataError
 
@@ -97,8 +97,7 @@ def measure(options: argparse.Namespace, scratch: Path) -> list[str]:
     sitting = Sitting(judge, scratch / "rows.npz", csv, facts(judge), options.peers_python)
     rows.write(sitting.rows_file, judge.training_rows())
     for given in options.model:
-        name, _, run = given.partition("=")
-        keep(sitting, our_row(name, Path(run), judge, sitting.facts))
+        beside(given, sitting)
     left_out = []
     for name in options.peers:
         try:
@@ -128,13 +127,12 @@ def mine(sitting: Sitting) -> list[Row]:
     return [row for row in finished.read(sitting.csv) if row.data == sitting.facts["data"]]
 
 
-def keep(sitting: Sitting, row: Row) -> Row:
-    """Add it unless it is there; the one that is there."""
-    for before in mine(sitting):
-        if before.key == row.key:
-            return before
-    finished.add(sitting.csv, row)
-    return row
+def beside(given: str, sitting: Sitting) -> None:
+    """NAME=RUN as a row, unless it is there."""
+    name, _, path = given.partition("=")
+    run = Path(path)
+    if not any((row.peer, row.settings) == (name, run_text(run)) for row in mine(sitting)):
+        finished.add(sitting.csv, our_row(name, run, sitting.judge, sitting.facts))
 
 
 def through(name: str, seeds: int, sitting: Sitting) -> None:

@@ -35,12 +35,17 @@ def our_row(name: str, run: Path, judge: Judge, facts: dict[str, Any]) -> Row:
         name,
         "test",
         config.trainer.seed,
-        settings_text({"run": run.resolve().name}),
+        run_text(run),
         {figure: found[figure] for figure in FIGURES},
         minutes=wall_minutes(run),
         versions="",
         **facts,
     )
+
+
+def run_text(run: Path) -> str:
+    """Which run a row is of, by the name of its folder."""
+    return settings_text({"run": run.resolve().name})
 
 
 def wall_minutes(run: Path) -> float | None:
