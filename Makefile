@@ -13,6 +13,7 @@ BENCH_ARGS ?=
 CRASH_ARGS ?=
 PEERS := build/peers-venv
 PEERS_ARGS ?=
+ACCURACY := build/accuracy-venv
 
 # pip's isolated build of this package obeys the pins too (first name: pip < 25.3, second: later).
 export PIP_CONSTRAINT := constraints.txt
@@ -20,7 +21,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format types test test-all crash-test demo bench bench-peers clean
+.PHONY: help venv lint format types test test-all crash-test demo bench bench-peers accuracy-venv clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +87,13 @@ bench-peers: venv $(PEERS)/.installed ## training speed beside torch-rechub, Dee
 $(PEERS)/.installed: benchmarks/peers/requirements.txt
 	$(PYTHON) -m venv --clear $(PEERS)
 	PIP_CONSTRAINT= $(PEERS)/bin/python -m pip install --quiet -r $<
+	@touch $@
+
+accuracy-venv: $(ACCURACY)/.installed ## make the environment of the peers of `python -m benchmarks.accuracy`
+
+$(ACCURACY)/.installed: benchmarks/accuracy/requirements.txt
+	$(PYTHON) -m venv --clear $(ACCURACY)
+	PIP_CONSTRAINT= $(ACCURACY)/bin/python -m pip install --quiet -r $<
 	@touch $@
 
 clean: ## remove what these targets made: the environment, build outputs, caches

@@ -194,6 +194,9 @@ class OptimConfig(Section):
         return self
 
 
+LoggerName = Literal["tensorboard", "csv", "mlflow", "wandb"]
+
+
 class TrainerConfig(Section):
     max_epochs: int = Field(default=100, ge=1)
     batch_size: int = Field(default=512, ge=1)
@@ -212,6 +215,9 @@ class TrainerConfig(Section):
     num_nodes: int = Field(default=1, ge=1)
     """Machines that train together."""
     log_every_n_steps: int = Field(default=100, ge=1)
+    logger: LoggerName = "tensorboard"
+    """Where numbers go beside metrics.csv: TensorBoard's events/, nowhere (`csv`), or beside the
+    run into MLflow's mlflow.db or W&B's wandb/ (offline)."""
     shard_embeddings: bool = False
     """Divide the rows of the embedding tables and their optimizer state among the devices, instead
     of a copy on each. See docs/large_embeddings.md."""

@@ -13,7 +13,6 @@ from typing import Any
 import lightning
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 
 from recsys_moe.artifact.baselines import baselines, missed
@@ -43,6 +42,7 @@ from recsys_moe.train.callbacks import EpochCsv, progress_callback
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.encoders import finish, histories
 from recsys_moe.train.loader import RecDataModule
+from recsys_moe.train.loggers import check_logger, close_logger, open_logger
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.processes.devices import lost_peers
 from recsys_moe.train.processes.memory import flushed_denormals, kept_memory
@@ -148,6 +148,7 @@ def _run(
     workarounds.leave_signals_to_us(trainer)
     with checkpoints.stop.listening(), kept_memory(), lost_peers():
         trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
+    close_logger(trainer.logger)
     if checkpoints.stop.number:
         message = f"interrupted; all is saved in {checkpoints.folder}: continue with --resume auto"
         raise Interrupted(message, checkpoints.stop.number)
@@ -157,6 +158,7 @@ def dry_run(config: Config, data: Path, start_from: str | Path | None = None) ->
     """Open the data, build the model, run one step on one batch; write nothing."""
     datamodule = RecDataModule(Path(data), config)
     find_monitor(config.trainer.monitor, datamodule.schema)
+    check_logger(config.trainer.logger)
     alone = merge(config.model_dump(mode="json"), {"trainer": {"devices": 1, "num_nodes": 1}})
     start = open_start(start_from, config, datamodule.schema, Path(data))
     module = RecModule(alone, datamodule.schema.to_json())
@@ -203,7 +205,7 @@ def _build_trainer(config: Config, out: Path, monitor: Monitor, bar: bool) -> li
         precision=settings.precision,
         max_epochs=settings.max_epochs,
         default_root_dir=out,  # where Lightning looks for checkpoints of a requeued SLURM job
-        logger=TensorBoardLogger(out, name="", version="events"),
+        logger=open_logger(settings.logger, out),
         callbacks=[*_callbacks(config, out, monitor, bar), checkpoints],
         plugins=[checkpoints.files, *workarounds.environments()],
         reload_dataloaders_every_n_epochs=1,

@@ -34,7 +34,7 @@ MAY_CHANGE = (
     *("trainer.max_epochs", "trainer.patience", "trainer.min_delta", "trainer.log_every_n_steps"),
     *("trainer.checkpoint_every_n_steps", "data.eval_batch_size"),
     *("trainer.accelerator", "trainer.devices", "trainer.num_nodes"),
-    "trainer.shard_embeddings",
+    *("trainer.shard_embeddings", "trainer.logger"),
 )
 """Settings that a continued run may change; the learning rate and the rest are restored."""
 

@@ -1,0 +1,74 @@
+"""Where a run's numbers go beside metrics.csv: `trainer.logger`, through Lightning's own loggers.
+
+Nothing is sent over a network unless the environment says so: MLFLOW_TRACKING_URI names a server.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Literal
+
+from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+
+from recsys_moe.config.sections import LoggerName
+from recsys_moe.errors import ConfigError
+from recsys_moe.files import PART
+
+PROJECT = "recsys-moe"
+"""The experiment of MLflow and the project of W&B."""
+OPTIONAL = ("mlflow", "wandb")
+"""Loggers whose package of the same name is not among our requirements."""
+QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "WANDB_ERROR_REPORTING": "false",
+    "WANDB_SILENT": "true",
+}
+"""Else both packages tell their makers about their use, and wandb writes between our lines."""
+
+
+def check_logger(name: LoggerName) -> None:
+    """Raise ConfigError where its package is missing."""
+    if name in OPTIONAL and not _is_installed(name):
+        raise ConfigError(
+            f"trainer.logger={name} needs the package {name}, which is not installed: "
+            f"pip install {name}, or use tensorboard or csv"
+        )
+
+
+def _is_installed(package: str) -> bool:
+    """A folder of that name without code is none: wandb leaves one called wandb."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
+def open_logger(name: LoggerName, run: Path) -> Logger | Literal[False]:
+    """Of the run made in `run`; MLflow and W&B write beside it, all runs of a folder together.
+
+    `csv` is metrics.csv alone, which every run has. Raises ConfigError as `check_logger`.
+    """
+    check_logger(name)
+    if name == "csv":
+        return False
+    if name == "tensorboard":
+        return TensorBoardLogger(run, name="", version="events")
+    for variable, value in QUIET.items():
+        os.environ.setdefault(variable, value)
+    title, beside = run.name.removesuffix(PART), run.absolute().parent
+    beside.mkdir(parents=True, exist_ok=True)
+    if name == "wandb":
+        return WandbLogger(title, beside, project=PROJECT, offline=True)
+    server = os.environ.get("MLFLOW_TRACKING_URI")
+    return MLFlowLogger(
+        PROJECT,
+        run_name=title,
+        tracking_uri=server or f"sqlite:///{beside / 'mlflow.db'}",
+        artifact_location=None if server else str(beside / "mlruns"),
+    )
+
+
+def close_logger(logger: Logger | None) -> None:
+    """End the run of W&B, which would go on in the next one of this process."""
+    if isinstance(logger, WandbLogger):
+        logger.experiment.finish()

@@ -1,0 +1,129 @@
+"""trainer.logger: what is written where, and that nothing else of a run depends on it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from recsys_moe.config.settings import Config, parse_config
+from recsys_moe.train import loggers
+from recsys_moe.train.fit import fit
+from recsys_moe.train.loggers import open_logger
+from tests.conftest import TINY_MODEL, Command
+
+
+def config(**trainer: Any) -> Config:
+    settings = {"max_epochs": 1, "batch_size": 512, **trainer}
+    return parse_config({"model": TINY_MODEL, "trainer": settings})
+
+
+def content(run: Path) -> dict[str, bytes]:
+    """What must not depend on the logger."""
+    names = ("metrics.csv", "evaluation/val.json", "model/weights.safetensors")
+    return {name: (run / name).read_bytes() for name in names}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
+    """What MLflow's and W&B's loggers are made with, in an environment that says nothing."""
+    made: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+    for name in ("MLFlowLogger", "WandbLogger"):
+        monkeypatch.setattr(loggers, name, lambda *a, n=name, **k: made.append((n, a, k)))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: ModuleSpec(name, None, origin="x")
+    )
+    for variable in ("MLFLOW_TRACKING_URI", *loggers.QUIET):
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+    return made
+
+
+@pytest.fixture
+def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+
+def test_metrics_and_weights_are_the_same_whichever_logger_there_is(
+    prepared: Path, tmp_path: Path
+) -> None:
+    for name in ("tensorboard", "csv"):
+        fit(config(logger=name, max_epochs=2), prepared, tmp_path / name)
+    assert content(tmp_path / "csv") == content(tmp_path / "tensorboard")
+    assert not (tmp_path / "csv" / "events").exists()
+    assert list((tmp_path / "tensorboard" / "events").glob("events.out.tfevents.*"))
+
+
+def test_tensorboard_is_the_default(tmp_path: Path) -> None:
+    assert config().trainer.logger == "tensorboard"
+    assert isinstance(open_logger("tensorboard", tmp_path), TensorBoardLogger)
+
+
+def test_a_continued_run_may_have_another_logger(prepared: Path, tmp_path: Path) -> None:
+    fit(config(), prepared, tmp_path / "run")
+    fit(config(logger="csv", max_epochs=2), prepared, tmp_path / "run", resume="auto")
+    fit(config(max_epochs=2), prepared, tmp_path / "straight")
+    assert (tmp_path / "run" / "metrics.csv").read_bytes() == (
+        tmp_path / "straight" / "metrics.csv"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_a_missing_package_is_named_before_anything_is_written(
+    prepared: Path, tmp_path: Path, command: Command, without_packages: None, name: str
+) -> None:
+    flags = ["--data", prepared, "--set", f"trainer.logger={name}", "--out", tmp_path / "run"]
+    for more in ([], ["--dry-run"]):
+        said = command.fails(2, "fit", *flags, *more)
+        assert f"trainer.logger={name} needs the package {name}, which is not installed" in said
+        assert said.endswith(f"pip install {name}, or use tensorboard or csv")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_called_wandb_is_not_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wandb_of_a_run").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert importlib.util.find_spec("wandb_of_a_run") is not None
+    assert not loggers._is_installed("wandb_of_a_run")
+
+
+def test_an_unknown_logger_is_refused_with_those_that_there_are(
+    prepared: Path, tmp_path: Path, command: Command
+) -> None:
+    said = command.fails(
+        2, "fit", "--data", prepared, "--out", tmp_path / "run", "--set", "trainer.logger=comet"
+    )
+    for name in ("trainer.logger", "'tensorboard', 'csv', 'mlflow' or 'wandb'", "comet"):
+        assert name in said
+
+
+def test_mlflow_writes_beside_the_run_and_wandb_offline(
+    tmp_path: Path, calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]]
+) -> None:
+    open_logger("mlflow", tmp_path / "runs" / "a.part")  # which is to take the place of `a`
+    open_logger("wandb", tmp_path / "runs" / "a")
+    (mlflow, wandb), runs = calls, tmp_path / "runs"
+    local = {"tracking_uri": f"sqlite:///{runs}/mlflow.db", "artifact_location": f"{runs}/mlruns"}
+    assert mlflow == ("MLFlowLogger", ("recsys-moe",), {"run_name": "a", **local})
+    assert wandb == ("WandbLogger", ("a", runs), {"project": "recsys-moe", "offline": True})
+
+
+def test_only_the_environment_can_name_a_server_and_ask_for_telemetry(
+    tmp_path: Path,
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:5000")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "false")
+    open_logger("mlflow", tmp_path / "a")
+    assert calls[0][2]["tracking_uri"] == "http://localhost:5000"
+    assert calls[0][2]["artifact_location"] is None
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "false"
+    assert os.environ["WANDB_ERROR_REPORTING"] == "false"
