@@ -263,3 +263,20 @@ def test_a_test_row_of_settings_that_a_later_trial_beats_leaves_the_table() -> N
     later = [*first, at("val", 100, 0.2), at("test", 100, 0.4)]
     assert finished.tested(first) == first[1:]
     assert finished.tested(later) == [first[2], later[-1]]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "results").glob("*-peers.md")), ids=str)
+def test_the_table_of_a_page_is_what_its_rows_give(page: Path) -> None:
+    wanted = table.markdown(finished.read(page.with_suffix(".csv")))
+    before, mark, rest = page.read_text(encoding="utf-8").partition(table.MARKS[0] + "\n")
+    assert mark and rest.partition(table.MARKS[1])[0] == wanted
+
+
+def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Title\n")
+    with pytest.raises(ValueError, match="needs a line <!-- peers -->"):
+        table.fill(page, "table\n")
+    page.write_text("a\n<!-- peers -->\nold\n<!-- /peers -->\nb\n")
+    table.fill(page, "new\n")
+    assert page.read_text() == "a\n<!-- peers -->\nnew\n<!-- /peers -->\nb\n"
