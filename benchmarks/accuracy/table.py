@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ COLUMNS = {
     "coverage": ("coverage", 3),
     "loss": ("loss", 4),
 }
+WIDTH = 120
 MARKS = ("<!-- peers -->", "<!-- /peers -->")
 
 
@@ -67,7 +69,7 @@ def _chosen(rows: Sequence[Row]) -> list[str]:
         return []
     settings = _plain(json.loads(rows[0].settings))
     how = f"{settings or 'no settings'}, best of {len(peer.settings)}; {rows[0].versions}"
-    return [f"- {peer.title}: {how}."]
+    return [textwrap.fill(f"- {peer.title}: {how}.", WIDTH, subsequent_indent="  ")]
 
 
 def _plain(settings: dict[str, object]) -> str:
