@@ -30,7 +30,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", [str(PEERS), *sys.path])
     monkeypatch.setenv("GOMP_SPINCOUNT", "3000")
     yield
-    for path in PEERS.parent.rglob("*.py"):
+    for path in [*PEERS.parent.glob("*.py"), *PEERS.rglob("*.py")]:  # accuracy/ is a package
         sys.modules.pop(path.stem, None)
 
 
