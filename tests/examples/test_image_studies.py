@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,6 @@ from recsys_moe.errors import RunError
 from tests.examples.made_files import mnist_folder, svhn_folder
 
 QUICK = ("--epochs", "1", "--batch-size", "64")
-
-
-@pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """The command takes them."""
-    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
-    yield
-    for number, handler in before:
-        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")
