@@ -14,6 +14,7 @@ from recsys_moe.artifact.baselines import baselines, missed
 from recsys_moe.artifact.evaluation import evaluate_model
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.artifact.run_folder import DATA_LOCK
+from recsys_moe.artifact.segments import Segments
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.streaming import open_rows, rows_within
 from recsys_moe.errors import DataError
@@ -38,6 +39,7 @@ def evaluate_artifact(
     folder, schema = data_of(path, artifact, data)
     most = rows_within(schema, artifact.config.data.max_memory_mb)
     batches = EvalBatches(open_rows(folder, schema, split, most), artifact.config.eval_rows)
+    train = open_rows(folder, schema, "train", most)
     result = evaluate_model(
         artifact.model,
         batches,
@@ -46,8 +48,8 @@ def evaluate_artifact(
         split=split,
         progress=progress,
         calibrations=artifact.calibration,
+        segments=Segments(train, schema),
     )
-    train = open_rows(folder, schema, "train", most)
     result["baselines"] = baselines(train, batches.rows, schema)
     result["trained_on_these_data"] = schema == artifact.schema
     return result

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.calibration import Calibrations, helpful_calibration
 from recsys_moe.artifact.metrics import METRICS, BinaryMetrics, RoutingMetrics
+from recsys_moe.artifact.segments import Segments
 from recsys_moe.config.build import loss_weights
 from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import Batch
@@ -118,11 +119,16 @@ def evaluate_model(
     split: str,
     progress: Callable[[int], None] = lambda rows: None,
     calibrations: Calibrations | None = None,
+    segments: Segments | None = None,
 ) -> dict[str, Any]:
-    """Evaluate `model` in evaluation mode on its own device; `progress` is told rows done."""
+    """Evaluate `model` in evaluation mode on its own device; `progress` is told rows done.
+
+    `segments`, where given, are told every row too, and their result is in that of the split.
+    """
     evaluation = Evaluation(schema, config, calibrations)
-    add_rows(evaluation, model, batches, config, progress=progress)
-    return evaluation.result(split)
+    add_rows(evaluation, model, batches, config, progress=progress, segments=segments)
+    apart = {} if segments is None else {"segments": segments.result()}
+    return evaluation.result(split) | apart
 
 
 @torch.inference_mode()
@@ -133,6 +139,7 @@ def add_rows(
     config: Config,
     *,
     progress: Callable[[int], None] = lambda rows: None,
+    segments: Segments | None = None,
 ) -> None:
     """Score `batches` by `model` in evaluation mode and add them to `evaluation`."""
     model.eval()
@@ -140,5 +147,8 @@ def add_rows(
     device = model.user_embedding.weight.device
     for batch in batches:
         user, item, labels = (tensor.to(device) for tensor in batch[:3])
-        evaluation.update(model(user, item), labels)
+        output = model(user, item)
+        evaluation.update(output, labels)
+        if segments is not None:
+            segments.update(user, item, (output.logits_BT, labels))
         progress(len(labels))

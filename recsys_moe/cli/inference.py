@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -119,9 +120,20 @@ def table(result: dict[str, Any], title: str) -> str:
         visits = f"{routing['experts_per_example']:.2f} experts per example"
         lines.append(f"  {task:8} {'  '.join(numbers)}  ({metrics['rows']} rows, {visits})")
         lines.append(f"  {'':8} {_baselines(result['baselines'][task])}")
+    lines += list(_unknown(result.get("segments", {})))
     if "ranking" in result:
         lines += ["", *ranking_lines(result["ranking"])]
     return "\n".join(lines)
+
+
+def _unknown(segments: dict[str, Any]) -> Iterator[str]:
+    """A line for every kind of rows whose user or item training does not know."""
+    for name, segment in segments.items():
+        if name == "both_known":
+            continue
+        first = ((task, *next(iter(found.items()))) for task, found in segment["tasks"].items())
+        shown = [f"{task} {key} {value:.4f}" for task, key, value in first if value is not None]
+        yield f"  {name.replace('_', ' ')} ({segment['rows']} rows): {', '.join(shown) or '-'}"
 
 
 def _baselines(named: dict[str, dict[str, float | None]]) -> str:

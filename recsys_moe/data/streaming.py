@@ -106,6 +106,16 @@ def _counts(users: Iterable[Tensor], size: int) -> Tensor:
     return counts_U[:size]
 
 
+def trained_ids(rows: Rows, schema: Schema) -> tuple[Tensor, Tensor]:
+    """bool (U,) and (I,): the id is in one of the training `rows`."""
+    user_U = torch.zeros(schema.user.size + 1, dtype=torch.bool)
+    item_I = torch.zeros(schema.item.size + 1, dtype=torch.bool)
+    for chunk in rows.chunks():
+        user_U[chunk.user.long()] = True
+        item_I[chunk.item.long()] = True
+    return user_U[:-1], item_I[:-1]
+
+
 class Labelled(NamedTuple):
     """Rows with a label: indices int64, label and weight float64. (N,)"""
 

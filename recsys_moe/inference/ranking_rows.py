@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.data.columns import Rows
-from recsys_moe.data.streaming import Labelled, labelled, open_rows
+from recsys_moe.data.streaming import Labelled, labelled, open_rows, trained_ids
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.schema import SPLITS, Schema
 
@@ -131,7 +131,7 @@ def ranking_rows(
             f"{folder}/{split} has no relevant item for a known user to rank; "
             "evaluate a split with such rows"
         )
-    trained_user_U, trained_item_I = _trained(opened["train"], schema)
+    trained_user_U, trained_item_I = trained_ids(opened["train"], schema)
     pairs = _pairs(train, schema)
     return RankingRows(
         relevant=relevant,
@@ -189,13 +189,3 @@ def _labelled(rows: Rows, task: int, schema: Schema) -> Labelled:
     whole = Labelled(*(torch.cat(column) for column in zip(*parts, strict=True)))
     known_N = whole.user < schema.user.size
     return Labelled(*(column[known_N] for column in whole))
-
-
-def _trained(rows: Rows, schema: Schema) -> tuple[Tensor, Tensor]:
-    """bool (U,) and (I,): the id is in one of the rows."""
-    user_U = torch.zeros(schema.user.size + 1, dtype=torch.bool)
-    item_I = torch.zeros(schema.item.size + 1, dtype=torch.bool)
-    for chunk in rows.chunks():
-        user_U[chunk.user.long()] = True
-        item_I[chunk.item.long()] = True
-    return user_U[:-1], item_I[:-1]
