@@ -51,7 +51,7 @@ def test_evaluate_tells_of_unseen_users_and_items(command: Command, tmp_path: Pa
     last one's items 0 to 9 were there before, 10 to 19 were not."""
     rows = [(user, item, (user * 7 + item) % 2) for user in range(19) for item in range(10)]
     rows += [(20, item, item % 2) for item in range(20)]
-    lines = [f"{user},{item},{label},{at}" for at, (user, item, label) in enumerate(rows)]
+    lines = [f"{user},{item},{label},{at}" for at, (user, item, label) in enumerate(rows, 1)]
     log = tmp_path / "log.csv"
     log.write_text("\n".join(["user,item,watched,time", *lines]))
     names = ("--user", "user", "--item", "item", "--task", "watch:binary=watched")
