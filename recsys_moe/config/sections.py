@@ -33,6 +33,9 @@ class DataConfig(Section):
     unseen_rate: float = Field(default=0.002, ge=0, lt=1)
     """Share of training rows whose user (and, independently, item) is hidden, which trains the
     row that stands for ids never seen. Half of them keep their features and history."""
+    fresh_negatives: bool = False
+    """Training rows whose negative `prepare` drew get another one in every epoch: any item that the
+    user has no other training row with. Needs the rows in memory. See docs/training.md."""
     max_memory_mb: int = Field(default=4096, ge=1)
     """Most memory for the rows of a split, in 2**20 bytes; larger splits are read from disk again
     in every epoch. See docs/large_data.md."""

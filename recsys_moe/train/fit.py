@@ -80,8 +80,7 @@ def fit(
     datamodule = RecDataModule(data, config)
     start = open_start(start_from, config, datamodule.schema, data)
     module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
-    for split in ("train", "val"):
-        datamodule.rows(split)
+    datamodule.open()
     module.start_routers(user_counts(datamodule.rows("train"), datamodule.schema))
     module.start_encoders(data, datamodule.rows("train"))
     monitor = find_monitor(config.trainer.monitor, datamodule.schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import lightning
 from recsys_moe.config.settings import Config
 from recsys_moe.data.batches import EvalBatches, TrainBatches
 from recsys_moe.data.columns import Columns, Rows
+from recsys_moe.data.negatives import FreshNegatives
 from recsys_moe.data.streaming import StreamBatches, open_rows, rows_within
+from recsys_moe.errors import ConfigError
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 from recsys_moe.train.workarounds import Padded, first_batch
@@ -32,6 +35,12 @@ class RecDataModule(lightning.LightningDataModule):
             most = self.window if split == "train" else self._most
             self._rows[split] = open_rows(self.folder, self.schema, split, most)
         return self._rows[split]
+
+    def open(self) -> None:
+        """Open what training reads, before anything is written. Raises ConfigError, DataError."""
+        for split in ("train", "val"):
+            self.rows(split)
+        _ = self._negatives
 
     @property
     def _most(self) -> int:
@@ -65,7 +74,7 @@ class RecDataModule(lightning.LightningDataModule):
 
         `trainer.batch_size` is what all processes take together.
         """
-        rows, settings = self.rows("train"), self.config
+        rows, settings = self._training_rows(epoch), self.config
         seed = stream_seed(settings.trainer.seed, "shuffle", epoch)
         size, rate = settings.trainer.batch_size // world, settings.data.unseen_rate
         ids_only = settings.model.has_encoders
@@ -74,6 +83,24 @@ class RecDataModule(lightning.LightningDataModule):
         if isinstance(rows, Columns):
             return TrainBatches(rows, self.schema, size, **draws, **share)
         return StreamBatches(rows, self.schema, size, **draws, **share, window=self.window)
+
+    def _training_rows(self, epoch: int) -> Rows:
+        if self._negatives is None:
+            return self.rows("train")
+        return self._negatives.rows_of(stream_seed(self.config.trainer.seed, "negatives", epoch))
+
+    @cached_property
+    def _negatives(self) -> FreshNegatives | None:
+        """Where data.fresh_negatives asks for them. Raises ConfigError."""
+        if not self.config.data.fresh_negatives:
+            return None
+        rows = self.rows("train")
+        if not isinstance(rows, Columns):
+            raise ConfigError(
+                f"data.fresh_negatives=true needs the {len(rows)} training rows in memory; raise "
+                "data.max_memory_mb or set it to false"
+            )
+        return FreshNegatives(rows, self.schema)
 
     def val_dataloader(self) -> EvalBatches | Padded:
         rank, world = self._share
