@@ -36,12 +36,24 @@ class DataConfig(Section):
     fresh_negatives: bool = False
     """Training rows whose negative `prepare` drew get another one in every epoch: any item that the
     user has no other training row with. Needs the rows in memory. See docs/training.md."""
+    negative_power: float = Field(default=0.0, ge=0, le=1)
+    """Fresh negatives are drawn in proportion to (1 + the item's other rows) to this power, and the
+    logits corrected for it; 0: uniformly. Usual: 0.75."""
     max_memory_mb: int = Field(default=4096, ge=1)
     """Most memory for the rows of a split, in 2**20 bytes; larger splits are read from disk again
     in every epoch. See docs/large_data.md."""
     shuffle_window: Annotated[Literal["auto"] | int, BeforeValidator(_window)] = "auto"
     """Training rows held and shuffled at once; `auto`: as many as fit in max_memory_mb. A window
     that holds them all shuffles all of them."""
+
+    @model_validator(mode="after")
+    def _power_is_used(self) -> DataConfig:
+        if self.negative_power and not self.fresh_negatives:
+            raise ValueError(
+                "data.negative_power must be 0 with data.fresh_negatives=false, got "
+                f"{self.negative_power:g}; add data.fresh_negatives=true"
+            )
+        return self
 
 
 def _router(value: Any) -> Any:

@@ -24,13 +24,15 @@ from recsys_moe.schema import DataError, Schema
 class Batch(NamedTuple):
     """Indices of users and items (B,) int32; labels (B, T) float32, NaN where missing.
 
-    The weights of the rows (B,) float32, finite and >= 0; None where the data have none.
+    The weights of the rows (B,) float32, finite and >= 0; None where the data have none. `offset`
+    (B, T) is subtracted from the logits before the loss is taken (see FreshNegatives); None: 0.
     """
 
     user: Tensor
     item: Tensor
     labels: Tensor
     weight: Tensor | None = None
+    offset: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Columns:
     item: Tensor
     labels: Tensor
     weight: Tensor | None = None
+    offset: Tensor | None = None
 
     @classmethod
     def empty(cls, rows: int, tasks: int, *, weighted: bool = False) -> Columns:
@@ -52,13 +55,13 @@ class Columns:
         return len(self.user)
 
     def take(self, rows: Tensor | slice) -> Batch:
-        weight = None if self.weight is None else self.weight[rows]
-        return Batch(self.user[rows], self.item[rows], self.labels[rows], weight)
+        some = (None if one is None else one[rows] for one in (self.weight, self.offset))
+        return Batch(self.user[rows], self.item[rows], self.labels[rows], *some)
 
     def put(self, start: int, rows: Batch) -> None:
         """Write `rows` behind row `start`."""
         to = slice(start, start + len(rows.user))
-        own = (self.user, self.item, self.labels, self.weight)
+        own = (self.user, self.item, self.labels, self.weight, self.offset)
         for mine, values in zip(own, rows, strict=True):
             if mine is not None and values is not None:
                 mine[to] = values

@@ -118,7 +118,7 @@ class RecModule(lightning.LightningModule):
         self.model.moe.advance(self.global_step / self._steps_per_epoch)
         passes = max(router.passes for router in self.model.routers)
         counts = self._counts(batch.labels, batch.weight)
-        outputs = [self.model(batch.user, batch.item) for _ in range(passes)]
+        outputs = [_shifted(self.model(batch.user, batch.item), batch) for _ in range(passes)]
         parts = [self.losses(output, batch.labels, counts) for output in outputs]
         losses, penalties = zip(*parts, strict=True)
         loss = torch.stack(losses).mean()
@@ -244,3 +244,10 @@ class RecModule(lightning.LightningModule):
 
     def _tables(self) -> list[nn.Embedding]:
         return tables_of(self.model)
+
+
+def _shifted(output: Output, batch: Batch) -> Output:
+    """With the logits that the loss sees where negatives are drawn by popularity."""
+    if batch.offset is None:
+        return output
+    return output._replace(logits_BT=output.logits_BT - batch.offset)

@@ -10,13 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys_moe.config.settings import parse_config
+from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import Batch, Columns, load_columns
 from recsys_moe.data.negatives import FreshNegatives
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
 from recsys_moe.train.loader import RecDataModule
+from recsys_moe.train.module import RecModule, _shifted
 from tests.conftest import TINY_MODEL
 
 
@@ -67,9 +68,73 @@ def test_who_has_watched_everything_keeps_the_negatives_of_the_log(schema: Schem
     assert FreshNegatives(rows, schema).rows_of(0).item.tolist() == [*range(40), 7]
 
 
-def loader(prepared: Path, **trainer: int) -> RecDataModule:
-    settings = {"data": {"fresh_negatives": True}, "trainer": {"batch_size": 64, **trainer}}
-    return RecDataModule(prepared, parse_config(settings))
+def popular(schema: Schema, power: float) -> Columns:
+    """Users 1 to 3 watched item 30, user 1 also 31; user 0, who watched 0 to 29, has 30,000 drawn
+    rows for the ten items that are left."""
+    users = [*[0] * 30, 1, 2, 3, 1, *[0] * 30_000]
+    rows = columns(users, [*range(30), 30, 30, 30, 31, *[35] * 30_000], [1] * 34 + [0] * 30_000)
+    return FreshNegatives(rows, schema, power).rows_of(0)
+
+
+def test_popular_items_are_drawn_more_by_the_power_of_their_rows(schema: Schema) -> None:
+    """Items 30 and 31 have 3 and 1 rows, the eight others none: sqrt(4) : sqrt(2) : 1."""
+    counts = torch.bincount(popular(schema, 0.5).item[34:], minlength=40)[30:]
+    expected = torch.tensor([2, 2**0.5, *[1] * 8]) / (10 + 2**0.5) * 30_000
+    assert (counts - expected).abs().max() < 4 * 30_000**0.5 * 0.4  # sqrt(n p (1 - p)), p <= 1/6
+
+
+def test_an_offset_is_how_much_likelier_than_uniform_the_item_is(schema: Schema) -> None:
+    """User 0: item 30 has rate 2 among ten items of mean (2 + sqrt 2 + 8) / 10. The rating has no
+    drawn negatives, and so no offset."""
+    rows = popular(schema, 0.5)
+    assert rows.offset is not None
+    drawn = rows.offset[34:][rows.item[34:] == 30]
+    mean = (2 + 2**0.5 + 8) / 10
+    assert torch.allclose(drawn[:, 0], torch.tensor(2 / mean).log())
+    assert rows.offset[:, 1].eq(0).all()
+    assert popular(schema, 0.0).offset is None
+
+
+def test_the_best_logits_less_their_offsets_are_those_of_uniform_negatives(schema: Schema) -> None:
+    """One user with p(i) of the positives: with as many negatives by the law q the best logit is
+    log p(i)/q(i), and log p(i)/q0 with uniform ones: they differ by log q(i)/q0, the offset."""
+    rows = popular(schema, 0.75)
+    assert rows.offset is not None
+    rate = torch.tensor([4.0, 2, *[1] * 8]) ** 0.75
+    offset_by_item = dict(zip(rows.item[34:].tolist(), rows.offset[34:, 0].tolist(), strict=True))
+    found = torch.tensor([offset_by_item[item] for item in range(30, 40)])
+    assert torch.allclose(found, (rate / rate.sum() * 10).log(), atol=1e-6)
+
+
+def test_the_loss_of_a_step_sees_logits_less_their_offsets(prepared: Path) -> None:
+    batches = loader(prepared, data={"negative_power": 0.75}).train_batches(0)
+    batch = next(iter(batches))
+    assert batch.offset is not None and batch.offset.shape == batch.labels.shape
+    module = RecModule(config(data={"negative_power": 0.75}).model_dump(), batches.schema.to_json())
+    module.eval()
+    output = module.model(batch.user, batch.item)
+    seen = _shifted(output, batch)
+    assert torch.equal(seen.logits_BT, output.logits_BT - batch.offset)
+    assert _shifted(output, batch._replace(offset=None)) is output
+
+
+def test_a_power_without_fresh_negatives_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"negative_power must be 0 with .*, got 0.75; add data"):
+        parse_config({"data": {"negative_power": 0.75}})
+
+
+def config(data: dict[str, float] | None = None) -> Config:
+    return parse_config(
+        {
+            "model": TINY_MODEL,
+            "data": {"fresh_negatives": True, **(data or {})},
+            "trainer": {"batch_size": 64},
+        }
+    )
+
+
+def loader(prepared: Path, data: dict[str, float] | None = None) -> RecDataModule:
+    return RecDataModule(prepared, config(data))
 
 
 def items(batches: list[Batch]) -> list[list[int]]:
