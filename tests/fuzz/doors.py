@@ -8,6 +8,7 @@ before is whole unless it ended well.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import logging
@@ -15,6 +16,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from recsys_moe.errors import UserError
 from recsys_moe.files import sha256_file
@@ -33,15 +35,23 @@ class Broken(AssertionError):
     """A law that an input broke."""
 
 
+@functools.cache
+def prompt() -> Any:
+    """The module of the command line; its parser, which takes the longest to make, is made once."""
+    from recsys_moe.cli import commands
+
+    commands._tree = functools.cache(commands._tree)
+    return commands
+
+
 def command(*words: object, codes: tuple[int, ...] = CODES) -> int:
     """Run a command line in this process. Raises Broken."""
-    from recsys_moe.cli import main
-
+    commands = prompt()
     sys.argv, out, err = ["recsys-moe", *map(str, words)], io.StringIO(), io.StringIO()
     logging.getLogger().handlers = [logging.NullHandler()]  # so that stderr has no logs of work
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            main()
+            commands.run()
             code: object = "no SystemExit"
         except SystemExit as end:
             code = end.code
@@ -170,7 +180,7 @@ def schema(rng: Rng, place: Path) -> Step:
 
 def prepared(rng: Rng, place: Path) -> Step:
     """The files of a prepared folder, or of another one in their place."""
-    from recsys_moe.artifact.evaluate import evaluate
+    from recsys_moe.artifact.evaluate import evaluate_artifact
 
     shutil.copytree(kind(rng) / "data", place / "data")
     path = any_of(rng, [p for p in files_of(place / "data") if p.suffix == ".parquet"])
@@ -178,8 +188,8 @@ def prepared(rng: Rng, place: Path) -> Step:
         shutil.copyfile(any_of(rng, files_of(KEPT)), path)
     else:
         change(rng, path)
-    model = KEPT / kind(rng) / "run" / "model"
-    return calling(lambda: evaluate(model, data=place / "data", split="train"))
+    model = kind(rng) / "run" / "model"
+    return calling(lambda: evaluate_artifact(model, "train", place / "data"))
 
 
 def config(rng: Rng, place: Path) -> Step:
