@@ -17,6 +17,7 @@ from data_prep.read.bad_rows import BadRows
 from recsys_moe.schema import DataError
 
 _ONE_BYTE = "\x1f"
+HEADER_RULE = "the names in the first line must be plain text without line ends"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,8 @@ def read_lines(data: bytes, layout: Layout, label: str, bad: BadRows) -> tuple[p
         check_columns(label, layout.columns, header(data, layout.delimiter))
     try:
         return pa_csv.read_csv(pa.BufferReader(data), **_options(layout)), data
+    except pa.ArrowKeyError:  # an end of line or a zero byte in a name
+        raise DataError(f"{label}: {HEADER_RULE}") from None
     except pa.ArrowInvalid as error:
         if not data.strip():
             raise DataError(f"{label}: the file is empty; fetch it again") from None
@@ -79,7 +82,10 @@ def batches(
 
     if bad.skip:
         options["parse_options"].invalid_row_handler = skipped
-    yield from pa_csv.open_csv(stream, **options)
+    try:
+        yield from pa_csv.open_csv(stream, **options)
+    except pa.ArrowKeyError:
+        raise DataError(f"{label}: {HEADER_RULE}") from None
 
 
 def header(data: bytes, delimiter: str) -> list[str]:

@@ -137,7 +137,9 @@ def books(rng: Rng, place: Path) -> Step:
     rows = [f'"{u}";"{b:010d}";"{(u * b) % 11}"' for u in range(1, 9) for b in range(8)]
     samples.lines(raw / "BX-Book-Ratings.csv", ['"User-ID";"ISBN";"Book-Rating"', *rows])
     head = '"ISBN";"Book-Title";"Book-Author";"Year-Of-Publication";"Publisher"'
-    titles = [f'"{b:010d}";"Book {b}, a ""tale""";"Author {b % 3}";"{1990 + b}";"P"' for b in range(8)]
+    titles = [
+        f'"{b:010d}";"Book {b}, a ""tale""";"Author {b % 3}";"{1990 + b}";"P"' for b in range(8)
+    ]
     samples.lines(raw / "BX-Books.csv", [head, *titles])
     users = [f'"{u}";"leeds, england, uk";"{20 + u}"' for u in range(1, 9)]
     samples.lines(raw / "BX-Users.csv", ['"User-ID";"Location";"Age"', *users])
@@ -162,7 +164,15 @@ def table(rng: Rng, place: Path) -> Step:
     users.write_text("who,age\n" + "".join(f"u{n},{n}\n" for n in range(8)))
     path = any_of(rng, [place / name, place / name, items, users])
     change(rng, path, mutated if path.suffix in (".parquet", ".gz") else table_text)
-    words = ["prepare", "table", "--input", place / name, *TABLE, "--task", "rating:regression=stars"]
+    words = [
+        "prepare",
+        "table",
+        "--input",
+        place / name,
+        *TABLE,
+        "--task",
+        "rating:regression=stars",
+    ]
     words += ["--items", items] if path == items else []
     more = ["--user-features", users, "--user-feature", "age:numeric=age"]
     words += more if path == users else []

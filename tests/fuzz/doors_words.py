@@ -117,7 +117,9 @@ def value(rng: Rng, option: str) -> str:
     elif rng.random() < 0.7:
         short = tuple(token for token in TOKENS if len(token) < 100)
         drawn = os.fsdecode(mutated(rng, drawn.encode(), short))[:50_000]
-    drawn = drawn.replace("\0", "").encode("utf-8", "surrogateescape" if _bytes(drawn) else "replace")
+    drawn = drawn.replace("\0", "").encode(
+        "utf-8", "surrogateescape" if _bytes(drawn) else "replace"
+    )
     return os.fsdecode(drawn)
 
 
@@ -157,6 +159,8 @@ def _needed(name: str, place: Path) -> list[object]:
 
 def settings(rng: Rng, place: Path) -> Step:
     """`--set KEY=VALUE` over a configuration."""
-    given = [word for _ in range(int(rng.integers(1, 3))) for word in ("--set", value(rng, "--set"))]
+    given = [
+        word for _ in range(int(rng.integers(1, 3))) for word in ("--set", value(rng, "--set"))
+    ]
     source = kind(rng) / "run" / "config.yaml"
     return writing(place, "config", "show", "--config", source, *given)
