@@ -231,7 +231,8 @@ def _check_version(raw: Any, origin: str) -> None:
 def _check_counts(schema: Schema) -> None:
     """Raise TypeError for what no folder can hold."""
     features = (*schema.user_features, *schema.item_features, *schema.context_features)
-    sizes = {one.name: one.size for one in (schema.user, schema.item, *features)}
+    sizes = {schema.user.name: schema.user.size, schema.item.name: schema.item.size}
+    sizes |= {one.name: one.size for one in features}
     for name, count in {**sizes, **schema.rows}.items():
         if count < 0 or (name in sizes and count > MOST):
             raise TypeError(f"the size of {name} must be in 0..{MOST}, got {count}")
