@@ -55,6 +55,8 @@ DOORS: dict[str, tuple[doors.Door, int]] = {
 }
 """Each with its share of the inputs."""
 CHUNK = 250
+SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""In memory where that is: a disk would be what is measured."""
 SECONDS, WALL = 10.0, 120.0
 """Of the processor and of the clock, after which an input hangs: other work may be in the way."""
 MEMORY = 4 << 30
@@ -69,7 +71,7 @@ def step(door: str, seed: int, number: int, place: Path) -> None:
 
 def attempt(door: str, seed: int, number: int) -> str:
     """What the input breaks, or nothing."""
-    with tempfile.TemporaryDirectory(prefix="fuzz-", dir="/dev/shm") as name:
+    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=SCRATCH) as name:
         try:
             step(door, seed, number, Path(name))
         except doors.Broken as broken:

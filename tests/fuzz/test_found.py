@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.files import parse_set
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, DataError
@@ -166,3 +167,33 @@ def test_a_checkpoint_whose_pickle_ends_early_cannot_be_read(tmp_path: Path) -> 
             new.writestr(name, b"\x80\x02X\x01" if name.endswith("data.pkl") else content)
     with pytest.raises(ValueError, match="cannot be read as a checkpoint of fit: error"):
         read_checkpoint(tmp_path / "last.ckpt")
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/etc/hostname", "users.csv"])
+def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    model = Path(shutil.copytree(RUN / "model", tmp_path / "model"))
+    manifest = json.loads((model / "manifest.json").read_text())
+    manifest["files"][name] = "0" * 64
+    (model / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match="names '.*', which is no file of a model folder"):
+        load_artifact(model)
+
+
+def test_a_link_to_another_file_is_not_read(tmp_path: Path) -> None:
+    """A link to the right bytes is: caches of models are made of them."""
+    model = Path(shutil.copytree(RUN / "model", tmp_path / "model"))
+    (model / "card.json").rename(tmp_path / "elsewhere")
+    (model / "card.json").symlink_to("../elsewhere")
+    assert load_artifact(model).card
+    (tmp_path / "elsewhere").write_text('{"secret": 1}')
+    with pytest.raises(DataError, match="was truncated or edited") as error:
+        load_artifact(model)
+    assert "secret" not in str(error.value)
+
+
+def test_a_carriage_return_in_the_first_line_is_named(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_bytes(b"user,item,x\rz,y\n1,2,1,1\n2,3,0,1\n3,3,1,1\n")
+    words = ["--input", tmp_path / "log.csv", "--user", "user", "--item", "item"]
+    words += ["--task", "y:binary=y", "--out", tmp_path / "out"]
+    message = command.fails(3, "prepare", "table", *words)
+    assert "log.csv: the names in the first line must be" in message
