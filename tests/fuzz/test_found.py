@@ -197,3 +197,11 @@ def test_a_carriage_return_in_the_first_line_is_named(command: Command, tmp_path
     words += ["--task", "y:binary=y", "--out", tmp_path / "out"]
     message = command.fails(3, "prepare", "table", *words)
     assert "log.csv: the names in the first line must be" in message
+
+
+def test_more_positive_labels_than_labels_are_impossible(command: Command, data: Path) -> None:
+    raw = json.loads((data / "schema.json").read_text())
+    raw["labels"]["train"]["watch"]["positive"] = 10**9
+    (data / "schema.json").write_text(json.dumps(raw))
+    words = ["--data", data, "--out", data.parent / "run", "--dry-run"]
+    assert "impossible counts" in command.fails(3, "fit", *words)
