@@ -11,6 +11,8 @@ INSTALLED := $(VENV)/.installed
 DEMO := build/demo
 BENCH_ARGS ?=
 CRASH_ARGS ?=
+FUZZ_INPUTS ?= 10000
+FUZZ_ARGS ?=
 PEERS := build/peers-venv
 PEERS_ARGS ?=
 ACCURACY := build/accuracy-venv
@@ -21,7 +23,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format types test test-all crash-test demo bench bench-peers accuracy-venv clean
+.PHONY: help venv lint format types test test-all crash-test demo bench bench-peers accuracy-venv clean fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +72,9 @@ test-all: lint types ## lint, types, then all tests
 crash-test: venv ## kill -9 a fit at 100 random moments, interrupt commands at 160: see how they end
 	PYTHONPATH=. timeout -k 10 3600 $(BIN)/python tests/crash/kills.py $(CRASH_ARGS)
 	PYTHONPATH=. timeout -k 10 1800 $(BIN)/python tests/crash/interrupts.py
+
+fuzz: venv ## send FUZZ_INPUTS made-up inputs (10,000) through every door; goes on where it ended
+	PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz.py --inputs $(FUZZ_INPUTS) --state build/fuzz $(FUZZ_ARGS)
 
 demo: venv ## synthetic data, fit MOESART, print AUC and MSE and a user's top 10
 	$(BIN)/recsys-moe prepare synthetic --out $(DEMO)/data --overwrite

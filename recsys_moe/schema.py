@@ -11,9 +11,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.typed import typed
 
 __all__ = ["ConfigError", "DataError", "Feature", "Schema", "SideFeature", "Source", "Task"]
 
@@ -34,6 +35,8 @@ Vocabulary = Literal["all", "train"]
 FeatureKind = Literal["categorical", "multi", "numeric"]
 SIDES = ("user", "item", "context")
 """Whose feature it is: the user's, the item's, or the single row's."""
+MOST = 2**31 - 1
+"""Indices are int32, and one stands for what is not known."""
 FEATURE = "feature:"
 """Begins the names of columns with features, which hold indices and scaled numbers."""
 
@@ -159,6 +162,15 @@ class Schema:
     def has_features(self) -> bool:
         return bool(self.user_features or self.item_features or self.context_features)
 
+    def counts(self, split: str, task: str, *needed: str) -> dict[str, float]:
+        """Of `labels`. Raises DataError when schema.json does not tell one of those needed."""
+        counts = self.labels.get(split, {}).get(task, {})
+        for name in needed:
+            if name not in counts:
+                where = f"{SCHEMA_FILE}: labels.{split}.{task}"
+                raise DataError(f"{where} must hold {name!r}; prepare the data again")
+        return counts
+
     def to_json(self) -> str:
         raw = asdict(self)
         if self.weight is None:  # as before there were weights
@@ -176,24 +188,18 @@ class Schema:
             raw = json.loads(text)
             _check_version(raw, origin)
             del raw["format_version"]
-            schema = cls(
-                **{
-                    **raw,
-                    **{f"{side}_features": _features(raw, side, origin) for side in SIDES},
-                    "user": Feature(**raw["user"]),
-                    "item": Feature(**raw["item"]),
-                    "tasks": tuple(_task(t, origin) for t in raw["tasks"]),
-                    "sources": tuple(Source(**s) for s in raw["sources"]),
-                }
-            )
+            schema: Schema = typed(cls, raw, "")
             check_names(schema.tasks, schema.weight, f"{origin}: ")
+            _check_counts(schema)
             return schema
-        except json.JSONDecodeError as error:
-            raise DataError(f"{origin}: not valid JSON ({error}); prepare the data again") from None
         except KeyError as error:
             raise DataError(f"{origin}: key {error} is missing; prepare the data again") from None
         except TypeError as error:
             raise DataError(f"{origin}: {error}; prepare the data again") from None
+        except DataError:
+            raise
+        except (ValueError, RecursionError) as error:  # also numbers and nesting without end
+            raise DataError(f"{origin}: not valid JSON ({error}); prepare the data again") from None
 
     @classmethod
     def load(cls, folder: Path) -> Schema:
@@ -204,7 +210,11 @@ class Schema:
                 f"{folder} is not prepared data: it has no {SCHEMA_FILE}; "
                 "make one with `recsys-moe prepare`"
             )
-        return cls.from_json(path.read_text(encoding="utf-8"), str(path))
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{path}: {error}; prepare the data again") from None
+        return cls.from_json(text, str(path))
 
 
 def _check_version(raw: Any, origin: str) -> None:
@@ -218,22 +228,14 @@ def _check_version(raw: Any, origin: str) -> None:
         )
 
 
-def _task(raw: dict[str, Any], origin: str) -> Task:
-    task = Task(**raw)
-    if task.kind not in get_args(TaskKind):
-        raise DataError(
-            f"{origin}: task {task.name!r}: kind must be one of "
-            f"{', '.join(get_args(TaskKind))}, got {task.kind!r}"
-        )
-    return task
-
-
-def _features(raw: dict[str, Any], side: str, origin: str) -> tuple[SideFeature, ...]:
-    features = tuple(SideFeature(**one) for one in raw.get(f"{side}_features", ()))
-    for one in features:
-        if one.kind not in get_args(FeatureKind):
-            raise DataError(
-                f"{origin}: feature {one.name!r}: kind must be one of "
-                f"{', '.join(get_args(FeatureKind))}, got {one.kind!r}"
-            )
-    return features
+def _check_counts(schema: Schema) -> None:
+    """Raise TypeError for what no folder can hold."""
+    features = (*schema.user_features, *schema.item_features, *schema.context_features)
+    sizes = {schema.user.name: schema.user.size, schema.item.name: schema.item.size}
+    sizes |= {one.name: one.size for one in features}
+    for name, count in {**sizes, **schema.rows}.items():
+        if count < 0 or (name in sizes and count > MOST):
+            raise TypeError(f"the size of {name} must be in 0..{MOST}, got {count}")
+    for feature in features:
+        if not feature.std > 0:
+            raise TypeError(f"std of {feature.name} must be > 0, got {feature.std}")

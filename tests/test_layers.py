@@ -18,7 +18,7 @@ MAX_LINES, MAX_FUNCTION = 300, 60
 
 # Each room may import the ones on lines above it. Two rooms on one line do not know each other.
 HOUSE = (
-    "errors schema seeds section machine progress files interrupts",
+    "errors schema typed seeds section machine progress files interrupts",
     "routers",
     "model data",
     "config",

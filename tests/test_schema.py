@@ -52,7 +52,7 @@ def test_a_schema_that_does_not_fit_is_refused_in_one_line(
         ("", "not valid JSON"),
         ("{", "not valid JSON"),
         ("[]", "must hold a JSON object, got list"),
-        ('{"format_version": 1}', "key 'user' is missing; prepare the data again"),
+        ('{"format_version": 1}', "key 'name' is missing; prepare the data again"),
     ],
 )
 def test_damaged_json_is_refused(text: str, message: str) -> None:
@@ -135,5 +135,5 @@ def test_a_schema_with_features_is_version_2_and_one_without_still_version_1(
 def test_a_feature_of_an_unknown_kind_is_refused(prepared: Path) -> None:
     raw = json.loads((prepared / "schema.json").read_text())
     raw |= {"format_version": 2, "user_features": [{"name": "age", "kind": "ordinal"}]}
-    with pytest.raises(DataError, match="feature 'age': kind must be one of.*got 'ordinal'"):
+    with pytest.raises(DataError, match="user_features.0..kind must be one of.*got 'ordinal'"):
         Schema.from_json(json.dumps(raw))

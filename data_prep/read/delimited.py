@@ -17,6 +17,7 @@ from data_prep.read.bad_rows import BadRows
 from recsys_moe.schema import DataError
 
 _ONE_BYTE = "\x1f"
+HEADER_RULE = "the names in the first line must be plain text without line ends"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +49,11 @@ def read_lines(data: bytes, layout: Layout, label: str, bad: BadRows) -> tuple[p
     """As read(), and the data for line_of_row(): lines that are skipped are empty there."""
     data = _one_byte_delimiter(utf8(data), layout)
     if layout.header:
-        check_columns(label, layout.columns, header(data, layout.delimiter))
+        check_columns(label, layout.columns, header(data, layout.delimiter, label))
     try:
         return pa_csv.read_csv(pa.BufferReader(data), **_options(layout)), data
+    except pa.ArrowKeyError:  # an end of line or a zero byte in a name
+        raise DataError(f"{label}: {HEADER_RULE}") from None
     except pa.ArrowInvalid as error:
         if not data.strip():
             raise DataError(f"{label}: the file is empty; fetch it again") from None
@@ -79,13 +82,19 @@ def batches(
 
     if bad.skip:
         options["parse_options"].invalid_row_handler = skipped
-    yield from pa_csv.open_csv(stream, **options)
+    try:
+        yield from pa_csv.open_csv(stream, **options)
+    except pa.ArrowKeyError:
+        raise DataError(f"{label}: {HEADER_RULE}") from None
 
 
-def header(data: bytes, delimiter: str) -> list[str]:
-    """The column names in the first line of UTF-8 text."""
+def header(data: bytes, delimiter: str, label: str) -> list[str]:
+    """The column names in the first line of UTF-8 text. Raises DataError."""
     first = data.split(b"\n", 1)[0].decode("utf-8-sig").rstrip("\r").replace("\0", "?")
-    return next(csv.reader([first], delimiter=delimiter), [])
+    try:
+        return next(csv.reader([first], delimiter=delimiter), [])
+    except csv.Error:  # a carriage return inside, or a name without end
+        raise DataError(f"{label}: {HEADER_RULE}") from None
 
 
 def line_of_row(data: bytes, layout: Layout, row: int, label: str) -> int:
@@ -150,7 +159,7 @@ def _options(layout: Layout, **reading: Any) -> dict[str, Any]:
 
 def _without_wrong_lines(data: bytes, layout: Layout, label: str, bad: BadRows) -> bytes:
     """The lines of a record that is no row made empty. Raises DataError unless they are skipped."""
-    names = header(data, layout.delimiter) if layout.header else list(layout.columns)
+    names = header(data, layout.delimiter, label) if layout.header else list(layout.columns)
     kinds = [layout.columns.get(name, pa.string()) for name in names]
     lines = list(io.StringIO(data.decode("utf-8-sig"), newline=""))  # those that csv counts
     end = int(layout.header)

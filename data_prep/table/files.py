@@ -127,7 +127,7 @@ def text_layout(text: bytes, path: Path, columns: list[str] | None) -> Layout:
     """How a text file that begins with `text` is laid out. Raises DataError for another kind."""
     header = text.split(b"\n", 1)[0].decode("utf-8-sig")
     between = separator(header, table_suffix(path))
-    names = delimited.header(text, between) if columns is None else columns
+    names = delimited.header(text, between, str(path)) if columns is None else columns
     kinds = dict.fromkeys(names, pa.string())
     return Layout(separator=between, columns=kinds, header=True, quoted=True)
 
@@ -185,7 +185,9 @@ def _text_rows(piece: Piece, columns: list[str], bad: BadRows) -> Iterator[pa.Re
         with pa.input_stream(str(path), compression=packing) as stream:
             head = stream.read(TEXT_BLOCK)
         layout = text_layout(head, path, columns)
-        delimited.check_columns(str(path), columns, delimited.header(head, layout.separator))
+        delimited.check_columns(
+            str(path), columns, delimited.header(head, layout.separator, str(path))
+        )
         with pa.input_stream(str(path), compression=packing) as stream:
             yield from delimited.batches(stream, layout, TEXT_BLOCK, str(path), bad)
     except (pa.ArrowException, OSError) as error:

@@ -67,7 +67,7 @@ def _binary(
     for _, item_N, label_N, _ in rows():
         metrics.update(popularity_I[item_N].float(), label_N.float())
     judged = metrics.compute()
-    counts = schema.labels["train"][task.name]
+    counts = schema.counts("train", task.name, "positive", "labelled")
     bce = _base_rate_bce(counts["positive"], counts["labelled"], judged)
     return {"popularity": {"auc": judged["auc"]}, "base_rate": {"bce": bce}}
 
@@ -86,7 +86,7 @@ def _base_rate_bce(
 def _regression(
     train: LabelledRows, rows: LabelledRows, schema: Schema, task: Task
 ) -> dict[str, dict[str, float | None]]:
-    mean = schema.labels["train"][task.name]["mean"]
+    mean = schema.counts("train", task.name, "mean")["mean"]
     item_I = _damped(((row.item, row.label - mean) for row in train()), schema.item.size + 1)
     left = ((row.user, row.label - mean - item_I[row.item]) for row in train())
     user_U = _damped(left, schema.user.size + 1)

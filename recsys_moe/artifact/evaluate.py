@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recsys_moe.artifact.baselines import baselines, missed
@@ -16,6 +17,7 @@ from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.artifact.run_folder import DATA_LOCK
 from recsys_moe.artifact.segments import Segments
 from recsys_moe.data.batches import EvalBatches
+from recsys_moe.data.columns import reading
 from recsys_moe.data.streaming import open_rows, rows_within
 from recsys_moe.errors import DataError
 from recsys_moe.files import read_object, write_json
@@ -75,7 +77,7 @@ def _recorded_data(path: Path) -> Path:
         raise DataError(f"{path} does not say which data it was trained on; pass --data DIR")
     try:
         folder = Path(json.loads(lock.read_text(encoding="utf-8"))["folder"])
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         raise DataError(f"{lock} is damaged; pass --data DIR") from None
     if not folder.is_dir():
         raise DataError(f"the data of {path} are no longer at {folder}; pass --data DIR")
@@ -89,11 +91,17 @@ def _check_fits(artifact: Artifact, schema: Schema, folder: Path) -> None:
         raise DataError(f"{folder}: the model's tasks are {wanted} in this order, got {given}")
     for name, ids in (("user", artifact.users["user"]), ("item", artifact.items["item"])):
         file = folder / f"{name}s.parquet"
-        if not file.is_file() or not pq.read_table(file, columns=[name])[name].equals(ids):
+        if not file.is_file() or not _holds(file, name, ids):
             raise DataError(
                 f"{file} is missing or differs from the ids the model was trained with; "
                 "evaluate on its own data, or score raw ids with `recsys-moe predict`"
             )
+
+
+def _holds(file: Path, name: str, ids: pa.ChunkedArray) -> bool:
+    with reading(file):
+        table = pq.ParquetFile(file).read()
+    return name in table.column_names and bool(table[name].equals(ids))
 
 
 def save_evaluation(path: Path, result: dict[str, Any]) -> None:

@@ -245,6 +245,9 @@ def _check_manifest(folder: Path) -> None:
             f"{folder}: format_version must be {FORMAT_VERSION} or {WITH_ENCODERS}, got "
             f"{version!r}; use the version of recsys-moe that wrote it, or export the model again"
         )
+    if strangers := sorted(hashes.keys() - {*FILES, *OPTIONAL}):  # a path may lead anywhere
+        what = f"{strangers[0][:200]!r}, which is no file of a model folder"
+        raise DataError(f"{folder}/{MANIFEST} names {what}; export the model again")
     needed = [*FILES, ENCODERS] if version == WITH_ENCODERS else FILES
     for file in dict.fromkeys([*needed, *hashes]):
         path = folder / file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
 import traceback
 
@@ -30,6 +31,7 @@ def _outside(error: Exception) -> str:
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         file = frame.f_code.co_filename
-        if package not in OURS and not file.startswith((*installed, "<")):
+        compiled = not os.path.isabs(file)  # as pyarrow's, which names its sources
+        if package not in OURS and not compiled and not file.startswith((*installed, "<")):
             return f"{file}:{line}"
     return ""

@@ -126,6 +126,10 @@ def label_constants(schema: Schema) -> list[Constant]:
             f"{SCHEMA_FILE}: labels.train must hold {error} for model.main_effects=true; "
             "prepare the data again"
         ) from None
+    except (ArithmeticError, ValueError):  # e.g. more positive rows than labelled ones
+        raise DataError(
+            f"{SCHEMA_FILE}: labels.train holds impossible counts; prepare the data again"
+        ) from None
 
 
 def loss_weights(config: Config, schema: Schema) -> list[float]:

@@ -13,6 +13,9 @@ import yaml
 from recsys_moe.config.text import PlainLoader
 from recsys_moe.errors import ConfigError
 
+DEEPEST = 20
+"""Dots in the key of `--set`."""
+
 
 def read_config_file(file: str) -> dict[str, Any]:
     """The mapping in a YAML file. Raises ConfigError when there is none."""
@@ -51,14 +54,21 @@ def parse_set(assignment: str) -> dict[str, Any]:
     """`a.b=value` -> {"a": {"b": value}}; the value is read as YAML."""
     key, separator, text = assignment.partition("=")
     if not separator or not all(key.split(".")):
-        raise ConfigError(f"--set must look like section.key=value, got {assignment!r}")
+        raise ConfigError(f"--set must look like section.key=value, got {shown(assignment)}")
+    if key.count(".") > DEEPEST:
+        raise ConfigError(f"--set {shown(key)}: no setting is so deep; see `config schema`")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"--set {key}: {text!r} is not a YAML value") from None
+        value = yaml.load(text, PlainLoader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise ConfigError(f"--set {key}: {shown(text)} is not a YAML value") from None
     if key == "model.router" and isinstance(value, str):  # a bare name, which other keys join
         key = "model.router.name"
     return nested(key, value)
+
+
+def shown(text: str) -> str:
+    """As messages show what was typed: cut short if it is long."""
+    return repr(text if len(text) <= 200 else text[:200] + "...")
 
 
 def nested(key: str, value: Any) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def read_ids(path: Path, column: str, option: str) -> Iterator[str]:
             yield from id_texts([value], rows_before=number - 1)
     except NoId as error:
         raise DataError(f"{option} {path}: {error}") from None
-    except (pa.ArrowException, csv.Error, UnicodeDecodeError) as error:
+    except (pa.ArrowException, csv.Error, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{option} {path} cannot be read: {str(error).splitlines()[0]}") from None
     if not number:
         raise DataError(f"{option} {path} holds no ids")

@@ -39,13 +39,19 @@ def _tables(folder: Path, schema: Schema) -> Iterator[tuple[str, Path, pa.Table]
     """Side, file and its columns."""
     import pyarrow.parquet as pq
 
+    from recsys_moe.data.columns import reading
+
     for side in ("user", "item"):
         if _features(schema, side):
-            yield side, (path := folder / f"{side}s.parquet"), pq.read_table(path)
+            with reading(path := folder / f"{side}s.parquet"):
+                table = pq.ParquetFile(path).read()
+            yield side, path, table
     if schema.context_features:
         for split in SPLITS:
             path = min((folder / split).glob("*.parquet"))
-            yield "context", path, pq.ParquetFile(path).read_row_group(0)
+            with reading(path):
+                table = pq.ParquetFile(path).read_row_group(0)
+            yield "context", path, table
 
 
 def _check_column(table: pa.Table, feature: SideFeature, path: Path) -> None:
@@ -99,9 +105,12 @@ def _vocabularies(path: Path) -> dict[tuple[str, str], list[tuple[int, str]]]:
     """Indices and values by side and feature."""
     import pyarrow.parquet as pq
 
+    from recsys_moe.data.columns import reading
+
     if not path.is_file():
         raise DataError(f"{path} is missing; {AGAIN}")
-    rows = pq.read_table(path).to_pydict()
+    with reading(path):
+        rows = pq.ParquetFile(path).read().to_pydict()
     if missing := [name for name in COLUMNS if name not in rows]:
         raise DataError(f"{path}: column {missing[0]!r} is missing; {AGAIN}")
     found: dict[tuple[str, str], list[tuple[int, str]]] = {}

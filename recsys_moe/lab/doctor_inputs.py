@@ -29,7 +29,7 @@ def look_at_data(folder: Path) -> dict[str, Any]:
     """Counts of a prepared folder, checked against its schema.json. Raises DataError."""
     import pyarrow.parquet as pq
 
-    from recsys_moe.data.columns import StoredColumns
+    from recsys_moe.data.columns import StoredColumns, reading
     from recsys_moe.lab.doctor_features import look_at_features
     from recsys_moe.schema import SPLITS, Schema
 
@@ -40,7 +40,8 @@ def look_at_data(folder: Path) -> dict[str, Any]:
         columns.group(0)  # its columns and their ranges
         rows[split] = len(columns)
     for feature, file in ((schema.user, "users.parquet"), (schema.item, "items.parquet")):
-        count = pq.read_metadata(folder / file).num_rows
+        with reading(folder / file):
+            count = pq.read_metadata(folder / file).num_rows
         if count != feature.size:
             raise DataError(
                 f"{file} must have {feature.size} rows, got {count}; prepare the data again"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -87,31 +86,29 @@ def read_checkpoint(path: Path) -> Saved:
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()  # torch.load reads on over flipped bits
-        if damaged is not None:
-            raise ValueError(f"{path} cannot be read as a checkpoint of fit: {damaged} is damaged")
-        state = load_mapped(path)
-        return _checked(Saved(path, state))
+        if damaged is None:
+            return _checked(Saved(path, load_mapped(path)))
+        reason = f"{damaged} is damaged"
+    except _OtherFormat:
+        raise
     except zipfile.BadZipFile:
         reason = "it is cut off or no checkpoint at all"
-    except (
-        OSError,
-        RuntimeError,
-        pickle.UnpicklingError,
-        EOFError,
-        LookupError,
-        TypeError,
-    ) as error:
+    except Exception as error:  # torch's reader raises whatever a damaged pickle makes it meet
         reason = type(error).__name__ + (f" {error}" if isinstance(error, OSError) else "")
     raise ValueError(f"{path} cannot be read as a checkpoint of fit: {reason}")
 
 
+class _OtherFormat(ValueError):
+    """A whole checkpoint of another version."""
+
+
 def _checked(saved: Saved) -> Saved:
-    """Raises LookupError where something is missing, ValueError for another format."""
+    """Raises _OtherFormat, and LookupError or TypeError where something is missing."""
     parameters = saved.state["hyper_parameters"]
-    _ = saved.finished, parameters["config"], parameters["schema_json"]
+    _ = saved.finished, dict(parameters["config"]), str.strip(parameters["schema_json"])
     found = saved.state.get(FORMAT)
     if found != CHECKPOINT_FORMAT:
-        raise ValueError(
+        raise _OtherFormat(
             f"{saved.path} is a checkpoint of format {found}; this version of recsys-moe "
             f"continues format {CHECKPOINT_FORMAT} only"
         )

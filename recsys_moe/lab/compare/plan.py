@@ -27,6 +27,7 @@ from recsys_moe.lab.jobs.plan_file import (
 )
 from recsys_moe.routers import ROUTERS, find_router
 from recsys_moe.schema import SPLITS, Schema
+from recsys_moe.typed import typed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,11 +217,9 @@ def settle(plan: ComparisonPlan, out: Path) -> ComparisonPlan:
 
 def _load(out: Path) -> ComparisonPlan:
     with saved_plan(out, "compare") as raw:
-        contenders = {
-            key: Contender(value["router"], tuple(value["weights"]), value["config"])
-            for key, value in raw["contenders"].items()
-        }
-        return ComparisonPlan(raw["split"], raw["files"], tuple(raw["seeds"]), contenders)
+        del raw["format_version"]
+        plan: ComparisonPlan = typed(ComparisonPlan, raw, "")
+        return plan
 
 
 def _joined(before: ComparisonPlan, now: ComparisonPlan, out: Path) -> ComparisonPlan:

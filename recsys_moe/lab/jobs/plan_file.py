@@ -39,7 +39,7 @@ def saved_plan(out: Path, verb: str) -> Iterator[Raw]:
         yield raw
     except UserError:
         raise
-    except (ValueError, LookupError, TypeError):
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
         raise ConfigError(f"{file} is damaged; {verb} into another folder") from None
 
 

@@ -144,7 +144,7 @@ def _load(out: Path) -> Raw:
     with saved_plan(out, "tune") as raw:
         if "contenders" in raw:
             raise ConfigError(f"--out {out} is a comparison; tune into another folder")
-        _ = raw["study"], dict(raw["files"]), dict(raw["space"]), dict(raw["config"])
+        _ = str.lower(raw["study"]), dict(raw["files"]), dict(raw["config"]), _settings(raw)
         return raw
 
 

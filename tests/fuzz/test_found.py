@@ -1,0 +1,207 @@
+"""What made-up inputs broke once, each at its smallest."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recsys_moe.artifact.model_folder import load_artifact
+from recsys_moe.config.files import parse_set
+from recsys_moe.config.settings import parse_config
+from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.lab.compare.plan import ComparisonRequest, make_plan, settle
+from recsys_moe.lab.tune import plan as tune
+from recsys_moe.schema import Schema
+from recsys_moe.train.resume import read_checkpoint
+from tests.conftest import Command
+from tests.fuzz.doors import KEPT
+
+RUN, DATA = KEPT / "ids" / "run", KEPT / "ids" / "data"
+DEEP = "[" * 100_000
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(DATA, tmp_path / "data"))
+
+
+def no_parquet(path: Path) -> None:
+    """Between the magic bytes of one stands nothing that a reader understands."""
+    path.write_bytes(b"PAR1" + b"\xff" * 20 + (20).to_bytes(4, "little") + b"PAR1")
+
+
+@pytest.mark.parametrize("broken", [no_parquet, lambda path: path.write_bytes(b"no Parquet")])
+@pytest.mark.parametrize("file", ["users.parquet", "items.parquet"])
+def test_ids_of_data_that_cannot_be_read_are_named(
+    command: Command, data: Path, file: str, broken: object
+) -> None:
+    broken(data / file)  # type: ignore[operator]
+    for words in (["evaluate", RUN, "--data", data], ["doctor", "--data", data]):
+        done = command(*words)
+        assert done.exit_code == 3
+        assert f"{file} cannot be read as Parquet" in done.out + done.err
+
+
+def test_users_that_cannot_be_read_are_data_that_are_invalid(
+    command: Command, tmp_path: Path
+) -> None:
+    no_parquet(tmp_path / "users.parquet")
+    message = command.fails(
+        3, "recommend", RUN, "--users", tmp_path / "users.parquet", "--output", tmp_path / "o.csv"
+    )
+    assert f"--users {tmp_path}/users.parquet cannot be read: " in message
+
+
+@pytest.mark.parametrize("raw", [{"contenders": "x"}, {"contenders": {"a": 1}}, {"seeds": 1}, None])
+def test_a_plan_of_other_types_is_damaged(tmp_path: Path, raw: dict[str, object] | None) -> None:
+    plan = make_plan(ComparisonRequest(routers=("topk",), seeds=(0,)), DATA)
+    settle(plan, tmp_path)
+    file = tmp_path / "plan.json"
+    whole = json.loads(file.read_text())
+    file.write_text(DEEP if raw is None else json.dumps({**whole, **raw}))
+    with pytest.raises(ConfigError, match=r"plan.json is damaged; compare into another folder"):
+        settle(plan, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "value", [DEEP, "2001-99-99", "&a [1]\n", "&a [*a, *a]", "!!python/name:os.system", "\x00"]
+)
+def test_a_set_value_that_yaml_cannot_hold_is_refused(value: str) -> None:
+    if value.startswith("&a [1]"):
+        assert parse_set(f"a={value}") == {"a": [1]}
+        return
+    with pytest.raises(ConfigError, match=r"^--set a: .* is not a YAML value|aliases"):
+        parse_set(f"a={value}")
+
+
+def test_a_set_key_of_endless_sections_is_refused(command: Command) -> None:
+    message = command.fails(2, "config", "show", "--set", "a." * 100_000 + "b=1")
+    assert len(message) < 400 and "--set" in message
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"user": {"name": "user", "column": "u", "size": "9", "id_type": "int64"}},
+        {"user": {"name": "user", "column": "u", "size": -1, "id_type": "int64"}},
+        {"user": []},
+        {"tasks": [1]},
+        {"tasks": None},
+        {"rows": []},
+        {"rows": {"train": "1"}},
+        {"labels": 3},
+        {"user_features": 1},
+        {"weight": 1},
+        {"item": {"name": 1, "column": "u", "size": 1, "id_type": "int64"}},
+    ],
+)
+def test_a_schema_of_other_types_is_refused_in_one_line(change: dict[str, object]) -> None:
+    raw = {**json.loads((DATA / "schema.json").read_text()), **change}
+    with pytest.raises(DataError) as error:
+        Schema.from_json(json.dumps(raw))
+    assert "\n" not in str(error.value) and str(error.value).startswith("schema.json: ")
+
+
+@pytest.mark.parametrize("content", [DEEP.encode(), b"\xff", b"9" * 5000])
+def test_a_schema_that_no_reader_can_read_is_refused(data: Path, content: bytes) -> None:
+    (data / "schema.json").write_bytes(content)
+    with pytest.raises(DataError, match=r"schema\.json: .*; prepare the data again"):
+        Schema.load(data)
+
+
+@pytest.mark.parametrize("key", ["study", "sampler", "files", "space", "config"])
+@pytest.mark.parametrize("value", [1, None, "absent"])
+def test_a_plan_of_a_study_of_other_types_is_damaged(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    plan = tune.make_plan(tune.StudyRequest(config=parse_config({}), trials=1), DATA, "study.db")
+    tune.settle(plan, tmp_path)
+    raw = json.loads((tmp_path / "plan.json").read_text())
+    raw |= {key: value}
+    if value == "absent":
+        del raw[key]
+    (tmp_path / "plan.json").write_text(json.dumps(raw))
+    with pytest.raises(ConfigError, match=r"plan.json is damaged; tune|--sampler"):
+        tune.settle(plan, tmp_path)
+
+
+def test_a_column_of_another_type_is_named(command: Command, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"user": [[1], [2]], "item": [1, 2]}), tmp_path / "in.parquet")
+    words = ["--input", tmp_path / "in.parquet", "--output", tmp_path / "out.csv"]
+    assert "'user'" in command.fails(3, "predict", RUN, *words)
+
+
+@pytest.mark.parametrize("name", ["wh\0o", '"a\nb"'])
+def test_a_header_that_two_readers_read_differently_is_refused(
+    command: Command, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "log.csv").write_text("user,item,x\n1,2,1\n2,3,0\n3,3,1\n")
+    (tmp_path / "items.csv").write_text(f"item,{name}\n2,a\n3,b\n")
+    words = [
+        "--input",
+        tmp_path / "log.csv",
+        "--user",
+        "user",
+        "--item",
+        "item",
+        "--task",
+        "x:binary=x",
+    ]
+    words += ["--items", tmp_path / "items.csv", "--out", tmp_path / "out"]
+    assert f"{tmp_path}/items.csv: " in command.fails(3, "prepare", "table", *words)
+
+
+def test_a_checkpoint_whose_pickle_ends_early_cannot_be_read(tmp_path: Path) -> None:
+    with (
+        zipfile.ZipFile(RUN / "checkpoints" / "last.ckpt") as old,
+        zipfile.ZipFile(tmp_path / "last.ckpt", "w") as new,
+    ):
+        for name in old.namelist():
+            content = old.read(name)
+            new.writestr(name, b"\x80\x02X\x01" if name.endswith("data.pkl") else content)
+    with pytest.raises(ValueError, match="cannot be read as a checkpoint of fit: error"):
+        read_checkpoint(tmp_path / "last.ckpt")
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/etc/hostname", "users.csv"])
+def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    model = Path(shutil.copytree(RUN / "model", tmp_path / "model"))
+    manifest = json.loads((model / "manifest.json").read_text())
+    manifest["files"][name] = "0" * 64
+    (model / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match="names '.*', which is no file of a model folder"):
+        load_artifact(model)
+
+
+def test_a_link_to_another_file_is_not_read(tmp_path: Path) -> None:
+    """A link to the right bytes is: caches of models are made of them."""
+    model = Path(shutil.copytree(RUN / "model", tmp_path / "model"))
+    (model / "card.json").rename(tmp_path / "elsewhere")
+    (model / "card.json").symlink_to("../elsewhere")
+    assert load_artifact(model).card
+    (tmp_path / "elsewhere").write_text('{"secret": 1}')
+    with pytest.raises(DataError, match="was truncated or edited") as error:
+        load_artifact(model)
+    assert "secret" not in str(error.value)
+
+
+def test_a_carriage_return_in_the_first_line_is_named(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_bytes(b"user,item,x\rz,y\n1,2,1,1\n2,3,0,1\n3,3,1,1\n")
+    words = ["--input", tmp_path / "log.csv", "--user", "user", "--item", "item"]
+    words += ["--task", "y:binary=y", "--out", tmp_path / "out"]
+    message = command.fails(3, "prepare", "table", *words)
+    assert "log.csv: the names in the first line must be" in message
+
+
+def test_more_positive_labels_than_labels_are_impossible(command: Command, data: Path) -> None:
+    raw = json.loads((data / "schema.json").read_text())
+    raw["labels"]["train"]["watch"]["positive"] = 10**9
+    (data / "schema.json").write_text(json.dumps(raw))
+    words = ["--data", data, "--out", data.parent / "run", "--dry-run"]
+    assert "impossible counts" in command.fails(3, "fit", *words)

@@ -1,0 +1,48 @@
+"""A few of the inputs of `make fuzz`, one through each door, and that it sees what breaks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.doors import Broken, command, writing
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_a_few_inputs_through_every_door_break_no_law_and_are_not_repeated(tmp_path: Path) -> None:
+    words = [sys.executable, "tests/fuzz/fuzz.py", "--inputs", "100", "--state", str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for _ in range(2):  # the second time all is done
+        done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["broken"] == 0 and told["inputs"] >= 100 and len(told["doors"]) == 16
+
+
+def test_a_fault_of_ours_breaks_a_law(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fault(*unused: object) -> None:
+        raise KeyError("one of ours")
+
+    monkeypatch.setattr("recsys_moe.config.files.read_config_file", fault)
+    with pytest.raises(Broken, match=r"exit code 1: error: .*KeyError"):
+        command("config", "show", "--config", "quickstart")
+
+
+def test_a_failure_that_changes_what_was_there_breaks_a_law(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def changing(*unused: object) -> int:
+        (tmp_path / "half").write_text("x")
+        return 3
+
+    monkeypatch.setattr("tests.fuzz.doors.command", changing)
+    with pytest.raises(Broken, match=r"a failure changed .*half"):
+        writing(tmp_path, "predict")()
