@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import zipfile
 from pathlib import Path
 
@@ -14,9 +15,10 @@ import pytest
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.files import parse_set
 from recsys_moe.config.settings import parse_config
-from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.errors import ConfigError, DataError, RunError
 from recsys_moe.lab.compare.plan import ComparisonRequest, make_plan, settle
 from recsys_moe.lab.tune import plan as tune
+from recsys_moe.lab.tune.study import Study
 from recsys_moe.schema import Schema
 from recsys_moe.train.resume import read_checkpoint
 from tests.conftest import Command
@@ -129,6 +131,22 @@ def test_a_plan_of_a_study_of_other_types_is_damaged(
     (tmp_path / "plan.json").write_text(json.dumps(raw))
     with pytest.raises(ConfigError, match=r"plan.json is damaged; tune|--sampler"):
         tune.settle(plan, tmp_path)
+
+
+def test_a_study_whose_cells_were_changed_ends_in_one_line(tmp_path: Path) -> None:
+    """A range that ends before it begins, which optuna refuses with an error of its own."""
+    plan = tune.make_plan(tune.StudyRequest(config=parse_config({}), trials=1), DATA, "study.db")
+    study = Study(plan, tmp_path, None)
+    study.ask()
+    study.close()
+    with sqlite3.connect(tmp_path / "study.db") as database:
+        database.execute(
+            "update trial_params set distribution_json = "
+            "replace(distribution_json, '\"low\": ', '\"low\": 9')"
+        )
+    with pytest.raises(RunError, match=r"--storage study.db: `low <= high` must hold") as error:
+        Study(plan, tmp_path, None)
+    assert "\n" not in str(error.value)
 
 
 def test_a_column_of_another_type_is_named(command: Command, tmp_path: Path) -> None:

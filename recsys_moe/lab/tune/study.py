@@ -151,8 +151,10 @@ class Study:
                 ) from None
             except UserError:
                 raise
-            except RuntimeError as error:  # tables of another version of optuna
-                raise RunError(f"--storage {self.plan.storage}: {error}") from None
+            except (RuntimeError, ValueError, LookupError, TypeError) as error:
+                # tables of another version of optuna, or cells that were changed
+                cause = (str(error).splitlines() or [type(error).__name__])[0]
+                raise RunError(f"--storage {self.plan.storage}: {cause}") from None
 
     def entries(self) -> list[Entry]:
         """All trials so far, in the order in which they were asked for."""
