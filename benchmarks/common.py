@@ -130,14 +130,24 @@ def named(found: Mapping[Any, Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"name": name, **row} for name, row in found.items()]
 
 
-def target(what: str, value: float, most: float, unit: str = "") -> dict[str, Any]:
-    """One line of the table of targets: `value` should be at most `most`."""
-    return {"what": what, "value": value, "most": most, "unit": unit, "met": value <= most}
+def target(
+    what: str, value: float, bound: float, unit: str = "", *, at_least: bool = False
+) -> dict[str, Any]:
+    """One line of the table of targets: `value` should be at most `bound`, or at least."""
+    met, name = (value >= bound, "least") if at_least else (value <= bound, "most")
+    return {"what": what, "value": value, name: bound, "unit": unit, "met": met}
 
 
 def print_targets(targets: Iterable[Mapping[str, Any]]) -> None:
-    columns = {"what": "{what}", "measured": "{value:.3g}{unit}", "target": "<= {most:g}{unit}"}
-    table({**columns, "met": "{met}"}, [{**t, "met": MET[t["met"]]} for t in targets])
+    columns = {"what": "{what}", "measured": "{value:,.3g}{unit}", "target": "{target}"}
+    rows = [{**t, "met": MET[t["met"]], "target": bound(t)} for t in targets]
+    table({**columns, "met": "{met}"}, rows)
+
+
+def bound(target: Mapping[str, Any]) -> str:
+    """What was to be reached."""
+    sign, name = (">=", "least") if "least" in target else ("<=", "most")
+    return f"{sign} {target[name]:,g}{target['unit']}"
 
 
 def report(name: str, numbers: dict[str, Any], targets: Sequence[dict[str, Any]] = ()) -> None:

@@ -33,6 +33,7 @@ SCRIPTS = (
     "gpu",
     "embeddings",
     "ranking",
+    "scoring",
     "cnn_experts",
 )
 
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if options.data is None and {"loop", "memory"} & set(options.only):
             ratings = 60_000 if options.quick else shape.RATINGS
             options.data = shape.make_data(Path(scratch) / "data", ratings)
-        if options.run is None and "ranking" in options.only:
+        if options.run is None and {"ranking", "scoring"} & set(options.only):
             options.run = made_run(Path(scratch))
         results = {script: run(script, arguments(script, options)) for script in options.only}
     print("## All targets\n")
@@ -72,6 +73,7 @@ def arguments(script: str, options: argparse.Namespace) -> list[str]:
     """What a script is called with."""
     words = {
         "ranking": [str(options.run), "--users", "20"],
+        "scoring": [str(options.run)],
         "loop": ["--data", str(options.data)],
         "memory": ["--data", str(options.data)],
         "embeddings": ["--rows", "10000", "100000"],  # its table of a million takes minutes

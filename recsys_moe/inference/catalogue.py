@@ -211,13 +211,13 @@ class Buffers(threading.local):
     """Memory that a thread uses again: touching fresh pages costs more than the arithmetic."""
 
     def __init__(self) -> None:
-        self._named: dict[str, Tensor] = {}
+        self._named: dict[tuple[str, int], Tensor] = {}
 
     def take(self, name: str, rows: int, width: int) -> Tensor:
         """(rows, width) float32 with whatever was left in it, valid until `name` is taken again."""
-        buffer = self._named.get(name)
+        buffer = self._named.get((name, width))
         if buffer is None or len(buffer) < rows:
-            buffer = self._named[name] = torch.empty(max(rows, ROWS_PER_CHUNK), width)
+            buffer = self._named[name, width] = torch.empty(max(rows, ROWS_PER_CHUNK), width)
         return buffer[:rows]
 
 

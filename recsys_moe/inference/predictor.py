@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -17,6 +18,7 @@ from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.inference.catalogue import CatalogueScorer
 from recsys_moe.inference.explanation import ExpertShare, expert_shares
 from recsys_moe.inference.item_filters import matching_items
+from recsys_moe.inference.mute_units import without_mute_units
 from recsys_moe.inference.newcomers import (
     Newcomer,
     Newcomers,
@@ -52,7 +54,7 @@ class Predictor:
     """
 
     def __init__(self, artifact: Artifact) -> None:
-        self.artifact = artifact
+        self.artifact = artifact = replace(artifact, model=without_mute_units(artifact.model))
         self.tasks = artifact.schema.tasks
         self.users = Vocabulary(artifact.schema.user, artifact.users["user"])
         self.items = Vocabulary(artifact.schema.item, artifact.items["item"])

@@ -9,6 +9,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import PARQUET, TEXT, check_output, replacing_path, separator, table_suffix
 from recsys_moe.inference.newcomers import SIDES, Side, Whom
 from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.threads import in_turn
 from recsys_moe.inference.told_columns import with_columns
-from recsys_moe.inference.vocabulary import id_texts
+from recsys_moe.inference.vocabulary import checked_ids
 
 ROWS_PER_PIECE = 1 << 16
 FLAGS = ("unseen_user", "unseen_item")
@@ -79,37 +81,64 @@ def _scored(
     progress: Callable[[int], None],
 ) -> Iterator[pa.Table]:
     """Pieces of `source` with their predictions; `ids`: the columns of users and items."""
-    calibrated = {name: f"{name}_calibrated" for name in predictor.artifact.calibration}
-    new = [*(task.name for task in predictor.tasks), *calibrated.values(), *FLAGS]
-    for piece in _regrouped(read_pieces(source), _rows_per_piece(predictor)):
-        _check_columns(piece, source, ids, new)
-        whom = zip(SIDES, ids, strict=True)
-        scores = predictor.score(
-            *(_whom(predictor, (piece, source, name), side, counts) for side, name in whom)
-        )
-        flags = dict(zip(FLAGS, (scores.unseen_user, scores.unseen_item), strict=True))
-        better = {calibrated[name]: values for name, values in scores.calibrated.items()}
-        for name, values in {**scores.tasks, **better, **flags}.items():
-            piece = piece.append_column(name, pa.array(values.numpy()))
-        for name, values in flags.items():
-            counts[name] += int(values.sum())
-        counts["rows"] += piece.num_rows
+    score = partial(_with_scores, predictor, source, ids)
+    pieces = _regrouped(read_pieces(source), _rows_per_piece(predictor))
+    for piece, found in in_turn(score, _numbered(pieces)):
+        for name, rows in found.items():
+            counts[name] = counts.get(name, 0) + rows
         progress(piece.num_rows)
         yield piece
 
 
+def _numbered(pieces: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, int]]:
+    """With the rows before each."""
+    rows = 0
+    for piece in pieces:
+        yield piece, rows
+        rows += piece.num_rows
+
+
+def _with_scores(
+    predictor: Predictor, source: Path, ids: tuple[str, str], numbered: tuple[pa.Table, int]
+) -> tuple[pa.Table, dict[str, int]]:
+    """A piece with its predictions, and what is to be counted."""
+    piece, rows_before = numbered
+    calibrated = {name: f"{name}_calibrated" for name in predictor.artifact.calibration}
+    new = [*(task.name for task in predictor.tasks), *calibrated.values(), *FLAGS]
+    _check_columns(piece, source, ids, new)
+    counts = {"rows": piece.num_rows}
+    columns = zip(SIDES, ids, strict=True)
+    scores = predictor.score(
+        *(
+            _whom(predictor, side, (source, name, piece, rows_before), counts)
+            for side, name in columns
+        )
+    )
+    flags = dict(zip(FLAGS, (scores.unseen_user, scores.unseen_item), strict=True))
+    counts |= {name: int(values.sum()) for name, values in flags.items()}
+    better = {calibrated[name]: values for name, values in scores.calibrated.items()}
+    for name, values in {**scores.tasks, **better, **flags}.items():
+        piece = piece.append_column(name, pa.array(values.numpy()))
+    return piece, counts
+
+
 def _whom(
-    predictor: Predictor, column: tuple[pa.Table, Path, str], side: Side, counts: dict[str, int]
+    predictor: Predictor,
+    side: Side,
+    place: tuple[Path, str, pa.Table, int],
+    counts: dict[str, int],
 ) -> Whom:
-    """The ids in a column of a piece of a file, with newcomers where other columns tell of them."""
-    piece, source, name = column
+    """The ids in a column of a piece of a file, with newcomers where other columns tell of them.
+
+    `place`: the file, the column, the piece and the rows before it."""
+    source, name, piece, rows_before = place
     try:
-        ids = id_texts(piece[name], f" in {name!r}", counts["rows"])
-        whom, unknown = with_columns(predictor, side, ids, piece, counts["rows"])
+        ids = checked_ids(piece[name], f" in {name!r}", rows_before)
+        whom, unknown = with_columns(predictor, side, ids, piece, rows_before)
     except DataError as error:
         raise DataError(f"{source}: {error}") from None
-    for name, rows in unknown.items():
-        counts[name] = counts.get(name, 0) + rows
+    for kind, rows in unknown.items():
+        counts[kind] = counts.get(kind, 0) + rows
     return whom
 
 
@@ -201,7 +230,9 @@ def _write(path: Path, suffix: str, pieces: Iterator[pa.Table]) -> None:
 
 def write_parquet(path: Path, suffix: str, pieces: Iterable[pa.Table], schema: pa.Schema) -> None:
     """A row group per piece; `suffix` is there to be called as `write_text` is."""
-    with pq.ParquetWriter(path, schema) as writer:
+    # Predictions hardly repeat: looking each up in a dictionary takes longer than writing it.
+    repeat = [field.name for field in schema if field.type != pa.float32()]
+    with pq.ParquetWriter(path, schema, use_dictionary=repeat) as writer:
         for piece in pieces:
             writer.write_table(piece)
 

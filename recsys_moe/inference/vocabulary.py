@@ -72,6 +72,17 @@ def id_texts(ids: Ids, place: str = "", rows_before: int = 0) -> list[str] | pa.
     return texts
 
 
+def checked_ids(ids: Ids, place: str = "", rows_before: int = 0) -> list[str] | pa.Array:
+    """`id_texts`, but of integers in Arrow the integers: all are ids, and found faster so."""
+    return _decoded(ids) if _are_whole(ids) else id_texts(ids, place, rows_before)
+
+
+def _are_whole(ids: Any) -> bool:
+    """Are these an Arrow array of integers that int64 holds, none missing?"""
+    is_arrow = isinstance(ids, pa.Array | pa.ChunkedArray)
+    return is_arrow and pa.types.is_signed_integer(ids.type) and not ids.null_count
+
+
 def _decoded(ids: pa.Array | pa.ChunkedArray) -> Any:
     column = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
@@ -98,12 +109,14 @@ class Vocabulary:
         Where the ids are integers, the text "7.0" is 7 too. Raises NoId for what is none, and
         logs a warning, once, when nearly all of many ids are unseen.
         """
-        texts = self._texts(raw)
+        are_whole = _are_whole(raw) and _are_whole(self.ids)
+        texts = _decoded(raw) if are_whole else self._texts(raw)
         if self._table and isinstance(texts, list):
             known = (self._table.get(text, self.feature.size) for text in texts)
             index = torch.tensor([*known], dtype=torch.long)
         else:
-            place = pc.index_in(_array(texts), value_set=self._keys)
+            keys = self.ids if are_whole else self._keys
+            place = pc.index_in(_array(texts).cast(keys.type), value_set=keys)
             index = torch.tensor(place.fill_null(self.feature.size).to_numpy(zero_copy_only=False))
         index = index.long()
         unseen = index == self.feature.size

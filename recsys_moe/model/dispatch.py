@@ -218,7 +218,7 @@ def plan_pairs(selected_BTE: Tensor) -> PairPlan:
     Nothing takes time by the number of experts times that of rows but the search for the entries.
     """
     num_rows, num_tasks, num_experts = selected_BTE.shape
-    flat_N = _where(selected_BTE)
+    flat_N = positions(selected_BTE)
     slot_N = flat_N.div(num_experts, rounding_mode="floor")
     expert_N, row_N = flat_N - slot_N * num_experts, slot_N.div(num_tasks, rounding_mode="floor")
     key_N, order_N = (expert_N * num_rows + row_N).sort(stable=True)  # equal: tasks share a pair
@@ -282,7 +282,7 @@ def _padding_before(blocks: Sequence[Block], sizes_E: Sequence[int]) -> list[int
     return list(itertools.accumulate(spare[:-1], initial=0))
 
 
-def _where(mask: Tensor) -> Tensor:
+def positions(mask: Tensor) -> Tensor:
     """Positions of True in the flattened mask."""
     if mask.device.type == "cpu":
         return torch.from_numpy(np.flatnonzero(mask.numpy()))  # a third of the time of `nonzero`

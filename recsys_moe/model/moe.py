@@ -78,7 +78,7 @@ class MoE(nn.Module):
         `user_B`: (B,) dense indices of the users, for routers that read them (`hash`).
         """
         flat_BD = x_BD if x_BD.dim() == 2 else x_BD.flatten(1)
-        weights_BTE, selected_BTE, routings = self._route(flat_BD, user_B)
+        weights_BTE, selected_BTE, routings = self.route(flat_BD, user_B)
         if not self.stacked:
             if self._is_sparse(selected_BTE):
                 return sparse_modules(x_BD, weights_BTE, selected_BTE, self.experts), routings
@@ -142,7 +142,7 @@ class MoE(nn.Module):
         for task, router in enumerate(self.routers):
             cast(Router, router).stream.reseed(stream_seed(seed, "router", task))
 
-    def _route(self, x_BD: Tensor, user_B: Tensor | None) -> tuple[Tensor, Tensor, list[Routing]]:
+    def route(self, x_BD: Tensor, user_B: Tensor | None) -> tuple[Tensor, Tensor, list[Routing]]:
         """Weights and selection (B, T, E), and the routing of each task."""
         routings = [router(x_BD, user_B) for router in self.routers]
         for router, routing in zip(self.routers, routings, strict=True):

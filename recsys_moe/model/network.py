@@ -82,6 +82,10 @@ class MultiTaskMoE(nn.Module):
         x_BD = self.encode(user_B, item_B)
         user_B, item_B = self.ids(user_B, item_B)
         mixed_BTH, routings = self.moe(x_BD, user_B)
+        return Output(self.logits(mixed_BTH, x_BD, user_B, item_B), routings)
+
+    def logits(self, mixed_BTH: Tensor, x_BD: Tensor, user_B: Tensor, item_B: Tensor) -> Tensor:
+        """What follows the experts: (B, T) from the mixtures, `encode`'s vectors and `ids`."""
         # unbind: its gradient is one stack, that of indexing a zero-filled copy per task.
         pairs = zip(self.towers, mixed_BTH.unbind(1), strict=True)
         logits_BT = torch.cat([tower(mixed_BH) for tower, mixed_BH in pairs], dim=-1).float()
@@ -89,7 +93,7 @@ class MultiTaskMoE(nn.Module):
             logits_BT = logits_BT + self.skip(x_BD)
         if self.effects is not None:
             logits_BT = self.effects(logits_BT, user_B, item_B)
-        return Output(logits_BT, routings)
+        return logits_BT
 
     def encode(self, user_B: Tensor, item_B: Tensor) -> Tensor:
         """What routers and experts read: the user's vector beside the item's. (B, D)"""

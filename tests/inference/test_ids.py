@@ -218,3 +218,18 @@ def test_nearly_only_unseen_ids_are_told_once(
     assert said.levelname == "WARNING"
     message = "10 of 11 user ids are unknown to the model, such as 'u0'; it knows ids like 1, 2"
     assert said.getMessage() == message
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint64()])
+def test_integers_of_any_width_are_the_ids_that_their_texts_are(kind: pa.DataType) -> None:
+    found, unseen = vocabulary().index(pa.array([7, 1, 3], kind))
+    assert (found.tolist(), unseen.tolist()) == ([2, 0, 4], [False, False, True])
+    column = pa.chunked_array([pa.array([2], kind)])
+    assert vocabulary().index(column)[0].tolist() == [1]
+    assert vocabulary(TEXTS).index(pa.array([7], kind))[0].tolist() == [2]
+
+
+def test_an_integer_that_no_int64_holds_is_unseen() -> None:
+    """2**64 - 1 is no -1."""
+    ids = pa.chunked_array([pa.array([-1, 2])])
+    assert vocabulary(ids).index(pa.array([2**64 - 1, 2], pa.uint64()))[0].tolist() == [2, 1]

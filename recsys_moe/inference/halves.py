@@ -1,0 +1,84 @@
+"""Logits of many pairs, without the matmuls of the experts: sums of two rows of a table each.
+
+An expert's first layer is linear in x = [u; i], so x W_e + b_e = (u V_e + b_e) + i U_e with
+W_e = [V_e; U_e]. The halves of all users and items are computed once, when a pair first visits the
+expert. Routers and towers see what they see in a forward pass, in the same batches.
+Axes: B pairs, T tasks, E experts, R users and items (each with one more for the unseen id),
+D input width, H expert width, N entries: one per (pair, task, chosen expert).
+"""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch import Tensor
+
+from recsys_moe.model.dispatch import positions, starts
+from recsys_moe.model.network import MultiTaskMoE
+
+MAX_MB = 512.0
+"""Memory for the halves."""
+ENTRIES_AT_ONCE = 1 << 12
+"""Outputs of experts computed at a time: of 256 numbers they take 4 MB."""
+
+
+class Halves:
+    """The table of halves of a model and what it gives. Safe to use from several threads."""
+
+    def __init__(self, model: MultiTaskMoE, max_mb: float = MAX_MB) -> None:
+        self.model = model
+        self._tables = model.user_embedding.weight, model.item_embedding.weight
+        experts, _, width = model.moe.experts.kernel_EDH.shape
+        size = experts, sum(map(len, self._tables)), width
+        self.fits = torch.Size(size).numel() * 4 <= max_mb * 2**20
+        """Is there memory for the table? Without, `logits` must not be called."""
+        self._halves_ERH = torch.empty(size if self.fits else 0)  # untouched pages take no memory
+        self._is_filled = [False] * experts
+        self._growing = threading.Lock()
+
+    @torch.inference_mode()
+    def logits(self, user_B: Tensor, item_B: Tensor) -> Tensor:
+        """(B, T) of indices of known or unseen ids, as of `MultiTaskMoE.forward`."""
+        x_BD = self.model.encode(user_B, item_B)
+        weights_BTE, selected_BTE, routings = self.model.moe.route(x_BD, user_B)
+        for expert in selected_BTE.any(1).any(0).nonzero()[:, 0].tolist():
+            self._fill(expert)
+        most = max(1, int(selected_BTE.sum()) // max(1, len(user_B)))
+        parts = [
+            part.split(max(1, ENTRIES_AT_ONCE // most))
+            for part in (user_B, item_B, weights_BTE, selected_BTE)
+        ]
+        mixed_BTH = torch.cat([self._mixed(*part) for part in zip(*parts, strict=True)])
+        if self.model.moe.defaults is not None:
+            mixed_BTH = self.model.moe.defaults(mixed_BTH, routings)
+        return self.model.logits(mixed_BTH, x_BD, user_B, item_B)
+
+    def _fill(self, expert: int) -> None:
+        with self._growing:
+            if self._is_filled[expert]:
+                return
+            users_UD, items_ID = self._tables
+            experts = self.model.moe.experts
+            user_DH, item_DH = experts.kernel_EDH[expert].chunk(2)
+            users_UH, items_IH = self._halves_ERH[expert].split([len(users_UD), len(items_ID)])
+            torch.addmm(experts.bias_EH[expert], users_UD, user_DH, out=users_UH)
+            torch.mm(items_ID, item_DH, out=items_IH)
+            self._is_filled[expert] = True
+
+    def _mixed(
+        self, user_B: Tensor, item_B: Tensor, weights_BTE: Tensor, selected_BTE: Tensor
+    ) -> Tensor:
+        """The mixtures (B, T, H): sum_e w_e relu(user half + item half) over the chosen experts."""
+        num_rows, num_tasks, num_experts = selected_BTE.shape
+        flat_N = positions(selected_BTE)
+        slot_N = flat_N.div(num_experts, rounding_mode="floor")
+        row_N = slot_N.div(num_tasks, rounding_mode="floor")
+        first_N = (flat_N - slot_N * num_experts) * self._halves_ERH.shape[1]
+        user_N, item_N = first_N + user_B[row_N], first_N + item_B[row_N] + len(self._tables[0])
+        pair_start_N = torch.arange(0, 2 * len(flat_N), 2)
+        both = torch.stack([user_N, item_N], 1).flatten(), self._halves_ERH.flatten(0, 1)
+        hidden_NH = torch.embedding_bag(both[1], both[0], pair_start_N)[0].relu_()
+        start_S, weight_N = starts(slot_N, num_rows * num_tasks), weights_BTE.flatten()[flat_N]
+        bags = torch.arange(len(flat_N)), start_S, False, 0, False, weight_N
+        return torch.embedding_bag(hidden_NH, *bags)[0].unflatten(0, (num_rows, num_tasks))

@@ -1,0 +1,140 @@
+"""Scores of many pairs from halves of users and items equal those of a forward pass.
+
+Axes: B pairs, T tasks, E experts, H expert width.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from recsys_moe.inference import halves, pair_scores, score_files
+from recsys_moe.inference.halves import Halves
+from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.score_files import predict_file
+from recsys_moe.inference.threads import in_turn
+from recsys_moe.model.effects import MainEffects
+from recsys_moe.model.moe import naive_moe
+from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.skip import Skip
+from recsys_moe.model.tasks import Constant
+from tests.inference.test_catalogue import ITEMS, SEED, SETTINGS, USERS, model_with
+
+
+def some_pairs(count: int) -> tuple[Tensor, Tensor]:
+    """By chance; unseen users and items among them."""
+    draw = torch.Generator().manual_seed(1)
+    users, items = ((USERS + 1, count), (ITEMS + 1, count))
+    return tuple(torch.randint(0, most, (n,), generator=draw) for most, n in (users, items))  # type: ignore[return-value]
+
+
+@torch.inference_mode()
+def naive(model: MultiTaskMoE, user_B: Tensor, item_B: Tensor) -> Tensor:
+    """(B, T): all experts of all pairs."""
+    model.reseed(SEED)
+    x_BD = torch.cat([model.user_embedding(user_B), model.item_embedding(item_B)], -1)
+    routings = [router(x_BD, user_B) for router in model.routers]
+    weights_BTE = torch.stack([routing.weights_BE for routing in routings], 1)
+    experts = model.moe.experts
+    mixed_BTH = naive_moe(x_BD, weights_BTE, experts.kernel_EDH, experts.bias_EH)
+    if model.moe.defaults is not None:
+        absent_BTE = torch.stack([routing.default_weights_BE for routing in routings], 1)
+        mixed_BTH = mixed_BTH + absent_BTE @ model.moe.defaults.mean_EH
+    logits = [tower(mixed_BTH[:, t]) for t, tower in enumerate(model.towers)]
+    return torch.cat(logits, -1)
+
+
+@pytest.mark.parametrize("entries", [1, 7, 1 << 12])
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_logits_equal_the_naive_twin_for_every_router(
+    name: str, entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(halves, "ENTRIES_AT_ONCE", entries)
+    model, pairs = model_with(SETTINGS[name]), some_pairs(40)
+    expected_BT = naive(model, *pairs)
+    model.reseed(SEED)
+    torch.testing.assert_close(Halves(model).logits(*pairs), expected_BT, rtol=1e-5, atol=1e-5)
+
+
+def test_what_goes_past_the_experts_and_main_effects_are_in_it() -> None:
+    model, pairs = model_with(SETTINGS["moesart"]), some_pairs(40)
+    model.skip = Skip(2, 4, 3)
+    for parameter in model.skip.parameters():
+        torch.nn.init.normal_(parameter)
+    model.effects = MainEffects(USERS, ITEMS, [Constant(0.3, 1.0, 1.0), Constant(3.5, 0.5, 1.0)])
+    torch.nn.init.normal_(model.effects.user_UT)
+    with torch.inference_mode():
+        expected_BT = model(*pairs).logits_BT
+    torch.testing.assert_close(Halves(model).logits(*pairs), expected_BT, rtol=1e-5, atol=1e-5)
+
+
+def test_a_logit_by_hand() -> None:
+    """Softmax with a gate of 0 weighs four experts 1/4 each, of which all have weights of 1 and a
+    bias of 1: relu(4 (0.5 - 0.25) + 1) = 2 in 6 outputs, whose mixture is 2; a tower of 5 units
+    with weights of 1 makes 12 of it, and its head 5 * 12 = 60."""
+    model = model_with({"name": "softmax"})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1)
+        for router in model.routers:
+            router.gate.weight.zero_()  # type: ignore[operator,union-attr]
+        for layer in (model.towers[0][0], model.towers[0][2]):
+            layer.bias.zero_()
+        model.user_embedding.weight[2], model.item_embedding.weight[3] = 0.5, -0.25
+    found_BT = Halves(model).logits(torch.tensor([2]), torch.tensor([3]))
+    assert float(found_BT[0, 0]) == pytest.approx(60)
+
+
+def test_only_experts_that_pairs_visit_are_computed_and_once_by_many_threads() -> None:
+    model = model_with(SETTINGS["moesart"], experts=8)
+    with torch.no_grad():
+        for router in model.routers:
+            router.gate.weight.zero_()  # type: ignore[operator,union-attr]
+            router.gate.bias.copy_(torch.tensor([0.0, 9, 0, 0, 8, 0, 0, 0]))  # type: ignore[operator,union-attr]
+    of_pairs = Halves(model)
+    with ThreadPoolExecutor(4) as pool:
+        found = [*pool.map(lambda _: of_pairs.logits(*some_pairs(30)), range(8))]
+    assert [n for n, filled in enumerate(of_pairs._is_filled) if filled] == [1, 4]
+    assert all(torch.equal(found[0], again) for again in found)
+
+
+def test_a_table_beyond_the_limit_is_not_made() -> None:
+    """4 experts x (8 users + 24 items) x 6 x 4 bytes = 3,072."""
+    model = model_with(SETTINGS["moesart"])
+    assert Halves(model, 3072 / 2**20).fits
+    assert not (beyond := Halves(model, 3071 / 2**20)).fits and not beyond._halves_ERH.numel()
+
+
+def test_a_file_of_many_pairs_has_the_scores_of_few_at_a_time(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor, source = Predictor.load(run), tmp_path / "pairs.parquet"
+    pairs = {"user": [n % 61 for n in range(500)], "item": [n % 43 for n in range(500)]}
+    pd.DataFrame(pairs).to_parquet(source)
+    predict_file(predictor, source, tmp_path / "few.parquet")
+    assert not any(predictor._pair_scores._halves._is_filled)
+    monkeypatch.setattr(pair_scores, "ROWS_PER_BATCH", 64)
+    monkeypatch.setattr(score_files, "ROWS_PER_PIECE", 64)
+    many = Predictor.load(run)
+    counts = predict_file(many, source, tmp_path / "many.parquet")
+    assert any(many._pair_scores._halves._is_filled)
+    few, of_many = (pd.read_parquet(tmp_path / f"{n}.parquet") for n in ("few", "many"))
+    pd.testing.assert_frame_equal(few, of_many, rtol=0, atol=1e-5)
+    assert counts["rows"] == 500 and counts["unseen_user"] == int(few["unseen_user"].sum()) > 0
+
+
+def test_pieces_of_a_file_are_read_no_further_ahead_than_there_are_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    read: list[int] = []
+    numbers = in_turn(lambda number: 10 * number, (read.append(n) or n for n in range(9)))
+    for n, found in enumerate(numbers):
+        assert found == 10 * n
+        assert len(read) <= n + 3  # that one, and one for each thread
+    assert len(read) == 9
