@@ -54,8 +54,7 @@ def line(wait: Wait, results: Results) -> dict[str, str]:
     if isinstance(found, str):
         told = {"measured": found, "met": "not measured"}
     else:
-        value = f"{found['value']:,.3g}{found['unit']}"
-        told = {"measured": value, "met": common.MET[found["met"]]}
+        told = {"measured": common.reached(found), "met": common.MET[found["met"]]}
     return {"what": wait.what, "target": wait.bound, "command": wait.command, **told}
 
 
@@ -138,13 +137,13 @@ WAITS = (
            of_peers(experts, least)) for experts, least in ((16, 8.0), (64, 20.0), (256, 60.0))),
     Wait("predict, pairs/s", ">= 300,000", SCORING, of_script("scoring", "predict")),
     Wait("recommend 100 to all users", "<= 35 s", SCORING, of_script("scoring", "recommend")),
-    Wait("its memory", "<= 1,000 MB", SCORING, of_script("scoring", "peak of recommend")),
+    Wait("memory of recommend", "<= 1,000 MB", SCORING, of_script("scoring", "peak of recommend")),
     Wait("16 settings in one process, over compare --jobs 2", "<= 0.5x", "-",
          missing("fit trains one setting at a time")),
     Wait("the same on a GPU", "<= 0.1x", "-", missing("fit trains one setting at a time")),
     Wait("prepare of 25 M rows", "<= 60 s", "python benchmarks/preparing.py",
          of_script("preparing", "prepare")),
-    Wait("its memory", "<= 4,000 MB", "python benchmarks/preparing.py",
+    Wait("memory of prepare of 25 M rows", "<= 4,000 MB", "python benchmarks/preparing.py",
          of_script("preparing", "peak")),
 )  # fmt: skip
 
