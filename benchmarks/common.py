@@ -139,9 +139,17 @@ def target(
 
 
 def print_targets(targets: Iterable[Mapping[str, Any]]) -> None:
-    columns = {"what": "{what}", "measured": "{value:,.3g}{unit}", "target": "{target}"}
-    rows = [{**t, "met": MET[t["met"]], "target": bound(t)} for t in targets]
+    columns = {"what": "{what}", "measured": "{measured}", "target": "{target}"}
+    rows = [
+        {**t, "met": MET[t["met"]], "measured": reached(t), "target": bound(t)} for t in targets
+    ]
     table({**columns, "met": "{met}"}, rows)
+
+
+def reached(target: Mapping[str, Any]) -> str:
+    """What was measured, to three digits or to the whole."""
+    value = target["value"]
+    return f"{value:,.0f}{target['unit']}" if value >= 1000 else f"{value:.3g}{target['unit']}"
 
 
 def bound(target: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Every benchmark in turn, then one table of all targets: `make bench`.
 
     python benchmarks/run_all.py [--quick] [--data ML-1M] [--run RUN] [--only step experts ...]
+                                 [--peers-python PYTHON]
 
 Each runs in a process of its own and prints its tables. The last line is one JSON object with
 those of all benchmarks. Without --data made-up rows of the same size are used; without --run (a run
@@ -21,6 +22,7 @@ from typing import Any
 
 import common
 import shape
+import waits
 
 HERE = Path(__file__).parent
 RATINGS_TO_RANK = 30_000
@@ -34,6 +36,7 @@ SCRIPTS = (
     "embeddings",
     "ranking",
     "scoring",
+    "preparing",
     "cnn_experts",
 )
 
@@ -44,16 +47,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, help="prepared folder of MovieLens-1M")
     parser.add_argument("--run", type=Path, help="run or model folder, for ranking.py")
     parser.add_argument("--only", nargs="+", choices=SCRIPTS, default=SCRIPTS)
+    parser.add_argument("--peers-python", type=Path, help="to compare with other libraries, too")
     options = parser.parse_args(argv)
+    scripts = [*options.only, *(["peers"] if options.peers_python else [])]
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
-        if options.data is None and {"loop", "memory"} & set(options.only):
+        if options.data is None and {"loop", "memory", "peers"} & set(scripts):
             ratings = 60_000 if options.quick else shape.RATINGS
             options.data = shape.make_data(Path(scratch) / "data", ratings)
         if options.run is None and {"ranking", "scoring"} & set(options.only):
             options.run = made_run(Path(scratch))
-        results = {script: run(script, arguments(script, options)) for script in options.only}
+        results = {script: run(script, arguments(script, options)) for script in scripts}
     print("## All targets\n")
     common.print_targets([t for result in results.values() for t in result.get("targets", [])])
+    waits.show(results)
     failed = [script for script, result in results.items() if "failed" in result]
     print(json.dumps({"benchmark": "all", **common.facts(), "failed": failed, "results": results}))
     sys.exit(1 if failed else 0)
@@ -76,6 +82,10 @@ def arguments(script: str, options: argparse.Namespace) -> list[str]:
         "scoring": [str(options.run)],
         "loop": ["--data", str(options.data)],
         "memory": ["--data", str(options.data)],
+        "peers": [
+            *("--peers-python", str(options.peers_python), "--data", str(options.data)),
+            *("--batch-size", str(waits.SHIPPED_BATCH)),
+        ],
         "embeddings": ["--rows", "10000", "100000"],  # its table of a million takes minutes
     }.get(script, [])
     return [*words, "--quick"] if options.quick else words
@@ -84,7 +94,8 @@ def arguments(script: str, options: argparse.Namespace) -> list[str]:
 def run(script: str, words: Sequence[str]) -> dict[str, Any]:
     """The script's last line; its tables go to stdout as they come."""
     print(f"## {script}\n", flush=True)
-    command = [sys.executable, str(HERE / f"{script}.py"), *words]
+    path = HERE / "peers" / "compare.py" if script == "peers" else HERE / f"{script}.py"
+    command = [sys.executable, str(path), *words]
     last = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

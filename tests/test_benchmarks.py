@@ -31,12 +31,13 @@ TINY = {
     ],
     "cnn_experts": ["--rounds=2", "--rows=8", "--k", "2", "4"],
     "scoring": ["{run}", "--rounds=1", "--pairs=200", "--users=5"],
+    "preparing": ["--rows=300"],
     "gpu": ["--rounds=2", "--batch-size=32", "--device=cpu", "--ways", "sparse", "dense"],
 }
 
 NOT_IN_MAKE = {
     *("run_all", "serving", "soak", "streaming", "slow_start", "continued", "cold_start"),
-    *("epoch_minutes", "results_table"),
+    *("epoch_minutes", "results_table", "waits"),
 }
 
 
@@ -187,3 +188,40 @@ def test_rows_are_prepared_and_trained_on_from_disk_and_in_memory(tmp_path: Path
     rows = [streaming.measure(stage, tmp_path)["rows"] for stage in streaming.STAGES]
     assert rows[0] == 5000 > rows[1] > 0  # all, then those to train on
     assert rows[1:] == [rows[1]] * 3
+
+
+def test_each_thing_waited_for_is_met_or_not_or_why_it_is_not_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of the peers the one that is beaten by less counts: 7 times is below 8."""
+    waits, common = importlib.import_module("waits"), importlib.import_module("common")
+    summary = [
+        {"contender": name, "experts": 16, "ratio": [ratio, ratio, ratio]}
+        for name, ratio in (("rechub", 9.0), ("deepctr", 7.0), ("twin", 2.0))
+    ]
+    targets = [common.target("predict, pairs/s", 350_000, 300_000, at_least=True)]
+    waits.show({"peers": {"batch": 2048, "summary": summary}, "scoring": {"targets": targets}})
+    lines = capsys.readouterr().out.splitlines()
+    cells = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:4] for line in lines}
+    found = {what: [cell.strip() for cell in row] for what, row in cells.items()}
+    assert found["predict, pairs/s"] == ["350,000", ">= 300,000", "yes"]
+    assert found["whole loop over torch-rechub and DeepCTR-Torch, E=16"] == ["7x", ">= 8x", "no"]
+    assert found["whole loop over torch-rechub and DeepCTR-Torch, E=64"][2] == "not measured"
+    assert found["recommend 100 to all users"][2] == "not measured"
+
+
+def test_minutes_to_a_loss_are_epochs_times_what_an_epoch_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2 epochs of 0.368 against 8 of 0.504 are 0.736 / 4.032 = 0.1825 of the minutes."""
+    waits = importlib.import_module("waits")
+    lines = ["run,label,weight.watch,epoch,val.loss"]
+    lines += [f"a,moesart,0.9,{epoch},{loss}" for epoch, loss in ((1, 0.5), (2, 0.4089), (3, 0.3))]
+    lines += ["b,moesart,0.1,1,0.1"]  # of other task weights
+    page = tmp_path / "page"
+    monkeypatch.setattr(waits, "PAGE", page)
+    page.with_suffix(".epochs.csv").write_text("\n".join(lines))
+    assert waits.minutes({}) == "page.epochs.csv has no run of moesart_paper that reaches 0.4089"
+    lines += ["c,moesart_paper,0.9,7,0.41", "c,moesart_paper,0.9,8,0.40"]
+    page.with_suffix(".epochs.csv").write_text("\n".join(lines))
+    assert waits.minutes({})["value"] == pytest.approx(0.1825, abs=1e-4)

@@ -55,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         data = options.data or make_data(scratch / "data", options.ratings)
         settings = {
             "data": str(data), "rows": str(scratch / "rows.npz"), "out": str(scratch / "run"),
-            "full_batches": write_rows(data, scratch / "rows.npz") // BATCH,
-            "batch_size": BATCH, "steps": options.steps, "seconds": options.seconds,
+            "full_batches": write_rows(data, scratch / "rows.npz") // options.batch_size,
+            "batch_size": options.batch_size, "steps": options.steps, "seconds": options.seconds,
             "warm_up_steps": min(5, options.steps), "warm_up_seconds": min(2.0, options.seconds),
         }  # fmt: skip
         blocks = [
@@ -74,6 +74,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS)
     )
+    parser.add_argument("--batch-size", type=int, default=BATCH)
     parser.add_argument("--data", type=Path, help="prepared folder; default: synthetic rows")
     parser.add_argument("--peers-python", type=Path, default=Path("build/peers-venv/bin/python"))
     parser.add_argument("--threads", type=int, default=2)
@@ -176,7 +177,7 @@ def report(blocks: list[dict[str, Any]], options: argparse.Namespace) -> None:
     }  # fmt: skip
     common.table(columns, map(row, summary))
     rows = options.data.name if options.data else "synthetic"
-    facts = {"batch": BATCH, "threads": options.threads, "rows": rows}
+    facts = {"batch": options.batch_size, "threads": options.threads, "rows": rows}
     common.report("peers", {**facts, "summary": summary, "blocks": blocks})
 
 

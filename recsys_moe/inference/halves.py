@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from recsys_moe.model.dispatch import positions, starts
@@ -30,10 +31,10 @@ class Halves:
         self.model = model
         self._tables = model.user_embedding.weight, model.item_embedding.weight
         experts, _, width = model.moe.experts.kernel_EDH.shape
-        size = experts, sum(map(len, self._tables)), width
-        self.fits = torch.Size(size).numel() * 4 <= max_mb * 2**20
-        """Is there memory for the table? Without, `logits` must not be called."""
-        self._halves_ERH = torch.empty(size if self.fits else 0)  # untouched pages take no memory
+        self._size = torch.Size([experts, sum(map(len, self._tables)), width])
+        self.fits = self._size.numel() * 4 <= max_mb * 2**20
+        """May the table be made? Else `logits` must not be called."""
+        self._halves_ERH = torch.empty(0, *self._size[1:])
         self._is_filled = [False] * experts
         self._growing = threading.Lock()
 
@@ -58,6 +59,8 @@ class Halves:
         with self._growing:
             if self._is_filled[expert]:
                 return
+            if not self._halves_ERH.numel():
+                self._halves_ERH = torch.empty(self._size)  # untouched pages take no memory
             users_UD, items_ID = self._tables
             experts = self.model.moe.experts
             user_DH, item_DH = experts.kernel_EDH[expert].chunk(2)
@@ -75,10 +78,10 @@ class Halves:
         slot_N = flat_N.div(num_experts, rounding_mode="floor")
         row_N = slot_N.div(num_tasks, rounding_mode="floor")
         first_N = (flat_N - slot_N * num_experts) * self._halves_ERH.shape[1]
-        user_N, item_N = first_N + user_B[row_N], first_N + item_B[row_N] + len(self._tables[0])
-        pair_start_N = torch.arange(0, 2 * len(flat_N), 2)
-        both = torch.stack([user_N, item_N], 1).flatten(), self._halves_ERH.flatten(0, 1)
-        hidden_NH = torch.embedding_bag(both[1], both[0], pair_start_N)[0].relu_()
+        users_N, items_N = first_N + user_B[row_N], first_N + item_B[row_N] + len(self._tables[0])
+        both_N2 = torch.stack([users_N, items_N], dim=1)
+        halves_XH = self._halves_ERH.flatten(0, 1)
+        hidden_NH = F.embedding_bag(both_N2, halves_XH, mode="sum").relu_()
         start_S, weight_N = starts(slot_N, num_rows * num_tasks), weights_BTE.flatten()[flat_N]
         bags = torch.arange(len(flat_N)), start_S, False, 0, False, weight_N
         return torch.embedding_bag(hidden_NH, *bags)[0].unflatten(0, (num_rows, num_tasks))

@@ -103,6 +103,18 @@ def test_only_experts_that_pairs_visit_are_computed_and_once_by_many_threads() -
     assert all(torch.equal(found[0], again) for again in found)
 
 
+def test_pairs_for_which_no_task_chooses_an_expert_have_the_logits_of_an_empty_mixture() -> None:
+    model, pairs = model_with(SETTINGS["relu"]), some_pairs(9)
+    with torch.no_grad():
+        for router in model.routers:
+            router.gate.weight.zero_()  # type: ignore[operator,union-attr]
+            router.gate.bias.fill_(-1)  # type: ignore[operator,union-attr]
+    found_BT = Halves(model).logits(*pairs)
+    with torch.inference_mode():
+        expected_T = torch.cat([tower(torch.zeros(6)) for tower in model.towers])
+    torch.testing.assert_close(found_BT, expected_T.expand(9, 2))
+
+
 def test_a_table_beyond_the_limit_is_not_made() -> None:
     """4 experts x (8 users + 24 items) x 6 x 4 bytes = 3,072."""
     model = model_with(SETTINGS["moesart"])

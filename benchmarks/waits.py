@@ -1,0 +1,152 @@
+"""What a user waits for: one table of targets, each met, not met or not measured, and its command.
+
+    python benchmarks/waits.py      # what the files of docs/results tell; the rest: `make bench`
+
+Axes of the files: a run is one seed of one configuration.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import common
+
+PAGE = common.ROOT / "docs" / "results" / "ml-1m-convergence"
+EPOCH_OF_SOFTMAX = {"moesart": 0.368, "moesart_paper": 0.504}
+"""Seconds of an epoch beside those of dense softmax, measured in turn: see the page."""
+LOSS, WEIGHT, SEEDS = 0.4089, "0.9", 3
+SHIPPED_BATCH = 2048
+EPOCHS = (
+    "benchmarks/epoch_minutes.py --data DATA --config movielens_1m "
+    "--settings docs/results/ml-1m-convergence.yaml --routers softmax,moesart,moesart_paper"
+)
+SCORING = "make bench BENCH_ARGS='--run RUN --only scoring'"
+PEERS = f"make bench-peers PEERS_ARGS='--data DATA --batch-size {SHIPPED_BATCH}'"
+Results = Mapping[str, Mapping[str, Any]]
+Found = dict[str, Any] | str
+"""A target of `common.target`, or why there is none."""
+
+
+class Wait(NamedTuple):
+    what: str
+    bound: str
+    command: str
+    find: Callable[[Results], Found]
+
+
+def main() -> None:
+    show({})
+
+
+def show(results: Results) -> None:
+    """`results`: the JSON objects of the scripts that ran, by name."""
+    print("## What a user waits for\n")
+    columns = {name: f"{{{name}}}" for name in ("what", "measured", "target", "met", "command")}
+    common.table(columns, [line(wait, results) for wait in WAITS])
+
+
+def line(wait: Wait, results: Results) -> dict[str, str]:
+    found = wait.find(results)
+    if isinstance(found, str):
+        told = {"measured": found, "met": "not measured"}
+    else:
+        told = {"measured": common.reached(found), "met": common.MET[found["met"]]}
+    return {"what": wait.what, "target": wait.bound, "command": wait.command, **told}
+
+
+def minutes(results: Results) -> Found:
+    """Epochs to the loss times what an epoch takes, shipped over paper-faithful."""
+    reached = {label: epochs_to_loss(label) for label in EPOCH_OF_SOFTMAX}
+    for label, epochs in reached.items():
+        if not epochs:
+            return f"{PAGE.name}.epochs.csv has no run of {label} that reaches {LOSS}"
+    ours, paper = (
+        statistics.mean(epochs) * EPOCH_OF_SOFTMAX[label] for label, epochs in reached.items()
+    )
+    return common.target("minutes to the loss", ours / paper, 0.25, "x")
+
+
+def epochs_to_loss(label: str) -> list[int]:
+    """Of each run that reaches it, the first epoch whose validation loss is at most LOSS."""
+    first: dict[str, int] = {}
+    for row in rows("epochs", label):
+        if float(row["val.loss"]) <= LOSS:
+            first.setdefault(row["run"], int(row["epoch"]))
+    return list(first.values())
+
+
+def final_loss(results: Results) -> Found:
+    """Mean test loss of the shipped configuration above that of the paper-faithful one."""
+    losses = {label: [float(r["loss"]) for r in rows("runs", label)] for label in EPOCH_OF_SOFTMAX}
+    few = {label: len(found) for label, found in losses.items() if len(found) < SEEDS}
+    for label, seeds in few.items():
+        return f"{PAGE.name}.runs.csv has {seeds} of {SEEDS} seeds of {label}"
+    ours, paper = (statistics.mean(found) for found in losses.values())
+    return common.target("loss above the paper's", ours - paper, 0.001)
+
+
+def rows(kind: str, label: str) -> Iterator[dict[str, str]]:
+    with Path(f"{PAGE}.{kind}.csv").open(encoding="utf-8", newline="") as file:
+        found = list(csv.DictReader(file))
+    yield from (r for r in found if r["label"] == label and r["weight.watch"] == WEIGHT)
+
+
+def of_script(script: str, what: str) -> Callable[[Results], Found]:
+    """The target of a script that begins so."""
+
+    def find(results: Results) -> Found:
+        targets = results.get(script, {}).get("targets", [])
+        named = (target for target in targets if target["what"].startswith(what))
+        return next(named, f"{script}.py did not run, or not on all rows")
+
+    return find
+
+
+def of_peers(experts: int, least: float) -> Callable[[Results], Found]:
+    """The smaller one of the ratios to the two libraries, at the shipped batch size."""
+
+    def find(results: Results) -> Found:
+        told = results.get("peers", {})
+        found = [
+            one["ratio"][0]
+            for one in told.get("summary", [])
+            if one["experts"] == experts and one["contender"] in ("rechub", "deepctr")
+        ]
+        if not found or told["batch"] != SHIPPED_BATCH:
+            return f"needs the peers' environment and batch {SHIPPED_BATCH}"
+        return common.target("over the slower peer", min(found), least, "x", at_least=True)
+
+    return find
+
+
+def missing(why: str) -> Callable[[Results], Found]:
+    return lambda results: why
+
+
+WAITS = (
+    Wait(f"minutes of fit to validation loss {LOSS}, over paper-faithful", "<= 0.25x", EPOCHS,
+         minutes),
+    Wait("final loss above paper-faithful's, 3 seeds", "<= 0.001", EPOCHS, final_loss),
+    Wait("minutes to the best AUC of torch-rechub's MMoE, over its own", "<= 0.125x",
+         "python -m benchmarks.accuracy --data DATA --peers rechub", missing("no fit of it yet")),
+    *(Wait(f"whole loop over torch-rechub and DeepCTR-Torch, E={experts}", f">= {least:g}x", PEERS,
+           of_peers(experts, least)) for experts, least in ((16, 8.0), (64, 20.0), (256, 60.0))),
+    Wait("predict, pairs/s", ">= 300,000", SCORING, of_script("scoring", "predict")),
+    Wait("recommend 100 to all users", "<= 35 s", SCORING, of_script("scoring", "recommend")),
+    Wait("memory of recommend", "<= 1,000 MB", SCORING, of_script("scoring", "peak of recommend")),
+    Wait("16 settings in one process, over compare --jobs 2", "<= 0.5x", "-",
+         missing("fit trains one setting at a time")),
+    Wait("the same on a GPU", "<= 0.1x", "-", missing("fit trains one setting at a time")),
+    Wait("prepare of 25 M rows", "<= 60 s", "python benchmarks/preparing.py",
+         of_script("preparing", "prepare")),
+    Wait("memory of prepare of 25 M rows", "<= 4,000 MB", "python benchmarks/preparing.py",
+         of_script("preparing", "peak")),
+)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
