@@ -1,0 +1,99 @@
+"""A small text classification task at hand: which genre do these film titles share?
+
+A text is `TITLES` titles of films of one genre, without their years. Films of exactly one of the
+four genres count, and each lies in one split alone, so that a title of the test was never seen.
+One title hardly tells a genre; several together do in part. The draws are the same for every seed.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from examples.moebert.rows import Rows, Splits, rows_of
+from examples.moebert.words import Words, made_from
+from recsys_moe.errors import DataError
+
+GENRES = ("Drama", "Comedy", "Horror", "Action")
+TITLES, LENGTH = 5, 40
+COUNTS = {"train": 2000, "val": 600, "test": 2000}
+SHARES = {"train": 0.6, "val": 0.2, "test": 0.2}
+LEAST = 4
+"""Times that a piece comes in training titles to be in the vocabulary."""
+ITEM_GENRES = (
+    "unknown Action Adventure Animation Children's Comedy Crime Documentary Drama Fantasy "
+    "Film-Noir Horror Musical Mystery Romance Sci-Fi Thriller War Western"
+).split()
+"""Columns 5 to 23 of MovieLens-100K's u.item."""
+
+
+def load(folder: Path, words: Words | None = None) -> tuple[Splits, Words]:
+    """The splits, in ids of `words` or of a vocabulary made from the training titles.
+
+    `folder`: of MovieLens-1M (movies.dat) or -100K (u.item). Raises DataError.
+    """
+    films = read(folder)
+    shared = {name: _draw(films, name) for name in COUNTS}
+    if words is None:
+        words = made_from(sorted({t for texts, _ in shared["train"] for t in texts}), LEAST)
+    rows: dict[str, Rows] = {}
+    for name, drawn in shared.items():
+        texts = [(" . ".join(titles), None) for titles, _ in drawn]
+        rows[name] = rows_of(words.encode(texts, LENGTH), [label for _, label in drawn])
+    return Splits(rows["train"], rows["val"], rows["test"], len(GENRES)), words
+
+
+def read(folder: Path) -> list[list[str]]:
+    """Titles of each genre, sorted. Raises DataError."""
+    if (folder / "movies.dat").exists():
+        pairs = [_movies_row(line) for line in _lines(folder / "movies.dat")]
+    elif (folder / "u.item").exists():
+        pairs = [_item_row(line) for line in _lines(folder / "u.item")]
+    else:
+        raise DataError(f"{folder} has no movies.dat or u.item; give a folder of MovieLens")
+    films: list[set[str]] = [set() for _ in GENRES]
+    for title, genres in pairs:
+        own = [index for index, genre in enumerate(GENRES) if genre in genres]
+        if len(own) == 1:
+            films[own[0]].add(re.sub(r"\s*\(\d{4}\)\s*$", "", title))
+    least = min(int(len(titles) * min(SHARES.values())) for titles in films)
+    if least < TITLES:
+        raise DataError(
+            f"each split needs {TITLES} titles of each of {', '.join(GENRES)}, got {least} "
+            f"in {folder}"
+        )
+    return [sorted(titles) for titles in films]
+
+
+def _draw(films: list[list[str]], split: str) -> list[tuple[list[str], int]]:
+    """Texts of a split, each a list of titles and a label."""
+    order = np.random.default_rng(0)
+    start = sum(list(SHARES.values())[: list(SHARES).index(split)])
+    pools = []
+    for titles in films:
+        mixed = order.permutation(np.array(titles, dtype=object))
+        pools.append(mixed[int(start * len(mixed)) : int((start + SHARES[split]) * len(mixed))])
+    draws = np.random.default_rng([1, list(SHARES).index(split)])
+    labels = [n % len(GENRES) for n in range(COUNTS[split])]
+    return [(list(draws.choice(pools[y], TITLES, replace=False)), y) for y in labels]
+
+
+def _lines(path: Path) -> list[str]:
+    return [line for line in path.read_text(encoding="latin-1").splitlines() if line]
+
+
+def _movies_row(line: str) -> tuple[str, list[str]]:
+    parts = line.split("::")
+    if len(parts) != 3:
+        raise DataError(f"movies.dat must have 3 fields between ::, got {line[:60]!r}")
+    return parts[1], parts[2].split("|")
+
+
+def _item_row(line: str) -> tuple[str, list[str]]:
+    parts = line.split("|")
+    if len(parts) != 24:
+        raise DataError(f"u.item must have 24 fields between |, got {line[:60]!r}")
+    flags = zip(ITEM_GENRES, parts[5:], strict=True)
+    return parts[1], [genre for genre, flag in flags if flag == "1"]
