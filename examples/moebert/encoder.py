@@ -22,6 +22,7 @@ class Sizes:
 
     vocab_size: int
     num_labels: int = 2
+    """Classes; 0: an answer is to be found in the text, by its first and last token."""
     hidden_size: int = 128
     num_hidden_layers: int = 4
     num_attention_heads: int = 4
@@ -54,7 +55,8 @@ class Text(NamedTuple):
 class Seen(NamedTuple):
     """What an encoder makes of a batch."""
 
-    logits_BC: Tensor
+    logits: list[Tensor]
+    """(B, C) each: of the class; or of the first and the last token of an answer, C = L."""
     hidden: list[Tensor]
     """(B, L, D) each: the embeddings, then the output of each layer."""
     routings: list[Routing]
@@ -62,21 +64,22 @@ class Seen(NamedTuple):
 
 
 class Encoder(nn.Module):
-    """Text -> class. `bert.encoder.layer` may hold layers of another kind, see convert.py."""
+    """Text -> class or answer. `bert.encoder.layer` may hold layers of another kind, see convert.py."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         self.sizes = sizes.check()
-        layers = [Layer(sizes) for _ in range(sizes.num_hidden_layers)]
+        width, classes = sizes.hidden_size, sizes.num_labels
+        layers = nn.ModuleList(Layer(sizes) for _ in range(sizes.num_hidden_layers))
         self.bert = nn.ModuleDict(
-            {
-                "embeddings": Embeddings(sizes),
-                "encoder": nn.ModuleDict({"layer": nn.ModuleList(layers)}),
-                "pooler": nn.ModuleDict({"dense": nn.Linear(*[sizes.hidden_size] * 2)}),
-            }
+            {"embeddings": Embeddings(sizes), "encoder": nn.ModuleDict({"layer": layers})}
         )
-        self.dropout = nn.Dropout(sizes.hidden_dropout_prob)
-        self.classifier = nn.Linear(sizes.hidden_size, sizes.num_labels)
+        if classes:
+            self.bert["pooler"] = nn.ModuleDict({"dense": nn.Linear(width, width)})
+            self.dropout = nn.Dropout(sizes.hidden_dropout_prob)
+            self.classifier = nn.Linear(width, classes)
+        else:
+            self.qa_outputs = nn.Linear(width, 2)
         self.apply(_as_bert)
 
     @property
@@ -86,15 +89,21 @@ class Encoder(nn.Module):
         return found
 
     def forward(self, text: Text) -> Seen:
-        """The class is read off the first token, [CLS]."""
         x_BLD = self.bert["embeddings"](text)
         hidden, routings = [x_BLD], []
         for layer in self.layers:
             x_BLD, routing = layer(x_BLD, text)
             hidden.append(x_BLD)
             routings += [] if routing is None else [routing]
-        pooled_BD = torch.tanh(self.bert["pooler"]["dense"](x_BLD[:, 0]))  # type: ignore[index]
-        return Seen(self.classifier(self.dropout(pooled_BD)), hidden, routings)
+        return Seen(self._read(x_BLD, text), hidden, routings)
+
+    def _read(self, x_BLD: Tensor, text: Text) -> list[Tensor]:
+        """Logits: the class is read off the first token, [CLS]."""
+        if self.sizes.num_labels:
+            pooled_BD = torch.tanh(self.bert["pooler"]["dense"](x_BLD[:, 0]))  # type: ignore[index]
+            return [self.classifier(self.dropout(pooled_BD))]
+        ends_BL2 = self.qa_outputs(x_BLD)
+        return [end.masked_fill(~text.mask_BL, -1e4) for end in ends_BL2.unbind(-1)]
 
 
 class Embeddings(nn.Module):

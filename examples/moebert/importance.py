@@ -6,7 +6,7 @@ j of the first matrix, w2_j column j of the second, l the loss of one text. An i
 <w, dl/dw> is the derivative of the loss by a factor before w, at 1: so gradients are asked for two
 factors per unit, and the gradients of the matrices are never kept.
 
-Axes: B batch, F units, L positions.
+Axes: B batch, F units, T labels of a text.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
-from torch.nn import functional
 
 from examples.moebert.encoder import Encoder, Text
+from examples.moebert.losses import task_loss
 
 AT_ONCE = 16
 """Texts whose gradients are computed together: a layer's matrices have one each for a moment."""
@@ -28,13 +28,13 @@ def importance(encoder: Encoder, batches: Iterable[tuple[Text, Tensor]]) -> list
     """Scores (F,) of each layer, >= 0; larger is more important. The encoder is evaluated."""
     encoder.eval()
     factors = [
-        torch.ones(2, encoder.sizes.intermediate_size, device=encoder.classifier.weight.device)
+        torch.ones(2, encoder.sizes.intermediate_size, device=next(encoder.parameters()).device)
         for _ in encoder.layers
     ]
     scores = [torch.zeros_like(pair[0]) for pair in factors]
     each = vmap(grad(_Loss(encoder)), in_dims=(None, 0, 0), chunk_size=AT_ONCE)
-    for text, labels_B in batches:
-        for score, slopes in zip(scores, each(factors, tuple(text), labels_B), strict=True):
+    for text, labels_BT in batches:
+        for score, slopes in zip(scores, each(factors, tuple(text), labels_BT), strict=True):
             score += slopes.sum(1).abs().sum(0)  # (B, 2, F)
     return [score.detach() for score in scores]
 
@@ -46,7 +46,7 @@ class _Loss:
         self.encoder = encoder
         self.fixed = {name: p.detach() for name, p in encoder.named_parameters()}
 
-    def __call__(self, factors: list[Tensor], text: tuple[Tensor, ...], label: Tensor) -> Tensor:
+    def __call__(self, factors: list[Tensor], text: tuple[Tensor, ...], label_T: Tensor) -> Tensor:
         weights = dict(self.fixed)
         for index, (before, after) in enumerate(factors):
             layer = f"bert.encoder.layer.{index}"
@@ -55,4 +55,4 @@ class _Loss:
             weights[out] = weights[out] * after
         one = Text(*(part[None] for part in text))
         seen = functional_call(self.encoder, weights, (one,))
-        return functional.cross_entropy(seen.logits_BC, label[None])
+        return task_loss(seen.logits, label_T[None])

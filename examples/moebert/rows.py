@@ -1,4 +1,5 @@
-"""Rows of texts and labels, and their batches. Axes: B batch, L positions."""
+"""Rows of texts and labels, and their batches. Axes: B batch, L positions, T labels of a
+text."""
 
 from __future__ import annotations
 
@@ -13,27 +14,28 @@ from examples.moebert.encoder import Text
 
 @dataclass(frozen=True)
 class Rows:
-    """Texts of one length, filled up, with a class each."""
+    """Texts of one length, filled up, with a class each, or the ends of an answer."""
 
     text: Text
-    labels_B: Tensor
+    labels_BT: Tensor
 
     def __len__(self) -> int:
-        return len(self.labels_B)
+        return len(self.labels_BT)
 
     def take(self, index: Tensor) -> tuple[Text, Tensor]:
         """Rows, as long as the longest of them."""
         mask_BL = self.text.mask_BL[index]
         longest = int(mask_BL.sum(1).max())
         ids_BL, types_BL = (part[index, :longest] for part in self.text[:2])
-        return Text(ids_BL, types_BL, mask_BL[:, :longest]), self.labels_B[index]
+        return Text(ids_BL, types_BL, mask_BL[:, :longest]), self.labels_BT[index]
 
     def to(self, device: torch.device) -> Rows:
-        return Rows(Text(*(part.to(device) for part in self.text)), self.labels_B.to(device))
+        return Rows(Text(*(part.to(device) for part in self.text)), self.labels_BT.to(device))
 
 
 def rows_of(text: Text, labels: Sequence[int]) -> Rows:
-    return Rows(text, torch.tensor(labels))
+    """Of a class each."""
+    return Rows(text, torch.tensor(labels)[:, None])
 
 
 @dataclass(frozen=True)
@@ -61,5 +63,5 @@ class Batches:
             run, epoch = self.seed
             generator = torch.Generator().manual_seed(run * 10**6 + epoch)
             order = torch.randperm(len(self.rows), generator=generator)
-        for index in order.to(self.rows.labels_B.device).split(self.size):
+        for index in order.to(self.rows.labels_BT.device).split(self.size):
             yield self.rows.take(index)
