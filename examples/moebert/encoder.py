@@ -64,7 +64,7 @@ class Seen(NamedTuple):
 
 
 class Encoder(nn.Module):
-    """Text -> class or answer. `bert.encoder.layer` may hold layers of another kind, see convert.py."""
+    """Text -> class or answer. Its layers may be of another kind, see convert.py."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()

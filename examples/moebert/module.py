@@ -39,7 +39,7 @@ class TextModule(L.LightningModule):
             self.model.parameters(), lr=own.lr, weight_decay=own.weight_decay, fused=True
         )
 
-    def configure_gradient_clipping(self, optimizer: Any, *args: Any) -> None:
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
 
     def training_step(self, batch: Batch, index: int) -> Tensor:

@@ -30,7 +30,9 @@ def load(folder: Path, words: Words | None) -> tuple[Splits, Words]:
     for version in ("v1.1", "v2.0"):
         paths = [folder / f"{split}-{version}.json" for split in ("train", "dev")]
         if all(path.exists() for path in paths):
-            train, dev = (rows(json.loads(path.read_text(encoding="utf-8")), words) for path in paths)
+            train, dev = (
+                rows(json.loads(path.read_text(encoding="utf-8")), words) for path in paths
+            )
             return Splits(train, dev, dev, 0), words
     raise DataError(f"{folder} has no train-v1.1.json and dev-v1.1.json, nor both of v2.0")
 

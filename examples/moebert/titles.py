@@ -23,9 +23,10 @@ COUNTS = {"train": 2400, "val": 600, "test": 1000}
 LEAST = 4
 """Times that a piece comes in training titles to be in the vocabulary."""
 ITEM_GENRES = (
-    "unknown Action Adventure Animation Children's Comedy Crime Documentary Drama Fantasy "
-    "Film-Noir Horror Musical Mystery Romance Sci-Fi Thriller War Western"
-).split()
+    *("unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime"),
+    *("Documentary", "Drama", "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance"),
+    *("Sci-Fi", "Thriller", "War", "Western"),
+)
 """Columns 5 to 23 of MovieLens-100K's u.item."""
 
 
