@@ -91,7 +91,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add_options(parser)
     parser.add_argument("--teacher", type=Path, help="checkpoint folder")
-    parser.add_argument("--teacher-epochs", type=int, default=SCRATCH_EPOCHS)
+    parser.add_argument("--teacher-epochs", type=int, default=SCRATCH_EPOCHS, help="at most")
     parser.add_argument("--routers", default=",".join(CONTENDERS), help="a,b,c")
     parser.add_argument("--seeds", type=int, default=5, help="runs per router")
     parser.add_argument("--out", type=Path, required=True, help="folder to create or to go on in")

@@ -33,7 +33,7 @@ def _glue(name: str, classes: int) -> Task:
 
 
 TASKS = {
-    "titles": Task(titles.load, len(titles.GENRES), 4, 1e-3, 32, titles.LENGTH),
+    "titles": Task(titles.load, len(titles.GENRES), 2, 1e-3, 32, titles.LENGTH),
     **{name: _glue(name, len(columns.labels)) for name, columns in glue.COLUMNS.items()},
     "squad": Task(squad.load, 0, 10, 5e-5, 32, squad.LENGTH),
 }
@@ -58,9 +58,10 @@ class Training:
     def check(self) -> Any:
         """Itself. Raises ConfigError for a number out of its range."""
         for name, smallest in LEAST.items():
-            if getattr(self, name, smallest) < smallest:
+            value = getattr(self, name, None)
+            if value is not None and value < smallest:
                 option = name.replace("_", "-")
-                raise ConfigError(f"--{option} must be >= {smallest}, got {getattr(self, name)}")
+                raise ConfigError(f"--{option} must be >= {smallest}, got {value}")
         if not 0 < self.lr < float("inf"):
             raise ConfigError(f"--lr must be > 0, got {self.lr}")
         return self
@@ -94,6 +95,7 @@ class Student(Training):
 LEAST = {
     **dict.fromkeys(("epochs", "patience", "batch_size", "experts", "k", "units"), 1),
     **dict.fromkeys(("weight_decay", "seed", "distill", "balance", "trimmed_lasso"), 0),
+    "share": 0,
 }
 
 
@@ -115,9 +117,6 @@ def _made(kind: Any, task: str, changes: dict[str, Any]) -> Any:
     own = {name: getattr(TASKS[task], name) for name in ("epochs", "lr", "batch_size")}
     given = {name: value for name, value in changes.items() if value is not None}
     made = kind(**{"task": task, **own, "patience": given.get("epochs", own["epochs"]), **given})
-    for name in ("units", "share", "k"):
-        if (value := getattr(made, name, None)) is not None and value < (name != "share"):
-            raise ConfigError(f"--{name} must be >= {int(name != 'share')}, got {value}")
     return made.check()
 
 

@@ -26,7 +26,7 @@ from examples.moebert.module import TextData, TextModule
 from examples.moebert.settings import TASKS, Training, plain, training
 from recsys_moe.errors import ConfigError
 
-SCRATCH_EPOCHS = 8
+SCRATCH_EPOCHS = 6
 """Of titles; a student needs fewer."""
 
 
@@ -37,8 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(options: argparse.Namespace) -> None:
     names = ("epochs", "patience", "lr", "batch_size", "weight_decay", "seed")
+    own = {name: getattr(options, name) for name in names}
+    if options.task == "titles":
+        own["epochs"] = own["epochs"] or SCRATCH_EPOCHS
     result = teach(
-        training(options.task, **{name: getattr(options, name) for name in names}),
+        training(options.task, **own),
         options.data,
         options.out,
         start=options.start,

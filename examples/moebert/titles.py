@@ -1,9 +1,9 @@
 """A small text classification task at hand: which genre do these film titles share?
 
-A text is `TITLES` titles of films of one genre, drawn at random, without their years. Films of
-exactly one of the four genres count. A film may come in texts of several splits: what is learned is
-mostly which title is of which genre, since the words of a title hardly tell, and what is tested is
-that knowledge on other draws. They are the same for every seed.
+A text is `TITLES` titles of films of one genre, drawn at random, without their years; `FILMS` of
+the films of exactly one of the four genres take part. A film may come in texts of several splits:
+what is learned is mostly which title is of which genre, since the words of a title hardly tell, and
+what is tested is that knowledge on other draws. They are the same for every seed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from examples.moebert.words import Words, made_from
 from recsys_moe.errors import DataError
 
 GENRES = ("Drama", "Comedy", "Horror", "Action")
-TITLES, LENGTH = 3, 32
-COUNTS = {"train": 2400, "val": 600, "test": 1000}
+FILMS, TITLES, LENGTH = 250, 2, 24
+COUNTS = {"train": 1200, "val": 300, "test": 800}
 LEAST = 4
 """Times that a piece comes in training titles to be in the vocabulary."""
 ITEM_GENRES = (
@@ -47,7 +47,7 @@ def load(folder: Path, words: Words | None = None) -> tuple[Splits, Words]:
 
 
 def read(folder: Path) -> list[list[str]]:
-    """Titles of each genre, sorted. Raises DataError."""
+    """`FILMS` titles of each genre, or as many as there are. Raises DataError."""
     if (folder / "movies.dat").exists():
         pairs = [_movies_row(line) for line in _lines(folder / "movies.dat")]
     elif (folder / "u.item").exists():
@@ -64,7 +64,9 @@ def read(folder: Path) -> list[list[str]]:
         raise DataError(
             f"{folder} must have {TITLES} titles of each of {', '.join(GENRES)}, got {least}"
         )
-    return [sorted(titles) for titles in films]
+    few = np.random.default_rng(0)
+    ordered = [sorted(titles) for titles in films]
+    return [[own[n] for n in few.permutation(len(own))[:FILMS]] for own in ordered]
 
 
 def _draw(films: list[list[str]], split: str) -> list[tuple[list[str], int]]:
