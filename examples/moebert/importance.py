@@ -16,6 +16,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from examples.moebert.encoder import Encoder, Text
 from examples.moebert.losses import task_loss
@@ -34,7 +35,9 @@ def importance(encoder: Encoder, batches: Iterable[tuple[Text, Tensor]]) -> list
     scores = [torch.zeros_like(pair[0]) for pair in factors]
     each = vmap(grad(_Loss(encoder)), in_dims=(None, 0, 0), chunk_size=AT_ONCE)
     for text, labels_BT in batches:
-        for score, slopes in zip(scores, each(factors, tuple(text), labels_BT), strict=True):
+        with sdpa_kernel(SDPBackend.MATH):  # vmap has no rule for the fused ones (torch 2.13)
+            slopes_of_layers = each(factors, tuple(text), labels_BT)
+        for score, slopes in zip(scores, slopes_of_layers, strict=True):
             score += slopes.sum(1).abs().sum(0)  # (B, 2, F)
     return [score.detach() for score in scores]
 

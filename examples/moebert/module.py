@@ -28,7 +28,7 @@ class TextModule(L.LightningModule):
     def __init__(self, settings: Training, encoder: Encoder) -> None:
         super().__init__()
         self.settings: Any = settings
-        self.model = encoder
+        self.model = encoder.train()
         classes = encoder.sizes.num_labels
         own = {"mcc": MulticlassMatthewsCorrCoef(classes)} if classes else {}
         self.scores = nn.ModuleDict({**own, **({"f1": BinaryF1Score()} if classes == 2 else {})})
