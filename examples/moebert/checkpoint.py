@@ -32,19 +32,16 @@ def load(folder: Path, classes: int, *, fresh_head: bool = False) -> tuple[Encod
     """
     for name in ("config.json", "vocab.txt", WEIGHTS):
         if not (folder / name).exists():
-            hint = "; save_pretrained(safe_serialization=True) writes it" if name == WEIGHTS else ""
             raise DataError(
-                f"{folder} must have config.json, vocab.txt, {WEIGHTS}, no {name}{hint}"
+                f"{folder} must have config.json, vocab.txt and {WEIGHTS}, got no {name}; "
+                "save_pretrained of transformers writes the last with safe_serialization=True"
             )
     config = json.loads((folder / "config.json").read_text())
     encoder = Encoder(_sizes(folder, config, classes))
     _fill(encoder, _tensors(folder / WEIGHTS), folder, fresh_head)
-    lower = True
-    if (folder / "tokenizer_config.json").exists():
-        lower = json.loads((folder / "tokenizer_config.json").read_text()).get(
-            "do_lower_case", True
-        )
-    words = Words.load(folder / "vocab.txt", lower=lower)
+    said = folder / "tokenizer_config.json"
+    tokenizer = json.loads(said.read_text()) if said.exists() else {}
+    words = Words.load(folder / "vocab.txt", lower=tokenizer.get("do_lower_case", True))
     if len(words.pieces) > encoder.sizes.vocab_size:
         raise DataError(
             f"vocab.txt of {folder} must have at most vocab_size={encoder.sizes.vocab_size} lines, "
