@@ -21,7 +21,7 @@ from examples.common.outputs import write
 from examples.common.runs import guarded, losses_by_epoch
 from examples.moebert.settings import Student, training
 from examples.moebert.table import finished, table, write_results
-from examples.moebert.teacher import SCRATCH_EPOCHS, teach
+from examples.moebert.teacher import SCRATCH, teach
 from examples.moebert.train import add_options, distil, settings_of
 from recsys_moe.errors import ConfigError, RunError
 
@@ -39,7 +39,7 @@ def _main(options: argparse.Namespace) -> None:
     labels = options.routers.split(",")
     if options.teacher is None:
         options.teacher = options.out / "teacher"
-        own = training(options.task, epochs=options.teacher_epochs)
+        own = training(options.task, **{**SCRATCH, "epochs": options.teacher_epochs})
         teach(own, options.data, options.teacher, device=options.device)
     asked = planned(labels, options)
     failures = run_all(asked, options)
@@ -91,7 +91,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add_options(parser)
     parser.add_argument("--teacher", type=Path, help="checkpoint folder")
-    parser.add_argument("--teacher-epochs", type=int, default=SCRATCH_EPOCHS, help="at most")
+    parser.add_argument("--teacher-epochs", type=int, default=SCRATCH["epochs"], help="at most")
     parser.add_argument("--routers", default=",".join(CONTENDERS), help="a,b,c")
     parser.add_argument("--seeds", type=int, default=5, help="runs per router")
     parser.add_argument("--out", type=Path, required=True, help="folder to create or to go on in")

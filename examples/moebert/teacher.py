@@ -26,8 +26,8 @@ from examples.moebert.module import TextData, TextModule
 from examples.moebert.settings import TASKS, Training, plain, training
 from recsys_moe.errors import ConfigError
 
-SCRATCH_EPOCHS = 6
-"""Of titles; a student needs fewer."""
+SCRATCH = {"epochs": 12, "lr": 1e-3}
+"""Of a teacher that starts from nothing; a student needs less."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(options: argparse.Namespace) -> None:
     names = ("epochs", "patience", "lr", "batch_size", "weight_decay", "seed")
     own = {name: getattr(options, name) for name in names}
-    if options.task == "titles":
-        own["epochs"] = own["epochs"] or SCRATCH_EPOCHS
+    if options.start is None:
+        own |= {name: value for name, value in SCRATCH.items() if own[name] is None}
     result = teach(
         training(options.task, **own),
         options.data,
@@ -109,7 +109,6 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--width", type=int, default=128, help="from scratch: hidden size")
     parser.add_argument("--layers", type=int, default=4, help="from scratch")
     parser.add_argument("--out", type=Path, required=True, help="folder to create or to go on in")
-    parser.set_defaults(epochs=None)
     return parser
 
 
