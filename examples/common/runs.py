@@ -53,7 +53,7 @@ def fit(
         raise RunError(f"the loss is not finite in {out}, got nan or inf; lower --lr")
     rows = list(record.rows)  # the best checkpoint brings its own
     (test,) = trainer.test(module, data, ckpt_path=best.best_model_path, verbose=False)
-    return _found(module, rows, test)
+    return _found(module, rows, dict(test))
 
 
 def _trainer(settings: Any, out: Path, device: str) -> tuple[L.Trainer, Record, ModelCheckpoint]:

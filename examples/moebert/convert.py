@@ -55,7 +55,7 @@ class Expert(nn.Module):
 
     def forward(self, x_RD: Tensor) -> Tensor:
         y_RD = self.out(functional.gelu(self.into(x_RD)))
-        return self.norm(self.dropout(y_RD) + x_RD)  # type: ignore[no-any-return]
+        return self.norm(self.dropout(y_RD) + x_RD)
 
 
 class MixedLayer(nn.Module):

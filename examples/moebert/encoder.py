@@ -162,7 +162,7 @@ class Attention(nn.Module):
             mask_BL[..., None, None, :],
             self.rate if self.training else 0.0,
         )
-        return self.output(seen_BALD.transpose(-3, -2).flatten(-2), x_BLD)  # type: ignore[no-any-return]
+        return self.output(seen_BALD.transpose(-3, -2).flatten(-2), x_BLD)
 
 
 class _Output(nn.Module):
@@ -175,7 +175,7 @@ class _Output(nn.Module):
         self.dropout = nn.Dropout(sizes.hidden_dropout_prob)
 
     def forward(self, y: Tensor, residual: Tensor) -> Tensor:
-        return self.LayerNorm(self.dropout(self.dense(y)) + residual)  # type: ignore[no-any-return]
+        return self.LayerNorm(self.dropout(self.dense(y)) + residual)
 
 
 def _as_bert(module: nn.Module) -> None:

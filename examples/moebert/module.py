@@ -63,6 +63,7 @@ class TextModule(L.LightningModule):
         }
         if not self.model.sizes.num_labels:
             found["f1"] = overlap(guess_BT, labels_BT).mean()
+        score: Any
         for name, score in self.scores.items():
             score.update(guess_BT[:, 0], labels_BT[:, 0])
             found[name] = score
@@ -103,7 +104,7 @@ class StudentModule(TextModule):
         distance = hidden_distance(seen.hidden, taught.hidden, text.mask_BL)
         distance = distance + symmetric_kl(seen.logits, taught.logits)
         loss = task_loss(seen.logits, labels_BT)
-        return loss + self.settings.distill * distance + penalty  # type: ignore[no-any-return]
+        return loss + self.settings.distill * distance + penalty
 
 
 class TextData(L.LightningDataModule):

@@ -101,14 +101,14 @@ LEAST = {
 
 def training(task: str, **changes: Any) -> Training:
     """Of a teacher: the defaults of its task with what is given over them. Raises ConfigError."""
-    return _made(Training, task, changes)  # type: ignore[no-any-return]
+    return _made(Training, task, changes)
 
 
 def student(task: str, **changes: Any) -> Student:
     """The defaults of the task, over them what is given and not None. Raises ConfigError."""
     name = changes.get("router", "moesart")
     changes["router_settings"] = {**PAPER.get(name, {}), **changes.get("router_settings", {})}
-    return _made(Student, task, changes)  # type: ignore[no-any-return]
+    return _made(Student, task, changes)
 
 
 def _made(kind: Any, task: str, changes: dict[str, Any]) -> Any:

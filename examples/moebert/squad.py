@@ -55,7 +55,7 @@ def _answers(content: Any) -> Iterator[tuple[str, str, int, int]]:
     """Question, context, and where in it the first answer begins and ends; 0, 0 without one."""
     for paragraph in (p for article in content["data"] for p in article["paragraphs"]):
         for asked in paragraph["qas"]:
-            answer = next(iter(asked["answers"]), {"text": "", "answer_start": 0})
+            answer: Any = next(iter(asked["answers"]), {"text": "", "answer_start": 0})
             start = answer["answer_start"]
             yield asked["question"], paragraph["context"], start, start + len(answer["text"])
 

@@ -154,8 +154,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def settings_of(options: argparse.Namespace, contender: dict[str, Any], seed: int) -> Student:
     """The task's defaults, over them the contender, over it the options. Raises ConfigError."""
-    names = ("epochs", "patience", "lr", "batch_size", "weight_decay", "k", "experts", "units")
-    names += ("share", "distill", "balance", "trimmed_lasso")
+    names = (
+        *("epochs", "patience", "lr", "batch_size", "weight_decay", "k", "experts", "units"),
+        *("share", "distill", "balance", "trimmed_lasso"),
+    )
     typed = {name: value for name in names if (value := getattr(options, name)) is not None}
     if not (options.teacher / checkpoint.WEIGHTS).exists():
         raise ConfigError(f"--teacher {options.teacher} has no {checkpoint.WEIGHTS}; train one")
