@@ -15,14 +15,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from examples.common.figures import draw_curves
+from examples.common.runs import guarded, losses_by_epoch
 from examples.images.data import Splits
-from examples.images.figures import draw_curves, draw_inference
+from examples.images.figures import draw_inference
 from examples.images.inference import check, distances, losses
 from examples.images.module import ImageModule
 from examples.images.recipes import RECIPES, Recipe, find_recipe
 from examples.images.settings import PROTOCOLS, Settings
 from examples.images.table import finished, write_results, write_table
-from examples.images.train import add_options, guarded, losses_by_epoch, settings_of, train
+from examples.images.train import add_options, settings_of, train
 from recsys_moe.errors import ConfigError, RunError
 
 

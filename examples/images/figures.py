@@ -1,47 +1,25 @@
-"""Pictures of runs: OUT/NAME.svg and .png, and the numbers behind them as OUT/NAME.json."""
+"""Pictures of losses under both inferences."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
+from examples.common.figures import canvas, save, titled
 from examples.images.inference import Losses
-from examples.images.outputs import write, write_json
 
 BINS, MOST_SHOWN = 60, 0.99
 """Bins of a histogram, and the quantile of all losses where its last one begins to collect."""
-
-
-def draw_curves(out: Path, name: str, by_label: Mapping[str, Sequence[Sequence[float]]]) -> None:
-    """Validation loss by epoch: the mean over the seeds, shaded from the least to the largest."""
-    figure, axes = _canvas(1)
-    for label, runs in by_label.items():
-        epochs = range(1, 1 + min(map(len, runs)))  # that all seeds have reached
-        values = np.array([run[: len(epochs)] for run in runs])
-        (line,) = axes[0].plot(epochs, values.mean(0), label=label)
-        axes[0].fill_between(
-            epochs, values.min(0), values.max(0), color=line.get_color(), alpha=0.2
-        )
-    _titled(axes[0], "", "epoch", "validation loss")
-    axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[0].set_yscale("log")
-    _save(figure, out, name, {"validation_loss": by_label})
 
 
 def draw_inference(
     out: Path, name: str, by_router: Mapping[str, Losses], distances: Sequence[Mapping[str, Any]]
 ) -> None:
     """A panel per router: its losses with k experts and with all of them."""
-    figure, axes = _canvas(len(by_router))
+    figure, axes = canvas(len(by_router))
     everything = np.concatenate([v for losses in by_router.values() for v in losses.values()])
     edges = np.linspace(0, float(np.quantile(everything, MOST_SHOWN)), BINS + 1)
     numbers: dict[str, Any] = {"edges": edges.tolist(), "wasserstein": list(distances)}
@@ -50,28 +28,6 @@ def draw_inference(
             shares = np.histogram(np.minimum(values, edges[-1]), edges)[0] / len(values)
             panel.stairs(shares, edges, label=f"{way}, mean {values.mean():.4f}")
             numbers[f"{router} {way}"] = {"mean": values.mean(), "shares": shares.tolist()}
-        _titled(panel, router, "loss of a row", "share of rows")
+        titled(panel, router, "loss of a row", "share of rows")
         panel.set_yscale("log")
-    _save(figure, out, name, numbers)
-
-
-def _canvas(panels: int) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(1.5 + 4 * panels, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, list(figure.subplots(1, panels, squeeze=False)[0])
-
-
-def _titled(axes: Axes, title: str, x: str, y: str) -> None:
-    axes.set_title(title)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.legend()
-
-
-def _save(figure: Figure, out: Path, name: str, numbers: Any) -> None:
-    write_json(out / f"{name}.json", numbers)
-    for ending, metadata in (("png", {}), ("svg", {"Date": None})):
-        stream = io.BytesIO()
-        with matplotlib.rc_context({"svg.hashsalt": name}):  # the same numbers, the same bytes
-            figure.savefig(stream, format=ending, dpi=150, metadata=metadata)
-        write(out / f"{name}.{ending}", stream.getvalue())
+    save(figure, out, name, numbers)

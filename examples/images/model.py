@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from recsys_moe import MoE, Routing, router
 from recsys_moe.errors import ConfigError
-from recsys_moe.routers import find_router
 
 FILTERS, KERNEL, WIDTH, CLASSES = (10, 20), 5, 50, 10
 
@@ -76,15 +75,6 @@ class ImageMoE(nn.Module):
         parts = {"expert": self.layer.experts[0], "router": self.layer.routers[0]}
         parts["head"] = self.heads[0]
         return {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}
-
-
-def chosen_router(name: str, k: int, settings: dict[str, Any]) -> dict[str, Any]:
-    """Name and settings of a router, with `k` where it has one. Raises ConfigError."""
-    try:
-        has_k = "k" in find_router(name).Config.model_fields
-    except ValueError as error:
-        raise ConfigError(str(error).replace("model.router.name", "--router")) from None
-    return {"name": name, **({"k": k} if has_k else {}), **settings}
 
 
 def _convolution(channels: int, filters: int) -> list[nn.Module]:

@@ -1,23 +1,18 @@
-"""The Lightning side of the image experiments: losses, optimizer, batches, the record of epochs.
+"""The Lightning side of the image experiments: losses, optimizer, batches.
 
 Axes: B batch, T tasks, C classes.
 """
 
 from __future__ import annotations
 
-import sys
-import time
-from pathlib import Path
-from typing import Any
-
 import lightning as L
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from examples.common.runs import chosen_router
 from examples.images.data import Batches, Rows, Splits
-from examples.images.model import ImageMoE, chosen_router
-from examples.images.outputs import write_csv
+from examples.images.model import ImageMoE
 from examples.images.settings import Settings
 
 EVAL_ROWS = 1000
@@ -100,32 +95,3 @@ class ImageData(L.LightningDataModule):
             rows: Rows = getattr(self.splits, split)
             self.placed[split] = rows.to(self.trainer.strategy.root_device)
         return self.placed[split]
-
-
-class Record(L.Callback):
-    """A row per finished epoch, in metrics.csv and in the checkpoint: it outlives a stop."""
-
-    def __init__(self, path: Path, *, lines: bool) -> None:
-        """`lines`: say each epoch on stderr, where no progress bar does."""
-        self.path, self.lines = path, lines
-        self.rows: list[dict[str, float]] = []
-        self.started = 0.0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"rows": self.rows}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.rows = list(state_dict["rows"])
-
-    def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.started = time.perf_counter()
-
-    def on_validation_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        own = {name: value for name, value in values.items() if name.startswith("val/")}
-        seconds = time.perf_counter() - self.started
-        self.rows.append({"epoch": trainer.current_epoch + 1, "seconds": round(seconds, 2), **own})
-        write_csv(self.path, self.rows)
-        if self.lines:
-            words = ", ".join(f"{name} {value:.4g}" for name, value in self.rows[-1].items())
-            print(words, file=sys.stderr, flush=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from examples.images.outputs import write, write_csv
+from examples.common.outputs import spread, write, write_csv
 from examples.images.paper_numbers import reported
 from examples.images.settings import PROTOCOLS
 
@@ -81,11 +80,3 @@ def _line(label: str, runs: Sequence[Run], tasks: int) -> list[str]:
     for name, places in (("test_experts", 2), ("best_epoch", 0), ("seconds_per_epoch", 1)):
         cells.append(f"{statistics.fmean(run[name] for run in runs):.{places}f}")
     return cells
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean and, of several, standard error."""
-    if len(values) == 1:
-        return f"{values[0]:.2f}"
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    return f"{statistics.fmean(values):.2f} +- {error:.2f}"

@@ -9,29 +9,21 @@ it stopped, and prints the result where it is finished. docs/examples.md has the
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import json
-import logging
-import math
-import signal
 import sys
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import torch
-import yaml
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, RichProgressBar
 
+from examples.common.figures import draw_curves
+from examples.common.outputs import write_json
+from examples.common.runs import finished, fit, guarded, losses_by_epoch, router_settings
 from examples.images.data import Splits
-from examples.images.figures import draw_curves
-from examples.images.module import ImageData, ImageModule, Record
-from examples.images.outputs import write_json
+from examples.images.module import ImageData, ImageModule
 from examples.images.settings import PROTOCOLS, Settings, settings_for
-from recsys_moe.errors import ConfigError, Interrupted, RunError, UserError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,98 +45,15 @@ def train(settings: Settings, splits: Splits, out: Path, device: str = "auto") -
 
     Raises ConfigError for a folder of other settings, RunError where the loss is not finite.
     """
-    if (out / "result.json").exists() and _same(settings, out):
-        return dict(json.loads((out / "result.json").read_text()))
-    last = out / "checkpoints" / "last.ckpt"
+    if (there := finished(settings, out)) is not None:
+        return there
     L.seed_everything(settings.seed, verbose=False)
     module, data = ImageModule(settings, splits.train.shape), ImageData(splits, settings)
-    if not _same(settings, out):
-        write_json(out / "settings.json", dataclasses.asdict(settings))
-    trainer, record, best = _trainer(settings, out, device)
-    with warnings.catch_warnings():
-        # Lightning's remarks: on the folder that a run goes on in, on metrics of so few steps.
-        warnings.filterwarnings("ignore", message=".*(Checkpoint directory|logging interval).*")
-        trainer.fit(module, data, ckpt_path=last if last.exists() else None)
-    score = best.best_model_score
-    if not best.best_model_path or score is None or not math.isfinite(score):
-        raise RunError(f"the loss is not finite in {out}, got nan or inf; lower --lr")
-    rows = list(record.rows)  # the best checkpoint brings its own
-    (test,) = trainer.test(module, data, ckpt_path=best.best_model_path, verbose=False)
-    result = _result(settings, module, rows, test)
+    found = fit(settings, module, data, out, device)
+    own = {"k": module.model.chosen.get("k"), "parameters": module.model.sizes()}
+    result = {**dataclasses.asdict(settings), **own, **found}
     write_json(out / "result.json", result)
     return result
-
-
-def _trainer(
-    settings: Settings, out: Path, device: str
-) -> tuple[L.Trainer, Record, ModelCheckpoint]:
-    terminal = sys.stderr.isatty()
-    record = Record(out / "metrics.csv", lines=not terminal)
-    best = ModelCheckpoint(
-        out / "checkpoints",
-        "best",
-        monitor="val/loss",
-        save_last=True,
-        enable_version_counter=False,
-    )
-    bar = [RichProgressBar(console_kwargs={"stderr": True})] if terminal else []
-    trainer = L.Trainer(
-        max_epochs=settings.epochs,
-        accelerator=device,
-        devices=1,
-        callbacks=[record, best, EarlyStopping("val/loss", patience=settings.patience), *bar],
-        logger=False,
-        num_sanity_val_steps=0,
-        reload_dataloaders_every_n_epochs=1,
-        enable_progress_bar=terminal,
-        enable_model_summary=False,
-        deterministic="warn",
-    )
-    return trainer, record, best
-
-
-def _result(
-    settings: Settings, module: ImageModule, rows: list[dict[str, float]], test: Any
-) -> dict[str, Any]:
-    """What a run found, as plain values."""
-    best = min(rows, key=lambda row: row["val/loss"])
-    seconds = sorted(row["seconds"] for row in rows)
-    return {
-        **dataclasses.asdict(settings),
-        "k": module.model.chosen.get("k"),
-        "test": _short(test, "test/"),
-        "val": _short(best, "val/"),
-        "best_epoch": best["epoch"],
-        "epochs_trained": len(rows),
-        "seconds_per_epoch": seconds[len(seconds) // 2],
-        "parameters": module.model.sizes(),
-        "threads": torch.get_num_threads(),
-        "device": str(module.device),
-    }
-
-
-def losses_by_epoch(out: Path) -> list[float]:
-    """Validation losses of the run at `out`."""
-    rows = csv.DictReader((out / "metrics.csv").read_text().splitlines())
-    return [float(row["val/loss"]) for row in rows]
-
-
-def _short(values: dict[str, float], prefix: str) -> dict[str, float]:
-    return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
-
-
-def _same(settings: Settings, out: Path) -> bool:
-    """Does `out` hold a run of these settings? Raises ConfigError for one of others."""
-    path = out / "settings.json"
-    if not path.exists():
-        return False
-    there, asked = json.loads(path.read_text()), dataclasses.asdict(settings)
-    for name, value in asked.items():
-        if there.get(name) != value:
-            raise ConfigError(
-                f"{out} holds a run with {name}={there.get(name)}, got {value}; give another --out"
-            )
-    return True
 
 
 def run_name(settings: Settings) -> str:
@@ -206,33 +115,6 @@ def settings_of(options: argparse.Namespace, contender: Mapping[str, Any], seed:
     chosen = {**own.get("router_settings", {}), **router_settings(options.set)}
     changes = {**own, **typed, "router_settings": chosen, "seed": seed}
     return settings_for(options.dataset, contender["router"], **changes)
-
-
-def router_settings(words: Sequence[str]) -> dict[str, Any]:
-    """`temperature=1` as a setting. Raises ConfigError."""
-    for word in words:
-        if "=" not in word:
-            raise ConfigError(f"--set must be KEY=VALUE, got {word}")
-    return {key: yaml.safe_load(value) for key, _, value in (w.partition("=") for w in words)}
-
-
-def guarded(run: Callable[[], None]) -> int:
-    """Run, with errors and signals in one line on stderr; the exit code."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _stop)
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", "`isinstance.treespec, LeafSpec.. is deprecated")
-    try:
-        run()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
-def _stop(number: int, frame: object) -> None:
-    name = signal.Signals(number).name
-    raise Interrupted(f"stopped by {name}; the same command goes on after the last epoch", number)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from examples.common.runs import chosen_router
 from examples.images import train
 from examples.images.data import multi_mnist
-from examples.images.model import ImageMoE, chosen_router
+from examples.images.model import ImageMoE
 from examples.images.module import row_losses
 from examples.images.settings import settings_for
 from recsys_moe.errors import ConfigError, RunError

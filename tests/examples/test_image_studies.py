@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from examples.images import compare, inference, train
+from examples.common.outputs import spread
+from examples.common.runs import stop
+from examples.images import compare, inference
 from examples.images.data import multi_mnist
 from examples.images.module import ImageModule
 from examples.images.recipes import RECIPES
 from examples.images.settings import settings_for
-from examples.images.table import spread, table
+from examples.images.table import table
 from recsys_moe.errors import RunError
 from tests.examples.made_files import mnist_folder, svhn_folder
 
@@ -67,7 +69,7 @@ def test_a_stopped_study_repeats_no_finished_run(
     def stops(module: ImageModule) -> None:
         trained.append(module.settings.router)
         if len(trained) == 2:
-            train._stop(signal.SIGTERM, None)
+            stop(signal.SIGTERM, None)
         whole(module)
 
     monkeypatch.setattr(ImageModule, "on_fit_start", stops)

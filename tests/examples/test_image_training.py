@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from examples.common.runs import stop
 from examples.images import train
 from examples.images.data import Splits, multi_mnist
 from examples.images.model import Expert, ImageMoE
@@ -113,7 +114,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     def stops(module: ImageModule, *args: Any) -> torch.Tensor:
         steps[0] += 1
         if steps[0] == 6:  # 4 steps an epoch: in the second
-            train._stop(signal.SIGTERM, None)
+            stop(signal.SIGTERM, None)
         return whole(module, *args)
 
     monkeypatch.setattr(ImageModule, "training_step", stops)
@@ -136,7 +137,7 @@ def test_a_run_that_was_stopped_in_its_test_trains_no_further(
     assert straight["epochs_trained"] < 50
 
     def stops(module: ImageModule, *args: Any) -> None:
-        train._stop(signal.SIGTERM, None)
+        stop(signal.SIGTERM, None)
 
     with monkeypatch.context() as patched:
         patched.setattr(ImageModule, "test_step", stops)

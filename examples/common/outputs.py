@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,3 +35,11 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     writer.writeheader()
     writer.writerows(rows)
     write(path, text.getvalue().encode())
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and, of several, standard error."""
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return f"{statistics.fmean(values):.2f} +- {error:.2f}"

@@ -1,0 +1,1 @@
+"""What the longer examples share: resumable runs, files of results, pictures."""

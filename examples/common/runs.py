@@ -1,0 +1,188 @@
+"""A training run that goes on where it was stopped, and repeats nothing that is finished."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import logging
+import math
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+import yaml
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, RichProgressBar
+
+from examples.common.outputs import write_csv, write_json
+from recsys_moe.errors import ConfigError, Interrupted, RunError, UserError
+from recsys_moe.routers import find_router
+
+
+def finished(settings: Any, out: Path) -> dict[str, Any] | None:
+    """The result of a finished run at `out`. Raises ConfigError for one of other settings."""
+    if not (out / "result.json").exists() or not _same(settings, out):
+        return None
+    return dict(json.loads((out / "result.json").read_text()))
+
+
+def fit(
+    settings: Any, module: L.LightningModule, data: L.LightningDataModule, out: Path, device: str
+) -> dict[str, Any]:
+    """Train, or go on with, the run at `out` up to `settings.epochs`; what it found.
+
+    The epoch of the least val/loss is tested; the module has its weights afterwards. Raises
+    ConfigError for a folder of other settings, RunError where the loss is not finite.
+    """
+    last = out / "checkpoints" / "last.ckpt"
+    if not _same(settings, out):
+        write_json(out / "settings.json", dataclasses.asdict(settings))
+    trainer, record, best = _trainer(settings, out, device)
+    with warnings.catch_warnings():
+        # Lightning's remarks: on the folder that a run goes on in, on metrics of so few steps.
+        warnings.filterwarnings("ignore", message=".*(Checkpoint directory|logging interval).*")
+        trainer.fit(module, data, ckpt_path=last if last.exists() else None)
+    score = best.best_model_score
+    if not best.best_model_path or score is None or not math.isfinite(score):
+        raise RunError(f"the loss is not finite in {out}, got nan or inf; lower --lr")
+    rows = list(record.rows)  # the best checkpoint brings its own
+    (test,) = trainer.test(module, data, ckpt_path=best.best_model_path, verbose=False)
+    return _found(module, rows, dict(test))
+
+
+def _trainer(settings: Any, out: Path, device: str) -> tuple[L.Trainer, Record, ModelCheckpoint]:
+    terminal = sys.stderr.isatty()
+    record = Record(out / "metrics.csv", lines=not terminal)
+    best = ModelCheckpoint(
+        out / "checkpoints",
+        "best",
+        monitor="val/loss",
+        save_last=True,
+        enable_version_counter=False,
+    )
+    bar = [RichProgressBar(console_kwargs={"stderr": True})] if terminal else []
+    trainer = L.Trainer(
+        max_epochs=settings.epochs,
+        accelerator=device,
+        devices=1,
+        callbacks=[record, best, EarlyStopping("val/loss", patience=settings.patience), *bar],
+        logger=False,
+        num_sanity_val_steps=0,
+        reload_dataloaders_every_n_epochs=1,
+        enable_progress_bar=terminal,
+        enable_model_summary=False,
+        deterministic="warn",
+    )
+    return trainer, record, best
+
+
+def _found(
+    module: L.LightningModule, rows: list[dict[str, float]], test: dict[str, float]
+) -> dict[str, Any]:
+    best = min(rows, key=lambda row: row["val/loss"])
+    seconds = sorted(row["seconds"] for row in rows)
+    return {
+        "test": _short(test, "test/"),
+        "val": _short(best, "val/"),
+        "best_epoch": best["epoch"],
+        "epochs_trained": len(rows),
+        "seconds_per_epoch": seconds[len(seconds) // 2],
+        "threads": torch.get_num_threads(),
+        "device": str(module.device),
+    }
+
+
+def _short(values: dict[str, float], prefix: str) -> dict[str, float]:
+    return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
+
+
+def _same(settings: Any, out: Path) -> bool:
+    """Does `out` hold a run of these settings? Raises ConfigError for one of others."""
+    path = out / "settings.json"
+    if not path.exists():
+        return False
+    there, asked = json.loads(path.read_text()), dataclasses.asdict(settings)
+    for name, value in asked.items():
+        if there.get(name) != value:
+            raise ConfigError(
+                f"{out} holds a run with {name}={there.get(name)}, got {value}; give another --out"
+            )
+    return True
+
+
+def losses_by_epoch(out: Path) -> list[float]:
+    """Validation losses of the run at `out`."""
+    rows = csv.DictReader((out / "metrics.csv").read_text().splitlines())
+    return [float(row["val/loss"]) for row in rows]
+
+
+class Record(L.Callback):
+    """A row per finished epoch, in metrics.csv and in the checkpoint: it outlives a stop."""
+
+    def __init__(self, path: Path, *, lines: bool) -> None:
+        """`lines`: say each epoch on stderr, where no progress bar does."""
+        self.path, self.lines = path, lines
+        self.rows: list[dict[str, float]] = []
+        self.started = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows = list(state_dict["rows"])
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.started = time.perf_counter()
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        own = {name: value for name, value in values.items() if name.startswith("val/")}
+        seconds = time.perf_counter() - self.started
+        self.rows.append({"epoch": trainer.current_epoch + 1, "seconds": round(seconds, 2), **own})
+        write_csv(self.path, self.rows)
+        if self.lines:
+            words = ", ".join(f"{name} {value:.4g}" for name, value in self.rows[-1].items())
+            print(words, file=sys.stderr, flush=True)
+
+
+def chosen_router(name: str, k: int, settings: dict[str, Any]) -> dict[str, Any]:
+    """Name and settings of a router, with `k` where it has one. Raises ConfigError."""
+    try:
+        has_k = "k" in find_router(name).Config.model_fields
+    except ValueError as error:
+        raise ConfigError(str(error).replace("model.router.name", "--router")) from None
+    return {"name": name, **({"k": k} if has_k else {}), **settings}
+
+
+def router_settings(words: Sequence[str]) -> dict[str, Any]:
+    """`temperature=1` as a setting. Raises ConfigError."""
+    for word in words:
+        if "=" not in word:
+            raise ConfigError(f"--set must be KEY=VALUE, got {word}")
+    return {key: yaml.safe_load(value) for key, _, value in (w.partition("=") for w in words)}
+
+
+def guarded(run: Callable[[], None]) -> int:
+    """Run, with errors and signals in one line on stderr; the exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", "`isinstance.treespec, LeafSpec.. is deprecated")
+    try:
+        run()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def stop(number: int, frame: object) -> None:
+    """What a signal does."""
+    name = signal.Signals(number).name
+    raise Interrupted(f"stopped by {name}; the same command goes on after the last epoch", number)

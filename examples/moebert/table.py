@@ -1,0 +1,104 @@
+"""The finished runs of a study: a row each in a CSV, and their means.
+
+    python -m examples.moebert.table docs/results/moebert-titles.csv docs/examples.md
+
+writes the table of a CSV between the marks of a page.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from examples.common.outputs import spread, write, write_csv
+
+SETTINGS = (
+    *("task", "router", "k", "experts", "units", "share", "distill", "balance", "trimmed_lasso"),
+    *("lr", "batch_size", "seed"),
+)
+FOUND = ("best_epoch", "epochs_trained", "seconds_per_epoch", "threads", "device")
+PARTS = {"converted": ("accuracy", "kl"), "distilled": ("accuracy", "agreement", "kl", "hidden")}
+BEGIN, END = "<!-- moebert -->\n", "<!-- /moebert -->"
+
+
+def finished(out: Path) -> list[dict[str, Any]]:
+    """The results below OUT/runs, each with the label of its contender, by label and seed."""
+    runs = [
+        {"label": path.parent.name.rpartition("-seed")[0], **json.loads(path.read_text())}
+        for path in (out / "runs").glob("*/result.json")
+    ]
+    return sorted(runs, key=lambda run: (run["label"], run["seed"]))
+
+
+def write_results(out: Path) -> list[dict[str, Any]]:
+    """OUT/results.csv, a row per finished run; the rows of all of them."""
+    rows = [
+        {
+            "label": run["label"],
+            **{name: run[name] for name in SETTINGS},
+            "teacher_accuracy": run["teacher_accuracy"],
+            "test_loss": run["test"]["loss"],
+            **{f"{part}_{name}": run[part][name] for part, of in PARTS.items() for name in of},
+            "dense_accuracy": run.get("dense", {}).get("accuracy", ""),
+            "dense_kl": run.get("dense", {}).get("kl", ""),
+            **{name: run[name] for name in FOUND},
+            "router_settings": json.dumps(run["router_settings"]),
+        }
+        for run in finished(out)
+    ]
+    if rows:
+        write_csv(out / "results.csv", rows)
+    return rows
+
+
+COLUMNS = (
+    ("converted, %", "converted_accuracy", 100.0),
+    ("distilled, %", "distilled_accuracy", 100.0),
+    ("as the teacher, %", "distilled_agreement", 100.0),
+    ("symmetric KL", "distilled_kl", 1.0),
+    ("all experts, %", "dense_accuracy", 100.0),
+    ("their KL", "dense_kl", 1.0),
+)
+
+
+def table(rows: Sequence[Mapping[str, Any]], order: Sequence[str] = ()) -> str:
+    """Markdown: a line per contender, in `order` and then by name; means and standard errors."""
+    rank = {label: place for place, label in enumerate(order)}
+    labels = sorted({r["label"] for r in rows}, key=lambda name: (rank.get(name, len(rank)), name))
+    heads = ["router", "k", "runs", "teacher, %", *(head for head, _, _ in COLUMNS)]
+    heads.insert(6, "below the teacher, points")
+    lines = [heads, ["---"] * len(heads)]
+    lines += [_line(label, [row for row in rows if row["label"] == label]) for label in labels]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def _line(label: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    teacher = [100 * float(run["teacher_accuracy"]) for run in runs]
+    cells = [label, str(runs[0]["k"] or 1), str(len(runs)), f"{statistics.fmean(teacher):.2f}"]
+    for _, name, scale in COLUMNS:
+        values = [scale * float(run[name]) for run in runs if run[name] != ""]
+        cells.append(spread(values) if values else "")
+        if name == "distilled_accuracy":
+            pairs = zip(teacher, values, strict=True)
+            cells.append(spread([theirs - own for theirs, own in pairs]))
+    return cells
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the table of a CSV into a page."""
+    source, page = map(Path, sys.argv[1:] if argv is None else argv)
+    rows = list(csv.DictReader(source.read_text().splitlines()))
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    text = before + BEGIN + table(rows, ("topk", "hash", "moesart")) + END + after
+    write(page, text.encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

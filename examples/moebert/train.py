@@ -1,0 +1,173 @@
+"""Convert a trained encoder's feed-forward blocks into experts and distil it.
+
+    python -m examples.moebert.train --data DIR --teacher TEACHER --router moesart --k 2 --seed 0
+
+TEACHER is a checkpoint folder, fine-tuned for the task (examples.moebert.teacher makes one); DIR
+holds the task's files; nothing is downloaded. Starting the same command again goes on where it
+stopped, and prints the result where it is finished. docs/examples.md has the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+
+from examples.common.figures import draw_curves
+from examples.common.outputs import write_json
+from examples.common.runs import (
+    chosen_router,
+    finished,
+    fit,
+    guarded,
+    losses_by_epoch,
+    router_settings,
+)
+from examples.moebert import checkpoint
+from examples.moebert.convert import convert
+from examples.moebert.distance import dense, distances, sizes
+from examples.moebert.encoder import Encoder
+from examples.moebert.importance import AT_ONCE, importance
+from examples.moebert.module import StudentModule, TextData
+from examples.moebert.rows import Batches, Splits
+from examples.moebert.settings import TASKS, Student, plain, student
+from examples.moebert.teacher import add_options as add_shared
+from recsys_moe.errors import ConfigError
+from recsys_moe.routers import find_router
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; its exit code."""
+    return guarded(lambda: _main(parser().parse_args(argv)))
+
+
+def _main(options: argparse.Namespace) -> None:
+    settings = settings_of(options, {"router": options.router}, options.seed)
+    out = options.out or Path("runs/moebert") / run_name(settings)
+    result = distil(settings, options.data, out, options.device)
+    draw_curves(out, "curves", {settings.router: [losses_by_epoch(out)]})
+    print(json.dumps(result) if options.json else in_words(result, out))
+
+
+def distil(settings: Student, data: Path, out: Path, device: str = "auto") -> dict[str, Any]:
+    """Distil, or go on with, the run at `out`; its result on the test split.
+
+    Raises ConfigError, DataError, and RunError where the loss is not finite.
+    """
+    if (there := finished(settings, out)) is not None:
+        return there
+    task = TASKS[settings.task]
+    teacher, words = checkpoint.load(Path(settings.teacher), task.classes)
+    splits, _ = task.load(data, words)
+    L.seed_everything(settings.seed, verbose=False)
+    chosen = _router(settings)
+    blank = [torch.zeros(teacher.sizes.intermediate_size)] * len(teacher.layers)
+    convert(teacher, blank, chosen, **sizes(settings, teacher))  # what cannot be ends here
+    scores = _scores(settings, teacher, splits, out.parent)
+    model = convert(teacher, scores, chosen, **sizes(settings, teacher))
+    _, converted = distances({"converted": model}, teacher, splits.test)
+    module = StudentModule(settings, model, teacher)
+    found = fit(settings, module, TextData(splits, settings), out, device)
+    every = {"distilled": model, "dense": dense(model, teacher, scores, settings, chosen)}
+    known = {name: one.cpu() for name, one in every.items() if one is not None}
+    accuracy, apart = distances(known, teacher.cpu(), splits.test)
+    own = {"k": chosen.get("k"), **sizes(settings, teacher), "teacher_accuracy": accuracy}
+    result = {**plain(settings), **own, **found, **converted, **apart}
+    write_json(out / "result.json", result)
+    return result
+
+
+def _scores(settings: Student, teacher: Encoder, splits: Splits, folder: Path) -> list[Any]:
+    """Importance on the dev set, computed once for all runs of a folder."""
+    path = folder / f"importance-{settings.task}-{settings.teacher_sha256[:12]}.safetensors"
+    if (there := checkpoint.load_scores(path)) is not None:
+        return there
+    scores = importance(teacher, Batches(splits.val, AT_ONCE))
+    checkpoint.save_scores(path, scores)
+    return scores
+
+
+def _router(settings: Student) -> dict[str, Any]:
+    """Name and settings. Raises ConfigError for a penalty that could do nothing."""
+    chosen = chosen_router(settings.router, settings.k, settings.router_settings)
+    if chosen["name"] == "hash":
+        chosen = {"seed": settings.seed * 1000, **chosen}
+    config = find_router(settings.router).Config.model_validate(chosen)
+    for option, name in (("trimmed-lasso", "trimmed_lasso"), ("balance", "switch")):
+        weight = getattr(settings, option.replace("-", "_"))
+        if weight and (why := config.idle_penalties.get(name)):
+            raise ConfigError(f"--{option} must be 0 with router {settings.router}, which {why}")
+    return chosen
+
+
+def run_name(settings: Student) -> str:
+    """Of the folder where none is given."""
+    return f"{settings.task}-{settings.router.replace(':', '.')}-k{settings.k}-seed{settings.seed}"
+
+
+def in_words(result: dict[str, Any], out: Path) -> str:
+    """The result for people."""
+    lost = 100 * (result["teacher_accuracy"] - result["distilled"]["accuracy"])
+    apart = result["distilled"]
+    return (
+        f"{result['router']} on {result['task']}: accuracy {100 * apart['accuracy']:.2f}%, "
+        f"{lost:.2f} points below the teacher's {100 * result['teacher_accuracy']:.2f}%; the "
+        f"teacher's answer on {100 * apart['agreement']:.2f}% of the texts, symmetric KL "
+        f"{apart['kl']:.4f} (converted and not distilled: {result['converted']['kl']:.4f})\n{out}"
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of a run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.moebert.train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_options(parser)
+    parser.add_argument("--teacher", type=Path, required=True, help="checkpoint folder")
+    parser.add_argument("--router", default="moesart", help="of `recsys-moe routers`")
+    parser.add_argument("--out", type=Path, help="folder to create or to go on in")
+    return parser
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What a run and a study of many share."""
+    add_shared(parser)
+    parser.add_argument("--k", type=int, help="experts per token")
+    parser.add_argument("--experts", type=int)
+    parser.add_argument("--units", type=int, help="of an expert")
+    parser.add_argument("--share", type=int, help="units that all experts have")
+    parser.add_argument("--distill", type=float, help="weight of the distance to the teacher")
+    parser.add_argument("--balance", type=float, help="weight of the load balance")
+    parser.add_argument("--trimmed-lasso", type=float, help="weight of the penalty")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the router"
+    )
+
+
+def settings_of(options: argparse.Namespace, contender: dict[str, Any], seed: int) -> Student:
+    """The task's defaults, over them the contender, over it the options. Raises ConfigError."""
+    names = (
+        *("epochs", "patience", "lr", "batch_size", "weight_decay", "k", "experts", "units"),
+        *("share", "distill", "balance", "trimmed_lasso"),
+    )
+    typed = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if not (options.teacher / checkpoint.WEIGHTS).exists():
+        raise ConfigError(f"--teacher {options.teacher} has no {checkpoint.WEIGHTS}; train one")
+    own = {**contender, **typed, "router_settings": router_settings(options.set)}
+    teacher = {
+        "teacher": str(options.teacher),
+        "teacher_sha256": checkpoint.sha256(options.teacher),
+    }
+    return student(options.task, **own, **teacher, seed=seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

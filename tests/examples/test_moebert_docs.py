@@ -1,0 +1,56 @@
+"""docs/examples.md tells the truth about the language example: options, tasks, its table."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+from examples.moebert import compare, teacher, train
+from examples.moebert.settings import TASKS, student
+from examples.moebert.table import BEGIN, END, table
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "examples.md").read_text(encoding="utf-8")
+TEXT = PAGE[PAGE.index("## Language") :]
+PARSERS = {"teacher": teacher.parser(), "train": train.parser(), "compare": compare.parser()}
+
+
+def test_every_option_that_the_page_names_exists() -> None:
+    known = {
+        option
+        for parser in PARSERS.values()
+        for action in parser._actions
+        for option in action.option_strings
+    }
+    named = set(re.findall(r"(?<![\w!-])--[a-z][\w-]*", TEXT))
+    assert named <= known
+    assert {"--teacher", "--distill", "--trimmed-lasso", "--balance", "--share"} <= named
+
+
+def test_the_commands_of_the_page_are_understood() -> None:
+    words = [line.split("#")[0].split() for line in TEXT.splitlines() if line[:9] == "python -m"]
+    assert len(words) == 7
+    for _, _, module, *options in words:
+        if module != "examples.moebert.table":
+            assert PARSERS[module.rpartition(".")[2]].parse_args(options).data
+
+
+def test_the_tasks_are_those_of_the_code() -> None:
+    named = set(re.findall(r"`(\w+)`", TEXT[TEXT.index("`--task`") :].split("\n\n")[0]))
+    assert named == set(TASKS)
+
+
+def test_the_defaults_are_those_of_the_page() -> None:
+    own = student("titles")
+    assert (own.k, own.experts, own.distill, own.balance, own.trimmed_lasso) == (2, 4, 5, 0, 0)
+    assert own.router_settings == {"temperature": 1.0}
+
+
+def test_the_table_is_what_its_csv_gives() -> None:
+    source = (DOCS / "results" / "moebert-titles.csv").read_text()
+    rows = list(csv.DictReader(source.splitlines()))
+    shown = PAGE.partition(BEGIN)[2].partition(END)[0]
+    assert shown == table(rows, ("topk", "hash", "moesart"))
+    runs = sorted((row["label"], row["seed"]) for row in rows)
+    assert runs == [(label, seed) for label in ("hash", "moesart", "topk") for seed in "01234"]
