@@ -29,7 +29,7 @@ from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.files import read_object, replacing_folder, sha256_file, write_json
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.schema import ConfigError, DataError, Feature, Schema
+from recsys_moe.schema import SCHEMA_FILE, ConfigError, DataError, Feature, Schema
 
 FORMAT, FORMAT_VERSION, WITH_ENCODERS = "recsys-moe-artifact", 3, 4
 MANIFEST = "manifest.json"
@@ -160,8 +160,7 @@ def load_artifact(path: Path) -> Artifact:
     """Load a model folder or run folder. Raises DataError naming the file that is wrong."""
     folder = find_artifact(path)
     _check_manifest(folder)
-    with reading(folder / "schema.json"):
-        schema = Schema.load(folder)
+    schema = _load_schema(folder)
     config = _load_config(folder / "config.yaml")
     encoders = _load_encoders(folder / ENCODERS)
     return Artifact(
@@ -209,6 +208,17 @@ def _load_categories(path: Path) -> pa.Table:
         if not path.is_file():
             return NO_CATEGORIES
         return pq.read_table(path, columns=NO_CATEGORIES.column_names)
+
+
+def _load_schema(folder: Path) -> Schema:
+    """Raises DataError, whose remedy is that of a model folder and not that of prepared data."""
+    try:
+        return Schema.load(folder)
+    except DataError as error:
+        reason = str(error).removeprefix(f"{folder / SCHEMA_FILE}: ")
+        raise damaged(
+            folder / SCHEMA_FILE, reason.removesuffix("; prepare the data again")
+        ) from None
 
 
 def _load_model(folder: Path, config: Config, schema: Schema) -> MultiTaskMoE:
