@@ -18,7 +18,8 @@ from torch.nn import functional
 
 sys.path.insert(0, str(common.ROOT))
 
-from examples.images.model import ImageMoE, chosen_router  # noqa: E402
+from examples.common.runs import chosen_router  # noqa: E402
+from examples.images.model import ImageMoE  # noqa: E402
 
 EXPERTS, SHAPE, TARGET_K, TARGET = 8, (1, 36), 2, 0.5
 

@@ -211,14 +211,15 @@ def _load_categories(path: Path) -> pa.Table:
 
 
 def _load_schema(folder: Path) -> Schema:
-    """Raises DataError, whose remedy is that of a model folder and not that of prepared data."""
+    """Raises DataError; where the remedy is to prepare anew, it is here to export anew."""
+    path, again = folder / SCHEMA_FILE, "; prepare the data again"
     try:
         return Schema.load(folder)
     except DataError as error:
-        reason = str(error).removeprefix(f"{folder / SCHEMA_FILE}: ")
-        raise damaged(
-            folder / SCHEMA_FILE, reason.removesuffix("; prepare the data again")
-        ) from None
+        text = str(error)
+        if not text.endswith(again):
+            raise
+        raise damaged(path, text.removeprefix(f"{path}: ").removesuffix(again)) from None
 
 
 def _load_model(folder: Path, config: Config, schema: Schema) -> MultiTaskMoE:
