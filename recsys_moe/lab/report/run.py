@@ -22,6 +22,7 @@ from recsys_moe.artifact.model_folder import Artifact, find_artifact, load_artif
 from recsys_moe.artifact.monitor import find_monitor
 from recsys_moe.artifact.routing_history import take_rows, top_expert
 from recsys_moe.artifact.run_folder import DATA_LOCK
+from recsys_moe.artifact.segments import Segments
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Columns, Rows
 from recsys_moe.data.streaming import open_rows, rows_within
@@ -204,6 +205,13 @@ class Run:
         """All of a split of the data."""
         within = rows_within(self.artifact.schema, self.artifact.config.data.max_memory_mb)
         return open_rows(self.data, self.artifact.schema, split, within)
+
+    def segments(self) -> dict[str, dict[str, Any]]:
+        """Metrics of the sample, parted as `evaluate` parts a split."""
+        columns, schema = self.sample.columns, self.artifact.schema
+        segments = Segments(self.rows("train"), schema)
+        segments.update(columns.user, columns.item, (self.sample.logits_NT, columns.labels))
+        return segments.result()
 
     def curves(self) -> learning.LearningCurves | None:
         """None without metrics.csv, and before the end of the first epoch."""

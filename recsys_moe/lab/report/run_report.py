@@ -19,7 +19,6 @@ from recsys_moe.errors import DataError
 from recsys_moe.files import read_object, sha256_file
 from recsys_moe.inference.ranking_figures import titles
 from recsys_moe.lab.report import findings, plots_features, plots_run
-from recsys_moe.lab.report.coldness import warm_and_cold
 from recsys_moe.lab.report.experts import ExpertLoad, expert_load, likeness, sharpness
 from recsys_moe.lab.report.findings import Finding, percent, slug
 from recsys_moe.lab.report.importance import ROWS, importance, passes
@@ -172,7 +171,7 @@ def _quality(run: Run) -> Section:
                 )
     ranking = _recorded(run).get("ranking")
     names = titles(ranking["k"]) if ranking else {}
-    shown = {"ranking": ranking, "titles": names, "groups": warm_and_cold(run.artifact, run.sample)}
+    shown = {"ranking": ranking, "titles": names, "segments": run.segments()}
     return _section("quality", figures, found, result=run.sample.evaluation, **shown)
 
 

@@ -15,12 +15,11 @@ from typer.testing import CliRunner
 
 from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
+from recsys_moe.artifact.segments import NAMES
 from recsys_moe.cli import app
 from recsys_moe.data.columns import load_columns
 from recsys_moe.lab.report import importance as module
-from recsys_moe.lab.report.coldness import warm_and_cold
 from recsys_moe.lab.report.importance import SHUFFLES, importance, passes
-from recsys_moe.lab.report.run import take_sample
 from recsys_moe.schema import Schema
 
 PARTS = {"age", "job", "history", "genres", "year"}
@@ -120,27 +119,6 @@ def test_the_report_shows_it_on_validation_and_leaves_test_unread(page: Path) ->
             assert f"<td>{sum(rise) / SHUFFLES:+.5f}</td>" in text, (task, part)
 
 
-def test_warm_and_cold_rows_stand_beside_each_other(artifact: Artifact, featured: Path) -> None:
-    """The rows of a group have the metrics of an evaluation of them alone; they add up to all."""
-    rows = load_columns(featured, artifact.schema, "val")
-    user, item = rows.user.clone(), rows.item.clone()
-    user[::3], item[::5] = artifact.schema.user.size, artifact.schema.item.size
-    rows = replace(rows, user=user, item=item)
-    sample = take_sample(artifact, rows, "val", most=10_000, seed=0)
-    groups = {group.who: group for group in warm_and_cold(artifact, sample)}
-    count = len(rows)
-    sizes = {  # every third row, every fifth, every fifteenth
-        "user unseen": -(-count // 3) - -(-count // 15),
-        "item unseen": -(-count // 5) - -(-count // 15),
-        "both unseen": -(-count // 15),
-    }
-    assert {who: group.rows for who, group in groups.items() if who in sizes} == sizes
-    assert sum(group.rows for group in groups.values()) == count
-    both = replace(rows, user=user[::15], item=item[::15], labels=rows.labels[::15])
-    alone = take_sample(artifact, both, "val", most=10_000, seed=0).evaluation["tasks"]["watch"]
-    assert groups["both unseen"].tasks["watch"]["bce"] == pytest.approx(alone["bce"], abs=1e-6)
-
-
 def test_the_report_has_a_table_of_cold_rows_where_there_are_any(
     page: Path, featured_run: Path, featured: Path, tmp_path: Path
 ) -> None:
@@ -156,8 +134,13 @@ def test_the_report_has_a_table_of_cold_rows_where_there_are_any(
     words = ["report", str(featured_run), "--data", str(data), "--out", str(tmp_path / "out")]
     assert CliRunner().invoke(app, words).exit_code == 0
     text = (tmp_path / "out" / "report.html").read_text()
-    assert "Warm and cold: rows whose user and item training knows, and others" in text
-    cold = -(-len(table) // 3)
-    assert f'<th scope="row">user unseen</th><td>{cold:,}</td>' in text
-    assert f'<th scope="row">both known to training</th><td>{len(table) - cold:,}</td>' in text
-    assert "item unseen" not in text
+    assert "Warm and cold: rows whose user and item are in training rows, and others" in text
+    segments = evaluate_artifact(featured_run, "test", data)["segments"]
+    cold = sum(
+        segments[name]["rows"] for name in ("user_unseen", "both_unseen") if name in segments
+    )
+    assert cold == -(-len(table) // 3)
+    for name in NAMES:
+        head = f'<th scope="row">{name.replace("_", " ")}</th>'
+        rows = f"<td>{segments[name]['rows']:,}</td>" if name in segments else ""
+        assert (head + rows in text) == (name in segments)
