@@ -19,7 +19,7 @@ from pathlib import Path
 from examples.common.figures import draw_curves
 from examples.common.outputs import write
 from examples.common.runs import guarded, losses_by_epoch
-from examples.moebert.settings import Student, training
+from examples.moebert.settings import Student, teacher
 from examples.moebert.table import finished, table, write_results
 from examples.moebert.teacher import SCRATCH, teach
 from examples.moebert.train import add_options, distil, settings_of
@@ -39,7 +39,7 @@ def _main(options: argparse.Namespace) -> None:
     labels = options.routers.split(",")
     if options.teacher is None:
         options.teacher = options.out / "teacher"
-        own = training(options.task, **{**SCRATCH, "epochs": options.teacher_epochs})
+        own = teacher(options.task, **{**SCRATCH, "epochs": options.teacher_epochs})
         teach(own, options.data, options.teacher, device=options.device)
     asked = planned(labels, options)
     failures = run_all(asked, options)

@@ -68,6 +68,20 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Teacher(Training):
+    """A run from scratch, or from a checkpoint."""
+
+    start: str = ""
+    """Folder of the checkpoint, empty for scratch..."""
+    start_sha256: str = ""
+    """... and what its weights were."""
+    width: int = 128
+    """From scratch: hidden size."""
+    layers: int = 4
+    """From scratch."""
+
+
+@dataclass(frozen=True)
 class Student(Training):
     """A run of distillation."""
 
@@ -94,14 +108,15 @@ class Student(Training):
 
 LEAST = {
     **dict.fromkeys(("epochs", "patience", "batch_size", "experts", "k", "units"), 1),
+    **dict.fromkeys(("width", "layers"), 1),
     **dict.fromkeys(("weight_decay", "seed", "distill", "balance", "trimmed_lasso"), 0),
     "share": 0,
 }
 
 
-def training(task: str, **changes: Any) -> Training:
-    """Of a teacher: the defaults of its task with what is given over them. Raises ConfigError."""
-    return _made(Training, task, changes)
+def teacher(task: str, **changes: Any) -> Teacher:
+    """The defaults of its task with what is given over them. Raises ConfigError."""
+    return _made(Teacher, task, changes)
 
 
 def student(task: str, **changes: Any) -> Student:

@@ -23,7 +23,8 @@ from examples.common.runs import finished, fit, guarded
 from examples.moebert import checkpoint
 from examples.moebert.encoder import Encoder, Sizes
 from examples.moebert.module import TextData, TextModule
-from examples.moebert.settings import TASKS, Training, plain, training
+from examples.moebert.settings import TASKS, Teacher, plain
+from examples.moebert.settings import teacher as teacher_settings
 from recsys_moe.errors import ConfigError
 
 SCRATCH = {"epochs": 12, "lr": 1e-3}
@@ -36,47 +37,43 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(options: argparse.Namespace) -> None:
-    names = ("epochs", "patience", "lr", "batch_size", "weight_decay", "seed")
-    own = {name: getattr(options, name) for name in names}
-    if options.start is None:
-        own |= {name: value for name, value in SCRATCH.items() if own[name] is None}
-    result = teach(
-        training(options.task, **own),
-        options.data,
-        options.out,
-        start=options.start,
-        device=options.device,
-        width=options.width,
-        layers=options.layers,
-    )
+    result = teach(settings_of(options), options.data, options.out, device=options.device)
     test = {name: round(value, 4) for name, value in result["test"].items()}
     words = f"teacher on {result['task']}: {test}\n{options.out}"
     print(json.dumps(result) if options.json else words)
 
 
-def teach(
-    settings: Training,
-    data: Path,
-    out: Path,
-    *,
-    start: Path | None = None,
-    device: str = "auto",
-    width: int = 128,
-    layers: int = 4,
-) -> dict[str, Any]:
+def settings_of(options: argparse.Namespace) -> Teacher:
+    """What the options ask for. Raises ConfigError."""
+    names = ("epochs", "patience", "lr", "batch_size", "weight_decay", "seed", "width", "layers")
+    own = {name: getattr(options, name) for name in names}
+    if options.start is None:
+        own |= {name: value for name, value in SCRATCH.items() if own[name] is None}
+    else:
+        _must_hold_weights(options.start)
+        own |= {"start": str(options.start), "start_sha256": checkpoint.sha256(options.start)}
+    return teacher_settings(options.task, **own)
+
+
+def _must_hold_weights(start: Path) -> None:
+    if not (start / checkpoint.WEIGHTS).exists():
+        raise ConfigError(f"--from {start} has no {checkpoint.WEIGHTS}; name a checkpoint folder")
+
+
+def teach(settings: Teacher, data: Path, out: Path, *, device: str = "auto") -> dict[str, Any]:
     """Train a teacher at `out`, or go on with it; its result. Raises ConfigError and DataError."""
     if (there := finished(settings, out)) is not None:
         return there
     task = TASKS[settings.task]
     L.seed_everything(settings.seed, verbose=False)
-    if start is not None:
-        encoder, words = checkpoint.load(start, task.classes, fresh_head=True)
+    if settings.start:
+        encoder, words = checkpoint.load(Path(settings.start), task.classes, fresh_head=True)
         splits, _ = task.load(data, words)
     elif settings.task != "titles":
         raise ConfigError(f"--from must name a checkpoint for --task {settings.task}, got none")
     else:
         splits, words = task.load(data, None)
-        encoder = Encoder(_small(len(words.pieces), width, layers, settings.task))
+        encoder = Encoder(_small(len(words.pieces), settings))
     module = TextModule(settings, encoder)
     found = fit(settings, module, TextData(splits, settings), out, device)
     checkpoint.save(out, encoder, words)
@@ -86,14 +83,15 @@ def teach(
     return result
 
 
-def _small(vocabulary: int, width: int, layers: int, task: str) -> Sizes:
+def _small(vocabulary: int, settings: Teacher) -> Sizes:
+    task = TASKS[settings.task]
     return Sizes(
         vocabulary,
-        TASKS[task].classes,
-        hidden_size=width,
-        num_hidden_layers=layers,
-        intermediate_size=4 * width,
-        max_position_embeddings=TASKS[task].length,
+        task.classes,
+        hidden_size=settings.width,
+        num_hidden_layers=settings.layers,
+        intermediate_size=4 * settings.width,
+        max_position_embeddings=task.length,
     )
 
 

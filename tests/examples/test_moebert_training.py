@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import json
 import signal
 from pathlib import Path
@@ -160,6 +161,25 @@ def test_a_table_gives_means_standard_errors_and_the_distance_to_the_teacher() -
         "| topk | 2 | 2 | 90.00 | 50.00 +- 0.00 | 87.00 +- 1.00 | 3.00 +- 1.00 | 95.00 +- 0.00 | "
         "0.25 +- 0.00 |  |  |"
     )
+
+
+def test_a_teacher_remembers_its_size_and_where_it_started(
+    folder: Path, taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def teach(*words: object) -> int:
+        given = ("--data", folder, "--epochs", 1, "--batch-size", 8, "--out", tmp_path / "out")
+        return teacher.main([str(word) for word in (*given, *words)])
+
+    assert teach("--from", taught) == 0
+    asked = json.loads((tmp_path / "out" / "settings.json").read_text())
+    weights = (taught / "model.safetensors").read_bytes()
+    assert asked["start"] == str(taught)
+    assert asked["start_sha256"] == hashlib.sha256(weights).hexdigest()
+    capsys.readouterr()
+    assert teach("--lr", 5e-5) == 2  # the rate is that of a start from a checkpoint
+    assert "holds a run with" in capsys.readouterr().err
+    assert teach("--from", tmp_path) == 2
+    assert f"--from {tmp_path} has no model.safetensors" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
