@@ -49,7 +49,8 @@ BY_LOSS = Monitor(LOSS, "min")
 
 
 def find_monitor(name: str, schema: Schema) -> Monitor:
-    """Raises ConfigError, naming those that there are, unless the validation rows define it."""
+    """Raises ConfigError, naming those that there are, unless the validation rows define it, and
+    DataError where schema.json does not count them."""
     known = {m.name: m for m in _monitors(schema.tasks) if _is_defined(m, schema)}
     if name not in known:
         raise ConfigError(
@@ -72,7 +73,9 @@ def _monitors(tasks: Sequence[Task]) -> Iterator[Monitor]:
 def _is_defined(monitor: Monitor, schema: Schema) -> bool:
     """False where no row has the label, or AUC has one class to tell from nothing."""
     task, _, metric = monitor.name.rpartition("/")
-    counts = schema.labels.get("val", {}).get(task, {"labelled": 1})
+    if task not in schema.labels.get("val", {}):
+        return True
+    counts = schema.counts("val", task, "labelled")
     if metric == "auc" and "positive" in counts:
         return 0 < counts["positive"] < counts["labelled"]
     return counts["labelled"] > 0

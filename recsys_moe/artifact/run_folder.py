@@ -61,7 +61,7 @@ def place_of(out: Path, overwrite: bool, resume: str | None) -> Path:
 
     Each process of a run asks, perhaps after the first has begun: its work changes no answer.
     """
-    part = out.with_name(out.name + PART)
+    part = out.parent / f"{out.name}{PART}"
     if resume == "auto":
         is_begun = any((out / CHECKPOINTS).glob("*.ckpt"))
         return part if _is_run(part) or (overwrite and not is_begun) else out
@@ -102,7 +102,7 @@ def begin_run(
 def _check_new(
     place: Path, out: Path, inputs: Mapping[str, Path | None], resume: str | None
 ) -> None:
-    part = out.with_name(out.name + PART)
+    part = out.parent / f"{out.name}{PART}"
     if place == out and _is_run(part):
         raise ConfigError(
             f"--out {out}: {part} is a run that was to replace it; continue that with "

@@ -34,8 +34,8 @@ def find_config(file: str) -> Path:
     path = Path(file)
     if path.is_file():
         return path
-    shipped = configs_folder() / path.with_suffix(".yaml").name
-    if len(path.parts) == 1 and shipped.is_file():
+    shipped = configs_folder() / f"{path.stem}.yaml"
+    if len(path.parts) == 1 and path.suffix in ("", ".yaml") and shipped.is_file():
         return shipped
     names = ", ".join(sorted(p.stem for p in configs_folder().glob("*.yaml")))
     raise ConfigError(

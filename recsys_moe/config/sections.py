@@ -73,12 +73,22 @@ def _router(value: Any) -> Any:
 def _features(value: Any) -> Any:
     if isinstance(value, str) and value not in ("none", "all"):
         value = [name.strip() for name in value.split(",")]
-    if isinstance(value, list | tuple) and (not value or len(set(value)) < len(value)):
+    if not isinstance(value, str) and not _are_different_names(value):
         raise ValueError(
-            f"model.features must be none, all or different names, got {list(value)!r}; "
+            f"model.features must be none, all or different names, got {_plain(value)!r}; "
             "e.g. model.features=genres,year"
         )
     return value
+
+
+def _are_different_names(value: Any) -> bool:
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    return all(isinstance(name, str) and name for name in value) and len({*value}) == len(value)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 class ModelConfig(Section):

@@ -122,6 +122,8 @@ def _fields(
             annotation = model.model_fields[name].annotation
             # dict[str, TaskConfig] -> TaskConfig
             model = typing.cast(type[BaseModel], (annotation, *typing.get_args(annotation))[-1])
+            if not hasattr(model, "model_fields"):  # a value of several kinds, and one of these
+                return {}
     return model.model_fields
 
 

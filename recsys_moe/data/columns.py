@@ -186,5 +186,5 @@ def known_values(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[Tensor, Te
 def reading(part: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{part} cannot be read as Parquet: {str(error).splitlines()[0]}") from None

@@ -15,6 +15,7 @@ import pytest
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.files import parse_set
 from recsys_moe.config.settings import parse_config
+from recsys_moe.data.streaming import open_rows
 from recsys_moe.errors import ConfigError, DataError, RunError
 from recsys_moe.lab.compare.plan import ComparisonRequest, make_plan, settle
 from recsys_moe.lab.tune import plan as tune
@@ -223,3 +224,33 @@ def test_more_positive_labels_than_labels_are_impossible(command: Command, data:
     (data / "schema.json").write_text(json.dumps(raw))
     words = ["--data", data, "--out", data.parent / "run", "--dry-run"]
     assert "impossible counts" in command.fails(3, "fit", *words)
+
+
+def test_counts_without_the_labelled_rows_are_refused(command: Command, data: Path) -> None:
+    raw = json.loads((data / "schema.json").read_text())
+    del raw["labels"]["val"]["watch"]["labelled"]
+    (data / "schema.json").write_text(json.dumps(raw))
+    words = ["--data", data, "--out", data.parent / "run", "--set", "model.main_effects=false"]
+    message = command.fails(3, "fit", *words)
+    assert "labels.val.watch must hold 'labelled'; prepare the data again" in message
+
+
+@pytest.mark.parametrize("value", ["1", "[1]", "{a: 1}", "null", "[genres, '']", "[[]]"])
+def test_features_are_names(command: Command, value: str) -> None:
+    message = command.fails(2, "config", "show", "--set", f"model.features={value}")
+    assert "model.features must be none, all or different names, got" in message
+
+
+def test_a_name_in_parquet_that_is_no_text_is_named(data: Path) -> None:
+    [part] = (data / "test").iterdir()
+    content = part.read_bytes()
+    part.write_bytes(content.replace(b"user_index", b"user_\xdfndex"))
+    with pytest.raises(DataError, match=f"{part} cannot be read as Parquet: 'utf-8' codec can't"):
+        open_rows(data, Schema.load(data), "test", 10**6)
+
+
+@pytest.mark.parametrize("name", ["/", ".", ".."])
+def test_folders_without_a_name_are_refused(command: Command, data: Path, name: str) -> None:
+    message = command.fails(2, "fit", "--data", data, "--out", name)
+    assert f"--out {name} is or holds the current folder; choose another folder" in message
+    assert "no such file" in command.fails(2, "config", "show", "--config", name)
