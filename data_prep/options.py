@@ -23,6 +23,12 @@ def at_least(option: str, value: int, least: int) -> None:
         raise ConfigError(f"{option} must be at least {least}, got {value}")
 
 
+def at_most(option: str, value: int, most: int) -> None:
+    """Raises ConfigError when `value` is above `most`."""
+    if value > most:
+        raise ConfigError(f"{option} must be at most {most}, got {value}")
+
+
 def did_you_mean(value: str, names: Iterable[str]) -> str:
     """A suggestion to append to a message; empty when nothing is close."""
     by_lower = {name.lower(): name for name in names}

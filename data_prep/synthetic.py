@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.ids import Ints
-from data_prep.options import at_least
+from data_prep.options import at_least, at_most
 from data_prep.read.ratings import rating_labels, rating_tasks
 from data_prep.rows import Raw
 from data_prep.split import protocols, splits
@@ -31,6 +31,8 @@ FACTORS = 4
 _START = 946_684_800  # 2000-01-01, seconds since 1970
 _THREE_YEARS = 3 * 365 * 24 * 3600
 _CELLS = 4_000_000
+_MOST = 2**31 - 2
+"""Users or items: the indices of prepared data are int32, and one is that of unseen ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,8 @@ def prepare(
 
 
 def _check_sizes(users: int, items: int, interactions: int, experts: int) -> None:
+    at_most("--users", users, _MOST)
+    at_most("--items", items, _MOST)
     at_least("--experts", experts, 1)
     at_least("--users", users, max(2, experts))
     at_least("--items", items, max(2 * FEWEST_PER_USER, experts))

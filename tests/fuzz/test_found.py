@@ -119,7 +119,7 @@ def test_a_schema_that_no_reader_can_read_is_refused(data: Path, content: bytes)
 
 
 @pytest.mark.parametrize("key", ["study", "sampler", "files", "space", "config"])
-@pytest.mark.parametrize("value", [1, None, "absent"])
+@pytest.mark.parametrize("value", [1, None, "absent", []])
 def test_a_plan_of_a_study_of_other_types_is_damaged(
     tmp_path: Path, key: str, value: object
 ) -> None:
@@ -254,3 +254,10 @@ def test_folders_without_a_name_are_refused(command: Command, data: Path, name: 
     message = command.fails(2, "fit", "--data", data, "--out", name)
     assert f"--out {name} is or holds the current folder; choose another folder" in message
     assert "no such file" in command.fails(2, "config", "show", "--config", name)
+
+
+@pytest.mark.parametrize("option", ["--users", "--items"])
+def test_more_ids_than_an_index_can_tell_are_refused(command: Command, option: str) -> None:
+    message = command.fails(2, "prepare", "synthetic", option, 10**18, "--out", "nowhere")
+    # int32 ends at 2^31 - 1, and the last index is that of unseen ids
+    assert f"{option} must be at most 2147483646, got {10**18}" in message

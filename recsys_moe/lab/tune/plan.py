@@ -144,7 +144,7 @@ def _load(out: Path) -> Raw:
     with saved_plan(out, "tune") as raw:
         if "contenders" in raw:
             raise ConfigError(f"--out {out} is a comparison; tune into another folder")
-        _ = str.lower(raw["study"]), dict(raw["files"]), dict(raw["config"]), _settings(raw)
+        _ = str.lower(raw["study"]), raw["files"].keys(), raw["config"].keys(), _settings(raw)
         return raw
 
 
