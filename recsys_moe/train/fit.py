@@ -4,53 +4,31 @@ from __future__ import annotations
 
 import logging
 import shutil
-import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import lightning
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.strategies import DDPStrategy, Strategy
 
-from recsys_moe.artifact.baselines import baselines, missed
-from recsys_moe.artifact.evaluation import Evaluation, add_rows
-from recsys_moe.artifact.model_folder import save_artifact
-from recsys_moe.artifact.monitor import Monitor, find_monitor
-from recsys_moe.artifact.run_folder import (
-    BEST,
-    CHECKPOINTS,
-    begin_run,
-    end_run,
-    place_of,
-    record_run,
-)
-from recsys_moe.config.build import build_model
+from recsys_moe.artifact.monitor import find_monitor
+from recsys_moe.artifact.run_folder import begin_run, end_run, place_of, record_run
 from recsys_moe.config.files import merge
 from recsys_moe.config.settings import Config
-from recsys_moe.data.streaming import user_counts, watched_items
+from recsys_moe.data.streaming import user_counts
 from recsys_moe.errors import ConfigError, Interrupted, RunError
-from recsys_moe.files import write_json
-from recsys_moe.machine import has_fast_bf16
-from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.model.sharded import unfilled
 from recsys_moe.train import workarounds
-from recsys_moe.train.averaging import WeightAverage, averaged
-from recsys_moe.train.callbacks import EpochCsv, progress_callback
 from recsys_moe.train.checkpoints import Checkpoints
-from recsys_moe.train.encoders import finish, histories
+from recsys_moe.train.ending import finish_run
 from recsys_moe.train.loader import RecDataModule
-from recsys_moe.train.loggers import check_logger, close_logger, open_logger
+from recsys_moe.train.loggers import check_logger, close_logger
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.processes.devices import lost_peers
 from recsys_moe.train.processes.memory import flushed_denormals, kept_memory
-from recsys_moe.train.processes.starter import check_starter
-from recsys_moe.train.resume import belongs_to, check_resume, find_checkpoint, read_checkpoint
-from recsys_moe.train.routing_log import RoutingLog
-from recsys_moe.train.sharded_strategy import ShardedStrategy
-from recsys_moe.train.start import begin, check_alone, check_begun, open_start, start_config
+from recsys_moe.train.resume import belongs_to, check_resume, find_checkpoint
+from recsys_moe.train.start import Start, begin, check_alone, check_begun, open_start, start_config
+from recsys_moe.train.trainer import make_trainer
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -77,51 +55,52 @@ def fit(
     check_alone(start_from, resume)
     config = config if isinstance(config, Config) else start_config(config, start_from)
     data, out = Path(data), Path(out)
+    datamodule, module, start = _opened(config, data, start_from)
+    place = place_of(out, overwrite, resume)
+    monitor = find_monitor(config.trainer.monitor, datamodule.schema)
+    trainer = make_trainer(config, place, monitor)  # before anything there is touched
+    checkpoint = None if resume is None else _checkpoint(config, data, place, resume)
+    if checkpoint is None:  # which would have it all
+        begin(module, datamodule.rows("train"), start)
+    is_new = checkpoint is None or not belongs_to(checkpoint, place)
+    if trainer.is_global_zero and is_new:
+        origin: dict[str, Any] = {"checkpoint": checkpoint, "start": start and start.record}
+        begin_run(place, out, config, data, resume=resume, **origin)
+    elif trainer.is_global_zero:
+        record_run(place, config, data)
+    if trainer.is_global_zero and place != out:
+        logger.info("the run is made in %s; %s stays as it is until that is whole", place, out)
+    with _removed_where_refused(place if trainer.is_global_zero and is_new else None):
+        _run(trainer, module, datamodule, checkpoint)
+    if not trainer.is_global_zero:
+        return {}
+    result = finish_run(module, datamodule, data, place)
+    end_run(place, out, data)
+    return result
+
+
+def _opened(
+    config: Config, data: Path, start_from: str | Path | None
+) -> tuple[RecDataModule, RecModule, Start | None]:
+    """The data, a model that knows them, and the one that its weights start from."""
     datamodule = RecDataModule(data, config)
     start = open_start(start_from, config, datamodule.schema, data)
     module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
     datamodule.open()
     module.start_routers(user_counts(datamodule.rows("train"), datamodule.schema))
     module.start_encoders(data, datamodule.rows("train"))
-    monitor = find_monitor(config.trainer.monitor, datamodule.schema)
-    place = place_of(out, overwrite, resume)
-    trainer = _trainer(config, place, monitor)  # before anything there is touched
-    if config.trainer.precision == "bf16-mixed" and trainer.strategy.root_device.type == "cpu":
-        _warn_of_emulation()
-    checkpoint = None if resume is None else _checkpoint(config, data, place, resume)
-    if checkpoint is None:  # which would have it all
-        begin(module, datamodule.rows("train"), start)
-    is_new = checkpoint is None or not belongs_to(checkpoint, place)
-    if trainer.is_global_zero:
-        if is_new:
-            origin: dict[str, Any] = {"checkpoint": checkpoint, "start": start and start.record}
-            begin_run(place, out, config, data, resume=resume, **origin)
-        else:
-            record_run(place, config, data)
-        if place != out:
-            logger.info("the run is made in %s; %s stays as it is until that is whole", place, out)
+    return datamodule, module, start
+
+
+@contextmanager
+def _removed_where_refused(place: Path | None) -> Iterator[None]:
+    """A run that the first step finds impossible leaves no folder."""
     try:
-        _run(trainer, module, datamodule, checkpoint)
-    except ConfigError:  # found out at the first step
-        if is_new and trainer.is_global_zero:
+        yield
+    except ConfigError:
+        if place is not None:
             shutil.rmtree(place)
         raise
-    except OSError as error:
-        remedy = "make room or make it writable, then continue with --resume auto"
-        raise RunError(f"{error.filename or place}: {error.strerror or error}; {remedy}") from None
-    if not trainer.is_global_zero:
-        return {}
-    result = _finish(module, datamodule, data, place)
-    end_run(place, out, data)
-    return result
-
-
-def _warn_of_emulation() -> None:
-    if not has_fast_bf16():
-        logger.warning(
-            "trainer.precision=bf16-mixed on a processor that torch emulates bfloat16 on: "
-            "steps may take 10 times as long; use 32-true"
-        )
 
 
 def _checkpoint(config: Config, data: Path, out: Path, resume: str) -> Path | None:
@@ -141,12 +120,17 @@ def _run(
     datamodule: RecDataModule,
     checkpoint: Path | None,
 ) -> None:
-    """Lightning's loop. Raises Interrupted on SIGINT and SIGTERM."""
+    """Lightning's loop. Raises Interrupted on SIGINT and SIGTERM, RunError on full disks."""
     checkpoints = trainer.checkpoint_callback
     assert isinstance(checkpoints, Checkpoints)
     workarounds.leave_signals_to_us(trainer)
-    with checkpoints.stop.listening(), kept_memory(), lost_peers():
-        trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
+    try:
+        with checkpoints.stop.listening(), kept_memory(), lost_peers():
+            trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
+    except OSError as error:
+        remedy = "make room or make it writable, then continue with --resume auto"
+        where = error.filename or checkpoints.folder.parent
+        raise RunError(f"{where}: {error.strerror or error}; {remedy}") from None
     close_logger(trainer.logger)
     if checkpoints.stop.number:
         message = f"interrupted; all is saved in {checkpoints.folder}: continue with --resume auto"
@@ -177,108 +161,3 @@ def dry_run(config: Config, data: Path, start_from: str | Path | None = None) ->
         "loss_of_first_batch": loss.item(),
         "seconds_of_first_step": round(seconds, 3),
     }
-
-
-def _trainer(config: Config, out: Path, monitor: Monitor) -> lightning.Trainer:
-    settings = config.trainer
-    workarounds.quieten()
-    bar = sys.stderr.isatty()
-    check_starter(settings.devices, settings.num_nodes)
-    try:
-        return _build_trainer(config, out, monitor, bar)
-    except MisconfigurationException as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"trainer.accelerator={settings.accelerator}: {reason}") from None
-
-
-def _build_trainer(config: Config, out: Path, monitor: Monitor, bar: bool) -> lightning.Trainer:
-    settings = config.trainer
-    checkpoints = Checkpoints(out / CHECKPOINTS, settings.checkpoint_every_n_steps, monitor)
-    return lightning.Trainer(
-        accelerator=settings.accelerator,
-        devices=settings.devices,
-        num_nodes=settings.num_nodes,
-        # Buffers of routers follow from seed, data and step: they need not be sent every step.
-        strategy=_strategy(config, checkpoints, broadcast_buffers=False),
-        use_distributed_sampler=False,
-        precision=settings.precision,
-        max_epochs=settings.max_epochs,
-        default_root_dir=out,  # where Lightning looks for checkpoints of a requeued SLURM job
-        logger=open_logger(settings.logger, out),
-        callbacks=[*_callbacks(config, out, monitor, bar), checkpoints],
-        plugins=[checkpoints.files, *workarounds.environments()],
-        reload_dataloaders_every_n_epochs=1,
-        num_sanity_val_steps=0,
-        log_every_n_steps=settings.log_every_n_steps,
-        enable_progress_bar=bar,
-        enable_model_summary=False,
-    )
-
-
-def _strategy(config: Config, checkpoints: Checkpoints, **ddp: Any) -> Strategy | str:
-    if config.trainer.is_sharded:
-        return ShardedStrategy(checkpoints.files, checkpoints.folder, **ddp)
-    return DDPStrategy(**ddp) if config.trainer.processes > 1 else "auto"
-
-
-def _callbacks(config: Config, out: Path, monitor: Monitor, bar: bool) -> Iterable[Callback]:
-    settings = config.trainer
-    yield workarounds.Patience(
-        monitor.column,
-        mode=monitor.direction,
-        patience=settings.patience,
-        min_delta=settings.min_delta,
-        check_finite=True,
-    )
-    if config.optim.average and not config.trainer.is_sharded:
-        yield WeightAverage(config.optim.average)
-    yield EpochCsv(out / "metrics.csv")
-    yield RoutingLog(out / "routing.safetensors")
-    yield progress_callback(bar)
-
-
-def _finish(module: RecModule, datamodule: RecDataModule, data: Path, out: Path) -> dict[str, Any]:
-    """Restore the best checkpoint, calibrate and evaluate it on `val`, write both and model/."""
-    try:
-        state = read_checkpoint(out / CHECKPOINTS / BEST).state
-    except ValueError as error:
-        raise RunError(f"{error}; start again with --overwrite") from None
-    schema, config = module.schema, module.config
-    epoch, model = state["epoch"] + 1, _trained(module, averaged(state))
-    history = histories(model)
-    model, encoders = finish(model, config, schema)
-    del state  # three times the model: the optimizer's moments
-    batches = datamodule.val_batches()
-    evaluation = Evaluation(schema, config)
-    add_rows(evaluation, model, batches, config)
-    calibrations = evaluation.calibrate()
-    result = evaluation.result("val")
-    result |= {"epoch": epoch, "monitor": config.trainer.monitor}
-    result["baselines"] = baselines(datamodule.rows("train"), datamodule.rows("val"), schema)
-    for line in missed(result):
-        logger.warning(line)
-    write_json(out / "evaluation" / "val.json", result)
-    seen = watched_items(datamodule.rows("train"), schema)
-    save_artifact(
-        out / "model",
-        model.state_dict(),
-        config,
-        data,
-        seen=seen,
-        card={"val": result},
-        calibrations=calibrations,
-        encoders=encoders,
-        history=history,
-    )
-    return result
-
-
-def _trained(module: RecModule, weights: dict[str, Any]) -> MultiTaskMoE:
-    """The model on the CPU with the weights of a checkpoint; sharded tables stay in its file."""
-    if not module.config.trainer.is_sharded:
-        module.load_state_dict(weights)
-        return module.model.cpu()
-    model = build_model(module.config, module.schema, tables=unfilled)
-    own = {name.removeprefix("model."): values for name, values in weights.items()}
-    model.load_state_dict(own, assign=True)
-    return model

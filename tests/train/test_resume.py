@@ -19,9 +19,10 @@ from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.batches import TrainBatches
 from recsys_moe.errors import ConfigError, DataError, Interrupted
 from recsys_moe.train.checkpoints import Checkpoints
-from recsys_moe.train.fit import _trainer, fit
+from recsys_moe.train.fit import fit
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
+from recsys_moe.train.trainer import make_trainer
 from tests.conftest import TINY_MODEL
 
 RESULTS = (
@@ -299,7 +300,7 @@ def test_a_signal_before_the_first_step_is_saved_and_told(
 
 def test_a_requeued_job_s_file_in_the_current_folder_is_nobody_s(tmp_path: Path) -> None:
     """Under SLURM Lightning continues from any hpc_ckpt_1.ckpt in its root folder."""
-    trainer = _trainer(config(), tmp_path / "run", BY_LOSS)
+    trainer = make_trainer(config(), tmp_path / "run", BY_LOSS)
     assert trainer.default_root_dir == str(tmp_path / "run")
 
 

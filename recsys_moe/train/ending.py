@@ -1,0 +1,86 @@
+"""The end of a run: its best checkpoint becomes an evaluated model folder."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from recsys_moe.artifact.baselines import baselines, missed
+from recsys_moe.artifact.calibration import Calibrations
+from recsys_moe.artifact.evaluation import Evaluation, add_rows
+from recsys_moe.artifact.model_folder import save_artifact
+from recsys_moe.artifact.run_folder import BEST, CHECKPOINTS
+from recsys_moe.config.build import build_model
+from recsys_moe.data.streaming import watched_items
+from recsys_moe.errors import RunError
+from recsys_moe.files import write_json
+from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.sharded import unfilled
+from recsys_moe.train.averaging import averaged
+from recsys_moe.train.encoders import finish, histories
+from recsys_moe.train.loader import RecDataModule
+from recsys_moe.train.module import RecModule
+from recsys_moe.train.resume import read_checkpoint
+
+logger = logging.getLogger("recsys_moe.fit")
+
+
+def finish_run(
+    module: RecModule, datamodule: RecDataModule, data: Path, out: Path
+) -> dict[str, Any]:
+    """Restore the best checkpoint, calibrate and evaluate it on `val`, write both and model/.
+
+    Raises RunError where that checkpoint cannot be read.
+    """
+    schema, config = module.schema, module.config
+    epoch, model = _best(module, out)
+    history = histories(model)
+    model, encoders = finish(model, config, schema)
+    result, calibrations = _evaluate(model, module, datamodule)
+    result |= {"epoch": epoch, "monitor": config.trainer.monitor}
+    result["baselines"] = baselines(datamodule.rows("train"), datamodule.rows("val"), schema)
+    for line in missed(result):
+        logger.warning(line)
+    write_json(out / "evaluation" / "val.json", result)
+    save_artifact(
+        out / "model",
+        model.state_dict(),
+        config,
+        data,
+        seen=watched_items(datamodule.rows("train"), schema),
+        card={"val": result},
+        calibrations=calibrations,
+        encoders=encoders,
+        history=history,
+    )
+    return result
+
+
+def _best(module: RecModule, out: Path) -> tuple[int, MultiTaskMoE]:
+    """The epoch of the best checkpoint, from 1 on, and its model."""
+    try:
+        state = read_checkpoint(out / CHECKPOINTS / BEST).state
+    except ValueError as error:
+        raise RunError(f"{error}; start again with --overwrite") from None
+    return state["epoch"] + 1, _trained(module, averaged(state))
+
+
+def _evaluate(
+    model: MultiTaskMoE, module: RecModule, datamodule: RecDataModule
+) -> tuple[dict[str, Any], Calibrations]:
+    evaluation = Evaluation(module.schema, module.config)
+    add_rows(evaluation, model, datamodule.val_batches(), module.config)
+    calibrations = evaluation.calibrate()  # before the result, which tells of it
+    return evaluation.result("val"), calibrations
+
+
+def _trained(module: RecModule, weights: dict[str, Any]) -> MultiTaskMoE:
+    """The model on the CPU with the weights of a checkpoint; sharded tables stay in its file."""
+    if not module.config.trainer.is_sharded:
+        module.load_state_dict(weights)
+        return module.model.cpu()
+    model = build_model(module.config, module.schema, tables=unfilled)
+    own = {name.removeprefix("model."): values for name, values in weights.items()}
+    model.load_state_dict(own, assign=True)
+    return model

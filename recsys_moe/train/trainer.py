@@ -1,0 +1,101 @@
+"""Lightning's Trainer for a run: devices, strategy, callbacks, loggers."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import lightning
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import DDPStrategy, Strategy
+
+from recsys_moe.artifact.monitor import Monitor
+from recsys_moe.artifact.run_folder import CHECKPOINTS
+from recsys_moe.config.settings import Config
+from recsys_moe.errors import ConfigError
+from recsys_moe.machine import has_fast_bf16
+from recsys_moe.train import workarounds
+from recsys_moe.train.averaging import WeightAverage
+from recsys_moe.train.callbacks import EpochCsv, progress_callback
+from recsys_moe.train.checkpoints import Checkpoints
+from recsys_moe.train.loggers import open_logger
+from recsys_moe.train.processes.starter import check_starter
+from recsys_moe.train.routing_log import RoutingLog
+from recsys_moe.train.sharded_strategy import ShardedStrategy
+
+logger = logging.getLogger("recsys_moe.fit")
+
+
+def make_trainer(config: Config, out: Path, monitor: Monitor) -> lightning.Trainer:
+    """Of a run at `out`, where nothing is touched yet. Raises ConfigError for devices that there
+    are not."""
+    settings = config.trainer
+    workarounds.quieten()
+    bar = sys.stderr.isatty()
+    check_starter(settings.devices, settings.num_nodes)
+    try:
+        trainer = _build_trainer(config, out, monitor, bar)
+    except MisconfigurationException as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"trainer.accelerator={settings.accelerator}: {reason}") from None
+    if settings.precision == "bf16-mixed" and trainer.strategy.root_device.type == "cpu":
+        _warn_of_emulation()
+    return trainer
+
+
+def _build_trainer(config: Config, out: Path, monitor: Monitor, bar: bool) -> lightning.Trainer:
+    settings = config.trainer
+    checkpoints = Checkpoints(out / CHECKPOINTS, settings.checkpoint_every_n_steps, monitor)
+    return lightning.Trainer(
+        accelerator=settings.accelerator,
+        devices=settings.devices,
+        num_nodes=settings.num_nodes,
+        # Buffers of routers follow from seed, data and step: they need not be sent every step.
+        strategy=_strategy(config, checkpoints, broadcast_buffers=False),
+        use_distributed_sampler=False,
+        precision=settings.precision,
+        max_epochs=settings.max_epochs,
+        default_root_dir=out,  # where Lightning looks for checkpoints of a requeued SLURM job
+        logger=open_logger(settings.logger, out),
+        callbacks=[*_callbacks(config, out, monitor, bar), checkpoints],
+        plugins=[checkpoints.files, *workarounds.environments()],
+        reload_dataloaders_every_n_epochs=1,
+        num_sanity_val_steps=0,
+        log_every_n_steps=settings.log_every_n_steps,
+        enable_progress_bar=bar,
+        enable_model_summary=False,
+    )
+
+
+def _strategy(config: Config, checkpoints: Checkpoints, **ddp: Any) -> Strategy | str:
+    if config.trainer.is_sharded:
+        return ShardedStrategy(checkpoints.files, checkpoints.folder, **ddp)
+    return DDPStrategy(**ddp) if config.trainer.processes > 1 else "auto"
+
+
+def _callbacks(config: Config, out: Path, monitor: Monitor, bar: bool) -> Iterable[Callback]:
+    settings = config.trainer
+    yield workarounds.Patience(
+        monitor.column,
+        mode=monitor.direction,
+        patience=settings.patience,
+        min_delta=settings.min_delta,
+        check_finite=True,
+    )
+    if config.optim.average and not config.trainer.is_sharded:
+        yield WeightAverage(config.optim.average)
+    yield EpochCsv(out / "metrics.csv")
+    yield RoutingLog(out / "routing.safetensors")
+    yield progress_callback(bar)
+
+
+def _warn_of_emulation() -> None:
+    if not has_fast_bf16():
+        logger.warning(
+            "trainer.precision=bf16-mixed on a processor that torch emulates bfloat16 on: "
+            "steps may take 10 times as long; use 32-true"
+        )
