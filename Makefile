@@ -11,6 +11,7 @@ INSTALLED := $(VENV)/.installed
 DEMO := build/demo
 BENCH_ARGS ?=
 CRASH_ARGS ?=
+KILL_SEED ?= 1
 FUZZ_INPUTS ?= 10000
 FUZZ_ARGS ?=
 PEERS := build/peers-venv
@@ -23,7 +24,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format types test test-all crash-test demo bench bench-peers accuracy-venv clean fuzz
+.PHONY: help venv lint format types test test-all crash-test kill-test demo bench bench-peers accuracy-venv clean fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +73,16 @@ test-all: lint types ## lint, types, then all tests
 crash-test: venv ## kill -9 a fit at 100 random moments, interrupt commands at 160: see how they end
 	PYTHONPATH=. timeout -k 10 3600 $(BIN)/python tests/crash/kills.py $(CRASH_ARGS)
 	PYTHONPATH=. timeout -k 10 1800 $(BIN)/python tests/crash/interrupts.py
+
+# 336 + 20 + 4 of fit and its workers, 600 of other commands, 40 of a service and what replaces its model.
+kill-test: venv ## 1,000 SIGKILLs: fit, its workers, eight other commands, the service; two hours
+	PYTHONPATH=. $(BIN)/python tests/crash/kills.py --kills 336 --commands 0 --seed $(KILL_SEED)
+	PYTHONPATH=. $(BIN)/python tests/crash/kills.py --kills 0 --commands 20 --seed $(KILL_SEED) \
+		--set trainer.devices=2 --workers 0.5
+	PYTHONPATH=. $(BIN)/python tests/crash/kills.py --kills 0 --commands 4 --seed $(KILL_SEED) \
+		--set trainer.devices=4 --workers 1
+	PYTHONPATH=. $(BIN)/python tests/crash/commands.py --seed $(KILL_SEED)
+	PYTHONPATH=. $(BIN)/python tests/crash/reloads.py --kills 40 --seed $(KILL_SEED)
 
 fuzz: venv ## send FUZZ_INPUTS made-up inputs (10,000) through every door; goes on where it ended
 	PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz.py --inputs $(FUZZ_INPUTS) --state build/fuzz $(FUZZ_ARGS)

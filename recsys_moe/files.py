@@ -1,11 +1,10 @@
-"""Files and folders that appear whole or not at all. Standard library only."""
+"""Files that appear whole or not at all, and folders that may be replaced. Standard library only."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,13 +13,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from recsys_moe.errors import ConfigError
+from recsys_moe.folders import PART, name_it, put_away
 from recsys_moe.interrupts import unwinding
 
 TEXT = {".csv": ",;\t|", ".txt": ",;\t|", ".tsv": "\t", ".tab": "\t"}
 """Suffix of a table in text -> separators that it may have: see `separator`."""
 PARQUET = (".parquet", ".pq")
-PART = ".part"
-"""Ending of a file that is being written."""
 
 
 def table_suffix(path: Path) -> str:
@@ -73,7 +71,7 @@ def replacing_path(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
             os.replace(part, path)
         except BaseException as error:
             part.unlink(missing_ok=True)
-            _name(path, error)
+            name_it(path, error)
             raise
         _sync_folder(path.parent)
 
@@ -86,62 +84,6 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(number)
         finally:
             os.close(number)
-
-
-@contextmanager
-def replacing_folder(out: Path) -> Iterator[Path]:
-    """A new folder that takes the place of `out` when the block ends without an error.
-
-    It lies beside `out`, so that a rename is enough: what was at `out` stays whole until then, and
-    comes back where the last step fails. Nothing else is left behind.
-    """
-    target = out.resolve()  # X/../X means nothing while X is away
-    with _beside(out) as scratch:
-        folder = scratch / "new"
-        folder.mkdir()
-        yield folder
-        _replace_folder(folder, target, scratch / "previous")
-
-
-def replace_folder(folder: Path, out: Path) -> None:
-    """Let `folder`, of the same file system, take the place of `out`, as `replacing_folder` does.
-
-    A kill between the two renames leaves `folder` whole, and what was `out` in a hidden folder.
-    """
-    folder, target = folder.resolve(), out.resolve()
-    with _beside(out) as scratch:
-        _replace_folder(folder, target, scratch / "previous")
-
-
-@contextmanager
-def _beside(out: Path) -> Iterator[Path]:
-    with unwinding():
-        try:
-            place = out.resolve()
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as name:
-                yield Path(name)
-        except OSError as error:
-            _name(out, error)
-            raise
-
-
-def _name(path: Path, error: BaseException) -> None:
-    """Let an error of the disk, as of a full one, say what could not be written."""
-    if isinstance(error, OSError) and error.errno and error.filename is None:
-        error.filename = str(path)
-
-
-def _replace_folder(folder: Path, out: Path, previous: Path) -> None:
-    """In two renames; the temporary folder around `previous` takes the older one away."""
-    try:
-        if out.exists():
-            os.replace(out, previous)
-        os.replace(folder, out)
-    except BaseException:
-        if previous.exists() and not out.exists():
-            os.replace(previous, out)
-        raise
 
 
 @dataclass(frozen=True)
@@ -171,8 +113,10 @@ def check_out(
 
     With `overwrite` a whole folder of its kind gives way, with nothing else in it. `inputs`: what
     is read, by option; never deleted. `remedy` follows `exists; ` where --overwrite would help.
+    What a kill left beside it is put away first.
     """
     check_place(out, inputs)
+    put_away(out)
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out.is_dir() and is_whole(out, kind)):

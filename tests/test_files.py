@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,8 @@ from data_prep.write.writer import check_target
 from recsys_moe.artifact.export import MODEL
 from recsys_moe.artifact.run_folder import RUN
 from recsys_moe.errors import ConfigError
-from recsys_moe.files import Kind, check_out, replace_folder, replacing_folder
+from recsys_moe.files import Kind, check_out
+from recsys_moe.folders import replace_folder, replacing_folder
 from recsys_moe.lab.report.build import REPORT
 from tests.conftest import Command
 
@@ -103,6 +107,45 @@ def test_a_folder_that_fails_while_it_is_written_leaves_the_old_one(note: Path) 
         (folder / "note").write_text("newer")
         raise ValueError
     assert (note / "note").read_text() == "ours"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks of folders, no SIGKILL")
+@pytest.mark.parametrize("moved", [0, 1])
+def test_what_a_kill_leaves_is_put_away_by_the_next_start(note: Path, moved: int) -> None:
+    """A kill while the new folder is written, and between the two renames."""
+    script = f"""
+import os, signal
+from pathlib import Path
+from recsys_moe.folders import replacing_folder
+
+rename = os.replace
+def stops(source, target):
+    if Path(source).name == "new":
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename(source, target)
+os.replace = stops
+with replacing_folder(Path("out")) as folder:
+    if not {moved}:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=note.parent, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert note.exists() is not bool(moved)
+    assert len([*note.parent.iterdir()]) == 2 - moved
+    check_out(note, NOTE, True)
+    assert (note / "note").read_text() == "ours"
+    assert [path.name for path in note.parent.iterdir()] == ["out"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks of folders")
+def test_scratch_folders_of_the_living_and_of_others_stay(note: Path) -> None:
+    (note.parent / ".out-abcdefgh.part" / "thesis").mkdir(parents=True)
+    (note.parent / ".out-2-abcdefgh.part" / "new").mkdir(parents=True)
+    with replacing_folder(note) as folder:
+        check_out(note, NOTE, True)
+        assert folder.is_dir()
+    names = {path.name for path in note.parent.iterdir()}
+    assert names == {"out", ".out-abcdefgh.part", ".out-2-abcdefgh.part"}
 
 
 @pytest.mark.parametrize("kind", [RUN, MODEL, REPORT], ids=lambda kind: kind.name)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from data_prep.features.fitting import vocabularies
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
 from data_prep.write.parts import WEIGHT, split_table, write_parts, write_table
-from recsys_moe.files import Kind, check_out, replacing_folder
+from recsys_moe.files import Kind, check_out
+from recsys_moe.folders import replacing_folder
 from recsys_moe.schema import (
     SCHEMA_FILE,
     SIDES,

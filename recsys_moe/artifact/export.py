@@ -30,7 +30,8 @@ from recsys_moe.artifact.model_folder import (
     save_artifact,
 )
 from recsys_moe.errors import ConfigError, suggestion
-from recsys_moe.files import Kind, check_out, read_object, replacing_folder, write_json
+from recsys_moe.files import Kind, check_out, read_object, write_json
+from recsys_moe.folders import replacing_folder
 
 REPORT = "export.json"
 MODEL = Kind(

@@ -27,7 +27,8 @@ from recsys_moe.artifact.reading import damaged, load_history, load_seen, readin
 from recsys_moe.config.build import build_model
 from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import Config, parse_config
-from recsys_moe.files import read_object, replacing_folder, sha256_file, write_json
+from recsys_moe.files import read_object, sha256_file, write_json
+from recsys_moe.folders import replacing_folder
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.schema import SCHEMA_FILE, ConfigError, DataError, Feature, Schema
 

@@ -18,17 +18,15 @@ from recsys_moe.config.settings import Config
 from recsys_moe.errors import ConfigError, RunError
 from recsys_moe.files import (
     ANEW,
-    PART,
     Kind,
     check_out,
     is_whole,
     read_object,
-    replace_folder,
-    replacing_folder,
     sha256_file,
     write_json,
     write_text,
 )
+from recsys_moe.folders import PART, replace_folder, replacing_folder
 from recsys_moe.schema import SCHEMA_FILE, SPLITS
 
 PACKAGES = ("recsys-moe", "torch", "lightning", "torchmetrics", "numpy", "pandas", "pyarrow")

@@ -18,7 +18,8 @@ from recsys_moe.artifact.monitor import Monitor
 from recsys_moe.artifact.run_folder import BEST, LAST, PREVIOUS, locked_hashes
 from recsys_moe.data.columns import Columns
 from recsys_moe.errors import ConfigError, Interrupted, RunError
-from recsys_moe.files import PART, replacing
+from recsys_moe.files import replacing
+from recsys_moe.folders import PART
 from recsys_moe.model.lazy_adam import LazyAdam
 from recsys_moe.train.finite import not_finite, refuse
 from recsys_moe.train.processes.devices import on_first

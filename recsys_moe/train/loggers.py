@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, W
 
 from recsys_moe.config.sections import LoggerName
 from recsys_moe.errors import ConfigError
-from recsys_moe.files import PART
+from recsys_moe.folders import PART
 
 PROJECT = "recsys-moe"
 """The experiment of MLflow and the project of W&B."""

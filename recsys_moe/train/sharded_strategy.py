@@ -21,7 +21,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from recsys_moe.files import PART
+from recsys_moe.folders import PART
 from recsys_moe.model.sharded import ShardedEmbedding, owned
 from recsys_moe.train.checkpoints import WholeFiles
 from recsys_moe.train.resume import load_mapped

@@ -6,7 +6,7 @@ killed, byte by byte. Most children are forked from a process that has imported 
 nothing; `--commands` of the kills hit real processes, imports included.
 
     python tests/crash/kills.py --kills 92 --commands 8
-    python tests/crash/kills.py --kills 0 --commands 8 --set trainer.devices=2
+    python tests/crash/kills.py --kills 0 --commands 8 --set trainer.devices=2 --workers 0.5
 
 Prints a line per run, and as the last line a JSON object; exit code 1 when a result differs.
 """
@@ -18,22 +18,19 @@ import importlib
 import json
 import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: a forked child inherits no threads
 
-from recsys_moe import cli
+from tests.crash.children import SECONDS, Child, finish
 
 RESULTS = ("model/weights.safetensors", "metrics.csv", "evaluation/val.json")
-SECONDS = 120.0
-"""No run takes longer; one that does hangs, and fails the test."""
 SETTINGS = (
     *("model.embedding_dim=8", "model.expert_dim=16", "model.tower_dims=[8]"),
     *("model.num_experts=4", "trainer.batch_size=32", "data.eval_batch_size=128"),
@@ -48,61 +45,23 @@ def arguments(data: Path, out: Path, settings: Sequence[str] = ()) -> list[str]:
     return ["fit", "--data", str(data), "--out", str(out), "--resume", "auto", *sets]
 
 
-class Child:
-    """A process that runs the command line: forked from this one, or started anew."""
+@dataclass(frozen=True)
+class How:
+    """Processes are started, and whom a kill hits."""
 
-    def __init__(self, words: list[str], log: Path, forked: bool) -> None:
-        self.process: subprocess.Popen[bytes] | None = None
-        if forked:
-            self.number = os.fork()
-            if self.number == 0:
-                _become(words, log)
-            return
-        command = [sys.executable, "-m", "recsys_moe.cli", *words]
-        with log.open("ab") as stream:
-            self.process = subprocess.Popen(command, stdout=stream, stderr=stream)
-
-    def code(self) -> int | None:
-        """Exit code, None while it runs."""
-        if self.process is not None:
-            return self.process.poll()
-        number, status = os.waitpid(self.number, os.WNOHANG)
-        return os.waitstatus_to_exitcode(status) if number else None
-
-    def wait(self, seconds: float) -> int | None:
-        end = time.monotonic() + seconds
-        while (code := self.code()) is None and time.monotonic() < end:
-            time.sleep(0.002)
-        return code
-
-    def kill(self) -> None:
-        os.kill(self.process.pid if self.process else self.number, signal.SIGKILL)
-        self.wait(SECONDS)
+    forked: bool
+    workers: float
+    """Share of the kills that hit a process which the run has started, where there is one."""
 
 
-def _become(words: list[str], log: Path) -> None:
-    """Be the command line, in a forked child; never returns."""
-    code = 1
-    try:
-        stream = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.dup2(stream, 1)
-        os.dup2(stream, 2)
-        sys.argv = ["recsys-moe", *words]
-        cli.main()
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 0
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
-
-
-def finish(child: Child, log: Path) -> None:
+def end_with_its_worker(child: Child, log: Path) -> None:
+    """A run that has lost a worker must end by itself, and say so in its last line."""
     code = child.wait(SECONDS)
     if code is None:
         child.kill()
-    if code != 0:
-        sys.exit(f"a run ended with {code}:\n{log.read_text()[-2000:]}")
+    last = log.read_text().splitlines()[-1]
+    if code in (None, 0) or not last.startswith("error: "):
+        sys.exit(f"without its worker a run ended with {code}, saying {last!r}")
 
 
 def stage(out: Path) -> str:
@@ -118,38 +77,39 @@ def stage(out: Path) -> str:
 
 
 def one_run(
-    words: list[str], out: Path, life: float, most: int, draw: random.Random, forked: bool
+    words: list[str], out: Path, life: float, most: int, draw: random.Random, how: How
 ) -> list[str]:
     """Run to the end through at most `most` kills. Where each of them hit."""
     log, hits = out.with_suffix(".log"), []
     for again in range(most):
-        child = Child(words, log, forked)
+        child = Child(words, log, how.forked)
         if child.wait(draw.uniform(0, life)) is not None:
             break
-        child.kill()
+        if draw.random() < how.workers and child.kill_a_worker(draw):
+            end_with_its_worker(child, log)
+        else:
+            child.kill()
         hits.append(stage(out))
         if again + 1 < most and draw.random() < 0.5:
             break
-    finish(Child(words, log, forked), log)
+    finish(Child(words, log, how.forked), log)
     return hits
 
 
-def survey(
-    folder: Path, kills: int, forked: bool, seed: int, settings: Sequence[str]
-) -> Counter[str]:
+def survey(folder: Path, kills: int, how: How, seed: int, settings: Sequence[str]) -> Counter[str]:
     """As many kills, over as many runs as that takes. Exits when a result differs."""
     draw, hits, runs = random.Random(seed), Counter[str](), 0
-    kind = "forked" if forked else "command"
+    kind = "forked" if how.forked else "command"
     straight = folder / f"straight-{kind}"
     begun = time.monotonic()
     log = straight.with_suffix(".log")
-    finish(Child(arguments(folder / "data", straight, settings), log, forked), log)
+    finish(Child(arguments(folder / "data", straight, settings), log, how.forked), log)
     life = time.monotonic() - begun
     while hits.total() < kills:
         out, runs = folder / f"{kind}-{runs}", runs + 1
         words = arguments(folder / "data", out, settings)
         most = min(3, kills - hits.total())
-        hit = one_run(words, out, life, most, draw, forked)
+        hit = one_run(words, out, life, most, draw, how)
         hits.update(hit)
         for name in RESULTS:
             if (out / name).read_bytes() != (straight / name).read_bytes():
@@ -164,6 +124,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=92, help="of forked runs")
     parser.add_argument("--commands", type=int, default=8, help="of real processes")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=float, default=0.0, help="share of kills that hit one")
     parser.add_argument("--set", action="append", default=[], help="KEY=VALUE, as of fit")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -176,7 +137,8 @@ def main() -> None:
         hits = Counter[str]()
         for kills, forked in ((asked.kills, True), (asked.commands, False)):
             if kills:
-                hits += survey(folder, kills, forked, asked.seed, asked.set)
+                how = How(forked, asked.workers)
+                hits += survey(folder, kills, how, asked.seed, asked.set)
     print(json.dumps({"kills": hits.total(), "hits": dict(sorted(hits.items()))}))
 
 

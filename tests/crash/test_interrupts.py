@@ -58,7 +58,8 @@ def test_a_signal_ends_the_process_at_once_with_its_line(
 @NUMBERS
 def test_what_is_half_written_is_put_away_first(number: signal.Signals, tmp_path: Path) -> None:
     writing = """
-from recsys_moe.files import replacing, replacing_folder
+from recsys_moe.files import replacing
+from recsys_moe.folders import replacing_folder
 with replacing_folder(Path("out")) as folder, replacing(folder / "new") as stream:
     try:
         os.kill(os.getpid(), number)

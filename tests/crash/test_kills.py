@@ -1,4 +1,4 @@
-"""A few of the kills of `make crash-test`, which does a hundred."""
+"""A few of the kills of `make kill-test`, which does a thousand."""
 
 from __future__ import annotations
 
@@ -13,12 +13,31 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
-def test_runs_killed_at_random_moments_end_in_the_same_bytes() -> None:
-    command = [sys.executable, "tests/crash/kills.py", "--kills", "5", "--commands", "0"]
+def kills(script: str, *words: str) -> int:
+    """How many hit; an exit code other than 0 means that a law was broken."""
+    command = [sys.executable, f"tests/crash/{script}.py", "--seed", "7", *words]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["kills"] == 5
+    count = json.loads(done.stdout.splitlines()[-1])["kills"]
+    assert isinstance(count, int)
+    return count
+
+
+@pytest.mark.slow
+def test_runs_killed_at_random_moments_end_in_the_same_bytes() -> None:
+    assert kills("kills", "--kills", "5", "--commands", "0") == 5
+
+
+@pytest.mark.slow
+def test_killed_commands_leave_the_former_output_or_the_new_one() -> None:
+    names = ("prepare", "predict", "recommend", "export", "evaluate")
+    given = [word for name in names for word in ("--command", name)]
+    assert kills("commands", "--kills", "3", *given) == 15
+
+
+@pytest.mark.slow
+def test_a_service_answers_whatever_is_killed_while_its_model_is_replaced() -> None:
+    assert kills("reloads", "--kills", "6") == 6

@@ -11,7 +11,8 @@ from pydantic_core import to_jsonable_python
 
 from recsys_moe.artifact.model_folder import MANIFEST
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.files import Kind, check_out, read_object, replacing_folder
+from recsys_moe.files import Kind, check_out, read_object
+from recsys_moe.folders import replacing_folder
 from recsys_moe.lab.report.comparison import RESULTS
 from recsys_moe.lab.report.comparison_report import comparison_report
 from recsys_moe.lab.report.page import Report, Shown, document
