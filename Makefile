@@ -24,7 +24,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format types test test-all crash-test kill-test demo bench bench-peers accuracy-venv clean fuzz
+.PHONY: help venv lint format types test test-all crash-test kill-test fault-test demo bench bench-peers accuracy-venv clean fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ kill-test: venv ## 1,000 SIGKILLs: fit, its workers, eight other commands, the s
 		--set trainer.devices=4 --workers 1
 	PYTHONPATH=. $(BIN)/python tests/crash/commands.py --seed $(KILL_SEED)
 	PYTHONPATH=. $(BIN)/python tests/crash/reloads.py --kills 40 --seed $(KILL_SEED)
+
+fault-test: venv ## let the disk fail at each write of seven commands, and the clock jump; needs cc
+	PYTHONPATH=. $(BIN)/python tests/crash/faults.py --seed $(KILL_SEED)
 
 fuzz: venv ## send FUZZ_INPUTS made-up inputs (10,000) through every door; goes on where it ended
 	PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz.py --inputs $(FUZZ_INPUTS) --state build/fuzz $(FUZZ_ARGS)

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and folders that may be replaced. Standard library only."""
+"""Files that appear whole or not at all; folders that may be replaced. Standard library only."""
 
 from __future__ import annotations
 

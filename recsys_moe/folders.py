@@ -18,6 +18,15 @@ NEW, PREVIOUS = "new", "previous"
 """What may lie in a scratch folder: what is being written, and what it replaces."""
 
 
+def _scratch_names(name: str) -> str:
+    """Of the scratch folders beside a folder, as a regular expression."""
+    return rf"\.{re.escape(name)}-\w{{8}}{re.escape(PART)}"
+
+
+INSIDE = re.compile(rf"{NEW}|{PREVIOUS}|{_scratch_names(NEW)}")
+"""All that lies in a scratch folder, where what is new is itself written by this module too."""
+
+
 @contextmanager
 def replacing_folder(out: Path) -> Iterator[Path]:
     """A new folder that takes the place of `out` when the block ends without an error.
@@ -53,9 +62,9 @@ def put_away(out: Path) -> None:
     place = out.resolve()
     if not place.name or not place.parent.is_dir():
         return
-    ours = re.compile(rf"\.{re.escape(place.name)}-\w{{8}}{re.escape(PART)}")
+    ours = re.compile(_scratch_names(place.name))
     for scratch in [path for path in place.parent.iterdir() if ours.fullmatch(path.name)]:
-        if scratch.is_symlink() or not {path.name for path in scratch.iterdir()} <= {NEW, PREVIOUS}:
+        if scratch.is_symlink() or not all(map(INSIDE.fullmatch, os.listdir(scratch))):
             continue
         with _locked(scratch) as is_ours:
             if is_ours:

@@ -119,14 +119,14 @@ from pathlib import Path
 from recsys_moe.folders import replacing_folder
 
 rename = os.replace
-def stops(source, target):
-    if Path(source).name == "new":
+def stops_at_the_outer_one(source, target):
+    if Path(target).name == "out":
         os.kill(os.getpid(), signal.SIGKILL)
     rename(source, target)
-os.replace = stops
-with replacing_folder(Path("out")) as folder:
+with replacing_folder(Path("out")) as folder, replacing_folder(folder) as inner:
     if not {moved}:
         os.kill(os.getpid(), signal.SIGKILL)
+    os.replace = stops_at_the_outer_one
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=note.parent, check=False)
     assert done.returncode == -signal.SIGKILL

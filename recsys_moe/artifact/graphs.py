@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import logging
 import statistics
 import time
@@ -67,6 +68,13 @@ class Format:
     load: Callable[[Path], Runner]
 
 
+def _write_pt2(program: ExportedProgram, path: Path, outputs: tuple[str, ...]) -> None:
+    """Through memory: torch's own writer aborts the process where the disk fails under it."""
+    archive = io.BytesIO()
+    torch.export.save(program, archive)
+    path.write_bytes(archive.getbuffer())
+
+
 def _write_onnx(program: ExportedProgram, path: Path, outputs: tuple[str, ...]) -> None:
     exported = torch.onnx.export(
         program,
@@ -124,7 +132,7 @@ FORMATS = {
     "pt2": Format(
         "model.pt2",
         (),
-        lambda program, path, outputs: torch.export.save(program, path),
+        _write_pt2,
         lambda path: torch.export.load(path).module(),
     ),
     "onnx": Format("model.onnx", ("onnx", "onnxscript", "onnxruntime"), _write_onnx, _load_onnx),

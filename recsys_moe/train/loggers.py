@@ -6,9 +6,13 @@ Nothing is sent over a network unless the environment says so: MLFLOW_TRACKING_U
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
@@ -16,6 +20,8 @@ from recsys_moe.config.sections import LoggerName
 from recsys_moe.errors import ConfigError
 from recsys_moe.folders import PART
 
+logger = logging.getLogger("recsys_moe.loggers")
+WRITER = "tensorboard.summary.writer.event_file_writer"
 PROJECT = "recsys-moe"
 """The experiment of MLflow and the project of W&B."""
 OPTIONAL = ("mlflow", "wandb")
@@ -52,7 +58,8 @@ def open_logger(name: LoggerName, run: Path) -> Logger | Literal[False]:
     if name == "csv":
         return False
     if name == "tensorboard":
-        return TensorBoardLogger(run, name="", version="events")
+        threading.excepthook = _hook
+        return Events(run, name="", version="events")
     for variable, value in QUIET.items():
         os.environ.setdefault(variable, value)
     title, beside = run.name.removesuffix(PART), run.absolute().parent
@@ -68,7 +75,53 @@ def open_logger(name: LoggerName, run: Path) -> Logger | Literal[False]:
     )
 
 
-def close_logger(logger: Logger | None) -> None:
+class Events(TensorBoardLogger):
+    """TensorBoard's; a disk that fails it costs the curves, and not the run: they are no result."""
+
+    _lost = False
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """See TensorBoardLogger, as for the others here."""
+        self._try(partial(super().log_metrics, metrics, step))
+
+    def log_hyperparams(self, *given: Any, **named: Any) -> None:
+        self._try(partial(super().log_hyperparams, *given, **named))
+
+    def save(self) -> None:
+        self._try(super().save)
+
+    def finalize(self, status: str) -> None:
+        self._try(partial(super().finalize, status))
+
+    def _try(self, work: Callable[[], None]) -> None:
+        if self._lost:
+            return
+        try:
+            work()
+        except (OSError, ValueError) as error:
+            # Lightning meets every error of a write with a ValueError of its own.
+            failure = error if isinstance(error, OSError) else error.__cause__
+            if not isinstance(failure, OSError):
+                raise
+            self._lost = True
+            logger.warning(
+                "%s cannot be written, the run goes on without: %s",
+                self.log_dir,
+                failure.strerror or failure,
+            )
+
+
+_others = threading.excepthook
+
+
+def _hook(given: threading.ExceptHookArgs) -> None:
+    """TensorBoard's thread keeps an OSError for its next call, and prints a traceback besides."""
+    is_writer = type(given.thread).__module__ == WRITER
+    if not (is_writer and isinstance(given.exc_value, OSError)):
+        _others(given)
+
+
+def close_logger(opened: Logger | None) -> None:
     """End the run of W&B, which would go on in the next one of this process."""
-    if isinstance(logger, WandbLogger):
-        logger.experiment.finish()
+    if isinstance(opened, WandbLogger):
+        opened.experiment.finish()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from recsys_moe import cli
@@ -19,11 +20,15 @@ SECONDS = 120.0
 class Child:
     """A process that runs the command line: forked from this one, or started anew."""
 
-    def __init__(self, words: list[str], log: Path, forked: bool) -> None:
+    def __init__(
+        self, words: list[str], log: Path, forked: bool, first: Callable[[], object] = bool
+    ) -> None:
+        """`first` is called in a forked child before the command begins."""
         self.process: subprocess.Popen[bytes] | None = None
         if forked:
             self.number = os.fork()
             if self.number == 0:
+                first()
                 _become(words, log)
             return
         command = [sys.executable, "-m", "recsys_moe.cli", *words]

@@ -42,10 +42,19 @@ SMALL = (
 MEASURED = ("latency_ms", "seconds_per_epoch", "bytes", "study", "started", "seconds", "created")
 """Keys of JSON files whose values are times, sizes of these, or drawn names."""
 LEFT_OUT = (
-    *("*/events/*", "*.log", "*command.txt", "*.lock", "study.db", "*plan.json", "*epochs.csv"),
+    *(
+        "*events/*",
+        "*checkpoints/*",
+        "*.log",
+        "*command.txt",
+        "*.lock",
+        "study.db",
+        "*plan.json",
+        "*epochs.csv",
+    ),
     *("*runs.csv", "*trials.csv", "table.*", "bootstrap.*", "*data.lock.json"),
 )
-"""Files with times in them; what they tell besides is in those that are compared."""
+"""Files with times in them, and checkpoints: what results from them is in those that are compared."""
 
 View = dict[str, str]
 """Relative path to the SHA-256 of what must be equal; "." for a single file."""
@@ -183,14 +192,14 @@ class Survey:
         self.place = folder / name
         self.place.mkdir()
         self.log = folder / f"{name}.log"
-        self.straight = self._fresh("straight")
+        self.straight = self.fresh("straight")
         self.former = view(self.straight)
         self.life = _finish(self.case.words(folder, self.straight), self.log)
         self.new = view(self.straight)
         if self.new == self.former:
             sys.exit(f"{name}: a run changes nothing, so that a kill would show nothing")
 
-    def _fresh(self, base: str) -> Path:
+    def fresh(self, base: str) -> Path:
         """An output of another making, where the case has one; in a folder of its own."""
         out = self.place / base / f"out{self.case.suffix}"
         out.parent.mkdir()
@@ -202,7 +211,7 @@ class Survey:
 
     def one(self, number: int, most: int) -> int:
         """Kill it up to `most` times over one output, then let it end. Kills that hit."""
-        out = self._fresh(str(number)) if number % 2 else self._empty(str(number))
+        out = self.fresh(str(number)) if number % 2 else self.empty(str(number))
         hits, before = 0, view(out)
         for _ in range(most):
             child = Child(self.case.words(self.folder, out), self.log, forked=True)
@@ -214,24 +223,29 @@ class Survey:
                 finish(child, self.log)
                 break
             child.kill()
-            self._look(out, before)
-        _finish(self.case.words(self.folder, out), self.log)
-        self._check(view(out) == self.new, out, "the next start gave something else")
-        left = sorted(path.name for path in out.parent.iterdir())
-        self._check(left == [out.name], out, f"the next start left {left}")
-        shutil.rmtree(out.parent)
+            self.look(out, before)
+        self.again(out)
         return hits
 
-    def _empty(self, base: str) -> Path:
+    def again(self, out: Path) -> None:
+        """The same command once more, which ends well; then all of it goes."""
+        _finish(self.case.words(self.folder, out), self.log)
+        differ = sorted(name for name, _ in view(out).items() ^ self.new.items())
+        self.check(not differ, out, f"the next start gave other {differ}")
+        left = sorted(path.name for path in out.parent.iterdir())
+        self.check(left == [out.name], out, f"the next start left {left}")
+        shutil.rmtree(out.parent)
+
+    def empty(self, base: str) -> Path:
         """Where nothing was before; `evaluate` needs its run."""
         if self.name == "evaluate":
-            return self._fresh(base)
+            return self.fresh(base)
         out = self.place / base / f"out{self.case.suffix}"
         out.parent.mkdir()
         return out
 
-    def _look(self, out: Path, before: View) -> None:
-        """After a kill. `evaluate` replaces two files, one after the other."""
+    def look(self, out: Path, before: View, what: str = "a kill") -> None:
+        """After a kill or a fault. `evaluate` replaces two files, one after the other."""
         if self.case.starts_workers:
             return
         now = view(out)
@@ -241,9 +255,9 @@ class Survey:
             whole &= before.keys() <= now.keys()
         else:
             whole = now in (before, self.new)
-        self._check(whole, out, "a kill left something half-written")
+        self.check(whole, out, f"{what} left something half-written")
 
-    def _check(self, law: bool, out: Path, fault: str) -> None:
+    def check(self, law: bool, out: Path, fault: str) -> None:
         if not law:
             sys.exit(f"{self.name}: {fault} in {out}\n{self.log.read_text()[-1500:]}")
 

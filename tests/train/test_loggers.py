@@ -64,6 +64,19 @@ def test_tensorboard_is_the_default(tmp_path: Path) -> None:
     assert isinstance(open_logger("tensorboard", tmp_path), TensorBoardLogger)
 
 
+def test_events_that_cannot_be_written_cost_a_warning_and_not_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "events").write_text("a file where the folder would be")
+    events = open_logger("tensorboard", tmp_path)
+    assert events
+    for step in (0, 1):
+        events.log_metrics({"loss": 0.5}, step)
+    events.finalize("success")
+    (line,) = caplog.messages
+    assert "events cannot be written, the run goes on without: File exists" in line
+
+
 def test_a_continued_run_may_have_another_logger(prepared: Path, tmp_path: Path) -> None:
     fit(config(), prepared, tmp_path / "run")
     fit(config(logger="csv", max_epochs=2), prepared, tmp_path / "run", resume="auto")
