@@ -54,7 +54,7 @@ LEFT_OUT = (
     ),
     *("*runs.csv", "*trials.csv", "table.*", "bootstrap.*", "*data.lock.json"),
 )
-"""Files with times in them, and checkpoints: what results from them is in those that are compared."""
+"""Files with times in them, and checkpoints: their results are in those that are compared."""
 
 View = dict[str, str]
 """Relative path to the SHA-256 of what must be equal; "." for a single file."""
