@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -15,7 +14,7 @@ from typing import Any
 from recsys_moe.artifact.model_folder import FILES, MANIFEST
 from recsys_moe.artifact.routing_history import FILE
 from recsys_moe.config.settings import Config
-from recsys_moe.errors import ConfigError, RunError
+from recsys_moe.errors import ConfigError, DataError, RunError
 from recsys_moe.files import (
     ANEW,
     PART,
@@ -23,6 +22,7 @@ from recsys_moe.files import (
     check_out,
     is_whole,
     read_object,
+    read_record,
     replace_folder,
     replacing_folder,
     sha256_file,
@@ -33,6 +33,7 @@ from recsys_moe.schema import SCHEMA_FILE, SPLITS
 
 PACKAGES = ("recsys-moe", "torch", "lightning", "torchmetrics", "numpy", "pandas", "pyarrow")
 DATA_LOCK = "data.lock.json"
+DAMAGED_LOCK = "train into another folder"
 CHECKPOINTS = "checkpoints"
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 """Files of the folder of checkpoints. `previous` is what was `last` before."""
@@ -154,14 +155,20 @@ def record_run(out: Path, config: Config, data: Path, start: dict[str, str] | No
 
 def started_from(run: Path) -> dict[str, str] | None:
     """The model that a run started from; None where it began untrained."""
-    lock = run / DATA_LOCK
-    return json.loads(lock.read_text(encoding="utf-8")).get("from") if lock.is_file() else None
+    return _locked(run, "from")
 
 
 def locked_hashes(run: Path) -> dict[str, str]:
     """The `data_hashes` that a run recorded; empty where there is no such record."""
+    return _locked(run, "files") or {}
+
+
+def _locked(run: Path, key: str) -> dict[str, str] | None:
     lock = run / DATA_LOCK
-    return json.loads(lock.read_text(encoding="utf-8"))["files"] if lock.is_file() else {}
+    found = read_record(lock, DAMAGED_LOCK).get(key) if lock.is_file() else None
+    if not isinstance(found, dict | None):
+        raise DataError(f"{lock} is damaged: {key} must be an object; {DAMAGED_LOCK}")
+    return found
 
 
 def data_hashes(data: Path) -> dict[str, str]:
