@@ -256,6 +256,12 @@ def read_record(path: Path, remedy: str) -> dict[str, Any]:
         raise DataError(f"{path} is damaged: {error}; {remedy}") from None
 
 
+def check_kind(path: Path) -> None:
+    """Raise DataError for a pipe, which would be waited for without end, a folder or a device."""
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} must be a file; prepare the data again")
+
+
 def sha256_file(path: Path) -> str:
     """Hex SHA-256 of a file, read in pieces."""
     digest = hashlib.sha256()

@@ -19,6 +19,7 @@ from recsys_moe.files import (
     ANEW,
     PART,
     Kind,
+    check_kind,
     check_out,
     is_whole,
     read_object,
@@ -174,6 +175,8 @@ def _locked(run: Path, key: str) -> dict[str, str] | None:
 def data_hashes(data: Path) -> dict[str, str]:
     """SHA-256 of every file of a prepared folder, by relative path."""
     files = [data / SCHEMA_FILE, *sorted(data.glob("*.parquet")), *sorted(data.glob("*/*.parquet"))]
+    for file in files:
+        check_kind(file)
     return {file.relative_to(data).as_posix(): sha256_file(file) for file in files}
 
 
