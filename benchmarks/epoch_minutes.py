@@ -178,7 +178,7 @@ def measure_block(contestant: Contestant, options: Any) -> Block:
 
 def interval(values: Sequence[float]) -> Interval:
     """Percentile bootstrap; the same values give the same interval."""
-    draw = random.Random(0)
+    draw = random.Random(0)  # noqa: S311 - resamples, no secret
     medians = [statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES)]
     cuts = statistics.quantiles(medians, n=40, method="inclusive")
     return Interval(statistics.median(values), cuts[0], cuts[-1])

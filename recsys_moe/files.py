@@ -12,7 +12,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any
 
-from recsys_moe.errors import ConfigError
+from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.folders import PART, name_it, put_away
 from recsys_moe.interrupts import unwinding
 
@@ -183,10 +183,27 @@ def _paths_in(folder: Path) -> Iterator[str]:
 
 def read_object(path: Path) -> dict[str, Any]:
     """A file's JSON object. Raises OSError and ValueError."""
-    content = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested without end") from None
     if not isinstance(content, dict):
         raise ValueError(f"it must hold a JSON object, got {type(content).__name__}")
     return content
+
+
+def read_record(path: Path, remedy: str) -> dict[str, Any]:
+    """What a command has written of itself. Raises DataError with `remedy` where it is damaged."""
+    try:
+        return read_object(path)
+    except ValueError as error:
+        raise DataError(f"{path} is damaged: {error}; {remedy}") from None
+
+
+def check_kind(path: Path) -> None:
+    """Raise DataError for a pipe, which would be waited for without end, a folder or a device."""
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} must be a file; prepare the data again")
 
 
 def sha256_file(path: Path) -> str:

@@ -25,8 +25,7 @@ READ: dict[FeatureKind, pa.DataType] = {
 }
 """Types of the columns with values as they were read."""
 SEPARATOR = "|"
-_SPEC = r"([A-Za-z][A-Za-z0-9_]*):([a-z]+)=(.+?)(?::sep=(['\"]?)(.+)\4)?"
-"""Quotes around the separator are none of it, whether or not the shell takes them away."""
+_SPEC = r"([A-Za-z][A-Za-z0-9_]*):([a-z]+)=(.+)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +73,22 @@ def _parse(side: Side, spec: str) -> Wanted:
             f"{option} must be NAME:KIND=COLUMN, as in age:numeric=age or "
             f"genres:multi=genres:sep='|', got {spec!r}"
         )
-    name, kind, column, _, separator = match.groups()
+    name, kind, told = match.groups()
+    column, separator = _column(told)
     one_of(f"{option} {name}: KIND", kind, get_args(FeatureKind))
     if separator is not None and kind != "multi":
         raise ConfigError(f"{option} {name}: only multi has a sep, got {spec!r}")
     feature = SideFeature(name=name, kind=cast(FeatureKind, kind))
     return Wanted(side=side, feature=feature, told=column, separator=separator or SEPARATOR)
+
+
+def _column(told: str) -> tuple[str, str | None]:
+    """Of COLUMN or COLUMN:sep=TEXT. Quotes around TEXT are none of it, if the shell left them."""
+    column, _, separator = told.partition(":sep=")
+    if not (column and separator):
+        return told, None
+    is_quoted = len(separator) > 2 and separator[0] == separator[-1] and separator[0] in "'\""
+    return column, separator[1:-1] if is_quoted else separator
 
 
 def check_names(features: Sequence[Wanted], tasks: Sequence[Task], weight: str | None) -> None:

@@ -78,11 +78,11 @@ class _Interrupted(Exception):
 
 
 def _transfer(url: str, part: Path) -> None:
-    """Append what is missing of `url` to `part`."""
+    """Append what is missing of `url` to `part`. S310: callers pass http:// and https:// alone."""
     have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310
             _save(response, part, have if response.status == 206 else 0)
     except urllib.error.HTTPError as error:
         if error.code == 416:  # the part is whole, or of another file: only a new one can tell

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from data_prep.read.unpacking import unpacked
 from recsys_moe.schema import DataError, Source
 
 
@@ -66,7 +67,9 @@ class RawFiles:
                 reason = error.strerror or error
                 raise DataError(f"{self._place}/{member}: cannot be read: {reason}") from None
         with _unzipped(self._place) as archive:
-            return archive.read(member)
+            _check_packing(archive.getinfo(member), self._place)
+            with archive.open(member) as stream:
+                return unpacked(stream, self._place.stat().st_size, f"{self._place}/{member}")
 
 
 def _members(place: Path) -> frozenset[str]:
@@ -78,6 +81,15 @@ def _members(place: Path) -> frozenset[str]:
         raise DataError(f"{place} does not exist; --source must name a folder, a zip or a URL")
     with _unzipped(place) as archive:
         return frozenset(n for n in archive.namelist() if not n.startswith("__MACOSX"))
+
+
+def _check_packing(member: zipfile.ZipInfo, place: Path) -> None:
+    """Python unpacks the other kinds a block at a time, of which one may hold gigabytes."""
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise DataError(
+            f"{place}/{member.filename}: must be stored or packed by deflate; unpack the zip "
+            "and pass the folder"
+        )
 
 
 @contextmanager

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from data_prep.read import delimited
 from data_prep.read.bad_rows import OPTION, BadRows
 from data_prep.read.delimited import Layout
+from data_prep.read.unpacking import unpacked
 from recsys_moe.files import PARQUET, TEXT, separator, sha256_file, table_suffix
 from recsys_moe.schema import DataError, Source
 
@@ -102,13 +103,14 @@ def _read_file(path: Path, columns: list[str] | None, bad: BadRows) -> TableFile
 
 def _text(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        if not path.name.endswith(".gz"):
+            return path.read_bytes()
+        with gzip.open(path) as stream:
+            return unpacked(stream, path.stat().st_size, str(path))
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: is not a whole gzip file ({error})") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
-    try:
-        return gzip.decompress(data) if path.name.endswith(".gz") else data
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: is not a whole gzip file ({error})") from None
 
 
 @contextmanager

@@ -7,7 +7,6 @@ appears; where it differs, nothing is left behind.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -30,7 +29,7 @@ from recsys_moe.artifact.model_folder import (
     save_artifact,
 )
 from recsys_moe.errors import ConfigError, suggestion
-from recsys_moe.files import Kind, check_out, read_object, write_json
+from recsys_moe.files import Kind, check_out, read_object, read_record, write_json
 from recsys_moe.folders import replacing_folder
 
 REPORT = "export.json"
@@ -120,7 +119,7 @@ def _check_router(artifact: Artifact) -> None:
 def _evaluations(path: Path) -> dict[str, Any]:
     """The figures that `fit` and `evaluate` left in a run folder, by split."""
     files = sorted((Path(path) / "evaluation").glob("*.json"))
-    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files}
+    return {file.stem: read_record(file, "run `recsys-moe evaluate` again") for file in files}
 
 
 def _describe(artifact: Artifact, size: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -15,13 +14,15 @@ from typing import Any
 from recsys_moe.artifact.model_folder import FILES, MANIFEST
 from recsys_moe.artifact.routing_history import FILE
 from recsys_moe.config.settings import Config
-from recsys_moe.errors import ConfigError, RunError
+from recsys_moe.errors import ConfigError, DataError, RunError
 from recsys_moe.files import (
     ANEW,
     Kind,
+    check_kind,
     check_out,
     is_whole,
     read_object,
+    read_record,
     sha256_file,
     write_json,
     write_text,
@@ -31,6 +32,7 @@ from recsys_moe.schema import SCHEMA_FILE, SPLITS
 
 PACKAGES = ("recsys-moe", "torch", "lightning", "torchmetrics", "numpy", "pandas", "pyarrow")
 DATA_LOCK = "data.lock.json"
+DAMAGED_LOCK = "train into another folder"
 CHECKPOINTS = "checkpoints"
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 """Files of the folder of checkpoints. `previous` is what was `last` before."""
@@ -152,19 +154,27 @@ def record_run(out: Path, config: Config, data: Path, start: dict[str, str] | No
 
 def started_from(run: Path) -> dict[str, str] | None:
     """The model that a run started from; None where it began untrained."""
-    lock = run / DATA_LOCK
-    return json.loads(lock.read_text(encoding="utf-8")).get("from") if lock.is_file() else None
+    return _locked(run, "from")
 
 
 def locked_hashes(run: Path) -> dict[str, str]:
     """The `data_hashes` that a run recorded; empty where there is no such record."""
+    return _locked(run, "files") or {}
+
+
+def _locked(run: Path, key: str) -> dict[str, str] | None:
     lock = run / DATA_LOCK
-    return json.loads(lock.read_text(encoding="utf-8"))["files"] if lock.is_file() else {}
+    found = read_record(lock, DAMAGED_LOCK).get(key) if lock.is_file() else None
+    if not isinstance(found, dict | None):
+        raise DataError(f"{lock} is damaged: {key} must be an object; {DAMAGED_LOCK}")
+    return found
 
 
 def data_hashes(data: Path) -> dict[str, str]:
     """SHA-256 of every file of a prepared folder, by relative path."""
     files = [data / SCHEMA_FILE, *sorted(data.glob("*.parquet")), *sorted(data.glob("*/*.parquet"))]
+    for file in files:
+        check_kind(file)
     return {file.relative_to(data).as_posix(): sha256_file(file) for file in files}
 
 

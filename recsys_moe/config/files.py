@@ -13,6 +13,8 @@ import yaml
 from recsys_moe.config.text import PlainLoader
 from recsys_moe.errors import ConfigError
 
+LARGEST = 1 << 16
+"""Bytes of a configuration: PyYAML may take 50 microseconds for each."""
 DEEPEST = 20
 """Dots in the key of `--set`."""
 
@@ -20,8 +22,10 @@ DEEPEST = 20
 def read_config_file(file: str) -> dict[str, Any]:
     """The mapping in a YAML file. Raises ConfigError when there is none."""
     path = find_config(file)
+    if (size := path.stat().st_size) > LARGEST:
+        raise ConfigError(f"{path} must have at most {LARGEST} bytes, got {size}; is it settings?")
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), PlainLoader)
+        raw = yaml.load(path.read_text(encoding="utf-8"), PlainLoader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(raw, dict | None):
@@ -58,7 +62,7 @@ def parse_set(assignment: str) -> dict[str, Any]:
     if key.count(".") > DEEPEST:
         raise ConfigError(f"--set {shown(key)}: no setting is so deep; see `config schema`")
     try:
-        value = yaml.load(text, PlainLoader)
+        value = yaml.load(text, PlainLoader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError):
         raise ConfigError(f"--set {key}: {shown(text)} is not a YAML value") from None
     if key == "model.router" and isinstance(value, str):  # a bare name, which other keys join

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
+from recsys_moe.files import check_kind
 from recsys_moe.schema import DataError, Schema
 
 
@@ -184,6 +185,7 @@ def known_values(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[Tensor, Te
 
 @contextmanager
 def reading(part: Path) -> Iterator[None]:
+    check_kind(part)
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:

@@ -27,7 +27,7 @@ SEPARATOR = "|"
 """Between the categories of a list that is given as text."""
 LARGEST = float(np.finfo(np.float32).max)
 """Numbers further from 0 are no values of a feature."""
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 SWITCHES = {"true": "1", "false": "0"}
 
 Entries = list[tuple[int, float]]

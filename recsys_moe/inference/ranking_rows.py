@@ -20,7 +20,7 @@ from recsys_moe.data.streaming import Labelled, labelled, open_rows, trained_ids
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.schema import SPLITS, Schema
 
-RELEVANT = re.compile(r"\s*(?P<task>.*?)\s*>=\s*(?P<least>[-+]?\d+(\.\d+)?)\s*")
+LEAST = re.compile(r"[-+]?\d+(\.\d+)?")
 
 
 class Pairs(NamedTuple):
@@ -103,13 +103,12 @@ def wanted_rows(
     number = names.index(task or binary[0])
     if relevant is None:
         return Wanted(number)
-    found = RELEVANT.fullmatch(relevant)
-    if found is None:
+    also, sign, least = (part.strip() for part in relevant.rpartition(">="))
+    if not (sign and LEAST.fullmatch(least)):
         raise ConfigError(f"--relevant must be TASK>=NUMBER, e.g. rating>=4, got {relevant!r}")
-    also = found["task"]
     if also not in names:
         raise ConfigError(f"--relevant {relevant}: no task {also!r}; {suggestion(also, names)}")
-    return Wanted(number, names.index(also), float(found["least"]))
+    return Wanted(number, names.index(also), float(least))
 
 
 def ranking_rows(

@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
@@ -239,23 +241,27 @@ def write_parquet(path: Path, suffix: str, pieces: Iterable[pa.Table], schema: p
 
 def write_text(path: Path, suffix: str, pieces: Iterable[pa.Table], schema: pa.Schema) -> None:
     """Quotes where a value needs them; pyarrow's own writer quotes all text or none."""
+    names = pa.table([[name] for name in schema.names], schema.names)
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, delimiter=DELIMITERS[suffix], lineterminator="\n")
-        writer.writerow(schema.names)
-        for piece in pieces:
+        for piece in chain([names], pieces):
             columns = [_cells(*pair) for pair in zip(schema.names, piece.columns, strict=True)]
-            writer.writerows(zip(*columns, strict=True))
+            cells, returns = zip(*columns, strict=True)
+            # Before Python 3.13, csv sees no need for quotes around a carriage return.
+            quoting = csv.QUOTE_ALL if any(returns) else csv.QUOTE_MINIMAL
+            form: Any = {"delimiter": DELIMITERS[suffix], "quoting": quoting}
+            csv.writer(file, lineterminator="\n", **form).writerows(zip(*cells, strict=True))
 
 
-def _cells(name: str, column: pa.ChunkedArray) -> list[str | None]:
+def _cells(name: str, column: pa.ChunkedArray) -> tuple[list[str | None], bool]:
+    """The cells as text, and whether one of them has a carriage return."""
     try:
-        cells: list[str | None] = column.cast(pa.string()).to_pylist()
+        text = column.cast(pa.string())
+        return text.to_pylist(), bool(pc.any(pc.match_substring(text, "\r")).as_py())
     except (pa.ArrowException, UnicodeDecodeError):
         raise DataError(
             f"--output: column {name!r} ({column.type}) cannot be written as text; "
             "write .parquet, or leave the column out"
         ) from None
-    return cells
 
 
 def count_rows(source: Path) -> int | None:

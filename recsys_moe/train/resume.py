@@ -85,6 +85,8 @@ def read_checkpoint(path: Path) -> Saved:
     """Raises ValueError, saying why, when it is not a whole checkpoint of fit."""
     try:
         with zipfile.ZipFile(path) as archive:
+            if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
+                raise zipfile.BadZipFile  # torch packs nothing; a few bytes unpack to gigabytes
             damaged = archive.testzip()  # torch.load reads on over flipped bits
         if damaged is None:
             return _checked(Saved(path, load_mapped(path)))

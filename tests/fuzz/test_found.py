@@ -188,6 +188,14 @@ def test_a_checkpoint_whose_pickle_ends_early_cannot_be_read(tmp_path: Path) -> 
         read_checkpoint(tmp_path / "last.ckpt")
 
 
+def test_a_checkpoint_that_is_packed_is_not_unpacked(tmp_path: Path) -> None:
+    """A GiB of zeros takes 800 bytes as bzip2, and is unpacked at once; torch packs nothing."""
+    with zipfile.ZipFile(tmp_path / "last.ckpt", "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("archive/data.pkl", bytes(1 << 20))
+    with pytest.raises(ValueError, match="it is cut off or no checkpoint at all"):
+        read_checkpoint(tmp_path / "last.ckpt")
+
+
 @pytest.mark.parametrize("name", ["../../secret", "/etc/hostname", "users.csv"])
 def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     model = Path(shutil.copytree(RUN / "model", tmp_path / "model"))

@@ -26,6 +26,8 @@ from recsys_moe.inference.score_files import count_rows, predict_file
 from tests.conftest import TINY_MODEL
 
 AWKWARD = ["plain", "a, b", 'say "hi"', "tab\there", "two\nlines", "", " 7 "]
+AWKWARD += ["=1+1", '=HYPERLINK("x","y")', "+1", "-1", "@x", "\t=1", "'1", "\v", "\u2028"]
+"""From `=1+1` on: formulas of a spreadsheet, which are ids and titles like others to a program."""
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,23 @@ def test_every_text_survives_from_every_format_to_every_other(
             reader = csv.DictReader(file, delimiter="\t" if target == ".tsv" else ",")
             notes = [row["note"] for row in reader]
     assert notes == AWKWARD
+
+
+@pytest.mark.parametrize("target", [".csv", ".tsv"])
+def test_a_carriage_return_makes_no_row_of_what_follows(
+    predictor: Predictor, tmp_path: Path, target: str
+) -> None:
+    """Python's writer leaves it without quotes, and readers take it for the end of a row."""
+    notes = ["a\r=1+1,2\t3", "\r", "b", None]
+    table = pa.table({"user": [1] * 4, "item": [2] * 4, "note\r": notes})
+    pq.write_table(table, tmp_path / "pairs.parquet")
+    predict_file(predictor, tmp_path / "pairs.parquet", tmp_path / f"out{target}")
+    delimiter = "\t" if target == ".tsv" else ","
+    with (tmp_path / f"out{target}").open(newline="") as file:
+        read = list(csv.DictReader(file, delimiter=delimiter))
+    assert [row["note\r"] for row in read] == ["a\r=1+1,2\t3", "\r", "b", ""]
+    frame = pd.read_csv(tmp_path / f"out{target}", sep=delimiter, keep_default_na=False)
+    assert frame["note\r"].tolist() == ["a\r=1+1,2\t3", "\r", "b", ""]
 
 
 def test_only_values_that_need_quotes_are_quoted(predictor: Predictor, tmp_path: Path) -> None:

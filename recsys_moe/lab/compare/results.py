@@ -14,6 +14,7 @@ from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.artifact.monitor import LOSS
 from recsys_moe.config.overview import overviews
 from recsys_moe.config.settings import parse_config
+from recsys_moe.files import read_record
 from recsys_moe.lab.compare.columns import RANKING, Column, columns_of
 from recsys_moe.lab.compare.epochs import read_epochs
 from recsys_moe.lab.compare.paper_figures import paper_figures
@@ -151,7 +152,7 @@ def _read_run(
         values |= {f"{task}.{name}": value for name, value in metrics.items()}
     for name, value in result.get("ranking", {}).items():
         values[f"{RANKING}.{name}"] = value
-    card = json.loads((run.folder / "model" / "card.json").read_text(encoding="utf-8"))
+    card = read_record(run.folder / "model" / "card.json", "delete the run and start again")
     known = {column.name: values.get(column.name) for column in columns}
     kept, monitor = card["val"]["epoch"], card["val"].get("monitor", LOSS)
     return RunRecord(key, seed, *run.places, kept, len(epochs), known, result, monitor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import zipfile
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys_moe.artifact.run_folder import CHECKPOINTS, LAST, RUN
-from recsys_moe.files import check_out
+from recsys_moe.files import check_out, read_record
 from recsys_moe.lab.jobs.executor import Step
 
 COMMAND = [sys.executable, "-m", "recsys_moe"]
@@ -56,8 +55,7 @@ class LabRun:
         file = self._evaluation_file(split)
         if not (file.is_file() and self.is_trained):
             return None
-        result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return result
+        return read_record(file, "delete it and start again")
 
     def _evaluation_file(self, split: str) -> Path:
         return self.folder / "evaluation" / f"{split}.json"

@@ -129,8 +129,9 @@ def _arguments() -> dict[str, Any]:
 def _folder() -> Path:
     """A folder of this process, readable by this user alone, removed at the end."""
     common = Path(tempfile.gettempdir())
-    if len(str(common)) > LONGEST_FOLDER and Path("/tmp").is_dir():
-        common = Path("/tmp")
+    short = Path("/tmp")  # noqa: S108 - mkdtemp below makes a folder that nobody else can enter
+    if len(str(common)) > LONGEST_FOLDER and short.is_dir():
+        common = short
     own = Path(tempfile.mkdtemp(prefix="rm-ray-", dir=common))
     with os.fdopen(os.open(own / "key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as key:
         key.write(secrets.token_hex(32))
