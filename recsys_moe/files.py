@@ -201,8 +201,8 @@ def read_record(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def check_kind(path: Path) -> None:
-    """Raise DataError for a pipe, which would be waited for without end, a folder or a device."""
-    if path.exists() and not path.is_file():
+    """Raise DataError for what is no file; a pipe would be waited for without end."""
+    if (path.exists() or path.is_symlink()) and not path.is_file():
         raise DataError(f"{path} must be a file; prepare the data again")
 
 
