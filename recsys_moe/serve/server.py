@@ -26,6 +26,7 @@ from recsys_moe.serve.http import allowed_hosts, checked_names
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Models
+from recsys_moe.serve.patience import Patience, allow_connections
 from recsys_moe.serve.service import Service
 
 logger = logging.getLogger("recsys_moe")
@@ -82,6 +83,7 @@ def serve(model: Path, settings: Settings) -> None:
     raised again at the end, so that the caller's handler decides about the exit.
     """
     torch.set_num_threads(settings.threads)
+    allow_connections()
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     with _listener(settings.host, settings.port) as listener:
         metrics = Metrics()
@@ -116,6 +118,8 @@ class Server(uvicorn.Server):
         models, seconds = self._service.models, self._settings.watch
         if seconds:
             self._start(models.watch(seconds))
+        patience = Patience(self._settings.limits.timeout)
+        self._start(patience.watch(self.server_state.connections))
         if hasattr(signal, "SIGHUP"):
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, lambda: self._start(models.follow()))
