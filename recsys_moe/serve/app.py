@@ -60,11 +60,19 @@ def build_app(service: Service) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.add_exception_handler(HTTPException, http.on_http_error)
-    for route in routes(service):
+    every = routes(service)
+    for route in every:
         _add(app, route, service)
     add_page(app)
     paths = frozenset(getattr(route, "path", "") for route in app.routes)
-    app.add_middleware(http.Observed, metrics=service.metrics, paths=paths, hosts=service.hosts)
+    app.add_middleware(
+        http.Observed,
+        metrics=service.metrics,
+        paths=paths,
+        hosts=service.hosts,
+        asking=frozenset(route.path for route in every if 429 in route.faults),
+        full=lambda: service.batcher.full,
+    )
     return app
 
 

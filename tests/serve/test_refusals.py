@@ -124,3 +124,24 @@ def test_a_slash_too_many_is_404_and_no_redirect_to_a_host_of_the_callers_choice
     answer = caller.post(path, PAIR, headers={"Host": "elsewhere.example"})
     assert answer.status_code == 404
     assert "location" not in answer.headers
+
+
+def test_when_too_many_requests_wait_others_are_429_before_their_bodies_are_read(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But who asks whether the service lives is told so."""
+    caller = Caller(run, Limits(max_requests=1))
+    held = Held(caller, monkeypatch)
+
+    async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
+        first = asyncio.ensure_future(client.post("/recommend", json=RANKING))
+        await asyncio.to_thread(held.started.wait, 20)
+        answers = [await client.post(path, content=b"{") for path in ("/predict", "/explain")]
+        answers += [await client.get(path) for path in ("/healthz", "/metrics", "/model")]
+        held.released.set()
+        return [await first, *answers, await client.post("/predict", json=PAIR)]
+
+    answers = caller.together(ask)
+    assert [answer.status_code for answer in answers] == [200, 429, 429, 200, 200, 200, 200]
+    assert answers[1].headers["retry-after"] == "1"
+    assert "too many requests are waiting" in answers[1].json()["error"]
