@@ -1,4 +1,4 @@
-"""Seconds of /predict at 3 times the peak rate: who is refused, how long the others wait, and after.
+"""Seconds of /predict at 3 times the peak rate: who is refused, how long others wait, and after.
 
     python benchmarks/overload.py RUN [--times 3] [--seconds 20] [--connections 4000] [--seed 0]
 
@@ -17,6 +17,7 @@ import asyncio
 import random
 import sys
 import time
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -66,6 +67,8 @@ class Pool:
         self._busy: set[Line] = set()
         self._opening = 0
         self.log = wire.Log()
+        self.late = array("d")
+        """By how much requests were sent after they were due, s."""
 
     async def send(self, due_times: Iterator[float]) -> None:
         """All, and then wait until each is answered or lost, at most wire.PATIENCE."""
@@ -106,6 +109,7 @@ class Pool:
 
     def _ask(self, line: Line, number: int, due: float) -> None:
         line.due = due
+        self.late.append(time.perf_counter() - due)
         self._busy.add(line)
         line.transport.write(wire.good(number).raw)
 
@@ -154,7 +158,8 @@ def overload(options: argparse.Namespace) -> dict[str, Any]:
         rows[-1]["offered"] = rates[number]
     calm = rows[0]["p99"]
     return {
-        "peak": peak, "phases": rows, "mb": {"before": memory, "after": after},
+        "peak": peak, "phases": rows, "late": float(1e3 * np.percentile(pool.late, 99)),
+        "mb": {"before": memory, "after": after},
         "recovery": recovery(log, edges[2], edges[3], max(2 * calm, 50.0)),
     }  # fmt: skip
 
@@ -176,7 +181,7 @@ def phase(log: dict[str, Any], start: float, end: float) -> dict[str, Any]:
 
 
 def recovery(log: dict[str, Any], start: float, end: float, calm: float) -> float:
-    """Seconds after `start` from which on all requests are 200, and 99% of each second calm (ms)."""
+    """Seconds after `start` until every request is 200, and 99% of each second's calm (ms)."""
     last = start
     for second in np.arange(start, end, 1.0):
         then = (log["due"] >= second) & (log["due"] < second + 1)
@@ -201,6 +206,7 @@ def report(found: dict[str, Any], options: argparse.Namespace) -> int:
     numbers = ("offered", "requests", "accepted", "p50", "p99", "most", "refused_p99")
     columns = {"phase": "{phase}", **{name: f"{{{name}:.0f}}" for name in numbers}}
     common.table({**columns, "counts": "{counts}"}, found["phases"])
+    print("requests/s, ms; the client itself was late by {late:.0f} ms (p99)\n".format(**found))
     kept = laws(found, options)
     common.report("overload", {"seed": options.seed, "times": options.times, **found}, kept)
     return int(not all(law["met"] for law in kept))

@@ -95,9 +95,7 @@ def served(stack: ExitStack, run: Path, port: int, *words: str, **variables: str
     return started(stack, command, port, common.ROOT, **variables)
 
 
-def started(
-    stack: ExitStack, module: list[str], port: int, folder: Path, **variables: str
-) -> int:
+def started(stack: ExitStack, module: list[str], port: int, folder: Path, **variables: str) -> int:
     """Process id of a server that answers on `port`."""
     command = [sys.executable, "-m", *module, "--port", str(port)]
     process = subprocess.Popen(command, cwd=folder, env=common.environment(**variables))

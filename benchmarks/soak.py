@@ -106,7 +106,9 @@ def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         pid, port = wire.start(stack, twins.link)
         peak = wire.peak(port, options.clients, options.peak_seconds)
         rate = options.share * peak
-        print(f"peak {peak:.0f}/s with {options.clients} clients; offering {rate:.0f}/s", flush=True)
+        print(
+            f"peak {peak:.0f}/s with {options.clients} clients; offering {rate:.0f}/s", flush=True
+        )
         began = time.perf_counter()
         log, watched, reloads = asyncio.run(attended(options, rate, pid, port, twins))
         took = time.perf_counter() - began
@@ -120,7 +122,7 @@ def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def summary(log: dict[str, Any]) -> dict[str, float]:
-    """Of good requests: count, errors and quantiles in ms; of bad ones: count and how many wrong."""
+    """Of good requests: count, errors, quantiles in ms; of bad ones: count, how many wrong."""
     fine, wrong = log["wanted"] == 200, log["wanted"] != log["got"]
     p50, p99, p999 = np.percentile(log["ms"][fine], [50, 99, 99.9]).tolist()
     return {
@@ -167,7 +169,7 @@ def laws(found: dict[str, Any], growth: float) -> list[dict[str, Any]]:
         common.target("good requests without a 200", found["errors"], 0),
         common.target("bad requests without their 4xx", found["wrongly"], 0),
         common.target("reloads refused", found["reloads_refused"], 0),
-        common.target("memory at the end, of that after warming", memory["end"] / memory["warm"], growth),
+        common.target("memory, end over warm", memory["end"] / memory["warm"], growth),
         common.target("more file handles than after warming", handles["end"] - handles["warm"], 2),
     ]  # fmt: skip
 

@@ -60,8 +60,7 @@ def build_app(service: Service) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.add_exception_handler(HTTPException, http.on_http_error)
-    every = routes(service)
-    for route in every:
+    for route in routes(service):
         _add(app, route, service)
     add_page(app)
     paths = frozenset(getattr(route, "path", "") for route in app.routes)
@@ -70,10 +69,15 @@ def build_app(service: Service) -> FastAPI:
         metrics=service.metrics,
         paths=paths,
         hosts=service.hosts,
-        asking=frozenset(route.path for route in every if 429 in route.faults),
+        asking=asking(service),
         full=lambda: service.batcher.full,
     )
     return app
+
+
+def asking(service: Service) -> frozenset[str]:
+    """The paths that may be refused because too much is waiting."""
+    return frozenset(route.path for route in routes(service) if 429 in route.faults)
 
 
 def routes(service: Service) -> list[Route]:

@@ -64,7 +64,7 @@ class Batcher:
 
     def __init__(self, lanes: Sequence[Lane], metrics: Metrics, most: int = 1 << 30) -> None:
         """`most`: requests that may wait for their answers, of all lanes."""
-        self._most, self._open = most, 0
+        self._most, self.open = most, 0
         self._lanes = {lane.name: lane for lane in lanes}
         self._turns = deque(lanes)
         self._metrics = metrics
@@ -84,7 +84,7 @@ class Batcher:
         loop = asyncio.get_running_loop()
         job = Job(request, size, loop.create_future())
         lane.jobs.append(job)
-        self._open += 1
+        self.open += 1
         lane.waiting += size
         if not self._busy:
             self._busy = True
@@ -94,12 +94,12 @@ class Batcher:
             return await job.reply
         finally:
             timer.cancel()
-            self._open -= 1
+            self.open -= 1
 
     @property
     def full(self) -> bool:
         """Would a request be refused whatever it asks?"""
-        return self._open >= self._most
+        return self.open >= self._most
 
     def close(self) -> None:
         self._worker.shutdown(wait=False, cancel_futures=True)

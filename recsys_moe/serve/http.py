@@ -77,7 +77,8 @@ async def read(request: Request, body: type[Body], limits: Limits) -> Body:
         async with timeout(limits.timeout):
             raw = await _read_bytes(request, limits.max_body)
     except TimeoutError:
-        raise refuse(408, f"the body did not arrive within {limits.timeout:g} s") from None
+        message = f"the body did not arrive within {limits.timeout:g} s"
+        raise refuse(408, message, {"Connection": "close"}) from None  # the rest is not wanted
     try:
         return body.model_validate_json(raw)
     except ValidationError as error:

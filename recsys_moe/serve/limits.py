@@ -25,7 +25,7 @@ class Limits:
     """Pairs of /predict that may wait; above it the answer is 429."""
     max_queue_users: int = 512
     """Users of /recommend, and pairs of /explain, that may wait."""
-    max_requests: int = 512
+    max_requests: int = 256
     """Requests that may wait for the model's answer, of all kinds; above it 429."""
     timeout: float = 10.0
     """Seconds until an answer must be there (else 504), and the body (else 408).

@@ -26,6 +26,7 @@ class Held(NamedTuple):
     """What a connection has been at since then (s, monotonic)."""
 
     cycle: Any
+    refusals: int
     since: float
 
 
@@ -51,9 +52,9 @@ class Patience:
         stuck = [connection for connection in connections if _is_stuck(connection)]
         before, self._held = self._held, {}
         for connection in stuck:
-            held = before.get(connection)
-            if held is None or held.cycle is not connection.cycle:
-                held = Held(connection.cycle, now)
+            held, refusals = before.get(connection), getattr(connection, "refusals", 0)
+            if not (held and held.cycle is connection.cycle and held.refusals == refusals):
+                held = Held(connection.cycle, refusals, now)
             self._held[connection] = held
             if now - held.since >= self._seconds:
                 connection.transport.abort()

@@ -21,13 +21,14 @@ import uvicorn
 
 from recsys_moe.errors import ConfigError, RunError
 from recsys_moe.interrupts import unwinding
-from recsys_moe.serve.app import build_app
+from recsys_moe.serve.app import asking, build_app
 from recsys_moe.serve.http import allowed_hosts, checked_names
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Models
 from recsys_moe.serve.patience import Patience, allow_connections
 from recsys_moe.serve.service import Service
+from recsys_moe.serve.shedding import Gate, protocol
 
 logger = logging.getLogger("recsys_moe")
 KEY_VARIABLE = "RECSYS_MOE_API_KEY"
@@ -92,6 +93,11 @@ def serve(model: Path, settings: Settings) -> None:
         service = Service(models, metrics, settings.limits, key=settings.key, hosts=hosts)
         config = uvicorn.Config(
             build_app(service),
+            http=protocol(
+                gate=Gate(settings.limits.max_requests, lambda: service.batcher.open),
+                refused=lambda path: metrics.answered(path, 429, 0.0),
+                asking=asking(service),
+            ),
             log_config=None,
             access_log=settings.access_log,
             server_header=False,
