@@ -123,7 +123,7 @@ async def beside(
         connection = wire.Connection(port)
         while not task.done():
             due = time.perf_counter()
-            log.add(due, 200, await connection.ask(wire.good(number)))
+            log.add(due, due, 200, await connection.ask(wire.good(number)))
             await asyncio.sleep(0.01)
         connection.close()
 

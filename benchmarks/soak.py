@@ -5,10 +5,10 @@
 
 Clients that each ask again as soon as they are answered find the peak. Then requests start at fixed
 times, whether or not earlier ones have been answered, and a latency counts from the time at which
-its request was due: a server that stands still cannot hide it. Every `--reload` seconds the model's
-folder holds another model, and the server is told so. Exits with 1 when a good request gets no
-200, a bad one another status than its own, a reload is refused, or memory or file handles grow.
-Client and server share the machine.
+its request was due: a server that stands still cannot hide it (`sent_p99`: from when it was sent).
+Every `--reload` seconds the model's folder holds another model, and the server is told so. Exits
+with 1 when a good request gets no 200, a bad one another status than its own, a reload is refused,
+or memory or file handles grow. Client and server share the machine.
 """
 
 from __future__ import annotations
@@ -124,11 +124,13 @@ def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def summary(log: dict[str, Any]) -> dict[str, float]:
     """Of good requests: count, errors, quantiles in ms; of bad ones: count, how many wrong."""
     fine, wrong = log["wanted"] == 200, log["wanted"] != log["got"]
+    sent = float(np.percentile(log["sent_ms"][fine], 99))
     p50, p99, p999 = np.percentile(log["ms"][fine], [50, 99, 99.9]).tolist()
     return {
         "requests": int(fine.sum()), "errors": int((wrong & fine).sum()),
         "bad": int((~fine).sum()), "wrongly": int((wrong & ~fine).sum()),
-        "p50": p50, "p99": p99, "p999": p999, "most": float(log["ms"][fine].max()),
+        "p50": p50, "p99": p99, "p999": p999, "sent_p99": sent,
+        "most": float(log["ms"][fine].max()),
     }  # fmt: skip
 
 
@@ -176,11 +178,15 @@ def laws(found: dict[str, Any], growth: float) -> list[dict[str, Any]]:
 
 def report(found: dict[str, Any], options: argparse.Namespace) -> int:
     """0 when every law holds, else 1."""
-    names = ("from", "requests", "errors", "bad", "wrongly", "p50", "p99", "most")
+    names = ("from", "requests", "errors", "bad", "wrongly", "p50", "p99", "most", "sent_p99")
     common.table({name: f"{{{name}:.6g}}" for name in names}, found["windows"])
     memory = ", ".join(f"{when} {value:.0f}" for when, value in found["mb"].items())
     handles = ", ".join(f"{when} {value:.0f}" for when, value in found["handles"].items())
-    print("{requests} good, {bad} bad requests, {answered:.0f}/s; s, ms".format(**found))
+    print(
+        "{requests} good, {bad} bad requests, {answered:.0f}/s; s, ms".format(
+            **found
+        )
+    )
     print(f"answers: {found['kinds']}; reloads: {found['reloads']}")
     print(f"resident MB: {memory}; file handles: {handles}\n")
     kept = laws(found, options.growth)

@@ -127,24 +127,28 @@ class Connection:
 
 
 class Log:
-    """Of each request: when it was due (s), how long it took from then (ms), wanted, got.
+    """Of each request: when it was due (s), ms from then and from when it was sent, wanted, got.
 
     In arrays: collecting garbage among millions of objects would stop the client.
     """
 
     def __init__(self) -> None:
-        self._due, self._ms = array("d"), array("d")
+        self._due, self._ms, self._sent_ms = array("d"), array("d"), array("d")
         self._wanted, self._got = array("h"), array("h")
 
-    def add(self, due: float, wanted: int, got: int) -> None:
+    def add(self, due: float, sent: float, wanted: int, got: int) -> None:
+        """A request that ends now; `due` and `sent` as of time.perf_counter."""
+        now = time.perf_counter()
         self._due.append(due)
-        self._ms.append(1e3 * (time.perf_counter() - due))
+        self._ms.append(1e3 * (now - due))
+        self._sent_ms.append(1e3 * (now - sent))
         self._wanted.append(wanted)
         self._got.append(got)
 
     def columns(self) -> dict[str, Any]:
-        """numpy arrays `due`, `ms`, `wanted`, `got`."""
-        arrays = {"due": self._due, "ms": self._ms, "wanted": self._wanted, "got": self._got}
+        """numpy arrays `due`, `ms`, `sent_ms`, `wanted`, `got`."""
+        arrays = {"due": self._due, "ms": self._ms, "sent_ms": self._sent_ms}
+        arrays |= {"wanted": self._wanted, "got": self._got}
         return {name: np.array(values) for name, values in arrays.items()}
 
 
@@ -170,8 +174,8 @@ async def offer(
         connection = Connection(port)
         for number, due in requests:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            ask = request(number)
-            log.add(due, ask.status, await connection.ask(ask))
+            ask, sent = request(number), time.perf_counter()
+            log.add(due, sent, ask.status, await connection.ask(ask))
         connection.close()
 
     await asyncio.gather(*(work() for _ in range(clients)))
