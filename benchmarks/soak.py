@@ -182,11 +182,7 @@ def report(found: dict[str, Any], options: argparse.Namespace) -> int:
     common.table({name: f"{{{name}:.6g}}" for name in names}, found["windows"])
     memory = ", ".join(f"{when} {value:.0f}" for when, value in found["mb"].items())
     handles = ", ".join(f"{when} {value:.0f}" for when, value in found["handles"].items())
-    print(
-        "{requests} good, {bad} bad requests, {answered:.0f}/s; s, ms".format(
-            **found
-        )
-    )
+    print("{requests} good, {bad} bad requests, {answered:.0f}/s; s, ms".format(**found))
     print(f"answers: {found['kinds']}; reloads: {found['reloads']}")
     print(f"resident MB: {memory}; file handles: {handles}\n")
     kept = laws(found, options.growth)
