@@ -14,6 +14,8 @@ CRASH_ARGS ?=
 KILL_SEED ?= 1
 FUZZ_INPUTS ?= 10000
 FUZZ_ARGS ?=
+LOAD_MINUTES ?= 30
+LOAD_RUN ?= build/load/run
 PEERS := build/peers-venv
 PEERS_ARGS ?=
 ACCURACY := build/accuracy-venv
@@ -24,7 +26,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format types test test-all crash-test kill-test fault-test demo bench bench-peers accuracy-venv clean fuzz
+.PHONY: help venv lint format types test test-all crash-test kill-test fault-test demo bench bench-peers accuracy-venv clean fuzz load-test
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +91,14 @@ fault-test: venv ## let the disk fail at each write of seven commands, and the c
 
 fuzz: venv ## send FUZZ_INPUTS made-up inputs (10,000) through every door; goes on where it ended
 	PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz.py --inputs $(FUZZ_INPUTS) --state build/fuzz $(FUZZ_ARGS)
+
+load-test: venv ## soak the service LOAD_MINUTES (30), overload it, 10,000 connections, slow clients
+	@test -d $(LOAD_RUN)/model || { \
+		$(BIN)/recsys-moe prepare synthetic --out build/load/data --overwrite && \
+		$(BIN)/recsys-moe fit --data build/load/data --config quickstart --out $(LOAD_RUN) --overwrite; }
+	$(BIN)/python benchmarks/soak.py $(LOAD_RUN) --minutes $(LOAD_MINUTES) --seed 1
+	$(BIN)/python benchmarks/overload.py $(LOAD_RUN) --seed 1
+	$(BIN)/python benchmarks/connections.py $(LOAD_RUN)
 
 demo: venv ## synthetic data, fit MOESART, print AUC and MSE and a user's top 10
 	$(BIN)/recsys-moe prepare synthetic --out $(DEMO)/data --overwrite

@@ -89,16 +89,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     common.report("serving", {"seconds": options.seconds, "rows": found})
 
 
-def served(stack: ExitStack, run: Path, port: int) -> int:
-    """Process id of `recsys-moe serve`."""
-    words = ["recsys_moe.cli", "serve", str(run.resolve()), "--watch", "0"]
-    return started(stack, words, port, common.ROOT)
+def served(stack: ExitStack, run: Path, port: int, *words: str, **variables: str) -> int:
+    """Process id of `recsys-moe serve` with these options and variables of the environment."""
+    command = ["recsys_moe.cli", "serve", str(run.absolute()), "--watch", "0", *words]
+    return started(stack, command, port, common.ROOT, **variables)
 
 
-def started(stack: ExitStack, module: list[str], port: int, folder: Path) -> int:
+def started(stack: ExitStack, module: list[str], port: int, folder: Path, **variables: str) -> int:
     """Process id of a server that answers on `port`."""
     command = [sys.executable, "-m", *module, "--port", str(port)]
-    process = subprocess.Popen(command, cwd=folder, env=common.environment())
+    process = subprocess.Popen(command, cwd=folder, env=common.environment(**variables))
     stack.callback(process.wait)
     stack.callback(process.terminate)
     for _ in range(300):

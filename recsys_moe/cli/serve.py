@@ -57,6 +57,7 @@ def serve(
     max_k: Annotated[int, _limit("Items per user.")] = 1000,
     max_queue: Annotated[int, _limit("Pairs that may wait for /predict; then 429.")] = 50_000,
     max_queue_users: UsersWaiting = 512,
+    max_requests: Annotated[int, _limit("Requests that may wait; then 429.")] = 256,
     timeout: Timeout = 10.0,
     drain: Annotated[float, _limit("Seconds that requests in flight have after SIGTERM.")] = 30.0,
 ) -> None:
@@ -77,6 +78,7 @@ def serve(
         max_k=max_k,
         max_queue=max_queue,
         max_queue_users=max_queue_users,
+        max_requests=max_requests,
         timeout=timeout,
         drain=drain,
     )

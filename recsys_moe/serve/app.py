@@ -64,8 +64,20 @@ def build_app(service: Service) -> FastAPI:
         _add(app, route, service)
     add_page(app)
     paths = frozenset(getattr(route, "path", "") for route in app.routes)
-    app.add_middleware(http.Observed, metrics=service.metrics, paths=paths, hosts=service.hosts)
+    app.add_middleware(
+        http.Observed,
+        metrics=service.metrics,
+        paths=paths,
+        hosts=service.hosts,
+        asking=asking(service),
+        full=lambda: service.batcher.full,
+    )
     return app
+
+
+def asking(service: Service) -> frozenset[str]:
+    """The paths that may be refused because too much is waiting."""
+    return frozenset(route.path for route in routes(service) if 429 in route.faults)
 
 
 def routes(service: Service) -> list[Route]:

@@ -24,7 +24,7 @@ Run = Callable[[list[Any]], list[Any]]
 
 
 class Busy(Exception):
-    """The queue is full."""
+    """The queue is full, or all are."""
 
 
 @dataclass
@@ -62,7 +62,9 @@ class Lane:
 class Batcher:
     """Runs the lanes in turn, so that no kind of request starves another."""
 
-    def __init__(self, lanes: Sequence[Lane], metrics: Metrics) -> None:
+    def __init__(self, lanes: Sequence[Lane], metrics: Metrics, most: int = 1 << 30) -> None:
+        """`most`: requests that may wait for their answers, of all lanes."""
+        self._most, self.open = most, 0
         self._lanes = {lane.name: lane for lane in lanes}
         self._turns = deque(lanes)
         self._metrics = metrics
@@ -74,14 +76,15 @@ class Batcher:
     async def submit(self, name: str, request: Any, size: int, seconds: float) -> Any:
         """The reply to a request of `size` rows.
 
-        Raises Busy when its lane is full, TimeoutError when `seconds` have passed.
+        Raises Busy when its lane or everything is full, TimeoutError when `seconds` have passed.
         """
         lane = self._lanes[name]
-        if lane.waiting + size > lane.max_queue:
+        if self.full or lane.waiting + size > lane.max_queue:
             raise Busy
         loop = asyncio.get_running_loop()
         job = Job(request, size, loop.create_future())
         lane.jobs.append(job)
+        self.open += 1
         lane.waiting += size
         if not self._busy:
             self._busy = True
@@ -91,6 +94,12 @@ class Batcher:
             return await job.reply
         finally:
             timer.cancel()
+            self.open -= 1
+
+    @property
+    def full(self) -> bool:
+        """Would a request be refused whatever it asks?"""
+        return self.open >= self._most
 
     def close(self) -> None:
         self._worker.shutdown(wait=False, cancel_futures=True)

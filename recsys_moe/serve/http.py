@@ -36,6 +36,8 @@ Body = TypeVar("Body", bound=BaseModel)
 Endpoint = Callable[[Request], Awaitable[Response]]
 JSON = "application/json"
 MISDIRECTED = "this service does not go by the name in `Host`; --allow-host adds names"
+TOO_MANY = "too many requests are waiting; try again in a second"
+LATER = {"Retry-After": "1"}
 SHOWN = 3
 """Faults of a body that its message lists."""
 ANY = "*"
@@ -75,7 +77,8 @@ async def read(request: Request, body: type[Body], limits: Limits) -> Body:
         async with timeout(limits.timeout):
             raw = await _read_bytes(request, limits.max_body)
     except TimeoutError:
-        raise refuse(408, f"the body did not arrive within {limits.timeout:g} s") from None
+        message = f"the body did not arrive within {limits.timeout:g} s"
+        raise refuse(408, message, {"Connection": "close"}) from None  # the rest is not wanted
     try:
         return body.model_validate_json(raw)
     except ValidationError as error:
@@ -134,7 +137,9 @@ class Observed:
     """ASGI middleware: counts and times every answer; turns a crash into a 500 in our shape.
 
     Requests that call us by another name than one of `hosts` go no further. `paths`: what counters
-    may name, for a label for every path that someone tries would never end.
+    may name, for a label for every path that someone tries would never end. While the service is
+    `full`, requests to the paths in `asking` are refused here, which costs least: what overload
+    brings must not wait for the time of those who are answered.
     """
 
     def __init__(
@@ -143,8 +148,12 @@ class Observed:
         metrics: Metrics,
         paths: frozenset[str],
         hosts: frozenset[bytes] | None,
+        *,
+        asking: frozenset[str],
+        full: Callable[[], bool],
     ) -> None:
         self.app, self.metrics, self.paths, self.hosts = app, metrics, paths, hosts
+        self.asking, self.full = asking, full
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -158,10 +167,7 @@ class Observed:
             await send(message)
 
         try:
-            if self.hosts is None or host_of(scope["headers"]) in (None, *self.hosts):
-                await self.app(scope, receive, noting)
-            else:
-                await reply(ErrorReply(error=MISDIRECTED), 421)(scope, receive, noting)
+            await self._answer(scope)(scope, receive, noting)
         except asyncio.CancelledError:  # the time to drain is up
             if status:
                 raise
@@ -175,6 +181,14 @@ class Observed:
         finally:
             route = scope["path"] if scope["path"] in self.paths else "other"
             self.metrics.answered(route, status, time.perf_counter() - start)
+
+    def _answer(self, scope: Scope) -> ASGIApp:
+        """What answers the request: the routes, or a refusal."""
+        if not (self.hosts is None or host_of(scope["headers"]) in (None, *self.hosts)):
+            return reply(ErrorReply(error=MISDIRECTED), 421)
+        if scope["path"] in self.asking and self.full():
+            return reply(ErrorReply(error=TOO_MANY), 429, LATER)
+        return self.app
 
 
 def checked_names(names: Iterable[str]) -> tuple[str, ...]:

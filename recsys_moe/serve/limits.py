@@ -25,8 +25,13 @@ class Limits:
     """Pairs of /predict that may wait; above it the answer is 429."""
     max_queue_users: int = 512
     """Users of /recommend, and pairs of /explain, that may wait."""
+    max_requests: int = 256
+    """Requests that may wait for the model's answer, of all kinds; above it 429."""
     timeout: float = 10.0
-    """Seconds until an answer must be there (else 504), and the body (else 408)."""
+    """Seconds until an answer must be there (else 504), and the body (else 408).
+
+    So long may a head take to come, and an answer to be read; then the connection is dropped.
+    """
     drain: float = 30.0
     """Seconds that requests in flight have to finish after SIGTERM."""
 

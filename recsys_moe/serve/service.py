@@ -52,6 +52,7 @@ class Service:
                 Lane("seen", scoring.seen, 1, others),
             ],
             metrics,
+            limits.max_requests,
         )
 
     async def predict(self, pairs: Pairs) -> schemas.PredictReply:
@@ -82,7 +83,7 @@ class Service:
             return await self.batcher.submit(lane, request, size, seconds)
         except Busy:
             message = f"too many {lane} requests are waiting; try again in a second"
-            raise http.refuse(429, message, {"Retry-After": "1"}) from None
+            raise http.refuse(429, message, http.LATER) from None
         except TimeoutError:
             raise http.refuse(504, f"no answer within {seconds:g} s; ask for less") from None
         except UserError as error:

@@ -155,3 +155,18 @@ def test_rows_are_counted() -> None:
     text = metrics.text().decode()
     assert 'recsys_moe_batch_rows_count{kind="a"} 3.0' in text
     assert 'recsys_moe_batch_rows_sum{kind="a"} 8.0' in text  # 1 + 2 + 5
+
+
+def test_requests_of_all_lanes_together_are_bounded_and_answered_ones_count_no_more() -> None:
+    async def go() -> list[Any]:
+        batcher = Batcher([Lane(name, doubled, 1, 100) for name in "ab"], Metrics(), most=2)
+        try:
+            asked = [batcher.submit(name, 1, 1, 5.0) for name in "aba"]
+            replies = await asyncio.gather(*asked, return_exceptions=True)
+            return [*replies, batcher.full, await batcher.submit("a", 4, 1, 5.0)]
+        finally:
+            batcher.close()
+
+    first, second, third, full, later = asyncio.run(go())
+    assert (first, second, full, later) == (2, 2, False, 8)
+    assert isinstance(third, Busy)

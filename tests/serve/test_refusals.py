@@ -93,6 +93,7 @@ def test_a_body_that_stops_half_way_is_408(run: Path) -> None:
     answer = Caller(run, Limits(timeout=0.05))("POST", "/predict", content=half(), headers=JSON)
     assert answer.status_code == 408
     assert "did not arrive within 0.05 s" in answer.json()["error"]
+    assert answer.headers["connection"] == "close"  # and nobody waits for the other half
 
 
 def test_an_announced_size_above_the_limit_is_refused_before_the_body_is_read(
@@ -124,3 +125,24 @@ def test_a_slash_too_many_is_404_and_no_redirect_to_a_host_of_the_callers_choice
     answer = caller.post(path, PAIR, headers={"Host": "elsewhere.example"})
     assert answer.status_code == 404
     assert "location" not in answer.headers
+
+
+def test_when_too_many_requests_wait_others_are_429_before_their_bodies_are_read(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But who asks whether the service lives is told so."""
+    caller = Caller(run, Limits(max_requests=1))
+    held = Held(caller, monkeypatch)
+
+    async def ask(client: httpx.AsyncClient) -> list[httpx.Response]:
+        first = asyncio.ensure_future(client.post("/recommend", json=RANKING))
+        await asyncio.to_thread(held.started.wait, 20)
+        answers = [await client.post(path, content=b"{") for path in ("/predict", "/explain")]
+        answers += [await client.get(path) for path in ("/healthz", "/metrics", "/model")]
+        held.released.set()
+        return [await first, *answers, await client.post("/predict", json=PAIR)]
+
+    answers = caller.together(ask)
+    assert [answer.status_code for answer in answers] == [200, 429, 429, 200, 200, 200, 200]
+    assert answers[1].headers["retry-after"] == "1"
+    assert "too many requests are waiting" in answers[1].json()["error"]
