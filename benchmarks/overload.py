@@ -127,7 +127,7 @@ class Pool:
 
 def poisson(phases: Sequence[tuple[float, float]], seed: int) -> Iterator[float]:
     """Random times, for each phase of a rate and its seconds."""
-    draw, due = random.Random(seed), time.perf_counter()
+    draw, due = random.Random(seed), time.perf_counter()  # noqa: S311 - it draws times
     for rate, seconds in phases:
         end = due + seconds
         while (due := due + draw.expovariate(rate)) < end:

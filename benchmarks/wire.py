@@ -86,7 +86,7 @@ BAD = {
 
 def mixed(share: float, seed: int) -> Callable[[int], Ask]:
     """Requests by number: of all, this share is bad."""
-    draw, bad = random.Random(seed), list(BAD.values())
+    draw, bad = random.Random(seed), list(BAD.values())  # noqa: S311 - it draws requests
     return lambda number: draw.choice(bad) if draw.random() < share else good(number)
 
 
