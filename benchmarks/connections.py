@@ -31,10 +31,14 @@ ABREAST = 200
 """Connections that are being opened at a time."""
 SPARE = 200
 """Open files that a process needs for all else."""
+LONG = "120"
+"""Seconds of `--timeout` while connections are idle, for it drops them too."""
 UNREAD = wire.http(b"", "/openapi.json", "GET")
 BYTEWISE = ("head byte by byte", "body byte by byte")
 SLOW = (*BYTEWISE, "answers unread")
 """What kinds of slow clients there are."""
+CLIENTS = 8
+"""That ask normally."""
 UNREAD_SHARE = 10
 """A client of so many: each makes the server write megabytes, to fill the system's buffers."""
 
@@ -138,29 +142,30 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     limit = wire.allow_handles()
     if options.idle > limit - SPARE:
         print(f"{limit} open files allowed: {limit - SPARE} idle connections, not {options.idle}")
-    idle, rows = min(options.idle, limit - SPARE), []
+    idle = min(options.idle, limit - SPARE)
+    calm = asyncio.sleep(2, {"clients": 0})
+    with ExitStack() as stack:
+        pid, port = wire.start(stack, options.run, "--timeout", LONG)
+        rows = [row("nothing", calm, pid, port)]
+        rows.append(row("idle", held(port, idle, options.seconds, pid), pid, port))
     with ExitStack() as stack:
         pid, port = wire.start(stack, options.run, "--timeout", f"{options.timeout:g}")
-
-        def row(kind: str, work: Coroutine[Any, Any, dict[str, Any]]) -> None:
-            time.sleep(1)  # what is closing closes
-            before = {
-                "mb_before": common.resident("VmRSS", pid),
-                "handles_before": wire.handles(pid),
-            }
-            found = asyncio.run(beside(work, port, options.clients))
-            after = {"mb_after": common.resident("VmRSS", pid)}
-            rows.append({"kind": kind, "mb": after["mb_after"], **before, **found, **after})
-            print(rows[-1], flush=True)
-
-        row("nothing", asyncio.sleep(2, {"clients": 0}))
-        row("nothing more", asyncio.sleep(2, {"clients": 0}))
-        row("idle", held(port, idle, options.seconds, pid))
-        for kind in SLOW:
-            row(kind, tried(kind, port, options))
+        before = wire.handles(pid)
+        rows += [row(kind, tried(kind, port, options), pid, port) for kind in SLOW]
         time.sleep(1)
-        left = wire.handles(pid) - rows[0]["handles_before"]
+        left = wire.handles(pid) - before
     return {"idle": idle, "limit": limit, "rows": rows, "left": left}
+
+
+def row(
+    kind: str, work: Coroutine[Any, Any, dict[str, Any]], pid: int, port: int
+) -> dict[str, Any]:
+    """What `work` found, how normal requests went beside it, and the server's memory."""
+    time.sleep(1)  # what is closing closes
+    before = common.resident("VmRSS", pid)
+    found = asyncio.run(beside(work, port, CLIENTS))
+    after = common.resident("VmRSS", pid)
+    return {"kind": kind, "mb_before": before, "mb": after, **found, "mb_after": after}
 
 
 def laws(found: dict[str, Any], options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -169,6 +174,7 @@ def laws(found: dict[str, Any], options: argparse.Namespace) -> list[dict[str, A
     return [
         common.target("normal requests without a 200", sum(r["errors"] for r in rows.values()), 0),
         common.target("idle connections that were refused", rows["idle"]["refused"], 0),
+        common.target("file handles then", rows["idle"]["handles"], found["idle"], at_least=True),
         common.target("who sends slowly was endured", late, 1.2 * options.timeout + 2, " s"),
         common.target("who never reads was never dropped", rows[SLOW[-1]]["endless"], 0),
         common.target("file handles left", found["left"], 2),
@@ -192,7 +198,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--slow", type=int, default=200, help="clients of each slow kind")
     parser.add_argument("--seconds", type=float, default=5.0, help="that they are idle")
     parser.add_argument("--timeout", type=float, default=10.0, help="of the server")
-    parser.add_argument("--clients", type=int, default=8, help="that ask normally")
     options = parser.parse_args(argv)
     if status := report(measured(options), options):
         sys.exit(status)
