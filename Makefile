@@ -14,6 +14,7 @@ CRASH_ARGS ?=
 KILL_SEED ?= 1
 FUZZ_INPUTS ?= 10000
 FUZZ_ARGS ?=
+VERSIONS_ARGS ?=
 PEERS := build/peers-venv
 PEERS_ARGS ?=
 ACCURACY := build/accuracy-venv
@@ -24,7 +25,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format types test test-all crash-test kill-test demo bench bench-peers accuracy-venv clean fuzz
+.PHONY: help venv lint format types test test-all crash-test kill-test demo bench bench-peers accuracy-venv clean fuzz versions
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +87,13 @@ kill-test: venv ## 1,000 SIGKILLs: fit, its workers, eight other commands, the s
 
 fuzz: venv ## send FUZZ_INPUTS made-up inputs (10,000) through every door; goes on where it ended
 	PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz.py --inputs $(FUZZ_INPUTS) --state build/fuzz $(FUZZ_ARGS)
+
+versions: build/uv/bin/uv ## Python 3.10 to 3.14, pinned and lowest versions: the basics; VERSIONS_ARGS="--python 3.12"
+	build/uv/bin/python tests/versions/versions.py $(VERSIONS_ARGS)
+
+build/uv/bin/uv:
+	$(PYTHON) -m venv --clear build/uv
+	PIP_CONSTRAINT= build/uv/bin/python -m pip install --quiet uv
 
 demo: venv ## synthetic data, fit MOESART, print AUC and MSE and a user's top 10
 	$(BIN)/recsys-moe prepare synthetic --out $(DEMO)/data --overwrite
