@@ -1,7 +1,7 @@
 """Python 3.10 to 3.14, each with the pinned and with the lowest versions: do the basics hold?
 
-    python tests/versions/versions.py --folder build/versions
-    python tests/versions/versions.py --python 3.11 --resolution lowest-direct --hold torch==2.13.0
+    python tests/versions/versions.py
+    python tests/versions/versions.py --python 3.11 --hold torch==2.13.0+cpu
 
 For each pair uv finds wheels (nothing is compiled), makes an environment and runs BASICS there.
 Builds of torch for CUDA are gigabytes and not what is tried: where no other can be had, torch and
@@ -29,7 +29,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 RESOLUTIONS = {"pinned": ("-c", "constraints.txt"), "lowest-direct": ()}
 """Those of constraints.txt; of what pyproject.toml names the lowest that has a wheel."""
-PREPARING = ("tests/data_prep/test_synthetic.py", "tests/data_prep/test_table.py")
+PREPARING = (
+    "tests/data_prep/test_synthetic.py",
+    "tests/data_prep/test_movielens.py",
+    "tests/data_prep/test_writer.py",
+)
 BASICS = (
     *PREPARING,
     "tests/formats",
@@ -42,7 +46,7 @@ BASICS = (
 """Prepare, fit, evaluate, export, predict, serve; what earlier versions wrote."""
 OF_CUDA = re.compile(r"^(nvidia|cuda|triton)\b", re.MULTILINE)
 NEED_TORCH = re.compile(r"^(torch|lightning|pytorch|nvidia|cuda|triton)", re.IGNORECASE)
-LIMIT = 1800
+LIMIT = 3600
 """Seconds of one command."""
 
 
@@ -84,14 +88,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--resolution", nargs="+", default=[*RESOLUTIONS], choices=RESOLUTIONS)
     made.add_argument("--hold", nargs="*", default=[], metavar="NAME==VERSION")
     made.add_argument("--torch-backend", metavar="cpu")
-    made.add_argument("--folder", type=Path, default=ROOT / "build" / "versions")
+    made.add_argument("--folder", type=Path, default=ROOT / "build/versions")
     return made
 
 
 def tried(python: str, versions: str, folder: Path, chosen: argparse.Namespace) -> Row:
     """What came of one environment; never raises for what cannot be had."""
     place = folder / f"{python}-{versions}"
-    log = place.with_suffix(place.suffix + ".log")
+    log = Path(f"{place}.log")
     log.write_text("")
     try:
         pins, torch = resolved(python, versions, place, chosen, log)
@@ -105,7 +109,7 @@ def resolved(
     python: str, versions: str, place: Path, chosen: argparse.Namespace, log: Path
 ) -> tuple[str, str | None]:
     """The lines `name==version` to install, and torch's version: None where only CUDA has it."""
-    out, held = place.with_suffix(place.suffix + ".txt"), place.with_suffix(place.suffix + ".in")
+    out, held = Path(f"{place}.txt"), Path(f"{place}.in")
     held.write_text("\n".join(chosen.hold))
     words = ["pip", "compile", "pyproject.toml", "--extra", "dev", "--python-version", python]
     words += ["--only-binary", ":all:", "--no-header", "--no-annotate", "--quiet", "--upgrade"]
@@ -127,7 +131,7 @@ def without_cuda(pins: str) -> tuple[str, str | None]:
 
 def installed(python: str, pins: str, place: Path, log: Path) -> Path:
     """The interpreter of a new environment with just `pins`."""
-    wanted = place.with_suffix(place.suffix + ".txt")
+    wanted = Path(f"{place}.txt")
     wanted.write_text(pins)
     uv(log, "venv", "--clear", "--python", python, str(place))
     interpreter = place / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
@@ -138,7 +142,7 @@ def installed(python: str, pins: str, place: Path, log: Path) -> Path:
 
 def counted(row: Row, interpreter: Path, place: Path, log: Path) -> Row:
     """`row` with what its tests came to; without torch, those of preparing."""
-    report = place.with_suffix(place.suffix + ".xml")
+    report = Path(f"{place}.xml")
     report.unlink(missing_ok=True)
     whole = row.torch != "-"
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
@@ -176,7 +180,7 @@ def uv(log: Path, *words: str) -> None:
     ended = run(log, sys.executable, "-m", "uv", *words)
     if ended.returncode:
         said = [line.strip() for line in ended.stdout.splitlines() if line.startswith("error")]
-        raise Failed(said[0] if said else f"uv {words[0]} ended with {ended.returncode}")
+        raise Failed(f"uv {words[0]}: {said[0] if said else ended.returncode}")
 
 
 def run(log: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -187,7 +191,10 @@ def run(log: Path, *words: str) -> subprocess.CompletedProcess[str]:
     pyenv = Path(env.get("PYENV_ROOT", "~/.pyenv")).expanduser().glob("versions/*/bin")
     env["PATH"] = os.pathsep.join([*map(str, sorted(pyenv)), env["PATH"]])
     both: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    ended = subprocess.run(words, cwd=ROOT, env=env, text=True, timeout=LIMIT, check=False, **both)
+    try:
+        ended = subprocess.run(words, cwd=ROOT, env=env, text=True, timeout=LIMIT, **both)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"no end within {LIMIT} s; see {log.name}") from None
     with log.open("a") as stream:
         stream.write(f"$ {' '.join(words)}\n{ended.stdout}\n")
     return ended
