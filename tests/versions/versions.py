@@ -46,8 +46,7 @@ BASICS = (
 """Prepare, fit, evaluate, export, predict, serve; what earlier versions wrote."""
 OF_CUDA = re.compile(r"^(nvidia|cuda|triton)\b", re.MULTILINE)
 NEED_TORCH = re.compile(r"^(torch|lightning|pytorch|nvidia|cuda|triton)", re.IGNORECASE)
-LIMIT = 3600
-"""Seconds of one command."""
+LIMIT = 3600  # seconds of one command
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,7 @@ def parser() -> argparse.ArgumentParser:
 
 def tried(python: str, versions: str, folder: Path, chosen: argparse.Namespace) -> Row:
     """What came of one environment; never raises for what cannot be had."""
-    place = folder / f"{python}-{versions}"
-    log = Path(f"{place}.log")
+    place, log = folder / f"{python}-{versions}", folder / f"{python}-{versions}.log"
     log.write_text("")
     try:
         pins, torch = resolved(python, versions, place, chosen, log)
@@ -160,11 +158,9 @@ def counted(row: Row, interpreter: Path, place: Path, log: Path) -> Row:
 
 def counts(xml: str) -> tuple[int, int, int]:
     """Passed, failed (errors too) and skipped, of a JUnit report."""
-    suites = list(ET.fromstring(xml).iter("testsuite"))
-    total, failures, errors, skipped = (
-        sum(int(suite.get(name, 0)) for suite in suites)
-        for name in ("tests", "failures", "errors", "skipped")
-    )
+    suite = next(ET.fromstring(xml).iter("testsuite"))
+    names = ("tests", "failures", "errors", "skipped")
+    total, failures, errors, skipped = (int(suite.get(name, 0)) for name in names)
     return total - failures - errors - skipped, failures + errors, skipped
 
 
