@@ -16,6 +16,7 @@ FUZZ_INPUTS ?= 10000
 FUZZ_ARGS ?=
 LOAD_MINUTES ?= 30
 LOAD_RUN ?= build/load/run
+VERSIONS_ARGS ?=
 PEERS := build/peers-venv
 PEERS_ARGS ?=
 ACCURACY := build/accuracy-venv
@@ -26,7 +27,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format types test test-all crash-test kill-test fault-test demo bench bench-peers accuracy-venv clean fuzz load-test
+.PHONY: help venv lint format types test test-all crash-test kill-test fault-test demo bench bench-peers accuracy-venv clean fuzz load-test versions
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,6 +100,13 @@ load-test: venv ## soak the service LOAD_MINUTES (30), overload it, 10,000 conne
 	$(BIN)/python benchmarks/soak.py $(LOAD_RUN) --minutes $(LOAD_MINUTES) --seed 1
 	$(BIN)/python benchmarks/overload.py $(LOAD_RUN) --seed 1
 	$(BIN)/python benchmarks/connections.py $(LOAD_RUN)
+
+versions: build/uv/bin/uv ## Python 3.10 to 3.14, pinned and lowest versions: the basics; VERSIONS_ARGS="--python 3.12"
+	build/uv/bin/python tests/versions/versions.py $(VERSIONS_ARGS)
+
+build/uv/bin/uv:
+	$(PYTHON) -m venv --clear build/uv
+	PIP_CONSTRAINT= build/uv/bin/python -m pip install --quiet uv
 
 demo: venv ## synthetic data, fit MOESART, print AUC and MSE and a user's top 10
 	$(BIN)/recsys-moe prepare synthetic --out $(DEMO)/data --overwrite

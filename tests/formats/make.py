@@ -1,9 +1,11 @@
 """Folders in today's formats, kept beside this file: every later version must read them.
 
-    python tests/formats/make.py tests/formats/0.1
+    PYTHONPATH=. python tests/formats/make.py tests/formats/0.1
 
-A new format gets a new folder; those that were kept are never made again. Each holds `ids` and
-`features` (a model of features and histories), each with `data`, `run` and `expected.json`.
+A new format gets a new folder; those that are there are never made again. `ids`, `features` (a
+model of features and histories) and `histories` (one that keeps its users' histories besides) hold
+`data`, `run` and `expected.json`; `comparison` and `study` are what `compare` and `tune` on the
+data of `ids` have left, without checkpoints and logs.
 """
 
 from __future__ import annotations
@@ -29,13 +31,38 @@ SIZES = (
     "model.tower_dims=[4]",
     "trainer.patience=30",
 )
-MODELS = {"ids": (), "features": ("model.features=all", "model.history=ratings")}
+ALL = ("model.features=all", "model.history=ratings")
+MODELS = {"ids": (), "features": ALL, "histories": ALL}
+LITTLE = (
+    *("--max-epochs", 1, "--set", "model.embedding_dim=4"),
+    *("--set", "model.expert_dim=4", "--set", "model.tower_dims=[4]"),
+)
+STUDIES = {
+    "comparison": ("compare", "--routers", "topk", "--experts", 3, *LITTLE),
+    "study": ("tune", "--router", "topk", *LITTLE),
+}
+"""Without `--seeds` and `--trials`: 1 of each is kept."""
+LEFT_OUT = ("checkpoints", "events", "logs", "configs", "command.txt", ".lock", "*.csv", "*.md")
 
 
 def main(out: Path) -> None:
-    for name, settings in MODELS.items():
+    for name in {**MODELS, **STUDIES}.keys() - {path.name for path in out.glob("*")}:
         with tempfile.TemporaryDirectory() as folder:
-            keep(Path(folder), settings, out / name)
+            if name in MODELS:
+                keep(Path(folder), MODELS[name], out / name)
+            else:
+                shutil.copytree(out / "ids" / "data", Path(folder) / "data")
+                keep_study(Path(folder), name, out / name)
+
+
+def keep_study(work: Path, name: str, out: Path) -> None:
+    """One run of it, on `work`/data."""
+    size = ("--seeds", 1) if name == "comparison" else ("--trials", 1)
+    recsys_moe(work, *map(str, STUDIES[name]), *map(str, size), "--data", "data", "--out", "made")
+    left_out = shutil.ignore_patterns(*LEFT_OUT)
+    shutil.copytree(work / "made", out, ignore=left_out)
+    for kept in (work / "made").glob("*/*/metrics.csv"):
+        shutil.copyfile(kept, out / kept.relative_to(work / "made"))
 
 
 def keep(work: Path, settings: tuple[str, ...], out: Path) -> None:

@@ -8,16 +8,25 @@ from pathlib import Path
 
 import pytest
 
+from recsys_moe import Predictor
 from tests.conftest import Command
-from tests.formats.make import scores
+from tests.formats.make import MODELS, STUDIES, scores
 
 HERE = Path(__file__).parent
 KEPT = sorted(path.parent for path in HERE.glob("*/*/expected.json"))
-"""`VERSION/ids` and `VERSION/features`; see make.py."""
+"""`VERSION/ids`, `VERSION/features`, `VERSION/histories`; see make.py."""
+VERSIONS = sorted(path for path in HERE.glob("*") if (path / "ids").is_dir())
 
 
-def test_there_are_folders_of_ids_and_of_features() -> None:
-    assert {path.name for path in KEPT} == {"ids", "features"}
+def test_every_version_has_kept_all_its_kinds() -> None:
+    for version in VERSIONS:
+        assert {path.name for path in version.iterdir()} == {*MODELS, *STUDIES}
+
+
+def test_kept_studies_hold_what_later_starts_read() -> None:
+    for version in VERSIONS:
+        assert (version / "study" / "study.db").is_file()
+        assert all((version / name / "plan.json").is_file() for name in STUDIES)
 
 
 @pytest.fixture(params=KEPT, ids=lambda path: str(path.relative_to(HERE)))
@@ -45,3 +54,55 @@ def test_a_kept_checkpoint_is_continued(kept: Path, command: Command) -> None:
     assert done.exit_code == 0, done.err
     epochs = [line.split(",")[0] for line in (run / "metrics.csv").read_text().splitlines()]
     assert epochs[-1] == "13"
+
+
+def test_a_kept_model_of_histories_says_what_moved_a_score() -> None:
+    for version in VERSIONS:
+        predictor = Predictor.load(version / "histories" / "run" / "model")
+        (of_pair,) = predictor.reasons([7], [15])
+        assert {reason.kind for reason in of_pair["watch"]} >= {"history"}
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda path: path.name)
+def studies(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of a version's folders."""
+    return Path(shutil.copytree(request.param, tmp_path / "studies"))
+
+
+def go_on(command: Command, studies: Path, name: str, *more: object) -> None:
+    data = ("--data", studies / "ids" / "data")
+    done = command(*STUDIES[name], *data, "--out", studies / name, *more)
+    assert done.exit_code == 0, done.err
+
+
+def test_a_kept_comparison_is_finished_as_it_is(studies: Path, command: Command) -> None:
+    before = figures(studies)
+    go_on(command, studies, "comparison", "--seeds", 1)
+    assert figures(studies) == before
+
+
+def test_a_kept_study_goes_on_with_a_second_trial(studies: Path, command: Command) -> None:
+    first = trials(studies)
+    go_on(command, studies, "study", "--trials", 2)
+    assert [len(first), len(trials(studies))] == [1, 2] and trials(studies)[0] == first[0]
+
+
+@pytest.mark.parametrize(("name", "size"), [("comparison", "--seeds"), ("study", "--trials")])
+def test_a_plan_from_before_a_setting_was_there_has_its_default(
+    studies: Path, command: Command, name: str, size: str
+) -> None:
+    plan = studies / name / "plan.json"
+    raw = json.loads(plan.read_text())
+    holders = raw["contenders"].values() if "contenders" in raw else [raw]
+    (config,) = (holder["config"] for holder in holders)
+    del config["model"]["skip_rank"]
+    plan.write_text(json.dumps(raw))
+    go_on(command, studies, name, size, 1)
+
+
+def figures(studies: Path) -> dict[str, object]:
+    return dict(json.loads((studies / "comparison" / "results.json").read_text()))
+
+
+def trials(studies: Path) -> list[dict[str, object]]:
+    return list(json.loads((studies / "study" / "trials.json").read_text())["trials"])

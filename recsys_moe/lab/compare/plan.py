@@ -23,6 +23,7 @@ from recsys_moe.lab.jobs.plan_file import (
     Raw,
     check_files,
     check_settings,
+    completed,
     saved_plan,
 )
 from recsys_moe.routers import ROUTERS, find_router
@@ -219,7 +220,11 @@ def _load(out: Path) -> ComparisonPlan:
     with saved_plan(out, "compare") as raw:
         del raw["format_version"]
         plan: ComparisonPlan = typed(ComparisonPlan, raw, "")
-        return plan
+    whole = {
+        key: replace(contender, config=completed(contender.config, out))
+        for key, contender in plan.contenders.items()
+    }
+    return replace(plan, contenders=whole)
 
 
 def _joined(before: ComparisonPlan, now: ComparisonPlan, out: Path) -> ComparisonPlan:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, DataError, UserError
 from recsys_moe.files import check_place
 
@@ -41,6 +42,17 @@ def saved_plan(out: Path, verb: str) -> Iterator[Raw]:
         raise
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
         raise ConfigError(f"{file} is damaged; {verb} into another folder") from None
+
+
+def completed(config: Raw, out: Path) -> Raw:
+    """The configuration of a plan with the defaults of settings that are younger than the plan.
+
+    Raises ConfigError.
+    """
+    try:
+        return parse_config(config).model_dump(mode="json")
+    except ConfigError as error:
+        raise ConfigError(f"{out / PLAN_FILE}: {error}") from None
 
 
 def check_files(before: Mapping[str, str], now: Mapping[str, str], out: Path) -> None:

@@ -22,6 +22,7 @@ from recsys_moe.lab.jobs.plan_file import (
     Raw,
     check_files,
     check_settings,
+    completed,
     saved_plan,
 )
 from recsys_moe.lab.tune.space import Space, make_space
@@ -145,7 +146,7 @@ def _load(out: Path) -> Raw:
         if "contenders" in raw:
             raise ConfigError(f"--out {out} is a comparison; tune into another folder")
         _ = str.lower(raw["study"]), raw["files"].keys(), raw["config"].keys(), _settings(raw)
-        return raw
+    return {**raw, "config": completed(raw["config"], out)}
 
 
 def _settings(plan: Raw) -> Raw:
