@@ -45,13 +45,15 @@ def arguments(data: Path, out: Path, settings: Sequence[str] = ()) -> list[str]:
     return ["fit", "--data", str(data), "--out", str(out), "--resume", "auto", *sets]
 
 
-@dataclass(frozen=True)
+@dataclass
 class How:
     """Processes are started, and whom a kill hits."""
 
     forked: bool
     workers: float
     """Share of the kills that hit a process which the run has started, where there is one."""
+    life: float = 0.0
+    """Seconds that the last run without a kill took; on a busy machine that changes."""
 
 
 def end_with_its_worker(child: Child, log: Path) -> None:
@@ -76,14 +78,13 @@ def stage(out: Path) -> str:
     return "after the last epoch" if rows == 6 else f"epoch {max(rows, 1)}"
 
 
-def one_run(
-    words: list[str], out: Path, life: float, most: int, draw: random.Random, how: How
-) -> list[str]:
+def one_run(words: list[str], out: Path, most: int, draw: random.Random, how: How) -> list[str]:
     """Run to the end through at most `most` kills. Where each of them hit."""
     log, hits = out.with_suffix(".log"), []
     for again in range(most):
-        child = Child(words, log, how.forked)
-        if child.wait(draw.uniform(0, life)) is not None:
+        begun, child = time.monotonic(), Child(words, log, how.forked)
+        if child.wait(draw.uniform(0, how.life)) is not None:
+            how.life = how.life if hits else time.monotonic() - begun
             break
         if draw.random() < how.workers and child.kill_a_worker(draw):
             end_with_its_worker(child, log)
@@ -104,18 +105,18 @@ def survey(folder: Path, kills: int, how: How, seed: int, settings: Sequence[str
     begun = time.monotonic()
     log = straight.with_suffix(".log")
     finish(Child(arguments(folder / "data", straight, settings), log, how.forked), log)
-    life = time.monotonic() - begun
+    how.life = time.monotonic() - begun
     while hits.total() < kills:
         out, runs = folder / f"{kind}-{runs}", runs + 1
         words = arguments(folder / "data", out, settings)
         most = min(3, kills - hits.total())
-        hit = one_run(words, out, life, most, draw, how)
+        hit = one_run(words, out, most, draw, how)
         hits.update(hit)
         for name in RESULTS:
             if (out / name).read_bytes() != (straight / name).read_bytes():
                 sys.exit(f"{out.name}, killed at {hit}: {name} differs from the run in one piece")
         print(f"{out.name}: equal after {hit}", flush=True)
-    print(f"{hits.total()} kills in {runs} runs of {life:.1f} s ({kind}): all ended equal")
+    print(f"{hits.total()} kills in {runs} runs of {how.life:.1f} s ({kind}): all ended equal")
     return hits
 
 
