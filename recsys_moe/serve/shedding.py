@@ -1,4 +1,4 @@
-"""Under overload, refusals that cost a tenth: before uvicorn (0.54) and h11 parse the request.
+"""Under overload, refusals that cost an eighth: before uvicorn (0.54) and h11 parse the request.
 
 An ordinary refusal costs half of an answer. At three times the rate that the service can answer it
 would do nothing but refuse, and those who wait in the sockets would wait for seconds. To go when a

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from recsys_moe.serve.patience import Patience
+from recsys_moe.serve.patience import Patience, allow_connections
 from tests.serve.conftest import KEY
 from tests.serve.test_server import PAIR, Running, running
 
@@ -120,3 +120,14 @@ def test_only_what_the_client_alone_can_move_counts() -> None:
     done.cycle = SimpleNamespace(response_complete=True)  # another request has been answered
     patience.look(everybody, now=105)
     assert [one.transport.aborted for one in everybody] == [True, False, False, True]
+
+
+def test_the_limit_of_open_files_is_raised_to_the_hard_one() -> None:
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard - 1, hard))
+    try:
+        allow_connections()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
