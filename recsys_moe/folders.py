@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,16 +32,17 @@ INSIDE = re.compile(rf"{NEW}|{PREVIOUS}|{_scratch_names(NEW)}")
 def replacing_folder(out: Path) -> Iterator[Path]:
     """A new folder that takes the place of `out` when the block ends without an error.
 
-    It lies beside `out`, so that a rename is enough: what was at `out` stays whole until then, and
-    comes back where the last step fails. Nothing else is left behind, but by a kill or a loss of
-    power: then `put_away` does the rest.
+    It lies beside `out`, so that one step is enough: what was at `out` stays whole until then.
+    Where the system has no such step there are two, and it comes back where the second fails.
+    Nothing else is left behind, but by a kill or a loss of power: then `put_away` does the rest.
     """
     target = out.resolve()  # X/../X means nothing while X is away
     with _beside(out) as scratch:
         folder = scratch / NEW
         folder.mkdir()
         yield folder
-        _exchange(folder, target, scratch / PREVIOUS)
+        if not _swapped(folder, target):
+            _exchange(folder, target, scratch / PREVIOUS)
 
 
 def replace_folder(folder: Path, out: Path) -> None:
@@ -86,13 +88,14 @@ def _beside(out: Path) -> Iterator[Path]:
         try:
             place = out.resolve()
             place.parent.mkdir(parents=True, exist_ok=True)
-            with (
-                tempfile.TemporaryDirectory(
-                    dir=place.parent, prefix=f".{place.name}-", suffix=PART
-                ) as name,
-                _locked(Path(name)),
-            ):
-                yield Path(name)
+            scratch = Path(tempfile.mkdtemp(PART, f".{place.name}-", place.parent))
+            try:
+                with _locked(scratch):
+                    yield scratch
+            finally:
+                # A disk that lets neither folder back to its place keeps the former one in here.
+                if place.exists() or not (scratch / PREVIOUS).exists():
+                    shutil.rmtree(scratch, ignore_errors=True)
         except OSError as error:
             name_it(out, error)
             raise
@@ -120,6 +123,21 @@ def _locked(folder: Path) -> Iterator[bool]:
         yield is_ours
     finally:
         os.close(number)
+
+
+def _swapped(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step. False where there is no other one, or no such step.
+
+    Linux has one, on most disks: rename(2), RENAME_EXCHANGE.
+    """
+    if sys.platform != "linux" or not other.exists():
+        return False
+    import ctypes  # here, for the speed of a start
+
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # musl's old versions lack it
+    current, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    names = (current, os.fsencode(one), current, os.fsencode(other))
+    return rename is not None and rename(*names, exchange) == 0
 
 
 def _exchange(folder: Path, out: Path, previous: Path) -> None:

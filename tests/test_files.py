@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from data_prep.write.writer import check_target
+from recsys_moe import folders
 from recsys_moe.artifact.export import MODEL
 from recsys_moe.artifact.run_folder import RUN
 from recsys_moe.errors import ConfigError
@@ -116,8 +118,10 @@ def test_what_a_kill_leaves_is_put_away_by_the_next_start(note: Path, moved: int
     script = f"""
 import os, signal
 from pathlib import Path
+from recsys_moe import folders
 from recsys_moe.folders import replacing_folder
 
+folders._swapped = lambda one, other: False
 rename = os.replace
 def stops_at_the_outer_one(source, target):
     if Path(target).name == "out":
@@ -134,6 +138,39 @@ with replacing_folder(Path("out")) as folder, replacing_folder(folder) as inner:
     assert len([*note.parent.iterdir()]) == 2 - moved
     check_out(note, NOTE, True)
     assert (note / "note").read_text() == "ours"
+    assert [path.name for path in note.parent.iterdir()] == ["out"]
+
+
+def test_a_disk_that_lets_neither_folder_to_its_place_keeps_the_former_one(
+    note: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.replace
+
+    def full(source: Path, target: Path) -> None:
+        if Path(target).name == "out":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        rename(source, target)
+
+    monkeypatch.setattr(folders, "_swapped", lambda one, other: False)
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space left"):
+        patched.setattr(os, "replace", full)
+        with replacing_folder(note):
+            pass
+    assert not note.exists()
+    check_out(note, NOTE, True)
+    assert (note / "note").read_text() == "ours"
+    assert [path.name for path in note.parent.iterdir()] == ["out"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux exchanges folders in one step")
+def test_on_linux_there_is_no_moment_without_the_folder(
+    note: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", lambda *paths: pytest.fail("a rename of its own"))
+        with replacing_folder(note) as folder:
+            (folder / "note").write_text("newer")
+    assert (note / "note").read_text() == "newer"
     assert [path.name for path in note.parent.iterdir()] == ["out"]
 
 

@@ -82,6 +82,8 @@ ON_PATH(int, mkdir, (const char *path, mode_t mode), (path, mode))
 ON_PATH(int, mkdirat, (int folder, const char *path, mode_t mode), (folder, path, mode))
 ON_PATH(int, rename, (const char *from, const char *path), (from, path))
 ON_PATH(int, renameat, (int a, const char *from, int b, const char *path), (a, from, b, path))
+ON_PATH(int, renameat2, (int a, const char *from, int b, const char *path, unsigned flags),
+        (a, from, b, path, flags))
 OPENS(open, (const char *path, int flags, ...), (path, flags, mode))
 OPENS(open64, (const char *path, int flags, ...), (path, flags, mode))
 OPENS(openat, (int folder, const char *path, int flags, ...), (folder, path, flags, mode))
