@@ -172,7 +172,7 @@ def load_artifact(path: Path) -> Artifact:
         seen=load_seen(folder / "seen.safetensors", schema),
         model=_load_model(folder, config, schema),  # after the ids: they bound its size
         card=_read_object(folder / "card.json"),
-        calibration=_load_calibrations(folder / "calibration.json"),
+        calibration=_load_calibrations(folder / "calibration.json", schema),
         encoders=encoders,
         history=load_history(folder / HISTORY, schema, encoders),
         categories=_load_categories(folder / VOCABULARIES),
@@ -240,9 +240,13 @@ def _read_object(path: Path) -> dict[str, Any]:
         return read_object(path)
 
 
-def _load_calibrations(path: Path) -> Calibrations:
+def _load_calibrations(path: Path, schema: Schema) -> Calibrations:
     with reading(path):
-        return calibration.from_json(_read_object(path))
+        found = calibration.from_json(_read_object(path))
+    names = [task.name for task in schema.tasks]
+    if strange := sorted(found.keys() - set(names)):
+        raise damaged(path, f"its tasks must be among {names}, got {strange}")
+    return found
 
 
 def _check_manifest(folder: Path) -> None:

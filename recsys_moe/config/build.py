@@ -120,7 +120,8 @@ def label_constants(schema: Schema) -> list[Constant]:
     """Per task, of the training labels. Raises DataError when schema.json does not tell."""
     try:
         counts = schema.labels["train"]
-        return [KINDS[task.kind].constant(counts[task.name]) for task in schema.tasks]
+        constants = [KINDS[task.kind].constant(counts[task.name]) for task in schema.tasks]
+        return [Constant(*map(float, constant)) for constant in constants]
     except KeyError as error:
         raise DataError(
             f"{SCHEMA_FILE}: labels.train must hold {error} for model.main_effects=true; "

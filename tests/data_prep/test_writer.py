@@ -13,6 +13,7 @@ import pytest
 
 from data_prep.rows import Examples, Prepared
 from data_prep.write import parts, writer
+from recsys_moe import folders
 from recsys_moe.schema import ConfigError, DataError, Schema, Task
 from tests.data_prep.samples import columns, hashes
 
@@ -159,6 +160,7 @@ def test_an_interruption_keeps_the_previous_output(
         monkeypatch.setattr(pq, "ParquetWriter", stop)
     else:
         rename = os.replace
+        monkeypatch.setattr(folders, "_swapped", lambda one, other: False)
         monkeypatch.setattr(
             os, "replace", lambda p, to: stop() if Path(p).name == "new" else rename(p, to)
         )

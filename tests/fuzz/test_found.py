@@ -17,6 +17,7 @@ from recsys_moe.config.files import parse_set
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.streaming import open_rows
 from recsys_moe.errors import ConfigError, DataError, RunError
+from recsys_moe.files import sha256_file
 from recsys_moe.lab.compare.plan import ComparisonRequest, make_plan, settle
 from recsys_moe.lab.tune import plan as tune
 from recsys_moe.lab.tune.study import Study
@@ -269,3 +270,22 @@ def test_more_ids_than_an_index_can_tell_are_refused(command: Command, option: s
     message = command.fails(2, "prepare", "synthetic", option, 10**18, "--out", "nowhere")
     # int32 ends at 2^31 - 1, and the last index is that of unseen ids
     assert f"{option} must be at most 2147483646, got {10**18}" in message
+
+
+def test_a_deviation_beyond_all_numbers_is_impossible(command: Command, data: Path) -> None:
+    schema = json.loads((data / "schema.json").read_text())
+    schema["labels"]["train"]["rating"]["std"] = 10**200
+    (data / "schema.json").write_text(json.dumps(schema))
+    message = command.fails(3, "fit", "--data", data, "--out", data.parent / "out", "--dry-run")
+    assert "labels.train holds impossible counts" in message
+
+
+def test_a_calibration_of_a_task_that_is_not_there_is_damaged(tmp_path: Path) -> None:
+    model = Path(shutil.copytree(RUN / "model", tmp_path / "model"))
+    file = model / "calibration.json"
+    file.write_text(file.read_text().replace('"watch"', '"watci"'))
+    manifest = json.loads((model / "manifest.json").read_text())
+    manifest["files"][file.name] = sha256_file(file)
+    (model / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=r"must be among \['watch', 'rating'\], got \['watci'\]"):
+        load_artifact(model)
