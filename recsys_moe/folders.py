@@ -8,23 +8,25 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from recsys_moe.interrupts import unwinding
 
 PART = ".part"
 """Ending of what is being written."""
-NEW, PREVIOUS = "new", "previous"
-"""What may lie in a scratch folder: what is being written, and what it replaces."""
+NEW, PREVIOUS, GONE = "new", "previous", "gone"
+"""What may lie in a scratch folder: what is being written, what it replaces, what it replaced."""
+MAKER = "recsys-moe"
+"""In the names of scratch folders, so that a folder of somebody else is none."""
 
 
 def _scratch_names(name: str) -> str:
     """Of the scratch folders beside a folder, as a regular expression."""
-    return rf"\.{re.escape(name)}-\w{{8}}{re.escape(PART)}"
+    return rf"\.{re.escape(name)}-{MAKER}-\w{{8}}{re.escape(PART)}"
 
 
-INSIDE = re.compile(rf"{NEW}|{PREVIOUS}|{_scratch_names(NEW)}")
+INSIDE = re.compile(rf"{NEW}|{PREVIOUS}|{GONE}|{_scratch_names(NEW)}")
 """All that lies in a scratch folder, where what is new is itself written by this module too."""
 
 
@@ -56,21 +58,21 @@ def replace_folder(folder: Path, out: Path) -> None:
 
 
 def put_away(out: Path) -> None:
-    """Finish what a process that was killed left beside `out`: all but the former folder goes.
+    """Finish what a process that was killed left beside `out`: the former folder comes back.
 
-    Scratch folders of processes that live are locked and stay, and so does everything where the
-    disk has no locks. Raises OSError.
+    It stays where it is when something else is at `out` by now. Scratch folders of processes that
+    live are locked and stay, and so does everything where the disk has no locks. Raises OSError.
     """
     place = out.resolve()
     if not place.name or not place.parent.is_dir():
         return
     ours = re.compile(_scratch_names(place.name))
     for scratch in [path for path in place.parent.iterdir() if ours.fullmatch(path.name)]:
-        if scratch.is_symlink() or not all(map(INSIDE.fullmatch, os.listdir(scratch))):
-            continue
-        with _locked(scratch) as is_ours:
-            if is_ours:
-                if (scratch / PREVIOUS).exists() and not place.exists():
+        with suppress(FileNotFoundError), _locked(scratch) as is_ours:
+            if is_ours and all(map(INSIDE.fullmatch, os.listdir(scratch))):
+                if (scratch / PREVIOUS).exists():
+                    if place.exists():
+                        continue
                     os.replace(scratch / PREVIOUS, place)
                 shutil.rmtree(scratch)
 
@@ -88,34 +90,44 @@ def _beside(out: Path) -> Iterator[Path]:
         try:
             place = out.resolve()
             place.parent.mkdir(parents=True, exist_ok=True)
-            scratch = Path(tempfile.mkdtemp(PART, f".{place.name}-", place.parent))
-            try:
-                with _locked(scratch):
+            with _scratch(place) as scratch:
+                try:
                     yield scratch
-            finally:
-                # A disk that lets neither folder back to its place keeps the former one in here.
-                if place.exists() or not (scratch / PREVIOUS).exists():
-                    shutil.rmtree(scratch, ignore_errors=True)
+                finally:
+                    # A disk that lets neither folder to its place keeps the former one in here.
+                    if place.exists() or not (scratch / PREVIOUS).exists():
+                        shutil.rmtree(scratch, ignore_errors=True)
         except OSError as error:
             name_it(out, error)
             raise
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Lock a folder in the block; False where another process has, or nobody can.
+def _scratch(place: Path) -> Iterator[Path]:
+    """A locked one. A process that puts away may take it before it is locked: then another."""
+    with ExitStack() as locks:
+        scratch = None
+        while scratch is None or not scratch.is_dir():
+            scratch = Path(tempfile.mkdtemp(PART, f".{place.name}-{MAKER}-", place.parent))
+            locks.enter_context(_locked(scratch, wait=True))
+        yield scratch
+
+
+@contextmanager
+def _locked(folder: Path, wait: bool = False) -> Iterator[bool]:
+    """Lock a folder in the block; False where another process has, nobody can, or it is none.
 
     A kill ends a lock with its process.
     """
     try:
         import fcntl
 
-        number = os.open(folder, os.O_RDONLY)
+        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except (ImportError, OSError):
         yield False
         return
     try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(number, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         is_ours = True
     except OSError:
         is_ours = False
@@ -146,6 +158,8 @@ def _exchange(folder: Path, out: Path, previous: Path) -> None:
         if out.exists():
             os.replace(out, previous)
         os.replace(folder, out)
+        with suppress(OSError):  # none, or a disk that fails: then it stays
+            os.replace(previous, previous.with_name(GONE))
     except BaseException:
         if previous.exists() and not out.exists():
             os.replace(previous, out)

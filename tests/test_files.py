@@ -18,7 +18,7 @@ from recsys_moe import folders
 from recsys_moe.artifact.export import MODEL
 from recsys_moe.artifact.run_folder import RUN
 from recsys_moe.errors import ConfigError
-from recsys_moe.files import Kind, check_out
+from recsys_moe.files import Kind, check_out, write_text
 from recsys_moe.folders import replace_folder, replacing_folder
 from recsys_moe.lab.report.build import REPORT
 from tests.conftest import Command
@@ -176,13 +176,41 @@ def test_on_linux_there_is_no_moment_without_the_folder(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no locks of folders")
 def test_scratch_folders_of_the_living_and_of_others_stay(note: Path) -> None:
-    (note.parent / ".out-abcdefgh.part" / "thesis").mkdir(parents=True)
-    (note.parent / ".out-2-abcdefgh.part" / "new").mkdir(parents=True)
+    (note.parent / ".out-recsys-moe-abcdefgh.part" / "thesis").mkdir(parents=True)
+    (note.parent / ".out-2-recsys-moe-abcdefgh.part" / "new").mkdir(parents=True)
+    (note.parent / ".out-abcdefgh.part" / "new").mkdir(parents=True)
+    (note.parent / "dear" / "new").mkdir(parents=True)
+    (note.parent / ".out-recsys-moe-12345678.part").symlink_to(note.parent / "dear")
+    (note.parent / ".out-recsys-moe-87654321.part").write_text("a file")
     with replacing_folder(note) as folder:
         check_out(note, NOTE, True)
         assert folder.is_dir()
-    names = {path.name for path in note.parent.iterdir()}
-    assert names == {"out", ".out-abcdefgh.part", ".out-2-abcdefgh.part"}
+    assert len([*note.parent.iterdir()]) == 7
+    assert (note.parent / "dear" / "new").is_dir()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks of folders")
+def test_a_former_folder_stays_hidden_where_something_else_has_come(note: Path) -> None:
+    hidden = note.parent / ".out-recsys-moe-abcdefgh.part"
+    hidden.mkdir()
+    note.rename(hidden / "previous")
+    note.mkdir()
+    (note / "thesis").write_text("dear")
+    assert "exists and is not a note" in refused(note)
+    assert (hidden / "previous" / "note").read_text() == "ours"
+    shutil.rmtree(note)
+    check_out(note, NOTE, True)
+    assert (note / "note").read_text() == "ours"
+    assert not hidden.exists()
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[bool] = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append((tmp_path / "a").exists()))
+    write_text(tmp_path / "a", "text")
+    assert synced == [False, True], "the file before its rename, the folder after it"
 
 
 @pytest.mark.parametrize("kind", [RUN, MODEL, REPORT], ids=lambda kind: kind.name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -23,6 +24,8 @@ BODY = ErrorReply(error=TOO_MANY).model_dump_json().encode()
 FIELDS = {**LATER, "Content-Type": JSON, "Content-Length": str(len(BODY))}
 HEAD = "".join(f"{name}: {value}\r\n" for name, value in FIELDS.items())
 REFUSAL = f"HTTP/1.1 429 Too Many Requests\r\n{HEAD}\r\n".encode() + BODY
+FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+:[ \t\x21-\x7e]*")
+"""In lower case, of RFC 9112: no space before the colon, no folded line, no control character."""
 ASIDE = {b"transfer-encoding", b"expect", b"upgrade", b"connection"}
 """Requests with these fields are left to the parser."""
 
@@ -81,16 +84,24 @@ class Shedding(H11Protocol):
     def _is_between_requests(self) -> bool:
         conn = self.conn
         idle = conn.our_state is h11.IDLE and conn.their_state is h11.IDLE
-        return idle and conn.trailing_data == (b"", False) and not self.transport.is_closing()
+        # Who does not read is left to uvicorn, which then stops reading, too.
+        taken = not self.transport.get_write_buffer_size()
+        idle = idle and taken and conn.trailing_data == (b"", False)
+        return idle and not self.transport.is_closing()
 
 
 def is_whole(data: bytes) -> bool:
-    """Is this one request, with a plain body of the length that it announces, and no more?"""
+    """Is this one request, with a plain body of the length that it announces, and no more?
+
+    Whatever two readers might frame in two ways is left to the parser.
+    """
     head, end, body = data.partition(b"\r\n\r\n")
-    fields = [line.partition(b":") for line in head.lower().split(b"\r\n")[1:]]
+    lines = head.lower().split(b"\r\n")[1:]
+    fields = [line.partition(b":") for line in lines if FIELD.fullmatch(line)]
+    names = [name for name, _, _ in fields]
     lengths = [value.strip() for name, _, value in fields if name == b"content-length"]
-    plain = bool(end) and ASIDE.isdisjoint(name for name, _, _ in fields)
-    return plain and lengths == [b"%d" % len(body)]
+    plain = bool(end) and len(fields) == len(lines) and ASIDE.isdisjoint(names)
+    return plain and names.count(b"host") == 1 and lengths == [b"%d" % len(body)]
 
 
 def protocol(**options: Any) -> Any:

@@ -41,20 +41,13 @@ SMALL = (
 )
 MEASURED = ("latency_ms", "seconds_per_epoch", "bytes", "study", "started", "seconds", "created")
 """Keys of JSON files whose values are times, sizes of these, or drawn names."""
-LEFT_OUT = (
-    *(
-        "*events/*",
-        "*checkpoints/*",
-        "*.log",
-        "*command.txt",
-        "*.lock",
-        "study.db",
-        "*plan.json",
-        "*epochs.csv",
-    ),
-    *("*runs.csv", "*trials.csv", "table.*", "bootstrap.*", "*data.lock.json"),
+LEFT_OUT = ("*events/*", "*checkpoints/*", "*.log", "*.lock")
+"""Files that a run in one piece may not have, or has more or less of."""
+TIMED = (
+    *("*command.txt", "*data.lock.json", "*plan.json", "study.db", "*epochs.csv", "*runs.csv"),
+    *("*trials.csv", "table.*", "bootstrap.*"),
 )
-"""Files with times in them, and checkpoints: their results are in those that are compared."""
+"""Files with times in them: of these all must be there, and as many lines of the tables."""
 
 View = dict[str, str]
 """Relative path to the SHA-256 of what must be equal; "." for a single file."""
@@ -67,10 +60,13 @@ def view(out: Path) -> View:
     files = [path for path in sorted(out.rglob("*")) if path.is_file()]
     names = {path.relative_to(out).as_posix(): path for path in files}
     kept = {n: p for n, p in names.items() if not any(fnmatch(n, left) for left in LEFT_OUT)}
-    return {name: hashlib.sha256(_content(path)).hexdigest() for name, path in kept.items()}
+    return {name: hashlib.sha256(_content(name, path)).hexdigest() for name, path in kept.items()}
 
 
-def _content(path: Path) -> bytes:
+def _content(name: str, path: Path) -> bytes:
+    if any(fnmatch(name, timed) for timed in TIMED):
+        text = path.suffix in (".csv", ".md", ".tex")
+        return str(path.read_bytes().count(b"\n") if text else path.stat().st_size > 0).encode()
     if path.suffix != ".json":
         return path.read_bytes()
     return json.dumps(_lasting(json.loads(path.read_bytes())), sort_keys=True).encode()

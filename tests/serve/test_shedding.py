@@ -32,6 +32,15 @@ def test_one_whole_request_is_known() -> None:
         ASK.replace(b"Host", b"Transfer-Encoding: chunked\r\nHost"),
         ASK.replace(b"Host", b"Connection: close\r\nHost"),
         ASK.replace(b"Host", b"Expect: 100-continue\r\nHost"),
+        ASK.replace(b"Host", b"Upgrade: h2c\r\nHost"),
+        ASK.replace(b"Host", b"X: y\nTransfer-Encoding: chunked\r\nHost"),
+        ASK.replace(b"Host", b"X: y\n\nPOST /predict HTTP/1.1\r\nHost"),
+        ASK.replace(b"Host", b"Transfer-Encoding : chunked\r\nHost"),
+        ASK.replace(b"Length: 2", b"Length: 2\r\n 3"),
+        ASK.replace(b"Length: 2", b"Length: \x0b2"),
+        ASK.replace(b"Host", b"X\x00: y\r\nHost"),
+        ASK.replace(b"Host: localhost", b"Host: a\r\nHost: b"),
+        ASK.replace(b"Host: localhost\r\n", b""),
     ],
 )  # fmt: skip
 def test_all_else_is_left_to_the_parser(data: bytes) -> None:
@@ -58,6 +67,10 @@ class Wire(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
         self.written: list[bytes] = []
+        self.unread = 0
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
 
     def write(self, data: Any) -> None:
         self.written.append(bytes(data))
@@ -91,12 +104,13 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def answered(*pieces: tuple[bytes, bool]) -> tuple[list[int], list[str]]:
+def answered(*pieces: tuple[bytes, bool], unread: int = 0) -> tuple[list[int], list[str]]:
     """The statuses on one connection that brings these bytes, and whether the service is full
-    then; and the paths that were counted as refused."""
+    then; and the paths that were counted as refused. `unread`: bytes that the client leaves."""
 
     async def go() -> tuple[list[int], list[str]]:
         gate, counted, wire = Door(), list[str](), Wire()
+        wire.unread = unread
         make = shedding.protocol(gate=gate, refused=counted.append, asking={"/predict"})
         config = uvicorn.Config(app, http=make, log_config=None, lifespan="off")
         config.load()
@@ -139,6 +153,10 @@ def test_what_the_parser_has_begun_it_ends_and_other_paths_are_its_own() -> None
     assert answered((ASK[:30], False), (ASK[30:], True)) == ([200], [])
     health = ASK.replace(b"/predict", b"/healthz")
     assert answered((health, True), (ASK, True)) == ([200, 429], ["/predict"])
+
+
+def test_who_does_not_read_is_left_to_the_parser_which_stops_reading() -> None:
+    assert answered((ASK, True), unread=1) == ([200], [])
 
 
 def test_the_refusal_is_the_one_of_the_routes() -> None:
