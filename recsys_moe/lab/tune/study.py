@@ -166,17 +166,28 @@ class Study:
     def ask(self) -> OpenTrial:
         """A new trial, the given one first.
 
-        What it draws follows from the seed, its number and the results so far.
+        What it draws follows from the seed, its number and the results so far. All of it is drawn
+        aside and queued in one step: a kill would leave a part of it, and the rest be another.
         """
-        number = len(self.entries())
-        seed = stream_seed(self.plan.config["trainer"]["seed"], "tune", number) % 2**32
-        samplers = self.optuna.samplers
         with self._stored():
-            if self.plan.sampler == "random":
-                self._study.sampler = samplers.RandomSampler(seed)
-            else:  # so that several trials at once do not all try the same place
-                self._study.sampler = samplers.TPESampler(seed=seed, constant_liar=True)
+            trials = self._study.get_trials(deepcopy=False)
+            if all(trial.state.name != "WAITING" for trial in trials):
+                self._study.enqueue_trial(self._drawn(trials))
             return OpenTrial(self, self._study.ask())
+
+    def _drawn(self, trials: list[Any]) -> dict[str, Any]:
+        """The parameters of the next trial, after these."""
+        seed = stream_seed(self.plan.config["trainer"]["seed"], "tune", len(trials)) % 2**32
+        samplers = self.optuna.samplers
+        if self.plan.sampler == "random":
+            sampler = samplers.RandomSampler(seed)
+        else:  # so that several trials at once do not all try the same place
+            sampler = samplers.TPESampler(seed=seed, constant_liar=True)
+        aside = self.optuna.create_study(direction="minimize", sampler=sampler)
+        aside.add_trials(trials)
+        trial = aside.ask()
+        _draw(trial, self.plan.space)
+        return dict(trial.params)
 
     def reopen(self, number: int) -> OpenTrial:
         """One that is running, with the parameters that it has."""

@@ -178,6 +178,27 @@ def test_two_trials_at_once_do_not_try_the_same_place(
     assert first.params["optim.lr"] != second.params["optim.lr"]
 
 
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_a_kill_while_a_trial_draws_changes_nothing_of_what_it_draws(
+    prepared: Path, tmp_path: Path, sampler: str
+) -> None:
+    """Between the draw and the queue, between the queue and the start, and after the start."""
+    asked = longer(16, sampler=sampler)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    whole, killed = (opened(asked, prepared, tmp_path / name) for name in ("a", "b"))
+    params = [whole.ask().params for _ in range(3)]
+    killed._study.ask()  # the given one, which has no parameters of its own yet
+    assert killed.reopen(0).params == params[0]
+    killed._study.enqueue_trial(killed._drawn(killed._study.get_trials()))
+    assert killed.ask().params == params[1]
+    killed._study.enqueue_trial(killed._drawn(killed._study.get_trials()))
+    killed._study.ask()
+    assert killed.reopen(2).params == params[2]
+    assert len(killed.entries()) == 3
+
+
 def opened(request: Any, data: Path, out: Path) -> Study:
     return Study(make_plan(request, data, "study.db"), out, None)
 
