@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 import typing
 from collections.abc import Callable
@@ -57,7 +58,7 @@ def _of(kind: Callable[[Any], Any], value: Any, where: str) -> Any:
     wanted = (int, float) if kind is float else (kind,)
     if type(value) not in wanted:
         raise TypeError(f"{where} must be {NAMES[kind]}, got {_shown(value)}")
-    if kind is float and not abs(value) < float("inf"):
+    if kind is float and not abs(value) <= sys.float_info.max:  # as a whole number may not be
         raise TypeError(f"{where} must be finite, got {_shown(value)}")
     return value
 

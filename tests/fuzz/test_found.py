@@ -280,6 +280,14 @@ def test_a_deviation_beyond_all_numbers_is_impossible(command: Command, data: Pa
     assert "labels.train holds impossible counts" in message
 
 
+def test_a_weight_beyond_all_numbers_is_not_finite(command: Command, data: Path) -> None:
+    schema = json.loads((data / "schema.json").read_text())
+    schema["tasks"][0]["weight"] = 10**400
+    (data / "schema.json").write_text(json.dumps(schema))
+    message = command.fails(3, "fit", "--data", data, "--out", data.parent / "out", "--dry-run")
+    assert "weight must be finite" in message
+
+
 def test_a_calibration_of_a_task_that_is_not_there_is_damaged(tmp_path: Path) -> None:
     model = Path(shutil.copytree(RUN / "model", tmp_path / "model"))
     file = model / "calibration.json"
