@@ -210,8 +210,10 @@ class Survey:
         out = self.fresh(str(number)) if number % 2 else self.empty(str(number))
         hits, before = 0, view(out)
         for _ in range(most):
+            begun = time.monotonic()
             child = Child(self.case.words(self.folder, out), self.log, forked=True)
             if child.wait(self.draw.uniform(0, self.life)) is not None:
+                self.life = self.life if hits else time.monotonic() - begun
                 break
             hits += 1
             aims_at_worker = self.case.starts_workers and self.draw.random() < 0.5
@@ -266,6 +268,8 @@ def survey(name: str, folder: Path, kills: int, seed: int) -> int:
         most = 4 if asked.case.starts_workers else 2
         hits += asked.one(number, min(most, kills - hits))
         number += 1
+        if asked.case.starts_workers:
+            print(f"{name}: {hits} kills in {number} runs", flush=True)
     took = time.monotonic() - begun
     print(
         f"{name}: {hits} kills in {number} runs of {asked.life:.1f} s; {took:.0f} s: all whole",
