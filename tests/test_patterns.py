@@ -16,13 +16,14 @@ from recsys_moe.inference import feature_values, item_filters, ranking_rows, voc
 from recsys_moe.lab.compare import epochs
 from recsys_moe.lab.jobs import ray_cluster
 from recsys_moe.lab.tune import run as tune_run
-from recsys_moe.serve import http
+from recsys_moe.serve import http, shedding
 
 ROOT = Path(__file__).parents[1]
 LONG = 100_000
 SECONDS = 1.0
 TASK = r"([A-Za-z][A-Za-z0-9_]*):([a-z]+)(?:=(.+))?"
-OUTSIDE: dict[str, tuple[str, re.Pattern[str] | str]] = {
+OUTSIDE: dict[str, tuple[str, re.Pattern[str] | re.Pattern[bytes] | str]] = {
+    "serve/shedding.py: FIELD": ("fullmatch", shedding.FIELD),
     "serve/http.py: NAME": ("fullmatch", http.NAME),
     "inference/item_filters.py: CONDITION": ("fullmatch", item_filters.CONDITION),
     "inference/ranking_rows.py: LEAST": ("fullmatch", ranking_rows.LEAST),
@@ -39,8 +40,8 @@ OUTSIDE: dict[str, tuple[str, re.Pattern[str] | str]] = {
     f"table/spec.py: {TASK!r}": ("fullmatch", TASK),
 }
 """Where a pattern stands, and how it meets text from outside."""
-OURS = {"machine.py", "lab/report/plots.py"}
-"""Files whose patterns only see what the kernel or our own plots write."""
+OURS = {"machine.py", "lab/report/plots.py", "folders.py"}
+"""Whose patterns only see what the kernel or our own plots write, or the names of files."""
 NAMED = ("re.compile", "re.escape")
 UNITS = [
     " ",
@@ -96,9 +97,11 @@ def test_every_pattern_is_tried_here_or_sees_no_text_from_outside() -> None:
 @pytest.mark.parametrize("where", OUTSIDE)
 def test_a_hundred_thousand_characters_are_matched_within_a_second(where: str) -> None:
     how, pattern = OUTSIDE[where]
-    match = getattr(re.compile(pattern), how)
+    compiled = re.compile(pattern)
+    match = getattr(compiled, how)
     for length, (before, unit, after) in itertools.product([LONG // 20, LONG], TEXTS):
         text = before + unit * (length // len(unit)) + after
+        of_bytes = isinstance(compiled.pattern, bytes)
         start = time.process_time()
-        match(text)
+        match(text.encode() if of_bytes else text)
         assert time.process_time() - start < SECONDS * length / LONG, (length, before, unit, after)

@@ -145,7 +145,7 @@ def _explain(error: BaseException) -> NoReturn:
         _leave(error)
     if os.environ.get(faults.DEBUG) or not isinstance(error, Exception):
         raise error
-    _fail(faults.explained(error), 1)
+    _fail(faults.explained(error), faults.exit_code(error))
 
 
 def _leave(end: SystemExit) -> NoReturn:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sysconfig
 import traceback
+
+from recsys_moe.errors import ConfigError
 
 OURS = ("recsys_moe", "data_prep")
 DEBUG = "RECSYS_MOE_DEBUG"
 
 
+def exit_code(error: Exception) -> int:
+    """As for a setting that cannot be used where a path is too long for the system; else 1."""
+    asked = isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG
+    return ConfigError.exit_code if asked else 1
+
+
 def explained(error: Exception) -> str:
     """Whose fault it is: the file system's, memory's, that of a module from outside, or ours."""
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"{str(error.filename)[:40]}...: longer than a path can be; name a shorter one"
     if isinstance(error, OSError):
         return f"{error.filename or 'file system'}: {error.strerror or error}"
     if isinstance(error, MemoryError):

@@ -297,3 +297,10 @@ def test_a_calibration_of_a_task_that_is_not_there_is_damaged(tmp_path: Path) ->
     (model / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(DataError, match=r"must be among \['watch', 'rating'\], got \['watci'\]"):
         load_artifact(model)
+
+
+def test_a_path_longer_than_the_system_takes_is_a_setting_that_cannot_be_used(
+    command: Command,
+) -> None:
+    message = command.fails(2, "predict", "9" * 300, "--input", "in.csv", "--output", "out.csv")
+    assert message == f"error: {'9' * 40}...: longer than a path can be; name a shorter one"

@@ -47,6 +47,7 @@ def test_requests_that_run_together_get_each_their_own_scores(
     async def ask(client: Any) -> list[Any]:
         bodies = [{"users": [u], "items": [u % 7 + 1]} for u in range(1, 41)]
         answers = await asyncio.gather(*(client.post("/predict", json=b) for b in bodies))
+        assert {answer.status_code for answer in answers} == {200}, [a.text for a in answers]
         return [answer.json()["scores"]["watch"][0] for answer in answers]
 
     expected = predictor.score(list(range(1, 41)), [u % 7 + 1 for u in range(1, 41)])
