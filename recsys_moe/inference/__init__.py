@@ -9,7 +9,7 @@ ranking_figures and ranking_metrics: the figures, of all users, of some, of one.
 newcomers: users and items that training has not seen, made of features and histories;
 feature_values reads these, told_options and told_columns find them in options and files;
 new_items: a catalogue with more items.
-score_files and recommend_files: the same for files, in pieces.
+score_files and recommend_files: the same for files, in pieces that row_files reads and writes.
 A score: Predictor.score -> Vocabulary.index -> PairScorer.scores -> the model -> Scores.
 A ranking: Predictor.recommend -> TopItems.best -> CatalogueScorer.grid -> Recommendation.
 """

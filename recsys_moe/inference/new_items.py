@@ -21,7 +21,7 @@ from recsys_moe.files import table_suffix
 from recsys_moe.inference.feature_values import is_missing
 from recsys_moe.inference.newcomers import Newcomer
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.score_files import INPUTS, read_pieces
+from recsys_moe.inference.row_files import INPUTS, read_whole
 from recsys_moe.inference.vocabulary import NoId, id_texts
 from recsys_moe.model.network import MultiTaskMoE
 
@@ -44,7 +44,7 @@ def read_items(path: Path) -> pa.Table:
         raise ConfigError(f"--items must end in one of {', '.join(INPUTS)}, got {path}")
     if not path.is_file():
         raise DataError(f"--items {path}: there is no such file")
-    table = pa.Table.from_batches(read_pieces(path))
+    table = read_whole(path)
     if "item" not in table.column_names:
         hint = suggestion("item", table.column_names)
         raise DataError(f"--items {path}: column 'item' is missing; {hint}")

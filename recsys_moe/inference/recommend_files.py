@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import check_output, replacing_path
 from recsys_moe.inference.predictor import Predictor, Recommendation
-from recsys_moe.inference.score_files import opened_text, write_parquet, write_text
+from recsys_moe.inference.row_files import opened_text, write_parquet, write_text
 from recsys_moe.inference.threads import USERS_AT_ONCE, one_thread_each
 from recsys_moe.inference.vocabulary import NoId, id_texts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 import torch
 
 from recsys_moe.errors import DataError
-from recsys_moe.inference.new_items import with_items
+from recsys_moe.inference import row_files
+from recsys_moe.inference.new_items import read_items, with_items
 from recsys_moe.inference.predictor import Newcomer, Predictor
 from tests.conftest import Command
 
@@ -92,3 +94,15 @@ def test_a_history_is_the_same_beside_new_items_which_it_does_not_know(
     vectors = [one.newcomers.told([new], [])[0]._users_UD for one in (predictor, more)]
     assert torch.equal(*vectors)
     assert [one.unused(new).items for one in (predictor, more)] == [[901], [901]]
+
+
+def test_items_that_unpack_to_a_hundred_times_their_file_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_files, "FREE", 1 << 20)
+    path = tmp_path / "new.csv.gz"
+    path.write_bytes(gzip.compress(b"item\n" + (b"a" * 999 + b"\n") * 5_000))
+    with pytest.raises(DataError, match=r"new\.csv\.gz: must unpack to at most 1048576 bytes, 100"):
+        read_items(path)
+    path.write_bytes(gzip.compress(b"item\n" + b"901\n" * 10))
+    assert read_items(path).num_rows == 10

@@ -1,0 +1,134 @@
+"""Tables of any length, read and written in pieces: CSV, TSV, `.gz` of them, Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from recsys_moe.errors import DataError
+from recsys_moe.files import PARQUET, TEXT, separator, table_suffix
+
+ROWS_PER_PIECE = 1 << 16
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+OUTPUTS = (*DELIMITERS, ".parquet")
+INPUTS = (*TEXT, *PARQUET)
+FREE, MOST = 1 << 28, 100
+"""Bytes that any file may have as a table, whatever its own size, and times its size."""
+
+
+def read_whole(source: Path) -> pa.Table:
+    """All rows. Raises DataError as soon as they are more than such a file may unpack to."""
+    most = max(FREE, MOST * source.stat().st_size)
+    pieces, found = [], 0
+    for piece in read_pieces(source):
+        found += piece.nbytes
+        if found > most:
+            raise DataError(
+                f"{source}: must unpack to at most {most} bytes, {MOST} times its size or "
+                f"{FREE >> 20} MiB; unpack it yourself if you trust it"
+            )
+        pieces.append(piece)
+    return pa.Table.from_batches(pieces)
+
+
+def read_pieces(source: Path) -> Iterator[pa.RecordBatch]:
+    """The rows; without any, one piece with the columns."""
+    try:
+        if table_suffix(source) in PARQUET:
+            yield from _parquet_pieces(source)
+        else:
+            yield from _text_pieces(source)
+    except (pa.ArrowException, csv.Error, OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{source} cannot be read: {str(error).splitlines()[0]}") from None
+
+
+def _parquet_pieces(source: Path) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(source) as file:
+        if not file.metadata.num_rows:
+            yield pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
+        yield from file.iter_batches(batch_size=ROWS_PER_PIECE)
+
+
+def _text_pieces(source: Path) -> Iterator[pa.RecordBatch]:
+    """All columns as text: ids like 007 stay what they are, other columns pass through as typed."""
+    with opened_text(source) as (lines, delimiter):
+        names = next(csv.reader(lines, delimiter=delimiter), [])
+        has_rows = any(line.strip() for line in lines)
+    if not names:
+        raise DataError(f"{source} cannot be read: it is empty")
+    kinds = dict.fromkeys(names, pa.string())
+    if not has_rows:
+        yield pa.RecordBatch.from_pylist([], schema=pa.schema(list(kinds.items())))
+        return
+    with pacsv.open_csv(
+        str(source),
+        parse_options=pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        convert_options=pacsv.ConvertOptions(column_types=kinds),
+    ) as reader:
+        yield from reader
+
+
+@contextmanager
+def opened_text(path: Path) -> Iterator[tuple[Iterator[str], str]]:
+    """Lines of a table in text, with their ends, packed or not; and what separates its columns."""
+    with pa.input_stream(str(path)) as stream:
+        lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+        header = next(lines, "")
+        yield chain([header], lines), separator(header, table_suffix(path))
+
+
+def write_parquet(path: Path, suffix: str, pieces: Iterable[pa.Table], schema: pa.Schema) -> None:
+    """A row group per piece; `suffix` is there to be called as `write_text` is."""
+    # Predictions hardly repeat: looking each up in a dictionary takes longer than writing it.
+    repeat = [field.name for field in schema if field.type != pa.float32()]
+    with pq.ParquetWriter(path, schema, use_dictionary=repeat) as writer:
+        for piece in pieces:
+            writer.write_table(piece)
+
+
+def write_text(path: Path, suffix: str, pieces: Iterable[pa.Table], schema: pa.Schema) -> None:
+    """Quotes where a value needs them; pyarrow's own writer quotes all text or none."""
+    names = pa.table([[name] for name in schema.names], schema.names)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        for piece in chain([names], pieces):
+            columns = [_cells(*pair) for pair in zip(schema.names, piece.columns, strict=True)]
+            cells, returns = zip(*columns, strict=True)
+            # Before Python 3.13, csv sees no need for quotes around a carriage return.
+            quoting = csv.QUOTE_ALL if any(returns) else csv.QUOTE_MINIMAL
+            form: Any = {"delimiter": DELIMITERS[suffix], "quoting": quoting}
+            csv.writer(file, lineterminator="\n", **form).writerows(zip(*cells, strict=True))
+
+
+def _cells(name: str, column: pa.ChunkedArray) -> tuple[list[str | None], bool]:
+    """The cells as text, and whether one of them has a carriage return."""
+    try:
+        text = column.cast(pa.string())
+        return text.to_pylist(), bool(pc.any(pc.match_substring(text, "\r")).as_py())
+    except (pa.ArrowException, UnicodeDecodeError):
+        raise DataError(
+            f"--output: column {name!r} ({column.type}) cannot be written as text; "
+            "write .parquet, or leave the column out"
+        ) from None
+
+
+def count_rows(source: Path) -> int | None:
+    """Rows of a file as far as a progress bar cares: of text, its line ends; None if unknown."""
+    try:
+        if table_suffix(source) in PARQUET:
+            return int(pq.read_metadata(source).num_rows)
+        if source.suffix == ".gz":
+            return None
+        with source.open("rb") as file:
+            return sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b"")) - 1
+    except (pa.ArrowException, OSError):
+        return None
