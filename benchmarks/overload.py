@@ -4,10 +4,11 @@
 
 Peak as in `soak.py`. Then requests of one pair start at random times (Poisson) and wait for no
 other: at half the peak, at `--times` the peak, and at half the peak again. One without a free
-connection opens another; above `--connections` it counts as not sent. Latency counts from the time
-at which a request was due. Exits with 1 when anything but 200, 429 and 503 comes back, when the p99
-of what is accepted exceeds `--bound`, or when normal answers are not back within `--recovery`.
-Client and server share the machine.
+connection opens another; above `--connections` it counts as not sent. No connection is used again
+that was idle for 5 s, for the server closes it after 10 s, and a request on its way then is lost.
+Latency counts from the time at which a request was due. Exits with 1 when anything but 200, 429 and
+503 comes back, when the p99 of what is accepted exceeds `--bound`, or when normal answers are not
+back within `--recovery`. Client and server share the machine.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ PHASES = ("before", "during", "after")
 LOST = 0
 """The status of what never was answered."""
 NOT_SENT = 1
+IDLE = 5.0
+"""Seconds after which a connection is not used again, as httpx does it (keepalive_expiry)."""
 
 
 class Line(asyncio.Protocol):
@@ -37,6 +40,7 @@ class Line(asyncio.Protocol):
 
     def __init__(self, pool: Pool) -> None:
         self._pool, self._buffer, self.due, self.sent = pool, b"", 0.0, 0.0
+        self.free = 0.0
         self.transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -75,8 +79,8 @@ class Pool:
                 await asyncio.sleep(wait)
             if number % 64 == 0:
                 await asyncio.sleep(0)  # late: answers must be read all the same
-            if self._idle:
-                self._ask(self._idle.pop(), number, due)
+            if line := self._free():
+                self._ask(line, number, due)
             elif len(self._busy) + self._opening < self._most:
                 task = loop.create_task(self._open(number, due))
                 tasks.add(task)
@@ -84,6 +88,14 @@ class Pool:
             else:
                 self.log.add(due, due, 200, NOT_SENT)
         await self._rest()
+
+    def _free(self) -> Line | None:
+        """The connection that was used last, unless it has been idle for too long."""
+        if self._idle and self._idle[-1].free < time.perf_counter() - IDLE:
+            for line in self._idle:
+                line.transport.abort()
+            self._idle.clear()
+        return self._idle.pop() if self._idle else None
 
     async def _rest(self) -> None:
         until = time.perf_counter() + wire.PATIENCE
@@ -115,6 +127,7 @@ class Pool:
             self._busy.remove(line)
             self.log.add(line.due, line.sent, 200, status)
             if not line.transport.is_closing():
+                line.free = time.perf_counter()
                 self._idle.append(line)
 
     def lost(self, line: Line) -> None:
