@@ -16,10 +16,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.inference.newcomers import Told, with_newcomers
 from recsys_moe.inference.pair_scores import Draws
-from recsys_moe.model.dispatch import plan_pairs, starts
+from recsys_moe.inference.told import Told, with_newcomers
 from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.pair_plan import plan_pairs, starts
 from recsys_moe.routers import Router, Routing
 
 ROWS_PER_CHUNK = 4096

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recsys_moe.model.dispatch import positions, starts
 from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.pair_plan import positions, starts
 
 MAX_MB = 512.0
 """Memory for the halves."""

@@ -1,15 +1,13 @@
 """Users and items that training has not seen, made of what is told of them.
 
 Their vector is that of known ones, with the id row of unseen ids: that row, plus the embeddings of
-their features, plus the pooled embeddings of the items in their history. In a model for some
-request newcomer number i has the index ~i, which `MultiTaskMoE` reads as an id that is hidden.
+their features, plus the pooled embeddings of the items in their history (`told`).
 
 Axes: U newcomers of a request, P entries, D width of the embeddings, W that of histories.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,9 +23,8 @@ from recsys_moe.data.columns import Columns
 from recsys_moe.data.entries import history_entries
 from recsys_moe.errors import DataError
 from recsys_moe.inference.feature_values import Entries, FeatureReader, Unknown
+from recsys_moe.inference.told import Parts, Told
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
-from recsys_moe.model.encoders import Encoders
-from recsys_moe.model.network import MultiTaskMoE
 
 RawId: TypeAlias = str | int | float
 Side = Literal["user", "item"]
@@ -57,52 +54,6 @@ class Unused:
 
     def __bool__(self) -> bool:
         return bool(self.categories or self.items or self.repeated)
-
-
-class Parts(NamedTuple):
-    """What is added to the row of an id."""
-
-    features: Entries
-    """Rows and weights of the table of features."""
-    history: Tensor
-    """Rows (P,) of the table of histories, each over sqrt(P)."""
-
-
-class Told(Encoders):
-    """What is added to the row of the unseen id for the newcomers of one request."""
-
-    def __init__(
-        self,
-        users_UD: Tensor,
-        items_UD: Tensor,
-        parts: Mapping[str, Sequence[Parts]],
-        seen: Sequence[Tensor],
-    ) -> None:
-        """`parts`: of what the vectors are made, by side; `seen`: of each user the indices of the
-        items in its history."""
-        super().__init__(None, None, None)
-        self.items_UD, self.parts = items_UD, parts
-        nobody = users_UD.new_zeros(1, users_UD.shape[1])
-        self._users_UD, self._items_UD = (torch.cat([nobody, x]) for x in (users_UD, items_UD))
-        self.seen = seen
-
-    def forward(self, user_B: Tensor, item_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Newcomer i is ~i; nothing is added to those that are known. (B, D)"""
-        return _rows(self._users_UD, user_B), _rows(self._items_UD, item_B)
-
-
-def _rows(table_UD: Tensor, index_B: Tensor) -> Tensor:
-    return F.embedding((-index_B.long()).clamp(min=0), table_UD)
-
-
-def with_newcomers(model: MultiTaskMoE, told: Encoders | None) -> MultiTaskMoE:
-    """The same model, in which the newcomers have the indices ~0, ~1, ...; parts are shared."""
-    if told is None:
-        return model
-    result = copy.copy(model)
-    result._modules = {**model._modules}  # which a shallow copy shares
-    result.encoders = told
-    return result
 
 
 Whom: TypeAlias = Ids | Sequence[RawId | Newcomer]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.inference.halves import Halves
-from recsys_moe.inference.newcomers import Told, with_newcomers
+from recsys_moe.inference.told import Told, with_newcomers
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import KINDS
 from recsys_moe.routers import Router

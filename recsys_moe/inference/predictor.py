@@ -27,10 +27,10 @@ from recsys_moe.inference.newcomers import (
     Side,
     Unused,
     Whom,
-    with_newcomers,
 )
 from recsys_moe.inference.pair_scores import Draws, PairScorer, Scores, whole_batch
 from recsys_moe.inference.reasons import Reason, Reasons
+from recsys_moe.inference.told import with_newcomers
 from recsys_moe.inference.top_items import Recommendation, TopItems, largest
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
 from recsys_moe.routers import Routing

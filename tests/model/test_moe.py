@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from recsys_moe.errors import ConfigError
-from recsys_moe.model import dispatch
+from recsys_moe.model import pair_plan
 from recsys_moe.model.dispatch import dense_experts, sparse_experts
 from recsys_moe.model.experts import Dropout, Experts
 from recsys_moe.model.moe import MoE, naive_moe
@@ -51,7 +51,7 @@ WAYS = {"a block per load": (0, 0.0), "one block": (10**9, 1.0), "as planned": (
 
 def cut_by(patch: pytest.MonkeyPatch, way: str) -> None:
     for name, value in zip(("CPU_BLOCK", "WORTH"), WAYS[way], strict=True):
-        patch.setattr(dispatch, name, value)
+        patch.setattr(pair_plan, name, value)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -226,7 +226,7 @@ def test_dropped_units_carry_neither_value_nor_gradient(
     dropout = Dropout(0.5).train()
     if way != "dense":
         cut_by(monkeypatch, way)
-    plan = dispatch.plan_pairs(selected_BTE)
+    plan = pair_plan.plan_pairs(selected_BTE)
     shape = (4, 8, H) if way == "dense" else (len(plan.row_P), H)
     dropout.stream.reseed(3)
     mask = dropout.mask(shape, leaves[0])

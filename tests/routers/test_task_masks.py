@@ -16,10 +16,10 @@ from recsys_moe import MoE
 from recsys_moe.config.overview import overviews
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
-from recsys_moe.model.dispatch import plan_pairs
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import naive_moe
 from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.pair_plan import plan_pairs
 from recsys_moe.routers import ROUTERS, Router, router
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys_moe.model.dispatch import Block, plan_blocks, plan_pairs
+from recsys_moe.model.pair_plan import Block, plan_blocks, plan_pairs
 
 LOADS = st.lists(st.integers(0, 40), min_size=1, max_size=11)
 COSTS = st.integers(0, 30)
