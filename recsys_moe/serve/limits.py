@@ -30,7 +30,8 @@ class Limits:
     timeout: float = 10.0
     """Seconds until an answer must be there (else 504), and the body (else 408).
 
-    So long may a head take to come, and an answer to be read; then the connection is dropped.
+    So long may a head take to come, and an answer to be read; then the connection is dropped. One
+    on which nothing is asked is closed then.
     """
     drain: float = 30.0
     """Seconds that requests in flight have to finish after SIGTERM."""

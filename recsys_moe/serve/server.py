@@ -103,6 +103,7 @@ def serve(model: Path, settings: Settings) -> None:
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=math.ceil(settings.limits.drain),
+            timeout_keep_alive=math.ceil(settings.limits.timeout),
             lifespan="off",
             ws="none",
         )

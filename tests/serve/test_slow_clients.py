@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import select
 import socket
@@ -90,6 +91,22 @@ def test_a_connection_that_is_used_again_and_again_stays(server: Running) -> Non
                 answer.read()
             time.sleep(0.2)
     assert len(sockets) == 1
+
+
+def test_a_connection_is_kept_idle_for_the_time_out_and_then_ends_without_a_reset(
+    run: Path,
+) -> None:
+    with running(run, "--watch", "0", "--timeout", 7) as server:
+        one = http.client.HTTPConnection("localhost", server.client.base_url.port, timeout=20)
+        one.sock = sock = connected(server)
+        for idle in (6, 0):  # uvicorn's own 5 s are less than what pools of proxies keep
+            one.request("GET", "/healthz")
+            assert one.getresponse().read() and one.sock is sock
+            time.sleep(idle)
+        begun = time.monotonic()
+        assert sock.recv(1) == b""
+        assert 6 <= time.monotonic() - begun < 10
+        one.close()
 
 
 class Transport:
