@@ -78,7 +78,7 @@ crash-test: venv ## kill -9 a fit at 100 random moments, interrupt commands at 1
 	PYTHONPATH=. timeout -k 10 1800 $(BIN)/python tests/crash/interrupts.py
 
 # 336 + 20 + 4 of fit and its workers, 600 of other commands, 40 of a service and what replaces its model.
-kill-test: venv ## 1,000 SIGKILLs: fit, its workers, eight other commands, the service; two hours
+kill-test: venv ## 1,000 SIGKILLs: fit, its workers, eight other commands, the service; an hour
 	PYTHONPATH=. $(BIN)/python tests/crash/kills.py --kills 336 --commands 0 --seed $(KILL_SEED)
 	PYTHONPATH=. $(BIN)/python tests/crash/kills.py --kills 0 --commands 20 --seed $(KILL_SEED) \
 		--set trainer.devices=2 --workers 0.5
