@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.versions import versions
-from tests.versions.versions import Failed, Row, counts, table, tried, without_cuda
+from tests.versions.versions import Failed, Row, counts, for_this_machine, table, tried
 
 XML = """<testsuites><testsuite name="pytest" errors="1" failures="2" skipped="3" tests="10"
  time="4.2"><testcase/></testsuite></testsuites>"""
@@ -20,12 +20,16 @@ def test_errors_are_failures_and_what_was_skipped_has_not_passed() -> None:
 
 
 def test_a_build_of_torch_for_cuda_is_left_out_with_all_that_needs_it() -> None:
-    assert without_cuda(PINS) == ("numpy==2.4.6\n", None)
+    assert for_this_machine(PINS, cuda=False) == ("numpy==2.4.6\n", None)
+
+
+def test_a_build_for_cuda_is_tried_where_the_gigabytes_are_asked_for() -> None:
+    assert for_this_machine(PINS, cuda=True) == (PINS, "2.13.0")
 
 
 def test_a_build_of_torch_for_processors_stays() -> None:
     pins = "numpy==2.4.6\ntorch==2.13.0+cpu\n"
-    assert without_cuda(pins) == (pins, "2.13.0+cpu")
+    assert for_this_machine(pins, cuda=False) == (pins, "2.13.0+cpu")
 
 
 def test_the_table_has_a_line_per_environment_and_says_why_there_is_none() -> None:

@@ -4,10 +4,10 @@
     python tests/versions/versions.py --python 3.11 --hold torch==2.13.0+cpu
 
 For each pair uv finds wheels (nothing is compiled), makes an environment and runs BASICS there.
-Builds of torch for CUDA are gigabytes and not what is tried: where no other can be had, torch and
-what needs it are left out, and PREPARING is run. `--torch-backend cpu` asks torch's own index for
-its CPU builds. What uv asks and answers is in `FOLDER/*.log`. Writes `FOLDER/table.md` as it goes,
-and as the last line on stdout a JSON object; exit code 1 when a test failed. Needs uv (pip has it).
+Builds of torch for CUDA are gigabytes: where no other can be had, torch and what needs it are left
+out, and PREPARING is run. `--torch-backend cpu` asks torch's own index for its CPU builds, `--cuda`
+takes the gigabytes. What uv asks and answers is in `FOLDER/*.log`. Writes `FOLDER/table.md` as it
+goes, and as the last line on stdout a JSON object; exit code 1 when a test failed. Needs uv.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--resolution", nargs="+", default=[*RESOLUTIONS], choices=RESOLUTIONS)
     made.add_argument("--hold", nargs="*", default=[], metavar="NAME==VERSION")
     made.add_argument("--torch-backend", metavar="cpu")
+    made.add_argument("--cuda", action="store_true", help="torch for CUDA where no other is had")
     made.add_argument("--folder", type=Path, default=ROOT / "build/versions")
     return made
 
@@ -115,12 +116,12 @@ def resolved(
     words += [] if versions == "pinned" else ["--resolution", versions]
     words += ["--torch-backend", chosen.torch_backend] if chosen.torch_backend else []
     uv(log, *words)
-    return without_cuda(out.read_text())
+    return for_this_machine(out.read_text(), cuda=chosen.cuda)
 
 
-def without_cuda(pins: str) -> tuple[str, str | None]:
-    """`pins` and torch's version; with packages of CUDA among them, without torch and None."""
-    if not OF_CUDA.search(pins):
+def for_this_machine(pins: str, *, cuda: bool) -> tuple[str, str | None]:
+    """`pins` and torch's version; where it needs CUDA and may not, without torch and None."""
+    if cuda or not OF_CUDA.search(pins):
         found = re.search(r"^torch==(\S+)", pins, re.MULTILINE)
         return pins, found[1] if found else None
     lines = pins.splitlines(keepends=True)
