@@ -8,6 +8,7 @@ import sys
 from typing import Annotated, Any, NoReturn
 
 import typer
+from pydantic import ValidationError
 
 import recsys_moe
 from recsys_moe import interrupts
@@ -131,6 +132,8 @@ def _usage(error: Any) -> str:
     message = error.format_message().strip().rstrip(".")
     if not message:  # without arguments: the help has been printed
         sys.exit(error.exit_code)
+    if isinstance(error.__cause__, ValidationError):  # whose rule the message is, without the value
+        message += f", got {str(error.__cause__.errors()[0]['input'])!r}"
     context = error.ctx and error.ctx.command_path
     return f"{message}; {context or app.info.name} --help says what it takes"
 

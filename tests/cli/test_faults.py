@@ -159,7 +159,8 @@ def test_a_read_only_folder_is_no_place_to_write(
         (["fit", "--no-such"], "No such option: --no-such; recsys-moe fit --help says what"),
         (["fit"], "Missing option '--data'; recsys-moe fit --help says what it takes"),
         (["fitt"], "No such command 'fitt'. Did you mean 'fit'?; recsys-moe --help says"),
-        (["fit", "--k", "x"], "Invalid value for '--k': "),
+        (["fit", "--k", "x"], "as an integer, got 'x'; recsys-moe fit --help says"),
+        (["recommend", "x", "--k", "-3"], "greater than or equal to 1, got '-3'; recsys-moe"),
     ],
 )
 def test_a_usage_error_is_one_line(command: Command, words: list[str], message: str) -> None:
