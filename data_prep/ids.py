@@ -12,19 +12,26 @@ from numpy.typing import NDArray
 from recsys_moe.schema import DataError
 
 Ints = NDArray[np.int64]
+Index = NDArray[np.int32]
+"""Dense indices, in the width that they are written in."""
 
 
-def encode(raw: pa.Array | pa.ChunkedArray) -> tuple[Ints, pa.Array]:
+def encode(raw: pa.Array | pa.ChunkedArray) -> tuple[Index, pa.Array]:
     """Index of every entry of `raw`, and the distinct raw ids in ascending order."""
     encoded = _one_chunk(raw).dictionary_encode()
     order = pc.sort_indices(encoded.dictionary)
-    rank = np.empty(len(order), dtype=np.int64)
+    rank = np.empty(len(order), dtype=np.int32)
     rank[order.to_numpy()] = np.arange(len(order))
     codes = rank[encoded.indices.to_numpy()]
     return codes, encoded.dictionary.take(order)
 
 
-def sorted_distinct(values: Ints) -> Ints:
+def pair_keys(user: Index | Ints, item: Index | Ints, num_items: int) -> Ints:
+    """A pair as one number: user * num_items + item."""
+    return user.astype(np.int64) * num_items + item
+
+
+def sorted_distinct(values: NDArray[Any]) -> NDArray[Any]:
     """np.unique by sorting: the hash table that NumPy 2.3 and later use is several times slower."""
     ordered = np.sort(values)
     new = np.ones(len(ordered), dtype=bool)
@@ -32,7 +39,7 @@ def sorted_distinct(values: Ints) -> Ints:
     return ordered[new]
 
 
-def one_per_value(values: Ints, *, last: bool = False) -> Ints:
+def one_per_value(values: Index | Ints, *, last: bool = False) -> Ints:
     """Positions, ascending, of the first (or last) entry of every distinct value."""
     order = np.argsort(values, kind="stable")
     edge = np.ones(len(order), dtype=bool)
@@ -40,7 +47,7 @@ def one_per_value(values: Ints, *, last: bool = False) -> Ints:
     return np.sort(order[edge])
 
 
-def repeats(values: Ints) -> NDArray[np.bool_]:
+def repeats(values: Index | Ints) -> NDArray[np.bool_]:
     """Where the value is one that an earlier place has too."""
     again = np.zeros(len(values), dtype=bool)
     if len(sorted_distinct(values)) < len(values):  # faster than the search, and nearly never so
@@ -49,13 +56,13 @@ def repeats(values: Ints) -> NDArray[np.bool_]:
     return again
 
 
-def known_only(train: Ints, size: int) -> tuple[Ints, Ints]:
+def known_only(train: Index, size: int) -> tuple[Index, Index]:
     """Vocabulary of the training rows: the ids kept, and for every old index the new one.
 
     `train` are the indices (0..size-1) that training has; all others map to len(kept).
     """
     kept = sorted_distinct(train)
-    lookup = np.full(size, len(kept), dtype=np.int64)
+    lookup = np.full(size, len(kept), dtype=np.int32)
     lookup[kept] = np.arange(len(kept))
     return kept, lookup
 

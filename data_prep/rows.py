@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,19 +12,20 @@ from numpy.typing import NDArray
 
 from data_prep.features.fitting import Fitted
 from data_prep.features.spec import Wanted
-from data_prep.ids import Ints
+from data_prep.ids import Index, Ints
 from recsys_moe.schema import Source, Task, Vocabulary
 
 Floats = NDArray[np.float32]
 UNKNOWN_TIME = 0
+ALL = slice(None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examples:
     """Rows as columns: dense indices, one label column per task, seconds since 1970."""
 
-    user: Ints
-    item: Ints
+    user: Index
+    item: Index
     labels: dict[str, Floats]
     """Per task; NaN where the label is missing."""
     timestamp: Ints
@@ -37,14 +39,11 @@ class Examples:
         return len(self.user)
 
     def take(self, rows: NDArray[np.generic] | slice) -> Examples:
-        return Examples(
-            user=self.user[rows],
-            item=self.item[rows],
-            labels={name: label[rows] for name, label in self.labels.items()},
-            timestamp=self.timestamp[rows],
-            weight=None if self.weight is None else self.weight[rows],
-            context=taken(self.context, rows),
-        )
+        return joined([self], rows)
+
+    def blocks(self, rows: int) -> Iterator[Examples]:
+        """All, so many at a time."""
+        return (self.take(slice(start, start + rows)) for start in range(0, len(self), rows))
 
 
 def taken(table: pa.Table | None, rows: NDArray[np.generic] | slice) -> pa.Table | None:
@@ -52,20 +51,26 @@ def taken(table: pa.Table | None, rows: NDArray[np.generic] | slice) -> pa.Table
     return None if table is None else table.take(pa.array(np.arange(len(table))[rows]))
 
 
-def joined(parts: Sequence[Examples]) -> Examples:
-    """The rows of all parts, one part after the other."""
-    names = parts[0].labels
+def joined(parts: Sequence[Examples], rows: NDArray[np.generic] | slice = ALL) -> Examples:
+    """The rows of all parts, one part after the other, or those at `rows` of these.
+
+    One column after the other: all of the rows in memory besides those asked for would be twice
+    as much.
+    """
+
+    def some(column: list[Any]) -> Any:
+        if column[0] is None:
+            return None
+        return (np.concatenate(column) if len(column) > 1 else column[0])[rows]
+
+    contexts = [part.context for part in parts if part.context is not None]
     return Examples(
-        user=np.concatenate([part.user for part in parts]),
-        item=np.concatenate([part.item for part in parts]),
-        labels={name: np.concatenate([part.labels[name] for part in parts]) for name in names},
-        timestamp=np.concatenate([part.timestamp for part in parts]),
-        weight=None
-        if parts[0].weight is None
-        else np.concatenate([part.weight for part in parts if part.weight is not None]),
-        context=None
-        if parts[0].context is None
-        else pa.concat_tables([part.context for part in parts]),
+        user=some([part.user for part in parts]),
+        item=some([part.item for part in parts]),
+        labels={name: some([part.labels[name] for part in parts]) for name in parts[0].labels},
+        timestamp=some([part.timestamp for part in parts]),
+        weight=some([part.weight for part in parts]),
+        context=taken(pa.concat_tables(contexts), rows) if contexts else None,
     )
 
 
@@ -74,11 +79,17 @@ def unlabelled(user: Ints, item: Ints, like: Examples, task: str) -> Examples:
 
     They have no context, which is why it is refused where negatives are drawn.
     """
-    labels = {name: np.full(len(user), np.nan, dtype=np.float32) for name in like.labels}
-    labels[task] = np.zeros(len(user), dtype=np.float32)
-    time = np.full(len(user), UNKNOWN_TIME, dtype=np.int64)
-    weight = None if like.weight is None else np.ones(len(user), dtype=np.float32)
-    return Examples(user=user, item=item, labels=labels, timestamp=time, weight=weight)
+
+    def all_of(value: np.generic) -> Any:
+        return np.broadcast_to(value, len(user))  # of one number's size
+
+    return Examples(
+        user=user.astype(np.int32),
+        item=item.astype(np.int32),
+        labels={name: all_of(np.float32(0 if name == task else np.nan)) for name in like.labels},
+        timestamp=all_of(np.int64(UNKNOWN_TIME)),
+        weight=None if like.weight is None else all_of(np.float32(1)),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +114,7 @@ class Raw:
     sources: tuple[Source, ...] = ()
     report: dict[str, int] = field(default_factory=dict)
 
-    def examples(self, user: Ints, item: Ints) -> Examples:
+    def examples(self, user: Index, item: Index) -> Examples:
         """The rows with the indices of their users and items."""
         return Examples(
             user=user,

@@ -140,7 +140,7 @@ def _without_repeats(records: Raw) -> Raw:
     """One record per user and book: the highest rating, so explicit before implicit."""
     (user, _), (item, items) = ids.encode(records.user), ids.encode(records.item)
     best_first = np.argsort(-np.nan_to_num(records.labels["rating"]), kind="stable")
-    rows = best_first[ids.one_per_value((user * len(items) + item)[best_first])]
+    rows = best_first[ids.one_per_value(ids.pair_keys(user, item, len(items))[best_first])]
     return records.take(np.sort(rows), dropped_repeats=len(best_first) - len(rows))
 
 

@@ -89,7 +89,7 @@ def ratings(files: RawFiles, name: str, low: float, high: float, bad: BadRows) -
         wrong, lambda row: f"{place(row)}: rating must be one of {scale}, got {rating[row]:g}"
     )
     (user, _), (item, items) = ids.encode(table["user"]), ids.encode(table["item"])
-    pairs = np.where(wrong, -1 - np.arange(len(rating)), user * len(items) + item)
+    pairs = np.where(wrong, -1 - np.arange(len(rating)), ids.pair_keys(user, item, len(items)))
     again = ids.repeats(pairs)
     bad.check(
         again,

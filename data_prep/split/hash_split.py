@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.ids import Ints, sorted_distinct
+from data_prep.ids import Ints, pair_keys, sorted_distinct
 from data_prep.rows import Examples, joined, unlabelled
 from data_prep.split import negatives, randomness
 from data_prep.split.negatives import HashedDraws, Negatives
@@ -62,7 +62,7 @@ def _split(hashed: Hashes, holdout: Holdout) -> Splits:
 def _negatives(rows: Examples, hashes: IdHashes, to_draw: Negatives, seed: int) -> Examples:
     users = sorted_distinct(rows.user)
     user, num_items = np.searchsorted(users, rows.user), len(hashes.item)
-    taken = sorted_distinct(user * num_items + rows.item)
+    taken = sorted_distinct(pair_keys(user, rows.item, num_items))
     each = HashedDraws(randomness.mix(randomness.key(seed, "negatives"), hashes.user[users]))
     draws = to_draw.draws(each, np.bincount(rows.item, minlength=num_items))
     wanted = to_draw.wanted(rows, user, len(users))

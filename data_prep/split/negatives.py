@@ -1,7 +1,7 @@
 """Items a user has not interacted with, drawn without replacement: uniformly or by popularity.
 
 The rule of the paper's MovieLens data: min(n_u, num_items - n_u) negatives for a user with n_u
-positives. A pair is handled as one number, its key: user * num_items + item.
+positives. A pair is handled as one number, its key (ids.pair_keys).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.ids import Ints, sorted_distinct
+from data_prep.ids import Index, Ints, sorted_distinct
 from data_prep.rows import Examples
 from data_prep.split.randomness import Hashes, mix
 
@@ -35,7 +35,7 @@ class Negatives:
     distribution: Distribution = "uniform"
     """`popularity`: an item as likely as it has rows."""
 
-    def wanted(self, rows: Examples, user: Ints, num_users: int) -> Ints:
+    def wanted(self, rows: Examples, user: Index | Ints, num_users: int) -> Ints:
         """How many for each user, given the index `user` of each row."""
         positives = np.bincount(user[rows.labels[self.task] == 1], minlength=num_users)
         return np.ceil(self.ratio * positives - 1e-9).astype(np.int64)  # 100 * 0.07 is more than 7

@@ -15,15 +15,17 @@ training would tell a model which they are.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from data_prep import ids
 from data_prep.features.spec import of_side
 from data_prep.features.training import Training, unused, with_features
-from data_prep.ids import Ints, sorted_distinct
+from data_prep.ids import Index, Ints, pair_keys, sorted_distinct
 from data_prep.options import at_least, one_of
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared, Raw, joined, unlabelled
 from data_prep.split import hash_split, negatives, randomness, splits
@@ -56,6 +58,7 @@ def prepare_rows(
     """
     user, user_ids = ids.encode(raw.user)
     item, item_ids = ids.encode(raw.item)
+    pa.default_memory_pool().release_unused()  # what reading took: more than the rows do
     rows = raw.examples(user, item)
     log.info("%d rows of %d users and %d items", len(rows), len(user_ids), len(item_ids))
     sizes = (len(user_ids), len(item_ids))
@@ -64,16 +67,15 @@ def prepare_rows(
         placed = hash_split.place(rows, hashes, to_draw=to_draw, holdout=holdout, seed=seed)
         parts, drawn_for = _parts(placed.rows, placed.split), [rows]
     elif given is None and protocol == "paper":
-        some = _with_random_negatives(rows, sizes, to_draw, seed) if to_draw else rows
-        split = splits.stratified(_classes(some, raw.tasks), holdout, stream(seed, "split"))
-        parts, drawn_for = _shuffled(_parts(some, split), seed), [rows]
+        pieces = [rows, _random_negatives(rows, sizes, to_draw, seed)] if to_draw else [rows]
+        parts, drawn_for = _random_parts(pieces, raw.tasks, holdout, seed), [rows]
     else:
         split = _ordered_split(raw, rows, protocol, holdout) if given is None else given
         parts = _parts(rows, split)
         drawn_for = list(parts.values())
         if to_draw:
             parts = _with_negatives(parts, sizes, to_draw, seed)
-        parts = _shuffled(parts, seed)
+        parts = _in_random_order(parts, seed)
     known = {"user": (raw.users, user_ids), "item": (raw.items, item_ids)}
     report = raw.report | unused(known, raw.features)
     if to_draw:
@@ -108,27 +110,38 @@ def check_options(protocol: str, seed: int, fractions: str | None = None) -> Non
     splits.Holdout.of(fractions, splits.MOVIELENS)
 
 
-def _with_random_negatives(
+def _random_parts(
+    pieces: Sequence[Examples], tasks: tuple[Task, ...], holdout: splits.Holdout, seed: int
+) -> dict[str, Examples]:
+    split = splits.stratified(_classes(pieces, tasks), holdout, stream(seed, "split"))
+    return {
+        name: joined(pieces, _shuffled(np.flatnonzero(split == code), name, seed))
+        for code, name in enumerate(SPLITS)
+    }
+
+
+def _random_negatives(
     rows: Examples, sizes: tuple[int, int], to_draw: Negatives, seed: int
 ) -> Examples:
     num_users, num_items = sizes
     keys = negatives.draw(
         to_draw.wanted(rows, rows.user, num_users),
-        sorted_distinct(rows.user * num_items + rows.item),
+        sorted_distinct(pair_keys(rows.user, rows.item, num_items)),
         num_items,
         to_draw.draws(
             OneStream(stream(seed, "negatives")), np.bincount(rows.item, minlength=num_items)
         ),
     )
-    return joined([rows, _unlabelled(keys, num_items, rows, to_draw.task)])
+    return _unlabelled(keys, num_items, rows, to_draw.task)
 
 
-def _classes(rows: Examples, tasks: tuple[Task, ...]) -> Ints:
+def _classes(pieces: Sequence[Examples], tasks: tuple[Task, ...]) -> NDArray[np.int8]:
     """The labels of the first binary task; 2 where one is missing, so that its share is kept."""
     binary = next((task.name for task in tasks if task.kind == "binary"), None)
     if binary is None:
-        return np.zeros(len(rows), dtype=np.int64)
-    return np.nan_to_num(rows.labels[binary], nan=2).astype(np.int64)
+        return np.zeros(sum(map(len, pieces)), dtype=np.int8)
+    labels = np.concatenate([piece.labels[binary] for piece in pieces])
+    return np.nan_to_num(labels, nan=2).astype(np.int8)
 
 
 def _ordered_split(
@@ -163,7 +176,7 @@ def _with_negatives(
             seen,
             num_items,
             wanted=to_draw.wanted(part, part.user, num_users),
-            taken=sorted_distinct(so_far.user * num_items + so_far.item),
+            taken=sorted_distinct(pair_keys(so_far.user, so_far.item, num_items)),
             draws=to_draw.draws(each, np.bincount(so_far.item, minlength=num_items)[seen]),
         )
         found[name] = joined([part, _unlabelled(keys, num_items, part, to_draw.task)])
@@ -171,7 +184,7 @@ def _with_negatives(
 
 
 def _draw_among(
-    items: Ints, num_items: int, *, wanted: Ints, taken: Ints, draws: negatives.Draws
+    items: Index, num_items: int, *, wanted: Ints, taken: Ints, draws: negatives.Draws
 ) -> Ints:
     """negatives.draw with only `items` (sorted) to draw from; keys over all items."""
     place = np.full(num_items, -1)
@@ -186,11 +199,15 @@ def _unlabelled(keys: Ints, num_items: int, like: Examples, task: str) -> Exampl
     return unlabelled(keys // num_items, keys % num_items, like, task)
 
 
-def _shuffled(parts: dict[str, Examples], seed: int) -> dict[str, Examples]:
+def _in_random_order(parts: dict[str, Examples], seed: int) -> dict[str, Examples]:
     return {
-        name: parts[name].take(stream(seed, f"order {name}").permutation(len(parts[name])))
-        for name in SPLITS
+        name: part.take(_shuffled(np.arange(len(part)), name, seed)) for name, part in parts.items()
     }
+
+
+def _shuffled(places: Ints, split: str, seed: int) -> Ints:
+    """The places of a split's rows in the order in which they are written."""
+    return stream(seed, f"order {split}").permutation(places)
 
 
 def _train_vocabulary(prepared: Prepared) -> Prepared:

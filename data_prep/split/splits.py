@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.ids import Ints
+from data_prep.ids import Index, Ints
 from recsys_moe.schema import ConfigError
 
 TRAIN, VAL, TEST = 0, 1, 2
@@ -44,17 +44,17 @@ MOVIELENS = Holdout(test=0.1, val=0.125)
 BOOKS = Holdout(test=0.15, val=0.15 / 0.85)
 
 
-def stratified(classes: Ints, holdout: Holdout, rng: np.random.Generator) -> Splits:
+def stratified(classes: NDArray[np.int8], holdout: Holdout, rng: np.random.Generator) -> Splits:
     """A random split in which every class (0, 1, ...) has its share of each part.
 
     Sizes follow scikit-learn's train_test_split(stratify=...): the held-out part is rounded up,
     and a class's share of the rest by largest remainder.
     """
-    shuffled = rng.permutation(len(classes))
     counts = np.bincount(classes)
     rest = allocate(counts, len(classes) - math.ceil(holdout.test * len(classes)))
     size = int(rest.sum())
     train = allocate(rest, size - math.ceil(holdout.val * size))
+    shuffled = rng.permutation(len(classes))
     split = np.full(len(classes), TEST, dtype=np.int8)
     for one in range(len(counts)):
         members = shuffled[classes[shuffled] == one]
@@ -90,7 +90,7 @@ def by_time(timestamp: Ints, holdout: Holdout = MOVIELENS) -> Splits:
     return split
 
 
-def leave_last(user: Ints, item: Ints, timestamp: Ints) -> Splits:
+def leave_last(user: Index, item: Index, timestamp: Ints) -> Splits:
     """Each user's last row is test, the one before val; users with fewer than 3 rows train.
 
     Equal timestamps are ordered by item.

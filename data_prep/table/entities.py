@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from data_prep import ids
 from data_prep.features.fitting import Fitted, note
 from data_prep.features.spec import READ, Wanted, of_side
-from data_prep.ids import Ints
+from data_prep.ids import Index, Ints
 from data_prep.read.bad_rows import BadRows
 from data_prep.table import feature_cells
 from data_prep.table import files as table_files
@@ -62,7 +62,7 @@ def _table(cells: Cells, key: str, side: str, asked: tuple[Wanted, ...]) -> pa.T
 
 
 def _check_repeats(
-    table: pa.Table, codes: Ints, files: list[TableFile], asked: tuple[Wanted, ...]
+    table: pa.Table, codes: Index, files: list[TableFile], asked: tuple[Wanted, ...]
 ) -> None:
     """Raises DataError for a row that says something else than the first one of the same id."""
     order = np.argsort(codes, kind="stable")

@@ -79,7 +79,7 @@ def _raw(pieces: list[Piece], places: list[Path], request: Request, bad: BadRows
 def _distinct(raw: Raw, pieces: list[Piece], request: Request) -> tuple[Raw, Ints]:
     """`raw` with one row per pair, or as it is with `keep`; and which rows these are."""
     (user, _), (item, item_ids) = ids.encode(raw.user), ids.encode(raw.item)
-    pairs = user * len(item_ids) + item
+    pairs = ids.pair_keys(user, item, len(item_ids))
 
     def repeated(row: int) -> str:
         more = len(pairs) - len(ids.sorted_distinct(pairs))

@@ -114,7 +114,9 @@ def place_bin(job: Job, number: int) -> Counts:
         user, item = users["id"][int(rows.user[row])], items["id"][int(rows.item[row])]
         return f"user {user.as_py()!r} and item {item.as_py()!r} have several rows"
 
-    kept = rows.take(job.request.distinct(rows.user * len(items) + rows.item, repeated))
+    kept = rows.take(
+        job.request.distinct(ids.pair_keys(rows.user, rows.item, len(items)), repeated)
+    )
     placed = hash_split.place(
         kept,
         IdHashes(users["hash"].to_numpy(), items["hash"].to_numpy()),
@@ -131,8 +133,8 @@ def place_bin(job: Job, number: int) -> Counts:
     return counts
 
 
-def _index(text: pa.ChunkedArray, known: pa.ChunkedArray) -> ids.Ints:
-    return np.asarray(pc.index_in(text, value_set=known).to_numpy()).astype(np.int64)
+def _index(text: pa.ChunkedArray, known: pa.ChunkedArray) -> ids.Index:
+    return np.asarray(pc.index_in(text, value_set=known).to_numpy()).astype(np.int32)
 
 
 def _keep_placed(job: Job, placed: Placed, split: int, path: Path) -> None:

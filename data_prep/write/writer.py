@@ -11,8 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.features.fitting import vocabularies
+from data_prep.ids import pair_keys
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
-from data_prep.write.parts import WEIGHT, split_table, write_parts, write_table
+from data_prep.write.parts import ROWS_PER_GROUP, WEIGHT, split_table, write_parts, write_table
 from recsys_moe.files import Kind, check_out
 from recsys_moe.folders import replacing_folder
 from recsys_moe.schema import (
@@ -69,7 +70,7 @@ def write(prepared: Prepared, out: Path, *, force: bool = False) -> Schema:
     if not prepared.repeats:
         _check_pairs(prepared)
     timed = any((part.timestamp != UNKNOWN_TIME).any() for part in parts.values())
-    blocks = {name: [part] for name, part in parts.items()}
+    blocks = {name: part.blocks(ROWS_PER_GROUP) for name, part in parts.items()}
     return write_blocks(prepared, blocks, out, timed=timed, force=force)
 
 
@@ -205,7 +206,9 @@ def _check_pairs(prepared: Prepared) -> None:
     """
     num_users, num_items = len(prepared.users), len(prepared.items)
     keys = [
-        (part.user * num_items + part.item)[(part.user < num_users) & (part.item < num_items)]
+        pair_keys(part.user, part.item, num_items)[
+            (part.user < num_users) & (part.item < num_items)
+        ]
         for part in prepared.splits.values()
     ]
     for together in [np.concatenate(keys)] if prepared.vocabulary == "all" else keys:
