@@ -32,7 +32,7 @@ class RandomStream:
         return self._generator
 
     def __getstate__(self) -> dict[str, object]:
-        # Generators can be neither pickled nor deep-copied on every torch >= 2.6. A copy keeps a
-        # seed that was given, and draws one of its own otherwise.
+        # A copy begins anew: with the seed that was given, otherwise with one of its own, so that
+        # experts or layers made by deepcopy do not all draw the same.
         seed = self._seed if self._is_given else None
         return {"_generator": None, "_seed": seed, "_is_given": self._is_given}
