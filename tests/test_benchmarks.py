@@ -213,15 +213,17 @@ def test_each_thing_waited_for_is_met_or_not_or_why_it_is_not_measured(
 def test_minutes_to_a_loss_are_epochs_times_what_an_epoch_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """2 epochs of 0.368 against 8 of 0.504 are 0.736 / 4.032 = 0.1825 of the minutes."""
+    """2 epochs of 0.5 against 8 of 0.6 are 1 / 4.8 = 0.2083 of the minutes."""
     waits = importlib.import_module("waits")
     lines = ["run,label,weight.watch,epoch,val.loss"]
-    lines += [f"a,moesart,0.9,{epoch},{loss}" for epoch, loss in ((1, 0.5), (2, 0.4089), (3, 0.3))]
-    lines += ["b,moesart,0.1,1,0.1"]  # of other task weights
-    page = tmp_path / "page"
-    monkeypatch.setattr(waits, "PAGE", page)
-    page.with_suffix(".epochs.csv").write_text("\n".join(lines))
-    assert waits.minutes({}) == "page.epochs.csv has no run of moesart_paper that reaches 0.4089"
-    lines += ["c,moesart_paper,0.9,7,0.41", "c,moesart_paper,0.9,8,0.40"]
-    page.with_suffix(".epochs.csv").write_text("\n".join(lines))
-    assert waits.minutes({})["value"] == pytest.approx(0.1825, abs=1e-4)
+    lines += [f"a,ours,0.9,{epoch},{loss}" for epoch, loss in ((1, 0.5), (2, 0.4089), (3, 0.3))]
+    lines += ["b,ours,0.1,1,0.1"]  # of other task weights
+    file = tmp_path / "page.epochs.csv"
+    fits = {"ours": waits.Fit("page", 0.5), "paper": waits.Fit("page", 0.6)}
+    monkeypatch.setattr(waits, "RESULTS", tmp_path)
+    monkeypatch.setattr(waits, "FITS", fits)
+    file.write_text("\n".join(lines))
+    assert waits.minutes({}) == "page.epochs.csv has no run of paper that reaches 0.4089"
+    lines += ["c,paper,0.9,7,0.41", "c,paper,0.9,8,0.40"]
+    file.write_text("\n".join(lines))
+    assert waits.minutes({})["value"] == pytest.approx(0.2083, abs=1e-4)
