@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import common
+import lightning as L
 import torch
 
 from recsys_moe.artifact.evaluation import evaluate_model
@@ -77,6 +78,7 @@ class Contestant:
         self.steps_per_epoch = len(datamodule.train_batches(0))
         self.module._steps_per_epoch = self.steps_per_epoch
         self.optimizer: Any = self.module.train().make_optimizer()
+        self.fabric = L.Fabric(accelerator="cpu", precision=self.config.trainer.precision)
         self.val, self.val_share = self._part(datamodule, validate)
 
     def _part(self, datamodule: RecDataModule, rows: int) -> tuple[EvalBatches | None, float]:
@@ -94,7 +96,8 @@ class Contestant:
         self.module.train()
         for _ in range(steps):
             step = self.module.steps
-            loss = self.module.training_step(next(self.batches), step % self.steps_per_epoch)
+            with self.fabric.autocast():
+                loss = self.module.training_step(next(self.batches), step % self.steps_per_epoch)
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
@@ -104,7 +107,8 @@ class Contestant:
         assert self.val is not None
         self.module.flush()
         model = self.module.model.eval()
-        evaluate_model(model, self.val, self.module.schema, self.config, split="val")
+        with self.fabric.autocast():
+            evaluate_model(model, self.val, self.module.schema, self.config, split="val")
 
 
 @dataclass
