@@ -12,6 +12,9 @@ from pathlib import Path
 from data_prep.read.unpacking import unpacked
 from recsys_moe.schema import DataError, Source
 
+DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, UnicodeDecodeError)
+"""What zipfile raises for archives that are not whole, encrypted, or name files in no text."""
+
 
 class RawFiles:
     """Reads files by name from a folder or a zip, and remembers what was read.
@@ -97,5 +100,5 @@ def _unzipped(place: Path) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(place) as archive:
             yield archive
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError) as error:
+    except DAMAGED as error:
         raise DataError(f"{place} is not a whole zip file ({error}); fetch it again") from None

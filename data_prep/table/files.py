@@ -120,7 +120,7 @@ def parquet(path: Path, columns: list[str]) -> Iterator[pq.ParquetFile]:
         with pq.ParquetFile(path) as file:
             delimited.check_columns(str(path), columns, file.schema_arrow.names)
             yield file
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{path}: is not a whole Parquet file ({reason})") from None
 

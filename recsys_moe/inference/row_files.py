@@ -130,5 +130,5 @@ def count_rows(source: Path) -> int | None:
             return None
         with source.open("rb") as file:
             return sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b"")) - 1
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
         return None

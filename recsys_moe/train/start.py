@@ -195,7 +195,7 @@ def _ids(path: Path, feature: Feature) -> pa.ChunkedArray:
     try:
         column = pq.read_table(path, columns=[feature.name])[feature.name]
         ids = column.cast(ARROW[feature.id_type])
-    except (OSError, LookupError, pa.ArrowException) as error:
+    except (OSError, LookupError, UnicodeDecodeError, pa.ArrowException) as error:
         raise DataError(f"{path}: {str(error).splitlines()[0]}; prepare the data again") from None
     if len(ids) != feature.size:
         raise DataError(f"{path} has {len(ids)} ids, not {feature.size}; prepare the data again")

@@ -304,3 +304,29 @@ def test_a_path_longer_than_the_system_takes_is_a_setting_that_cannot_be_used(
 ) -> None:
     message = command.fails(2, "predict", "9" * 300, "--input", "in.csv", "--output", "out.csv")
     assert message == f"error: {'9' * 40}...: longer than a path can be; name a shorter one"
+
+
+def test_a_zip_with_a_name_that_is_no_text_is_damaged(command: Command, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "ml.zip", "w") as archive:
+        archive.writestr("ü.data", "")  # not ASCII, so both of its names are marked as UTF-8
+        archive.writestr("ml-100k/u.data", "1\t1\t5\t0\n")
+        archive.writestr("ml-100k/u.item", "")
+    content = (tmp_path / "ml.zip").read_bytes()
+    first = content.index(b"ml-100k/u.data")
+    named = content[: first - 24] + b"\x00\x08" + content[first - 22 : first]  # the mark, bit 11
+    (tmp_path / "ml.zip").write_bytes(named + b"\x9e" + content[first + 1 :])
+    message = command.fails(
+        3, "prepare", "movielens", "--variant", "100k", "--source", tmp_path / "ml.zip",
+        "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert "ml.zip is not a whole zip file ('utf-8' codec can't decode" in message
+
+
+def test_pairs_in_parquet_whose_column_is_no_text_are_named(
+    command: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "pairs.parquet"
+    pq.write_table(pa.table({"user": ["1"], "item": ["1"]}), path)
+    path.write_bytes(path.read_bytes().replace(b"user", b"\xf2ser"))
+    message = command.fails(3, "predict", RUN, "--input", path, "--output", tmp_path / "out.csv")
+    assert f"{path} cannot be read: 'utf-8' codec can't decode byte 0xf2" in message
