@@ -230,6 +230,8 @@ def _check_version(raw: Any, origin: str) -> None:
 
 def _check_counts(schema: Schema) -> None:
     """Raise TypeError for what no folder can hold."""
+    if not schema.tasks:
+        raise TypeError("tasks must be at least one, got []")
     features = (*schema.user_features, *schema.item_features, *schema.context_features)
     sizes = {schema.user.name: schema.user.size, schema.item.name: schema.item.size}
     sizes |= {one.name: one.size for one in features}

@@ -54,9 +54,14 @@ def read_pieces(source: Path) -> Iterator[pa.RecordBatch]:
 
 def _parquet_pieces(source: Path) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(source) as file:
-        if not file.metadata.num_rows:
+        left = file.metadata.num_rows
+        if not left:
             yield pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
-        yield from file.iter_batches(batch_size=ROWS_PER_PIECE)
+        for piece in file.iter_batches(batch_size=ROWS_PER_PIECE):
+            left -= len(piece)
+            yield piece
+    if left:
+        raise pa.ArrowInvalid("its row groups do not have as many rows as it says")
 
 
 def _text_pieces(source: Path) -> Iterator[pa.RecordBatch]:

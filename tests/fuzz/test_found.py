@@ -330,3 +330,23 @@ def test_pairs_in_parquet_whose_column_is_no_text_are_named(
     path.write_bytes(path.read_bytes().replace(b"user", b"\xf2ser"))
     message = command.fails(3, "predict", RUN, "--input", path, "--output", tmp_path / "out.csv")
     assert f"{path} cannot be read: 'utf-8' codec can't decode byte 0xf2" in message
+
+
+def test_a_schema_without_tasks_is_refused(command: Command, data: Path) -> None:
+    schema = json.loads((data / "schema.json").read_text())
+    (data / "schema.json").write_text(json.dumps(schema | {"tasks": []}))
+    message = command.fails(3, "fit", "--data", data, "--out", data.parent / "out", "--dry-run")
+    assert "schema.json: tasks must be at least one, got []; prepare the data again" in message
+
+
+def test_parquet_with_fewer_rows_than_it_says_is_damaged(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.parquet"
+    pq.write_table(pa.table({"user": ["1"] * 5, "item": ["1"] * 5}), path)
+    content = path.read_bytes()
+    # In the footer, by Thrift's compact protocol: field 3 of the file (0x16), zigzag(5) = 10, then
+    # field 4 (0x19), the list of row groups.
+    said = content.index(b"\x16\x0a\x19")
+    path.write_bytes(content[:said] + b"\x16\x0c\x19" + content[said + 3 :])  # zigzag(6) = 12
+    message = command.fails(3, "predict", RUN, "--input", path, "--output", tmp_path / "out.csv")
+    assert "cannot be read: its row groups do not have as many rows as it says" in message
+    assert not (tmp_path / "out.csv").exists()

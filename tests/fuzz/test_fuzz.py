@@ -39,7 +39,7 @@ def test_a_fault_of_ours_breaks_a_law(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_a_failure_that_changes_what_was_there_breaks_a_law(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def changing(*unused: object) -> int:
+    def changing(*unused: object, codes: object) -> int:
         (tmp_path / "half").write_text("x")
         return 3
 
