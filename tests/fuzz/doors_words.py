@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 from pathlib import Path
 
 from tests.fuzz.doors import KEPT, Step, calling, change, kind, writing
@@ -134,6 +135,8 @@ def words(rng: Rng, place: Path) -> Step:
     for _ in range(int(rng.integers(1, 4))):
         option = OPTIONS[name][int(rng.integers(len(OPTIONS[name])))]
         given += [f"{option}={value(rng, option)}"]
+    if name == "evaluate":  # which keeps its result in the run
+        shutil.copytree(RUN, place / "run")
     (place / "log.csv").write_text("user,item,watched\n" + "1,2,1\n2,1,0\n3,3,1\n" * 3)
     os.chdir(place)
     return writing(place, *given)
@@ -144,7 +147,7 @@ def _needed(name: str, place: Path) -> list[object]:
     out = ["--out", place / "out"]
     return {
         "fit": ["--data", DATA, *out, "--dry-run"],
-        "evaluate": [RUN, "--data", DATA.parents[1] / "features" / "data"],
+        "evaluate": [place / "run", "--data", DATA.parents[1] / "features" / "data"],
         "predict": [RUN, "--input", place / "log.csv", "--output", place / "out.csv"],
         "recommend": [RUN],
         "similar": [RUN],

@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.fuzz.doors import Broken, command, writing
+from tests.fuzz.doors import KEPT, Broken, command, hashes, writing
+from tests.fuzz.doors_words import words
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,10 +21,10 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 def test_a_few_inputs_through_every_door_break_no_law_and_are_not_repeated(tmp_path: Path) -> None:
-    words = [sys.executable, "tests/fuzz/fuzz.py", "--inputs", "100", "--state", str(tmp_path)]
+    line = [sys.executable, "tests/fuzz/fuzz.py", "--inputs", "100", "--state", str(tmp_path)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     for _ in range(2):  # the second time all is done
-        done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["broken"] == 0 and told["inputs"] >= 100 and len(told["doors"]) == 16
@@ -46,3 +49,14 @@ def test_a_failure_that_changes_what_was_there_breaks_a_law(
     monkeypatch.setattr("tests.fuzz.doors.command", changing)
     with pytest.raises(Broken, match=r"a failure changed .*half"):
         writing(tmp_path, "predict")()
+
+
+def test_an_input_leaves_the_kept_formats_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = hashes(KEPT)
+    # `evaluate` with a bound that nothing meets: it keeps its figures in the run, then ends with 4
+    words(np.random.default_rng([6, zlib.crc32(b"words"), 1209]), tmp_path)()
+    assert (tmp_path / "run" / "evaluation" / "test.json").is_file()
+    assert hashes(KEPT) == before
