@@ -54,9 +54,9 @@ async def held(port: int, count: int, seconds: float, pid: int) -> dict[str, Any
 
     start = time.perf_counter()
     done = await asyncio.gather(*(opened() for _ in range(count)), return_exceptions=True)
-    opening, handles = time.perf_counter() - start, wire.handles(pid)
-    await asyncio.sleep(seconds)
-    memory = common.resident("VmRSS", pid)
+    opening = time.perf_counter() - start
+    await asyncio.sleep(seconds)  # a system takes connections before the server has accepted them
+    handles, memory = wire.handles(pid), common.resident("VmRSS", pid)
     for writer in lines:
         writer.close()
     refused = sum(isinstance(one, BaseException) for one in done)

@@ -21,7 +21,7 @@ TINY = {
         *["--seconds=2", "--peak-seconds=0.5", "--connections=300", "--times=3"],
         *["--bound=30000", "--recovery=30"],
     ],
-    "connections": ["--idle=200", "--slow=10", "--seconds=0.5", "--timeout=1"],
+    "connections": ["--idle=200", "--slow=10", "--seconds=2", "--timeout=1"],
 }
 FOUND = {
     "soak": {"errors": 0, "wrongly": 0, "reloads_refused": 0},

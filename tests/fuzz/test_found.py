@@ -8,14 +8,11 @@ import sqlite3
 import zipfile
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.files import parse_set
 from recsys_moe.config.settings import parse_config
-from recsys_moe.data.streaming import open_rows
 from recsys_moe.errors import ConfigError, DataError, RunError
 from recsys_moe.files import sha256_file
 from recsys_moe.lab.compare.plan import ComparisonRequest, make_plan, settle
@@ -33,33 +30,6 @@ DEEP = "[" * 100_000
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return Path(shutil.copytree(DATA, tmp_path / "data"))
-
-
-def no_parquet(path: Path) -> None:
-    """Between the magic bytes of one stands nothing that a reader understands."""
-    path.write_bytes(b"PAR1" + b"\xff" * 20 + (20).to_bytes(4, "little") + b"PAR1")
-
-
-@pytest.mark.parametrize("broken", [no_parquet, lambda path: path.write_bytes(b"no Parquet")])
-@pytest.mark.parametrize("file", ["users.parquet", "items.parquet"])
-def test_ids_of_data_that_cannot_be_read_are_named(
-    command: Command, data: Path, file: str, broken: object
-) -> None:
-    broken(data / file)  # type: ignore[operator]
-    for words in (["evaluate", RUN, "--data", data], ["doctor", "--data", data]):
-        done = command(*words)
-        assert done.exit_code == 3
-        assert f"{file} cannot be read as Parquet" in done.out + done.err
-
-
-def test_users_that_cannot_be_read_are_data_that_are_invalid(
-    command: Command, tmp_path: Path
-) -> None:
-    no_parquet(tmp_path / "users.parquet")
-    message = command.fails(
-        3, "recommend", RUN, "--users", tmp_path / "users.parquet", "--output", tmp_path / "o.csv"
-    )
-    assert f"--users {tmp_path}/users.parquet cannot be read: " in message
 
 
 @pytest.mark.parametrize("raw", [{"contenders": "x"}, {"contenders": {"a": 1}}, {"seeds": 1}, None])
@@ -151,32 +121,6 @@ def test_a_study_whose_cells_were_changed_ends_in_one_line(tmp_path: Path) -> No
     assert "\n" not in str(error.value)
 
 
-def test_a_column_of_another_type_is_named(command: Command, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"user": [[1], [2]], "item": [1, 2]}), tmp_path / "in.parquet")
-    words = ["--input", tmp_path / "in.parquet", "--output", tmp_path / "out.csv"]
-    assert "'user'" in command.fails(3, "predict", RUN, *words)
-
-
-@pytest.mark.parametrize("name", ["wh\0o", '"a\nb"'])
-def test_a_header_that_two_readers_read_differently_is_refused(
-    command: Command, tmp_path: Path, name: str
-) -> None:
-    (tmp_path / "log.csv").write_text("user,item,x\n1,2,1\n2,3,0\n3,3,1\n")
-    (tmp_path / "items.csv").write_text(f"item,{name}\n2,a\n3,b\n")
-    words = [
-        "--input",
-        tmp_path / "log.csv",
-        "--user",
-        "user",
-        "--item",
-        "item",
-        "--task",
-        "x:binary=x",
-    ]
-    words += ["--items", tmp_path / "items.csv", "--out", tmp_path / "out"]
-    assert f"{tmp_path}/items.csv: " in command.fails(3, "prepare", "table", *words)
-
-
 def test_a_checkpoint_whose_pickle_ends_early_cannot_be_read(tmp_path: Path) -> None:
     with (
         zipfile.ZipFile(RUN / "checkpoints" / "last.ckpt") as old,
@@ -219,14 +163,6 @@ def test_a_link_to_another_file_is_not_read(tmp_path: Path) -> None:
     assert "secret" not in str(error.value)
 
 
-def test_a_carriage_return_in_the_first_line_is_named(command: Command, tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_bytes(b"user,item,x\rz,y\n1,2,1,1\n2,3,0,1\n3,3,1,1\n")
-    words = ["--input", tmp_path / "log.csv", "--user", "user", "--item", "item"]
-    words += ["--task", "y:binary=y", "--out", tmp_path / "out"]
-    message = command.fails(3, "prepare", "table", *words)
-    assert "log.csv: the names in the first line must be" in message
-
-
 def test_more_positive_labels_than_labels_are_impossible(command: Command, data: Path) -> None:
     raw = json.loads((data / "schema.json").read_text())
     raw["labels"]["train"]["watch"]["positive"] = 10**9
@@ -248,14 +184,6 @@ def test_counts_without_the_labelled_rows_are_refused(command: Command, data: Pa
 def test_features_are_names(command: Command, value: str) -> None:
     message = command.fails(2, "config", "show", "--set", f"model.features={value}")
     assert "model.features must be none, all or different names, got" in message
-
-
-def test_a_name_in_parquet_that_is_no_text_is_named(data: Path) -> None:
-    [part] = (data / "test").iterdir()
-    content = part.read_bytes()
-    part.write_bytes(content.replace(b"user_index", b"user_\xdfndex"))
-    with pytest.raises(DataError, match=f"{part} cannot be read as Parquet: 'utf-8' codec can't"):
-        open_rows(data, Schema.load(data), "test", 10**6)
 
 
 @pytest.mark.parametrize("name", ["/", ".", ".."])
@@ -306,47 +234,8 @@ def test_a_path_longer_than_the_system_takes_is_a_setting_that_cannot_be_used(
     assert message == f"error: {'9' * 40}...: longer than a path can be; name a shorter one"
 
 
-def test_a_zip_with_a_name_that_is_no_text_is_damaged(command: Command, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "ml.zip", "w") as archive:
-        archive.writestr("ü.data", "")  # not ASCII, so both of its names are marked as UTF-8
-        archive.writestr("ml-100k/u.data", "1\t1\t5\t0\n")
-        archive.writestr("ml-100k/u.item", "")
-    content = (tmp_path / "ml.zip").read_bytes()
-    first = content.index(b"ml-100k/u.data")
-    named = content[: first - 24] + b"\x00\x08" + content[first - 22 : first]  # the mark, bit 11
-    (tmp_path / "ml.zip").write_bytes(named + b"\x9e" + content[first + 1 :])
-    message = command.fails(
-        3, "prepare", "movielens", "--variant", "100k", "--source", tmp_path / "ml.zip",
-        "--out", tmp_path / "out",
-    )  # fmt: skip
-    assert "ml.zip is not a whole zip file ('utf-8' codec can't decode" in message
-
-
-def test_pairs_in_parquet_whose_column_is_no_text_are_named(
-    command: Command, tmp_path: Path
-) -> None:
-    path = tmp_path / "pairs.parquet"
-    pq.write_table(pa.table({"user": ["1"], "item": ["1"]}), path)
-    path.write_bytes(path.read_bytes().replace(b"user", b"\xf2ser"))
-    message = command.fails(3, "predict", RUN, "--input", path, "--output", tmp_path / "out.csv")
-    assert f"{path} cannot be read: 'utf-8' codec can't decode byte 0xf2" in message
-
-
 def test_a_schema_without_tasks_is_refused(command: Command, data: Path) -> None:
     schema = json.loads((data / "schema.json").read_text())
     (data / "schema.json").write_text(json.dumps(schema | {"tasks": []}))
     message = command.fails(3, "fit", "--data", data, "--out", data.parent / "out", "--dry-run")
     assert "schema.json: tasks must be at least one, got []; prepare the data again" in message
-
-
-def test_parquet_with_fewer_rows_than_it_says_is_damaged(command: Command, tmp_path: Path) -> None:
-    path = tmp_path / "pairs.parquet"
-    pq.write_table(pa.table({"user": ["1"] * 5, "item": ["1"] * 5}), path)
-    content = path.read_bytes()
-    # In the footer, by Thrift's compact protocol: field 3 of the file (0x16), zigzag(5) = 10, then
-    # field 4 (0x19), the list of row groups.
-    said = content.index(b"\x16\x0a\x19")
-    path.write_bytes(content[:said] + b"\x16\x0c\x19" + content[said + 3 :])  # zigzag(6) = 12
-    message = command.fails(3, "predict", RUN, "--input", path, "--output", tmp_path / "out.csv")
-    assert "cannot be read: its row groups do not have as many rows as it says" in message
-    assert not (tmp_path / "out.csv").exists()

@@ -1,0 +1,132 @@
+"""What made-up tables broke once, each at its smallest: CSV, Parquet, zip archives."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recsys_moe.data.streaming import open_rows
+from recsys_moe.errors import DataError
+from recsys_moe.schema import Schema
+from tests.conftest import Command
+from tests.fuzz.doors import KEPT
+
+RUN, DATA = KEPT / "ids" / "run", KEPT / "ids" / "data"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(DATA, tmp_path / "data"))
+
+
+def no_parquet(path: Path) -> None:
+    """Between the magic bytes of one stands nothing that a reader understands."""
+    path.write_bytes(b"PAR1" + b"\xff" * 20 + (20).to_bytes(4, "little") + b"PAR1")
+
+
+@pytest.mark.parametrize("broken", [no_parquet, lambda path: path.write_bytes(b"no Parquet")])
+@pytest.mark.parametrize("file", ["users.parquet", "items.parquet"])
+def test_ids_of_data_that_cannot_be_read_are_named(
+    command: Command, data: Path, file: str, broken: object
+) -> None:
+    broken(data / file)  # type: ignore[operator]
+    for words in (["evaluate", RUN, "--data", data], ["doctor", "--data", data]):
+        done = command(*words)
+        assert done.exit_code == 3
+        assert f"{file} cannot be read as Parquet" in done.out + done.err
+
+
+def test_users_that_cannot_be_read_are_data_that_are_invalid(
+    command: Command, tmp_path: Path
+) -> None:
+    no_parquet(tmp_path / "users.parquet")
+    message = command.fails(
+        3, "recommend", RUN, "--users", tmp_path / "users.parquet", "--output", tmp_path / "o.csv"
+    )
+    assert f"--users {tmp_path}/users.parquet cannot be read: " in message
+
+
+def test_a_column_of_another_type_is_named(command: Command, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"user": [[1], [2]], "item": [1, 2]}), tmp_path / "in.parquet")
+    words = ["--input", tmp_path / "in.parquet", "--output", tmp_path / "out.csv"]
+    assert "'user'" in command.fails(3, "predict", RUN, *words)
+
+
+@pytest.mark.parametrize("name", ["wh\0o", '"a\nb"'])
+def test_a_header_that_two_readers_read_differently_is_refused(
+    command: Command, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "log.csv").write_text("user,item,x\n1,2,1\n2,3,0\n3,3,1\n")
+    (tmp_path / "items.csv").write_text(f"item,{name}\n2,a\n3,b\n")
+    words = [
+        "--input",
+        tmp_path / "log.csv",
+        "--user",
+        "user",
+        "--item",
+        "item",
+        "--task",
+        "x:binary=x",
+    ]
+    words += ["--items", tmp_path / "items.csv", "--out", tmp_path / "out"]
+    assert f"{tmp_path}/items.csv: " in command.fails(3, "prepare", "table", *words)
+
+
+def test_a_carriage_return_in_the_first_line_is_named(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_bytes(b"user,item,x\rz,y\n1,2,1,1\n2,3,0,1\n3,3,1,1\n")
+    words = ["--input", tmp_path / "log.csv", "--user", "user", "--item", "item"]
+    words += ["--task", "y:binary=y", "--out", tmp_path / "out"]
+    message = command.fails(3, "prepare", "table", *words)
+    assert "log.csv: the names in the first line must be" in message
+
+
+def test_a_name_in_parquet_that_is_no_text_is_named(data: Path) -> None:
+    [part] = (data / "test").iterdir()
+    content = part.read_bytes()
+    part.write_bytes(content.replace(b"user_index", b"user_\xdfndex"))
+    with pytest.raises(DataError, match=f"{part} cannot be read as Parquet: 'utf-8' codec can't"):
+        open_rows(data, Schema.load(data), "test", 10**6)
+
+
+def test_a_zip_with_a_name_that_is_no_text_is_damaged(command: Command, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "ml.zip", "w") as archive:
+        archive.writestr("\u00fc.data", "")  # not ASCII, so both of its names are marked as UTF-8
+        archive.writestr("ml-100k/u.data", "1\t1\t5\t0\n")
+        archive.writestr("ml-100k/u.item", "")
+    content = (tmp_path / "ml.zip").read_bytes()
+    first = content.index(b"ml-100k/u.data")
+    named = content[: first - 24] + b"\x00\x08" + content[first - 22 : first]  # the mark, bit 11
+    (tmp_path / "ml.zip").write_bytes(named + b"\x9e" + content[first + 1 :])
+    message = command.fails(
+        3, "prepare", "movielens", "--variant", "100k", "--source", tmp_path / "ml.zip",
+        "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert "ml.zip is not a whole zip file ('utf-8' codec can't decode" in message
+
+
+def test_pairs_in_parquet_whose_column_is_no_text_are_named(
+    command: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "pairs.parquet"
+    pq.write_table(pa.table({"user": ["1"], "item": ["1"]}), path)
+    path.write_bytes(path.read_bytes().replace(b"user", b"\xf2ser"))
+    message = command.fails(3, "predict", RUN, "--input", path, "--output", tmp_path / "out.csv")
+    assert f"{path} cannot be read: 'utf-8' codec can't decode byte 0xf2" in message
+
+
+def test_parquet_with_fewer_rows_than_it_says_is_damaged(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.parquet"
+    pq.write_table(pa.table({"user": ["1"] * 5, "item": ["1"] * 5}), path)
+    content = path.read_bytes()
+    # In the footer, by Thrift's compact protocol: field 3 of the file (0x16), zigzag(5) = 10, then
+    # field 4 (0x19), the list of row groups.
+    said = content.index(b"\x16\x0a\x19")
+    path.write_bytes(content[:said] + b"\x16\x0c\x19" + content[said + 3 :])  # zigzag(6) = 12
+    message = command.fails(3, "predict", RUN, "--input", path, "--output", tmp_path / "out.csv")
+    assert "cannot be read: its row groups do not have as many rows as it says" in message
+    assert not (tmp_path / "out.csv").exists()
