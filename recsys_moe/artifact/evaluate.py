@@ -101,7 +101,7 @@ def _check_fits(artifact: Artifact, schema: Schema, folder: Path) -> None:
 def _holds(file: Path, name: str, ids: pa.ChunkedArray) -> bool:
     with reading(file):
         table = pq.ParquetFile(file).read()
-    return name in table.column_names and bool(table[name].equals(ids))
+        return name in table.column_names and bool(table[name].equals(ids))
 
 
 def save_evaluation(path: Path, result: dict[str, Any]) -> None:

@@ -192,10 +192,11 @@ def _load_config(path: Path) -> Config:
 
 def _load_ids(path: Path, feature: Feature) -> pa.Table:
     with reading(path):
-        table = pq.read_table(path)
-    if feature.name not in table.column_names or table.num_rows != feature.size:
+        table = _whole(pq.read_table(path))
+        names = table.column_names
+    if feature.name not in names or table.num_rows != feature.size:
         wanted = f"it must have a column {feature.name!r} and {feature.size} rows"
-        raise damaged(path, f"{wanted}, got {table.column_names} and {table.num_rows}")
+        raise damaged(path, f"{wanted}, got {names} and {table.num_rows}")
     return table
 
 
@@ -208,7 +209,14 @@ def _load_categories(path: Path) -> pa.Table:
     with reading(path):
         if not path.is_file():
             return NO_CATEGORIES
-        return pq.read_table(path, columns=NO_CATEGORIES.column_names)
+        return _whole(pq.read_table(path, columns=NO_CATEGORIES.column_names))
+
+
+def _whole(table: pa.Table) -> pa.Table:
+    """With names and texts that can be decoded, which pyarrow does only where they are used."""
+    table.validate(full=True)
+    table.schema.names  # noqa: B018 - raises where one cannot
+    return table
 
 
 def _load_schema(folder: Path) -> Schema:

@@ -57,10 +57,13 @@ def _tables(folder: Path, schema: Schema) -> Iterator[tuple[str, Path, pa.Table]
 def _check_column(table: pa.Table, feature: SideFeature, path: Path) -> None:
     import pyarrow as pa
 
+    from recsys_moe.data.columns import reading
+
     kinds = {"categorical": pa.int32(), "multi": pa.list_(pa.int32()), "numeric": pa.float32()}
     name, kind = feature.column, kinds[feature.kind]
-    if name not in table.column_names:
-        raise DataError(f"{path}: column {name!r} is missing; {AGAIN}")
+    with reading(path):
+        if name not in table.column_names:
+            raise DataError(f"{path}: column {name!r} is missing; {AGAIN}")
     if not table[name].type.equals(kind):
         raise DataError(f"{path}: {name} must hold {kind}, got {table[name].type}; {AGAIN}")
     rule = _broken_rule(table[name], feature)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from recsys_moe.data.streaming import open_rows
 from recsys_moe.errors import DataError
 from recsys_moe.schema import Schema
 from tests.conftest import Command
-from tests.fuzz.doors import KEPT
+from tests.fuzz.doors import KEPT, sign
 
 RUN, DATA = KEPT / "ids" / "run", KEPT / "ids" / "data"
 
@@ -130,3 +131,38 @@ def test_parquet_with_fewer_rows_than_it_says_is_damaged(command: Command, tmp_p
     message = command.fails(3, "predict", RUN, "--input", path, "--output", tmp_path / "out.csv")
     assert "cannot be read: its row groups do not have as many rows as it says" in message
     assert not (tmp_path / "out.csv").exists()
+
+
+def no_text(model: Path, file: str) -> Path:
+    """The first column of texts ends in a byte that is no UTF-8, and the manifest fits."""
+    path = model / f"{file}.parquet"
+    table = pq.read_table(path)
+    column = next(n for n, field in enumerate(table.schema) if field.type == pa.string())
+    values = [value.encode() + b"\xe7" for value in table[column].to_pylist()]
+    broken = pa.array(values, pa.binary()).view(pa.string())  # which pyarrow does not check
+    pq.write_table(table.set_column(column, table.schema.names[column], broken), path)
+    sign(model)
+    return path
+
+
+def no_text_for_a_name(model: Path, file: str) -> Path:
+    path = model / f"{file}.parquet"
+    name = pq.read_table(path).column_names[0].encode()
+    path.write_bytes(path.read_bytes().replace(name, b"\xe7" + name[1:]))
+    sign(model)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("broken", "file"),
+    [(no_text, "features"), (no_text_for_a_name, "items"), (no_text_for_a_name, "users")],
+)
+def test_tables_of_a_model_that_hold_what_is_no_text_are_damaged(
+    command: Command, tmp_path: Path, broken: Callable[[Path, str], Path], file: str
+) -> None:
+    model, pairs = tmp_path / "model", tmp_path / "in.csv"
+    shutil.copytree(KEPT / "features" / "run" / "model", model)
+    path = broken(model, file)
+    pairs.write_text("user,item\n1,1\n")
+    message = command.fails(3, "predict", model, "--input", pairs, "--output", tmp_path / "out.csv")
+    assert f"{path} is damaged: " in message
