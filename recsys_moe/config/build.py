@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from torch import nn
 
@@ -10,14 +11,15 @@ from recsys_moe.config.settings import Config, task_weights
 from recsys_moe.data.entries import table_rows
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.model.effects import MainEffects
-from recsys_moe.model.encoders import Encoders, Features, History
+from recsys_moe.model.encoders import Encoders, Features
+from recsys_moe.model.history import History
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import KINDS, Constant
 from recsys_moe.schema import SCHEMA_FILE, Schema, SideFeature
 
 OF_PARTS = (
     *("main_effects", "features"),
-    *("history", "history_dim", "history_levels", "history_dropout"),
+    *("history", "item_history", "history_dim", "history_levels", "history_dropout"),
 )
 """Keys of the model that say what is given to it."""
 
@@ -83,17 +85,22 @@ def _listed(names: str | tuple[str, ...]) -> str:
     return names if isinstance(names, str) else ",".join(names)
 
 
-def history_levels(config: Config, schema: Schema) -> int | None:
-    """Into how many levels ratings of histories are divided; None where they have no ratings.
+HistoryKey = Literal["history", "item_history"]
+"""Of users, of items."""
 
-    Raises ConfigError for `history=ratings` and data without a regression task.
+
+def history_levels(config: Config, schema: Schema, key: HistoryKey = "history") -> int | None:
+    """Into how many levels ratings of these histories are divided; None where they have no ratings.
+
+    Raises ConfigError for `ratings` and data without a regression task.
     """
-    if config.model.history != "ratings":
+    if getattr(config.model, key) != "ratings":
         return None
     if all(task.kind != "regression" for task in schema.tasks):
+        other = {"history": "items", "item_history": "users"}[key]
         raise ConfigError(
-            "model.history must be none or items for data without a regression task, got ratings; "
-            "set model.history=items"
+            f"model.{key} must be none or {other} for data without a regression task, got ratings; "
+            f"set model.{key}={other}"
         )
     return config.model.history_levels
 
@@ -108,12 +115,24 @@ def _encoders(config: Config, schema: Schema) -> Encoders | None:
         Features(table_rows(features), width, size) if features else None
         for features, size in chosen
     )
-    if settings.history == "none":
-        return Encoders(users, items, None)
-    levels, dims = history_levels(config, schema), (settings.history_dim, width)
-    rate = settings.history_dropout
-    history = History(*sizes, levels=1 if levels is None else levels + 1, dims=dims, dropout=rate)
-    return Encoders(users, items, history)
+    histories = _history(config, schema, "history"), _history(config, schema, "item_history")
+    return Encoders(users, items, *histories)
+
+
+def _history(config: Config, schema: Schema, key: HistoryKey) -> History | None:
+    settings = config.model
+    if getattr(settings, key) == "none":
+        return None
+    sizes = schema.user.size, schema.item.size
+    owners, partners = sizes if key == "history" else sizes[::-1]
+    levels = history_levels(config, schema, key)
+    return History(
+        owners,
+        partners,
+        levels=1 if levels is None else levels + 1,
+        dims=(settings.history_dim, settings.embedding_dim),
+        dropout=settings.history_dropout,
+    )
 
 
 def label_constants(schema: Schema) -> list[Constant]:

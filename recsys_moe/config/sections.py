@@ -103,10 +103,13 @@ class ModelConfig(Section):
     history: Literal["none", "items", "ratings"] = "none"
     """What a user watched or rated in training, pooled and added to the embedding of the id:
     `items` has one embedding per item, `ratings` one per item and level of its rating."""
+    item_history: Literal["none", "users", "ratings"] = "none"
+    """The same of an item: `users` has one embedding per user who watched or rated it in training,
+    `ratings` one per user and level of the rating."""
     history_dim: int = Field(default=64, ge=1)
-    """Width of these embeddings; their sum is projected to `embedding_dim`."""
+    """Width of the embeddings of histories; their sum is projected to `embedding_dim`."""
     history_levels: int = Field(default=5, ge=2, le=10)
-    """Levels of `history=ratings`, evenly from the lowest to the highest training label."""
+    """Levels of `ratings`, evenly from the lowest to the highest training label."""
     history_dropout: float = Field(default=0.5, ge=0, lt=1)
     """Share of every history that a training step leaves out, by chance. Without any, the labels
     of training rows can be read off what is missing in it."""
@@ -150,7 +153,7 @@ class ModelConfig(Section):
     @property
     def has_encoders(self) -> bool:
         """Do vectors of users and items hold more than the embeddings of their ids?"""
-        return self.features != "none" or self.history != "none"
+        return any(one != "none" for one in (self.features, self.history, self.item_history))
 
 
 class TaskConfig(Section):

@@ -61,10 +61,12 @@ class Config(Section):
     @model_validator(mode="after")
     def _shards_hold_all(self) -> Config:
         if self.trainer.is_sharded and self.model.has_encoders:
+            keys = ("features", "history", "item_history")
             raise ValueError(
-                "model.features and model.history must be none with trainer.shard_embeddings=true, "
-                f"got {self.model.features} and {self.model.history}; set them to none, or train "
-                "without sharded tables"
+                "model.features, model.history and model.item_history must be none with "
+                "trainer.shard_embeddings=true, got "
+                f"{', '.join(str(getattr(self.model, key)) for key in keys)}; set them to none, or "
+                "train without sharded tables"
             )
         return self
 

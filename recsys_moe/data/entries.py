@@ -1,4 +1,4 @@
-"""What a model's encoders read beside ids: features of users and items, histories of users.
+"""What a model's encoders read beside ids: features and histories, of users and of items.
 
 Both as lists of table rows, entity after entity. Axes: N entities and one more for the unseen id,
 which has nothing, P entries.
@@ -30,7 +30,8 @@ class FeatureEntries(NamedTuple):
 
 
 class HistoryEntries(NamedTuple):
-    """User u has row[first[u]:first[u + 1]] (int32): level x items + item, by ascending item."""
+    """Owner u has row[first[u]:first[u + 1]] (int32): level x partners + partner, by ascending
+    partner. Of a user the partners are items, of an item users."""
 
     first: Tensor
     row: Tensor
@@ -124,28 +125,35 @@ def _first(entity_P: Tensor, entities: int) -> Tensor:
     return torch.cat([counts_N.new_zeros(1), counts_N.cumsum(0)])
 
 
-def history_entries(rows: Rows, schema: Schema, levels: int | None) -> HistoryEntries:
+def history_entries(
+    rows: Rows, schema: Schema, levels: int | None, *, of_items: bool = False
+) -> HistoryEntries:
     """N(u): what users have watched or rated in training, each item once.
 
     `levels`: how many the ratings (of the first regression task) are divided into, evenly from the
     lowest to the highest; what has none is of one level more. None: items alone.
+    `of_items`: N(i) instead, the users who did, each once.
 
     Watched: label 1 of the first binary task; rated: with a label of a regression.
     """
-    items = schema.item.size
+    sizes = schema.user.size, schema.item.size
+    owners, partners = sizes[::-1] if of_items else sizes
     parts = [_watched_or_rated(chunk, schema, levels) for chunk in rows.chunks()]
-    key_P, level_P = (torch.cat(column) for column in zip(*parts, strict=True))
+    user_P, item_P, level_P = (torch.cat(column) for column in zip(*parts, strict=True))
+    key_P = item_P * partners + user_P if of_items else user_P * partners + item_P
     key_P, order_P = key_P.sort(stable=True)
     is_new_P = torch.ones_like(key_P, dtype=torch.bool)
     is_new_P[1:] = key_P[1:] != key_P[:-1]
     key_P, level_P = key_P[is_new_P], level_P[order_P][is_new_P]
     return HistoryEntries(
-        _first(key_P // items, schema.user.size), (level_P * items + key_P % items).int()
+        _first(key_P // partners, owners), (level_P * partners + key_P % partners).int()
     )
 
 
-def _watched_or_rated(chunk: Columns, schema: Schema, levels: int | None) -> tuple[Tensor, Tensor]:
-    """user x items + item, and the level, of rows that count and whose ids are known."""
+def _watched_or_rated(
+    chunk: Columns, schema: Schema, levels: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """User, item and level (int64) of rows that count and whose ids are known."""
     kinds = [task.kind for task in schema.tasks]
     counts_N = torch.zeros(len(chunk), dtype=torch.bool)
     if "binary" in kinds:
@@ -153,12 +161,12 @@ def _watched_or_rated(chunk: Columns, schema: Schema, levels: int | None) -> tup
     for column in (n for n, kind in enumerate(kinds) if kind == "regression"):
         counts_N |= ~chunk.labels[:, column].isnan()
     counts_N &= (chunk.user < schema.user.size) & (chunk.item < schema.item.size)
-    key_P = chunk.user[counts_N].long() * schema.item.size + chunk.item[counts_N]
+    user_P, item_P = chunk.user[counts_N].long(), chunk.item[counts_N].long()
     if levels is None:
-        return key_P, torch.zeros_like(key_P)
+        return user_P, item_P, torch.zeros_like(user_P)
     task = kinds.index("regression")
     bounds = _bounds(schema, schema.tasks[task])
-    return key_P, _levels(chunk.labels[counts_N, task], levels, bounds)
+    return user_P, item_P, _levels(chunk.labels[counts_N, task], levels, bounds)
 
 
 def _bounds(schema: Schema, task: Task) -> tuple[float, float]:
@@ -168,7 +176,7 @@ def _bounds(schema: Schema, task: Task) -> tuple[float, float]:
         return counts["min"], counts["max"]
     except KeyError as error:
         raise DataError(
-            f"{SCHEMA_FILE}: labels.train must hold {error} for model.history=ratings; "
+            f"{SCHEMA_FILE}: labels.train must hold {error} for histories of ratings; "
             "prepare the data again"
         ) from None
 

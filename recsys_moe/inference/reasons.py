@@ -76,7 +76,7 @@ class LeftOut(Encoders):
     """What is added to the ids of a batch, without the part that each row leaves out."""
 
     def __init__(self, told: Told | None, user_VD: Tensor, item_VD: Tensor) -> None:
-        super().__init__(None, None, None)
+        super().__init__()
         self.told, self.user_VD, self.item_VD = told, user_VD, item_VD
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> tuple[Tensor, Tensor]:

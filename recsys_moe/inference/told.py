@@ -40,7 +40,7 @@ class Told(Encoders):
     ) -> None:
         """`parts`: of what the vectors are made, by side; `seen`: of each user the indices of the
         items in its history."""
-        super().__init__(None, None, None)
+        super().__init__()
         self.items_UD, self.parts = items_UD, parts
         nobody = users_UD.new_zeros(1, users_UD.shape[1])
         self._users_UD, self._items_UD = (torch.cat([nobody, x]) for x in (users_UD, items_UD))

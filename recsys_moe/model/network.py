@@ -17,7 +17,6 @@ from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import Dispatch, MoE
 from recsys_moe.model.skip import Skip
 from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing, find_router
-from recsys_moe.seeds import stream_seed
 
 ENCODERS = "encoders."
 
@@ -135,8 +134,8 @@ class MultiTaskMoE(nn.Module):
     def reseed(self, seed: int) -> None:
         """Give dropout, each task's router and the encoders a stream of their own from `seed`."""
         self.moe.reseed(seed)
-        if self.encoders is not None and self.encoders.history is not None:
-            self.encoders.history.stream.reseed(stream_seed(seed, "history"))
+        if self.encoders is not None:
+            self.encoders.reseed(seed)
 
 
 def _embedding(rows: int, dim: int) -> nn.Embedding:

@@ -31,10 +31,14 @@ def fill_encoders(
             part.fill(*feature_entries(folder / f"{side}s.parquet", chosen[side], size))
     if encoders.history is not None:
         encoders.history.fill(*history_entries(rows, schema, history_levels(config, schema)))
+    if encoders.item_history is not None:
+        levels = history_levels(config, schema, "item_history")
+        encoders.item_history.fill(*history_entries(rows, schema, levels, of_items=True))
 
 
 def histories(model: MultiTaskMoE) -> dict[str, Tensor]:
-    """Which rows of the table of histories each user has: `first` and `row`, see HistoryEntries."""
+    """Which rows of the table of its histories each user has: `first` and `row`, see
+    HistoryEntries."""
     history = None if model.encoders is None else model.encoders.history
     return {} if history is None else {"first": history.first_N, "row": history.row_P}
 

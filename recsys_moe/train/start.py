@@ -43,8 +43,10 @@ logger = logging.getLogger("recsys_moe.fit")
 
 MAY_DIFFER = ("model.dropout", "model.dispatch", "model.features", "model.history_dropout")
 """Settings of the model that do not change what its weights mean."""
-OF_HISTORY = ("model.history", "model.history_dim", "model.history_levels")
-"""May differ too where a history begins or ends."""
+HISTORIES = ("history", "item_history")
+"""Settings of which each may differ too where it begins or ends."""
+OF_HISTORIES = ("model.history_dim", "model.history_levels")
+"""May differ too where no history goes on."""
 ARROW = {"int64": pa.int64(), "string": pa.string()}
 
 
@@ -88,8 +90,10 @@ def start_config(raw: dict[str, Any], path: str | Path | None) -> Config:
 
 def _check_model(before: Config, now: Config, path: str | Path) -> None:
     old, new = (dict(flat({"model": c.model_dump(mode="json")["model"]})) for c in (before, now))
-    one_has_none = "none" in (before.model.history, now.model.history)
-    may_differ = (*MAY_DIFFER, *(OF_HISTORY if one_has_none else ()))
+    ends = [key for key in HISTORIES if "none" in (getattr(c.model, key) for c in (before, now))]
+    may_differ = (*MAY_DIFFER, *(f"model.{key}" for key in ends))
+    if len(ends) == len(HISTORIES):
+        may_differ = (*may_differ, *OF_HISTORIES)
     for key in [*old, *(new.keys() - old.keys())]:
         if old.get(key) != new.get(key) and key not in may_differ:
             raise _must_stay(path, key, old.get(key), new.get(key))
@@ -138,7 +142,7 @@ def open_start(path: str | Path | None, config: Config, schema: Schema, data: Pa
     matched = None
     if config.model.has_encoders:
         try:
-            matched = match(artifact, config, schema, data=data, item_I=item_I)
+            matched = match(artifact, config, schema, data=data, places=(user_U, item_I))
         except DataError as error:
             raise DataError(f"--from {path}: {error}") from None
     return Start(folder, artifact, user_U, item_I, matched)

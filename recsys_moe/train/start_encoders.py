@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import NO_CATEGORIES, VOCABULARIES, Artifact
-from recsys_moe.config.build import chosen_features, history_levels
+from recsys_moe.config.build import HistoryKey, chosen_features, history_levels
 from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import reading
 from recsys_moe.data.entries import matched_levels, table_rows
@@ -49,8 +49,9 @@ class Matched(NamedTuple):
 
     features: dict[str, FeatureRows]
     """Of `user` and `item`, where they have any."""
-    history_R: Tensor | None
-    """Row of the old table of histories, its length for a new item; None: begin at 0."""
+    histories: dict[str, Tensor]
+    """Of `history` and `item_history`, where both models have it: row of the old table for each
+    row, its length for a new partner. (R,) What is not there begins at 0."""
 
 
 class _Block(NamedTuple):
@@ -61,8 +62,10 @@ class _Block(NamedTuple):
     start: int
 
 
-def match(old: Artifact, config: Config, schema: Schema, *, data: Path, item_I: Tensor) -> Matched:
-    """`item_I`: row of the old model for each item of `data`. Raises DataError."""
+def match(
+    old: Artifact, config: Config, schema: Schema, *, data: Path, places: tuple[Tensor, Tensor]
+) -> Matched:
+    """`places`: row of the old model for each user and each item of `data`. Raises DataError."""
     before, now = chosen_features(old.config, old.schema), chosen_features(config, schema)
     categories = _categories(data / VOCABULARIES)
     features, said = {}, []
@@ -74,7 +77,9 @@ def match(old: Artifact, config: Config, schema: Schema, *, data: Path, item_I: 
         features[side] = FeatureRows(*map(torch.cat, zip(*parts.values(), strict=True)))
     if said:
         logger.info("features: %s", "; ".join(said))
-    return Matched(features, _history_rows(old, config, schema, item_I))
+    partners: dict[HistoryKey, Tensor] = {"history": places[1], "item_history": places[0]}
+    rows = {k: _history_rows(old, config, schema, key=k, place_N=n) for k, n in partners.items()}
+    return Matched(features, {key: row_R for key, row_R in rows.items() if row_R is not None})
 
 
 def _categories(path: Path) -> pa.Table:
@@ -131,15 +136,19 @@ def _found(rows: FeatureRows, end: int) -> str:
     return f"goes on with {known - 1} categories, {len(rows.place) - known} are new"
 
 
-def _history_rows(old: Artifact, config: Config, schema: Schema, item_I: Tensor) -> Tensor | None:
-    if "none" in (old.config.model.history, config.model.history):
+def _history_rows(
+    old: Artifact, config: Config, schema: Schema, *, key: HistoryKey, place_N: Tensor
+) -> Tensor | None:
+    """`place_N`: row of the old model for each partner, and for the unseen one."""
+    if "none" in (getattr(c.model, key) for c in (old.config, config)):
         return None
-    levels, items = history_levels(config, schema), old.schema.item.size
+    levels, partners = history_levels(config, schema, key), int(place_N[-1])
     level_L = torch.zeros(1, dtype=torch.int64)
     if levels is not None:
         level_L = matched_levels(old.schema, schema, levels)
-    row_LI = level_L[:, None] * items + item_I[:-1]
-    return row_LI.where(item_I[:-1] < items, len(old.encoders["history.table_RW"])).flatten()
+    row_LN = level_L[:, None] * partners + place_N[:-1]
+    new = len(old.encoders[f"{key}.table_RW"])
+    return row_LN.where(place_N[:-1] < partners, new).flatten()
 
 
 @torch.no_grad()
@@ -164,10 +173,10 @@ def hand_over(
         part.table_RD.copy_(was_RD * rows.scale[:, None])
         bags = part.row_P, was_RD * rows.shift[:, None], part.first_N[:-1].int()
         moved[n] += F.embedding_bag(*bags, mode="sum")
-    if encoders.history is not None and matched.history_R is not None:
-        history = encoders.history
-        history.table_RW.copy_(_row_of(old.encoders["history.table_RW"], matched.history_R))
-        history.kernel_DW.copy_(old.encoders["history.kernel_DW"])
+    for key, row_R in matched.histories.items():
+        history = getattr(encoders, key)
+        history.table_RW.copy_(_row_of(old.encoders[f"{key}.table_RW"], row_R))
+        history.kernel_DW.copy_(old.encoders[f"{key}.kernel_DW"])
     said = encoders.finished(*map(torch.zeros_like, tables))
     for table_ND, place_N, said_ND, moved_ND in zip(tables, places, said, moved, strict=True):
         is_known_N = place_N < place_N[-1]

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe.model.encoders import Encoders, Features, History
+from recsys_moe.model.encoders import Encoders, Features
+from recsys_moe.model.history import History
 
 ITEMS = 5
 WATCHED = {0: [0, 2, 4], 1: [1], 3: [0, 1, 2, 3]}  # of users 0..3; user 4 is the unseen one

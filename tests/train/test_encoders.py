@@ -119,7 +119,7 @@ def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, 
     for side, part in (("user", made.users), ("item", made.items)):
         rows_BD = state[f"model.{side}_embedding.weight"]
         index_B = torch.arange(len(rows_BD))
-        more_BD = part(index_B) + (made.history.of_users(index_B) if side == "user" else 0.0)
+        more_BD = part(index_B) + (made.history.of_owners(index_B) if side == "user" else 0.0)
         torch.testing.assert_close(rows_BD + more_BD, weights[f"{side}_embedding.weight"])
     (folder / "encoders.safetensors").rename(folder / "gone")
     with pytest.raises(DataError, match=r"encoders\.safetensors is missing"):

@@ -1,0 +1,145 @@
+"""What users have watched, or items have been watched by, in training: pooled embeddings.
+
+Axes: B batch, U distinct owners of a batch, N owners and one more for the unseen id, P entries
+(which row belongs to which owner, owner after owner), R rows of a table, W its width, D width of
+the embeddings.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recsys_moe.routers.stream import RandomStream
+
+
+class History(nn.Module):
+    """Pooled embeddings of those that an owner met in training: SVD++'s (Koren 2008).
+
+    Owners are users and partners the items they watched or rated, or the other way round:
+    x_u = K |N(u)|^-1/2 sum_{j in N(u)} y_j, a table row y_j per partner, or per partner and level
+    of the rating. In training the model must not read the label of a row off a history: see
+    docs/features.md.
+
+    - The partner of a row is left out of the pool of its owner; where it is not in there, another
+      one is, by chance. Else "one is missing" would say "watched".
+    - A share `dropout` of every pool is left out, by chance, anew for each owner and batch. Else
+      the embedding of the owner's id could learn the whole sum, and the difference would tell which
+      partner is missing.
+    """
+
+    first_N: Tensor
+    row_P: Tensor
+    key_P: Tensor
+
+    def __init__(
+        self, owners: int, partners: int, *, levels: int, dims: tuple[int, int], dropout: float
+    ) -> None:
+        """`levels`: table rows per partner; `dims`: width of the pool and of the embeddings."""
+        super().__init__()
+        self.partners, self.rate = partners, dropout
+        self.table_RW = nn.Parameter(torch.zeros(levels * partners, dims[0]))
+        # A fixed start: without random numbers, everything else draws what it draws without it.
+        self.kernel_DW = nn.Parameter(torch.eye(dims[1], dims[0]))
+        self.register_buffer("first_N", torch.zeros(owners + 2, dtype=torch.int64), False)
+        self.register_buffer("row_P", torch.zeros(0, dtype=torch.int32), False)
+        self.register_buffer("key_P", torch.zeros(0, dtype=torch.int64), False)
+        self.stream = RandomStream()
+
+    def fill(self, first_N: Tensor, row_P: Tensor) -> None:
+        """Owner u has the rows row_P[first_N[u]:first_N[u + 1]] (int32), level x partners +
+        partner, at most one of a partner, by ascending partner."""
+        owner_P = torch.repeat_interleave(first_N.diff())
+        self.key_P = self._key(owner_P, row_P % self.partners)
+        self.first_N, self.row_P = first_N, row_P
+
+    def _key(self, owner_B: Tensor, partner_B: Tensor) -> Tensor:
+        return owner_B.long() * (self.partners + 1) + partner_B
+
+    def forward(self, owner_B: Tensor, partner_B: Tensor) -> Tensor:
+        """(B,) of owners and of the partners they are asked about -> (B, D)."""
+        owner_U, place_B = owner_B.long().unique(return_inverse=True)
+        if self.training:
+            return F.linear(self._without_partner(owner_U, place_B, partner_B), self.kernel_DW)
+        return self.of_owners(owner_U)[place_B]
+
+    def of_owners(self, owner_U: Tensor) -> Tensor:
+        """Of the whole histories. (U,) -> (U, D)"""
+        entry_P, start_U = entries_of(self.first_N, owner_U)
+        sum_UW = _sums(self.table_RW, self.row_P[entry_P], start_U)
+        return F.linear(sum_UW * self._scale(owner_U), self.kernel_DW)
+
+    def _scale(self, owner_U: Tensor) -> Tensor:
+        count_U = self.first_N[owner_U + 1] - self.first_N[owner_U]
+        return count_U.clamp(min=1).to(self.table_RW).rsqrt()[:, None]
+
+    def _without_partner(self, owner_U: Tensor, place_B: Tensor, partner_B: Tensor) -> Tensor:
+        """Pools (B, W) of a random part of the histories, without the partners of the rows."""
+        entry_P, start_U = entries_of(self.first_N, owner_U)
+        keep_P = self._draw(len(entry_P)) >= self.rate
+        kept_K = keep_P.nonzero()[:, 0]
+        left_B = self._left_out(owner_U[place_B], partner_B)
+        # Where that is among the entries of this batch; in front of them for no history.
+        here_B = (left_B + (start_U - self.first_N[owner_U])[place_B]).where(left_B >= 0, -1)
+        gone_B = F.pad(keep_P, (1, 0))[here_B + 1]
+        row_P = self.row_P[torch.cat([entry_P[kept_K], left_B[gone_B]])]
+        gone_start_B = len(kept_K) + gone_B.cumsum(0) - gone_B.long()
+        start = torch.cat([torch.searchsorted(kept_K, start_U), gone_start_B])
+        sum_UW, gone_BW = _sums(self.table_RW, row_P, start).split([len(owner_U), len(place_B)])
+        scale_U1 = self._scale(owner_U) / (1 - self.rate)
+        return (sum_UW[place_B] - gone_BW) * scale_U1[place_B]
+
+    def _left_out(self, owner_B: Tensor, partner_B: Tensor) -> Tensor:
+        """Per row the entry of its partner in its owner's history or, if there is none, one by
+        chance; -1 where there is no history."""
+        first_B = self.first_N[owner_B]
+        count_B = self.first_N[owner_B + 1] - first_B
+        key_B = self._key(owner_B, partner_B)
+        found_B = torch.searchsorted(self.key_P, key_B)
+        is_in_B = F.pad(self.key_P, (0, 1), value=-1)[found_B] == key_B
+        chance_B = (self._draw(len(owner_B)) * count_B).long().minimum(count_B - 1)  # may round up
+        entry_B = torch.where(is_in_B, found_B, first_B + chance_B)
+        return torch.where(count_B > 0, entry_B, -1)
+
+    def _draw(self, count: int) -> Tensor:
+        device = self.table_RW.device
+        return torch.rand(count, generator=self.stream.generator(device), device=device)
+
+
+def entries_of(first_N: Tensor, index_U: Tensor) -> tuple[Tensor, Tensor]:
+    """The entries (P,) of entities, one after the other, and where those of each start (U,)."""
+    first_U = first_N[index_U]
+    count_U = first_N[index_U + 1] - first_U
+    start_U = count_U.cumsum(0) - count_U
+    shift_P = torch.repeat_interleave(first_U - start_U, count_U)
+    return shift_P + torch.arange(len(shift_P), device=shift_P.device), start_U
+
+
+def _sums(table_RW: Tensor, row_P: Tensor, start_U: Tensor) -> Tensor:
+    """Sums (U, W) of the rows from each start to the next."""
+    result: Tensor = _Sums.apply(table_RW, row_P, start_U)
+    return result
+
+
+class _Sums(torch.autograd.Function):
+    """F.embedding_bag(mode="sum"), whose own backward pass takes seven times as long (torch 2.13 on
+    a CPU, bags of hundreds of rows). The gradient of a row is itself a sum: over its bags."""
+
+    @staticmethod
+    def forward(ctx: Any, table_RW: Tensor, row_P: Tensor, start_U: Tensor) -> Tensor:
+        ctx.save_for_backward(row_P, start_U)
+        ctx.rows = len(table_RW)
+        return F.embedding_bag(row_P, table_RW, start_U.to(row_P), mode="sum")
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        row_P, start_U = ctx.saved_tensors
+        size_U = start_U.diff(append=start_U.new_tensor([len(row_P)]))
+        order_P = row_P.argsort(stable=True)  # the same sums in the same order on any device
+        bag_P = torch.repeat_interleave(size_U)[order_P]
+        size_R = torch.bincount(row_P, minlength=ctx.rows)
+        start_R = size_R.cumsum(0) - size_R
+        return F.embedding_bag(bag_P, gradients[0].contiguous(), start_R, mode="sum"), None, None
