@@ -171,12 +171,14 @@ def featured(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def featured_run(featured: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run with all features and with ratings in histories. Read only."""
+    """A finished run with all features and with ratings in the histories of users and of items.
+    Read only."""
     from recsys_moe.config.settings import parse_config
     from recsys_moe.train.fit import fit
 
     out = tmp_path_factory.mktemp("runs") / "featured"
-    model = {**TINY_MODEL, "features": "all", "history": "ratings", "history_dim": 4}
+    histories = {"history": "ratings", "item_history": "ratings", "history_dim": 4}
+    model = {**TINY_MODEL, "features": "all", **histories}
     trainer = {"max_epochs": 2, "batch_size": 64}
     fit(parse_config({"model": model, "trainer": trainer}), featured, out)
     return out

@@ -23,7 +23,8 @@ from safetensors.torch import load_file, save_file
 import recsys_moe
 from recsys_moe.artifact import calibration
 from recsys_moe.artifact.calibration import Calibrations
-from recsys_moe.artifact.reading import damaged, load_history, load_seen, reading
+from recsys_moe.artifact.histories import load_history
+from recsys_moe.artifact.reading import damaged, load_seen, reading
 from recsys_moe.config.build import build_model
 from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import Config, parse_config
@@ -77,7 +78,8 @@ class Artifact:
     categories: pa.Table = field(default_factory=lambda: NO_CATEGORIES)
     """Of features: `side`, `feature`, `index` and the `value` as text."""
     history: dict[str, torch.Tensor] = field(default_factory=dict)
-    """User u has the rows row[first[u]:first[u + 1]] of `history.table_RW`; empty for a model
+    """User u has the rows row[first[u]:first[u + 1]] of `history.table_RW`, item i those of
+    `item_row` and `item_first` of `item_history.table_RW`; empty for a model
     without histories, and for one that was written before folders kept them."""
     added_items: int = 0
     """How many of the items training has not seen (see inference/new_items); they are the last."""

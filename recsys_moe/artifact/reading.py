@@ -47,19 +47,3 @@ def load_seen(path: Path, schema: Schema) -> dict[str, torch.Tensor]:
     if not is_whole:
         raise damaged(path, "its offsets and items do not fit schema.json")
     return seen
-
-
-def load_history(
-    path: Path, schema: Schema, encoders: dict[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
-    if not path.is_file():
-        return {}
-    with reading(path):
-        history = load_file(path)
-        first, row = history["first"], history["row"]
-        is_whole = len(first) == schema.user.size + 2 and bool((first.diff() >= 0).all())
-        is_whole &= [int(first[0]), int(first[-1])] == [0, len(row)]
-        is_whole &= bool(((row >= 0) & (row < len(encoders["history.table_RW"]))).all())
-    if not is_whole:
-        raise damaged(path, "its histories do not fit schema.json")
-    return history

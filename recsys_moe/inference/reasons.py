@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from recsys_moe.artifact.histories import ENCODER, are_missing, rows_of
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.data.entries import rating_of_level
 from recsys_moe.errors import ConfigError
@@ -37,8 +38,8 @@ class Reason:
     """One part of what a score was made of."""
 
     kind: Kind
-    """`item`: of the user's history; `history`: all of it; `id`: what training learned of this user
-    or item alone."""
+    """`item`: of the user's history; `history`: all of it, or of an item's; `id`: what training
+    learned of this user or item alone."""
     side: Side
     """Whose it is."""
     name: str | None
@@ -59,7 +60,8 @@ class Reason:
             return f"this {self.side} alone"
         because = "because of" if self.contribution >= 0 else "in spite of"
         if self.kind == "history":
-            return f"{because} the whole history"
+            whole = "the whole history" if self.side == "user" else "all who watched this item"
+            return f"{because} {whole}"
         if self.kind == "feature":
             value = "a category unseen in training" if self.value is None else self.value
             return f"{self.name}={value:g}" if isinstance(value, float) else f"{self.name}={value}"
@@ -112,13 +114,13 @@ class Reasons:
             return "the model knows ids alone; train with model.features or model.history"
         if not self._independent:
             return "the router decides about rows together, so no part of a score is a row's own"
-        if "history.table_RW" in self._tables and not self._artifact.history:
-            return "the model folder does not hold the histories of its users; train again"
+        if are_missing(self._artifact.history, self._tables):
+            return "the model folder does not hold the histories; train again"
         return None
 
     def of_pair(self, user: int, item: int, told: Told | None, most: int) -> list[list[Reason]]:
         """Per task the largest first: at most `most` features and `most` items of the history, and
-        the whole history and both ids where they are known.
+        the whole histories and both ids where they are known.
 
         Indices, ~i of newcomer i. Raises ConfigError with `none_because`.
         """
@@ -126,7 +128,7 @@ class Reasons:
             raise ConfigError(f"there are no reasons: {self.none_because}")
         indices = dict(zip(SIDES, (user, item), strict=True))
         made_of = {side: self._made_of(side, index, told) for side, index in indices.items()}
-        pool_PD = self._pool(made_of["user"].history)
+        pool_PD = self._pool("user", made_of["user"].history)
         shown_P = torch.arange(len(pool_PD))
         if len(pool_PD) > MOST_LEFT_OUT:
             shown_P = self._largest(pool_PD, (user, item), told)
@@ -148,18 +150,16 @@ class Reasons:
             return Parts([], nothing)
         table = artifact.users if side == "user" else artifact.items
         features = self._newcomers.readers[side].known(table.slice(index, 1))
-        if side == "item" or not artifact.history:
-            return Parts(features, nothing)
-        first, row = artifact.history["first"], artifact.history["row"]
-        return Parts(features, row[int(first[index]) : int(first[index + 1])].long())
+        return Parts(features, rows_of(artifact.history, side, index))
 
-    def _pool(self, row_P: Tensor) -> Tensor:
-        """What each item of a history adds to the vector. (P, D)"""
-        width = self._artifact.config.model.embedding_dim
+    def _pool(self, side: Side, row_P: Tensor) -> Tensor:
+        """What each entry of a history adds to the vector. (P, D)"""
         if not len(row_P):
-            return torch.zeros(0, width)
-        added_PW = self._tables["history.table_RW"][row_P] * len(row_P) ** -0.5
-        return F.linear(added_PW, self._tables["history.kernel_DW"])
+            return torch.zeros(0, self._artifact.config.model.embedding_dim)
+        table_RW, kernel_DW = (
+            self._tables[f"{ENCODER[side]}.{name}"] for name in ("table_RW", "kernel_DW")
+        )
+        return F.linear(table_RW[row_P] * len(row_P) ** -0.5, kernel_DW)
 
     def _is_known(self, side: Side, index: int) -> bool:
         """Has training a row of its own for it, which may be left out?"""
@@ -180,8 +180,10 @@ class Reasons:
         return change_PT.abs().topk(share, dim=0).indices.unique()
 
     def _parts(self, side: Side, index: int, made_of: Parts) -> Iterator[_Part]:
-        """Features, and the id."""
-        total_D = self._pool(made_of.history).sum(0)
+        """Features, the whole history, and the id."""
+        total_D = self._pool(side, made_of.history).sum(0)
+        if len(made_of.history):
+            yield _Part(_reason("history", side), total_D)
         for row, weight in made_of.features:
             name, value = self._newcomers.readers[side].named(row, weight)
             added_D = weight * self._tables[f"{side}s.table_RD"][row]
@@ -191,10 +193,9 @@ class Reasons:
             yield _Part(_reason("id", side), -total_D, is_id=True)
 
     def _of_history(self, row_P: Tensor, pool_PD: Tensor, shown_P: Tensor) -> Iterator[_Part]:
-        """All of it, and the items."""
+        """The items of a user's."""
         if not len(row_P):
             return
-        yield _Part(_reason("history", "user"), pool_PD.sum(0))
         known, table = self._artifact.known_items, self._artifact.items
         rows = table.take(pa.array((row_P[shown_P] % known).numpy()))
         ids = rows["item"].to_pylist()
@@ -239,7 +240,7 @@ def _with(part: _Part, contribution: float) -> Reason:
 def _cut(reasons: Iterable[Reason], most: int) -> list[Reason]:
     """The largest first; of features and of items of the history at most `most` each."""
     ranked = sorted(reasons, key=lambda one: -abs(one.contribution))
-    room = {"feature": most, "item": most, "history": 1, "id": len(SIDES)}
+    room = {"feature": most, "item": most, "history": len(SIDES), "id": len(SIDES)}
     kept = []
     for one in ranked:
         room[one.kind] -= 1

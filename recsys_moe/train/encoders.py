@@ -6,11 +6,13 @@ from pathlib import Path
 
 from torch import Tensor
 
+from recsys_moe.artifact.histories import ENCODER, PREFIX
 from recsys_moe.config.build import build_model, chosen_features, history_levels
 from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import Rows
 from recsys_moe.data.entries import feature_entries, history_entries
 from recsys_moe.model.encoders import Encoders
+from recsys_moe.model.history import History
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.schema import Schema
 
@@ -37,10 +39,16 @@ def fill_encoders(
 
 
 def histories(model: MultiTaskMoE) -> dict[str, Tensor]:
-    """Which rows of the table of its histories each user has: `first` and `row`, see
-    HistoryEntries."""
-    history = None if model.encoders is None else model.encoders.history
-    return {} if history is None else {"first": history.first_N, "row": history.row_P}
+    """Which rows of the tables of histories each user and item has: see artifact/histories.py."""
+    found: dict[str, Tensor] = {}
+    for side, key in ENCODER.items():
+        history: History | None = getattr(model.encoders, key, None)
+        if history is not None:
+            found |= {
+                f"{PREFIX[side]}first": history.first_N,
+                f"{PREFIX[side]}row": history.row_P,
+            }
+    return found
 
 
 def finish(

@@ -101,6 +101,9 @@ def test_a_history_is_what_was_watched_or_rated_each_item_once(prepared: Path) -
     assert items.row.tolist() == [0, 3]  # of user 1; user 0 has not watched item 2
     assert items.first.tolist() == [0, 0, *[2] * 60]
     assert history_entries(made, schema, 5).row.tolist() == [1 * 40 + 0, 4 * 40 + 3]
+    of_items = history_entries(made, schema, 5, of_items=True)
+    assert of_items.row.tolist() == [1 * 60 + 1, 4 * 60 + 1]  # items 0 and 3: user 1, levels 1, 4
+    assert of_items.first.tolist() == [0, 1, 1, 1, *[2] * 38]
     unrated = rows([0, 1, 1, 0, 0, 0], [nan] * 6)
     assert history_entries(unrated, schema, 5).row.tolist() == [5 * 40 + 2, 5 * 40 + 0]
 

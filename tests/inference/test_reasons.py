@@ -167,7 +167,7 @@ def test_models_without_reasons_say_why(
     (old / "manifest.json").write_text(json.dumps(manifest))
     before = Predictor.load(old)
     assert before.score([1], [1]).tasks.keys() == {"watch", "rating"}
-    assert "does not hold the histories of its users; train again" in (before.no_reasons or "")
+    assert "does not hold the histories; train again" in (before.no_reasons or "")
     rivals = Reasons(predictor.artifact, predictor.newcomers, independent=False)
     assert "decides about rows together" in (rivals.none_because or "")
 

@@ -29,7 +29,8 @@ from tests.conftest import TINY_MODEL
 from tests.features import with_features
 from tests.train.test_resume import STEP, VALIDATION, fit_in_pieces, results
 
-BOTH = {"features": "all", "history": "ratings", "history_dim": 4}
+HISTORIES = {"history": "ratings", "item_history": "ratings", "history_dim": 4}
+BOTH = {"features": "all", **HISTORIES}
 HOUR = SideFeature(name="hour", kind="categorical", size=24)
 
 
@@ -63,8 +64,7 @@ def test_training_begins_as_without_features_and_history(data: Path) -> None:
     ids, both = (started(data, model).model.eval() for model in ({}, BOTH))
     own, other = ids.state_dict(), both.state_dict()
     assert all(torch.equal(value, other[name]) for name, value in own.items())
-    extra = {"users.table_RD", "items.table_RD", "history.table_RW", "history.kernel_DW"}
-    assert other.keys() - own.keys() == {f"encoders.{name}" for name in extra}
+    assert other.keys() - own.keys() == {f"encoders.{name}" for name in encoders()}
     index_B = torch.arange(30)
     assert torch.equal(ids(index_B, index_B).logits_BT, both(index_B, index_B).logits_BT)
 
@@ -102,7 +102,8 @@ def test_both_are_learned_and_scores_are_the_same_everywhere(
 
 
 def encoders() -> list[str]:
-    return ["users.table_RD", "items.table_RD", "history.table_RW", "history.kernel_DW"]
+    histories = [f"{h}.{n}" for h in ("history", "item_history") for n in ("kernel_DW", "table_RW")]
+    return [*histories, "items.table_RD", "users.table_RD"]
 
 
 def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, data: Path) -> None:
@@ -116,10 +117,11 @@ def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, 
     assert made is not None
     made.load_state_dict(artifact.encoders)
     state = torch.load(trained / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
-    for side, part in (("user", made.users), ("item", made.items)):
+    parts = ("user", made.users, made.history), ("item", made.items, made.item_history)
+    for side, part, history in parts:
         rows_BD = state[f"model.{side}_embedding.weight"]
         index_B = torch.arange(len(rows_BD))
-        more_BD = part(index_B) + (made.history.of_owners(index_B) if side == "user" else 0.0)
+        more_BD = part(index_B) + history.of_owners(index_B)
         torch.testing.assert_close(rows_BD + more_BD, weights[f"{side}_embedding.weight"])
     (folder / "encoders.safetensors").rename(folder / "gone")
     with pytest.raises(DataError, match=r"encoders\.safetensors is missing"):
@@ -131,7 +133,9 @@ def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, 
 def test_settings_of_the_optimizer_work_with_both(history: str, data: Path, tmp_path: Path) -> None:
     for name, optim in (("decay", {"weight_decay": 1e-4, "average": 0.9}), ("lazy", {})):
         lazy = {"embeddings": "lazy"} if name == "lazy" else {}
-        settings = config({**BOTH, "history": history}, optim={**optim, **lazy})
+        of_items = {"items": "users"}.get(history, history)
+        model = {**BOTH, "history": history, "item_history": of_items}
+        settings = config(model, optim={**optim, **lazy})
         assert fit(settings, data, tmp_path / name)["loss"] < 1.2
     assert dry_run(settings, data)["loss_of_first_batch"] > 0
 
@@ -143,6 +147,7 @@ def test_settings_of_the_optimizer_work_with_both(history: str, data: Path, tmp_
         ({"features": ["age", "age"]}, "must be none, all or different names"),
         ({"features": []}, "must be none, all or different names"),
         ({"history": "users"}, "Input should be 'none', 'items' or 'ratings'|history"),
+        ({"item_history": "items"}, "Input should be 'none', 'users' or 'ratings'|item_history"),
         ({"history_dropout": 1.0}, "history_dropout"),
     ],
 )
@@ -164,6 +169,8 @@ def test_data_without_features_or_ratings_are_refused(prepared: Path, data: Path
     object.__setattr__(schema, "tasks", schema.tasks[:1])
     with pytest.raises(ConfigError, match="none or items for data without a regression task"):
         build_model(config({"history": "ratings"}), schema)
+    with pytest.raises(ConfigError, match="none or users for data without a regression task"):
+        build_model(config({"item_history": "ratings"}), schema)
 
 
 def test_sharded_tables_are_refused_with_both() -> None:

@@ -74,11 +74,20 @@ def by_heart(learn: Callable[..., dict[str, float]]) -> float:
     return learn()["train/loss"]
 
 
-@pytest.mark.parametrize("history", ["items", "ratings"])
+@pytest.mark.parametrize(
+    "histories",
+    [
+        {"history": "items"},
+        {"history": "ratings"},
+        {"item_history": "ratings"},
+        {"history": "ratings", "item_history": "ratings"},
+    ],
+    ids=lambda histories: ",".join(map("=".join, histories.items())),
+)
 def test_a_history_tells_nothing_of_coin_flips(
-    history: str, learn: Callable[..., dict[str, float]], by_heart: float
+    histories: dict[str, str], learn: Callable[..., dict[str, float]], by_heart: float
 ) -> None:
-    found = learn(history=history)
+    found = learn(**histories)
     assert found["train/loss"] > by_heart - 0.02
     assert abs(found["val/watch/auc"] - 0.5) < 0.044  # 3 deviations of 1,575 rows
 

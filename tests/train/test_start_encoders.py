@@ -36,8 +36,8 @@ from tests.train.test_start import (
     table,
 )
 
-BOTH = {"features": "all", "history": "ratings", "history_dim": 4}
-ALONE = {**BOTH, "main_effects": False}
+BOTH = {"features": "all", "history": "ratings", "item_history": "ratings", "history_dim": 4}
+ALONE = {**BOTH, "item_history": "none", "main_effects": False}
 USER_FEATURES = ("age:numeric=age", "job:categorical=job")
 ITEM_FEATURES = ("genres:multi=genres:sep=|", "year:numeric=year")
 
@@ -104,10 +104,13 @@ def row(artifact: Artifact, side: str, name: str, category: str) -> int:
         ("both", {}),
         ("both", {"features": "none"}),
         ("both", {"history": "none"}),
-        ("both", {"features": "none", "history": "none"}),
+        ("both", {"item_history": "none"}),
+        ("both", {"features": "none", "history": "none", "item_history": "none"}),
         ("both", {"features": "job,year", "history_dropout": 0.3}),
         ("ids", {"features": "all"}),
         ("ids", {"history": "items", "history_dim": 4}),
+        ("ids", {"item_history": "users", "history_dim": 4}),
+        ("alone", {"item_history": "ratings"}),
         ("ids", {"features": "genres", "history": "ratings", "history_levels": 3}),
     ],
     ids=lambda value: value if isinstance(value, str) else ",".join(value) or "as it was",
@@ -212,6 +215,7 @@ def test_training_goes_on_and_ends_better_than_anew(folder: Path, tmp_path: Path
     ("asked", "said"),
     [
         ({"history": "items"}, "model.history is ratings there and must stay so, got items"),
+        ({"item_history": "users"}, "model.item_history is ratings there and must stay so, got us"),
         ({"history_dim": 8}, "model.history_dim is 4 there and must stay so, got 8"),
         ({"history_levels": 3}, "model.history_levels is 5 there and must stay so, got 3"),
     ],

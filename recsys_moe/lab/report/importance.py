@@ -1,4 +1,4 @@
-"""What predictions rest on: permutation importance (Breiman 2001) of features and of the history.
+"""What predictions rest on: permutation importance (Breiman 2001) of features and histories.
 
 Exact about what it claims: in the vectors of the users (items) of the rows one part is dealt out
 anew among those of them that training knows, all else stays, and the loss of each task is measured
@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from recsys_moe.artifact.evaluation import Evaluation, add_rows
+from recsys_moe.artifact.histories import ENCODER, has_rows, rows_of
 from recsys_moe.artifact.metrics import METRICS
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.artifact.routing_history import take_rows
@@ -33,6 +34,8 @@ from recsys_moe.schema import SideFeature
 from recsys_moe.seeds import stream_seed
 
 ROWS, SHUFFLES = 20_000, 5
+Chosen = dict[str, tuple[SideFeature, ...]]
+"""Features of `user` and of `item`."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,8 @@ def passes(artifact: Artifact) -> int:
     """How often the rows go through the model, but for the first time."""
     chosen = chosen_features(artifact.config, artifact.schema)
     features = sum(len(features) for features in chosen.values())
-    return SHUFFLES * (features + bool(artifact.history)) if artifact.encoders else 0
+    histories = sum(has_rows(artifact.history, side) for side in SIDES)
+    return SHUFFLES * (features + histories) if artifact.encoders else 0
 
 
 def _losses(artifact: Artifact, columns: Columns, added: dict[str, Tensor]) -> dict[str, float]:
@@ -136,7 +140,7 @@ def _losses(artifact: Artifact, columns: Columns, added: dict[str, Tensor]) -> d
 
 
 def _parts(artifact: Artifact, columns: Columns) -> Iterator[_Part]:
-    """Features of users and of items, and the history."""
+    """Features and histories, of users and of items."""
     chosen = chosen_features(artifact.config, artifact.schema)
     sides = (columns.user, artifact.schema.user.size), (columns.item, artifact.known_items)
     for side, (index_N, size) in zip(SIDES, sides, strict=True):
@@ -147,10 +151,16 @@ def _parts(artifact: Artifact, columns: Columns) -> Iterator[_Part]:
             _Part(feature, side, added_UD, place_N)
             for feature, added_UD in _features(artifact, side, index_U, chosen)
         )
-        if side == "user" and artifact.history:
-            names = [feature.name for features in chosen.values() for feature in features]
-            name = "history" if "history" not in names else "history of users"
-            yield _Part(name, side, _histories(artifact, index_U), place_N)
+        if has_rows(artifact.history, side):
+            added_UD = _histories(artifact, side, index_U)
+            yield _Part(_history_name(artifact, side, chosen), side, added_UD, place_N)
+
+
+def _history_name(artifact: Artifact, side: str, chosen: Chosen) -> str:
+    """`history`, but where there is another one, or a feature of that name."""
+    names = {feature.name for features in chosen.values() for feature in features}
+    is_alone = not all(has_rows(artifact.history, one) for one in SIDES)
+    return "history" if is_alone and "history" not in names else f"history of {side}s"
 
 
 def _known(index_N: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -161,7 +171,7 @@ def _known(index_N: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _features(
-    artifact: Artifact, side: str, index_U: Tensor, chosen: dict[str, tuple[SideFeature, ...]]
+    artifact: Artifact, side: str, index_U: Tensor, chosen: Chosen
 ) -> Iterator[tuple[str, Tensor]]:
     """What each feature adds to the vectors. (U, D)"""
     if not chosen[side]:
@@ -179,14 +189,13 @@ def _features(
         start = stop
 
 
-def _histories(artifact: Artifact, index_U: Tensor) -> Tensor:
-    """K |N(u)|^-1/2 sum of the rows of each user. (U, D)"""
-    first, row = artifact.history["first"], artifact.history["row"]
-    rows = [row[int(first[u]) : int(first[u + 1])] for u in index_U.tolist()]
+def _histories(artifact: Artifact, side: str, index_U: Tensor) -> Tensor:
+    """K |N(u)|^-1/2 sum of the rows of each user or item. (U, D)"""
+    rows = [rows_of(artifact.history, side, index) for index in index_U.tolist()]
     size_U = torch.tensor([len(one) for one in rows])
-    row_P, start_U = torch.cat([row[:0], *rows]).long(), size_U.cumsum(0) - size_U
-    table_RW = artifact.encoders["history.table_RW"]
-    sum_UW = F.embedding_bag(row_P, table_RW, start_U.long(), mode="sum")
-    return F.linear(
-        sum_UW * size_U.clamp(min=1).rsqrt()[:, None], artifact.encoders["history.kernel_DW"]
+    row_P, start_U = torch.cat([torch.empty(0).long(), *rows]), size_U.cumsum(0) - size_U
+    table_RW, kernel_DW = (
+        artifact.encoders[f"{ENCODER[side]}.{name}"] for name in ("table_RW", "kernel_DW")
     )
+    sum_UW = F.embedding_bag(row_P, table_RW, start_U.long(), mode="sum")
+    return F.linear(sum_UW * size_U.clamp(min=1).rsqrt()[:, None], kernel_DW)

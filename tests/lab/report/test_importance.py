@@ -22,7 +22,7 @@ from recsys_moe.lab.report import importance as module
 from recsys_moe.lab.report.importance import SHUFFLES, importance, passes
 from recsys_moe.schema import Schema
 
-PARTS = {"age", "job", "history", "genres", "year"}
+PARTS = {"age", "job", "history of users", "genres", "year", "history of items"}
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_losses_before_are_those_of_evaluate_and_every_part_is_shuffled(
     for rise in found.rise.values():
         assert rise.keys() == PARTS == {*found.parts}
         assert all(len(values) == SHUFFLES for values in rise.values())
-    assert passes(artifact) == 5 * SHUFFLES
+    assert passes(artifact) == 6 * SHUFFLES
     assert importance(artifact, rows, "val", seed=0) == found
     assert importance(artifact, rows, "val", seed=1) != found
 
@@ -58,7 +58,8 @@ def test_a_part_that_adds_nothing_changes_nothing_and_one_that_adds_much_does(
     rows = load_columns(featured, artifact.schema, "val")
     before = {"items": tables["items.table_RD"].clone()}
     tables["users.table_RD"] = torch.zeros_like(tables["users.table_RD"])
-    tables["history.table_RW"] = torch.zeros_like(tables["history.table_RW"])
+    for name in ("history.table_RW", "item_history.table_RW"):
+        tables[name] = torch.zeros_like(tables[name])
     tables["items.table_RD"] = torch.zeros_like(before["items"])
     tables["items.table_RD"][-1] = 3.0
     weight = model.item_embedding.weight
@@ -89,7 +90,7 @@ def test_users_that_training_does_not_know_are_left_alone(
     found = importance(artifact, rows, "val", seed=0)
     assert found is not None
     for rise in found.rise.values():
-        for part in ("age", "job", "history"):
+        for part in ("age", "job", "history of users"):
             assert rise[part] == [0.0] * SHUFFLES
 
 

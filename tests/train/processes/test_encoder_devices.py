@@ -27,14 +27,19 @@ from tests.conftest import TINY_MODEL
 from tests.features import with_features
 from tests.train.processes.test_devices import ENVIRONMENT, command
 
-PARTS = {"features": "all", "history": "ratings", "history_dim": 4, "skip_rank": 3}
+HISTORIES = {"history": "ratings", "item_history": "users", "history_dim": 4}
+PARTS = {"features": "all", **HISTORIES, "skip_rank": 3}
 MODEL = {**TINY_MODEL, "dropout": 0.0, "router": {"name": "softmax"}}
 SECTIONS: dict[str, Any] = {
     "model": {**MODEL, **PARTS, "history_dropout": 0.0},
     "data": {"unseen_rate": 0.0},
     "optim": {"lr": 1e-2},
 }
-ENCODERS = ["history.kernel_DW", "history.table_RW", "items.table_RD", "users.table_RD"]
+ENCODERS = [
+    *("history.kernel_DW", "history.table_RW"),
+    *("item_history.kernel_DW", "item_history.table_RW"),
+    *("items.table_RD", "users.table_RD"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +106,7 @@ def test_rows_on_disk_make_the_encoders_of_rows_in_memory(rated: Path) -> None:
         module = RecModule(config.model_dump(mode="json"), schema.to_json())
         fill_encoders(module.model.encoders, config, schema, folder=rated, rows=rows)
         made.append(dict(module.model.encoders.named_buffers()))  # type: ignore[union-attr]
-    assert len(made[0]) == 9  # what each of the three has for its entries
+    assert len(made[0]) == 12  # what each of the four has for its entries
     assert all(torch.equal(values, made[1][name]) for name, values in made[0].items())
 
 

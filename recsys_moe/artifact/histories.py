@@ -1,0 +1,69 @@
+"""Which rows of the tables of histories known users and items were made of: history.safetensors.
+
+Names: `first` and `row` of users, `item_first` and `item_row` of items, as `HistoryEntries` of
+`recsys_moe.data.entries`. Their tables and kernels are among the encoders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from recsys_moe.artifact.reading import damaged, reading
+from recsys_moe.schema import Schema
+
+ENCODER = {"user": "history", "item": "item_history"}
+"""By side: which setting of the model, and part of its encoders, it is."""
+PREFIX = {"user": "", "item": "item_"}
+
+
+def load_history(path: Path, schema: Schema, encoders: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Empty without the file. Raises DataError for one that does not fit the schema."""
+    if not path.is_file():
+        return {}
+    with reading(path):
+        history = load_file(path)
+        is_whole = all(
+            _is_whole(history, side, encoders[f"{key}.table_RW"], size)
+            for side, key, size in _sides(schema)
+            if f"{key}.table_RW" in encoders
+        )
+    if not is_whole:
+        raise damaged(path, "its histories do not fit schema.json")
+    return history
+
+
+def _sides(schema: Schema) -> list[tuple[str, str, int]]:
+    sizes = {"user": schema.user.size, "item": schema.item.size}
+    return [(side, key, sizes[side]) for side, key in ENCODER.items()]
+
+
+def _is_whole(history: Mapping[str, Tensor], side: str, table_RW: Tensor, size: int) -> bool:
+    first, row = (history[PREFIX[side] + name] for name in ("first", "row"))
+    is_whole = len(first) == size + 2 and bool((first.diff() >= 0).all())
+    is_whole &= [int(first[0]), int(first[-1])] == [0, len(row)]
+    return is_whole and bool(((row >= 0) & (row < len(table_RW))).all())
+
+
+def are_missing(history: Mapping[str, Tensor], encoders: Mapping[str, Tensor]) -> bool:
+    """Is there a table of histories, and not who has which rows of it?"""
+    return any(
+        f"{key}.table_RW" in encoders and not has_rows(history, side)
+        for side, key in ENCODER.items()
+    )
+
+
+def has_rows(history: Mapping[str, Tensor], side: str) -> bool:
+    return PREFIX[side] + "row" in history
+
+
+def rows_of(history: Mapping[str, Tensor], side: str, index: int) -> Tensor:
+    """Rows (P,) int64 of the table of histories of a known user or item."""
+    if not has_rows(history, side):
+        return torch.empty(0, dtype=torch.int64)
+    first, row = (history[PREFIX[side] + name] for name in ("first", "row"))
+    return row[int(first[index]) : int(first[index + 1])].long()
