@@ -27,7 +27,8 @@ from recsys_moe.train.module import RecModule
 from recsys_moe.train.processes.devices import lost_peers
 from recsys_moe.train.processes.memory import flushed_denormals, kept_memory
 from recsys_moe.train.resume import belongs_to, check_resume, find_checkpoint
-from recsys_moe.train.start import Start, begin, check_alone, check_begun, open_start, start_config
+from recsys_moe.train.start import Start, begin, open_start, start_config
+from recsys_moe.train.start_checks import check_alone, check_begun
 from recsys_moe.train.trainer import make_trainer
 
 logger = logging.getLogger("recsys_moe.fit")

@@ -6,7 +6,6 @@ unseen id.
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,16 +23,15 @@ from recsys_moe.artifact.model_folder import (
     find_artifact,
     load_artifact,
 )
-from recsys_moe.artifact.run_folder import started_from
-from recsys_moe.config.diff import flat
 from recsys_moe.config.files import merge, router_name, router_section
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import Rows
-from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.errors import DataError
 from recsys_moe.files import sha256_file
 from recsys_moe.model.network import ENCODERS, MultiTaskMoE
 from recsys_moe.model.sharded import ShardedEmbedding
-from recsys_moe.schema import Feature, Schema, Task
+from recsys_moe.schema import Feature, Schema
+from recsys_moe.train.start_checks import check_model, check_tasks, check_units, must_stay
 from recsys_moe.train.start_encoders import Matched, hand_over, match
 
 if TYPE_CHECKING:
@@ -41,12 +39,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("recsys_moe.fit")
 
-MAY_DIFFER = ("model.dropout", "model.dispatch", "model.features", "model.history_dropout")
-"""Settings of the model that do not change what its weights mean."""
-HISTORIES = ("history", "item_history")
-"""Settings of which each may differ too where it begins or ends."""
-OF_HISTORIES = ("model.history_dim", "model.history_levels")
-"""May differ too where no history goes on."""
 ARROW = {"int64": pa.int64(), "string": pa.string()}
 
 
@@ -79,50 +71,13 @@ def start_config(raw: dict[str, Any], path: str | Path | None) -> Config:
     before = artifact_config(Path(path))
     asked, name = router_name(raw), before.model.router.name
     if asked not in (None, name):  # before its keys are taken for those of another one
-        raise _must_stay(path, "model.router.name", name, asked)
+        raise must_stay(path, "model.router.name", name, asked)
     if section := router_section(raw):
         raw = merge(raw, {"model": {"router": None}})
         raw = merge(raw, {"model": {"router": section}})
     config = parse_config(merge(before.model_dump(mode="json"), raw))
-    _check_model(before, config, path)
+    check_model(before, config, path)
     return config
-
-
-def _check_model(before: Config, now: Config, path: str | Path) -> None:
-    old, new = (dict(flat({"model": c.model_dump(mode="json")["model"]})) for c in (before, now))
-    ends = [key for key in HISTORIES if "none" in (getattr(c.model, key) for c in (before, now))]
-    may_differ = (*MAY_DIFFER, *(f"model.{key}" for key in ends))
-    if len(ends) == len(HISTORIES):
-        may_differ = (*may_differ, *OF_HISTORIES)
-    for key in [*old, *(new.keys() - old.keys())]:
-        if old.get(key) != new.get(key) and key not in may_differ:
-            raise _must_stay(path, key, old.get(key), new.get(key))
-
-
-def _must_stay(path: str | Path, key: str, old: object, new: object) -> ConfigError:
-    before, now = (v if isinstance(v, str) else json.dumps(v) for v in (old, new))
-    return ConfigError(
-        f"--from {path}: {key} is {before} there and must stay so, got {now}; leave it out, or "
-        f"train anew without --from (only {', '.join(MAY_DIFFER)} may differ)"
-    )
-
-
-def check_alone(start_from: str | Path | None, resume: str | None) -> None:
-    """Raise ConfigError where a run is to start from a model and to go on as well."""
-    if start_from is not None and resume is not None:
-        raise ConfigError(
-            f"--from {start_from} starts a new run, and --resume {resume} continues one; pass one "
-            "of them: an interrupted run goes on with --resume alone"
-        )
-
-
-def check_begun(out: Path) -> None:
-    """Raise ConfigError where the run at `out`, which has no checkpoint, started from a model."""
-    if begun := started_from(out):
-        raise ConfigError(
-            f"--resume auto: {out} has no checkpoint yet, and was to start from {begun['folder']}; "
-            "start again with --from and --overwrite"
-        )
 
 
 def open_start(path: str | Path | None, config: Config, schema: Schema, data: Path) -> Start | None:
@@ -134,9 +89,9 @@ def open_start(path: str | Path | None, config: Config, schema: Schema, data: Pa
         return None
     folder = find_artifact(Path(path))
     artifact = load_artifact(folder)
-    _check_model(artifact.config, config, path)
-    _check_tasks(artifact.schema, schema, path)
-    _check_units(artifact.schema, schema, path)
+    check_model(artifact.config, config, path)
+    check_tasks(artifact.schema, schema, path)
+    check_units(artifact.schema, schema, path)
     user_U, item_I = (_places(artifact, schema, s, path=path, data=data) for s in ("user", "item"))
     _tell(artifact.schema, [user_U, item_I], path)
     matched = None
@@ -146,35 +101,6 @@ def open_start(path: str | Path | None, config: Config, schema: Schema, data: Pa
         except DataError as error:
             raise DataError(f"--from {path}: {error}") from None
     return Start(folder, artifact, user_U, item_I, matched)
-
-
-def _check_tasks(old: Schema, new: Schema, path: str | Path) -> None:
-    wanted, found = ([(t.name, t.kind, t.low, t.high) for t in s.tasks] for s in (old, new))
-    if wanted != found:
-        wanted_text, found_text = (", ".join(map(_task_text, s.tasks)) for s in (old, new))
-        raise DataError(
-            f"--from {path}: its tasks are {wanted_text} and those of the data must be the same in "
-            f"the same order, got {found_text}; prepare the data with its tasks"
-        )
-
-
-def _check_units(old: Schema, new: Schema, path: str | Path) -> None:
-    """Refuse labels that lie where none of the old ones did: stars that are points now."""
-    for task in old.tasks:
-        before, now = (schema.labels.get("train", {}).get(task.name, {}) for schema in (old, new))
-        if not {"min", "max"} <= before.keys() or "mean" not in now:
-            continue
-        if not before["min"] <= now["mean"] <= before["max"]:
-            raise DataError(
-                f"--from {path}: labels of {task.name} were {before['min']:g} to "
-                f"{before['max']:g} there, and their mean in the data must lie between, got "
-                f"{now['mean']:g}; prepare them in the same unit"
-            )
-
-
-def _task_text(task: Task) -> str:
-    bounds = "" if task.low is None and task.high is None else f" in {task.low}..{task.high}"
-    return f"{task.name}:{task.kind}{bounds}"
 
 
 def _places(

@@ -1,0 +1,87 @@
+"""What `fit --from` refuses: another model, other tasks, labels in another unit, a second start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from recsys_moe.artifact.run_folder import started_from
+from recsys_moe.config.diff import flat
+from recsys_moe.config.settings import Config
+from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.schema import Schema, Task
+
+MAY_DIFFER = ("model.dropout", "model.dispatch", "model.features", "model.history_dropout")
+"""Settings of the model that do not change what its weights mean."""
+HISTORIES = ("history", "item_history")
+"""Settings of which each may differ too where it begins or ends."""
+OF_HISTORIES = ("model.history_dim", "model.history_levels")
+"""May differ too where no history goes on."""
+
+
+def check_model(before: Config, now: Config, path: str | Path) -> None:
+    """Raise ConfigError where the weights of the model at `path` would mean something else."""
+    old, new = (dict(flat({"model": c.model_dump(mode="json")["model"]})) for c in (before, now))
+    ends = [key for key in HISTORIES if "none" in (getattr(c.model, key) for c in (before, now))]
+    may_differ = (*MAY_DIFFER, *(f"model.{key}" for key in ends))
+    if len(ends) == len(HISTORIES):
+        may_differ = (*may_differ, *OF_HISTORIES)
+    for key in [*old, *(new.keys() - old.keys())]:
+        if old.get(key) != new.get(key) and key not in may_differ:
+            raise must_stay(path, key, old.get(key), new.get(key))
+
+
+def must_stay(path: str | Path, key: str, old: object, new: object) -> ConfigError:
+    before, now = (v if isinstance(v, str) else json.dumps(v) for v in (old, new))
+    return ConfigError(
+        f"--from {path}: {key} is {before} there and must stay so, got {now}; leave it out, or "
+        f"train anew without --from (only {', '.join(MAY_DIFFER)} may differ)"
+    )
+
+
+def check_alone(start_from: str | Path | None, resume: str | None) -> None:
+    """Raise ConfigError where a run is to start from a model and to go on as well."""
+    if start_from is not None and resume is not None:
+        raise ConfigError(
+            f"--from {start_from} starts a new run, and --resume {resume} continues one; pass one "
+            "of them: an interrupted run goes on with --resume alone"
+        )
+
+
+def check_begun(out: Path) -> None:
+    """Raise ConfigError where the run at `out`, which has no checkpoint, started from a model."""
+    if begun := started_from(out):
+        raise ConfigError(
+            f"--resume auto: {out} has no checkpoint yet, and was to start from {begun['folder']}; "
+            "start again with --from and --overwrite"
+        )
+
+
+def check_tasks(old: Schema, new: Schema, path: str | Path) -> None:
+    """Raise DataError where the tasks of the data are others."""
+    wanted, found = ([(t.name, t.kind, t.low, t.high) for t in s.tasks] for s in (old, new))
+    if wanted != found:
+        wanted_text, found_text = (", ".join(map(_task_text, s.tasks)) for s in (old, new))
+        raise DataError(
+            f"--from {path}: its tasks are {wanted_text} and those of the data must be the same in "
+            f"the same order, got {found_text}; prepare the data with its tasks"
+        )
+
+
+def check_units(old: Schema, new: Schema, path: str | Path) -> None:
+    """Raise DataError for labels where none of the old ones was: stars that are points now."""
+    for task in old.tasks:
+        before, now = (schema.labels.get("train", {}).get(task.name, {}) for schema in (old, new))
+        if not {"min", "max"} <= before.keys() or "mean" not in now:
+            continue
+        if not before["min"] <= now["mean"] <= before["max"]:
+            raise DataError(
+                f"--from {path}: labels of {task.name} were {before['min']:g} to "
+                f"{before['max']:g} there, and their mean in the data must lie between, got "
+                f"{now['mean']:g}; prepare them in the same unit"
+            )
+
+
+def _task_text(task: Task) -> str:
+    bounds = "" if task.low is None and task.high is None else f" in {task.low}..{task.high}"
+    return f"{task.name}:{task.kind}{bounds}"
