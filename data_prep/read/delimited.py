@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import reprlib
@@ -55,7 +56,7 @@ def read_lines(data: bytes, layout: Layout, label: str, bad: BadRows) -> tuple[p
     except pa.ArrowKeyError:  # an end of line or a zero byte in a name
         raise DataError(f"{label}: {HEADER_RULE}") from None
     except pa.ArrowInvalid as error:
-        if not data.strip():
+        if not data.removeprefix(codecs.BOM_UTF8).strip():
             raise DataError(f"{label}: the file is empty; fetch it again") from None
         data = _without_wrong_lines(data, layout, label, bad)
         if not data.strip():
