@@ -15,11 +15,13 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from data_prep import books as books_source
 from data_prep.books import features as books_files
+from data_prep.features import spec
 from data_prep.movielens import files as movielens_files
 from data_prep.read.bad_rows import BadRows
 from data_prep.read.raw_files import RawFiles
-from data_prep.table import cells, columns, files, items
+from data_prep.table import cells, columns, feature_cells, files, items
 from recsys_moe.config.files import merge_all, parse_set, read_config_file
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import UserError
@@ -41,6 +43,8 @@ def good_files(place: Path) -> None:
     head = '"ISBN";"Book-Title";"Book-Author";"Year-Of-Publication";"Publisher"'
     book = '"0195153448";"A ""tale"", told";"B \\"b\\"";"2002";"O &amp; P"'
     samples.lines(place / "books" / "BX-Books.csv", [head, book])
+    rows = ['"User-ID";"ISBN";"Book-Rating"', '"1";"0195153448";"0"', '"2";"034545104X";"10"']
+    samples.lines(place / "books" / "BX-Book-Ratings.csv", rows)
     users = ['"User-ID";"Location";"Age"', '"1";"leeds, england, uk";NULL', '"2";"a, b";"18"']
     samples.lines(place / "books" / "BX-Users.csv", users)
     samples.save(samples.frame(6), place / "table" / "log.csv")
@@ -71,9 +75,16 @@ def skips(path: Path) -> bool | None:
 
 
 def books(path: Path) -> None:
-    users, items, _ = books_files.read(RawFiles(path.parent), repair_isbn=True)
+    raw = RawFiles(path.parent)
+    if path.name == "BX-Book-Ratings.csv":
+        books_source._read(raw, True, BadRows(skips(path)))
+        return
+    users, items, _ = books_files.read(raw, repair_isbn=True)
     books_files.with_users(users, books_files.chosen("all", users, items))
     books_files.with_books(items, books_files.chosen("all", users, items))
+
+
+FEATURES = spec.parse("context", ["words:multi=what:sep=|", "stars:numeric=stars"])
 
 
 def table(path: Path) -> None:
@@ -85,7 +96,7 @@ def table(path: Path) -> None:
     for part in (*files.read(path, wanted, bad), *pieces):
         found = cells.Cells(part, bad)
         cells.ids(found, "who")
-        cells.plain_text(found, "what")
+        feature_cells.values(found, FEATURES)
         columns.weights(found, "stars")
         columns.timestamps(found, "when")
 
