@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import reprlib
@@ -55,7 +56,7 @@ def read_lines(data: bytes, layout: Layout, label: str, bad: BadRows) -> tuple[p
     except pa.ArrowKeyError:  # an end of line or a zero byte in a name
         raise DataError(f"{label}: {HEADER_RULE}") from None
     except pa.ArrowInvalid as error:
-        if not data.strip():
+        if not data.removeprefix(codecs.BOM_UTF8).strip():
             raise DataError(f"{label}: the file is empty; fetch it again") from None
         data = _without_wrong_lines(data, layout, label, bad)
         if not data.strip():
@@ -70,8 +71,8 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """The columns of a file with a header in UTF-8, in pieces of about `block` bytes.
 
-    Stricter than read(): bytes that are no UTF-8 are an error. Raises ArrowInvalid, in which a row
-    is counted and not placed.
+    Stricter than read(): bytes that are no UTF-8 are an error, UnicodeDecodeError where rows are
+    skipped. Else raises ArrowInvalid, in which a row is counted and not placed.
     """
     options = _options(layout, block_size=block, use_threads=False)
 
@@ -82,6 +83,8 @@ def batches(
 
     if bad.skip:
         options["parse_options"].invalid_row_handler = skipped
+        # pyarrow hands the row over as text, and prints a traceback where it is no UTF-8.
+        stream = pa.transcoding_input_stream(stream, "utf-8-sig", "utf-8")
     try:
         yield from pa_csv.open_csv(stream, **options)
     except pa.ArrowKeyError:

@@ -192,7 +192,7 @@ def _text_rows(piece: Piece, columns: list[str], bad: BadRows) -> Iterator[pa.Re
         )
         with pa.input_stream(str(path), compression=packing) as stream:
             yield from delimited.batches(stream, layout, TEXT_BLOCK, str(path), bad)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(
             f"{path}: cannot be read in pieces ({reason}); --engine memory tells the line, "

@@ -180,7 +180,7 @@ def table(rng: Rng, place: Path) -> Step:
     more = ["--user-features", users, "--user-feature", "age:numeric=age"]
     words += more if path == users else []
     words += ["--skip-bad-rows"] if rng.random() < 0.3 else []
-    words += ["--engine", "stream"] if rng.random() < 0.3 else []
+    words += ["--engine", "stream", "--protocol", "hash"] if rng.random() < 0.3 else []
     words += ["--negatives", "per-user"] if rng.random() < 0.2 and path.suffix == ".csv" else []
     return writing(place, *words, *former(place))
 

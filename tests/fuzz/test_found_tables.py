@@ -86,6 +86,34 @@ def test_a_carriage_return_in_the_first_line_is_named(command: Command, tmp_path
     assert "log.csv: the names in the first line must be" in message
 
 
+def test_names_that_are_no_utf_8_cannot_be_read_in_pieces(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_bytes(b"user,item,x,caf\xe9\n1,2,1,a\n2,3,0,b\n3,3,1,c\n")
+    words = ["--input", tmp_path / "log.csv", "--user", "user", "--item", "item"]
+    words += ["--task", "x:binary=x", "--protocol", "hash", "--engine", "stream"]
+    message = command.fails(3, "prepare", "table", *words, "--out", tmp_path / "out")
+    assert f"{tmp_path}/log.csv: cannot be read in pieces ('utf-8' codec can't decode" in message
+
+
+def test_a_bad_row_in_pieces_that_is_no_utf_8_is_refused_in_one_line(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "log.csv").write_bytes(b"user,item,x\n1,2,1\n2\xe9,3\n3,3,1\n")
+    words = ["--input", tmp_path / "log.csv", "--user", "user", "--item", "item", "--skip-bad-rows"]
+    words += ["--task", "x:binary=x", "--protocol", "hash", "--engine", "stream"]
+    done = command("prepare", "table", *words, "--out", tmp_path / "out")
+    start = f"error: {tmp_path}/log.csv: cannot be read in pieces ('utf-8' codec can't decode"
+    assert done.exit_code == 3 and done.err.startswith(start) and done.err.count("\n") == 1
+
+
+def test_a_file_of_a_byte_order_mark_alone_is_empty(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("user,item,x\n1,2,1\n2,3,0\n3,3,1\n")
+    (tmp_path / "items.csv").write_bytes(b"\xef\xbb\xbf")
+    words = ["--input", tmp_path / "log.csv", "--user", "user", "--item", "item"]
+    words += ["--task", "x:binary=x", "--items", tmp_path / "items.csv"]
+    message = command.fails(3, "prepare", "table", *words, "--out", tmp_path / "out")
+    assert f"{tmp_path}/items.csv: the file is empty" in message
+
+
 def test_a_name_in_parquet_that_is_no_text_is_named(data: Path) -> None:
     [part] = (data / "test").iterdir()
     content = part.read_bytes()
