@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from recsys_moe.artifact.histories import rows_of
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference import reasons as reasons_module
 from recsys_moe.inference.predictor import Newcomer, Predictor, Reason
@@ -93,6 +94,30 @@ def test_an_item_of_the_history_is_left_out_of_a_known_user_with_the_factor_kept
             assert found[raw].contribution == pytest.approx(change.item(), abs=1e-6)
     finally:
         model.user_embedding.weight[user] = vector_D
+
+
+@torch.no_grad()
+def test_all_who_watched_an_item_are_left_out_of_it_together(predictor: Predictor) -> None:
+    """logit(x_i) - logit(x_i - K sum_u y_u / sqrt(n)); nobody of them is named."""
+    user, item, artifact = 3, 7, predictor.artifact
+    raw_user, raw_item = predictor.users.ids[user].as_py(), predictor.items.ids[item].as_py()
+    [of_pair] = predictor.reasons([raw_user], [raw_item], most=1000)
+    [found] = [r for r in of_pair["rating"] if (r.kind, r.side) == ("history", "item")]
+    mine_P = rows_of(artifact.history, "item", item)
+    watched = artifact.seen["items"] == item
+    assert len(mine_P) == int(watched.sum()) > 3
+    y_PW, kernel_DW = (artifact.encoders[f"item_history.{n}"] for n in ("table_RW", "kernel_DW"))
+    table_ND = artifact.model.item_embedding.weight
+    index_B, before_D = (torch.tensor([user]), torch.tensor([item])), table_ND[item].clone()
+    before = artifact.model(*index_B).logits_BT[0, 1]
+    try:
+        table_ND[item] -= kernel_DW @ y_PW[mine_P].sum(0) / len(mine_P) ** 0.5
+        change = before - artifact.model(*index_B).logits_BT[0, 1]
+    finally:
+        table_ND[item] = before_D
+    assert found.contribution == pytest.approx(change.item(), abs=1e-6)
+    assert found.words.endswith("all who watched this item")
+    assert not any(r.kind == "item" and r.side == "item" for r in of_pair["rating"])
 
 
 def test_without_the_id_a_known_user_is_a_new_one_told_the_same(
