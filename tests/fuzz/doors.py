@@ -126,6 +126,7 @@ def movielens(rng: Rng, place: Path) -> Step:
     words = ["prepare", "movielens", "--variant", variant, "--source", source, "--partial"]
     words += ["--features", "all"] if rng.random() < 0.5 else []
     words += ["--protocol", "time"] if rng.random() < 0.3 else []
+    words += ["--skip-bad-rows"] if rng.random() < 0.3 else []
     return writing(place, *words, *former(place))
 
 
@@ -150,6 +151,7 @@ def books(rng: Rng, place: Path) -> Step:
     words = ["prepare", "books", "--source", raw, "--min-user", 2, "--min-item", 2]
     words += ["--features", "all"] if rng.random() < 0.5 else []
     words += ["--repair-isbn"] if rng.random() < 0.3 else []
+    words += ["--skip-bad-rows"] if rng.random() < 0.3 else []
     return writing(place, *words, *former(place))
 
 
