@@ -61,7 +61,11 @@ FLAGS = {
 }
 """Key of the configuration by flag, of every command that trains."""
 SIZES = {"model.embedding_dim", "model.expert_dim", "model.num_experts", "trainer.batch_size"}
-NO_MEMORY = re.compile("can't allocate memory|out of memory", re.IGNORECASE)
+NO_MEMORY = re.compile(
+    "can't allocate memory|out of memory|calculation overflowed|overflow when unpacking",
+    re.IGNORECASE,
+)
+"""What torch says, also of sizes beyond all memory."""
 """In the words of torch: of processors, of GPUs."""
 
 
@@ -151,7 +155,7 @@ def _memory_of(config: Config) -> Iterator[None]:
 
     try:
         yield
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, TypeError) as error:
         if not (isinstance(error, MemoryError) or NO_MEMORY.search(str(error))):
             raise
         given, usual = (dict(flat(c.model_dump(mode="json"))) for c in (config, parse_config({})))

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from recsys_moe.files import check_kind
-from recsys_moe.schema import DataError, Schema
+from recsys_moe.schema import DataError, Schema, TaskKind
 
 
 class Batch(NamedTuple):
@@ -117,7 +117,7 @@ class StoredColumns:
             user, item = (_indices(table[one.column], one.size, part) for one in features)
             labels = torch.full((table.num_rows, len(tasks)), torch.nan)
             for column, task in enumerate(tasks):
-                known, values = known_values(table[task.column], pa.float32())
+                known, values = _labels(table[task.column], task.kind, part)
                 labels[known, column] = values
             weights = None if weight is None else _weights(table[weight], part)
         return Columns(user, item, labels, weights)
@@ -171,6 +171,15 @@ def _weights(column: pa.ChunkedArray, part: Path) -> Tensor:
     if not (known.all() and values.isfinite().all() and (values >= 0).all()):
         raise DataError(f"{part}: weights must be finite and >= 0; prepare the data again")
     return values.clone()
+
+
+def _labels(column: pa.ChunkedArray, kind: TaskKind, part: Path) -> tuple[Tensor, Tensor]:
+    known, values = known_values(column, pa.float32())
+    if not values.isfinite().all():
+        raise DataError(f"{part}: labels must be finite; prepare the data again")
+    if kind == "binary" and not ((values == 0) | (values == 1)).all():
+        raise DataError(f"{part}: labels of binary tasks must be 0 or 1; prepare the data again")
+    return known, values
 
 
 def known_values(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[Tensor, Tensor]:

@@ -48,6 +48,14 @@ def test_memory_that_a_setting_asks_for_is_named_by_it(prepared: Path, tmp_path:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("size", [2**63 - 1, 2**63])
+def test_sizes_beyond_all_memory_are_named_too(
+    command: Command, prepared: Path, tmp_path: Path, size: int
+) -> None:
+    words = ["fit", "--data", prepared, "--out", tmp_path / "run", "--dry-run", "--experts", size]
+    assert f"out of memory with model.num_experts={size} (default 16)" in command.fails(2, *words)
+
+
 def test_a_fault_in_a_module_from_outside_names_its_file_and_line(
     command: Command, prepared: Path, tmp_path: Path
 ) -> None:

@@ -182,3 +182,25 @@ def test_a_column_of_words_is_refused_by_name(
     pq.write_table(table.set_column(place, column, words), part)
     with pytest.raises(DataError, match="cannot be read as Parquet: Failed to parse"):
         load_columns(tmp_path / "data", schema, "train")
+
+
+@pytest.mark.parametrize(
+    ("task", "label", "message"),
+    [
+        ("watch", 2.0, "labels of binary tasks must be 0 or 1; prepare the data again"),
+        ("watch", 0.5, "labels of binary tasks must be 0 or 1; prepare the data again"),
+        ("watch", float("nan"), "labels must be finite; prepare the data again"),
+        ("rating", float("inf"), "labels must be finite; prepare the data again"),
+    ],
+)
+def test_a_label_that_no_preparation_writes_is_refused(
+    prepared: Path, tmp_path: Path, task: str, label: float, message: str
+) -> None:
+    data = Path(shutil.copytree(prepared, tmp_path / "data"))
+    part = next((data / "val").glob("*.parquet"))
+    table = pq.read_table(part)
+    values = [label, *table[task].to_pylist()[1:]]
+    place = table.column_names.index(task)
+    pq.write_table(table.set_column(place, task, pa.array(values, pa.float32())), part)
+    with pytest.raises(DataError, match=message):
+        load_columns(data, Schema.load(data), "val")
