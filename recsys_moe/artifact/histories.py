@@ -44,7 +44,9 @@ def _sides(schema: Schema) -> list[tuple[str, str, int]]:
 
 def _is_whole(history: Mapping[str, Tensor], side: str, table_RW: Tensor, size: int) -> bool:
     first, row = (history[PREFIX[side] + name] for name in ("first", "row"))
-    is_whole = len(first) == size + 2 and bool((first.diff() >= 0).all())
+    is_whole = first.shape == (size + 2,) and first.dtype == torch.int64
+    is_whole &= row.dim() == 1 and row.dtype == torch.int32
+    is_whole = is_whole and bool((first.diff() >= 0).all())
     is_whole &= [int(first[0]), int(first[-1])] == [0, len(row)]
     return is_whole and bool(((row >= 0) & (row < len(table_RW))).all())
 

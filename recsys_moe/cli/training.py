@@ -60,13 +60,15 @@ FLAGS = {
     "lr": "optim.lr",
 }
 """Key of the configuration by flag, of every command that trains."""
-SIZES = {"model.embedding_dim", "model.expert_dim", "model.num_experts", "trainer.batch_size"}
+SIZES = {
+    *("model.embedding_dim", "model.expert_dim", "model.history_dim", "model.num_experts"),
+    "trainer.batch_size",
+}
 NO_MEMORY = re.compile(
     "can't allocate memory|out of memory|calculation overflowed|overflow when unpacking",
     re.IGNORECASE,
 )
-"""What torch says, also of sizes beyond all memory."""
-"""In the words of torch: of processors, of GPUs."""
+"""In the words of torch: of processors, of GPUs, of sizes beyond all memory."""
 
 
 def fit(

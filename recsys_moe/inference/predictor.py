@@ -205,7 +205,7 @@ class Predictor:
     def reasons(self, users: Whom, items: Whom, most: int = 5) -> list[dict[str, list[Reason]]]:
         """Per pair and task what moved the score, the largest contribution first.
 
-        Each feature, each item of the user's history, the whole history, and the ids, left out in
+        Each feature, each item of the user's history, whole histories, and the ids, left out in
         turn (see `Reason`); of features and of items of the history at most `most` each. Raises
         ConfigError with `no_reasons`, DataError on unequal lengths.
         """

@@ -111,7 +111,7 @@ class Reasons:
     def none_because(self) -> str | None:
         """Why there are none of this model; None where there are."""
         if not self._tables:
-            return "the model knows ids alone; train with model.features or model.history"
+            return "the model knows ids alone; train with model.features or with histories"
         if not self._independent:
             return "the router decides about rows together, so no part of a score is a row's own"
         if are_missing(self._artifact.history, self._tables):

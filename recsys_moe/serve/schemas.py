@@ -189,7 +189,7 @@ class ReasonReply(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     kind: str
-    """`feature`, `item` of the user's history, `history` for all of it, or `id`."""
+    """`feature`, `item` of the user's history, `history` for all of it or of an item's, or `id`."""
     side: str
     """`user` or `item`: whose it is."""
     name: str | None

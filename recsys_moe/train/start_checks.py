@@ -35,7 +35,8 @@ def must_stay(path: str | Path, key: str, old: object, new: object) -> ConfigErr
     before, now = (v if isinstance(v, str) else json.dumps(v) for v in (old, new))
     return ConfigError(
         f"--from {path}: {key} is {before} there and must stay so, got {now}; leave it out, or "
-        f"train anew without --from (only {', '.join(MAY_DIFFER)} may differ)"
+        f"train anew without --from (only {', '.join(MAY_DIFFER)} may differ, and "
+        f"{' and '.join(f'model.{key}' for key in HISTORIES)} may begin or end)"
     )
 
 

@@ -175,6 +175,8 @@ def test_histories_of_known_users_travel_with_exports_and_models_of_ids_have_no_
         {"row": torch.tensor([10**6], dtype=torch.int32)},
         {"first": torch.tensor([0, 1])},
         {"item_row": torch.tensor([-1], dtype=torch.int32)},
+        {"item_row": torch.zeros(1, 1, dtype=torch.int32)},
+        {"item_row": torch.zeros(1)},
         {"item_first": torch.tensor([0, 1])},
         {"rows": torch.tensor([0])},
     ],

@@ -79,6 +79,7 @@ def by_heart(learn: Callable[..., dict[str, float]]) -> float:
     [
         {"history": "items"},
         {"history": "ratings"},
+        {"item_history": "users"},
         {"item_history": "ratings"},
         {"history": "ratings", "item_history": "ratings"},
     ],

@@ -153,14 +153,7 @@ def _parts(artifact: Artifact, columns: Columns) -> Iterator[_Part]:
         )
         if has_rows(artifact.history, side):
             added_UD = _histories(artifact, side, index_U)
-            yield _Part(_history_name(artifact, side, chosen), side, added_UD, place_N)
-
-
-def _history_name(artifact: Artifact, side: str, chosen: Chosen) -> str:
-    """`history`, but where there is another one, or a feature of that name."""
-    names = {feature.name for features in chosen.values() for feature in features}
-    is_alone = not all(has_rows(artifact.history, one) for one in SIDES)
-    return "history" if is_alone and "history" not in names else f"history of {side}s"
+            yield _Part(f"history of {side}s", side, added_UD, place_N)
 
 
 def _known(index_N: Tensor, size: int) -> tuple[Tensor, Tensor]:
