@@ -39,6 +39,10 @@ class DataConfig(Section):
     negative_power: float = Field(default=0.0, ge=0, le=1)
     """Fresh negatives are drawn in proportion to (1 + the item's other rows) to this power, and the
     logits corrected for it; 0: uniformly. Usual: 0.75."""
+    negative_user_power: float = Field(default=1.0, ge=-1, le=1)
+    """Users get fresh negatives in proportion to their number of drawn ones to this power, and the
+    logits are corrected for it; 1: as many as they had, 0: all users as many. Lower: better lists
+    for users with short histories."""
     max_memory_mb: int = Field(default=4096, ge=1)
     """Most memory for the rows of a split, in 2**20 bytes; larger splits are read from disk again
     in every epoch. See docs/large_data.md."""
@@ -48,11 +52,13 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _power_is_used(self) -> DataConfig:
-        if self.negative_power and not self.fresh_negatives:
-            raise ValueError(
-                "data.negative_power must be 0 with data.fresh_negatives=false, got "
-                f"{self.negative_power:g}; add data.fresh_negatives=true"
-            )
+        for name, idle in (("negative_power", 0), ("negative_user_power", 1)):
+            power = getattr(self, name)
+            if power != idle and not self.fresh_negatives:
+                raise ValueError(
+                    f"data.{name} must be {idle} with data.fresh_negatives=false, got {power:g}; "
+                    "add data.fresh_negatives=true"
+                )
         return self
 
 
@@ -106,8 +112,9 @@ class ModelConfig(Section):
     item_history: Literal["none", "users", "ratings"] = "none"
     """The same of an item: `users` has one embedding per user who watched or rated it in training,
     `ratings` one per user and level of the rating."""
-    history_dim: int = Field(default=64, ge=1)
-    """Width of the embeddings of histories; their sum is projected to `embedding_dim`."""
+    history_dim: int = Field(default=64, ge=0)
+    """Width of the embeddings of histories; their sum is projected to `embedding_dim`. 0: as wide
+    as those, without a projection, so that weight decay bounds what a history says."""
     history_levels: int = Field(default=5, ge=2, le=10)
     """Levels of `ratings`, evenly from the lowest to the highest training label."""
     history_dropout: float = Field(default=0.5, ge=0, lt=1)
@@ -121,6 +128,9 @@ class ModelConfig(Section):
     skip_rank: int = Field(default=0, ge=0)
     """Rank r, at most `embedding_dim`, of what each task reads off the vectors u and v past the
     experts: b_u + b_i + <P u, v>, P of rank r and b linear in the vectors; 0: nothing."""
+    skip_maps: bool = True
+    """`false`: P is diagonal, with a weight between -1 and 1 for each of the first r dimensions, so
+    that weight decay bounds what u and v say together, as in a matrix factorisation."""
     dropout: float = Field(default=0.5, ge=0, lt=1)
     """Rate inside each expert, after the ReLU."""
     main_effects: bool = True
@@ -147,6 +157,11 @@ class ModelConfig(Section):
             raise ValueError(
                 f"model.skip_rank must be at most model.embedding_dim={self.embedding_dim}, got "
                 f"{self.skip_rank}; lower it"
+            )
+        if not self.skip_maps and not self.skip_rank:
+            raise ValueError(
+                "model.skip_maps must be true with model.skip_rank=0, got false; add "
+                f"model.skip_rank={self.embedding_dim}"
             )
         return self
 

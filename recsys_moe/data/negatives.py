@@ -2,8 +2,9 @@
 
 Drawn once, they are learned by heart: in every epoch the model sees the same few items that a user
 has not watched, and in the end tells these from others. Drawn uniformly, hardly any is an item that
-is in question at the head of a list. Axes: N rows, M rows with a drawn negative, T tasks, U users,
-I items.
+is in question at the head of a list. And where a user has as many as it has watched, most users
+have few, and their lists count as much as others'. Axes: N rows, M rows with a drawn negative,
+T tasks, U users, I items.
 """
 
 from __future__ import annotations
@@ -23,21 +24,25 @@ TRIES = 100
 
 
 class FreshNegatives:
-    """The rows of a training split with other items in its drawn negatives.
+    """The rows of a training split with other items, and perhaps users, in its drawn negatives.
 
     An item that w of the split's other rows have is drawn in proportion to (w + 1)^`power`, from
     all but those of the user's other rows: uniformly for power 0, more from popular ones for 0.75
     (Mikolov et al. 2013, "Distributed representations of words and phrases"). What the user watched
-    in other splits may be drawn: training does not know of it.
+    in other splits may be drawn: training does not know of it. A user with m drawn negatives gets
+    others in proportion to m^`user_power`: its own m for 1, as many as any other user for 0.
 
-    The odds of label 1 are then those among uniform negatives times q0 / q, with q the chance of
-    the row's item among all that are free for its user and q0 the uniform one. log(q / q0) is the
-    `offset` of a row: subtracted from the logit that the loss sees, it leaves the model with the
-    logits of uniform negatives, which are what it is judged by (as in Yi et al. 2019,
+    The odds of label 1 are then those among the negatives of `prepare` times m q0 / (m' q), with q
+    the chance of the row's item among all that are free for its user, q0 the uniform one, and m'
+    how many negatives the user has on average. log(m' q / (m q0)) is the `offset` of a row:
+    subtracted from the logit that the loss sees, it leaves the model with the logits of negatives
+    as `prepare` draws them, which are what it is judged by (as in Yi et al. 2019,
     "Sampling-bias-corrected neural modeling for large corpus item recommendations").
     """
 
-    def __init__(self, rows: Columns, schema: Schema, power: float = 0.0) -> None:
+    def __init__(
+        self, rows: Columns, schema: Schema, power: float = 0.0, user_power: float = 1.0
+    ) -> None:
         """Raises ConfigError where `prepare` has drawn no negatives, or drawn them otherwise."""
         _check_drawn(schema)
         self.rows, self.items = rows, schema.item.size
@@ -47,31 +52,41 @@ class FreshNegatives:
         self.user_M = rows.user[self.drawn_M].long()
         user_N, item_N = rows.user[~is_drawn_N].long(), rows.item[~is_drawn_N].long()
         self.taken = self._keys(user_N, item_N).unique()
-        self.power = power
+        self.power, self.user_power = power, user_power
         watched_I = torch.bincount(item_N, minlength=self.items + 1)[: self.items]
         self.rate_I = (watched_I.double() + 1) ** power
-        self.ends_I = self.rate_I.cumsum(0)
         self.mean_rate_U = self._mean_rates(schema.user.size + 1)
+        drawn_U = torch.bincount(self.user_M, minlength=schema.user.size + 1).double()
+        self.rate_U = torch.where(drawn_U > 0, drawn_U**user_power, 0)
+        # (U,): how many times as many negatives a user has on average; 1 where it had none.
+        share_U = self.rate_U / self.rate_U.sum() * len(self.user_M)
+        self.more_U = torch.where(drawn_U > 0, share_U / drawn_U, 1)
 
     def rows_of(self, seed: int) -> Columns:
         """All rows, in their order, with the negatives that follow from `seed`."""
         generator = torch.Generator().manual_seed(seed)
-        item_N = self.rows.item.clone()
+        user_N, item_N = self.rows.user.clone(), self.rows.item.clone()
+        user_M = self._draw_users(generator)
         left_M = torch.arange(len(self.drawn_M))
         for _ in range(TRIES):
-            drawn = self._draw(len(left_M), generator)
-            is_free = ~self._is_taken(self._keys(self.user_M[left_M], drawn))
-            item_N[self.drawn_M[left_M[is_free]]] = drawn[is_free].int()
+            drawn = self._draw_items(len(left_M), generator)
+            is_free = ~self._is_taken(self._keys(user_M[left_M], drawn))
+            row = self.drawn_M[left_M[is_free]]
+            user_N[row], item_N[row] = user_M[left_M[is_free]].int(), drawn[is_free].int()
             left_M = left_M[~is_free]
             if not len(left_M):
                 break
-        return replace(self.rows, item=item_N, offset=self._offsets(item_N))
+        return replace(self.rows, user=user_N, item=item_N, offset=self._offsets(user_N, item_N))
 
-    def _draw(self, size: int, generator: torch.Generator) -> Tensor:
+    def _draw_users(self, generator: torch.Generator) -> Tensor:
+        if self.user_power == 1:
+            return self.user_M
+        return _draw(self.rate_U, len(self.user_M), generator)
+
+    def _draw_items(self, size: int, generator: torch.Generator) -> Tensor:
         if not self.power:
             return torch.randint(self.items, (size,), generator=generator)
-        place = torch.rand(size, generator=generator, dtype=torch.float64) * self.ends_I[-1]
-        return torch.searchsorted(self.ends_I, place, right=True).clamp(max=self.items - 1)
+        return _draw(self.rate_I, size, generator)
 
     def _mean_rates(self, users: int) -> Tensor:
         """Over the items that are free for each user; over all for who has no free one. (U,)"""
@@ -83,15 +98,17 @@ class FreshNegatives:
         mean_U = (self.rate_I.sum() - taken_U) / free_U.clamp(min=1)
         return torch.where(free_U > 0, mean_U, self.rate_I.mean())
 
-    def _offsets(self, item_N: Tensor) -> Tensor | None:
-        """(N, T): 0 where the item is unseen and in tasks whose negatives are not drawn."""
-        if not self.power:
+    def _offsets(self, user_N: Tensor, item_N: Tensor) -> Tensor | None:
+        """(N, T): 0 in tasks whose negatives are not drawn; of the user alone where the item is
+        unseen."""
+        if not self.power and self.user_power == 1:
             return None
+        user_N = user_N.long()
         rate_I = torch.cat([self.rate_I, self.rate_I.new_ones(1)])
-        offset_N = (rate_I[item_N.long()] / self.mean_rate_U[self.rows.user.long()]).log()
-        offset_N = torch.where(item_N < self.items, offset_N, 0).float()
+        offset_N = (rate_I[item_N.long()] / self.mean_rate_U[user_N]).log()
+        offset_N = torch.where(item_N < self.items, offset_N, 0) + self.more_U[user_N].log()
         is_drawn_T = self.rows.labels[self.drawn_M].eq(0).any(0)
-        return offset_N[:, None] * is_drawn_T
+        return offset_N.float()[:, None] * is_drawn_T
 
     def _keys(self, user: Tensor, item: Tensor) -> Tensor:
         """One number per pair; the unseen item has one too."""
@@ -100,6 +117,13 @@ class FreshNegatives:
     def _is_taken(self, keys: Tensor) -> Tensor:
         place = torch.searchsorted(self.taken, keys)
         return torch.cat([self.taken, self.taken.new_full((1,), -1)])[place] == keys
+
+
+def _draw(rate_X: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """Indices (size,) in proportion to their rates."""
+    ends_X = rate_X.cumsum(0)
+    place = torch.rand(size, generator=generator, dtype=torch.float64) * ends_X[-1]
+    return torch.searchsorted(ends_X, place, right=True).clamp(max=len(rate_X) - 1)
 
 
 def _check_drawn(schema: Schema) -> None:

@@ -38,12 +38,17 @@ class History(nn.Module):
     def __init__(
         self, owners: int, partners: int, *, levels: int, dims: tuple[int, int], dropout: float
     ) -> None:
-        """`levels`: table rows per partner; `dims`: width of the pool and of the embeddings."""
+        """`levels`: table rows per partner; `dims`: width of the pool and of the embeddings.
+
+        Pools of width 0 are as wide as the embeddings, and K is no map that is learned: weight
+        decay then holds down what a pool says, and not only its table (see BoundedSkip).
+        """
         super().__init__()
         self.partners, self.rate = partners, dropout
-        self.table_RW = nn.Parameter(torch.zeros(levels * partners, dims[0]))
+        width, dim = dims[0] or dims[1], dims[1]
+        self.table_RW = nn.Parameter(torch.zeros(levels * partners, width))
         # A fixed start: without random numbers, everything else draws what it draws without it.
-        self.kernel_DW = nn.Parameter(torch.eye(dims[1], dims[0]))
+        self.kernel_DW = nn.Parameter(torch.eye(dim, width), requires_grad=bool(dims[0]))
         self.register_buffer("first_N", torch.zeros(owners + 2, dtype=torch.int64), False)
         self.register_buffer("row_P", torch.zeros(0, dtype=torch.int32), False)
         self.register_buffer("key_P", torch.zeros(0, dtype=torch.int64), False)

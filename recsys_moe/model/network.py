@@ -15,7 +15,7 @@ from recsys_moe.model.effects import MainEffects
 from recsys_moe.model.encoders import Encoders
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import Dispatch, MoE
-from recsys_moe.model.skip import Skip
+from recsys_moe.model.skip import BoundedSkip, MappedSkip
 from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing, find_router
 
 ENCODERS = "encoders."
@@ -50,6 +50,7 @@ class MultiTaskMoE(nn.Module):
         tower_dims: Sequence[int] = (256,),
         dropout: float = 0.5,
         skip_rank: int = 0,
+        skip_maps: bool = True,
         dispatch: Dispatch = "auto",
         effects: MainEffects | None = None,
         encoders: Encoders | None = None,
@@ -57,7 +58,8 @@ class MultiTaskMoE(nn.Module):
     ) -> None:
         """`effects`: what is added to what the towers learn; `encoders`: to embeddings of ids.
 
-        `skip_rank`: of what goes past the experts, 0 for nothing (see Skip).
+        `skip_rank`: of what goes past the experts, 0 for nothing: a MappedSkip or, without
+        `skip_maps`, a BoundedSkip.
         `tables`: (rows, columns) -> embedding, for another kind than the usual one.
         """
         super().__init__()
@@ -70,7 +72,8 @@ class MultiTaskMoE(nn.Module):
         experts = Experts(num_experts, 2 * embedding_dim, expert_dim, dropout)
         self.moe = MoE(experts, routers, dispatch)
         self.towers = nn.ModuleList(_tower(expert_dim, tower_dims) for _ in range(num_tasks))
-        self.skip = Skip(num_tasks, embedding_dim, skip_rank) if skip_rank else None
+        skip = MappedSkip if skip_maps else BoundedSkip
+        self.skip = skip(num_tasks, embedding_dim, skip_rank) if skip_rank else None
         self.effects, self.encoders = effects, encoders
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> Output:

@@ -11,30 +11,76 @@ from torch import Tensor, nn
 
 
 class Skip(nn.Module):
-    """Per task b_u + b_i + <P u, v> of the user's vector u and the item's v, P of a stated rank.
+    """Per task b_u + b_i + what the user's vector u and the item's v say together.
 
     b_u and b_i are linear in u and v, and not tables: so vectors of known users and items, features
     and history included, stay all that is kept of them, and new ones have effects too.
     """
 
-    def __init__(self, num_tasks: int, dim: int, rank: int) -> None:
-        """`dim`: W, at least `rank`. Starts as 0 everywhere, and draws no random numbers, so that
-        training begins as without it."""
+    def __init__(self, num_tasks: int, dim: int) -> None:
+        """`dim`: W. Draws no random numbers."""
         super().__init__()
-        self.user_TRW = nn.Parameter(torch.eye(rank, dim).repeat(num_tasks, 1, 1))
-        self.item_TRW = nn.Parameter(torch.zeros(num_tasks, rank, dim))
         self.alone_TD = nn.Parameter(torch.zeros(num_tasks, 2 * dim))
+
+    def together(self, user_BW: Tensor, item_BW: Tensor) -> Tensor:
+        """(B, T)."""
+        raise NotImplementedError
 
     def forward(self, x_BD: Tensor) -> Tensor:
         """Users beside items (B, D) -> what is added to each task (B, T)."""
-        user_BW, item_BW = x_BD.chunk(2, dim=-1)
-        users = F.linear(user_BW, self.user_TRW.flatten(0, 1))
-        items = F.linear(item_BW, self.item_TRW.flatten(0, 1))
-        together_BT = (users * items).unflatten(-1, self.user_TRW.shape[:2]).sum(-1)
-        return (together_BT + F.linear(x_BD, self.alone_TD)).float()
+        return (self.together(*x_BD.chunk(2, dim=-1)) + F.linear(x_BD, self.alone_TD)).float()
 
     def of_task(self, x_BD: Tensor, task: int) -> Tensor:
         """One task's (B,); as `forward` within rounding."""
+        raise NotImplementedError
+
+
+class MappedSkip(Skip):
+    """<P u, v> with a P of rank R for each task.
+
+    Starts as 0 everywhere, so that training begins as without it.
+    """
+
+    def __init__(self, num_tasks: int, dim: int, rank: int) -> None:
+        """`rank`: R, at most W."""
+        super().__init__(num_tasks, dim)
+        self.user_TRW = nn.Parameter(torch.eye(rank, dim).repeat(num_tasks, 1, 1))
+        self.item_TRW = nn.Parameter(torch.zeros(num_tasks, rank, dim))
+
+    def together(self, user_BW: Tensor, item_BW: Tensor) -> Tensor:
+        users = F.linear(user_BW, self.user_TRW.flatten(0, 1))
+        items = F.linear(item_BW, self.item_TRW.flatten(0, 1))
+        return (users * items).unflatten(-1, self.user_TRW.shape[:2]).sum(-1)
+
+    def of_task(self, x_BD: Tensor, task: int) -> Tensor:
         user_BW, item_BW = x_BD.chunk(2, dim=-1)
         users, items = user_BW @ self.user_TRW[task].t(), item_BW @ self.item_TRW[task].t()
         return (users * items).sum(-1) + x_BD @ self.alone_TD[task]
+
+
+class BoundedSkip(Skip):
+    """sum_r tanh(s_r) u_r v_r over the first R dimensions, with own s for each task.
+
+    Weight decay holds a product of vectors down as in a matrix factorisation: what it allows a P
+    that is shared by all users and items costs next to nothing, and vectors shrink at P's expense,
+    while tanh ends at 1.
+    """
+
+    START = 2.0
+    """Of s: tanh is 0.96. Vectors start so small that training begins nearly as without it."""
+
+    def __init__(self, num_tasks: int, dim: int, rank: int) -> None:
+        """`rank`: R, at most W."""
+        super().__init__(num_tasks, dim)
+        self.scale_TR = nn.Parameter(torch.full((num_tasks, rank), self.START))
+
+    def together(self, user_BW: Tensor, item_BW: Tensor) -> Tensor:
+        return F.linear(self._products(user_BW, item_BW), self.scale_TR.tanh())
+
+    def of_task(self, x_BD: Tensor, task: int) -> Tensor:
+        products_BR = self._products(*x_BD.chunk(2, dim=-1))
+        return products_BR @ self.scale_TR[task].tanh() + x_BD @ self.alone_TD[task]
+
+    def _products(self, user_BW: Tensor, item_BW: Tensor) -> Tensor:
+        rank = self.scale_TR.shape[1]
+        return user_BW[:, :rank] * item_BW[:, :rank]

@@ -100,7 +100,9 @@ class RecDataModule(lightning.LightningDataModule):
                 f"data.fresh_negatives=true needs the {len(rows)} training rows in memory; raise "
                 "data.max_memory_mb or set it to false"
             )
-        return FreshNegatives(rows, self.schema, self.config.data.negative_power)
+        settings = self.config.data
+        powers = settings.negative_power, settings.negative_user_power
+        return FreshNegatives(rows, self.schema, *powers)
 
     def val_dataloader(self) -> EvalBatches | Padded:
         rank, world = self._share

@@ -37,14 +37,15 @@ def pairs(rows: Columns) -> set[tuple[int, int]]:
     return set(zip(rows.user.tolist(), rows.item.tolist(), strict=True))
 
 
-@given(seed=st.integers(0, 2**63 - 1))
+@given(seed=st.integers(0, 2**63 - 1), user_power=st.sampled_from([1.0, 0.5, 0.0, -1.0]))
 def test_only_drawn_rows_change_and_never_to_an_item_of_a_positive(
-    prepared: Path, schema: Schema, seed: int
+    prepared: Path, schema: Schema, seed: int, user_power: float
 ) -> None:
     rows = load_columns(prepared, schema, "train")
-    fresh = FreshNegatives(rows, schema).rows_of(seed)
+    fresh = FreshNegatives(rows, schema, user_power=user_power).rows_of(seed)
     watched = rows.labels[:, 0] == 1
-    assert torch.equal(fresh.user, rows.user)
+    assert torch.equal(fresh.user, rows.user) == (user_power == 1)
+    assert torch.equal(fresh.user[watched], rows.user[watched])
     assert torch.equal(fresh.labels.nan_to_num(-1), rows.labels.nan_to_num(-1))
     assert torch.equal(fresh.item[watched], rows.item[watched])
     changed = (fresh.item != rows.item)[~watched].float().mean()
@@ -66,6 +67,65 @@ def test_every_item_that_is_free_is_as_likely(schema: Schema) -> None:
 def test_who_has_watched_everything_keeps_the_negatives_of_the_log(schema: Schema) -> None:
     rows = columns([0] * 41, [*range(40), 7], [1] * 40 + [0])
     assert FreshNegatives(rows, schema).rows_of(0).item.tolist() == [*range(40), 7]
+
+
+@pytest.mark.parametrize("user_power", [1.0, 0.0, -1.0])
+def test_a_row_that_finds_no_free_item_keeps_its_user_too(
+    schema: Schema, user_power: float
+) -> None:
+    """User 0 watched all but item 39, and user 1 all 40, which has a drawn row nevertheless."""
+    users = [*[0] * 39, *[1] * 40, 0, 1]
+    rows = columns(users, [*range(39), *range(40), 39, 7], [1] * 79 + [0, 0])
+    for seed in range(20):
+        fresh = FreshNegatives(rows, schema, user_power=user_power).rows_of(seed)
+        found = list(zip(fresh.user.tolist()[79:], fresh.item.tolist()[79:], strict=True))
+        assert found[0] == (0, 39) and found[1] in {(0, 39), (1, 7)}
+
+
+def shared(schema: Schema, user_power: float, power: float = 0.0) -> Columns:
+    """Users 0, 1, 2 with 16,000, 4,000 and 0 drawn rows; each has watched one of 40 items."""
+    users = [0, 1, 2, *[0] * 16_000, *[1] * 4_000]
+    rows = columns(users, [3, 3, 4, *[9] * 20_000], [1] * 3 + [0] * 20_000)
+    return FreshNegatives(rows, schema, power, user_power).rows_of(0)
+
+
+@pytest.mark.parametrize(
+    ("user_power", "expected"),
+    [
+        (1.0, [16_000, 4_000, 0]),
+        (0.5, [13_333, 6_667, 0]),  # sqrt(16) : sqrt(4) = 2 : 1
+        (0.0, [10_000, 10_000, 0]),
+        (-1.0, [4_000, 16_000, 0]),  # 1/16 : 1/4
+    ],
+)
+def test_users_get_negatives_by_the_power_of_those_they_had(
+    schema: Schema, user_power: float, expected: list[int]
+) -> None:
+    counts = torch.bincount(shared(schema, user_power).user[3:], minlength=3)
+    assert counts.sum() == 20_000
+    # A deviation of sqrt(20000 p (1 - p)) <= 71; none for power 1, which draws no users.
+    most = 0 if user_power == 1 else 4 * 71
+    assert (counts - torch.tensor(expected)).abs().max() <= most
+
+
+def test_an_offset_tells_how_many_times_as_many_negatives_a_user_gets(schema: Schema) -> None:
+    """Power 0: 10,000 each, in the place of 16,000 and 4,000; all rows of a user, its positive
+    included. User 2 has no negatives, before or after, and nothing to correct."""
+    rows = shared(schema, 0.0)
+    assert rows.offset is not None
+    expected = torch.tensor([10 / 16, 10 / 4, 1]).log()[rows.user.long()]
+    assert torch.allclose(rows.offset[:, 0], expected)
+    assert rows.offset[:, 1].eq(0).all()
+
+
+def test_both_powers_add_their_offsets(schema: Schema) -> None:
+    both = shared(schema, 0.0, 0.75)
+    by_item = FreshNegatives(replace(both, offset=None), schema, 0.75)
+    assert both.offset is not None
+    of_user = torch.tensor([10 / 16, 10 / 4, 1]).log()[both.user.long()]
+    of_item = by_item._offsets(both.user, both.item)
+    assert of_item is not None
+    assert torch.allclose(both.offset[:, 0], of_item[:, 0] + of_user, atol=1e-6)
 
 
 def popular(schema: Schema, power: float) -> Columns:
@@ -118,9 +178,10 @@ def test_the_loss_of_a_step_sees_logits_less_their_offsets(prepared: Path) -> No
     assert _shifted(output, batch._replace(offset=None)) is output
 
 
-def test_a_power_without_fresh_negatives_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"negative_power must be 0 with .*, got 0.75; add data"):
-        parse_config({"data": {"negative_power": 0.75}})
+@pytest.mark.parametrize(("name", "idle"), [("negative_power", 0), ("negative_user_power", 1)])
+def test_a_power_without_fresh_negatives_is_refused(name: str, idle: int) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} must be {idle} with .*, got 0.75; add data"):
+        parse_config({"data": {name: 0.75}})
 
 
 def config(data: dict[str, float] | None = None) -> Config:

@@ -8,30 +8,57 @@ import pytest
 import torch
 
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.model.skip import Skip
+from recsys_moe.model.skip import BoundedSkip, MappedSkip, Skip
 from recsys_moe.routers import ROUTERS
 
 
-def model_with(rank: int) -> MultiTaskMoE:
+def model_with(rank: int, *, maps: bool = True) -> MultiTaskMoE:
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"embedding_dim": 4, "num_experts": 4, "expert_dim": 6}
+    skip: dict[str, Any] = {"skip_rank": rank, "skip_maps": maps}
     config = ROUTERS["softmax"].Config()
-    return MultiTaskMoE(7, 8, 2, router=config, tower_dims=(5,), skip_rank=rank, **sizes).eval()
+    return MultiTaskMoE(7, 8, 2, router=config, tower_dims=(5,), **skip, **sizes).eval()
 
 
 def test_a_task_has_its_effects_and_the_product_of_the_projections() -> None:
     """u = (2, 3), v = (5, 7), P u = u_1 + u_2 = 5 and 2 v_1 = 10: 50; b_u = 3 u_2 = 9,
     b_i = -v_2 = -7: 52 for task 1. Nothing is known of task 0: 0."""
-    skip = Skip(2, 2, 1)
+    skip = MappedSkip(2, 2, 1)
     with torch.no_grad():
         skip.user_TRW[1], skip.item_TRW[1] = torch.tensor([[1.0, 1]]), torch.tensor([[2.0, 0]])
         skip.alone_TD[1] = torch.tensor([0.0, 3, 0, -1])
     assert skip(torch.tensor([[2.0, 3, 5, 7]])).tolist() == [[0.0, 52.0]]
 
 
-def test_one_task_is_a_column_of_all() -> None:
+def test_without_maps_each_dimension_has_a_weight_below_1() -> None:
+    """u = (2, 3), v = (5, 7); of rank 1: tanh(0.5) x 2 x 5, and b_i = 4 v_2 = 28 for task 0."""
+    skip = BoundedSkip(2, 2, 1)
+    with torch.no_grad():
+        skip.scale_TR[:] = torch.tensor([[0.5], [-100.0]])
+        skip.alone_TD[0] = torch.tensor([0.0, 0, 0, 4])
+    found = skip(torch.tensor([[2.0, 3, 5, 7]]))
+    torch.testing.assert_close(found, torch.tensor([[0.46211716 * 10 + 28, -10.0]]))
+
+
+def test_without_maps_decay_shrinks_the_product_and_with_maps_a_map_makes_up_for_it() -> None:
+    """u = v = c: loss -u v + decay (u^2 + v^2) falls without end for decay < 1/2 with a bounded
+    weight of 1, and rises with c for decay > 1/2. A map p = 1 / decay outweighs any decay of u."""
+
+    def gain(skip: Skip, c: float) -> float:
+        return float(skip(torch.tensor([[c, c]])).detach()[0, 0]) - 0.6 * 2 * c * c
+
+    bounded, mapped = BoundedSkip(1, 1, 1), MappedSkip(1, 1, 1)
+    with torch.no_grad():
+        bounded.scale_TR.fill_(100.0)
+        mapped.item_TRW.fill_(100.0)
+    assert gain(bounded, 3.0) < gain(bounded, 1.0) < 0
+    assert 0 < gain(mapped, 1.0) < gain(mapped, 3.0)
+
+
+@pytest.mark.parametrize("kind", [MappedSkip, BoundedSkip])
+def test_one_task_is_a_column_of_all(kind: type[MappedSkip | BoundedSkip]) -> None:
     torch.manual_seed(0)
-    skip, x_BD = Skip(3, 4, 2), torch.randn(6, 8)
+    skip, x_BD = kind(3, 4, 2), torch.randn(6, 8)
     for parameter in skip.parameters():
         torch.nn.init.normal_(parameter)
     for task in range(3):
@@ -56,9 +83,24 @@ def test_a_model_begins_as_without_it_and_every_part_of_it_can_learn() -> None:
     assert all(parameter.grad.abs().amax(-1).all() for parameter in model.skip.parameters())
 
 
+def test_without_maps_it_begins_with_the_product_of_the_vectors() -> None:
+    """Vectors begin within 0.05: a logit moves by 4 x 0.05 x 0.05 x tanh(2) at most."""
+    plain, model = model_with(0), model_with(4, maps=False)
+    own, other = plain.state_dict(), model.state_dict()
+    assert all(torch.equal(value, other[name]) for name, value in own.items())
+    assert other.keys() - own.keys() == {"skip.scale_TR", "skip.alone_TD"}
+    pair = torch.tensor([0, 3, 7]), torch.tensor([8, 2, 5])
+    moved_BT = model(*pair).logits_BT - plain(*pair).logits_BT
+    assert 0 < moved_BT.abs().max() <= 0.01 * 0.9641
+    assert model.skip is not None
+    moved_BT.sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in model.skip.parameters())
+
+
 @pytest.mark.parametrize("rank", [1, 4])
-def test_the_logits_are_those_of_the_towers_and_it(rank: int) -> None:
-    plain, model = model_with(0), model_with(rank)
+@pytest.mark.parametrize("maps", [True, False])
+def test_the_logits_are_those_of_the_towers_and_it(rank: int, maps: bool) -> None:
+    plain, model = model_with(0), model_with(rank, maps=maps)
     assert model.skip is not None
     for parameter in model.skip.parameters():
         torch.nn.init.normal_(parameter)

@@ -19,6 +19,7 @@ from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL
 from tests.features import with_features
 
+MAPS = {"skip_maps": True}
 BOTH = {"features": "all", "history": "items", "history_dim": 4}
 
 
@@ -28,7 +29,9 @@ def config(model: dict[str, Any]) -> Config:
     return parse_config({"model": settings, "trainer": trainer, "optim": {"lr": 0.01}})
 
 
-@pytest.fixture(scope="module", params=["ids", "features and history", "without main effects"])
+@pytest.fixture(
+    scope="module", params=["ids", "features and history", "without main effects", "no maps"]
+)
 def trained(
     request: Any, prepared: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, str]:
@@ -38,6 +41,7 @@ def trained(
         "ids": {},
         "features and history": BOTH,
         "without main effects": {"main_effects": False},
+        "no maps": {**BOTH, "history_dim": 0, "item_history": "ratings", "skip_maps": False},
     }
     fit(config(more[request.param]), data, folder / "run")
     return folder / "run", request.param
@@ -82,8 +86,15 @@ def test_training_goes_on_from_it(
 ) -> None:
     run, _ = trained
     with pytest.raises(ConfigError, match=r"model\.skip_rank is 3 there and must stay so, got 0"):
-        fit({"model": {"skip_rank": 0}}, featured, tmp_path / "next", start_from=run)
+        fit({"model": {"skip_rank": 0, **MAPS}}, featured, tmp_path / "next", start_from=run)
     assert fit({"trainer": {"max_epochs": 1}}, featured, tmp_path / "next", start_from=run)["loss"]
+
+
+def test_no_maps_without_a_rank_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"skip_maps must be true with .*; add model\.skip_rank=8"
+    ):
+        config({"skip_rank": 0, "skip_maps": False})
 
 
 def test_a_rank_beyond_the_width_is_refused() -> None:
@@ -91,7 +102,7 @@ def test_a_rank_beyond_the_width_is_refused() -> None:
         config({"skip_rank": 999})
 
 
-@pytest.mark.parametrize("trained", ["features and history"], indirect=True)
+@pytest.mark.parametrize("trained", ["features and history", "no maps"], indirect=True)
 def test_a_new_user_has_the_same_skip_in_rankings_as_in_scores(trained: tuple[Path, str]) -> None:
     predictor = Predictor.load(trained[0])
     items = predictor.items.ids.to_pylist()
