@@ -61,6 +61,15 @@ def test_evaluation_pools_the_whole_history() -> None:
     torch.testing.assert_close(made(user_B, torch.zeros(6).int()), expected)
 
 
+def test_a_pool_as_wide_as_the_embeddings_has_no_map_to_learn() -> None:
+    made = History(USERS, ITEMS, levels=1, dims=(0, 4), dropout=0.0)
+    made.fill(*entries())
+    torch.nn.init.normal_(made.table_RW)
+    assert made.table_RW.shape == (ITEMS, 4) and not made.kernel_DW.requires_grad
+    expected = made.table_RW[[0, 2, 4]].sum(0) / 3**0.5
+    torch.testing.assert_close(made.of_owners(torch.tensor([0]))[0], expected)
+
+
 def test_users_without_a_history_have_a_pool_of_zero() -> None:
     made = history(0.5).train()
     pool_BD = made(torch.tensor([2, USERS, 2]), torch.tensor([0, 1, ITEMS]))
