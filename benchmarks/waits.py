@@ -99,9 +99,14 @@ def final_loss(results: Results) -> Found:
 
 
 def rows(kind: str, label: str) -> Iterator[dict[str, str]]:
-    with (RESULTS / f"{FITS[label].page}.{kind}.csv").open(encoding="utf-8", newline="") as file:
-        found = list(csv.DictReader(file))
-    yield from (r for r in found if r["label"] == label and r["weight.watch"] == WEIGHT)
+    """Of the page's files; runs from before a comparison wrote two files are in PAGE.csv."""
+    page = FITS[label].page
+    names = [f"{page}.{kind}.csv"] + [f"{page}.csv"] * (kind == "runs")
+    for path in (RESULTS / name for name in names):
+        if path.is_file():
+            with path.open(encoding="utf-8", newline="") as file:
+                found = list(csv.DictReader(file))
+            yield from (r for r in found if r["label"] == label and r["weight.watch"] == WEIGHT)
 
 
 def of_script(script: str, what: str) -> Callable[[Results], Found]:
