@@ -37,7 +37,7 @@ TINY = {
 
 NOT_IN_MAKE = {
     *("run_all", "serving", "soak", "streaming", "slow_start", "continued", "cold_start"),
-    *("epoch_minutes", "results_table", "waits", "overload", "connections"),
+    *("plain_factors", "epoch_minutes", "results_table", "waits", "overload", "connections"),
 }
 
 
