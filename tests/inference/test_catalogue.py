@@ -20,7 +20,7 @@ from recsys_moe.inference.pair_scores import Draws
 from recsys_moe.inference.top_items import largest
 from recsys_moe.model.moe import naive_moe
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.model.skip import Skip
+from recsys_moe.model.skip import BoundedSkip, MappedSkip
 from recsys_moe.routers import ROUTERS, find_router
 
 USERS, ITEMS, SEED = 7, 23, 3
@@ -84,11 +84,14 @@ def test_the_logits_equal_the_definition(
             torch.testing.assert_close(found_N, expected_N, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [MappedSkip, BoundedSkip])
 @pytest.mark.parametrize("name", ["moesart", "moesart, sampled", "expert_choice", "hash"])
-def test_what_goes_past_the_experts_is_added(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_goes_past_the_experts_is_added(
+    name: str, kind: type[MappedSkip | BoundedSkip], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(catalogue, "ROWS_PER_CHUNK", 10)
     model = model_with(SETTINGS[name])
-    model.skip = Skip(2, 4, 3)
+    model.skip = kind(2, 4, 3)
     for parameter in model.skip.parameters():
         torch.nn.init.normal_(parameter)
     user_U, some_N = torch.tensor([4, 0, USERS]), torch.tensor([3, 4, 11, 22])

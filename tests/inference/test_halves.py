@@ -21,7 +21,7 @@ from recsys_moe.inference.threads import in_turn
 from recsys_moe.model.effects import MainEffects
 from recsys_moe.model.moe import naive_moe
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.model.skip import Skip
+from recsys_moe.model.skip import BoundedSkip, MappedSkip
 from recsys_moe.model.tasks import Constant
 from tests.inference.test_catalogue import ITEMS, SEED, SETTINGS, USERS, model_with
 
@@ -61,9 +61,12 @@ def test_logits_equal_the_naive_twin_for_every_router(
     torch.testing.assert_close(Halves(model).logits(*pairs), expected_BT, rtol=1e-5, atol=1e-5)
 
 
-def test_what_goes_past_the_experts_and_main_effects_are_in_it() -> None:
+@pytest.mark.parametrize("kind", [MappedSkip, BoundedSkip])
+def test_what_goes_past_the_experts_and_main_effects_are_in_it(
+    kind: type[MappedSkip | BoundedSkip],
+) -> None:
     model, pairs = model_with(SETTINGS["moesart"]), some_pairs(40)
-    model.skip = Skip(2, 4, 3)
+    model.skip = kind(2, 4, 3)
     for parameter in model.skip.parameters():
         torch.nn.init.normal_(parameter)
     model.effects = MainEffects(USERS, ITEMS, [Constant(0.3, 1.0, 1.0), Constant(3.5, 0.5, 1.0)])
