@@ -188,6 +188,29 @@ def test_the_best_on_validation_is_read_on_test_once_and_a_second_call_fits_noth
     assert finished.read(tmp_path / "rows.csv") == kept
 
 
+def test_trials_on_other_data_choose_where_they_are_given_and_none_are_made_here(
+    main: Main, tmp_path: Path
+) -> None:
+    """The larger NDCG has l2 = 200, which is neither the first nor the last of those tried here."""
+    other = tmp_path / "other.csv"
+    for l2, ndcg in ((30, 0.1), (200, 0.3)):
+        trial = replace(row("ease", 0, ndcg=ndcg), split="val", settings=f'{{"l2": {l2}}}')
+        finished.add(other, trial)
+    assert main("--peers", "ease", "--chosen-on", other) == 0
+    (kept,) = finished.read(tmp_path / "rows.csv")
+    assert (kept.split, kept.settings) == ("test", '{"l2": 200}')
+    assert "l2 200, chosen on other data" in (tmp_path / "table.md").read_text()
+
+
+def test_a_peer_without_trials_where_they_are_looked_for_is_refused(
+    main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished.add(tmp_path / "other.csv", replace(row("ease", 0, ndcg=0.1), split="val"))
+    assert main("--peers", "ease,popularity", "--chosen-on", tmp_path / "other.csv") == 2
+    assert "must hold trials of popularity" in capsys.readouterr().err
+    assert not (tmp_path / "rows.csv").exists()
+
+
 def test_a_peer_that_fails_is_named_and_the_others_go_on(
     main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,7 +260,9 @@ def test_a_cell_is_the_mean_and_standard_error_over_seeds_and_a_dash_where_there
     lines = table.markdown(given).splitlines()
     assert lines[2].startswith("| **mine** | 1 | - | 0.5000 | - |") and lines[2].endswith("| - |")
     assert lines[3].startswith("| EASE | 2 | 0.8500 +- 0.0500 | - |") and lines[3].endswith("| 2 |")
-    assert lines[-1] == "- EASE: l2 30, best of 5; numpy 2."
+    assert lines[-1] == "- EASE: l2 30, chosen on other data; numpy 2."
+    tried = [*given, replace(given[0], split="val")]
+    assert table.markdown(tried).endswith("- EASE: l2 30, best of 5; numpy 2.\n")
 
 
 def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:

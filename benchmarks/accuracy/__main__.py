@@ -5,7 +5,8 @@
 
 Each peer is tried with its settings on the validation split (seed 0); the best one is fitted anew
 per seed and read on the test split once. Finished rows stay in FOLDER/rows.csv, and the same
-command goes on from there.
+command goes on from there. Where trials are too dear, --chosen-on takes what those of other data
+chose, and the table says so.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class Sitting(NamedTuple):
     facts: dict[str, Any]
     """`data`, `commit` and `date` of new rows."""
     python: Path
+    elsewhere: list[Row]
+    """Rows of other data whose trials choose for these; empty where each peer is tried here."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -71,6 +74,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--peers", default=",".join(PEERS), help="of %(default)s")
     parser.add_argument("--seeds", type=int, default=1, help="of those where a seed matters")
     parser.add_argument("--model", action="append", default=[], metavar="NAME=RUN", help="ours")
+    parser.add_argument(
+        "--chosen-on",
+        type=Path,
+        metavar="ROWS.csv",
+        help="rows of other data: their trials choose the settings, and none are made here",
+    )
     parser.add_argument("--peers-python", type=Path, default=PEERS_PYTHON)
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table there too")
     options = parser.parse_args(argv)
@@ -82,6 +91,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--seeds must be at least 1, got {options.seeds}")
     if any("=" not in given for given in options.model):
         parser.error(f"--model must be NAME=RUN, got {options.model[-1]!r}")
+    untried = [name for name in options.peers if not _choice(name, options.chosen_on)]
+    if untried:
+        parser.error(
+            f"--chosen-on must hold trials of {untried[0]}, and {options.chosen_on} has none"
+        )
     foreign = [name for name in options.peers if PEERS[name].foreign]
     if foreign and not options.peers_python.is_file():
         parser.error(
@@ -91,10 +105,17 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+def _choice(name: str, chosen_on: Path | None) -> bool:
+    """Is it known, or to be found here, with which settings a peer is fitted?"""
+    return chosen_on is None or bool(finished.trials(finished.read(chosen_on), name))
+
+
 def measure(options: argparse.Namespace, scratch: Path) -> list[str]:
     """Fill in what is missing and write the table. Names of the peers that could not be fitted."""
     judge, csv = Judge(options.data), options.out / "rows.csv"
-    sitting = Sitting(judge, scratch / "rows.npz", csv, facts(judge), options.peers_python)
+    elsewhere = finished.read(options.chosen_on) if options.chosen_on else []
+    python = options.peers_python
+    sitting = Sitting(judge, scratch / "rows.npz", csv, facts(judge), python, elsewhere)
     rows.write(sitting.rows_file, judge.training_rows())
     for given in options.model:
         beside(given, sitting)
@@ -138,7 +159,9 @@ def beside(given: str, sitting: Sitting) -> None:
 def through(name: str, seeds: int, sitting: Sitting) -> None:
     """All rows of a peer: its trials, then the best of them on the test split."""
     peer = PEERS[name]
-    trials = [fitted(name, settings, 0, "val", sitting) for settings in peer.settings]
+    trials = finished.trials(sitting.elsewhere, name) or [
+        fitted(name, settings, 0, "val", sitting) for settings in peer.settings
+    ]
     best = chosen(trials, peer)
     for seed in range(seeds if peer.random else 1):
         fitted(name, json.loads(best.settings), seed, "test", sitting)

@@ -78,6 +78,11 @@ def _cell(value: float | None) -> str:
     return "" if value is None else f"{value:.6f}"
 
 
+def trials(rows: Iterable[Row], name: str) -> list[Row]:
+    """Those rows of a peer that choose its settings."""
+    return [row for row in rows if (row.peer, row.split) == (name, "val")]
+
+
 def chosen(trials: Sequence[Row], peer: Peer) -> Row:
     """The first of the best by `peer.by`."""
     sign = 1 if peer.by in LOWER_IS_BETTER else -1
@@ -90,7 +95,7 @@ def tested(rows: Iterable[Row]) -> list[Row]:
     rows = list(rows)
     best = {}
     for name, peer in PEERS.items():
-        if trials := [row for row in rows if (row.peer, row.split) == (name, "val")]:
-            best[name] = chosen(trials, peer).settings
+        if tried := trials(rows, name):
+            best[name] = chosen(tried, peer).settings
     test = [row for row in rows if row.split == "test"]
     return [row for row in test if best.get(row.peer, row.settings) == row.settings]

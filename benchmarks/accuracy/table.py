@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.accuracy.finished import Row, tested
+from benchmarks.accuracy.finished import Row, tested, trials
 from benchmarks.accuracy.peers import PEERS
 
 COLUMNS = {
@@ -27,11 +27,13 @@ MARKS = ("<!-- peers -->", "<!-- /peers -->")
 
 def markdown(rows: Iterable[Row]) -> str:
     """A table of the test rows, then what each peer was chosen as, of how many settings."""
+    rows = list(rows)
     groups = _groups(tested(rows))
     headings = ["", "seeds", *(title for title, _ in COLUMNS.values()), "minutes"]
     lines = [headings, ["---"] * len(headings), *(_cells(rows) for rows in groups)]
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    chosen = "\n".join(line for group in groups for line in _chosen(group))
+    tried = {name for name in PEERS if trials(rows, name)}
+    chosen = "\n".join(line for group in groups for line in _chosen(group, tried))
     return f"{table}\n\n{chosen}\n"
 
 
@@ -62,13 +64,14 @@ def _figure(rows: Sequence[Row], name: str, digits: int) -> str:
     return f"{mean} +- {statistics.stdev(values) / math.sqrt(len(values)):.{digits}f}"
 
 
-def _chosen(rows: Sequence[Row]) -> list[str]:
-    """Of a peer the settings and versions, of ours nothing."""
+def _chosen(rows: Sequence[Row], tried: set[str]) -> list[str]:
+    """Of a peer the settings and versions, of ours nothing. `tried`: peers with trials here."""
     peer = PEERS.get(rows[0].peer)
     if peer is None:
         return []
     settings = _plain(json.loads(rows[0].settings))
-    how = f"{settings or 'no settings'}, best of {len(peer.settings)}; {rows[0].versions}"
+    here = f"best of {len(peer.settings)}" if rows[0].peer in tried else "chosen on other data"
+    how = f"{settings or 'no settings'}, {here}; {rows[0].versions}"
     return [textwrap.fill(f"- {peer.title}: {how}.", WIDTH, subsequent_indent="  ")]
 
 
