@@ -3,9 +3,10 @@
     PYTHONPATH=. python tests/formats/make.py tests/formats/0.1
 
 A new format gets a new folder; those that are there are never made again. `ids`, `features` (a
-model of features and histories) and `histories` (one that keeps its users' histories besides) hold
-`data`, `run` and `expected.json`; `comparison` and `study` are what `compare` and `tune` on the
-data of `ids` have left, without checkpoints and logs.
+model of features and histories), `histories` (one that keeps its users' histories besides) and
+`bounded` (histories of both sides without a map, a bounded skip) hold `data`, `run` and
+`expected.json`; `comparison` and `study` are what `compare` and `tune` on the data of `ids` have
+left, without checkpoints and logs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ SIZES = (
     "trainer.patience=30",
 )
 ALL = ("model.features=all", "model.history=ratings")
-MODELS = {"ids": (), "features": ALL, "histories": ALL}
+BOUNDED = (
+    *(*ALL, "model.item_history=ratings", "model.history_dim=0"),
+    *("model.skip_rank=3", "model.skip_maps=false"),
+)
+MODELS = {"ids": (), "features": ALL, "histories": ALL, "bounded": BOUNDED}
 LITTLE = (
     *("--max-epochs", 1, "--set", "model.embedding_dim=4"),
     *("--set", "model.expert_dim=4", "--set", "model.tower_dims=[4]"),
@@ -74,7 +79,8 @@ def keep(work: Path, settings: tuple[str, ...], out: Path) -> None:
     recsys_moe(
         work, "prepare", "table", "--input", "log.csv", *columns, *rating, *more, "--out", "data"
     )
-    sets = [word for pair in (*SIZES, *settings, "model.history_dim=4") for word in ("--set", pair)]
+    sized = (*SIZES, "model.history_dim=4", *settings)
+    sets = [word for pair in sized for word in ("--set", pair)]
     fit = ("fit", "--data", "data", "--out", "run", "--max-epochs", "12", "--lr", "0.02")
     recsys_moe(work, *fit, "--experts", "3", "--batch-size", "32", *sets)
     shutil.copytree(work / "data", out / "data")
