@@ -10,10 +10,9 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from recsys_moe.config.files import router_name, router_section
+from recsys_moe.config.model_section import DEFAULT_ROUTER, ModelConfig
 from recsys_moe.config.sections import (
-    DEFAULT_ROUTER,
     DataConfig,
-    ModelConfig,
     OptimConfig,
     PenaltyConfig,
     TaskConfig,
