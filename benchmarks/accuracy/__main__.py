@@ -91,8 +91,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--seeds must be at least 1, got {options.seeds}")
     if any("=" not in given for given in options.model):
         parser.error(f"--model must be NAME=RUN, got {options.model[-1]!r}")
-    untried = [name for name in options.peers if not _choice(name, options.chosen_on)]
-    if untried:
+    options.elsewhere = finished.read(options.chosen_on) if options.chosen_on else []
+    untried = [name for name in options.peers if not finished.trials(options.elsewhere, name)]
+    if options.chosen_on and untried:
         parser.error(
             f"--chosen-on must hold trials of {untried[0]}, and {options.chosen_on} has none"
         )
@@ -105,17 +106,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _choice(name: str, chosen_on: Path | None) -> bool:
-    """Is it known, or to be found here, with which settings a peer is fitted?"""
-    return chosen_on is None or bool(finished.trials(finished.read(chosen_on), name))
-
-
 def measure(options: argparse.Namespace, scratch: Path) -> list[str]:
     """Fill in what is missing and write the table. Names of the peers that could not be fitted."""
     judge, csv = Judge(options.data), options.out / "rows.csv"
-    elsewhere = finished.read(options.chosen_on) if options.chosen_on else []
     python = options.peers_python
-    sitting = Sitting(judge, scratch / "rows.npz", csv, facts(judge), python, elsewhere)
+    sitting = Sitting(judge, scratch / "rows.npz", csv, facts(judge), python, options.elsewhere)
     rows.write(sitting.rows_file, judge.training_rows())
     for given in options.model:
         beside(given, sitting)

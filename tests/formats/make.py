@@ -34,8 +34,11 @@ SIZES = (
 )
 ALL = ("model.features=all", "model.history=ratings")
 BOUNDED = (
-    *(*ALL, "model.item_history=ratings", "model.history_dim=0"),
-    *("model.skip_rank=3", "model.skip_maps=false"),
+    *ALL,
+    "model.item_history=ratings",
+    "model.history_dim=0",
+    "model.skip_rank=3",
+    "model.skip_maps=false",
 )
 MODELS = {"ids": (), "features": ALL, "histories": ALL, "bounded": BOUNDED}
 LITTLE = (

@@ -47,7 +47,7 @@ def test_moesart_on_ml_100k_beats_popularity_and_a_constant_rating(
 def test_every_router_learns_in_one_epoch_of_ml_100k(
     name: str, ml_100k: Path, tmp_path: Path
 ) -> None:
-    """`fit --router NAME --max-epochs 1 --lr 1e-3`: AUC .84 or more in docs/routers.md."""
+    """`fit --router NAME --max-epochs 1 --lr 1e-3`: AUC .84 or more when it was set."""
     settings = {"model": {"router": {"name": name}}, "optim": {"lr": 1e-3}}
     fit(parse_config({**settings, "trainer": {"max_epochs": 1}}), ml_100k, tmp_path / "run")
     result = evaluate_artifact(tmp_path / "run", "test", None)
