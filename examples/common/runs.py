@@ -33,17 +33,22 @@ def finished(settings: Any, out: Path) -> dict[str, Any] | None:
 
 
 def fit(
-    settings: Any, module: L.LightningModule, data: L.LightningDataModule, out: Path, device: str
+    settings: Any,
+    module: L.LightningModule,
+    data: L.LightningDataModule,
+    out: Path,
+    **machine: Any,
 ) -> dict[str, Any]:
     """Train, or go on with, the run at `out` up to `settings.epochs`; what it found.
 
-    The epoch of the least val/loss is tested; the module has its weights afterwards. Raises
-    ConfigError for a folder of other settings, RunError where the loss is not finite.
+    `machine`: `device` and, if not single, `precision`, in Lightning's words. The epoch of the
+    least val/loss is tested; the module has its weights afterwards. Raises ConfigError for a folder
+    of other settings, RunError where the loss is not finite.
     """
     last = out / "checkpoints" / "last.ckpt"
     if not _same(settings, out):
         write_json(out / "settings.json", dataclasses.asdict(settings))
-    trainer, record, best = _trainer(settings, out, device)
+    trainer, record, best = _trainer(settings, out, **machine)
     with warnings.catch_warnings():
         # Lightning's remarks: on the folder that a run goes on in, on metrics of so few steps.
         warnings.filterwarnings("ignore", message=".*(Checkpoint directory|logging interval).*")
@@ -56,7 +61,9 @@ def fit(
     return _found(module, rows, dict(test))
 
 
-def _trainer(settings: Any, out: Path, device: str) -> tuple[L.Trainer, Record, ModelCheckpoint]:
+def _trainer(
+    settings: Any, out: Path, *, device: str, precision: Any = "32-true"
+) -> tuple[L.Trainer, Record, ModelCheckpoint]:
     terminal = sys.stderr.isatty()
     record = Record(out / "metrics.csv", lines=not terminal)
     best = ModelCheckpoint(
@@ -71,6 +78,7 @@ def _trainer(settings: Any, out: Path, device: str) -> tuple[L.Trainer, Record, 
         max_epochs=settings.epochs,
         accelerator=device,
         devices=1,
+        precision=precision,
         callbacks=[record, best, EarlyStopping("val/loss", patience=settings.patience), *bar],
         logger=False,
         num_sanity_val_steps=0,

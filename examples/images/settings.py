@@ -32,7 +32,8 @@ PROTOCOLS = {
     "svhn": Protocol(svhn, 1, 8, 2, 250, 50, 1e-4),
 }
 
-
+PRECISIONS = ("32-true", "bf16-mixed")
+"""Of arithmetic, in Lightning's words; see `Settings.precision`."""
 PAPER = {"moesart": {"temperature": 1.0}}
 """Settings of routers in the paper, where the library's defaults are others."""
 
@@ -54,6 +55,8 @@ class Settings:
     """... and no more than so many without a better validation loss."""
     lr: float
     batch_size: int = 512
+    precision: str = "32-true"
+    """Or bf16-mixed: matrix products and convolutions in bfloat16, weights in float32."""
     trimmed_lasso: float = 0.0
     """Weight of the penalty on the probabilities off the k largest; the paper tries 0 to 10."""
     seed: int = 0

@@ -23,7 +23,7 @@ from examples.common.outputs import write_json
 from examples.common.runs import finished, fit, guarded, losses_by_epoch, router_settings
 from examples.images.data import Splits
 from examples.images.module import ImageData, ImageModule
-from examples.images.settings import PROTOCOLS, Settings, settings_for
+from examples.images.settings import PRECISIONS, PROTOCOLS, Settings, settings_for
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def train(settings: Settings, splits: Splits, out: Path, device: str = "auto") -
         return there
     L.seed_everything(settings.seed, verbose=False)
     module, data = ImageModule(settings, splits.train.shape), ImageData(splits, settings)
-    found = fit(settings, module, data, out, device)
+    found = fit(settings, module, data, out, device=device, precision=settings.precision)
     own = {"k": module.model.chosen.get("k"), "parameters": module.model.sizes()}
     result = {**dataclasses.asdict(settings), **own, **found}
     write_json(out / "result.json", result)
@@ -99,6 +99,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--patience", type=int, help="epochs without a better validation loss")
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--lr", type=float)
+    parser.add_argument("--precision", choices=PRECISIONS, help="of products and convolutions")
     parser.add_argument("--trimmed-lasso", type=float, help="weight of the penalty")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the router"
@@ -109,7 +110,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def settings_of(options: argparse.Namespace, contender: Mapping[str, Any], seed: int) -> Settings:
     """The protocol, over it the contender, over it the options. Raises ConfigError."""
-    names = ("k", "experts", "tasks", "epochs", "patience", "batch_size", "lr", "trimmed_lasso")
+    names = ["k", "experts", "tasks", "epochs", "patience", "batch_size", "lr", "precision"]
+    names.append("trimmed_lasso")
     typed = {name: value for name in names if (value := getattr(options, name)) is not None}
     own = {name: value for name, value in contender.items() if name != "router"}
     chosen = {**own.get("router_settings", {}), **router_settings(options.set)}

@@ -75,7 +75,7 @@ def teach(settings: Teacher, data: Path, out: Path, *, device: str = "auto") -> 
         splits, words = task.load(data, None)
         encoder = Encoder(_small(len(words.pieces), settings))
     module = TextModule(settings, encoder)
-    found = fit(settings, module, TextData(splits, settings), out, device)
+    found = fit(settings, module, TextData(splits, settings), out, device=device)
     checkpoint.save(out, encoder, words)
     sizes = {"parameters": sum(p.numel() for p in encoder.parameters())}
     result = {**plain(settings), **sizes, **found}

@@ -73,7 +73,7 @@ def distil(settings: Student, data: Path, out: Path, device: str = "auto") -> di
     model = convert(teacher, scores, chosen, **sizes(settings, teacher))
     _, converted = distances({"converted": model}, teacher, splits.test)
     module = StudentModule(settings, model, teacher)
-    found = fit(settings, module, TextData(splits, settings), out, device)
+    found = fit(settings, module, TextData(splits, settings), out, device=device)
     every = {"distilled": model, "dense": dense(model, teacher, scores, settings, chosen)}
     known = {name: one.cpu() for name, one in every.items() if one is not None}
     accuracy, apart = distances(known, teacher.cpu(), splits.test)

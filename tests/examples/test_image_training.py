@@ -69,6 +69,21 @@ def test_the_protocols_are_the_papers() -> None:
     assert settings_for("svhn", "topk").batch_size == 512
 
 
+def test_half_precision_gives_nearly_the_same_loss_and_leaves_float32_weights(
+    splits: Splits, tmp_path: Path
+) -> None:
+    found = {}
+    for precision in ("32-true", "bf16-mixed"):
+        settings = settings_for("multi_mnist", "topk", epochs=1, lr=1e-5, precision=precision)
+        found[precision] = train.train(settings, splits, tmp_path / precision, "cpu")
+    full, half = (result["test"]["loss"] for result in found.values())
+    assert full != half
+    assert half == pytest.approx(full, rel=0.02)  # bfloat16 has 8 bits: steps of 0.4%
+    kept = torch.load(tmp_path / "bf16-mixed" / "checkpoints" / "best.ckpt", weights_only=False)
+    assert {tensor.dtype for tensor in kept["state_dict"].values()} >= {torch.float32}
+    assert torch.bfloat16 not in {tensor.dtype for tensor in kept["state_dict"].values()}
+
+
 def test_a_run_leaves_its_result_and_learns(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
