@@ -97,13 +97,11 @@ def has_fast_bf16() -> bool:
 
 
 def accelerators() -> list[dict[str, Any]]:
-    """GPUs that torch can use, empty without one."""
+    """GPUs that training can use, empty without one; a Mac's has no float64 and is none."""
     import torch
 
     if torch.cuda.is_available():
         return [_gpu(number) for number in range(torch.cuda.device_count())]
-    if torch.backends.mps.is_available():
-        return [{"kind": "mps", "memory": gib(torch.mps.recommended_max_memory())}]
     return []
 
 

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from recsys_moe.artifact.model_folder import FILES, MANIFEST
+from recsys_moe.artifact.model_folder import FILES, MANIFEST, OPTIONAL
 from recsys_moe.artifact.routing_history import FILE
 from recsys_moe.config.settings import Config
 from recsys_moe.errors import ConfigError, DataError, RunError
@@ -48,7 +48,7 @@ RUN = Kind(
         *("config.yaml", "command.txt", "env.json", DATA_LOCK, "metrics.csv", FILE),
         *(f"{CHECKPOINTS}/{name}" for name in (LAST, PREVIOUS, BEST, "table")),
         *(f"evaluation/{split}.json" for split in SPLITS),
-        *(f"model/{name}" for name in (*FILES, MANIFEST)),
+        *(f"model/{name}" for name in (*FILES, *OPTIONAL, MANIFEST)),
         *("events/events.out.tfevents.*", "events/hparams.yaml"),
         *("report/report.html", "report/*.json", "report/figures/*"),  # as the docs propose
         ".model-*",  # of a fit that was killed while it wrote the model

@@ -138,7 +138,8 @@ class TrainerConfig(Section):
     seed: int = Field(default=0, ge=0)
     """Drives every random stream: initialisation, shuffling, dropout, each task's router."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true"
-    accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    """`gpu`: CUDA, or ROCm by that name; `auto`: that where there is one, else the processor."""
     devices: int = Field(default=1, ge=1)
     """Devices of each machine, with a process each. See docs/devices.md."""
     num_nodes: int = Field(default=1, ge=1)

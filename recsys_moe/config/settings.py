@@ -69,16 +69,6 @@ class Config(Section):
             )
         return self
 
-    @model_validator(mode="after")
-    def _evaluates_whole_groups(self) -> Config:
-        group, rows = self.model.router.eval_rows, self.data.eval_batch_size
-        if rows % group:
-            raise ValueError(
-                f"data.eval_batch_size must be a multiple of model.router.eval_group={group}, "
-                f"got {rows}; rows of a group are routed together, so change one of them"
-            )
-        return self
-
     @property
     def eval_rows(self) -> int:
         """Rows per evaluation batch: whole groups, so that batch borders do not cut one."""
@@ -123,16 +113,17 @@ def _router_config(raw: dict[str, Any]) -> type[RouterConfig]:
 def select_router(raw: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:
     """`raw`, a config file, with router `name`.
 
-    Of another router's section only the keys that `name` also has are kept. Returns the new
-    mapping and the dropped keys, so that the caller can say so.
+    Of another router's section only `k` is kept, where `name` has one too: other keys may have the
+    same name and another meaning (xmoe's `temperature` is where a learned one starts). Returns the
+    new mapping and the dropped keys, so that the caller can say so.
     """
     try:
-        known = find_router(name).Config.model_fields
+        common = {"k"} & set(find_router(name).Config.model_fields)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     section = router_section(raw)
     same = (router_name(raw) or DEFAULT_ROUTER) == name
-    dropped = [] if same else sorted(set(section) - set(known))
+    dropped = [] if same else sorted(set(section) - {"name"} - common)
     kept = {key: value for key, value in section.items() if key not in dropped}
     model = {**(raw.get("model") or {}), "router": {**kept, "name": name}}
     return {**raw, "model": model}, dropped

@@ -193,7 +193,7 @@ def _levels(label_P: Tensor, levels: int, bounds: tuple[float, float]) -> Tensor
     """0..levels - 1 for lowest to highest, `levels` where there is no label."""
     low, high = bounds
     level_P = (label_P.double() - low) / max(high - low, 1e-12) * (levels - 1)
-    return level_P.nan_to_num(levels).round().long().clamp(0, levels)
+    return level_P.round().clamp(0, levels - 1).nan_to_num(levels).long()
 
 
 def matched_levels(old: Schema, new: Schema, levels: int) -> Tensor:

@@ -76,9 +76,7 @@ class Defaults(nn.Module):
 
 def defaults_for(routers: Sequence[Router], num_experts: int, expert_dim: int) -> Defaults | None:
     """None where no router asks for means. Raises ValueError for different momenta."""
-    # a router of somebody else's may have none
-    asked = [getattr(router, "mean_momentum", None) for router in routers]
-    momenta = {momentum for momentum in asked if momentum is not None}
+    momenta = {one.mean_momentum for one in routers if one.mean_momentum is not None}
     if len(momenta) > 1:
         raise ValueError(
             f"routers that share experts must have the same momentum, got {sorted(momenta)}; "

@@ -184,12 +184,18 @@ def _check_shapes(experts: Experts | Sequence[nn.Module], routers: Sequence[Rout
         raise ValueError(f"experts must be Experts or a list of modules, got {experts!r:.60}")
     if not isinstance(routers, Sequence | nn.ModuleList) or not len(routers):
         raise ValueError(f"routers must be a list with a router per task, got {routers!r:.60}")
-    shapes = [getattr(router, "shape", None) for router in routers]  # somebody else's may have none
+    for router in routers:
+        if not isinstance(router, Router):
+            raise ValueError(
+                "routers must be recsys_moe.routers.Router, got a "
+                f"{type(router).__name__}; see docs/routers.md, Your own router"
+            )
     # modules say nothing of their input, so their routers must agree among themselves
     like = experts.kernel_EDH.shape[1] if isinstance(experts, Experts) else None
-    num_experts, input_dim = len(experts), like or next((s.input_dim for s in shapes if s), None)
-    for router, shape in zip(routers, shapes, strict=True):
-        if shape and (shape.num_experts, shape.input_dim) != (num_experts, input_dim):
+    num_experts, input_dim = len(experts), like or routers[0].shape.input_dim
+    for router in routers:
+        shape = router.shape
+        if (shape.num_experts, shape.input_dim) != (num_experts, input_dim):
             raise ValueError(
                 f"routers must be built for the experts' input_dim={input_dim} and "
                 f"num_experts={num_experts}, got a {type(router).__name__} for {shape.input_dim} "

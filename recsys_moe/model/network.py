@@ -17,6 +17,7 @@ from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import Dispatch, MoE
 from recsys_moe.model.skip import BoundedSkip, MappedSkip
 from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing, find_router
+from recsys_moe.routers.base import full_precision
 
 ENCODERS = "encoders."
 
@@ -90,7 +91,9 @@ class MultiTaskMoE(nn.Module):
         """What follows the experts: (B, T) from the mixtures, `encode`'s vectors and `ids`."""
         # unbind: its gradient is one stack, that of indexing a zero-filled copy per task.
         pairs = zip(self.towers, mixed_BTH.unbind(1), strict=True)
-        logits_BT = torch.cat([tower(mixed_BH) for tower, mixed_BH in pairs], dim=-1).float()
+        logits_BT = full_precision(
+            torch.cat([tower(mixed_BH) for tower, mixed_BH in pairs], dim=-1)
+        )
         if self.skip is not None:
             logits_BT = logits_BT + self.skip(x_BD)
         if self.effects is not None:

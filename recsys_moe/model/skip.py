@@ -28,7 +28,7 @@ class Skip(nn.Module):
 
     def forward(self, x_BD: Tensor) -> Tensor:
         """Users beside items (B, D) -> what is added to each task (B, T)."""
-        return (self.together(*x_BD.chunk(2, dim=-1)) + F.linear(x_BD, self.alone_TD)).float()
+        return self.together(*x_BD.chunk(2, dim=-1)) + F.linear(x_BD, self.alone_TD)
 
     def of_task(self, x_BD: Tensor, task: int) -> Tensor:
         """One task's (B,); as `forward` within rounding."""

@@ -12,8 +12,8 @@ from torch import Tensor
 from recsys_moe.train.module import RecModule
 
 STRIDE = 32
-"""Steps from one update of the mean to the next: each reads all weights, and lazy embedding tables
-have to be complete for it."""
+"""Steps from one update of the mean to the next, or an epoch's if those are fewer: each reads all
+weights, and lazy embedding tables have to be complete for it."""
 AVERAGE = "average"
 """Key of a checkpoint: the mean, by the names of `state_dict`."""
 
@@ -40,12 +40,13 @@ class WeightAverage(Callback):
 
     @torch.no_grad()
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: Any) -> None:
-        if trainer.global_step % STRIDE == 0:
+        stride = int(min(STRIDE, trainer.num_training_batches))
+        if trainer.global_step % stride == 0:
             assert isinstance(pl_module, RecModule)
             pl_module.flush()
             values = [value for _, value in _named_parameters(pl_module)]
             decay = min(self.decay, 1 - 10 / max(trainer.global_step, 10))
-            torch._foreach_lerp_(list(self.mean.values()), values, 1 - decay**STRIDE)
+            torch._foreach_lerp_(list(self.mean.values()), values, 1 - decay**stride)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, RecModule)
@@ -74,7 +75,7 @@ class WeightAverage(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        self.mean = dict(checkpoint[AVERAGE])
+        self.mean = dict(checkpoint.get(AVERAGE, {}))  # sharded runs keep none
 
 
 def averaged(checkpoint: dict[str, Any]) -> dict[str, Any]:

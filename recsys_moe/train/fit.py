@@ -13,7 +13,14 @@ from typing import Any
 import lightning
 
 from recsys_moe.artifact.monitor import find_monitor
-from recsys_moe.artifact.run_folder import begin_run, end_run, place_of, record_run
+from recsys_moe.artifact.run_folder import (
+    CHECKPOINTS,
+    LAST,
+    begin_run,
+    end_run,
+    place_of,
+    record_run,
+)
 from recsys_moe.config.files import merge
 from recsys_moe.config.settings import Config
 from recsys_moe.data.streaming import user_counts
@@ -95,11 +102,11 @@ def _opened(
 
 @contextmanager
 def _removed_where_refused(place: Path | None) -> Iterator[None]:
-    """A run that the first step finds impossible leaves no folder."""
+    """A run that is found impossible before its first checkpoint leaves no folder."""
     try:
         yield
     except ConfigError:
-        if place is not None:
+        if place is not None and not (place / CHECKPOINTS / LAST).exists():
             shutil.rmtree(place)
         raise
 
@@ -147,12 +154,11 @@ def dry_run(config: Config, data: Path, start_from: str | Path | None = None) ->
     start = open_start(start_from, config, datamodule.schema, Path(data))
     module = RecModule(alone, datamodule.schema.to_json())
     module.start_encoders(datamodule.folder, datamodule.rows("train"))
-    if start is not None:
-        begin(module, datamodule.rows("train"), start)
+    begin(module, datamodule.rows("train"), start)
     batches = datamodule.train_dataloader()
     batch = next(iter(batches))
     begun = time.perf_counter()
-    loss, penalties = module.losses(module.model(batch.user, batch.item), batch.labels)
+    loss, penalties = module.batch_losses(batch)
     (loss + penalties).backward()
     seconds = time.perf_counter() - begun
     return {

@@ -131,6 +131,11 @@ class RecModule(lightning.LightningModule):
         self.model.moe.settle(all_sum)
         return passes * loss + extra
 
+    def batch_losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """`losses` of one pass over a batch, as a training step has them."""
+        output = _shifted(self.model(batch.user, batch.item), batch)
+        return self.losses(output, batch.labels, self._counts(batch.labels, batch.weight))
+
     def _add_to_epoch(self, loss_sum: Tensor, output: Output, rows: int) -> None:
         selected_BE = reduce(torch.logical_or, [r.selected_BE for r in output.routings])
         self._loss_sum = self._loss_sum.to(loss_sum.device) + loss_sum

@@ -36,7 +36,7 @@ class RoutingLog(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        # Checkpoints of earlier versions have none; the file then begins where it is continued.
+        # Lightning leaves out an empty state: a checkpoint inside the first epoch has none.
         self._content = dict(checkpoint["callbacks"].get(self.state_key, {}))
         if trainer.is_global_zero and self._content:
             self._write()

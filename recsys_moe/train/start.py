@@ -199,6 +199,6 @@ def _fixed(model: MultiTaskMoE, start: Start) -> dict[str, Tensor]:
     if model.effects is not None:
         names |= {"effects.user_UT": start.user_U, "effects.item_IT": start.item_I}
     for task, router in enumerate(model.routers):
-        for name in getattr(router, "per_user", ()):  # a router of somebody else's may have none
+        for name in router.per_user:
             names[f"moe.routers.{task}.{name}"] = start.user_U
     return names

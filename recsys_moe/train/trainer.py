@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy, Strategy
@@ -51,7 +52,7 @@ def _build_trainer(config: Config, out: Path, monitor: Monitor, bar: bool) -> li
     settings = config.trainer
     checkpoints = Checkpoints(out / CHECKPOINTS, settings.checkpoint_every_n_steps, monitor)
     return lightning.Trainer(
-        accelerator=settings.accelerator,
+        accelerator=_accelerator(settings.accelerator),
         devices=settings.devices,
         num_nodes=settings.num_nodes,
         # Buffers of routers follow from seed, data and step: they need not be sent every step.
@@ -69,6 +70,14 @@ def _build_trainer(config: Config, out: Path, monitor: Monitor, bar: bool) -> li
         enable_progress_bar=bar,
         enable_model_summary=False,
     )
+
+
+def _accelerator(name: str) -> str:
+    """In Lightning's words. Its `auto` and `gpu` could be a Mac's, which has no float64: sums over
+    an epoch and the draws of `pps` need it."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return {"gpu": "cuda"}.get(name, name)
 
 
 def _strategy(config: Config, checkpoints: Checkpoints, **ddp: Any) -> Strategy | str:

@@ -116,14 +116,17 @@ def test_an_unknown_config_name_lists_the_shipped_ones() -> None:
         read_config_file("quickstrat")
 
 
-def test_router_flag_keeps_shared_keys_of_the_file_and_says_what_it_drops(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("name", ["topk", "xmoe"])
+def test_router_flag_keeps_k_of_the_file_alone_and_says_what_it_drops(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """xmoe has a temperature too: where a learned one starts, 0.3 and not 2."""
     file = tmp_path / "a.yaml"
     file.write_text("model: {router: {name: moesart, k: 3, temperature: 2.0}}\n")
     with caplog.at_level("INFO", logger="recsys_moe.fit"):
-        config = resolve(str(file), "topk", {}, [])
-    assert config.model.router.name == "topk" and config.model.router.k == 3  # type: ignore[attr-defined]
+        router = resolve(str(file), name, {}, []).model.router.model_dump()
+    assert router["name"] == name and router["k"] == 3
+    assert router.get("temperature", 0.3) == 0.3
     assert "temperature" in caplog.text
 
 

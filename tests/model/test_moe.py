@@ -100,17 +100,20 @@ def test_the_layer_equals_the_naive_mixture_of_its_routings(name: str, training:
     torch.testing.assert_close(mixed_BTH, expected)
 
 
-class Foreign(torch.nn.Module):
+class Foreign(TopKRouter):
     """Stands for a router of somebody else's that returns what it was given."""
 
-    max_selected = 1
-
     def __init__(self, result: object) -> None:
-        super().__init__()
+        super().__init__(TopKRouter.Config(), RouterShape(D, 3))
         self.result = result
 
-    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> object:
+    def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> object:  # type: ignore[override]
         return self.result
+
+
+def test_what_is_no_router_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"must be recsys_moe.routers.Router, got a Linear; see"):
+        MoE(Experts(3, D, H), [torch.nn.Linear(D, 3)])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +125,7 @@ class Foreign(torch.nn.Module):
     ],
 )
 def test_a_foreign_router_with_a_wrong_result_is_named(result: object, said: str) -> None:
-    layer = MoE(Experts(3, D, H, 0.0), [Foreign(result)])  # type: ignore[list-item]
+    layer = MoE(Experts(3, D, H, 0.0), [Foreign(result)])
     with pytest.raises(ConfigError, match=said):
         layer(torch.ones(2, D), torch.zeros(2, dtype=torch.long))
 

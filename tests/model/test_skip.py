@@ -20,6 +20,12 @@ def model_with(rank: int, *, maps: bool = True) -> MultiTaskMoE:
     return MultiTaskMoE(7, 8, 2, router=config, tower_dims=(5,), **skip, **sizes).eval()
 
 
+@pytest.mark.parametrize("maps", [True, False])
+def test_a_model_in_float64_has_logits_in_float64(maps: bool) -> None:
+    ids = torch.tensor([0, 3])
+    assert model_with(2, maps=maps).double()(ids, ids).logits_BT.dtype == torch.float64
+
+
 def test_a_task_has_its_effects_and_the_product_of_the_projections() -> None:
     """u = (2, 3), v = (5, 7), P u = u_1 + u_2 = 5 and 2 v_1 = 10: 50; b_u = 3 u_2 = 9,
     b_i = -v_2 = -7: 52 for task 1. Nothing is known of task 0: 0."""

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from recsys_moe.config.settings import parse_config
-from recsys_moe.errors import ConfigError
 from recsys_moe.routers import RouterShape
 from recsys_moe.routers.expert_choice import ExpertChoiceRouter, pick_examples, picks
 
@@ -127,9 +126,8 @@ def test_an_impossible_k_is_refused_with_rule_value_and_remedy(k: float) -> None
         identity_router(k=k)
 
 
-def test_evaluation_batches_that_cut_a_group_are_refused() -> None:
+def test_evaluation_batches_are_rounded_up_to_whole_groups() -> None:
     raw = {"model": {"router": {"name": "expert_choice"}}, "data": {"eval_batch_size": 700}}
-    with pytest.raises(ConfigError, match=r"^data.eval_batch_size must be a multiple .*=512, got"):
-        parse_config(raw)
-    raw["model"]["router"]["eval_group"] = 350
-    assert parse_config(raw).model.router.eval_rows == 350
+    assert parse_config(raw).eval_rows == 1024  # 2 x 512
+    raw["model"]["router"]["eval_group"] = 256
+    assert parse_config(raw).eval_rows == 768  # 3 x 256

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from recsys_moe.schema import Schema
-from recsys_moe.train.averaging import AVERAGE, STRIDE
+from recsys_moe.train.averaging import AVERAGE, STRIDE, WeightAverage
 from recsys_moe.train.fit import fit
 from recsys_moe.train.resume import read_checkpoint
+from tests.conftest import TINY_MODEL
 
 from .test_resume import config, results
 
@@ -78,3 +80,37 @@ def test_the_artifact_has_the_mean_and_the_checkpoint_both(prepared: Path, tmp_p
         assert not mean.equal(state["state_dict"][name])
     kept = json.loads((run / "evaluation/val.json").read_text())
     assert kept["loss"] == pytest.approx(min(losses(run)), rel=1e-6)
+
+
+def short(prepared: Path, out: Path, epochs: int, **more: Any) -> list[float]:
+    """Validation losses of epochs of 5 steps each."""
+    steps = {"batch_size": -(-Schema.load(prepared).rows["train"] // 5), "max_epochs": epochs}
+    optim, model = {"lr": 1e-2, "average": 0.99}, {**TINY_MODEL, "main_effects": False}
+    fit(config(optim=optim, trainer=steps, model=model), prepared, out, **more)
+    return losses(out)
+
+
+def test_a_mean_follows_epochs_that_are_shorter_than_a_stride(
+    prepared: Path, tmp_path: Path
+) -> None:
+    found = short(prepared, tmp_path / "run", 4)
+    assert found[0] > found[1] > found[2] > found[3]
+
+
+def test_a_model_that_is_trained_for_a_few_steps_more_is_another(
+    prepared: Path, tmp_path: Path
+) -> None:
+    short(prepared, tmp_path / "run", 2)
+    short(prepared, tmp_path / "more", 1, start_from=tmp_path / "run")
+    name = "model/weights.safetensors"
+    old, new = (load_file(tmp_path / run / name) for run in ("run", "more"))
+    assert not old["user_embedding.weight"].equal(new["user_embedding.weight"])
+
+
+def test_a_run_without_a_mean_so_far_gets_one_where_it_goes_on() -> None:
+    """As one of sharded tables that continues on one device."""
+    callback = WeightAverage(0.9)
+    callback.on_load_checkpoint(Any, Any, {"state_dict": {}})  # type: ignore[arg-type]
+    module = torch.nn.Linear(2, 1)
+    callback.on_fit_start(Any, module)  # type: ignore[arg-type]
+    assert callback.mean["weight"].equal(module.weight)

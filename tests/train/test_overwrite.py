@@ -166,3 +166,11 @@ def test_a_configuration_in_the_run_that_gives_way_is_not_read(
     words = ["--data", prepared, "--config", out / "config.yaml", "--out", out, "--overwrite"]
     assert "is or holds --config" in command.fails(2, "fit", *words)
     assert (out / "model").is_dir()
+
+
+def test_a_run_with_features_and_histories_is_replaced(
+    featured: Path, featured_run: Path, tmp_path: Path
+) -> None:
+    out = shutil.copytree(featured_run, tmp_path / "a")
+    fit(OTHER, featured, out, overwrite=True)
+    assert not (out / "model/encoders.safetensors").exists()

@@ -23,6 +23,7 @@ from types import FrameType
 from recsys_moe.errors import ConfigError, UserError
 from recsys_moe.files import write_json
 from recsys_moe.interrupts import NUMBERS, REPORTS, SECONDS_OF_ONE_WISH, unwinding
+from recsys_moe.machine import core_quota, cores
 from recsys_moe.train.processes.signals import end_with_parent, handled
 from recsys_moe.train.processes.spinning import undecided
 from recsys_moe.train.processes.starter import rank
@@ -70,7 +71,7 @@ def _environment(devices: int, num_nodes: int) -> dict[str, str]:
             f"{missing[0]} is missing; set them, or start with torchrun or srun"
         )
     own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "NODE_RANK": "0"}
-    threads = str(max(1, (os.cpu_count() or 1) // devices))
+    threads = str(max(1, int(min(cores(), core_quota() or cores())) // devices))
     known = {"OMP_NUM_THREADS": threads, **undecided(dict(os.environ))}
     return {**known, **(own if num_nodes == 1 else {}), "WORLD_SIZE": str(devices * num_nodes)}
 
