@@ -64,7 +64,7 @@ def draw(groups: Sequence[Group], targets: Sequence[float | None], path: Path) -
         raise ConfigError(f"--plot {path}: no run has epochs; name their files with --epochs")
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as stream:
-        stream.write(render("results", figure_of, rows).png)
+        stream.write(render("results", figure_of, rows).svg)
 
 
 def figure_of(rows: Sequence[Panels]) -> Figure:

@@ -4,7 +4,7 @@
     python benchmarks/results_table.py --check          # 1 where a page is not what its files give
     python benchmarks/results_table.py docs/results/NAME.runs.csv [MORE.csv ...] \\
         --epochs docs/results/NAME.epochs.csv --reach 0.9,0.1=0.4089 \\
-        --plot docs/images/NAME.png --write docs/results/NAME.md
+        --plot docs/images/NAME.svg --write docs/results/NAME.md
 
 Fills the part of a page between `<!-- table -->` and `<!-- /table -->`: per pair of task weights a
 table, the lowest loss first, and its tests; below them what the numbers are and the command itself.

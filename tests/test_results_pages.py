@@ -155,12 +155,12 @@ def test_a_filled_page_is_made_anew_by_the_command_that_it_shows(
 ) -> None:
     monkeypatch.setattr(script, "PAGES", place.folder)
     assert place.main() == 2  # it does not show one yet
-    place.make("--plot", place.folder / "p.png")
+    place.make("--plot", place.folder / "p.svg")
     assert place.main("--check") == 0
     place.runs.write_text(RUNS.replace(",0.43,", ",0.44,"))
     assert (place.main("--check"), place.main(), place.main("--check")) == (1, 0, 0)
     assert place.cells("topk")["loss"] == "0.4450 +- 0.0050"  # of 0.44 and 0.45
-    (place.folder / "p.png").unlink()
+    (place.folder / "p.svg").unlink()
     assert place.main("--check") == 1
 
 
@@ -224,19 +224,19 @@ def test_the_figure_shows_the_mean_of_the_epochs_that_all_seeds_have(place: Plac
     assert ends == {6.0}  # three epochs of 2 minutes
 
 
-def test_the_figure_is_a_png_and_needs_epochs(
+def test_the_figure_is_an_svg_and_needs_epochs(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    picture = place.folder / "images" / "p.png"
+    picture = place.folder / "images" / "p.svg"
     assert place.make("--plot", picture) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "](images/p.png)" in place.page.read_text()
+    assert "<svg" in picture.read_text()
+    assert "](images/p.svg)" in place.page.read_text()
     assert place.main(place.runs, "--write", place.page, "--plot", picture) == 2
     assert "no run has epochs" in capsys.readouterr().err
 
 
 def test_a_figure_can_be_drawn_without_a_page(place: Place) -> None:
-    picture = place.folder / "p.png"
+    picture = place.folder / "p.svg"
     words = [place.runs, "--epochs", place.epochs, "--plot", picture]
     assert place.main(*words, "--check") == 1
     assert place.main(*words) == 0

@@ -115,11 +115,13 @@ def _same(settings: Any, out: Path) -> bool:
     path = out / "settings.json"
     if not path.exists():
         return False
-    there, asked = json.loads(path.read_text()), dataclasses.asdict(settings)
+    # A run from before a setting was there had what is its default.
+    defaults = {field.name: field.default for field in dataclasses.fields(settings)}
+    there, asked = {**defaults, **json.loads(path.read_text())}, dataclasses.asdict(settings)
     for name, value in asked.items():
-        if there.get(name) != value:
+        if there[name] != value:
             raise ConfigError(
-                f"{out} holds a run with {name}={there.get(name)}, got {value}; give another --out"
+                f"{out} holds a run with {name}={there[name]}, got {value}; give another --out"
             )
     return True
 

@@ -14,7 +14,7 @@ from examples.images.settings import PROTOCOLS
 
 SETTINGS = (
     *("dataset", "tasks", "router", "k", "experts"),
-    *("lr", "batch_size", "trimmed_lasso", "seed"),
+    *("lr", "batch_size", "precision", "trimmed_lasso", "seed"),
 )
 FOUND = ("best_epoch", "epochs_trained", "seconds_per_epoch", "threads", "device")
 Run = Mapping[str, Any]
@@ -34,7 +34,7 @@ def write_results(out: Path) -> list[dict[str, Any]]:
     rows = [
         {
             "label": run["label"],
-            **{name: run[name] for name in SETTINGS},
+            **{name: run.get(name) for name in SETTINGS},
             **{f"test_{name}": value for name, value in run["test"].items()},
             "val_loss": run["val"]["loss"],
             **{name: run[name] for name in FOUND},

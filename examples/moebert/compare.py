@@ -18,7 +18,7 @@ from pathlib import Path
 
 from examples.common.figures import draw_curves
 from examples.common.outputs import write
-from examples.common.runs import guarded, losses_by_epoch
+from examples.common.runs import chosen_router, guarded, losses_by_epoch
 from examples.moebert.settings import Student, teacher
 from examples.moebert.table import finished, table, write_results
 from examples.moebert.teacher import SCRATCH, teach
@@ -37,6 +37,8 @@ def _main(options: argparse.Namespace) -> None:
     if options.seeds < 1:
         raise ConfigError(f"--seeds must be >= 1, got {options.seeds}")
     labels = options.routers.split(",")
+    for label in labels:  # a typo ends here, and not when those before it are trained
+        chosen_router(label, options.k, {})
     if options.teacher is None:
         options.teacher = options.out / "teacher"
         own = teacher(options.task, **{**SCRATCH, "epochs": options.teacher_epochs})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import signal
 from pathlib import Path
@@ -13,14 +14,14 @@ import pytest
 import torch
 
 from examples.common.outputs import spread
-from examples.common.runs import stop
+from examples.common.runs import finished, stop
 from examples.images import compare, inference
 from examples.images.data import multi_mnist
 from examples.images.module import ImageModule
 from examples.images.recipes import RECIPES
 from examples.images.settings import settings_for
 from examples.images.table import table
-from recsys_moe.errors import RunError
+from recsys_moe.errors import ConfigError, RunError
 from tests.examples.made_files import mnist_folder, svhn_folder
 
 QUICK = ("--epochs", "1", "--batch-size", "64")
@@ -180,3 +181,14 @@ def test_a_table_gives_means_and_standard_errors() -> None:
     row |= {"test_experts": 4.5, "best_epoch": 3, "seconds_per_epoch": 2.0}
     line = table([row]).splitlines()[2]  # the paper's k is 4: nothing stands beside
     assert line == "| topk | 3 | 1 | 7.00 |  | 98.00 |  | 97.00 |  | 4.50 | 3 | 2.0 |"
+
+
+def test_a_run_from_before_there_was_a_setting_goes_on_with_its_default(tmp_path: Path) -> None:
+    settings = settings_for("multi_mnist", "topk")
+    older = dataclasses.asdict(settings)
+    del older["precision"]
+    (tmp_path / "settings.json").write_text(json.dumps(older))
+    (tmp_path / "result.json").write_text("{}")
+    assert finished(settings, tmp_path) == {}
+    with pytest.raises(ConfigError, match="holds a run with precision=32-true, got bf16-mixed"):
+        finished(dataclasses.replace(settings, precision="bf16-mixed"), tmp_path)

@@ -6,6 +6,8 @@ import csv
 import re
 from pathlib import Path
 
+import pytest
+
 from examples.moebert import compare, teacher, train
 from examples.moebert.settings import TASKS, student
 from examples.moebert.table import BEGIN, END, table
@@ -54,3 +56,11 @@ def test_the_table_is_what_its_csv_gives() -> None:
     assert shown == table(rows, ("topk", "hash", "moesart"))
     runs = sorted((row["label"], row["seed"]) for row in rows)
     assert runs == [(label, seed) for label in ("hash", "moesart", "topk") for seed in "01234"]
+
+
+def test_a_study_names_an_unknown_router_before_it_trains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--routers", "topk,toppk"]
+    assert compare.main(words) == 2
+    assert "toppk" in capsys.readouterr().err and not (tmp_path / "out").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,6 +87,14 @@ def test_an_edge_is_the_last_twentieth_or_the_outermost_number(
 @pytest.mark.parametrize("data", ["movielens-1m", "books"])
 def test_every_default_space_is_accepted_by_its_router(router: str, data: str) -> None:
     assert make_space(base(router), data, {}, ()) == default_space(base(router), data)
+
+
+def test_the_docs_name_every_key_that_is_searched() -> None:
+    page = (Path(__file__).parents[3] / "docs/tune.md").read_text()
+    rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")]
+    told = {(name, key.strip(" `")) for names, key in rows for name in re.findall("`(.*?)`", names)}
+    searched = {(name, key) for name in ROUTERS for key in space(name) if key != "optim.lr"}
+    assert {(name, key) for name, key in told if name in ROUTERS} == searched
 
 
 def test_a_file_widens_adds_and_leaves_out() -> None:
