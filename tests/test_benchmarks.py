@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from recsys_moe.config.settings import parse_config
+from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -153,16 +154,19 @@ def test_the_interval_of_a_median_is_that_of_resampled_rounds() -> None:
     assert script.quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == (2, 4)
 
 
-def test_a_router_in_turn_trains_as_a_run_does(prepared: Path) -> None:
+def test_a_router_in_turn_trains_as_a_run_does(prepared: Path, tmp_path: Path) -> None:
+    """Two epochs; a block ends in the middle of the first."""
     script = importlib.import_module("epoch_minutes")
-    raw = parse_config({"model": TINY_MODEL, "trainer": {"batch_size": 64}}).model_dump(mode="json")
-    contestant = script.Contestant(raw, prepared, validate=0)
-    before = [parameter.clone() for parameter in contestant.module.parameters()]
+    trainer = {"max_epochs": 2, "batch_size": 256, "accelerator": "cpu"}
+    config = parse_config({"model": TINY_MODEL, "trainer": trainer})
+    fit(config, prepared, tmp_path / "run")
+    contestant = script.Contestant(config.model_dump(mode="json"), prepared, validate=0)
     contestant.train(3)
-    contestant.train(2)
-    assert contestant.module.global_step == 5
-    after = list(contestant.module.parameters())
-    assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    contestant.train(2 * contestant.steps_per_epoch - 3)
+    contestant.module.flush()
+    kept = torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)
+    assert contestant.module.global_step == kept["global_step"]
+    torch.testing.assert_close(contestant.module.state_dict(), kept["state_dict"])
 
 
 @pytest.mark.slow

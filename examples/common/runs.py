@@ -66,20 +66,18 @@ def _trainer(
 ) -> tuple[L.Trainer, Record, ModelCheckpoint]:
     terminal = sys.stderr.isatty()
     record = Record(out / "metrics.csv", lines=not terminal)
-    best = ModelCheckpoint(
-        out / "checkpoints",
-        "best",
-        monitor="val/loss",
-        save_last=True,
-        enable_version_counter=False,
-    )
+    folder = out / "checkpoints"
+    best = ModelCheckpoint(folder, "best", monitor="val/loss", enable_version_counter=False)
+    # Its own: `save_last` of `best` saves where that does, in epochs that are better alone.
+    last = ModelCheckpoint(folder, "last", enable_version_counter=False)
+    patience = Patience("val/loss", patience=settings.patience)
     bar = [RichProgressBar(console_kwargs={"stderr": True})] if terminal else []
     trainer = L.Trainer(
         max_epochs=settings.epochs,
         accelerator=device,
         devices=1,
         precision=precision,
-        callbacks=[record, best, EarlyStopping("val/loss", patience=settings.patience), *bar],
+        callbacks=[record, patience, best, last, *bar],
         logger=False,
         num_sanity_val_steps=0,
         reload_dataloaders_every_n_epochs=1,
@@ -130,6 +128,16 @@ def losses_by_epoch(out: Path) -> list[float]:
     """Validation losses of the run at `out`."""
     rows = csv.DictReader((out / "metrics.csv").read_text().splitlines())
     return [float(row["val/loss"]) for row in rows]
+
+
+class Patience(EarlyStopping):
+    """Early stopping. A run that had stopped stays so, which Lightning's own forgets."""
+
+    def on_load_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        waited = checkpoint["callbacks"][self.state_key]["wait_count"]
+        trainer.should_stop = waited >= self.patience
 
 
 class Record(L.Callback):

@@ -6,10 +6,12 @@ import csv
 import json
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 from examples.common.runs import stop
 from examples.images import train
@@ -17,6 +19,7 @@ from examples.images.data import Splits, multi_mnist
 from examples.images.model import Expert, ImageMoE
 from examples.images.module import ImageModule
 from examples.images.settings import PROTOCOLS, settings_for
+from recsys_moe import Routing
 from recsys_moe.errors import ConfigError, Interrupted
 from tests.examples.made_files import mnist_folder, svhn_folder
 
@@ -141,6 +144,26 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     assert resumed["epochs_trained"] == 3
 
 
+def test_epochs_that_were_no_better_are_not_repeated(
+    splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing moves at so small a rate; 2 steps an epoch, stopped in the first of the fourth."""
+    settings = settings_for("multi_mnist", "softmax", epochs=4, lr=1e-30, batch_size=64)
+    whole, steps = ImageModule.training_step, [0]
+
+    def stops(module: ImageModule, *args: Any) -> torch.Tensor:
+        steps[0] += 1
+        if steps[0] == 7:
+            stop(signal.SIGTERM, None)
+        return whole(module, *args)
+
+    monkeypatch.setattr(ImageModule, "training_step", stops)
+    with pytest.raises(Interrupted):
+        train.train(settings, splits, tmp_path)
+    assert train.train(settings, splits, tmp_path)["best_epoch"] == 1
+    assert steps[0] == 7 + 2
+
+
 @pytest.mark.parametrize("epochs", [2, 50])
 def test_a_run_that_was_stopped_in_its_test_trains_no_further(
     splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: int
@@ -161,6 +184,30 @@ def test_a_run_that_was_stopped_in_its_test_trains_no_further(
     resumed = train.train(settings, splits, tmp_path / "stopped")
     for name in ("test", "val", "best_epoch", "epochs_trained"):
         assert resumed[name] == straight[name]
+
+
+def test_a_step_adds_the_penalty_and_tells_the_routers_how_far_training_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Batch 1 of 4 in epoch 2 is at 2.25; a trimmed lasso is 1 less the 4 largest of 8."""
+    settings = settings_for("multi_mnist", "moesart", trimmed_lasso=0.3)
+    module = ImageModule(settings, (1, 36))
+    trainer: Any = SimpleNamespace(current_epoch=2, global_step=9, num_training_batches=4)
+    module.trainer = trainer
+    told: list[float] = []
+    monkeypatch.setattr(module.model.layer, "advance", told.append)
+    seen: list[tuple[torch.Tensor, list[Routing]]] = []
+    module.model.register_forward_hook(lambda *call: seen.append(call[-1]))
+    labels_BT = torch.tensor([[3, 1], [4, 1], [5, 9]])
+    loss = module.training_step((torch.rand(3, 1, 36, 36), labels_BT), 1)
+    assert told == [2.25]
+    ((logits_BTC, routings),) = seen
+    penalties = []
+    for routing in routings:
+        assert routing.probs_BE is not None
+        penalties.append(1 - routing.probs_BE.topk(4).values.sum(1).mean())
+    entropy = functional.cross_entropy(logits_BTC.flatten(0, 1), labels_BT.flatten())
+    torch.testing.assert_close(loss, entropy + 0.3 * (penalties[0] + penalties[1]))
 
 
 def test_seeds_change_a_run_and_the_same_seed_repeats_it(splits: Splits, tmp_path: Path) -> None:

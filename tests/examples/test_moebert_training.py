@@ -8,6 +8,7 @@ import hashlib
 import json
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +16,16 @@ import torch
 
 from examples.common.runs import stop
 from examples.moebert import compare, teacher, titles, train
+from examples.moebert.convert import convert
+from examples.moebert.encoder import Seen
+from examples.moebert.losses import hidden_distance, symmetric_kl, task_loss
 from examples.moebert.module import StudentModule
 from examples.moebert.settings import student
 from examples.moebert.table import main as write_page
 from examples.moebert.table import table
 from recsys_moe.errors import ConfigError, Interrupted
-from tests.examples.made_texts import movies_folder
+from recsys_moe.model.penalties import switch, trimmed_lasso
+from tests.examples.made_texts import movies_folder, small_encoder, texts
 
 SMALL = {"train": 48, "val": 24, "test": 24}
 QUICK = ("--epochs", "1", "--batch-size", "24")
@@ -99,9 +104,40 @@ def test_a_student_is_trained_in_training_mode_and_its_teacher_is_not(
         return whole(module, *args)
 
     monkeypatch.setattr(StudentModule, "training_step", looks)
-    result = train.distil(settings(taught), folder, tmp_path / "run")
+    train.distil(settings(taught), folder, tmp_path / "run")
     assert modes == [{True}] * 8  # 4 batches, twice
-    assert result["distilled"]["agreement"] <= 1
+
+
+def test_a_step_adds_the_distance_and_both_penalties_each_by_its_weight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Batch 1 of 4 in epoch 2: the routers are told that 2.25 epochs are done."""
+    own = student("titles", trimmed_lasso=0.3, balance=0.7)
+    teacher, chosen = small_encoder(), {"name": "moesart", "k": 2}
+    scores = [torch.arange(12.0) for _ in teacher.layers]
+    model = convert(teacher, scores, chosen, experts=4, share=2, units=4)
+    module = StudentModule(own, model, teacher)
+    trainer: Any = SimpleNamespace(current_epoch=2, global_step=9, num_training_batches=4)
+    module.trainer = trainer
+    told: list[float] = []
+    for mixture in module.mixtures:
+        monkeypatch.setattr(mixture, "advance", told.append)
+    seen: list[Seen] = []
+    model.register_forward_hook(lambda *call: seen.append(call[-1]))
+    text, labels_BT = texts()
+    loss = module.training_step((text, labels_BT), 1)
+    assert told == [2.25, 2.25]  # two layers
+    ((logits, hidden, routings),) = seen
+    taught = teacher(text)
+    distance = hidden_distance(hidden, taught.hidden, text.mask_BL)
+    distance = distance + symmetric_kl(logits, taught.logits)
+    lasso, balance = torch.zeros(()), torch.zeros(())
+    for routing in routings:
+        assert routing.probs_BE is not None
+        lasso = lasso + trimmed_lasso(routing.probs_BE, 2)
+        balance = balance + switch(routing.probs_BE, routing.selected_BE)
+    expected = task_loss(logits, labels_BT) + 5 * distance + 0.3 * lasso + 0.7 * balance
+    torch.testing.assert_close(loss, expected)
 
 
 def test_an_interrupted_run_goes_on_to_the_same_bits(

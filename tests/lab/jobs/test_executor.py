@@ -16,6 +16,8 @@ import pytest
 from recsys_moe.lab.jobs.executor import Job, LocalExecutor, Outcome
 
 ROOT = Path(__file__).parents[3]
+ASKED_TO_END = ("sys.exit(130)", "sys.exit(143)")
+"""How `fit` ends after SIGINT and SIGTERM."""
 
 
 def job(folder: Path, name: str, *codes: str) -> Job:
@@ -65,10 +67,10 @@ def test_processes_have_their_share_of_threads(
     assert (environment["OMP_NUM_THREADS"], environment["MKL_NUM_THREADS"]) == (expected, "3")
 
 
-def test_a_lost_worker_is_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", *ASKED_TO_END])
+def test_a_lost_worker_is_replaced(tmp_path: Path, end: str) -> None:
     first = tmp_path / "first"
-    code = f"p = pathlib.Path({str(first)!r})\nif not p.exists():\n    p.touch()\n"
-    code += "    os.kill(os.getpid(), signal.SIGKILL)"
+    code = f"p = pathlib.Path({str(first)!r})\nif not p.exists():\n    p.touch()\n    {end}"
     found = run(LocalExecutor(1, 1), job(tmp_path, "a", "pass", code, "pass"))
     assert (found["a"].exit_code, found["a"].started) == (0, 4)  # the second step twice
 

@@ -14,6 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from recsys_moe.artifact.evaluate import evaluate_artifact
+from recsys_moe.artifact.histories import ENCODER
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.artifact.segments import NAMES
 from recsys_moe.cli import app
@@ -21,6 +22,9 @@ from recsys_moe.data.columns import load_columns
 from recsys_moe.lab.report import importance as module
 from recsys_moe.lab.report.importance import SHUFFLES, importance, passes
 from recsys_moe.schema import Schema
+from recsys_moe.train.fit import fit
+from recsys_moe.train.module import RecModule
+from tests.conftest import TINY_MODEL
 
 PARTS = {"age", "job", "history of users", "genres", "year", "history of items"}
 
@@ -79,6 +83,23 @@ def test_a_part_that_adds_nothing_changes_nothing_and_one_that_adds_much_does(
         for part in PARTS - {"year"}:
             assert rise[part] == pytest.approx([0.0] * SHUFFLES, abs=1e-9)
         assert max(map(abs, rise["year"])) > 1e-3
+
+
+@pytest.mark.parametrize("dim", [0, 4])
+def test_histories_are_those_of_the_trained_model(dim: int, prepared: Path, tmp_path: Path) -> None:
+    histories = {"history": "ratings", "item_history": "ratings", "history_dim": dim}
+    trainer = {"max_epochs": 1, "batch_size": 64}
+    fit({"model": {**TINY_MODEL, **histories}, "trainer": trainer}, prepared, tmp_path / "run")
+    artifact = load_artifact(tmp_path / "run")
+    best = tmp_path / "run" / "checkpoints" / "best.ckpt"
+    trained = RecModule.load_from_checkpoint(best, map_location="cpu", weights_only=True)
+    trained.start_encoders(prepared, load_columns(prepared, artifact.schema, "train"))
+    for side, size in (("user", 60), ("item", 40)):
+        history = getattr(trained.model.encoders, ENCODER[side])
+        index_U = torch.arange(size)
+        found_UD = module._histories(artifact, side, index_U)  # noqa: SLF001
+        assert found_UD.any()
+        torch.testing.assert_close(found_UD, history.of_owners(index_U).detach())
 
 
 def test_users_that_training_does_not_know_are_left_alone(
