@@ -5,20 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any
 
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.folders import PART, name_it, put_away
+from recsys_moe.folders import MAKER, PART, locked, name_it, put_away
 from recsys_moe.interrupts import unwinding
 
 TEXT = {".csv": ",;\t|", ".txt": ",;\t|", ".tsv": "\t", ".tab": "\t"}
 """Suffix of a table in text -> separators that it may have: see `separator`."""
 PARQUET = (".parquet", ".pq")
+HALF_WRITTEN = re.compile(rf"\.([^/]+)-{MAKER}-\w{{8}}{re.escape(PART)}$")
+"""Names of files while they are written, with what they are to be called."""
 
 
 def table_suffix(path: Path) -> str:
@@ -60,17 +64,24 @@ def replacing(path: Path, *, keep: Path | None = None) -> Iterator[IO[bytes]]:
 def replacing_path(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
     """Where to write the file that becomes `path` when the block ends without an error.
 
-    For writers that open files themselves. Nothing is left behind after an error.
+    For writers that open files themselves. It is a new one: neither a link that waits there nor
+    the output of another process is in its place. Nothing is left behind after an error; what a
+    kill leaves, `check_output` puts away.
     """
-    part = path.with_name(path.name + PART)
-    with unwinding():
+    with unwinding(), ExitStack() as locks:
+        part = None
         try:
+            while part is None or not part.exists():  # `check_output` may be quicker than the lock
+                part = path.with_name(f".{path.name}-{MAKER}-{secrets.token_hex(4)}{PART}")
+                os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+                locks.enter_context(locked(part, wait=True, folder=False))
             yield part
             if keep is not None and path.exists():
                 os.replace(path, keep)
             os.replace(part, path)
         except BaseException as error:
-            part.unlink(missing_ok=True)
+            if part is not None:
+                part.unlink(missing_ok=True)
             name_it(path, error)
             raise
         _sync_folder(path.parent)
@@ -122,7 +133,7 @@ def check_out(
     if not (out.is_dir() and is_whole(out, kind)):
         raise ConfigError(f"--out {out} exists and is not {kind.name}; choose another folder")
     for path in _paths_in(out):
-        if not any(fnmatch(path.removesuffix(PART), pattern) for pattern in kind.files):
+        if not any(fnmatch(_finished(path), pattern) for pattern in kind.files):
             raise ConfigError(
                 f"--out {out} holds {path}, which is not of {kind.name}; "
                 "move it away or choose another folder"
@@ -146,11 +157,30 @@ def check_place(out: Path, inputs: Mapping[str, Path | None] | None = None) -> N
 
 def check_output(output: Path, overwrite: bool) -> None:
     """Raise ConfigError when the file --output must not or cannot be written."""
+    if output.is_dir():
+        raise ConfigError(f"--output {output} is a folder; name a file")
     if output.exists() and not overwrite:
         raise ConfigError(f"--output {output} exists; pass --overwrite to replace it")
     if not output.parent.is_dir():
         raise ConfigError(f"--output {output}: there is no folder {output.parent}")
     _check_writable("--output", output)
+    with suppress(OSError):  # as in a folder that must not be listed
+        _put_away_parts(output)
+
+
+def _put_away_parts(output: Path) -> None:
+    """Remove what a process that was killed left of a file; whoever writes one has locked it."""
+    for part in output.parent.iterdir():
+        half_written = HALF_WRITTEN.fullmatch(part.name)
+        if half_written and half_written[1] == output.name:
+            with locked(part, folder=False) as is_ours:
+                if is_ours:
+                    part.unlink()
+
+
+def _finished(path: str) -> str:
+    """The name that a file gets when it is written."""
+    return HALF_WRITTEN.sub(r"\1", path).removesuffix(PART)
 
 
 def _check_writable(option: str, path: Path) -> None:

@@ -68,7 +68,7 @@ def put_away(out: Path) -> None:
         return
     ours = re.compile(_scratch_names(place.name))
     for scratch in [path for path in place.parent.iterdir() if ours.fullmatch(path.name)]:
-        with suppress(FileNotFoundError), _locked(scratch) as is_ours:
+        with suppress(FileNotFoundError), locked(scratch) as is_ours:
             if is_ours and all(map(INSIDE.fullmatch, os.listdir(scratch))):
                 if (scratch / PREVIOUS).exists():
                     if place.exists():
@@ -109,20 +109,22 @@ def _scratch(place: Path) -> Iterator[Path]:
         scratch = None
         while scratch is None or not scratch.is_dir():
             scratch = Path(tempfile.mkdtemp(PART, f".{place.name}-{MAKER}-", place.parent))
-            locks.enter_context(_locked(scratch, wait=True))
+            locks.enter_context(locked(scratch, wait=True))
         yield scratch
 
 
 @contextmanager
-def _locked(folder: Path, wait: bool = False) -> Iterator[bool]:
-    """Lock a folder in the block; False where another process has, nobody can, or it is none.
+def locked(place: Path, wait: bool = False, *, folder: bool = True) -> Iterator[bool]:
+    """Lock a folder, or a file, in the block; False where another process has, nobody can, or it
+    is none.
 
     A kill ends a lock with its process.
     """
     try:
         import fcntl
 
-        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        kind = os.O_DIRECTORY if folder else os.O_NONBLOCK  # a pipe would wait for its other end
+        number = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | kind)
     except (ImportError, OSError):
         yield False
         return

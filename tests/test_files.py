@@ -18,7 +18,7 @@ from recsys_moe import folders
 from recsys_moe.artifact.export import MODEL
 from recsys_moe.artifact.run_folder import RUN
 from recsys_moe.errors import ConfigError
-from recsys_moe.files import Kind, check_out, write_text
+from recsys_moe.files import Kind, check_out, check_output, replacing, write_text
 from recsys_moe.folders import replace_folder, replacing_folder
 from recsys_moe.lab.report.build import REPORT
 from tests.conftest import Command
@@ -43,6 +43,8 @@ def refused(out: Path, **inputs: Path) -> str:
 def test_a_whole_folder_of_ours_gives_way_when_told(note: Path) -> None:
     check_out(note, NOTE, True)
     (note / "scans" / "2.png.part").write_text("half-written")
+    (note / "scans" / ".2.png-recsys-moe-0123abcd.part").write_text("half-written")
+    (note / ".note-recsys-moe-0123abcd.part").write_text("half-written")
     check_out(note, NOTE, True)
     with pytest.raises(ConfigError, match="out exists; choose .* replace it with --overwrite"):
         check_out(note, NOTE, False)
@@ -280,3 +282,48 @@ def test_a_path_that_goes_through_itself_is_replaced_and_nothing_is_lost(note: P
     replace_folder(note / ".." / "next", through)
     assert (note / "note").read_text() == "newer"
     assert [path.name for path in note.parent.iterdir()] == ["out"]
+
+
+def test_a_link_that_waits_where_a_file_is_written_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "out.part").symlink_to(tmp_path / "precious")
+    write_text(tmp_path / "out", "ours")
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert (tmp_path / "out").read_text() == "ours"
+    assert (tmp_path / "out.part").is_symlink()
+
+
+def test_of_two_that_write_a_file_at_once_the_last_has_it_whole(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with replacing(path) as first:
+        first.write(b"first")
+        with replacing(path) as second:
+            second.write(b"second")
+        assert path.read_text() == "second"
+    assert path.read_text() == "first"
+    assert [one.name for one in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_a_kill_left_of_a_file_is_put_away_and_what_is_being_written_stays(
+    tmp_path: Path,
+) -> None:
+    path, others = tmp_path / "out", tmp_path / ".out.csv-recsys-moe-0123abcd.part"
+    left = tmp_path / ".out-recsys-moe-0123abcd.part"
+    for one in (left, others):
+        one.write_text("half")
+    with replacing(path) as stream:
+        check_output(path, True)
+        assert not left.exists() and others.exists()
+        stream.write(b"whole")
+    assert path.read_text() == "whole"
+
+
+def test_a_file_that_is_written_has_the_rights_of_any_new_one(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("")
+    write_text(tmp_path / "out", "ours")
+    assert (tmp_path / "out").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_folder_is_no_output_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a folder; name a file"):
+        check_output(tmp_path, True)

@@ -19,7 +19,7 @@ from data_prep.rows import Raw
 from data_prep.split import protocols, splits
 from data_prep.split.negatives import Negatives
 from data_prep.write import writer
-from recsys_moe.schema import DataError, Schema
+from recsys_moe.schema import ConfigError, DataError, Schema
 
 _BASE = "https://files.grouplens.org/datasets/movielens"
 _HIGHEST = 5.0
@@ -130,6 +130,8 @@ def _local(variant: str, source: str | Path | None, checksum: str | None) -> Pat
     url = f"{_BASE}/ml-{variant}.zip" if source is None else str(source)
     if url.startswith(("http://", "https://")):
         return download.fetch(url, checksum or SHA256[variant], download.cache_folder())
+    if checksum is not None:
+        raise ConfigError(f"--checksum is of a download, got --source {url}; leave it out")
     return Path(url)
 
 

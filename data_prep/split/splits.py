@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -13,6 +14,8 @@ from data_prep.ids import Index, Ints
 from recsys_moe.schema import ConfigError
 
 TRAIN, VAL, TEST = 0, 1, 2
+SHARE = re.compile(r"[0-9]{0,9}\.?[0-9]{1,30}|[0-9]{1,9}/[1-9][0-9]{0,8}", re.ASCII)
+"""Of --fractions. An exponent could ask for more digits than there is memory."""
 Splits = NDArray[np.int8]
 
 
@@ -28,10 +31,10 @@ class Holdout:
         """From "TRAIN,VAL,TEST", as in "0.8,0.1,0.1"; None is the default. Raises ConfigError."""
         if fractions is None:
             return default
-        try:
-            train, val, test = map(Fraction, fractions.split(","))  # exact, where floats are not
-        except (ValueError, ZeroDivisionError):
-            train = val = test = Fraction(0)
+        parts = [part.strip() for part in fractions.split(",")]
+        train = val = test = Fraction(0)
+        if len(parts) == 3 and all(map(SHARE.fullmatch, parts)):
+            train, val, test = map(Fraction, parts)  # exact, where floats are not
         if min(train, val, test) <= 0 or train + val + test != 1:
             raise ConfigError(
                 "--fractions must be three numbers above 0 that add up to 1, of train, val and "

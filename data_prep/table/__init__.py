@@ -111,6 +111,8 @@ def _check_request(request: Request, presplit: bool) -> None:
         check_names(tasks, weight, "--task: ")
     except DataError as error:
         raise ConfigError(str(error)) from None
+    if request.user == request.item:
+        raise ConfigError(f"--user and --item must be two columns, got {request.user!r} for both")
     check_feature_names(request.features, tasks, weight)
     one_of("--negatives", request.negatives, ("none", "per-user"))
     one_of("--duplicates", request.duplicates, ("error", "first", "last", "keep"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,9 @@ def _gate(option: str, text: str, known: list[str]) -> Gate:
             f"{option} {text}: unknown metric {metric!r}; {suggestion(metric, known)}"
         )
     try:
-        return Gate(metric, float(bound), option == "--min")
+        least = float(bound)
     except ValueError:
-        raise ConfigError(f"{option} {text}: the bound must be a number, got {bound!r}") from None
+        least = math.nan
+    if math.isnan(least):
+        raise ConfigError(f"{option} {text}: the bound must be a number, got {bound!r}")
+    return Gate(metric, least, option == "--min")

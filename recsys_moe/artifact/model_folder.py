@@ -12,7 +12,7 @@ import json
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -68,7 +68,7 @@ class Artifact:
     items: pa.Table
     seen: dict[str, torch.Tensor]
     """Watched training items as `offsets` (users + 1) and `items`: user u has
-    items[offsets[u]:offsets[u + 1]]."""
+    items[offsets[u]:offsets[u + 1]]. `trained_user`, `trained_item`: which have a training row."""
     card: dict[str, Any]
     calibration: Calibrations
     """By task name; tasks without a calibrated probability are left out."""
@@ -83,6 +83,17 @@ class Artifact:
     without histories, and for one that was written before folders kept them."""
     added_items: int = 0
     """How many of the items training has not seen (see inference/new_items); they are the last."""
+
+    def unseen(self, side: Literal["user", "item"]) -> torch.Tensor:
+        """bool (N + 1,): the index has no training row. The last one is that of all unknown ids.
+
+        Added items, and all known ids of an older folder, which does not say, are seen.
+        """
+        unseen_N = torch.zeros(getattr(self.schema, side).size + 1, dtype=torch.bool)
+        if (trained_N := self.seen.get(f"trained_{side}")) is not None:
+            unseen_N[: len(trained_N)] = ~trained_N
+        unseen_N[-1] = True
+        return unseen_N
 
     @property
     def known_items(self) -> int:

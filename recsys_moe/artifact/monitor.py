@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from recsys_moe.artifact.metrics import METRICS
-from recsys_moe.errors import ConfigError
+from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.model.tasks import KINDS
 from recsys_moe.schema import Schema, Task
 
@@ -50,8 +50,13 @@ BY_LOSS = Monitor(LOSS, "min")
 
 def find_monitor(name: str, schema: Schema) -> Monitor:
     """Raises ConfigError, naming those that there are, unless the validation rows define it, and
-    DataError where schema.json does not count them."""
+    DataError where they have no label at all or schema.json does not count them."""
     known = {m.name: m for m in _monitors(schema.tasks) if _is_defined(m, schema)}
+    if not known:
+        raise DataError(
+            "the validation rows must have a label of some task, got none: nothing could choose "
+            "the epoch to keep; prepare the data with labels in them"
+        )
     if name not in known:
         raise ConfigError(
             f"trainer.monitor must be a metric that the validation rows of these data have, "
@@ -71,9 +76,13 @@ def _monitors(tasks: Sequence[Task]) -> Iterator[Monitor]:
 
 
 def _is_defined(monitor: Monitor, schema: Schema) -> bool:
-    """False where no row has the label, or AUC has one class to tell from nothing."""
+    """False where no row has the label (for `loss`: any label), or AUC has one class to tell from
+    nothing."""
     task, _, metric = monitor.name.rpartition("/")
-    if task not in schema.labels.get("val", {}):
+    counted = schema.labels.get("val", {})
+    if not task and counted:
+        return any(counts.get("labelled", 1) for counts in counted.values())
+    if task not in counted:
         return True
     counts = schema.counts("val", task, "labelled")
     if metric == "auc" and "positive" in counts:

@@ -95,9 +95,10 @@ def predict(
     """Score a file of (user, item) pairs by raw id; unseen ids are flagged, never an error."""
     from recsys_moe.inference.predictor import Predictor
     from recsys_moe.inference.row_files import count_rows
-    from recsys_moe.inference.score_files import predict_file
+    from recsys_moe.inference.score_files import check_paths, predict_file
     from recsys_moe.progress import row_progress
 
+    check_paths(input_, output, overwrite)
     with row_progress("predicting", count_rows(input_)) as progress:
         counts = predict_file(
             Predictor.load(model),

@@ -194,7 +194,7 @@ def module(
     """Your own source: a module with prepare(source, out, *, seed, force) -> Schema."""
     try:
         prepare = importlib.import_module(name).prepare
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(
             f"prepare module {name}: {error}; it must be importable and have a function prepare"
         ) from None

@@ -71,6 +71,8 @@ def recommend(
     told = history is not None or bool(features)
     _check(user, users, output, told)
     _check_why(why, users)
+    if overwrite and output is None:
+        raise ConfigError("--overwrite replaces --output, which is not given; leave it out")
     from recsys_moe.inference.predictor import Predictor
 
     predictor = _with_items(Predictor.load(model), items)
@@ -116,11 +118,17 @@ def table(
     lines = ["  ".join([f"{'rank':>4}", f"{'item':>10}", *heads, "title"])]
     for entry in ranked:
         numbers = [f"{entry.scores[name]:{max(8, len(name))}.3f}" for name in scores]
-        lines.append("  ".join([f"{entry.rank:4d}", f"{entry.item:>10}", *numbers]))
-        lines[-1] += f"  {entry.title or ''}"
+        item = _printable(str(entry.item))
+        lines.append("  ".join([f"{entry.rank:4d}", f"{item:>10}", *numbers]))
+        lines[-1] += f"  {_printable(entry.title or '')}"
         for task, why in reasons[entry.rank - 1].items() if reasons else ():
-            lines += [f"{'':6}{task} {r.contribution:+.3f}  {r.words}" for r in why]
+            lines += [f"{'':6}{task} {r.contribution:+.3f}  {_printable(r.words)}" for r in why]
     return "\n".join(lines)
+
+
+def _printable(text: str) -> str:
+    """Without what a terminal would obey instead of showing it; titles come from outside."""
+    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _check(user: str | None, users: Path | None, output: Path | None, told: bool = False) -> None:
@@ -154,11 +162,11 @@ def _with_items(predictor: Predictor, items: Path | None) -> Predictor:
 
 def _candidates(predictor: Predictor, candidates: str | None) -> list[str] | None:
     """Ids from a file or from the option itself; unknown ones are counted on stderr."""
-    from recsys_moe.inference.recommend_files import ID_FILES, read_ids
+    from recsys_moe.inference.recommend_files import names_ids_file, read_ids
 
     if candidates is None:
         return None
-    if candidates.endswith(ID_FILES):
+    if names_ids_file(candidates):
         ids = list(read_ids(Path(candidates), "item", "--candidates"))
     else:
         ids = [part.strip() for part in candidates.split(",") if part.strip()]

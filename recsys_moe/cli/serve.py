@@ -48,7 +48,9 @@ def serve(
     allow_host: AllowHost = None,
     api_key_file: KeyFile = None,
     watch: Watch = 2.0,
-    threads: Annotated[int, typer.Option(help="Threads of one tensor operation.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, max=1024, help="Threads of one tensor operation.")
+    ] = 1,
     access_log: Annotated[bool, typer.Option("--access-log", help="A line per request.")] = False,
     max_body: Annotated[int, _limit("Bytes of a body.")] = 1 << 20,
     max_rows: Rows = 10_000,

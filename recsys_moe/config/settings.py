@@ -85,13 +85,19 @@ class Config(Section):
 def task_weights(config: Config, tasks: Sequence[Task]) -> list[float]:
     """Loss weight per task: the configuration's, else the schema's.
 
-    Raises ConfigError when the configuration weighs a task that the data do not have.
+    Raises ConfigError when the configuration weighs a task that the data do not have, or none.
     """
     names = [task.name for task in tasks]
     for name in config.tasks:
         if name not in names:
             raise ConfigError(f"tasks: unknown task {name!r}; {suggestion(name, names)}")
-    return [config.tasks[t.name].weight if t.name in config.tasks else t.weight for t in tasks]
+    weights = [config.tasks[t.name].weight if t.name in config.tasks else t.weight for t in tasks]
+    if not any(weights):
+        raise ConfigError(
+            f"tasks: a weight must be above 0, got 0 for {', '.join(names)}; set "
+            f"tasks.{names[0]}.weight=1"
+        )
+    return weights
 
 
 def parse_config(raw: dict[str, Any]) -> Config:

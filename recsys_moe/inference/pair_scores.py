@@ -43,6 +43,7 @@ class PairScorer:
         self._artifact, self._draws, self._rows = artifact, draws, rows
         self._halves = Halves(artifact.model)
         self._names = [task.name for task in artifact.schema.tasks]
+        self._unseen = artifact.unseen("user"), artifact.unseen("item")
         self._links = [KINDS[task.kind].link for task in artifact.schema.tasks]
 
     def scores(
@@ -50,12 +51,11 @@ class PairScorer:
     ) -> Scores:
         """Scores of pairs of indices; those of newcomers, ~i, need what is told of them."""
         logits_BT = self.logits(user_B, item_B, told)
-        schema = self._artifact.schema
         by_task = zip(self._names, self._links, logits_BT.unbind(1), strict=True)
         return Scores(
             {name: link(logits_B) for name, link, logits_B in by_task},
-            (user_B < 0) | (user_B == schema.user.size),
-            (item_B < 0) | (item_B == schema.item.size),
+            (user_B < 0) | self._unseen[0][user_B],
+            (item_B < 0) | self._unseen[1][item_B],
             self._calibrated(logits_BT) if calibrate else {},
         )
 

@@ -73,6 +73,7 @@ class Predictor:
         independent = self._draws.rows_are_independent
         self._reasons = Reasons(artifact, self.newcomers, independent=independent)
         self._names = [task.name for task in self.tasks]
+        self._unseen_users = artifact.unseen("user")
 
     @classmethod
     def load(cls, path: str | Path) -> Predictor:
@@ -177,8 +178,8 @@ class Predictor:
         ValueError for k < 1.
         """
         _check_k(k)
-        index, unseen = self.items.index([item])
-        if unseen:
+        index, _ = self.items.index([item])
+        if self.artifact.unseen("item")[index]:
             raise DataError(f"item {item} was not seen in training: it has no embedding to compare")
         table_ND = self.artifact.model.item_embedding.weight[: self.items.feature.size].detach()
         cosine_N = F.cosine_similarity(table_ND, table_ND[index])
@@ -252,7 +253,12 @@ class Predictor:
 
     def is_unseen_user(self, user: str | int | Newcomer) -> bool:
         """Was this id unknown in training? Then its row of the embedding table stands in."""
-        return isinstance(user, Newcomer) or bool(self.users.index([user])[1])
+        return isinstance(user, Newcomer) or self.are_unseen_users([user])[0]
+
+    def are_unseen_users(self, users: Ids) -> list[bool]:
+        """The same of several ids."""
+        flags: list[bool] = self._unseen_users[self.users.index(users)[0]].tolist()
+        return flags
 
     def _pairs(self, users: Whom, items: Whom) -> Pairs:
         if len(users) != len(items):

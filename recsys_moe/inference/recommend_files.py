@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recsys_moe.errors import ConfigError, DataError, suggestion
-from recsys_moe.files import check_output, replacing_path
+from recsys_moe.files import PARQUET, TEXT, check_output, replacing_path, table_suffix
 from recsys_moe.inference.predictor import Predictor, Recommendation
 from recsys_moe.inference.row_files import opened_text, write_parquet, write_text
 from recsys_moe.inference.threads import USERS_AT_ONCE, one_thread_each
 from recsys_moe.inference.vocabulary import NoId, id_texts
 
 USERS_PER_PIECE = 1024
-ID_FILES = (".csv", ".parquet", ".txt")
+ID_FILES = (*TEXT, *PARQUET)
 OUTPUTS = (".csv", ".parquet", ".jsonl")
 Rows = list[dict[str, Any]]
 
@@ -63,14 +63,14 @@ def read_ids(path: Path, column: str, option: str) -> Iterator[str]:
     """Ids of a .txt file, one per line, or of the column `column`, or else the only column, of a
     CSV or Parquet file. Raises DataError with `option` in it when there are none to be had."""
     path = Path(path)
-    if path.suffix not in ID_FILES:
+    if table_suffix(path) not in ID_FILES:
         raise ConfigError(f"{option} must end in one of {', '.join(ID_FILES)}, got {path}")
     if not path.is_file():
         raise DataError(f"{option} {path}: there is no such file")
-    readers = {".csv": _csv_ids, ".parquet": _parquet_ids, ".txt": _text_ids}
-    number = 0
+    readers = {".txt": _text_ids, **dict.fromkeys(PARQUET, _parquet_ids)}
+    read, number = readers.get(table_suffix(path), _csv_ids), 0
     try:
-        for number, value in enumerate(readers[path.suffix](path, column, option), start=1):
+        for number, value in enumerate(read(path, column, option), start=1):
             yield from id_texts([value], rows_before=number - 1)
     except NoId as error:
         raise DataError(f"{option} {path}: {error}") from None
@@ -80,9 +80,14 @@ def read_ids(path: Path, column: str, option: str) -> Iterator[str]:
         raise DataError(f"{option} {path} holds no ids")
 
 
+def names_ids_file(text: str) -> bool:
+    """Is an option that takes ids or a file of them the name of a file?"""
+    return table_suffix(Path(text)) in ID_FILES
+
+
 def _text_ids(path: Path, column: str, option: str) -> Iterator[str]:
-    with path.open(encoding="utf-8-sig") as stream:
-        yield from (line.removesuffix("\n") for line in stream if line.strip())
+    with opened_text(path) as (lines, _):
+        yield from (line.rstrip("\r\n") for line in lines if line.strip())
 
 
 def _csv_ids(path: Path, column: str, option: str) -> Iterator[str]:
@@ -118,7 +123,7 @@ def _ranked(
     ids = read_ids(file, "user", "--users")
     with one_thread_each() as pool:
         while piece := list(islice(ids, USERS_PER_PIECE)):
-            unseen = predictor.users.index(piece)[1].tolist()
+            unseen = predictor.are_unseen_users(piece)
             parts = [piece[n : n + USERS_AT_ONCE] for n in range(0, len(piece), USERS_AT_ONCE)]
             lists = chain.from_iterable(pool.map(partial(predictor.recommend, **options), parts))
             users = map(predictor.users.plain, piece)

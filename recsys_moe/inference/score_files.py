@@ -52,7 +52,7 @@ def predict_file(
     counts: rows and unseen ids.
     """
     source, target = Path(source), Path(target)
-    _check_paths(source, target, overwrite)
+    check_paths(source, target, overwrite)
     counts = {"rows": 0, **dict.fromkeys(FLAGS, 0)}
     with replacing_path(target) as part:
         pieces = _scored(predictor, source, (user, item), counts=counts, progress=progress)
@@ -60,7 +60,7 @@ def predict_file(
     return counts
 
 
-def _check_paths(source: Path, target: Path, overwrite: bool) -> None:
+def check_paths(source: Path, target: Path, overwrite: bool) -> None:
     if table_suffix(source) not in INPUTS:
         known = ", ".join(INPUTS)
         raise ConfigError(f"--input must end in one of {known} (or .gz of it), got {source}")
@@ -145,6 +145,8 @@ def _check_columns(piece: pa.Table, source: Path, ids: tuple[str, str], new: lis
     twice = [name for name in piece.column_names if piece.column_names.count(name) > 1]
     if twice:
         raise DataError(f"{source}: column {twice[0]!r} appears twice; rename one of them")
+    if ids[0] == ids[1]:
+        raise ConfigError(f"--user and --item must be two columns, got {ids[0]!r} for both")
     for option, name in zip(("--user", "--item"), ids, strict=True):
         if name not in piece.column_names:
             hint = suggestion(name, piece.column_names)

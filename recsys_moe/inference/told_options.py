@@ -8,7 +8,7 @@ from pathlib import Path
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.history_values import RawHistory, history_of
 from recsys_moe.inference.newcomers import Unused
-from recsys_moe.inference.recommend_files import ID_FILES, read_ids
+from recsys_moe.inference.recommend_files import names_ids_file, read_ids
 
 
 def parse_features(options: Sequence[str]) -> dict[str, str]:
@@ -31,7 +31,7 @@ def parse_history(option: str | None) -> RawHistory:
     """
     if option is None:
         return []
-    if option.endswith(ID_FILES):
+    if names_ids_file(option):
         return list(read_ids(Path(option), "item", "--history"))
     parts = [part.strip() for part in option.split(",")]
     if not all(parts):

@@ -76,7 +76,7 @@ async def read(request: Request, body: type[Body], limits: Limits) -> Body:
     try:
         async with timeout(limits.timeout):
             raw = await _read_bytes(request, limits.max_body)
-    except TimeoutError:
+    except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
         message = f"the body did not arrive within {limits.timeout:g} s"
         raise refuse(408, message, {"Connection": "close"}) from None  # the rest is not wanted
     try:

@@ -6,13 +6,17 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from recsys_moe.artifact.baselines import baselines, missed
 from recsys_moe.artifact.calibration import Calibrations
 from recsys_moe.artifact.evaluation import Evaluation, add_rows
 from recsys_moe.artifact.model_folder import save_artifact
+from recsys_moe.artifact.reading import TRAINED
 from recsys_moe.artifact.run_folder import BEST, CHECKPOINTS
 from recsys_moe.config.build import build_model
-from recsys_moe.data.streaming import watched_items
+from recsys_moe.data.streaming import trained_ids, watched_items
 from recsys_moe.errors import RunError
 from recsys_moe.files import write_json
 from recsys_moe.model.network import MultiTaskMoE
@@ -21,6 +25,7 @@ from recsys_moe.train.averaging import averaged
 from recsys_moe.train.encoders import finish, histories
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
+from recsys_moe.train.optimizers import tables_of
 from recsys_moe.train.resume import read_checkpoint
 
 logger = logging.getLogger("recsys_moe.fit")
@@ -35,11 +40,14 @@ def finish_run(
     """
     schema, config = module.schema, module.config
     epoch, model = _best(module, out)
+    rows = datamodule.rows("train")
+    trained = trained_ids(rows, schema)
+    _stand_in(model, trained)
     history = histories(model)
     model, encoders = finish(model, config, schema)
     result, calibrations = _evaluate(model, module, datamodule)
     result |= {"epoch": epoch, "monitor": config.trainer.monitor}
-    result["baselines"] = baselines(datamodule.rows("train"), datamodule.rows("val"), schema)
+    result["baselines"] = baselines(rows, datamodule.rows("val"), schema)
     for line in missed(result):
         logger.warning(line)
     write_json(out / "evaluation" / "val.json", result)
@@ -48,7 +56,7 @@ def finish_run(
         model.state_dict(),
         config,
         data,
-        seen=watched_items(datamodule.rows("train"), schema),
+        seen=watched_items(rows, schema) | dict(zip(TRAINED, trained, strict=True)),
         card={"val": result},
         calibrations=calibrations,
         encoders=encoders,
@@ -64,6 +72,14 @@ def _best(module: RecModule, out: Path) -> tuple[int, MultiTaskMoE]:
     except ValueError as error:
         raise RunError(f"{error}; start again with --overwrite") from None
     return state["epoch"] + 1, _trained(module, averaged(state))
+
+
+@torch.no_grad()
+def _stand_in(model: MultiTaskMoE, trained: tuple[Tensor, Tensor]) -> None:
+    """Rows of known ids that no training row has, still as they were drawn, become those that were
+    trained for unseen ids."""
+    for table, is_trained_N in zip(tables_of(model), trained, strict=True):
+        table.weight[:-1][~is_trained_N] = table.weight[-1].clone()
 
 
 def _evaluate(

@@ -152,6 +152,7 @@ def test_mistakes_are_answered_in_one_line_with_their_exit_code(
     assert "neither a model folder" in fails(3, "evaluate", tmp_path)
     assert "--split must be one of" in fails(2, "evaluate", run, "--split", "tset")
     assert "unknown metric 'watch.acc'" in fails(2, "evaluate", run, "--min", "watch.acc=1")
+    assert "must be a number, got 'nan'" in fails(2, "evaluate", run, "--min", "watch.auc=nan")
     assert not out.exists()
 
 
@@ -180,8 +181,9 @@ def test_a_data_set_of_ones_own_is_one_module(tmp_path: Path, command: Command) 
 
 def test_a_module_that_is_not_there_is_named(command: Command, tmp_path: Path) -> None:
     words = ["--source", "x", "--out", tmp_path / "d"]
-    message = command.fails(2, "prepare", "module", "no_such", *words)
-    assert "no_such" in message
+    for name in ("no_such", "", ".relative"):
+        message = command.fails(2, "prepare", "module", name, *words)
+        assert f"prepare module {name}: " in message
 
 
 def test_a_split_to_evaluate_that_is_none_is_refused_before_training(

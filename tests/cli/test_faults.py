@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -99,6 +100,15 @@ def test_a_fault_of_ours_says_so(command: Command, prepared: Path) -> None:
 def test_a_full_disk_is_named_by_the_file_that_it_cannot_take(
     command: Command, run: Path, tmp_path: Path, suffix: str
 ) -> None:
+    opened = os.open
+
+    def full(path: Any, flags: int, *rest: Any) -> int:
+        if str(path).endswith(".part"):
+            os.symlink("/dev/full", path)
+            flags = os.O_WRONLY
+        return opened(path, flags, *rest)
+
+    command.monkeypatch.setattr(os, "open", full)
     out, rows = tmp_path / f"out{suffix}", "".join(f"{n % 60 + 1},1\n" for n in range(20_000))
     (tmp_path / "in.csv").write_text("user,item\n" + rows)
     (tmp_path / "users.csv").write_text("user\n" + "1\n" * 5000)
@@ -106,7 +116,6 @@ def test_a_full_disk_is_named_by_the_file_that_it_cannot_take(
         ["predict", run, "--input", tmp_path / "in.csv"],
         ["recommend", run, "--users", tmp_path / "users.csv"],
     ):
-        (tmp_path / f"out{suffix}.part").symlink_to("/dev/full")
         message = command.fails(1, *words, "--output", out)
         assert f"error: {out}: " in message and "No space left on device" in message
         assert not out.exists()

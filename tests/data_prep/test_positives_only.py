@@ -175,6 +175,8 @@ REFUSED = {
                "--engine stream draws --negative-distribution uniform.*--engine memory"),
     "sum": ({"fractions": "0.8,0.1,0.2"}, "--fractions must be three numbers .*got '0.8,0.1,0.2'"),
     "zero": ({"fractions": "0.9,0.1,0"}, "--fractions must be three numbers above 0"),
+    "exponent": ({"fractions": "1e-9999999999,0.5,0.5"}, "--fractions must be three numbers"),
+    "one column": ({"user": "who", "item": "who"}, "--user and --item must be two columns"),
     "words": ({"fractions": "most"}, "--fractions must be three numbers above 0"),
     "leave-last": ({"fractions": "0.8,0.1,0.1", "protocol": "leave-last", "timestamp": "when"},
                    "--protocol leave-last holds out two rows of each user"),

@@ -12,7 +12,7 @@ import pytest
 
 from recsys_moe.artifact.monitor import BY_LOSS, Monitor, find_monitor
 from recsys_moe.config.settings import Config, parse_config
-from recsys_moe.errors import ConfigError
+from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.schema import Schema
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.fit import fit
@@ -134,6 +134,20 @@ def test_auc_cannot_be_monitored_on_one_class_nor_a_task_without_labels(prepared
     labels = {"val": {"watch": one_class, "rating": {"labelled": 0, "mean": 0.0}}}
     with pytest.raises(ConfigError, match="loss, watch/bce, watch/ece, got 'watch/auc'"):
         find_monitor("watch/auc", replace(schema, labels=labels))
+
+
+def test_loss_cannot_choose_an_epoch_where_no_validation_row_has_a_label(prepared: Path) -> None:
+    schema = Schema.load(prepared)
+    none = {"watch": {"labelled": 0, "positive": 0}, "rating": {"labelled": 0, "mean": 0.0}}
+    with pytest.raises(DataError, match="must have a label of some task, got none"):
+        find_monitor("loss", replace(schema, labels={"val": none}))
+
+
+def test_tasks_without_any_weight_are_refused(prepared: Path, tmp_path: Path) -> None:
+    weights = {"watch": {"weight": 0}, "rating": {"weight": 0}}
+    with pytest.raises(ConfigError, match=r"a weight must be above 0.*tasks.watch.weight=1"):
+        fit({"model": TINY_MODEL, "tasks": weights}, prepared, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_name_says_which_way_is_better(prepared: Path) -> None:

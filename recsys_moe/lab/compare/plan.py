@@ -121,9 +121,11 @@ def parse_weights(text: str, schema: Schema) -> tuple[float, ...]:
         weights = tuple(float(part) for part in text.split(","))
     except ValueError:
         weights = ()
-    if len(weights) != len(names) or not all(0 <= weight < float("inf") for weight in weights):
+    are_weights = all(0 <= weight < float("inf") for weight in weights) and any(weights)
+    if len(weights) != len(names) or not are_weights:
         raise ConfigError(
-            f"--weights needs a number >= 0 for each of {', '.join(names)} in this order, "
+            f"--weights needs a number >= 0, one of them above, for each of {', '.join(names)} in "
+            "this order, "
             f"got {text!r}; e.g. {','.join(['0.5'] * len(names))}"
         )
     return weights

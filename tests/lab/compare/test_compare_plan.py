@@ -82,6 +82,7 @@ def test_task_weights_are_those_of_the_data_unless_asked_otherwise(prepared: Pat
         ({"weights": ["0.9"]}, "each of watch, rating in this order, got '0.9'"),
         ({"weights": ["0.9,x"]}, "got '0.9,x'"),
         ({"weights": ["0.9,-1"]}, "got '0.9,-1'"),
+        ({"weights": ["0,0"]}, "one of them above, .*got '0,0'"),
         ({"split": "tset"}, "--split must be one of"),
         ({"settings": {"tpok": {}}}, "unknown router 'tpok'; did you mean 'topk'"),
         ({"settings": {"topk": {"tasks": {}}}}, "topk.tasks: task weights are common"),
