@@ -17,13 +17,14 @@ from pathlib import Path
 
 from examples.common.figures import draw_curves
 from examples.common.runs import guarded, losses_by_epoch
+from examples.common.tables import finished_runs
 from examples.images.data import Splits
 from examples.images.figures import draw_inference
 from examples.images.inference import check, distances, losses
 from examples.images.module import ImageModule
 from examples.images.recipes import RECIPES, Recipe, find_recipe
 from examples.images.settings import PROTOCOLS, Settings
-from examples.images.table import finished, write_results, write_table
+from examples.images.table import write_results, write_table
 from examples.images.train import add_options, settings_of, train
 from recsys_moe.errors import ConfigError, RunError
 
@@ -107,7 +108,7 @@ def draw(recipe: Recipe, asked: Sequence[tuple[Path, Settings]], splits: Splits,
 def curves(out: Path) -> dict[str, list[list[float]]]:
     """Validation losses by epoch, per contender and seed."""
     found: dict[str, list[list[float]]] = {}
-    for run in finished(out):
+    for run in finished_runs(out):
         folder = out / "runs" / f"{run['label']}-seed{run['seed']}"
         found.setdefault(run["label"], []).append(losses_by_epoch(folder))
     return found

@@ -19,8 +19,9 @@ from pathlib import Path
 from examples.common.figures import draw_curves
 from examples.common.outputs import write
 from examples.common.runs import chosen_router, guarded, losses_by_epoch
+from examples.common.tables import finished_runs
 from examples.moebert.settings import Student, teacher
-from examples.moebert.table import finished, table, write_results
+from examples.moebert.table import table, write_results
 from examples.moebert.teacher import SCRATCH, teach
 from examples.moebert.train import add_options, distil, settings_of
 from recsys_moe.errors import ConfigError, RunError
@@ -48,7 +49,7 @@ def _main(options: argparse.Namespace) -> None:
     rows = write_results(options.out)
     if rows:
         curves: dict[str, list[list[float]]] = {}
-        for run in finished(options.out):
+        for run in finished_runs(options.out):
             folder = options.out / "runs" / f"{run['label']}-seed{run['seed']}"
             curves.setdefault(run["label"], []).append(losses_by_epoch(folder))
         draw_curves(options.out, "figure", curves)

@@ -7,15 +7,15 @@ writes the table of a CSV between the marks of a page.
 
 from __future__ import annotations
 
-import csv
 import json
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from examples.common.outputs import spread, write, write_csv
+from examples.common.outputs import spread, write_csv
+from examples.common.tables import Row, by_label, fill, finished_runs, markdown
 
 SETTINGS = (
     *("task", "router", "k", "experts", "units", "share", "distill", "balance", "trimmed_lasso"),
@@ -23,16 +23,7 @@ SETTINGS = (
 )
 FOUND = ("best_epoch", "epochs_trained", "seconds_per_epoch", "threads", "device")
 PARTS = {"converted": ("accuracy", "kl"), "distilled": ("accuracy", "agreement", "kl", "hidden")}
-BEGIN, END = "<!-- moebert -->\n", "<!-- /moebert -->"
-
-
-def finished(out: Path) -> list[dict[str, Any]]:
-    """The results below OUT/runs, each with the label of its contender, by label and seed."""
-    runs = [
-        {"label": path.parent.name.rpartition("-seed")[0], **json.loads(path.read_text())}
-        for path in (out / "runs").glob("*/result.json")
-    ]
-    return sorted(runs, key=lambda run: (run["label"], run["seed"]))
+ORDER = ("topk", "hash", "moesart")
 
 
 def write_results(out: Path) -> list[dict[str, Any]]:
@@ -49,7 +40,7 @@ def write_results(out: Path) -> list[dict[str, Any]]:
             **{name: run[name] for name in FOUND},
             "router_settings": json.dumps(run["router_settings"]),
         }
-        for run in finished(out)
+        for run in finished_runs(out)
     ]
     if rows:
         write_csv(out / "results.csv", rows)
@@ -66,22 +57,18 @@ COLUMNS = (
 )
 
 
-def table(rows: Sequence[Mapping[str, Any]], order: Sequence[str] = ()) -> str:
+def table(rows: Sequence[Row], order: Sequence[str] = ORDER) -> str:
     """Markdown: a line per contender, in `order` and then by name; means and standard errors."""
-    rank = {label: place for place, label in enumerate(order)}
-    labels = sorted({r["label"] for r in rows}, key=lambda name: (rank.get(name, len(rank)), name))
     heads = ["router", "k", "runs", "teacher, %", *(head for head, _, _ in COLUMNS)]
     heads.insert(6, "below the teacher, points")
-    lines = [heads, ["---"] * len(heads)]
-    lines += [_line(label, [row for row in rows if row["label"] == label]) for label in labels]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    return markdown([heads, *(_line(*pair) for pair in by_label(rows, order).items())])
 
 
-def _line(label: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _line(label: str, runs: Sequence[Row]) -> list[str]:
     teacher = [100 * float(run["teacher_accuracy"]) for run in runs]
     cells = [label, str(runs[0]["k"] or 1), str(len(runs)), f"{statistics.fmean(teacher):.2f}"]
     for _, name, scale in COLUMNS:
-        values = [scale * float(run[name]) for run in runs if run[name] != ""]
+        values = [scale * float(run[name]) for run in runs if run[name] not in ("", None)]
         cells.append(spread(values) if values else "")
         if name == "distilled_accuracy":
             pairs = zip(teacher, values, strict=True)
@@ -92,11 +79,7 @@ def _line(label: str, runs: Sequence[Mapping[str, Any]]) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the table of a CSV into a page."""
     source, page = map(Path, sys.argv[1:] if argv is None else argv)
-    rows = list(csv.DictReader(source.read_text().splitlines()))
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    text = before + BEGIN + table(rows, ("topk", "hash", "moesart")) + END + after
-    write(page, text.encode())
+    fill(page, "moebert", table, source)
     return 0
 
 
