@@ -60,7 +60,9 @@ class Service:
         return await self._run("predict", pairs, len(pairs.users))
 
     async def recommend(self, request: RecommendRequest) -> schemas.RecommendReply:
-        return await self._run("recommend", request, len(request.everybody))
+        # Users up to their limit and somebody new may be one more than can wait: not if alone.
+        size = min(len(request.everybody), self.limits.max_queue_users)
+        return await self._run("recommend", request, size)
 
     async def explain(self, pairs: ExplainRequest) -> schemas.ExplainReply:
         _check_lengths(pairs)
