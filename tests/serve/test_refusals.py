@@ -65,8 +65,10 @@ def test_a_full_queue_is_429_with_retry_after_and_what_waits_is_answered(
     assert "too many recommend requests" in third.json()["error"]
 
 
-def test_as_many_users_as_may_wait_and_a_new_one_are_not_refused_when_alone(run: Path) -> None:
-    caller = Caller(run, Limits(max_users=2, max_explain=1, max_queue_users=2))
+def test_as_many_users_as_may_wait_and_a_new_one_are_answered_when_alone(
+    featured_run: Path,
+) -> None:
+    caller = Caller(featured_run, Limits(max_users=2, max_explain=1, max_queue_users=2))
     answer = caller.post("/recommend", {"users": [1, 2], "history": [3], "k": 1})
     assert answer.status_code == 200 and len(answer.json()["rankings"]) == 3
 
