@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from data_prep.features import spec
+from data_prep.split import splits
 from recsys_moe.cli import training
 from recsys_moe.inference import feature_values, item_filters, ranking_rows, vocabulary
 from recsys_moe.lab.compare import epochs
@@ -37,10 +38,11 @@ OUTSIDE: dict[str, tuple[str, re.Pattern[str] | re.Pattern[bytes] | str]] = {
     "lab/compare/plan.py: '[^A-Za-z0-9._+]+'": ("search", "[^A-Za-z0-9._+]+"),
     "cli/training.py: NO_MEMORY": ("search", training.NO_MEMORY),
     "features/spec.py: _SPEC": ("fullmatch", spec._SPEC),
+    "split/splits.py: SHARE": ("fullmatch", splits.SHARE),
     f"table/spec.py: {TASK!r}": ("fullmatch", TASK),
 }
 """Where a pattern stands, and how it meets text from outside."""
-OURS = {"machine.py", "lab/report/plots.py", "folders.py"}
+OURS = {"machine.py", "lab/report/plots.py", "folders.py", "files.py"}
 """Whose patterns only see what the kernel or our own plots write, or the names of files."""
 NAMED = ("re.compile", "re.escape")
 UNITS = [

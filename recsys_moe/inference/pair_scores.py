@@ -54,8 +54,8 @@ class PairScorer:
         by_task = zip(self._names, self._links, logits_BT.unbind(1), strict=True)
         return Scores(
             {name: link(logits_B) for name, link, logits_B in by_task},
-            (user_B < 0) | self._unseen[0][user_B],
-            (item_B < 0) | self._unseen[1][item_B],
+            (user_B < 0) | self._unseen[0][user_B.clamp(min=0)],
+            (item_B < 0) | self._unseen[1][item_B.clamp(min=0)],
             self._calibrated(logits_BT) if calibrate else {},
         )
 

@@ -61,12 +61,8 @@ class Predictor:
         config = artifact.config
         rows = whole_batch(config.model.router.eval_rows)
         self._draws = Draws(artifact.model, config.trainer.seed)
-        self._catalogue = CatalogueScorer(
-            artifact.model,
-            artifact.schema.item.size,
-            draws=self._draws,
-            whole_rows=rows,
-        )
+        size = artifact.schema.item.size
+        self._catalogue = CatalogueScorer(artifact.model, size, draws=self._draws, whole_rows=rows)
         self._pair_scores = PairScorer(artifact, self._draws, rows)
         self._top_items = TopItems(artifact, self._catalogue)
         self.newcomers = Newcomers(artifact, self.users, self.items)
@@ -178,12 +174,11 @@ class Predictor:
         ValueError for k < 1.
         """
         _check_k(k)
-        index, _ = self.items.index([item])
-        if self.artifact.unseen("item")[index]:
+        if self.artifact.unseen("item")[index := self.items.index([item])[0]]:
             raise DataError(f"item {item} was not seen in training: it has no embedding to compare")
         table_ND = self.artifact.model.item_embedding.weight[: self.items.feature.size].detach()
         cosine_N = F.cosine_similarity(table_ND, table_ND[index])
-        others_N = torch.arange(len(cosine_N))[torch.arange(len(cosine_N)) != index]
+        others_N = (torch.arange(len(cosine_N)) != index).nonzero()[:, 0]
         best_K = others_N[largest(cosine_N[others_N], k)]
         return self._top_items.entries(best_K, {"cosine": cosine_N[best_K]})
 
@@ -257,8 +252,7 @@ class Predictor:
 
     def are_unseen_users(self, users: Ids) -> list[bool]:
         """The same of several ids."""
-        flags: list[bool] = self._unseen_users[self.users.index(users)[0]].tolist()
-        return flags
+        return [bool(flag) for flag in self._unseen_users[self.users.index(users)[0]]]
 
     def _pairs(self, users: Whom, items: Whom) -> Pairs:
         if len(users) != len(items):

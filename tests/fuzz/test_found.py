@@ -242,9 +242,11 @@ def test_a_calibration_of_a_task_that_is_not_there_is_damaged(tmp_path: Path) ->
 
 
 def test_a_path_longer_than_the_system_takes_is_a_setting_that_cannot_be_used(
-    command: Command,
+    command: Command, tmp_path: Path
 ) -> None:
-    message = command.fails(2, "predict", "9" * 300, "--input", "in.csv", "--output", "out.csv")
+    (tmp_path / "in.csv").write_text("user,item\n1,2\n")
+    files = ("--input", tmp_path / "in.csv", "--output", tmp_path / "out.csv")
+    message = command.fails(2, "predict", "9" * 300, *files)
     assert message == f"error: {'9' * 40}...: longer than a path can be; name a shorter one"
 
 

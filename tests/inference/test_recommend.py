@@ -17,10 +17,9 @@ from recsys_moe.cli import app
 from recsys_moe.cli import recommend as commands
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.inference.catalogue import CatalogueScorer
-from recsys_moe.inference.predictor import Predictor, Recommendation
+from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.recommend_files import recommend_file
 from recsys_moe.inference.score_files import predict_file
-from tests.conftest import Command
 
 EVERYTHING = 10**6
 
@@ -337,35 +336,3 @@ def test_the_commands_rank_filter_and_explain_what_is_wrong(
     assert wrong.value.exit_code == 2
     with pytest.raises(ConfigError, match="go together"):
         call("recommend", run, "--users", tmp_path / "some.txt")
-
-
-@pytest.mark.parametrize("name", ["c.tsv", "c.CSV", "c.tab.gz", "c.pq"])
-def test_candidates_are_read_from_every_kind_of_table(
-    run: Path, command: Command, tmp_path: Path, name: str
-) -> None:
-    table = pd.DataFrame({"item": [3, 5], "more": [1, 1]})
-    if name.endswith("pq"):
-        table.to_parquet(tmp_path / name)
-    else:
-        separator = "," if name.endswith("CSV") else "\t"
-        table.to_csv(tmp_path / name, index=False, sep=separator)
-    words = ["recommend", run, "--user", "1", "--json", "--candidates"]
-    found = json.loads(command(*words, tmp_path / name).out)
-    assert found == json.loads(command(*words, "3,5").out)
-    assert {entry["item"] for entry in found["items"]} == {3, 5}
-
-
-def test_a_file_of_candidates_that_is_not_there_is_named(run: Path, command: Command) -> None:
-    message = command.fails(3, "recommend", run, "--user", "1", "--candidates", "nofile.tsv")
-    assert "--candidates nofile.tsv: there is no such file" in message
-
-
-def test_titles_cannot_command_a_terminal() -> None:
-    entry = Recommendation(1, "7", "red\x1b[31m\nline\x07", {"watch": 0.5})
-    lines = commands.table([entry], ["watch"]).splitlines()
-    assert lines[1].endswith("red?[31m?line?") and len(lines) == 2
-
-
-def test_overwrite_without_an_output_is_refused(run: Path, command: Command) -> None:
-    message = command.fails(2, "recommend", run, "--user", "1", "--overwrite")
-    assert "--overwrite replaces --output, which is not given" in message

@@ -31,8 +31,6 @@ from recsys_moe.lab.paper.study import (
     run_tuning,
     tuning_request,
 )
-from recsys_moe.lab.tune import plan as tune_plan
-from recsys_moe.lab.tune.space import Choices, Range
 from tests.lab.in_process import TINY, InProcess
 from tests.lab.tune.tune_pretend import Pretend
 
@@ -288,20 +286,6 @@ def test_what_is_typed_is_not_searched_and_stands_over_the_recipe() -> None:
     assert request.fixed == ["optim.lr", "trainer.max_epochs"]
     assert (request.config.optim.lr, request.config.trainer.max_epochs) == (1e-3, 2)
     assert (request.trials, request.weights, request.sampler) == (7, "0.1,0.9", "random")
-
-
-def test_the_papers_search_has_its_ranges_and_no_trial_of_the_given_settings(
-    prepared: Path,
-) -> None:
-    """S6.3: learning rates from 5e-5 to 5e-4, the given 4e-4 is among them; lambda 0 to 10."""
-    request = tuning_request(find_recipe("figs2_tuning"), "moesart", None, {})
-    plan = tune_plan.make_plan(request, prepared, "study.db")
-    assert plan.space == {
-        "optim.lr": Range(5e-5, 5e-4, log=True),
-        "penalties.trimmed_lasso": Choices((0.0, 0.01, 0.1, 1.0, 10.0)),
-    }
-    assert plan.outside == [] and plan.given is None
-    assert (request.trials, plan.sampler, plan.pruner) == (500, "random", "none")
 
 
 def test_tuning_draws_the_curve_of_every_router(prepared: Path, tmp_path: Path) -> None:
