@@ -9,9 +9,10 @@ import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ PEERS = Path(__file__).parents[1] / "benchmarks" / "peers"
 PYTHON = os.environ.get("RECSYS_MOE_PEERS")
 """Python of the environment that `make bench-peers` makes; without it the peers stay out."""
 BLOCK = {"batch_size": 10, "full_batches": 100, "warm_up_steps": 2, "warm_up_seconds": 0.5,
-         "steps": 3, "seconds": 1.0}  # fmt: skip
+         "steps": 3, "seconds": 1.0, "clock": "wall"}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def ticked(
     """Ticks until the clock ended the process, each `step` seconds after the last; its line."""
     clock = importlib.import_module("clock")
     now = iter(float(n) * step for n in range(1000))
-    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(now)))
+    monkeypatch.setitem(clock.CLOCKS, BLOCK["clock"], lambda: next(now))
     monkeypatch.setattr(clock.os, "_exit", lambda code: sys.exit(code))
     watch = clock.Clock(argparse.Namespace(**{**BLOCK, **changed}))
     with pytest.raises(SystemExit):
@@ -78,6 +79,17 @@ def test_the_clock_ends_before_the_short_batch_of_an_epoch(
 ) -> None:
     ticks, result = ticked(monkeypatch, capsys, 0.125, full_batches=6)
     assert (ticks, result["steps"]) == (1 + 6, 2)
+
+
+def test_the_clock_can_count_processor_time_which_stands_still_while_others_work() -> None:
+    clock = importlib.import_module("clock")
+    watch = clock.Clock(argparse.Namespace(**{**BLOCK, "clock": "cpu"}))
+    start = time.process_time()
+    watch.tick()
+    time.sleep(0.5)
+    watch.tick()
+    assert watch.ticks[0] >= start
+    assert watch.ticks[1] - watch.ticks[0] < 0.25  # of 0.5 s asleep none is ours; a wall has all
 
 
 def test_an_epoch_shorter_than_the_warm_up_is_no_result(
