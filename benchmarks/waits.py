@@ -39,7 +39,7 @@ EPOCHS = (
     "docs/results/ml-1m-epochs.yaml --routers softmax,bounded,moesart_paper"
 )
 SCORING = "make bench BENCH_ARGS='--run RUN --only scoring'"
-PEERS = f"make bench-peers PEERS_ARGS='--data DATA --batch-size {SHIPPED_BATCH}'"
+PEERS = f"make bench-peers PEERS_ARGS='--batch-size {SHIPPED_BATCH} --clock cpu --threads 1'"
 Results = Mapping[str, Mapping[str, Any]]
 Found = dict[str, Any] | str
 """A target of `common.target`, or why there is none."""
