@@ -32,11 +32,12 @@ FLOORS = {
 def main(argv: Sequence[str] | None = None) -> None:
     parser = common.parser(__doc__, rounds=60)
     parser.add_argument("--experts", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=BATCH)
     parser.add_argument("--squares", type=int, nargs="+", default=SQUARES)
     options = common.parse(parser, argv)
     with training_process():
         model = build_model(num_experts=options.experts)
-        step = Step(model)
+        step = Step(model, options.batch_size)
         moved = BYTES_PER_PARAMETER * sum(p.numel() for p in model.parameters())
         calls: dict[str, common.Call] = {
             # Untimed: the rivals leave 100 MB of their own in the caches, a loop of steps does not.
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             "copy": copy(moved), **{f"sgemm {n}": square(n) for n in options.squares},
         }  # fmt: skip
         times = common.in_turn(calls, options.rounds, options.clock)
-    flops = step_flops(model, BATCH, step.pairs)
+    flops = step_flops(model, options.batch_size, step.pairs)
     rates = {
         n: 2e-6 * n**3 / common.spread(times[f"sgemm {n}"]).median for n in options.squares
     }  # GFLOP/s
