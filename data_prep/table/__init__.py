@@ -52,8 +52,8 @@ def prepare(
     seed: int = 0,
     force: bool = False,
     engine: str = "memory",
-    max_memory_mb: int = 2048,
-    scheduler: str = "processes",
+    max_memory_mb: int | None = None,
+    scheduler: str | None = None,
 ) -> Schema:
     """Prepare `input` (a file or a folder of files), or `train`, `val` and `test` as they are.
 
@@ -67,21 +67,26 @@ def prepare(
     by popularity. `fractions`: TRAIN,VAL,TEST, as in "0.8,0.1,0.1". `duplicates`: what to do when a
     (user, item) pair has several rows. `skip_bad_rows` leaves rows with a wrong cell out, counts
     them and lists the first few. `engine`: `memory` holds everything, `stream` and `dask`
-    hold pieces for which `max_memory_mb` is enough and write the same bytes (protocol `hash` only);
-    `scheduler` is Dask's. Raises DataError for unusable data, ConfigError for options.
+    hold pieces for which `max_memory_mb` (2048) is enough and write the same bytes (protocol `hash`
+    only); `scheduler` is Dask's (processes).
+
+    Raises DataError for unusable data, ConfigError for options.
     """
     options, presplit, out = locals(), input is None, Path(out)
     request = _request(options)
     places = _places(input, train, val, test)
     _check_request(request, presplit)
-    _check_engine(engine, max_memory_mb, request, presplit)
+    _check_engine(engine, request, presplit)
+    engines.check_options(engine, {"--max-memory-mb": max_memory_mb, "--scheduler": scheduler})
+    memory_mb = engines.MEMORY_MB if max_memory_mb is None else max_memory_mb
+    at_least("--max-memory-mb", memory_mb, 1)
     writer.check_target(out, force, **{name.replace("_", "-"): options[name] for name in FILES})
     if engine == "memory":
         return writer.write(
             memory.prepare_rows(places, request, presplit=presplit), out, force=force
         )
-    run = engines.mapper(engine, scheduler)
-    bounds: dict[str, Any] = {"max_memory_mb": max_memory_mb, "mapper": run}
+    run = engines.mapper(engine, engines.SCHEDULER if scheduler is None else scheduler)
+    bounds: dict[str, Any] = {"max_memory_mb": memory_mb, "mapper": run}
     return stream.prepare(out, places[0], request, force=force, **bounds)
 
 
@@ -172,8 +177,7 @@ def _check_features(request: Request) -> None:
         )
 
 
-def _check_engine(engine: str, max_memory_mb: int, request: Request, presplit: bool) -> None:
-    at_least("--max-memory-mb", max_memory_mb, 1)
+def _check_engine(engine: str, request: Request, presplit: bool) -> None:
     one_of("--engine", engine, ("memory", *engines.ENGINES))
     if engine == "memory":
         return

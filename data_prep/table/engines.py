@@ -7,7 +7,7 @@ only ids, counts and paths travel between them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -19,8 +19,22 @@ Task = Callable[[Any], Any]
 Mapper = Callable[[Task, Sequence[Any]], Iterable[Any]]
 """Like map(); results in the order of the arguments."""
 ENGINES = ("stream", "dask")
+OPTIONS = {"--max-memory-mb": ENGINES, "--scheduler": ("dask",)}
+"""The engines that read each; the others would ignore what was asked for."""
+MEMORY_MB, SCHEDULER = 2048, "processes"
+"""What stands for an option that is not given."""
 LOCAL = ("processes", "threads", "synchronous")
 """Dask's schedulers on this machine."""
+
+
+def check_options(engine: str, given: Mapping[str, object]) -> None:
+    """Raises ConfigError for one of OPTIONS that is not None and that `engine` does not read."""
+    for option, engines in OPTIONS.items():
+        if given[option] is not None and engine not in engines:
+            raise ConfigError(
+                f"{option} needs --engine {' or '.join(engines)}, got {engine}; "
+                "pass that, or leave it out"
+            )
 
 
 def mapper(engine: str, scheduler: str) -> Mapper:

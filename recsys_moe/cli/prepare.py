@@ -154,11 +154,15 @@ def table(
         str, typer.Option(help="memory, or in pieces: stream (bounded memory) or dask (a cluster).")
     ] = "memory",
     max_memory_mb: Annotated[
-        int, typer.Option(min=1, help="For stream, and for each worker of dask.")
-    ] = 2048,
+        int | None,
+        typer.Option(min=1, help="For stream, and for each worker of dask; without it 2048."),
+    ] = None,
     scheduler: Annotated[
-        str, typer.Option(help="Dask's: processes, threads, synchronous or tcp://HOST:PORT.")
-    ] = "processes",
+        str | None,
+        typer.Option(
+            help="Dask's: processes, threads, synchronous or tcp://HOST:PORT; without it processes."
+        ),
+    ] = None,
     seed: Seed = 0,
     force: Overwrite = False,
     as_json: Json = False,

@@ -168,6 +168,14 @@ REFUSED = {
     ),
     "engine": ({"engine": "strem"}, "got 'strem'; did you mean 'stream'"),
     "memory": ({"max_memory_mb": 0}, "--max-memory-mb must be at least 1, got 0"),
+    "memory in memory": (
+        {"engine": "memory", "max_memory_mb": 2048},
+        "--max-memory-mb needs --engine stream or dask, got memory",
+    ),
+    "scheduler of stream": (
+        {"scheduler": "processes"},
+        "--scheduler needs --engine dask, got stream",
+    ),
     "scheduler": (
         {"engine": "dask", "scheduler": "thread"},
         "--scheduler must be .*got 'thread'; did you mean 'threads'",
@@ -176,7 +184,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_needs_all_rows_is_refused_with_its_remedy(
+def test_what_an_engine_cannot_do_is_refused_with_its_remedy(
     options: dict[str, object], message: str, tmp_path: Path
 ) -> None:
     source = save(frame(), tmp_path / "x.csv")

@@ -124,9 +124,10 @@ def _run_job(job: Job, launch: Launch, retries: int) -> Generator[Process, None,
 def _is_lost(code: int) -> bool:
     """True after a signal: the system ran out of memory, or a person killed it.
 
-    A command that ends by itself with an error would do so again.
+    128 and its number is what `fit` itself, a shell or a container says of one. A command that ends
+    by itself with an error would do so again.
     """
-    return code < 0 or code in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+    return code < 0 or code - 128 in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,9 @@ def test_processes_have_their_share_of_threads(
     assert (environment["OMP_NUM_THREADS"], environment["MKL_NUM_THREADS"]) == (expected, "3")
 
 
-@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", *ASKED_TO_END])
+@pytest.mark.parametrize(
+    "end", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(137)", *ASKED_TO_END]
+)
 def test_a_lost_worker_is_replaced(tmp_path: Path, end: str) -> None:
     first = tmp_path / "first"
     code = f"p = pathlib.Path({str(first)!r})\nif not p.exists():\n    p.touch()\n    {end}"
