@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from recsys_moe.config.text import PlainLoader
-from recsys_moe.errors import ConfigError
+from recsys_moe.errors import ConfigError, suggestion
 
 LARGEST = 1 << 16
 """Bytes of a configuration: PyYAML may take 50 microseconds for each."""
@@ -41,9 +41,10 @@ def find_config(file: str) -> Path:
     shipped = configs_folder() / f"{path.stem}.yaml"
     if len(path.parts) == 1 and path.suffix in ("", ".yaml") and shipped.is_file():
         return shipped
-    names = ", ".join(sorted(p.stem for p in configs_folder().glob("*.yaml")))
+    names = (shipped.stem for shipped in configs_folder().glob("*.yaml"))
     raise ConfigError(
-        f"--config {file}: no such file, and no shipped config of that name ({names})"
+        f"--config {file}: no such file, and no shipped config of that name; "
+        f"{suggestion(path.stem, names)}"
     )
 
 

@@ -126,9 +126,10 @@ def ranking_rows(
     excluded_N = _distinct((p for name in before for p in watched.pairs(opened[name])), schema)
     relevant, left_out = _relevant(_joined(wanted.pairs(opened[split])), excluded_N, schema)
     if not len(relevant.user):
+        lower = "" if wanted.also is None else f"ask for less than {wanted.least:g}, or "
         raise DataError(
             f"{folder}/{split} has no relevant item for a known user to rank; "
-            "evaluate a split with such rows"
+            f"{lower}evaluate a split with such rows"
         )
     trained_user_U, trained_item_I = trained_ids(opened["train"], schema)
     pairs = _pairs(train, schema)

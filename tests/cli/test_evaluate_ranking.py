@@ -55,6 +55,11 @@ def test_what_cannot_be_ranked_is_refused_in_one_line(
     assert words in command.fails(2, "evaluate", run, *options)
 
 
+def test_a_bound_that_no_row_reaches_is_said_to_be_too_high(run: Path, command: Command) -> None:
+    line = command.fails(3, "evaluate", run, "--ranking", "--relevant", "rating>=9")
+    assert "ask for less than 9, or evaluate a split with such rows" in line
+
+
 def test_a_split_without_positives_is_invalid_data(
     run: Path, prepared: Path, tmp_path: Path, command: Command
 ) -> None:

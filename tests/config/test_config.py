@@ -111,9 +111,13 @@ def test_a_file_that_is_no_mapping_is_refused_by_name(tmp_path: Path, text: str)
         read_config_file(str(file))
 
 
-def test_an_unknown_config_name_lists_the_shipped_ones() -> None:
-    with pytest.raises(ConfigError, match="no such file, and no shipped config.*quickstart"):
-        read_config_file("quickstrat")
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("quickstrat", "did you mean 'quickstart'"), ("mine.yaml", "known: books, .*quickstart")],
+)
+def test_an_unknown_config_name_is_told_the_shipped_ones(name: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=f"no such file, and no shipped config.*{told}"):
+        read_config_file(name)
 
 
 @pytest.mark.parametrize("name", ["topk", "xmoe"])

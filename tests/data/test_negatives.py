@@ -15,6 +15,7 @@ from recsys_moe.data.columns import Batch, Columns, load_columns
 from recsys_moe.data.negatives import FreshNegatives
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import Schema
+from recsys_moe.seeds import stream_seed
 from recsys_moe.train.fit import fit
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule, _shifted
@@ -206,6 +207,26 @@ def test_epochs_differ_and_an_epoch_is_the_same_from_any_batch_on(prepared: Path
     first, second = (list(loader(prepared).train_batches(epoch)) for epoch in (0, 1))
     assert set(map(tuple, items(first))).isdisjoint(map(tuple, items(second)))
     assert items(list(loader(prepared).train_batches(1, start=3))) == items(second[3:])
+
+
+def listed(rows: Batch | Columns) -> list[tuple[int, int, float]]:
+    """User, item and what is taken off the logit of watching."""
+    assert rows.offset is not None
+    return list(
+        zip(rows.user.tolist(), rows.item.tolist(), rows.offset[:, 0].tolist(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("changed", ["negative_power", "negative_user_power"])
+def test_an_epoch_draws_by_the_powers_of_the_configuration(prepared: Path, changed: str) -> None:
+    powers = {"negative_power": 0.0, "negative_user_power": 1.0, changed: 0.5}
+    made = loader(prepared, {**powers, "unseen_rate": 0})
+    rows = made.rows("train")
+    assert isinstance(rows, Columns)
+    drawn = FreshNegatives(rows, made.schema, *powers.values())
+    expected = drawn.rows_of(stream_seed(0, "negatives", 0))
+    found = [row for batch in made.train_batches(0) for row in listed(batch)]
+    assert sorted(found) == sorted(listed(expected))
 
 
 def test_two_processes_share_the_rows_that_one_would_have(prepared: Path) -> None:

@@ -117,7 +117,18 @@ def naive(run: Path, prepared: Path, k: int) -> dict[str, float]:
         sums["popularity"].append(np.mean([popularity.get(item, 0) for item in order]))
         shown |= set(order)
     result = {name: float(np.mean(values)) for name, values in sums.items()}
+    result["gauc"] = naive_gauc(predictor, frames["test"].dropna(subset="watch"))
     return result | {"coverage": len(shown) / len(logits), "users": len(wanted)}
+
+
+def naive_gauc(predictor: Predictor, rows: pd.DataFrame) -> float:
+    """Each user's AUC counts as often as the user has rows."""
+    pairs = (torch.tensor(rows[name].tolist()) for name in ("user_index", "item_index"))
+    rows = rows.assign(score=predictor.pair_logits(*pairs)[:, 0].numpy())
+    both = [own for _, own in rows.groupby("user_index") if own.watch.nunique() == 2]
+    assert len({len(own) for own in both}) > 1  # else the weights are not seen
+    aucs = [roc_auc_score(own.watch, own.score) for own in both]
+    return float(np.average(aucs, weights=[len(own) for own in both]))
 
 
 @pytest.mark.parametrize("k", [1, 10, 40])
