@@ -14,6 +14,8 @@ EXAMPLE_MMOE = {"embedding": 4, "experts": 8, "expert": 16, "tower": 8}
 EXAMPLE_PLE = {"embedding": 4, "specific": 2, "shared": 1, "expert": 16, "tower": 8}
 WIDER = {"embedding": 32, "expert": 64, "tower": 32, "dropout": 0.2}
 STOPPING = {"epochs": 20, "patience": 3}
+OUR_WEIGHTS = [0.9, 0.1]
+"""Of watching and rating in the loss that chooses; the library's trainer has no fixed weights."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class Peer:
     """Does it need the environment of the peers?"""
 
 
-def _named(sizes: dict[str, Any], missing: str) -> dict[str, Any]:
-    return {"sizes": sizes, "missing": missing, **STOPPING}
+def _named(sizes: dict[str, Any], missing: str, **more: Any) -> dict[str, Any]:
+    return {"sizes": sizes, "missing": missing, **STOPPING, **more}
 
 
 PEERS = {
@@ -116,6 +118,7 @@ PEERS = {
             _named(EXAMPLE_MMOE, "mean"),
             _named(EXAMPLE_MMOE, "masked"),
             _named({**WIDER, "experts": 8}, "masked"),
+            _named({**WIDER, "experts": 8}, "masked", weights=OUR_WEIGHTS),
         ),
         by="loss",
         probabilities=True,
@@ -129,6 +132,7 @@ PEERS = {
             _named(EXAMPLE_PLE, "mean"),
             _named(EXAMPLE_PLE, "masked"),
             _named({**WIDER, "specific": 4, "shared": 4}, "masked"),
+            _named({**WIDER, "specific": 4, "shared": 4}, "masked", weights=OUR_WEIGHTS),
         ),
         by="loss",
         probabilities=True,

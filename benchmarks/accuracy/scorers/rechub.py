@@ -6,6 +6,7 @@ Axes: N rows, U users, I items, T tasks.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch_rechub.utils.data import DataGenerator
 
 from benchmarks.accuracy.rows import Fitted, Part, Scores, TrainingRows
 
+Loss = Callable[[Tensor, Tensor], Tensor]
 TASKS = ["classification", "regression"]
 BATCH = 1024
 """Of its examples."""
@@ -64,6 +66,9 @@ def _trained(model: torch.nn.Module, rows: TrainingRows, settings: dict[str, Any
         )
         if masked:
             trainer.loss_fns[1] = _masked_mse
+        if "weights" in settings:
+            weighed = zip(settings["weights"], trainer.loss_fns, strict=True)
+            trainer.loss_fns = [_times(weight, loss) for weight, loss in weighed]
         trainer.fit(*loaders[:2])
     model.load_state_dict(trainer.early_stopper.best_weights)
     return lambda: _scores(model, rows)
@@ -77,6 +82,11 @@ def _labels(part: Part, missing: float) -> np.ndarray:
     """float32 (N, T); the library knows no missing label."""
     rating_N = np.where(np.isnan(part.rating), missing, part.rating)
     return np.stack([part.watch, rating_N], 1).astype(np.float32)
+
+
+def _times(weight: float, loss: Loss) -> Loss:
+    """Not the library's either: it takes the plain mean of the tasks' losses."""
+    return lambda prediction_N, label_N: weight * loss(prediction_N, label_N)
 
 
 def _masked_mse(prediction_N: Tensor, label_N: Tensor) -> Tensor:
