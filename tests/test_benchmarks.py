@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.config.settings import parse_config
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL
@@ -33,12 +35,14 @@ TINY = {
     "cnn_experts": ["--rounds=2", "--rows=8", "--k", "2", "4"],
     "scoring": ["{run}", "--rounds=1", "--pairs=200", "--users=5"],
     "preparing": ["--rows=300"],
+    "row_errors": ["{run}", "--rounds=3", "--split=val"],
     "gpu": ["--rounds=2", "--batch-size=32", "--device=cpu", "--ways", "sparse", "dense"],
 }
 
 NOT_IN_MAKE = {
     *("run_all", "serving", "soak", "streaming", "slow_start", "continued", "cold_start"),
     *("plain_factors", "epoch_minutes", "results_table", "waits", "overload", "connections"),
+    "row_errors",
 }
 
 
@@ -86,6 +90,25 @@ def test_memory_stages_are_peaks_so_they_never_fall(prepared: Path, tmp_path: Pa
     # proc(5): the kernel counts per thread and adds up late, so by less than a megabyte they may.
     assert all(later > earlier - 1 for earlier, later in itertools.pairwise(peaks))
     assert peaks[0] > 100  # MB; torch alone takes more
+
+
+def test_errors_of_rows_are_those_of_means_over_users_and_the_figures_those_of_evaluate(
+    run: Path, prepared: Path
+) -> None:
+    row_errors = importlib.import_module("row_errors")
+    users, tasks = row_errors.scored(run, prepared, "test")
+    found = row_errors.figures(tasks, np.ones(len(users)))
+    judged = evaluate_artifact(run, "test", prepared)
+    watch, rating = judged["tasks"]["watch"], judged["tasks"]["rating"]
+    expected = [judged["loss"], watch["bce"], watch["auc"], rating["mse"]]
+    assert list(found.values()) == pytest.approx(expected, abs=1e-6)
+    # Four users with two rows each, whose squared errors are 0, 1, 4 and 9: their mean has a
+    # standard error of sqrt((3.5**2 + 2.5**2 + 0.5**2 + 5.5**2) / 4 / 4) = 1.75, and twice as many
+    # rows do not make it smaller. 4,000 draws know it to 1.75 / sqrt(8000) = 0.02.
+    error = torch.tensor([0.0, 1, 2, 3]).repeat(2)
+    task = row_errors.Task("rating", "regression", 1.0, error, torch.zeros(8))
+    errors = row_errors.standard_errors(np.arange(8) % 4, [task], 4_000)
+    assert errors["loss"] == pytest.approx(1.75, abs=4 * 0.02)
 
 
 def test_flops_of_a_step_are_those_of_its_matmuls() -> None:

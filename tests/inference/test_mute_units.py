@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recsys_moe.inference import mute_units
-from recsys_moe.inference.mute_units import TOLERANCE, without_mute_units
+from recsys_moe.inference.mute_units import without_mute_units
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.routers import find_router
 
@@ -58,7 +58,59 @@ def test_all_that_goes_from_a_layer_moves_a_logit_by_less_than_the_tolerance() -
     assert 4 < widths(smaller, 0)[0] < 64
     mixed_BH = torch.rand(1000, 6).double() * 4  # about what experts can put out
     exact, fewer = (each.towers[0].double()(mixed_BH) for each in (model, smaller))
-    assert 0 < float((exact - fewer).detach().abs().max()) <= TOLERANCE
+    assert 0 < float((exact - fewer).detach().abs().max()) <= 1e-7
+
+
+def test_what_goes_is_counted_together() -> None:
+    """60 units that are always 1 move the logit by 4e-8 each: two of them stay below 1e-7."""
+    model = model_with(tower_dims=(64,))
+    with torch.no_grad():
+        first, head = model.towers[0][0], model.towers[0][2]
+        first.weight[:60], first.bias[:60], head.weight[0, :60] = 0, 1, 4e-8
+        first.bias[60:], head.weight[0, 60:] = 1, 1
+    assert widths(without_mute_units(model), 0) == [62, 1]
+
+
+def constant_experts(model: MultiTaskMoE, *outputs: float) -> None:
+    """Each expert says one number, whatever it is shown."""
+    with torch.no_grad():
+        model.moe.experts.kernel_EDH.zero_()
+        model.moe.experts.bias_EH.copy_(torch.tensor(outputs)[:, None])
+
+
+def needs(model: MultiTaskMoE, least: float) -> None:
+    """Unit 3 of the first tower fires where the first number of the mixture is above `least`."""
+    with torch.no_grad():
+        model.towers[0][0].weight[3] = torch.eye(6)[0]
+        model.towers[0][0].bias[3] = -least
+        model.towers[0][2].weight[0, 3] = 1
+
+
+def test_a_unit_stays_that_one_large_expert_can_fire() -> None:
+    model = model_with()
+    constant_experts(model, 8, 1, 1, 1)
+    needs(model, 7.5)
+    assert widths(without_mute_units(model), 0) == [5, 1]
+    needs(model, 8.5)
+    assert widths(without_mute_units(model), 0) == [4, 1]
+
+
+def test_a_unit_stays_that_weights_of_more_than_one_in_sum_can_fire() -> None:
+    """Rows of `sparsemixer` sum to k = 2 at most."""
+    model = model_with("sparsemixer")
+    constant_experts(model, 8, 8, 8, 8)
+    needs(model, 15.5)
+    assert widths(without_mute_units(model), 0) == [5, 1]
+    needs(model, 16.5)
+    assert widths(without_mute_units(model), 0) == [4, 1]
+
+
+def test_where_vectors_hold_more_than_ids_all_units_stay() -> None:
+    model = model_with()
+    model.encoders = torch.nn.Identity()
+    with torch.no_grad():
+        model.towers[0][2].weight[0, 1] = 0
+    assert without_mute_units(model) is model
 
 
 def test_a_unit_of_the_first_layer_goes_whose_effect_the_second_one_stops() -> None:
