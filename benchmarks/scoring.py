@@ -21,6 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from recsys_moe.artifact.model_folder import load_artifact
+from recsys_moe.errors import DataError
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.recommend_files import recommend_file
 from recsys_moe.inference.score_files import predict_file
@@ -44,6 +46,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     if not common.has_peaks("scoring"):
         return
+    try:
+        load_artifact(Path(options.run))
+    except DataError as error:
+        parser.error(str(error))
     sizes = ["--pairs", options.pairs, "--users", options.users, "--clock", options.clock]
     words = [__file__, options.run, *sizes, "--stage"]
     rounds: dict[str, list[dict[str, Any]]] = {stage: [] for stage in STAGES}

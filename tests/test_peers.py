@@ -118,9 +118,9 @@ def test_ratios_are_taken_within_a_round() -> None:
     ]
     ours, rechub = compare().compared(blocks, 16)
     assert rechub["ratio"] == (4.5, pytest.approx(3.3), pytest.approx(5.7))  # and the tenths
-    assert (rechub["goal"], rechub["met"]) == (6, False)
+    assert (rechub["goal"], rechub["met"]) == (8, False)
     judged = ("ratio", "goal", "met")
-    assert [compare().row(rechub)[key] for key in judged] == ["4.5 (3.3 - 5.7)", ">= 6", "no"]
+    assert [compare().row(rechub)[key] for key in judged] == ["4.5 (3.3 - 5.7)", ">= 8", "no"]
     assert [compare().row(ours)[key] for key in judged] == ["", "", ""]
 
 
