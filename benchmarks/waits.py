@@ -91,6 +91,7 @@ def minutes_to_mmoe(results: Results) -> Found:
         fits = [r for r in csv.DictReader(file) if (r["peer"], r["split"]) == ("mmoe", "test")]
     if not fits:
         return "ml-1m-peers.csv has no fit of it"
+    fits = [fit for fit in fits if fit["settings"] == fits[-1]["settings"]]  # as its table does
     auc, its = (statistics.mean(float(r[name]) for r in fits) for name in ("auc", "minutes"))
     reached = epochs_until("bounded", lambda row: float(row["val.watch.auc"]) >= auc)
     if not reached:

@@ -288,6 +288,8 @@ def test_a_test_row_of_settings_that_a_later_trial_beats_leaves_the_table() -> N
     later = [*first, at("val", 100, 0.2), at("test", 100, 0.4)]
     assert finished.tested(first) == first[1:]
     assert finished.tested(later) == [first[2], later[-1]]
+    elsewhere = [row for row in later if row.split == "test"]  # chosen by trials on other data
+    assert finished.tested(elsewhere) == [first[2], later[-1]]
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "results").glob("*-peers.md")), ids=str)

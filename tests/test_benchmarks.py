@@ -277,14 +277,15 @@ def test_minutes_to_the_auc_of_a_peer_are_those_of_whole_epochs_over_its_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Epoch 3 and epoch 1 reach 0.91: 2 epochs of 1.5 minutes against 12 are 0.25. Trials of the
-    peer do not count."""
+    peer do not count, nor settings that others came after."""
     waits = importlib.import_module("waits")
     lines = ["run,label,weight.watch,epoch,val.watch.auc"]
     lines += [f"a,bounded,0.9,{epoch},{auc}" for epoch, auc in ((1, 0.8), (2, 0.9), (3, 0.92))]
     lines += ["b,bounded,0.9,1,0.91"]
     (tmp_path / "page.epochs.csv").write_text("\n".join(lines))
-    peers = "peer,split,auc,minutes\nmmoe,val,0.99,1\nmmoe,test,0.91,12\nple,test,0.5,1\n"
-    (tmp_path / "ml-1m-peers.csv").write_text(peers)
+    peers = ["peer,split,settings,auc,minutes", "mmoe,val,b,0.99,1", "mmoe,test,a,0.8,4"]
+    peers += ["mmoe,test,b,0.91,12", "ple,test,b,0.5,1"]
+    (tmp_path / "ml-1m-peers.csv").write_text("\n".join(peers))
     monkeypatch.setattr(waits, "RESULTS", tmp_path)
     monkeypatch.setattr(waits, "FITS", {"bounded": waits.Fit("page", 0.5)})
     monkeypatch.setattr(waits, "EPOCH_MINUTES", 1.5)

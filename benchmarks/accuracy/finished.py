@@ -90,12 +90,13 @@ def chosen(trials: Sequence[Row], peer: Peer) -> Row:
 
 
 def tested(rows: Iterable[Row]) -> list[Row]:
-    """Rows of the test split; of a peer those of the settings that its trials choose: where others
-    were added after a sitting, what they replaced is no longer among them."""
+    """Rows of the test split; of a peer those of the settings that its trials choose, or, where it
+    has none here, those of the last row: where others were added after a sitting, what they
+    replaced is no longer among them."""
     rows = list(rows)
-    best = {}
+    test = [row for row in rows if row.split == "test"]
+    best = {row.peer: row.settings for row in test if row.peer in PEERS}
     for name, peer in PEERS.items():
         if tried := trials(rows, name):
             best[name] = chosen(tried, peer).settings
-    test = [row for row in rows if row.split == "test"]
     return [row for row in test if best.get(row.peer, row.settings) == row.settings]
