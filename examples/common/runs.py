@@ -46,6 +46,7 @@ def fit(
     of other settings, RunError where the loss is not finite.
     """
     last = out / "checkpoints" / "last.ckpt"
+    check_device(machine["device"])
     if not _same(settings, out):
         write_json(out / "settings.json", dataclasses.asdict(settings))
     trainer, record, best = _trainer(settings, out, **machine)
@@ -59,6 +60,12 @@ def fit(
     rows = list(record.rows)  # the best checkpoint brings its own
     (test,) = trainer.test(module, data, ckpt_path=best.best_model_path, verbose=False)
     return _found(module, rows, dict(test))
+
+
+def check_device(name: str) -> None:
+    """Raises ConfigError for a GPU that there is not."""
+    if name == "gpu" and not torch.accelerator.is_available():
+        raise ConfigError("--device gpu needs a GPU that torch sees, and there is none; take auto")
 
 
 def _trainer(
@@ -183,7 +190,15 @@ def router_settings(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         if "=" not in word:
             raise ConfigError(f"--set must be KEY=VALUE, got {word}")
-    return {key: yaml.safe_load(value) for key, _, value in (w.partition("=") for w in words)}
+    return {key: _value(key, value) for key, _, value in (w.partition("=") for w in words)}
+
+
+def _value(key: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"--set {key}={text} is not YAML after the =: {reason}") from None
 
 
 def guarded(run: Callable[[], None]) -> int:

@@ -24,6 +24,7 @@ from examples.common.runs import finished, fit, guarded, losses_by_epoch, router
 from examples.images.data import Splits
 from examples.images.module import ImageData, ImageModule
 from examples.images.settings import PRECISIONS, PROTOCOLS, Settings, settings_for
+from recsys_moe.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -109,12 +110,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(options: argparse.Namespace, contender: Mapping[str, Any], seed: int) -> Settings:
-    """The protocol, over it the contender, over it the options. Raises ConfigError."""
+    """The protocol, over it the contender, over it the options. Raises ConfigError, also for an
+    option that would change what the contender stands for."""
     names = ["k", "experts", "tasks", "epochs", "patience", "batch_size", "lr", "precision"]
     names.append("trimmed_lasso")
     typed = {name: value for name in names if (value := getattr(options, name)) is not None}
     own = {name: value for name, value in contender.items() if name != "router"}
-    chosen = {**own.get("router_settings", {}), **router_settings(options.set)}
+    fixed, more = own.get("router_settings", {}), router_settings(options.set)
+    for of, asked in ((own, typed), (fixed, more)):
+        for name in of.keys() & asked.keys():
+            raise ConfigError(
+                f"{name} is what this study compares, got {asked[name]} from the command line; "
+                "leave it out"
+            )
+    chosen = {**fixed, **more}
     changes = {**own, **typed, "router_settings": chosen, "seed": seed}
     return settings_for(options.dataset, contender["router"], **changes)
 

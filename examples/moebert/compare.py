@@ -18,12 +18,14 @@ from pathlib import Path
 
 from examples.common.figures import draw_curves
 from examples.common.outputs import write
-from examples.common.runs import chosen_router, guarded, losses_by_epoch
+from examples.common.runs import guarded, losses_by_epoch
 from examples.common.tables import finished_runs
-from examples.moebert.settings import Student, teacher
+from examples.moebert import checkpoint
+from examples.moebert.encoder import Encoder
+from examples.moebert.settings import TASKS, Student, Teacher, teacher
 from examples.moebert.table import table, write_results
-from examples.moebert.teacher import SCRATCH, teach
-from examples.moebert.train import add_options, distil, settings_of
+from examples.moebert.teacher import SCRATCH, small_sizes, teach
+from examples.moebert.train import add_options, distil, possible, settings_of, student_of
 from recsys_moe.errors import ConfigError, RunError
 
 CONTENDERS = ("topk", "hash", "moesart")
@@ -38,11 +40,10 @@ def _main(options: argparse.Namespace) -> None:
     if options.seeds < 1:
         raise ConfigError(f"--seeds must be >= 1, got {options.seeds}")
     labels = options.routers.split(",")
-    for label in labels:  # a typo ends here, and not when those before it are trained
-        chosen_router(label, options.k, {})
+    own = teacher(options.task, **{**SCRATCH, "epochs": options.teacher_epochs})
+    check(labels, options, own)
     if options.teacher is None:
         options.teacher = options.out / "teacher"
-        own = teacher(options.task, **{**SCRATCH, "epochs": options.teacher_epochs})
         teach(own, options.data, options.teacher, device=options.device)
     asked = planned(labels, options)
     failures = run_all(asked, options)
@@ -58,6 +59,17 @@ def _main(options: argparse.Namespace) -> None:
         print(json.dumps(rows) if options.json else text, end="\n" if options.json else "")
     if failures:
         raise RunError(f"{len(failures)} of {len(asked)} runs failed: {'; '.join(failures)}")
+
+
+def check(labels: Sequence[str], options: argparse.Namespace, scratch: Teacher) -> None:
+    """Raise ConfigError for a student that cannot be, before a teacher or others are trained."""
+    asked = [student_of(options, {"router": label}, options.seed) for label in labels]
+    if options.teacher is None:
+        reference = Encoder(small_sizes(1, scratch))
+    else:
+        reference, _ = checkpoint.load(options.teacher, TASKS[options.task].classes)
+    for settings in asked:
+        possible(settings, reference)
 
 
 def planned(labels: Sequence[str], options: argparse.Namespace) -> list[tuple[Path, Student]]:

@@ -73,7 +73,7 @@ def teach(settings: Teacher, data: Path, out: Path, *, device: str = "auto") -> 
         raise ConfigError(f"--from must name a checkpoint for --task {settings.task}, got none")
     else:
         splits, words = task.load(data, None)
-        encoder = Encoder(_small(len(words.pieces), settings))
+        encoder = Encoder(small_sizes(len(words.pieces), settings))
     module = TextModule(settings, encoder)
     found = fit(settings, module, TextData(splits, settings), out, device=device)
     checkpoint.save(out, encoder, words)
@@ -83,7 +83,8 @@ def teach(settings: Teacher, data: Path, out: Path, *, device: str = "auto") -> 
     return result
 
 
-def _small(vocabulary: int, settings: Teacher) -> Sizes:
+def small_sizes(vocabulary: int, settings: Teacher) -> Sizes:
+    """Of a teacher from scratch."""
     task = TASKS[settings.task]
     return Sizes(
         vocabulary,

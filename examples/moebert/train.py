@@ -66,9 +66,7 @@ def distil(settings: Student, data: Path, out: Path, device: str = "auto") -> di
     teacher, words = checkpoint.load(Path(settings.teacher), task.classes)
     splits, _ = task.load(data, words)
     L.seed_everything(settings.seed, verbose=False)
-    chosen = _router(settings)
-    blank = [torch.zeros(teacher.sizes.intermediate_size)] * len(teacher.layers)
-    convert(teacher, blank, chosen, **sizes(settings, teacher))  # what cannot be ends here
+    chosen = possible(settings, teacher)  # what cannot be ends here
     scores = _scores(settings, teacher, splits, out.parent)
     model = convert(teacher, scores, chosen, **sizes(settings, teacher))
     _, converted = distances({"converted": model}, teacher, splits.test)
@@ -91,6 +89,15 @@ def _scores(settings: Student, teacher: Encoder, splits: Splits, folder: Path) -
     scores = importance(teacher, Batches(splits.val, AT_ONCE))
     checkpoint.save_scores(path, scores)
     return scores
+
+
+def possible(settings: Student, teacher: Encoder) -> dict[str, Any]:
+    """Name and settings of the router. Raises ConfigError for what a teacher of this size cannot
+    be converted into."""
+    chosen = _router(settings)
+    blank = [torch.zeros(teacher.sizes.intermediate_size)] * len(teacher.layers)
+    convert(teacher, blank, chosen, **sizes(settings, teacher))
+    return chosen
 
 
 def _router(settings: Student) -> dict[str, Any]:
@@ -153,19 +160,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(options: argparse.Namespace, contender: dict[str, Any], seed: int) -> Student:
+    """Of a student of the teacher that the options name. Raises ConfigError."""
+    if not (options.teacher / checkpoint.WEIGHTS).exists():
+        raise ConfigError(f"--teacher {options.teacher} has no {checkpoint.WEIGHTS}; train one")
+    sha256 = checkpoint.sha256(options.teacher)
+    return student_of(options, contender, seed, teacher=str(options.teacher), teacher_sha256=sha256)
+
+
+def student_of(
+    options: argparse.Namespace, contender: dict[str, Any], seed: int, **teacher: str
+) -> Student:
     """The task's defaults, over them the contender, over it the options. Raises ConfigError."""
     names = (
         *("epochs", "patience", "lr", "batch_size", "weight_decay", "k", "experts", "units"),
         *("share", "distill", "balance", "trimmed_lasso"),
     )
     typed = {name: value for name in names if (value := getattr(options, name)) is not None}
-    if not (options.teacher / checkpoint.WEIGHTS).exists():
-        raise ConfigError(f"--teacher {options.teacher} has no {checkpoint.WEIGHTS}; train one")
     own = {**contender, **typed, "router_settings": router_settings(options.set)}
-    teacher = {
-        "teacher": str(options.teacher),
-        "teacher_sha256": checkpoint.sha256(options.teacher),
-    }
     return student(options.task, **own, **teacher, seed=seed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,10 @@ from tests.examples.made_files import mnist_folder, svhn_folder
 GOLDEN_INDEX = [[0, 2993], [0, 828], [1, 4878]]
 GOLDEN_LABELS = [[7, 7], [7, 2], [2, 2]]
 GOLDEN_SUMS = [38098, 41236, 50095]
+GOLDEN_SHA256 = "d9a0d82d131f460bb5e74efa4ba322929fb66ab783bf192f29f6d2072aa21908"
+"""Of the three canvases, int16, put together from the raw file by a loop over places."""
+GOLDEN_FIRST = {"train": [[0, 26602], [0, 5766]], "val": [[0, 3005], [0, 5383]]}
+"""Of these splits."""
 """Of the first three composites of the real test file: images, digits, sums of their bytes."""
 
 
@@ -142,10 +147,12 @@ def test_the_real_composites_have_the_published_counts_and_these_first_rows(
         assert len(rows) == count
         assert (torch.bincount(rows.index_RT[:, 0]) == 2).all()
         assert rows.index_RT[:, 0].max() == count // 2 - 1
+        assert rows.index_RT[:2].tolist() == GOLDEN_FIRST.get(name, GOLDEN_INDEX[:2])
     image, labels_BT = splits.test.take(torch.arange(3))
     assert splits.test.index_RT[:3].tolist() == GOLDEN_INDEX
     assert labels_BT.tolist() == GOLDEN_LABELS
     assert (255 * image).sum((1, 2, 3)).round().tolist() == GOLDEN_SUMS
+    assert sha256((255 * image).round().short().numpy().tobytes()).hexdigest() == GOLDEN_SHA256
     # label 7 is the first of the test file, as everybody's MNIST
     pixels = splits.test.images.pixels
     sums = [int(pixels[a].sum()) + int(pixels[b].sum()) for a, b in GOLDEN_INDEX]

@@ -134,6 +134,20 @@ def test_a_switched_model_has_the_same_parameters_and_decides_otherwise(mnist: P
     assert all_of_them.selected_BE.all()
 
 
+@pytest.mark.parametrize(
+    ("router", "way", "chosen"),
+    [(r, w, 3 if w == "sparse" else 8) for r, ways in inference.WAYS.items() for w in ways],
+)
+def test_sparse_inference_weighs_k_experts_and_dense_all_of_them(
+    mnist: Path, router: str, way: str, chosen: int
+) -> None:
+    rows, settings = multi_mnist(mnist).test, settings_for("multi_mnist", router, k=3)
+    model = ImageModule(settings, rows.shape).model
+    switched = inference.switched(model, settings, rows.shape, inference.WAYS[router][way])
+    for routing in switched(rows.take(torch.arange(4))[0])[1]:
+        assert (routing.weights_BE > 0).sum(1).tolist() == [chosen] * 4
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_plans_its_runs(name: str) -> None:
     recipe = RECIPES[name]
@@ -154,6 +168,8 @@ def test_every_recipe_plans_its_runs(name: str) -> None:
         (["tabel1"], 2, "there is no recipe 'tabel1'; did you mean 'table1'?"),
         (["table1", "--routers", "topk,nope"], 2, "must be one of moesart"),
         (["fig2_inference", "--routers", "vmoe"], 2, "sparse and dense inference are known for"),
+        (["fig4_k", "--k", "2"], 2, "k is what this study compares, got 2"),
+        (["s1_strategies", "--set", "strategy=i"], 2, "strategy is what this study compares"),
         (["table1", "--seeds", "0"], 2, "--seeds must be >= 1, got 0"),
         (["fig4_k", "--dataset", "svhn"], 3, "has no train_32x32.mat"),
     ],

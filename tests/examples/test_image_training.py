@@ -52,6 +52,20 @@ def test_the_networks_have_the_papers_sizes() -> None:
     assert ImageMoE((3, 32), 1, 8, chosen).sizes()["expert"] == 33_380  # 760 + 5,020 + 25,050 + ...
 
 
+def test_weights_start_as_those_of_keras() -> None:
+    """Uniform within sqrt(6 / (in + out)), of convolutions times their 25 places; no biases."""
+    torch.manual_seed(0)
+    model = ImageMoE((1, 36), 2, 8, {"name": "moesart", "k": 4})
+    layers = [m for m in model.modules() if isinstance(m, torch.nn.Conv2d | torch.nn.Linear)]
+    kept = [layer for layer in layers if layer not in set(model.layer.routers.modules())]
+    assert len(kept) == 8 * 4 + 2 * 3
+    for layer in kept:
+        places = 25 if isinstance(layer, torch.nn.Conv2d) else 1
+        bound = (6 / (places * (layer.weight.shape[0] + layer.weight.shape[1]))) ** 0.5
+        assert 0.9 * bound < float(layer.weight.detach().abs().max()) <= bound
+        assert layer.bias.eq(0).all()
+
+
 def test_pooling_before_the_relu_gives_the_papers_expert() -> None:
     expert, image = Expert(1, 36), torch.randn(3, 1, 36, 36)
     first, pool, relu, second, _, _, flat, *dense = expert
@@ -235,6 +249,8 @@ def test_one_task_trains(folder: Path, tmp_path: Path, more: tuple[object, ...])
         (["--router", "default_moe"], 2, "needs Experts, got a list of modules"),
         (["--k", "9"], 2, "must be in 1..model.num_experts=8, got 9"),
         (["--set", "temperature"], 2, "--set must be KEY=VALUE, got temperature"),
+        (["--set", "temperature=[1"], 2, "--set temperature=[1 is not YAML after the ="),
+        (["--device", "gpu"], 2, "--device gpu needs a GPU that torch sees"),
         (["--set", "warmth=1"], 2, "router moesart has no setting 'warmth'"),
         (["--epochs", "0"], 2, "--epochs must be >= 1, got 0"),
         (["--lr", "0"], 2, "--lr must be > 0, got 0.0"),
@@ -245,11 +261,13 @@ def test_one_task_trains(folder: Path, tmp_path: Path, more: tuple[object, ...])
 def test_what_cannot_be_trained_is_refused_in_one_line_and_leaves_nothing(
     folder: Path,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     words: list[str],
     code: int,
     said: str,
 ) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     out = tmp_path / "run"
     assert run("--data", folder, "--out", out, *words) == code
     (line,) = capsys.readouterr().err.splitlines()

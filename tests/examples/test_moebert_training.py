@@ -163,6 +163,26 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
         train.distil(dataclasses.replace(own, k=1), folder, tmp_path / "stopped")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--routers", "topk,moesrat"], "did you mean 'moesart'"),
+        (["--routers", "topk,thor"], "must need one pass in training, got thor"),
+        (["--k", "9"], "got 9"),
+        (["--units", "0"], "--units must be >= 1, got 0"),
+        (["--share", "2000"], "--share must be in 0..--units=128, got 2000"),
+        (["--set", "temperature=[1"], "--set temperature=[1 is not YAML after the ="),
+    ],
+)
+def test_a_study_that_cannot_be_ends_before_its_teacher_is_trained(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    out = tmp_path / "out"
+    assert compare.main(["--data", str(folder), "--out", str(out), *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and said in line and not out.exists()
+
+
 def test_a_study_repeats_nothing_and_its_page_is_what_its_csv_gives(
     folder: Path, taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
