@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from data_prep.features.spec import OPTIONS, Side, of_side, parse
 from data_prep.features.spec import check_names as check_feature_names
-from data_prep.options import at_least, one_of
+from data_prep.options import one_of
 from data_prep.split import protocols
 from data_prep.split.negatives import Distribution
 from data_prep.table import engines, memory, stream
@@ -68,25 +68,19 @@ def prepare(
     (user, item) pair has several rows. `skip_bad_rows` leaves rows with a wrong cell out, counts
     them and lists the first few. `engine`: `memory` holds everything, `stream` and `dask`
     hold pieces for which `max_memory_mb` (2048) is enough and write the same bytes (protocol `hash`
-    only); `scheduler` is Dask's (processes).
-
-    Raises DataError for unusable data, ConfigError for options.
+    only); `scheduler` is Dask's (processes). Raises DataError for data, ConfigError for options.
     """
     options, presplit, out = locals(), input is None, Path(out)
     request = _request(options)
     places = _places(input, train, val, test)
     _check_request(request, presplit)
     _check_engine(engine, request, presplit)
-    engines.check_options(engine, {"--max-memory-mb": max_memory_mb, "--scheduler": scheduler})
-    memory_mb = engines.MEMORY_MB if max_memory_mb is None else max_memory_mb
-    at_least("--max-memory-mb", memory_mb, 1)
+    bounds = engines.bounds(engine, max_memory_mb, scheduler)
     writer.check_target(out, force, **{name.replace("_", "-"): options[name] for name in FILES})
     if engine == "memory":
         return writer.write(
             memory.prepare_rows(places, request, presplit=presplit), out, force=force
         )
-    run = engines.mapper(engine, engines.SCHEDULER if scheduler is None else scheduler)
-    bounds: dict[str, Any] = {"max_memory_mb": memory_mb, "mapper": run}
     return stream.prepare(out, places[0], request, force=force, **bounds)
 
 

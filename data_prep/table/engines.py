@@ -12,7 +12,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from data_prep.options import did_you_mean
+from data_prep.options import at_least, did_you_mean
 from recsys_moe.schema import ConfigError
 
 Task = Callable[[Any], Any]
@@ -27,8 +27,21 @@ LOCAL = ("processes", "threads", "synchronous")
 """Dask's schedulers on this machine."""
 
 
-def check_options(engine: str, given: Mapping[str, object]) -> None:
-    """Raises ConfigError for one of OPTIONS that is not None and that `engine` does not read."""
+def bounds(engine: str, max_memory_mb: int | None, scheduler: str | None) -> dict[str, Any]:
+    """How much memory, and the mapper, of an engine other than `memory`; {} of that one.
+
+    Raises ConfigError for an option that the engine does not read, and what `mapper` raises.
+    """
+    _check_options(engine, {"--max-memory-mb": max_memory_mb, "--scheduler": scheduler})
+    if engine == "memory":
+        return {}
+    memory_mb = MEMORY_MB if max_memory_mb is None else max_memory_mb
+    at_least("--max-memory-mb", memory_mb, 1)
+    made = mapper(engine, SCHEDULER if scheduler is None else scheduler)
+    return {"max_memory_mb": memory_mb, "mapper": made}
+
+
+def _check_options(engine: str, given: Mapping[str, object]) -> None:
     for option, engines in OPTIONS.items():
         if given[option] is not None and engine not in engines:
             raise ConfigError(

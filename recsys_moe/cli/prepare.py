@@ -41,6 +41,16 @@ Context = Annotated[
     list[str] | None,
     typer.Option(help=f"Of the rows, with --negatives none: {FEATURE_FORM}"),
 ]
+MaxMemory = Annotated[
+    int | None,
+    typer.Option(min=1, help="For stream, and for each worker of dask; without it 2048."),
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        help="Dask's: processes, threads, synchronous or tcp://HOST:PORT; without it processes."
+    ),
+]
 
 
 @app.command()
@@ -153,16 +163,8 @@ def table(
     engine: Annotated[
         str, typer.Option(help="memory, or in pieces: stream (bounded memory) or dask (a cluster).")
     ] = "memory",
-    max_memory_mb: Annotated[
-        int | None,
-        typer.Option(min=1, help="For stream, and for each worker of dask; without it 2048."),
-    ] = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            help="Dask's: processes, threads, synchronous or tcp://HOST:PORT; without it processes."
-        ),
-    ] = None,
+    max_memory_mb: MaxMemory = None,
+    scheduler: Scheduler = None,
     seed: Seed = 0,
     force: Overwrite = False,
     as_json: Json = False,
