@@ -3,8 +3,10 @@
     python benchmarks/step.py [--rounds N] [--clock wall|cpu]
 
 The paper's MovieLens-1M shape. Each round runs an untimed step, as a training loop has one before
-every step, then a timed one (forward, backward, optimizer), sgemm on squares, and a copy of as many
-bytes as Adam moves. The floor is what README.md derives; ratios are taken within a round.
+every step, then a timed one (forward, backward, optimizer), sgemm on squares, batched matmuls of as
+many rows as an expert has, and a copy of as many bytes as Adam moves. The floor is what README.md
+derives; the floor of few rows has the experts' matmuls at their own rate. Ratios are taken within a
+round.
 """
 
 from __future__ import annotations
@@ -20,11 +22,14 @@ from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.train.processes.memory import training_process
 
 SQUARES = (512, 1024, 2048)
+EXPERTS = ("forward of experts", "to their inputs", "to their weights")
+"""The batched matmuls of a step."""
 BYTES_PER_PARAMETER = 28
 """Adam in float32 reads p, g, m, v and writes p, m, v."""
 FLOORS = {
     "forward": None, "backward": None, "forward + backward": "GEMM floor", "optimizer": "copy",
     "step": "floor", "GEMM floor": None, "copy": None, "floor": None,
+    "experts' matmuls": None, "floor of few rows": "floor",
 }  # fmt: skip
 """The rows of the table, and to which other one each is compared."""
 
@@ -38,41 +43,80 @@ def main(argv: Sequence[str] | None = None) -> None:
     with training_process():
         model = build_model(num_experts=options.experts)
         step = Step(model, options.batch_size)
+        step.whole()  # tells the pairs
+        kernels, pairs = model.moe.experts.kernel_EDH.shape, step.pairs
         moved = BYTES_PER_PARAMETER * sum(p.numel() for p in model.parameters())
         calls: dict[str, common.Call] = {
             # Untimed: the rivals leave 100 MB of their own in the caches, a loop of steps does not.
             "settling": step.whole,
             "forward": step.forward, "backward": step.backward, "optimizer": step.optimize,
-            "copy": copy(moved), **{f"sgemm {n}": square(n) for n in options.squares},
+            "copy": copy(moved), **expert_matmuls(kernels, pairs),
+            **{f"sgemm {n}": square(n) for n in options.squares},
         }  # fmt: skip
         times = common.in_turn(calls, options.rounds, options.clock)
-    flops = step_flops(model, options.batch_size, step.pairs)
-    rates = {
-        n: 2e-6 * n**3 / common.spread(times[f"sgemm {n}"]).median for n in options.squares
-    }  # GFLOP/s
+    flops, of_experts = step_flops(model, options.batch_size, pairs), expert_flops(kernels, pairs)
+    rates = {n: rate(2 * n**3, times[f"sgemm {n}"]) for n in options.squares}
     best = max(rates, key=lambda n: rates[n])
-    times["GEMM floor"] = [ms * flops / (2 * best**3) for ms in times[f"sgemm {best}"]]
-    times["forward + backward"] = common.total(times, "forward", "backward")
-    times["step"] = common.total(times, "forward + backward", "optimizer")
-    times["floor"] = common.total(times, "GEMM floor", "copy")
+    add_floors(times, best, flops, of_experts)
     show(times)
     numbers = {
         "ms": {name: common.spread(values) for name, values in times.items()}, "flops": flops,
-        "over_floor": common.ratio(times, "step", "floor"), "bytes": moved, "pairs": step.pairs,
+        "over_floor": common.ratio(times, "step", "floor"), "bytes": moved, "pairs": pairs,
         "square": best, "gflops_per_s": rates[best],
         "copy_gb_per_s": 1e-6 * moved / common.spread(times["copy"]).median,
+        "rows_per_expert": pairs / kernels[0],
+        "expert_gflops_per_s": {name: rate(of_experts / 3, times[name]) for name in EXPERTS},
     }  # fmt: skip
     print("{pairs} pairs: {flops:,} FLOP at {gflops_per_s:.0f} GFLOP/s (sgemm {square}), {bytes:,} "
-          "bytes at {copy_gb_per_s:.1f} GB/s\n".format(**numbers))  # fmt: skip
+          "bytes at {copy_gb_per_s:.1f} GB/s".format(**numbers))  # fmt: skip
+    print("{rows_per_expert:.0f} rows an expert: ".format(**numbers)
+          + ", ".join(f"{r:.0f} GFLOP/s {n}" for n, r in numbers["expert_gflops_per_s"].items())
+          + "\n")  # fmt: skip
     over = numbers["over_floor"].median
     common.report("step", numbers, [common.target("step over its floor", over, 1.8, "x")])
 
 
+def rate(flops: float, times: Sequence[float]) -> float:
+    """GFLOP/s of a call by its milliseconds."""
+    return 1e-6 * flops / common.spread(times).median
+
+
+def add_floors(times: common.Times, best: int, flops: int, of_experts: int) -> None:
+    """Sums of what was timed; `best`: the square with sgemm's best rate."""
+    sgemm = times[f"sgemm {best}"]
+    times["GEMM floor"] = [ms * flops / (2 * best**3) for ms in sgemm]
+    times["forward + backward"] = common.total(times, "forward", "backward")
+    times["step"] = common.total(times, "forward + backward", "optimizer")
+    times["floor"] = common.total(times, "GEMM floor", "copy")
+    times["experts' matmuls"] = common.total(times, *EXPERTS)
+    times["other matmuls"] = [ms * (flops - of_experts) / (2 * best**3) for ms in sgemm]
+    times["floor of few rows"] = common.total(times, "experts' matmuls", "other matmuls", "copy")
+
+
 def step_flops(model: MultiTaskMoE, rows: int, pairs: int) -> int:
     """Multiply-adds count two; the backward pass has two matmuls per matmul of the forward pass."""
-    _, width, expert_dim = model.moe.experts.kernel_EDH.shape
     linear = sum(x.weight.numel() for x in model.modules() if isinstance(x, nn.Linear))
-    return 3 * 2 * (rows * linear + pairs * width * expert_dim)
+    return 3 * 2 * rows * linear + expert_flops(model.moe.experts.kernel_EDH.shape, pairs)
+
+
+def expert_flops(kernels: Sequence[int], pairs: int) -> int:
+    """Of the experts' part of a step; `kernels`: (E, D, H)."""
+    _, width, expert_dim = kernels
+    return 3 * 2 * pairs * width * expert_dim
+
+
+def expert_matmuls(kernels: Sequence[int], pairs: int) -> dict[str, common.Call]:
+    """The three batched matmuls of a step, each expert with the mean number of rows."""
+    experts, width, expert_dim = kernels
+    rows = max(1, round(pairs / experts))
+    kernel_EDH = torch.rand(experts, width, expert_dim)
+    x_EBD, hidden_EBH = torch.rand(experts, rows, width), torch.rand(experts, rows, expert_dim)
+    calls = (
+        lambda: torch.bmm(x_EBD, kernel_EDH),
+        lambda: torch.bmm(hidden_EBH, kernel_EDH.mT),
+        lambda: torch.bmm(x_EBD.mT, hidden_EBH),
+    )
+    return dict(zip(EXPERTS, calls, strict=True))
 
 
 def copy(size: int) -> common.Call:

@@ -120,6 +120,18 @@ def test_flops_of_a_step_are_those_of_its_matmuls() -> None:
     assert step.step_flops(model, rows=10, pairs=15) == 3 * 2 * (10 * per_row + 15 * per_pair)
 
 
+def test_floor_of_few_rows_has_the_matmuls_of_experts_as_timed_and_the_others_at_sgemms_rate() -> (
+    None
+):
+    step = importlib.import_module("step")
+    times = {"sgemm 10": [4.0], "copy": [1.0], "forward": [2.0], "backward": [3.0]}
+    times |= {"optimizer": [1.0], **{name: [5.0] for name in step.EXPERTS}}
+    step.add_floors(times, best=10, flops=3000, of_experts=1000)
+    # 4 ms for 2 * 10**3 FLOP: 6 ms for all, 4 for those of others, and 3 * 5 for those of experts.
+    assert times["floor"] == [6.0 + 1]
+    assert times["floor of few rows"] == [15.0 + 4 + 1]
+
+
 def test_make_bench_runs_every_benchmark_but_those_that_take_long_or_a_comparison() -> None:
     scripts = importlib.import_module("run_all").SCRIPTS
     text = {path.stem: path.read_text(encoding="utf-8") for path in BENCHMARKS.glob("*.py")}
