@@ -83,10 +83,10 @@ def test_a_step_goes_towards_the_mean_load_and_sums_to_0() -> None:
 
 
 def test_settling_moves_the_bias_by_the_rate_and_forward_does_not() -> None:
-    """Two passes over three rows that all choose 0 and 1: loads [6, 6, 0, 0], signs as they are."""
+    """Two passes, three rows that choose 0 and 1 and one that chooses 2 and 3: [3, 3, 1, 1]."""
     router = identity_router(bias_rate=0.01)
-    for _ in range(2):
-        router(LOGITS.expand(3, 4))
+    router(LOGITS.expand(3, 4))
+    router(-LOGITS)
     assert not router.balance_E.any()
     router.settle(alone)
     assert router.balance_E.tolist() == pytest.approx([-0.01, -0.01, 0.01, 0.01])

@@ -34,6 +34,7 @@ def test_inclusion_golden() -> None:
     expected = torch.tensor([[1.0, 0.6, 0.3, 0.1], [1.0, 1.0, 0.5, 0.5]])
     both = torch.cat([inclusion_probabilities(half, 2), inclusion_probabilities(steep, 3)])
     torch.testing.assert_close(both.float(), expected)
+    assert both.dtype == torch.float64  # a line of float32 would be too coarse for its rounding
 
 
 def test_draw_golden() -> None:
@@ -89,19 +90,29 @@ def test_enumerated_law_is_unbiased_for_mixture_and_gradient(k: int, scale: floa
         torch.testing.assert_close(sampled, dense)
 
 
-def test_draws_of_the_router_are_unbiased() -> None:
+def test_k_are_drawn_where_rounding_makes_the_line_longer_than_k() -> None:
+    """.83 + .77 + ... is 3 and 4e-16 in float64: at u = 0 the marks 0, 1, 2 and 3 are on it."""
+    lengths = [0.83, 0.77, 0.05, 0.42, 0.04, 0.87, 0.02]
+    inclusion_BE = torch.tensor([lengths], dtype=torch.float64)
+    assert inclusion_BE.cumsum(-1)[0, -1] > 3
+    assert sample_systematic(inclusion_BE, torch.zeros(1), torch.arange(7)).sum() == 3
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_draws_of_the_router_are_unbiased(temperature: float) -> None:
     """10^5 draws: means within 5 standard errors of g, and of the gradient of the mixture."""
     rows = 100_000
     logits_E, values_E = torch.tensor([1.5, 0.0, -1.0, 0.3, -0.2]), torch.tensor([3.0, -1, 2, 0, 1])
     x_BE = logits_E.expand(rows, -1).clone().requires_grad_()
-    pps = make(5, k=2)
+    pps = make(5, k=2, temperature=temperature)
     pps.stream.reseed(0)
     routing = pps(x_BE)
     assert (routing.selected_BE.sum(-1) == 2).all()
     torch.testing.assert_close(routing.weights_BE.sum(-1), torch.ones(rows))
-    probs_E = logits_E.softmax(-1)
+    probs_E = (logits_E / temperature).softmax(-1)
     (gradient_BE,) = torch.autograd.grad((routing.weights_BE @ values_E).sum(), x_BE)
-    dense_E = probs_E * (values_E - probs_E @ values_E)  # of sum_i g_i f_i by logit i
+    # of sum_i g_i f_i by logit i
+    dense_E = probs_E * (values_E - probs_E @ values_E) / temperature
     for draws_BE, expected_E in ((routing.weights_BE, probs_E), (gradient_BE, dense_E)):
         error_E = (draws_BE.mean(0) - expected_E).abs()
         assert (error_E <= 5 * draws_BE.std(0) / rows**0.5 + 1e-6).all()
@@ -151,6 +162,8 @@ def test_sparse_inference_renormalises_the_k_largest() -> None:
 def test_dense_inference_is_the_softmax() -> None:
     weights = evaluate(inference="dense").weights_BE
     torch.testing.assert_close(weights, torch.tensor([[0.5, 0.3, 0.15, 0.05]]))
+    dense = make(4, k=2, inference="dense")
+    assert (dense.train().max_selected, dense.eval().max_selected) == (2, 4)
 
 
 def test_temperature_divides_the_logits() -> None:

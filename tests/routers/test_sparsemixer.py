@@ -145,6 +145,39 @@ def test_the_second_draw_is_from_what_the_first_one_left() -> None:
     assert together == pytest.approx(0.404291, abs=0.006)  # standard error .0016
 
 
+def test_the_second_weight_has_the_law_and_the_gradient_of_the_first() -> None:
+    """0 is alone at first: (10 - 1) / 10 is far. Then 1 and .95 are close, 1 / (1 + e^-.05) each.
+
+    The second weight is m q_i with m = 1 for expert 1, else 1 by chance 1/4 or 1/3; its gradient by
+    o_1 is q_1 q_2 = .249844 for expert 1 and the negative of it for 2, whatever m.
+    """
+    rows, q_1, q_2 = 20_000, 0.512497, 0.487503
+    logits_BE = torch.tensor([[10, 1, 0.95, -5]]).double().repeat(rows, 1).requires_grad_()
+    router = identity_router()
+    router.stream.reseed(0)
+    routing = router(logits_BE)
+    assert (routing.weights_BE[:, 0] == 1).all()
+    is_1_B, is_2_B = routing.selected_BE[:, 1], routing.selected_BE[:, 2]
+    assert is_1_B.double().mean().item() == pytest.approx(q_1, abs=0.018)  # standard error .0035
+    assert routing.weights_BE[is_1_B, 1].tolist() == pytest.approx([q_1] * int(is_1_B.sum()))
+    scale_B = routing.weights_BE[is_2_B, 2] / q_2
+    is_one_B = (scale_B - 1).abs() < 1e-5
+    assert (is_one_B | ((scale_B - 1 / 3).abs() < 1e-5)).all()
+    assert is_one_B.double().mean().item() == pytest.approx(
+        1 / 4, abs=0.022
+    )  # standard error .0044
+    (gradient_BE,) = torch.autograd.grad(routing.weights_BE.sum(), logits_BE)
+    expected_B = torch.where(is_1_B, 0.249844, -0.249844).double()
+    torch.testing.assert_close(gradient_BE[:, 1], expected_B, atol=1e-6, rtol=0)
+
+
+def test_a_uniform_number_of_0_draws_nobody_who_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its logarithm is -inf: all keys would be 0, and the first expert the one drawn."""
+    router = identity_router(k=1)
+    monkeypatch.setattr(router, "_uniform", torch.zeros_like)
+    assert not router(LOGITS.flip(-1)).selected_BE[0, 0]
+
+
 def test_as_many_experts_as_there_are_take_every_one_once() -> None:
     routing = identity_router(k=4)(LOGITS.expand(50, 4))
     assert routing.selected_BE.all() and routing.weights_BE.max() <= 1

@@ -164,3 +164,11 @@ def test_the_table_of_routers_counts_tasks_and_names_what_does_not_work() -> Non
     few = overviews(parse_config({"model": {"num_experts": 2, "router": "softmax"}}))
     assert few["single_task"].training == "1 fixed"
     assert few["cgc"].training is None and "set model.router.shared=0" in str(few["cgc"].problem)
+
+
+def test_the_gate_of_cgc_starts_as_every_linear_gate() -> None:
+    """Glorot: uniform up to sqrt(6 / (D + M)); PyTorch's own start ends at 1 / sqrt(D)."""
+    gate = router("cgc", input_dim=60, num_experts=6, num_tasks=2, task=0).gate
+    bound = math.sqrt(6 / (60 + gate.out_features))
+    assert 0.9 * bound < gate.weight.abs().max() <= bound and bound > 2 / math.sqrt(60)
+    assert not gate.bias.any()

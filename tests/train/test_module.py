@@ -43,6 +43,7 @@ MODEL = {
     "dropout": 0,
     "main_effects": False,
 }
+EPOCHS = {"max_epochs": 4}
 BATCH = Batch(
     torch.arange(5, dtype=torch.int32),
     torch.arange(5, dtype=torch.int32),
@@ -104,6 +105,19 @@ def test_a_step_adds_the_weighted_penalties_of_every_tasks_router() -> None:
     torch.testing.assert_close(penalties, expected)
     torch.testing.assert_close(total, tasks + expected)
     assert trained._loss_sum.item() == pytest.approx(5 * tasks.item())
+
+
+def test_a_cosine_schedule_falls_to_0_over_the_epochs() -> None:
+    """(1 + cos(pi n / 4)) / 2 of the rate after n of 4 epochs."""
+    made = module({"name": "topk"}, optim={"schedule": "cosine", "lr": 1.0}, trainer=EPOCHS)
+    found = made.configure_optimizers()
+    optimizer, schedule = found["optimizer"], found["lr_scheduler"]
+    rates = []
+    for _ in range(5):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates == pytest.approx([1, 0.853553, 0.5, 0.146447, 0], abs=1e-6)
 
 
 def test_routers_are_told_the_training_done_in_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
