@@ -15,16 +15,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from recsys_moe import Experts, MoE, Router, Routing, router
-from recsys_moe.routers import RouterConfig, RouterShape
+from recsys_moe.routers import KConfig, RouterShape
 
 
 class CosineRouter(Router):
     """Weights are a softmax over the k largest cosines of a row and the experts' directions."""
 
-    class Config(RouterConfig):
+    class Config(KConfig):  # which has `k`, 1..num_experts
         name: str = "examples.own_router:CosineRouter"
-        k: int = Field(default=2, ge=1)
-        """Experts per example."""
         scale: float = Field(default=8.0, gt=0)
         """Factor on the cosines: the larger, the more the best expert counts."""
 
@@ -37,12 +35,12 @@ class CosineRouter(Router):
     @property
     def max_selected(self) -> int:
         """The promise of sparsity: the layer computes no more than this per row and task."""
-        return min(self.config.k, self.shape.num_experts)
+        return self.config.k
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         x_BD, direction_ED = F.normalize(x_BD.float(), dim=-1), F.normalize(self.direction_ED)
         logits_BE = self.config.scale * x_BD @ direction_ED.T
-        chosen_BK = logits_BE.topk(self.max_selected, -1).indices
+        chosen_BK = logits_BE.topk(self.config.k, -1).indices
         selected_BE = torch.zeros_like(logits_BE, dtype=torch.bool).scatter(-1, chosen_BK, True)
         weights_BE = logits_BE.masked_fill(~selected_BE, -torch.inf).softmax(-1)
         return Routing(weights_BE, selected_BE, logits_BE.softmax(-1), logits_BE)

@@ -103,6 +103,9 @@ def compare(
         file=read_config_file(config) if config else None,
         typed=typed_sections(flags, set_ or []),
     )
+    if request.settings:
+        for label in sorted(set(request.routers) - set(request.settings)):
+            logger.info("--settings has nothing for %s", label)
     comparison = comparisons.compare(request, data, out, jobs=jobs, executor=executor)
     print_comparison(comparison.results, out, as_json)
     comparison.check()

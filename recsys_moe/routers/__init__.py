@@ -9,7 +9,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from recsys_moe.errors import ConfigError, suggestion
-from recsys_moe.routers.base import Router, RouterConfig, RouterShape, Routing
+from recsys_moe.routers.base import KConfig, Router, RouterConfig, RouterShape, Routing
 from recsys_moe.routers.base_layer import BaseLayerRouter
 from recsys_moe.routers.comet import CometRouter
 from recsys_moe.routers.default_moe import DefaultMoERouter
@@ -32,7 +32,16 @@ from recsys_moe.routers.topk import TopKRouter
 from recsys_moe.routers.vmoe import VMoERouter
 from recsys_moe.routers.xmoe import XMoERouter
 
-__all__ = ["ROUTERS", "Router", "RouterConfig", "RouterShape", "Routing", "find_router", "router"]
+__all__ = [
+    "ROUTERS",
+    "KConfig",
+    "Router",
+    "RouterConfig",
+    "RouterShape",
+    "Routing",
+    "find_router",
+    "router",
+]
 
 _CLASSES: tuple[type[Router], ...] = (
     MoesartRouter,

@@ -45,6 +45,11 @@ class MoesartRouter(GatedRouter):
         """`gumbel` is fast, `sequential` is Algorithm 1 to the letter; both have the same law."""
 
         def check(self, num_experts: int) -> None:
+            if num_experts < 2:
+                raise ValueError(
+                    f"model.num_experts must be at least 2 for moesart, got {num_experts}; raise "
+                    "it or use the softmax router"
+                )
             super().check(num_experts)
             if self.k < 2:
                 raise ValueError(

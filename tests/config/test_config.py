@@ -68,6 +68,7 @@ def test_yaml_round_trip_keeps_everything() -> None:
         ("model.router.name=pathlib:Path", "must be a subclass of"),
         ("model.router.k=17", "1..model.num_experts=16, got 17"),
         ("model.router.k=1", "at least 2 for moesart, got 1"),
+        ("model.num_experts=1", "num_experts must be at least 2 for moesart, got 1; raise it or"),
         ("model.router.temperature=0", "0, got 0; e.g. model.router.temperature=0.2"),
         ("model.router.k=2.5", "model.router.k: .*integer.*, got 2.5; e.g. model.router.k=2"),
         ("model.router.k=true", "a number and not a switch, got true; e.g. model.router.k=2"),

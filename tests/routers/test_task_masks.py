@@ -166,6 +166,17 @@ def test_the_table_of_routers_counts_tasks_and_names_what_does_not_work() -> Non
     assert few["cgc"].training is None and "set model.router.shared=0" in str(few["cgc"].problem)
 
 
+@pytest.mark.parametrize(("name", "most"), [("cgc", 15), ("shared_bottom", 16)])
+def test_more_shared_experts_than_there_can_be_are_refused_without_data(
+    name: str, most: int
+) -> None:
+    raw = {"model": {"router": {"name": name, "shared": most}}}
+    assert parse_config(raw).model.router.shared == most
+    raw["model"]["router"]["shared"] = most + 1
+    with pytest.raises(ConfigError, match=rf"shared must be in \d\.\.{most} .*got {most + 1}; low"):
+        parse_config(raw)
+
+
 def test_the_gate_of_cgc_starts_as_every_linear_gate() -> None:
     """Glorot: uniform up to sqrt(6 / (D + M)); PyTorch's own start ends at 1 / sqrt(D)."""
     gate = router("cgc", input_dim=60, num_experts=6, num_tasks=2, task=0).gate

@@ -161,7 +161,10 @@ def _check_settings(request: ComparisonRequest) -> None:
         if "tasks" in _own(request, label):
             raise ConfigError(f"--settings {label}.tasks: task weights are common; use --weights")
         if label not in request.routers and _router_of(request, label) not in ROUTERS:
-            raise ConfigError(f"--settings: unknown router {label!r}; {suggestion(label, ROUTERS)}")
+            raise ConfigError(
+                f"--settings: unknown router {label!r}; {suggestion(label, ROUTERS)}; a label of "
+                f"your own names its router in {label}.model.router.name"
+            )
 
 
 def _check_typed(typed: Raw, request: ComparisonRequest) -> None:
@@ -169,10 +172,13 @@ def _check_typed(typed: Raw, request: ComparisonRequest) -> None:
     if "name" in section:
         raise ConfigError(f"--set model.router.name={section['name']}: name routers in --routers")
     known = {key for label in request.routers for key in _keys(_router_of(request, label))}
-    for key in section:
+    for key, value in section.items():
         if key not in known:
-            hint = suggestion(key, known)
-            raise ConfigError(f"--set model.router.{key}: no router here has this key; {hint}")
+            hint = suggestion(key, known) if known else "leave it out"
+            raise ConfigError(
+                f"--set model.router.{key}={value}: none of {', '.join(request.routers)} has this "
+                f"key; {hint}"
+            )
 
 
 def _keys(router: str) -> set[str]:

@@ -120,6 +120,8 @@ def notes_of(results: Results) -> list[str]:
         "the same seed; all tests are one-sided.",
         *(text for group in results.groups for text in _verdicts(group, results.columns)),
     ]
+    if results.runs and len({run.seed for run in results.runs}) == 1:
+        notes.append("One seed: no spread and no test.")
     if any(column.name.startswith(RANKING) for column in results.columns):
         notes.append(RANKING_NOTE)
     if any(row.paper for group in results.groups for row in group.rows):
@@ -151,7 +153,7 @@ def _verdicts(group: Group, columns: Iterable[Column]) -> list[str]:
         f"paired p {_p(test.paired)} (Holm {_p(test.paired_holm)})"
         f"{', bold' if is_bold(test) else ''}."
         for test in group.tests
-        if test.runner_up
+        if test.runner_up and (test.unpaired, test.paired) != (None, None)
     ]
 
 

@@ -262,3 +262,14 @@ def test_a_settings_file_that_is_missing_is_named_by_its_option(
     flags = ["--routers", "topk", "--out", str(tmp_path / "out"), "--settings", name]
     with pytest.raises(ConfigError, match=f"^--settings {name}: there is no such file"):
         cli.app(["compare", "--data", str(prepared), *flags], standalone_mode=False)
+
+
+def test_a_router_without_settings_is_named_before_the_first_run(
+    prepared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "best.yaml").write_text("topkk: {model: {router: {name: topk}}}\n")
+    flags = ["--routers", "topk", "--weights", "1", "--settings", str(tmp_path / "best.yaml")]
+    words = ["compare", "--data", str(prepared), "--out", str(tmp_path / "out"), *flags]
+    with caplog.at_level("INFO"), pytest.raises(ConfigError, match="--weights needs a number"):
+        cli.app(words, standalone_mode=False)
+    assert "--settings has nothing for topk" in caplog.text

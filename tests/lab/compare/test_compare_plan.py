@@ -45,7 +45,9 @@ def test_keys_of_the_router_section_go_to_the_routers_that_have_them(prepared: P
     found = configs(request, prepared)
     assert found["topk-0.9_0.1"]["model"]["router"]["k"] == 3
     assert "k" not in found["softmax-0.9_0.1"]["model"]["router"]
-    with pytest.raises(ConfigError, match="model.router.nois: no router here.*mean 'noise'"):
+    with pytest.raises(
+        ConfigError, match="model.router.nois=True: none of topk, softmax.*mean 'noise'"
+    ):
         make_plan(replace(request, typed={"model": {"router": {"nois": True}}}), prepared)
 
 
@@ -85,6 +87,8 @@ def test_task_weights_are_those_of_the_data_unless_asked_otherwise(prepared: Pat
         ({"weights": ["0,0"]}, "one of them above, .*got '0,0'"),
         ({"split": "tset"}, "--split must be one of"),
         ({"settings": {"tpok": {}}}, "unknown router 'tpok'; did you mean 'topk'"),
+        ({"settings": {"mine": {}}}, "'mine'; .*its router in mine.model.router.name"),
+        ({"typed": {"model": {"router": {"kk": 3}}}}, "router.kk=3: none of .* has this key"),
         ({"settings": {"topk": {"tasks": {}}}}, "topk.tasks: task weights are common"),
         ({"settings": {"topk": {"optim": {"lrr": 1}}}}, "router topk: optim: unknown key 'lrr'"),
         ({"typed": {"model": {"router": {"name": "topk"}}}}, "name routers in --routers"),

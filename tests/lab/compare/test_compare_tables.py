@@ -82,6 +82,16 @@ def test_the_notes_say_which_test_gave_what_and_what_is_missing() -> None:
     assert "Paper:" not in text
 
 
+def test_one_seed_is_said_to_be_no_test_in_place_of_values_that_are_none() -> None:
+    results = example()
+    (group,) = results.groups
+    untested = replace(group.tests[0], unpaired=None, unpaired_holm=None, paired=None)
+    runs = [RunRecord("a", 0, "a", "a", 1, 1, {}, {}, "loss")]
+    results = replace(results, runs=runs, groups=[replace(group, tests=[untested])])
+    text = " ".join(notes_of(results))
+    assert "undefined" not in text and "One seed: no spread and no test." in text
+
+
 def test_latex_escapes_and_has_as_many_cells_in_each_line() -> None:
     text = latex(example())
     assert r"expert\_choice & yes & 1 & 0.4494 & - & 2,471,970 \\" in text
