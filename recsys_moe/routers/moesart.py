@@ -57,7 +57,7 @@ class MoesartRouter(GatedRouter):
                     "expert gives its router no gradient; use k=2 or the topk router"
                 )
 
-    summary = "samples k experts per example, learns like the dense softmax (MOESART)"
+    summary = "samples k experts per example by the dense softmax, corrects their weights (MOESART)"
 
     @property
     def max_selected(self) -> int:
