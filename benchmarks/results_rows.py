@@ -37,7 +37,7 @@ class Router:
 
     @property
     def is_sparse(self) -> bool:
-        return self.visits not in NOT_SPARSE
+        return not self.visits.endswith(NOT_SPARSE)
 
     def values(self, column: str) -> dict[int, float]:
         """By seed, where they are known."""

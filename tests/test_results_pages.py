@@ -121,6 +121,17 @@ def test_the_best_k_sparse_router_is_tested_against_the_others(place: Place) -> 
     assert "- loss: `cured` is the best k-sparse one; p `topk` 0.15." in place.page.read_text()
 
 
+@pytest.mark.parametrize(
+    ("visits", "sparse"), [("2", True), ("dense", False), ("1 fixed", False), ("16 fixed", False)]
+)
+def test_experts_that_are_fixed_per_task_do_not_compete_as_k_sparse(
+    visits: str, sparse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    rows = importlib.import_module("results_rows")
+    assert rows.Router("a", "a", visits, [], {}).is_sparse == sparse
+
+
 def test_the_lowest_loss_stands_first_and_what_is_around_the_markers_stays(place: Place) -> None:
     place.make()
     text = place.page.read_text()
