@@ -37,16 +37,6 @@ def task_mask(shape: RouterShape, shared: int) -> Tensor:
     return mask_E.index_fill_(0, mine + shared, True)
 
 
-def check_shared(shared: int, bounds: tuple[int, int], num_experts: int) -> None:
-    """Raise ValueError unless `shared` is within `bounds`, both included."""
-    least, most = bounds
-    if not least <= shared <= most:
-        raise ValueError(
-            f"model.router.shared must be in {least}..{most} with model.num_experts={num_experts}, "
-            f"got {shared}; lower it or raise model.num_experts"
-        )
-
-
 class SharedBottomRouter(Router):
     """All tasks use the same experts, the first `shared`, with the same weight: w_i = 1 / shared.
 
@@ -60,7 +50,11 @@ class SharedBottomRouter(Router):
         """Experts that all tasks use, the first ones, 1..num_experts; their mean counts."""
 
         def check(self, num_experts: int) -> None:
-            check_shared(self.shared, (1, num_experts), num_experts)
+            if self.shared > num_experts:
+                raise ValueError(
+                    f"model.router.shared must be in 1..model.num_experts={num_experts}, got "
+                    f"{self.shared}; lower it or raise model.num_experts"
+                )
 
         @property
         def idle_penalties(self) -> dict[str, str]:
@@ -136,7 +130,11 @@ class CGCRouter(Router):
         each task has num_experts // (tasks + 1) of its own and the rest is shared."""
 
         def check(self, num_experts: int) -> None:
-            check_shared(self.shared or 0, (0, num_experts - 1), num_experts)
+            if self.shared is not None and self.shared >= num_experts:
+                raise ValueError(
+                    f"model.router.shared must be below model.num_experts={num_experts}, got "
+                    f"{self.shared}; lower it or raise model.num_experts"
+                )
 
         def check_tasks(self, num_experts: int, num_tasks: int) -> None:
             if self.shared is None and num_experts <= num_tasks:

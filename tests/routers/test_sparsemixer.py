@@ -163,9 +163,8 @@ def test_the_second_weight_has_the_law_and_the_gradient_of_the_first() -> None:
     scale_B = routing.weights_BE[is_2_B, 2] / q_2
     is_one_B = (scale_B - 1).abs() < 1e-5
     assert (is_one_B | ((scale_B - 1 / 3).abs() < 1e-5)).all()
-    assert is_one_B.double().mean().item() == pytest.approx(
-        1 / 4, abs=0.022
-    )  # standard error .0044
+    # standard error .0044
+    assert is_one_B.double().mean().item() == pytest.approx(1 / 4, abs=0.022)
     (gradient_BE,) = torch.autograd.grad(routing.weights_BE.sum(), logits_BE)
     expected_B = torch.where(is_1_B, 0.249844, -0.249844).double()
     torch.testing.assert_close(gradient_BE[:, 1], expected_B, atol=1e-6, rtol=0)

@@ -43,7 +43,6 @@ MODEL = {
     "dropout": 0,
     "main_effects": False,
 }
-EPOCHS = {"max_epochs": 4}
 BATCH = Batch(
     torch.arange(5, dtype=torch.int32),
     torch.arange(5, dtype=torch.int32),
@@ -109,7 +108,8 @@ def test_a_step_adds_the_weighted_penalties_of_every_tasks_router() -> None:
 
 def test_a_cosine_schedule_falls_to_0_over_the_epochs() -> None:
     """(1 + cos(pi n / 4)) / 2 of the rate after n of 4 epochs."""
-    made = module({"name": "topk"}, optim={"schedule": "cosine", "lr": 1.0}, trainer=EPOCHS)
+    optim = {"schedule": "cosine", "lr": 1.0}
+    made = module({"name": "topk"}, optim=optim, trainer={"max_epochs": 4})
     found = made.configure_optimizers()
     optimizer, schedule = found["optimizer"], found["lr_scheduler"]
     rates = []
