@@ -98,10 +98,7 @@ class _SparseMixture(torch.autograd.Function):
     def backward(ctx: Any, grad_SH: Tensor) -> tuple[Tensor | None, ...]:
         x_PD, weights_N, kernel_EDH, hidden_PH = ctx.saved_tensors
         plan, grad_SH = ctx.plan, grad_SH.contiguous()
-        # A dot product per entry, without gathering either side.
-        grad_weights_N = torch.ops.aten._embedding_bag_per_sample_weights_backward(
-            grad_SH, hidden_PH, plan.pair_N, ctx.starts_S, plan.slot_N, 0
-        )
+        grad_weights_N = _dots(grad_SH, hidden_PH, plan, ctx.starts_S)
         grad_PH = _to_pairs(grad_SH, weights_N, plan)
         # hidden is 0 exactly where the ReLU or the dropout stopped the signal.
         grad_PH = torch.ops.aten.threshold_backward(grad_PH, hidden_PH, 0)
@@ -110,6 +107,15 @@ class _SparseMixture(torch.autograd.Function):
         )
         grad_x_BD = _to_rows(grad_x_PD, plan, ctx.num_rows)
         return grad_x_BD, grad_weights_N, grad_kernel_EDH, grad_bias_EH, None, None, None, None
+
+
+def _dots(grad_SH: Tensor, hidden_PH: Tensor, plan: PairPlan, starts_S: Tensor) -> Tensor:
+    """Gradient of the weights: a dot product per entry, without gathering either side."""
+    dtype = grad_SH.dtype
+    if grad_SH.is_cuda and dtype == torch.bfloat16:  # which the kernel is not written for
+        grad_SH, hidden_PH = grad_SH.float(), hidden_PH.float()
+    bags = grad_SH, hidden_PH, plan.pair_N, starts_S, plan.slot_N, 0
+    return torch.ops.aten._embedding_bag_per_sample_weights_backward(*bags).to(dtype)
 
 
 def _to_pairs(grad_SH: Tensor, weights_N: Tensor, plan: PairPlan) -> Tensor:

@@ -75,7 +75,8 @@ class Dropout(nn.Module):
         All first bits come first, so that each of the few operations runs over long rows.
         """
         bytes_M = self._bytes(-(-size // 8), device)
-        bit_8 = torch.tensor([1 << n for n in range(8)], dtype=torch.uint8, device=device)
+        shift_8 = torch.arange(8, dtype=torch.uint8, device=device)
+        bit_8 = torch.ones_like(shift_8).bitwise_left_shift_(shift_8)  # a copy would wait for a GPU
         return (bytes_M & bit_8[:, None]).clamp_(max=1).flatten()[:size]
 
     def _bytes(self, size: int, device: torch.device) -> Tensor:
