@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe import Experts, MoE, Predictor
-from recsys_moe.routers import ROUTERS, RouterShape
+from recsys_moe import Experts, MoE, Predictor, router
+from recsys_moe.model.moe import Dispatch
+from recsys_moe.routers import ROUTERS
 from tests.conftest import Command
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -21,12 +22,12 @@ B, D, E, H, USERS = 96, 12, 8, 10, 40
 SETTINGS = ("--router", "moesart", "--max-epochs", 2, "--batch-size", 256)
 
 
-def layer(name: str, dispatch: str) -> MoE:
+def layer(name: str, dispatch: Dispatch) -> MoE:
     torch.manual_seed(0)
-    kind = ROUTERS[name]
-    routers = [kind(kind.Config(), RouterShape(D, E, USERS, task, 2)) for task in range(2)]
-    for router in routers:
-        router.start(torch.arange(USERS))
+    sizes = {"input_dim": D, "num_experts": E, "num_users": USERS, "num_tasks": 2}
+    routers = [router(name, **sizes, task=task) for task in range(2)]
+    for one in routers:
+        one.start(torch.arange(USERS))
     made = MoE(Experts(E, D, H), routers, dispatch=dispatch, seed=0)
     made.experts.dropout.eval()  # its draws are by pair or by expert and row
     return made
@@ -63,7 +64,8 @@ def test_sparse_equals_dense_under_bfloat16_autocast() -> None:
 def both_ways(name: str) -> list[list[Tensor]]:
     """Sparse, then dense: the mixtures, and the gradients of x, kernels and biases."""
     results = []
-    for dispatch in ("sparse", "dense"):
+    ways: tuple[Dispatch, Dispatch] = ("sparse", "dense")
+    for dispatch in ways:
         made = layer(name, dispatch).train().cuda()
         made.experts.dropout.eval()
         x_BD, user_B = (tensor.cuda() for tensor in inputs())

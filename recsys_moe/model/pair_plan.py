@@ -136,7 +136,5 @@ def positions(mask: Tensor) -> Tensor:
 
 def starts(group_N: Tensor, count: int) -> Tensor:
     """Where each of `count` groups starts among entries sorted by their group."""
-    if group_N.is_cuda:  # there `bincount` waits for its result
-        return torch.searchsorted(group_N, torch.arange(count, device=group_N.device))
     size = torch.bincount(group_N, minlength=count)
     return size.cumsum(0) - size

@@ -102,8 +102,9 @@ def test_a_plan_from_before_a_setting_was_there_has_its_default(
 
 
 def figures(studies: Path) -> Any:
-    """All but the seconds, which are in the logs, and those are not kept."""
-    return without_seconds(json.loads((studies / "comparison" / "results.json").read_text()))
+    """All but the seconds, which are in the logs, and those are not kept, and the notes: words."""
+    results = json.loads((studies / "comparison" / "results.json").read_text())
+    return without_seconds({name: value for name, value in results.items() if name != "notes"})
 
 
 def without_seconds(value: Any) -> Any:
