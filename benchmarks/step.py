@@ -12,6 +12,7 @@ round.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import common
 import torch
@@ -41,32 +42,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--squares", type=int, nargs="+", default=SQUARES)
     options = common.parse(parser, argv)
     with training_process():
-        model = build_model(num_experts=options.experts)
-        step = Step(model, options.batch_size)
+        step = Step(build_model(num_experts=options.experts), options.batch_size)
         step.whole()  # tells the pairs
-        kernels, pairs = model.moe.experts.kernel_EDH.shape, step.pairs
-        moved = BYTES_PER_PARAMETER * sum(p.numel() for p in model.parameters())
-        calls: dict[str, common.Call] = {
-            # Untimed: the rivals leave 100 MB of their own in the caches, a loop of steps does not.
-            "settling": step.whole,
-            "forward": step.forward, "backward": step.backward, "optimizer": step.optimize,
-            "copy": copy(moved), **expert_matmuls(kernels, pairs),
-            **{f"sgemm {n}": square(n) for n in options.squares},
-        }  # fmt: skip
-        times = common.in_turn(calls, options.rounds, options.clock)
-    flops, of_experts = step_flops(model, options.batch_size, pairs), expert_flops(kernels, pairs)
-    rates = {n: rate(2 * n**3, times[f"sgemm {n}"]) for n in options.squares}
-    best = max(rates, key=lambda n: rates[n])
-    add_floors(times, best, flops, of_experts)
+        times = timed(step, options)
+    numbers = figures(step, options, times)
     show(times)
-    numbers = {
-        "ms": {name: common.spread(values) for name, values in times.items()}, "flops": flops,
-        "over_floor": common.ratio(times, "step", "floor"), "bytes": moved, "pairs": pairs,
-        "square": best, "gflops_per_s": rates[best],
-        "copy_gb_per_s": 1e-6 * moved / common.spread(times["copy"]).median,
-        "rows_per_expert": pairs / kernels[0],
-        "expert_gflops_per_s": {name: rate(of_experts / 3, times[name]) for name in EXPERTS},
-    }  # fmt: skip
     print("{pairs} pairs: {flops:,} FLOP at {gflops_per_s:.0f} GFLOP/s (sgemm {square}), {bytes:,} "
           "bytes at {copy_gb_per_s:.1f} GB/s".format(**numbers))  # fmt: skip
     print("{rows_per_expert:.0f} rows an expert: ".format(**numbers)
@@ -74,6 +54,45 @@ def main(argv: Sequence[str] | None = None) -> None:
           + "\n")  # fmt: skip
     over = numbers["over_floor"].median
     common.report("step", numbers, [common.target("step over its floor", over, 1.8, "x")])
+
+
+def timed(step: Step, options: Any) -> common.Times:
+    """The parts of the step and its rivals, in turn."""
+    calls: dict[str, common.Call] = {
+        # Untimed: the rivals leave 100 MB of their own in the caches, a loop of steps does not.
+        "settling": step.whole,
+        "forward": step.forward, "backward": step.backward, "optimizer": step.optimize,
+        "copy": copy(adam_bytes(step.model)), **expert_matmuls(kernels_of(step), step.pairs),
+        **{f"sgemm {n}": square(n) for n in options.squares},
+    }  # fmt: skip
+    return common.in_turn(calls, options.rounds, options.clock)
+
+
+def figures(step: Step, options: Any, times: common.Times) -> dict[str, Any]:
+    """What the report says; adds the floors to `times`."""
+    pairs, kernels, moved = step.pairs, kernels_of(step), adam_bytes(step.model)
+    flops = step_flops(step.model, options.batch_size, pairs)
+    of_experts = expert_flops(kernels, pairs)
+    rates = {n: rate(2 * n**3, times[f"sgemm {n}"]) for n in options.squares}
+    best = max(rates, key=lambda n: rates[n])
+    add_floors(times, best, flops, of_experts)
+    return {
+        "ms": {name: common.spread(values) for name, values in times.items()}, "flops": flops,
+        "over_floor": common.ratio(times, "step", "floor"), "bytes": moved, "pairs": pairs,
+        "square": best, "gflops_per_s": rates[best],
+        "copy_gb_per_s": 1e-6 * moved / common.spread(times["copy"]).median,
+        "rows_per_expert": pairs / kernels[0],
+        "expert_gflops_per_s": {name: rate(of_experts / 3, times[name]) for name in EXPERTS},
+    }  # fmt: skip
+
+
+def kernels_of(step: Step) -> Sequence[int]:
+    """(E, D, H)."""
+    return step.model.moe.experts.kernel_EDH.shape
+
+
+def adam_bytes(model: MultiTaskMoE) -> int:
+    return BYTES_PER_PARAMETER * sum(p.numel() for p in model.parameters())
 
 
 def rate(flops: float, times: Sequence[float]) -> float:
