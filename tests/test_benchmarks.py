@@ -42,7 +42,7 @@ TINY = {
 NOT_IN_MAKE = {
     *("run_all", "serving", "soak", "streaming", "slow_start", "continued", "cold_start"),
     *("plain_factors", "epoch_minutes", "results_table", "waits", "overload", "connections"),
-    "row_errors",
+    *("row_errors", "draws"),
 }
 
 
@@ -109,6 +109,21 @@ def test_errors_of_rows_are_those_of_means_over_users_and_the_figures_those_of_e
     task = row_errors.Task("rating", "regression", 1.0, error, torch.zeros(8))
     errors = row_errors.standard_errors(np.arange(8) % 4, [task], 4_000)
     assert errors["loss"] == pytest.approx(1.75, abs=4 * 0.02)
+
+
+def test_a_draw_stands_as_far_from_the_others_as_draws_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Means over seeds of 1, 2 and 3: s = 1, 1 is off 2.5 by 1.5 / sqrt(1 + 1/2) = 1.2247."""
+    files = []
+    for draw, losses in enumerate([(0.5, 1.5), (2,), (3, 3, 3)]):
+        files.append(tmp_path / f"{draw}.csv")
+        files[-1].write_text("\n".join(["seed,loss", *(f"0,{loss}" for loss in losses)]))
+    found = result("draws", list(map(str, files)), capsys)
+    assert found["draws"] == 3
+    (row,) = found["rows"]
+    assert row.pop("figure") == "loss"
+    assert row == pytest.approx({"chosen": 1, "others": 2.5, "s": 1, "errors": 1.5**0.5})
 
 
 def test_flops_of_a_step_are_those_of_its_matmuls() -> None:
