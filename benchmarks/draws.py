@@ -4,8 +4,9 @@
 
 Each file has the runs of one recipe on one draw (`runs.csv` of `compare`); the first is of the draw
 on which the recipe was chosen. What a draw does to a figure is more than what a seed of training
-does, so draws count and not seeds: of the means over seeds, s is the standard deviation over all
-draws, and the first is off the mean of the n others by so many standard errors s sqrt(1 + 1 / n).
+does, so draws count and not seeds: the first is off the mean of the n others by so many standard
+errors s sqrt(1 + 1 / n), where s is the standard deviation of the others' means over seeds. p is of
+the t-test with n - 1 degrees of freedom, two-sided: with few draws even large distances say little.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import common
 import pandas as pd
+from scipy.stats import t as student
 
 FIGURES = ("loss", "watch.auc", "rating.mse", "ranking.ndcg", "ranking.gauc")
 
@@ -23,8 +25,10 @@ FIGURES = ("loss", "watch.auc", "rating.mse", "ranking.ndcg", "ranking.gauc")
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("chosen", type=Path)
-    parser.add_argument("others", type=Path, nargs="+")
+    parser.add_argument("others", type=Path, nargs="+", help="at least two")
     options = parser.parse_args(argv)
+    if len(options.others) < 2:
+        parser.error("others must be at least two files, got one; it alone has no deviation")
     tables = [pd.read_csv(path) for path in (options.chosen, *options.others)]
     rows = [
         {"figure": name, **standing([table[name].mean() for table in tables])}
@@ -32,17 +36,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         if all(name in table for table in tables)
     ]
     columns = {"figure": "{figure}", "chosen": "{chosen:.4f}", "others": "{others:.4f}"}
-    common.table({**columns, "s": "{s:.4f}", "standard errors": "{errors:.1f}"}, rows)
+    columns |= {"s": "{s:.4f}", "standard errors": "{errors:.1f}", "p": "{p:.2f}"}
+    common.table(columns, rows)
     common.report("draws", {"rows": rows, "draws": len(tables)})
 
 
 def standing(means: Sequence[float]) -> dict[str, float]:
-    """Where the first of the draws' means stands among the others; s is 0 where all are equal."""
+    """Where the first of the draws' means stands beside the others, which differ."""
     chosen, *others = means
-    s, middle = float(pd.Series(means).std()), sum(others) / len(others)
-    error = s * (1 + 1 / len(others)) ** 0.5
-    off = abs(chosen - middle) / error if error else 0.0
-    return {"chosen": chosen, "others": middle, "s": s, "errors": off}
+    s, middle = float(pd.Series(others).std()), sum(others) / len(others)
+    off = abs(chosen - middle) / (s * (1 + 1 / len(others)) ** 0.5)
+    p = 2 * float(student.sf(off, len(others) - 1))
+    return {"chosen": chosen, "others": middle, "s": s, "errors": off, "p": p}
 
 
 if __name__ == "__main__":

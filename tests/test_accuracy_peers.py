@@ -261,8 +261,9 @@ def test_a_cell_is_the_mean_and_standard_error_over_seeds_and_a_dash_where_there
     assert lines[2].startswith("| **mine** | 1 | - | 0.5000 | - |") and lines[2].endswith("| - |")
     assert lines[3].startswith("| EASE | 2 | 0.8500 +- 0.0500 | - |") and lines[3].endswith("| 2 |")
     assert lines[-1] == "- EASE: l2 30, chosen on other data; numpy 2."
-    tried = [*given, replace(given[0], split="val")]
-    assert table.markdown(tried).endswith("- EASE: l2 30, best of 5; numpy 2.\n")
+    trials = [replace(given[0], split="val", settings=f'{{"l2": {l2}}}') for l2 in (30, 40)]
+    trials[1].figures["ndcg"] = -1.0
+    assert table.markdown([*given, *trials]).endswith("- EASE: l2 30, best of 2; numpy 2.\n")
 
 
 def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -278,6 +279,9 @@ def test_the_chosen_trial_has_the_largest_ndcg_or_the_smallest_error() -> None:
     ]
     assert finished.chosen(trials, PEERS["ease"]).seed == 1
     assert finished.chosen(trials, PEERS["svdpp"]).seed == 2
+    without = replace(trials[0], figures={**trials[0].figures, "mse": None, "ndcg": None})
+    assert finished.chosen([without, *trials], PEERS["svdpp"]).seed == 2  # not as an error of 0
+    assert finished.chosen([without, *trials], PEERS["ease"]).seed == 1
 
 
 def test_a_test_row_of_settings_that_a_later_trial_beats_leaves_the_table() -> None:

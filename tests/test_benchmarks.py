@@ -114,16 +114,19 @@ def test_errors_of_rows_are_those_of_means_over_users_and_the_figures_those_of_e
 def test_a_draw_stands_as_far_from_the_others_as_draws_differ(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Means over seeds of 1, 2 and 3: s = 1, 1 is off 2.5 by 1.5 / sqrt(1 + 1/2) = 1.2247."""
+    """Means over seeds of 1, and of 2, 3 and 4: s = 1, and 1 is off 3 by 2 / sqrt(1 + 1/3), the
+    root of 3. Student's t with 2 degrees of freedom: p = 1 - t / sqrt(2 + t^2) = 1 - sqrt(3/5)."""
     files = []
-    for draw, losses in enumerate([(0.5, 1.5), (2,), (3, 3, 3)]):
+    for draw, losses in enumerate([(0.5, 1.5), (2,), (3, 3, 3), (4,)]):
         files.append(tmp_path / f"{draw}.csv")
         files[-1].write_text("\n".join(["seed,loss", *(f"0,{loss}" for loss in losses)]))
     found = result("draws", list(map(str, files)), capsys)
-    assert found["draws"] == 3
+    assert found["draws"] == 4
     (row,) = found["rows"]
     assert row.pop("figure") == "loss"
-    assert row == pytest.approx({"chosen": 1, "others": 2.5, "s": 1, "errors": 1.5**0.5})
+    assert row == pytest.approx(
+        {"chosen": 1, "others": 3, "s": 1, "errors": 3**0.5, "p": 1 - 0.6**0.5}
+    )
 
 
 def test_flops_of_a_step_are_those_of_its_matmuls() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -84,9 +85,14 @@ def trials(rows: Iterable[Row], name: str) -> list[Row]:
 
 
 def chosen(trials: Sequence[Row], peer: Peer) -> Row:
-    """The first of the best by `peer.by`."""
+    """The first of the best by `peer.by`; without that figure a trial is the last."""
     sign = 1 if peer.by in LOWER_IS_BETTER else -1
-    return min(trials, key=lambda row: sign * (row.figures[peer.by] or 0.0))
+
+    def place(row: Row) -> float:
+        value = row.figures[peer.by]
+        return math.inf if value is None else sign * value
+
+    return min(trials, key=place)
 
 
 def tested(rows: Iterable[Row]) -> list[Row]:

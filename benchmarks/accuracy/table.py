@@ -32,7 +32,7 @@ def markdown(rows: Iterable[Row]) -> str:
     headings = ["", "seeds", *(title for title, _ in COLUMNS.values()), "minutes"]
     lines = [headings, ["---"] * len(headings), *(_cells(rows) for rows in groups)]
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    tried = {name for name in PEERS if trials(rows, name)}
+    tried = {name: len({row.settings for row in trials(rows, name)}) for name in PEERS}
     chosen = "\n".join(line for group in groups for line in _chosen(group, tried))
     return f"{table}\n\n{chosen}\n"
 
@@ -64,13 +64,14 @@ def _figure(rows: Sequence[Row], name: str, digits: int) -> str:
     return f"{mean} +- {statistics.stdev(values) / math.sqrt(len(values)):.{digits}f}"
 
 
-def _chosen(rows: Sequence[Row], tried: set[str]) -> list[str]:
-    """Of a peer the settings and versions, of ours nothing. `tried`: peers with trials here."""
+def _chosen(rows: Sequence[Row], tried: dict[str, int]) -> list[str]:
+    """Of a peer the settings and versions, of ours nothing. `tried`: how many settings, here."""
     peer = PEERS.get(rows[0].peer)
     if peer is None:
         return []
     settings = _plain(json.loads(rows[0].settings))
-    here = f"best of {len(peer.settings)}" if rows[0].peer in tried else "chosen on other data"
+    count = tried[rows[0].peer]
+    here = f"best of {count}" if count else "chosen on other data"
     how = f"{settings or 'no settings'}, {here}; {rows[0].versions}"
     return [textwrap.fill(f"- {peer.title}: {how}.", WIDTH, subsequent_indent="  ")]
 

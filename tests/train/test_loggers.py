@@ -98,6 +98,29 @@ def test_a_missing_package_is_named_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_run_of_wandb_is_finished_and_other_loggers_are_let_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Opened:
+        """A logger with an experiment, which is W&B's where it says so."""
+
+        def __init__(self) -> None:
+            self.finished = 0
+            self.experiment = self
+
+        def finish(self) -> None:
+            self.finished += 1
+
+    class Wandb(Opened):
+        pass
+
+    monkeypatch.setattr(loggers, "WandbLogger", Wandb)
+    opened, other = Wandb(), Opened()
+    for one in (opened, other, None):
+        loggers.close_logger(one)
+    assert (opened.finished, other.finished) == (1, 0)
+
+
 def test_a_folder_called_wandb_is_not_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,8 @@ DIGITS = 6
 def run_files(results: Results, plan: ComparisonPlan, schema: Schema, out: Path) -> dict[str, str]:
     """Content by name of the file, in the order of the plan: seed by seed, all routers of each."""
     rows = {row.contender: (row, group.weights) for group in results.groups for row in group.rows}
-    metrics = [column.name for column in results.columns if column.better]
+    names = [(column.name, column.better) for column in results.columns]
+    metrics = [name for name, better in names if better or name.startswith(RANKING)]
     facts = {
         "data": results.data,
         "protocol": results.protocol,

@@ -44,6 +44,7 @@ def test_the_tables_have_the_columns_and_say_what_they_are(ranked: Path) -> None
     assert "- NDCG, recall, MRR, hit rate at 10, coverage and popularity: of the 10 best" in table
     runs = list(csv.DictReader((ranked / "runs.csv").read_text().splitlines()))
     assert all(0 < float(run["ranking.ndcg"]) < 1 for run in runs)
+    assert all(0 < float(run["ranking.coverage"]) <= 1 for run in runs)
     for name in ("runs.csv", "epochs.csv"):
         assert "val.ranking" not in (ranked / name).read_text()
 
