@@ -40,6 +40,13 @@ def processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def importing(module: str) -> float:
+    """Processor seconds of a process that imports it: a measure of how fast the machine is."""
+    before = processor_seconds()
+    subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
+    return processor_seconds() - before
+
+
 @pytest.mark.serial
 def test_help_answers_fast_and_loads_no_torch() -> None:
     seconds = []
@@ -48,7 +55,7 @@ def test_help_answers_fast_and_loads_no_torch() -> None:
         result = call("--help")
         seconds.append(processor_seconds() - before)
     assert result.returncode == 0 and "prepare" in result.stdout
-    assert min(seconds) < 0.5
+    assert min(seconds) < max(0.5, 3 * importing("typer.rich_utils"))
     check = (
         "import sys, recsys_moe.cli; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
     )
@@ -114,8 +121,9 @@ def test_a_signal_ends_fit_with_its_exit_code_and_what_is_saved(
     found, rest = interrupt_fit(prepared, tmp_path / "run", number)
     assert found == code and "Traceback" not in rest and "--resume auto" in rest
     assert (tmp_path / "run" / "checkpoints" / "last.ckpt").is_file()
+    seconds = processor_seconds() - before
     # Nearly all of it before the first progress; half of that is what importing Lightning takes.
-    assert processor_seconds() - before < 10
+    assert seconds < max(10, 2 * importing("lightning.pytorch"))
 
 
 @pytest.mark.parametrize(
