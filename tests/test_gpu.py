@@ -28,9 +28,7 @@ def layer(name: str, dispatch: Dispatch) -> MoE:
     routers = [router(name, **sizes, task=task) for task in range(2)]
     for one in routers:
         one.start(torch.arange(USERS))
-    made = MoE(Experts(E, D, H), routers, dispatch=dispatch, seed=0)
-    made.experts.dropout.eval()  # its draws are by pair or by expert and row
-    return made
+    return MoE(Experts(E, D, H), routers, dispatch=dispatch, seed=0)
 
 
 def inputs() -> tuple[Tensor, Tensor]:
@@ -67,7 +65,6 @@ def both_ways(name: str) -> list[list[Tensor]]:
     ways: tuple[Dispatch, Dispatch] = ("sparse", "dense")
     for dispatch in ways:
         made = layer(name, dispatch).train().cuda()
-        made.experts.dropout.eval()
         x_BD, user_B = (tensor.cuda() for tensor in inputs())
         x_BD.requires_grad_()
         y_BTH, _ = made(x_BD, user_B)
