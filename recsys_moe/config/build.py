@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import nn
 
-from recsys_moe.config.settings import Config, task_weights
+from recsys_moe.config.settings import Config, task_weights, training_weights
 from recsys_moe.data.entries import table_rows
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.model.effects import MainEffects
@@ -153,12 +153,20 @@ def label_constants(schema: Schema) -> list[Constant]:
 
 
 def loss_weights(config: Config, schema: Schema) -> list[float]:
-    """What multiplies each task's mean loss: its weight, per loss of the constant.
+    """What multiplies each task's mean loss in results: its weight, per loss of the constant.
 
     So weights compare tasks and not units. With `optim.losses=absolute` the weights alone.
     Raises ConfigError and DataError.
     """
-    weights = task_weights(config, schema.tasks)
+    return _per_unit(task_weights(config, schema.tasks), config, schema)
+
+
+def training_loss_weights(config: Config, schema: Schema) -> list[float]:
+    """`loss_weights` of what training minimises: those of the `training_weights`."""
+    return _per_unit(training_weights(config, schema.tasks), config, schema)
+
+
+def _per_unit(weights: list[float], config: Config, schema: Schema) -> list[float]:
     if unit_of_losses(config) == "absolute":
         return weights
     return [w / c.loss for w, c in zip(weights, label_constants(schema), strict=True)]

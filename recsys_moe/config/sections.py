@@ -58,8 +58,12 @@ class DataConfig(Section):
 
 
 class TaskConfig(Section):
-    weight: float = Field(ge=0, allow_inf_nan=False, examples=[0.9])
-    """Weight of the task in the loss; overrides the one in schema.json."""
+    weight: float | None = Field(default=None, ge=0, allow_inf_nan=False, examples=[0.9])
+    """Weight of the task in the loss; null: the one in schema.json."""
+    training_weight: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Weight of the task in what training minimises, and in train/loss, where that is to be another
+    than `weight`, by which epochs are chosen and results are judged; null: the same. A task that is
+    learned by heart before the others are learned may end better with less."""
 
 
 class PenaltyConfig(Section):

@@ -91,13 +91,35 @@ def task_weights(config: Config, tasks: Sequence[Task]) -> list[float]:
     for name in config.tasks:
         if name not in names:
             raise ConfigError(f"tasks: unknown task {name!r}; {suggestion(name, names)}")
-    weights = [config.tasks[t.name].weight if t.name in config.tasks else t.weight for t in tasks]
+    own = [config.tasks.get(task.name, TaskConfig()).weight for task in tasks]
+    weights = [_first(value, task.weight) for value, task in zip(own, tasks, strict=True)]
+    _check_any(weights, names, "weight")
+    return weights
+
+
+def training_weights(config: Config, tasks: Sequence[Task]) -> list[float]:
+    """Weight per task in what training minimises: `training_weight`, else that of `task_weights`.
+
+    Raises ConfigError as `task_weights` does.
+    """
+    names = [task.name for task in tasks]
+    own = [config.tasks.get(name, TaskConfig()).training_weight for name in names]
+    pairs = zip(own, task_weights(config, tasks), strict=True)
+    weights = [_first(value, weight) for value, weight in pairs]
+    _check_any(weights, names, "training_weight")
+    return weights
+
+
+def _first(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _check_any(weights: Sequence[float], names: Sequence[str], key: str) -> None:
     if not any(weights):
         raise ConfigError(
-            f"tasks: a weight must be above 0, got 0 for {', '.join(names)}; set "
-            f"tasks.{names[0]}.weight=1"
+            f"tasks: a {key} must be above 0, got 0 for {', '.join(names)}; set "
+            f"tasks.{names[0]}.{key}=1"
         )
-    return weights
 
 
 def parse_config(raw: dict[str, Any]) -> Config:

@@ -12,7 +12,13 @@ from recsys_moe.artifact.monitor import find_monitor
 from recsys_moe.artifact.run_folder import data_hashes
 from recsys_moe.config.diff import flat
 from recsys_moe.config.files import merge_all, nested, router_name, router_section
-from recsys_moe.config.settings import Config, parse_config, select_router, task_weights
+from recsys_moe.config.settings import (
+    Config,
+    parse_config,
+    select_router,
+    task_weights,
+    training_weights,
+)
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.files import write_json
 from recsys_moe.inference.ranking import LENGTH
@@ -158,13 +164,21 @@ def _check_settings(request: ComparisonRequest) -> None:
     for label, section in (request.settings or {}).items():
         if not isinstance(section, dict | None):
             raise ConfigError(f"--settings {label} must hold sections, got {section!r}")
-        if "tasks" in _own(request, label):
-            raise ConfigError(f"--settings {label}.tasks: task weights are common; use --weights")
+        _check_own_tasks(f"--settings {label}.tasks", _own(request, label).get("tasks") or {})
         if label not in request.routers and _router_of(request, label) not in ROUTERS:
             raise ConfigError(
                 f"--settings: unknown router {label!r}; {suggestion(label, ROUTERS)}; a label of "
                 f"your own names its router in {label}.model.router.name"
             )
+
+
+def _check_own_tasks(where: str, section: Any) -> None:
+    """What training minimises is a label's own; what results are judged by is not."""
+    if not isinstance(section, dict):
+        raise ConfigError(f"{where} must hold sections, got {section!r}")
+    for key, _ in flat(section):
+        if key.endswith(".weight"):
+            raise ConfigError(f"{where}.{key}: weights are common; use --weights")
 
 
 def _check_typed(typed: Raw, request: ComparisonRequest) -> None:
@@ -194,6 +208,7 @@ def _contender(
     try:
         config = _config(request, label, tasks_section(weights, schema))
         find_monitor(config.trainer.monitor, schema)
+        training_weights(config, schema.tasks)
         config.model.router.check_tasks(config.model.num_experts, len(schema.tasks))
     except ConfigError as error:
         raise ConfigError(f"router {label}: {error}") from None

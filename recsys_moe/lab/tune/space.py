@@ -158,16 +158,17 @@ def make_space(base: Raw, data: str, file: Raw, fixed: Iterable[str]) -> Space:
             raise ConfigError(f"--space {key}: it is given on the command line too; drop one")
         space.pop(str(key), None)
         if section is not None:
-            space[str(key)] = _dimension(str(key), section)
+            space[str(key)] = _dimension(base, str(key), section)
     if not space:
         raise ConfigError("--space: nothing is left to search; leave a key free or name one")
     return {key: _checked(base, key, dimension) for key, dimension in space.items()}
 
 
-def _dimension(key: str, section: Any) -> Dimension:
+def _dimension(base: Raw, key: str, section: Any) -> Dimension:
     """Raises ConfigError unless it is {low, high[, log]} or {choices}."""
+    free = {f"tasks.{task}.training_weight" for task in base["tasks"]}
     for prefix, remedy in FIXED.items():
-        if key == prefix or key.startswith(f"{prefix}."):
+        if key not in free and (key == prefix or key.startswith(f"{prefix}.")):
             raise ConfigError(f"--space {key}: {remedy}")
     if isinstance(section, dict) and set(section) == {"choices"}:
         return _choices(key, section["choices"])

@@ -67,6 +67,16 @@ def test_a_label_can_name_a_second_variant_of_a_router(prepared: Path) -> None:
     ]
 
 
+def test_what_training_minimises_is_a_label_s_own(prepared: Path) -> None:
+    watching = {"tasks": {"watch": {"training_weight": 0.7}}}
+    request = replace(ASKED, routers=["topk"], settings={"topk": watching}, weights=["0.1,0.9"])
+    (only,) = configs(request, prepared).values()
+    assert only["tasks"] == {
+        "watch": {"weight": 0.1, "training_weight": 0.7},
+        "rating": {"weight": 0.9, "training_weight": None},
+    }
+
+
 def test_task_weights_are_those_of_the_data_unless_asked_otherwise(prepared: Path) -> None:
     both = replace(ASKED, routers=["topk"], weights=["0.9,0.1", "0.1,0.9"])
     assert list(configs(both, prepared)) == ["topk-0.9_0.1", "topk-0.1_0.9"]
@@ -89,7 +99,12 @@ def test_task_weights_are_those_of_the_data_unless_asked_otherwise(prepared: Pat
         ({"settings": {"tpok": {}}}, "unknown router 'tpok'; did you mean 'topk'"),
         ({"settings": {"mine": {}}}, "'mine'; .*its router in mine.model.router.name"),
         ({"typed": {"model": {"router": {"kk": 3}}}}, "router.kk=3: none of .* has this key"),
-        ({"settings": {"topk": {"tasks": {}}}}, "topk.tasks: task weights are common"),
+        (
+            {"settings": {"topk": {"tasks": {"watch": {"weight": 1}}}}},
+            "--settings topk.tasks.watch.weight: weights are common; use --weights",
+        ),
+        ({"settings": {"topk": {"tasks": 3}}}, "--settings topk.tasks must hold sections, got 3"),
+        ({"settings": {"topk": {"tasks": {"wacth": {}}}}}, "unknown task 'wacth'"),
         ({"settings": {"topk": {"optim": {"lrr": 1}}}}, "router topk: optim: unknown key 'lrr'"),
         ({"typed": {"model": {"router": {"name": "topk"}}}}, "name routers in --routers"),
         ({"typed": {"tasks": {"wacth": {"weight": 1}}}, "weights": ()}, "unknown task 'wacth'"),

@@ -113,6 +113,14 @@ def test_a_file_widens_adds_and_leaves_out() -> None:
     }
 
 
+def test_what_training_minimises_can_be_searched_where_the_data_have_the_task() -> None:
+    given = base(tasks={"watch": {"weight": 0.1}})
+    key, file = "tasks.watch.training_weight", {"choices": [None, 0.5, 0.9]}
+    assert make_space(given, "", {key: file}, ())[key] == Choices((None, 0.5, 0.9))
+    with pytest.raises(ConfigError, match="weights cannot be compared"):
+        make_space(given, "", {"tasks.wacth.training_weight": file}, ())
+
+
 def test_what_the_command_line_gives_is_not_searched() -> None:
     assert list(space(fixed=("optim.lr", "model.num_experts"))) == ["penalties.trimmed_lasso"]
     with pytest.raises(ConfigError, match="optim.lr: it is given on the command line too"):
