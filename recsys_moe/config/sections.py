@@ -90,9 +90,10 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class OptimConfig(Section):
     lr: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
     """Learning rate of Adam; the paper searched 5e-5..5e-4."""
-    gate_rate: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    gate_rate: float = Field(default=10.0, gt=0, allow_inf_nan=False)
     """Learning rate of the routers, in units of `lr`. Sampled routers learn soonest with about 10:
-    once gates decide, draws are less noise to the experts. See docs/slow_start.md."""
+    once gates decide, draws are less noise to the experts. The papers have 1. See
+    docs/slow_start.md."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(default=1e-7, gt=0, allow_inf_nan=False)
     """Adam's epsilon; 1e-7 is Keras' default, PyTorch's is 1e-8."""

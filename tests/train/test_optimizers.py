@@ -36,9 +36,12 @@ def test_gates_have_a_rate_of_their_own(prepared: Path, embeddings: str) -> None
         torch.testing.assert_close(moved, torch.full_like(moved, size), rtol=0.01, atol=0)
 
 
-def test_a_rate_of_one_changes_nothing(prepared: Path) -> None:
+def test_a_rate_of_one_moves_gates_as_all_else(prepared: Path) -> None:
     usual, one = first_moves(prepared), first_moves(prepared, gate_rate=1.0)
-    assert all(torch.equal(usual[name], one[name]) for name in usual)
+    for name, move in one.items():
+        moved = move[move != 0].abs()
+        torch.testing.assert_close(moved, torch.full_like(moved, LR), rtol=0.01, atol=0)
+        assert move.equal(usual[name]) == ("routers" not in name), name
 
 
 def test_routers_do_not_decay(prepared: Path) -> None:
