@@ -14,7 +14,7 @@ import pytest
 
 from tests import logs
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def recsys_moe(*words: object) -> str:
@@ -57,8 +57,8 @@ def real(*words: str) -> Callable[[Path], list[object]]:
 
 
 SOURCES = [
-    *((ratings_to_10, 17), (rare_clicks, 1), (synthetic, 9)),
-    *((real("movielens", "--variant", "100k"), 7), (real("books"), 2)),
+    *((ratings_to_10, 9), (rare_clicks, 1), (synthetic, 5)),
+    *((real("movielens", "--variant", "100k"), 4), (real("books"), 2)),
 ]
 """Each with as many epochs as put it ahead: the fit of its own ends later, with a lower loss."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from recsys_moe.config.settings import Config, parse_config, task_weights, training_weights
@@ -14,6 +15,8 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL
+
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def config(watch: dict[str, Any], rating: dict[str, Any]) -> Config:
@@ -57,3 +60,16 @@ def test_training_for_nothing_is_refused(prepared: Path, tmp_path: Path) -> None
     with pytest.raises(ConfigError, match=r"a training_weight must be above 0, got 0 for watch"):
         fit(config(nothing, nothing), prepared, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("size", ["100k", "1m"])
+def test_the_shipped_configurations_for_ratings_train_what_the_best_ones_train(size: str) -> None:
+    shipped = {
+        name: yaml.safe_load((CONFIGS / f"movielens_{size}_{name}.yaml").read_text())
+        for name in ("best", "rating")
+    }
+    best, rating = (shipped[name].pop("tasks") for name in ("best", "rating"))
+    assert shipped["rating"] == shipped["best"]
+    for task, section in rating.items():
+        assert section["training_weight"] == best[task]["weight"]
+    assert [section["weight"] for section in rating.values()] == [0.1, 0.9]
