@@ -40,7 +40,7 @@ MaxEpochs = Annotated[int | None, typer.Option(help="Most epochs to train.")]
 BatchSize = Annotated[int | None, typer.Option(help="Rows per training step.")]
 Lr = Annotated[float | None, typer.Option(help="Learning rate of Adam.")]
 Weights = Annotated[
-    str | None, typer.Option(metavar="W,...", help="Task weights in the data's order.")
+    str | None, typer.Option(metavar="W,...", help="Task weights that judge, in the data's order.")
 ]
 Resume = Annotated[
     str | None, typer.Option(help="`auto` (last checkpoint of --out) or a checkpoint file.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,10 @@ from recsys_moe.artifact.run_folder import (
     record_run,
 )
 from recsys_moe.config.files import merge
-from recsys_moe.config.settings import Config
+from recsys_moe.config.settings import Config, task_weights, training_weights
 from recsys_moe.data.streaming import user_counts
 from recsys_moe.errors import ConfigError, Interrupted, RunError
+from recsys_moe.schema import Task
 from recsys_moe.train import workarounds
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.ending import finish_run
@@ -94,10 +95,28 @@ def _opened(
     datamodule = RecDataModule(data, config)
     start = open_start(start_from, config, datamodule.schema, data)
     module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
+    _say_weights(config, datamodule.schema.tasks)
     datamodule.open()
     module.start_routers(user_counts(datamodule.rows("train"), datamodule.schema))
     module.start_encoders(data, datamodule.rows("train"))
     return datamodule, module, start
+
+
+def _say_weights(config: Config, tasks: Sequence[Task]) -> None:
+    """Where training minimises another loss than the one that judges, the log has both."""
+    trained, judged = training_weights(config, tasks), task_weights(config, tasks)
+    if trained != judged:
+        logger.info(
+            "training minimises %s (tasks.TASK.training_weight); results are judged by %s",
+            _named(trained, tasks),
+            _named(judged, tasks),
+        )
+
+
+def _named(weights: Sequence[float], tasks: Sequence[Task]) -> str:
+    """`watch 0.9, rating 0.1`"""
+    pairs = zip(tasks, weights, strict=True)
+    return ", ".join(f"{task.name} {weight:g}" for task, weight in pairs)
 
 
 @contextmanager

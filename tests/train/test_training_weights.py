@@ -73,3 +73,16 @@ def test_the_shipped_configurations_for_ratings_train_what_the_best_ones_train(s
     for task, section in rating.items():
         assert section["training_weight"] == best[task]["weight"]
     assert [section["weight"] for section in rating.values()] == [0.1, 0.9]
+
+
+def test_the_log_says_both_where_they_differ(
+    prepared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "recsys_moe.fit")
+    fit(config({"weight": 0.9}, {"weight": 0.1}), prepared, tmp_path / "alike")
+    assert "training minimises" not in caplog.text
+    fit(
+        config({"weight": 0.9, "training_weight": 1}, {"weight": 0.1}), prepared, tmp_path / "apart"
+    )
+    assert "training minimises watch 1, rating 0.1 (tasks.TASK.training_weight)" in caplog.text
+    assert "results are judged by watch 0.9, rating 0.1" in caplog.text

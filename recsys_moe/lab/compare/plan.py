@@ -164,7 +164,7 @@ def _check_settings(request: ComparisonRequest) -> None:
     for label, section in (request.settings or {}).items():
         if not isinstance(section, dict | None):
             raise ConfigError(f"--settings {label} must hold sections, got {section!r}")
-        _check_own_tasks(f"--settings {label}.tasks", _own(request, label).get("tasks") or {})
+        _check_own_tasks(f"--settings {label}.tasks", _own(request, label).get("tasks", {}))
         if label not in request.routers and _router_of(request, label) not in ROUTERS:
             raise ConfigError(
                 f"--settings: unknown router {label!r}; {suggestion(label, ROUTERS)}; a label of "

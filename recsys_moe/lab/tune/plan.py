@@ -12,7 +12,7 @@ from recsys_moe.artifact.monitor import find_monitor
 from recsys_moe.artifact.run_folder import data_hashes
 from recsys_moe.config.diff import flat
 from recsys_moe.config.files import merge
-from recsys_moe.config.settings import Config, parse_config, task_weights
+from recsys_moe.config.settings import Config, parse_config, task_weights, training_weights
 from recsys_moe.errors import ConfigError
 from recsys_moe.files import write_json
 from recsys_moe.lab.compare.plan import parse_weights, tasks_section
@@ -122,7 +122,14 @@ def _with_weights(request: StudyRequest, schema: Schema) -> Raw:
     if request.weights is not None:
         weights = parse_weights(request.weights, schema)
     raw = merge(request.config.model_dump(mode="json"), tasks_section(weights, schema))
-    return parse_config(raw).model_dump(mode="json")
+    for task, weight in zip(schema.tasks, weights, strict=True):
+        section = raw["tasks"][task.name]
+        searched = f"tasks.{task.name}.training_weight" in (request.space or {})
+        if searched and section.get("training_weight") is None:
+            section["training_weight"] = weight
+    config = parse_config(raw)
+    training_weights(config, schema.tasks)
+    return config.model_dump(mode="json")
 
 
 def settle(plan: StudyPlan, out: Path) -> StudyPlan:

@@ -115,7 +115,8 @@ SPACES: dict[str, dict[str, Choices]] = {
 """Beside the learning rate. Where no paper states more: lr alone."""
 
 FIXED = {
-    "tasks": "losses of other task weights cannot be compared; use --weights",
+    "tasks": "losses of other task weights cannot be compared; use --weights, or search "
+    "tasks.TASK.training_weight of one of the data's tasks",
     "model.router.name": "tune each router by itself; use --router",
     "trainer.seed": "a seed is no setting; use --seed",
     "data.eval_batch_size": "it does not change results",

@@ -55,6 +55,18 @@ def test_the_given_configuration_is_trial_0_and_the_others_lie_around_it(
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_task_is_given_its_weight_where_what_training_minimises_is_searched(
+    prepared: Path, tmp_path: Path
+) -> None:
+    key = "tasks.watch.training_weight"
+    config = parse_config({"model": TINY_MODEL, "trainer": TRAINER})
+    request = replace(ASKED, config=config, space={key: {"low": 0.5, "high": 1}}, trials=2)
+    tune(request, prepared, tmp_path / "out", executor=Pretend())
+    first, second = drawn(tmp_path / "out")
+    assert first[key] == 0.9 and 0.5 <= second[key] <= 1  # ASKED weighs 0.9 and 0.1
+
+
+@pytest.mark.usefixtures("quick")
 def test_of_equal_trials_the_first_is_the_best(prepared: Path, tmp_path: Path) -> None:
     tune(ASKED, prepared, tmp_path / "out", executor=Pretend(loss=lambda config, epoch: 1.0))
     assert results(tmp_path / "out")["best"] == 0

@@ -31,6 +31,9 @@ def unplotted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune_results, "plot", lambda results, out: None)
 
 
+UNTRAINED = {"training_weight": 0.0}
+
+
 # What is refused
 
 
@@ -49,6 +52,10 @@ def unplotted(monkeypatch: pytest.MonkeyPatch) -> None:
             "trainer.monitor must be a metric .*, watch/auc, .* got 'watch/acc'",
         ),
         ({"config": parse_config({"tasks": {"wach": {"weight": 1}}})}, "did you mean 'watch'"),
+        (
+            {"config": parse_config({"tasks": dict.fromkeys(("watch", "rating"), UNTRAINED)})},
+            "a training_weight must be above 0, got 0 for watch, rating",
+        ),
     ],
 )
 def test_a_request_that_cannot_run_is_refused_before_anything_is_written(

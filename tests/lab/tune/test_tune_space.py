@@ -117,7 +117,7 @@ def test_what_training_minimises_can_be_searched_where_the_data_have_the_task() 
     given = base(tasks={"watch": {"weight": 0.1}})
     key, file = "tasks.watch.training_weight", {"choices": [None, 0.5, 0.9]}
     assert make_space(given, "", {key: file}, ())[key] == Choices((None, 0.5, 0.9))
-    with pytest.raises(ConfigError, match="weights cannot be compared"):
+    with pytest.raises(ConfigError, match="training_weight of one of the data's tasks"):
         make_space(given, "", {"tasks.wacth.training_weight": file}, ())
 
 
