@@ -44,7 +44,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 			"on Debian or Ubuntu: apt-get install python3-venv" >&2; \
 		exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	@touch $@
 
 lint: venv ## check style and formatting (ruff)
