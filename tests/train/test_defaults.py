@@ -64,7 +64,7 @@ SOURCES = [
 
 
 @pytest.mark.parametrize(
-    ("source", "epochs"), SOURCES, ids=lambda one: getattr(one, "__name__", "")
+    ("source", "epochs"), SOURCES, ids=[source.__name__ for source, _ in SOURCES]
 )
 def test_a_first_model_is_ahead_of_every_baseline(
     source: Callable[[Path], list[object]], epochs: int, tmp_path: Path
