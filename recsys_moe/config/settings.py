@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -108,6 +108,11 @@ def training_weights(config: Config, tasks: Sequence[Task]) -> list[float]:
     weights = [_first(value, weight) for value, weight in pairs]
     _check_any(weights, names, "training_weight")
     return weights
+
+
+def named_weights(weights: Mapping[str, float]) -> str:
+    """`watch 0.9, rating 0.1`"""
+    return ", ".join(f"{task} {weight:g}" for task, weight in weights.items())
 
 
 def _first(value: float | None, default: float) -> float:

@@ -22,7 +22,7 @@ from recsys_moe.artifact.run_folder import (
     record_run,
 )
 from recsys_moe.config.files import merge
-from recsys_moe.config.settings import Config, task_weights, training_weights
+from recsys_moe.config.settings import Config, named_weights, task_weights, training_weights
 from recsys_moe.data.streaming import user_counts
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.schema import Task
@@ -104,19 +104,15 @@ def _opened(
 
 def _say_weights(config: Config, tasks: Sequence[Task]) -> None:
     """Where training minimises another loss than the one that judges, the log has both."""
-    trained, judged = training_weights(config, tasks), task_weights(config, tasks)
+    names = [task.name for task in tasks]
+    trained = dict(zip(names, training_weights(config, tasks), strict=True))
+    judged = dict(zip(names, task_weights(config, tasks), strict=True))
     if trained != judged:
         logger.info(
             "training minimises %s (tasks.TASK.training_weight); results are judged by %s",
-            _named(trained, tasks),
-            _named(judged, tasks),
+            named_weights(trained),
+            named_weights(judged),
         )
-
-
-def _named(weights: Sequence[float], tasks: Sequence[Task]) -> str:
-    """`watch 0.9, rating 0.1`"""
-    pairs = zip(tasks, weights, strict=True)
-    return ", ".join(f"{task.name} {weight:g}" for task, weight in pairs)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from recsys_moe.artifact.monitor import LOSS
+from recsys_moe.config.settings import named_weights
 from recsys_moe.lab.compare.columns import RANKING, RANKING_NOTE, Column
 from recsys_moe.lab.compare.paper_figures import RUNS
 from recsys_moe.lab.compare.results import Group, Results, Row, is_bold
@@ -170,7 +171,7 @@ def title_of(results: Results) -> str:
 
 
 def weights_of(group: Group) -> str:
-    return ", ".join(f"{task} {weight:g}" for task, weight in group.weights.items())
+    return named_weights(group.weights)
 
 
 def cells_of(group: Group, columns: Sequence[Column], markup: Markup) -> list[list[str]]:

@@ -16,6 +16,7 @@ from recsys_moe.artifact.idle import idle_experts
 from recsys_moe.errors import DataError
 from recsys_moe.lab.compare.columns import Column
 from recsys_moe.lab.compare.results import Group, Results, Row, RunRecord, is_bold
+from recsys_moe.lab.compare.tables import weights_of
 from recsys_moe.lab.report.findings import Finding, join, note, slug, warning
 from recsys_moe.lab.report.learning import read_epochs
 
@@ -164,11 +165,6 @@ def seeds_figure(number: int, column: str) -> str:
 def idle_in(run: RunRecord) -> list[int]:
     """The idle experts of a run."""
     return idle_experts(routing["load"] for routing in run.details["routing"].values())
-
-
-def weights_of(group: Group) -> str:
-    """`watch 0.5, rating 0.5`"""
-    return ", ".join(f"{task} {weight:g}" for task, weight in group.weights.items())
 
 
 def comparison_findings(results: Results) -> Iterator[Finding]:

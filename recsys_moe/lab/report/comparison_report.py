@@ -9,9 +9,9 @@ from urllib.parse import quote
 from recsys_moe.artifact.idle import IDLE_WORDS
 from recsys_moe.files import sha256_file
 from recsys_moe.lab.compare.results import Results
-from recsys_moe.lab.compare.tables import notes_of
+from recsys_moe.lab.compare.tables import notes_of, weights_of
 from recsys_moe.lab.report import comparison, plots_comparison
-from recsys_moe.lab.report.comparison import METRICS, RESULTS, idle_in, runs_of, weights_of
+from recsys_moe.lab.report.comparison import METRICS, RESULTS, idle_in, runs_of
 from recsys_moe.lab.report.findings import worst_first
 from recsys_moe.lab.report.page import Report, Section, Shown
 
