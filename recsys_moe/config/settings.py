@@ -115,6 +115,16 @@ def named_weights(weights: Mapping[str, float]) -> str:
     return ", ".join(f"{task} {weight:g}" for task, weight in weights.items())
 
 
+def weighed_apart(config: Config, tasks: Sequence[Task]) -> tuple[str, str] | None:
+    """What training minimises and what judges, in words; None where they are the same."""
+    names = [task.name for task in tasks]
+    trained, judged = training_weights(config, tasks), task_weights(config, tasks)
+    if trained == judged:
+        return None
+    words = [named_weights(dict(zip(names, w, strict=True))) for w in (trained, judged)]
+    return words[0], words[1]
+
+
 def _first(value: float | None, default: float) -> float:
     return default if value is None else value
 

@@ -22,7 +22,7 @@ from recsys_moe.artifact.run_folder import (
     record_run,
 )
 from recsys_moe.config.files import merge
-from recsys_moe.config.settings import Config, named_weights, task_weights, training_weights
+from recsys_moe.config.settings import Config, weighed_apart
 from recsys_moe.data.streaming import user_counts
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.schema import Task
@@ -104,14 +104,9 @@ def _opened(
 
 def _say_weights(config: Config, tasks: Sequence[Task]) -> None:
     """Where training minimises another loss than the one that judges, the log has both."""
-    names = [task.name for task in tasks]
-    trained = dict(zip(names, training_weights(config, tasks), strict=True))
-    judged = dict(zip(names, task_weights(config, tasks), strict=True))
-    if trained != judged:
+    if (apart := weighed_apart(config, tasks)) is not None:
         logger.info(
-            "training minimises %s (tasks.TASK.training_weight); results are judged by %s",
-            named_weights(trained),
-            named_weights(judged),
+            "training minimises %s (tasks.TASK.training_weight); results are judged by %s", *apart
         )
 
 

@@ -29,6 +29,8 @@ class LearningCurves:
     best_epoch: int
     """The one that the run keeps, the best by `monitor`."""
     monitor: str = LOSS
+    trained_by: str = ""
+    """Task weights of the training loss in words, where they are not the validation loss's."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def read_epochs(path: Path) -> pd.DataFrame:
 
 
 def learning_curves(
-    rows: pd.DataFrame, tasks: tuple[Task, ...], monitor: Monitor = BY_LOSS
+    rows: pd.DataFrame, tasks: tuple[Task, ...], monitor: Monitor = BY_LOSS, trained_by: str = ""
 ) -> LearningCurves:
     """Curves of at least one epoch; a metric that is undefined in an epoch is NaN there."""
     names = {task.name: KINDS[task.kind].metric for task in tasks}
@@ -78,6 +80,7 @@ def learning_curves(
         },
         best_epoch=monitor.best_epoch(monitored) or epochs[0],
         monitor=monitor.name,
+        trained_by=trained_by,
     )
 
 

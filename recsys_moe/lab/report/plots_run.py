@@ -45,7 +45,8 @@ UNKNOWN = "#b9b6ad"
 
 def learning(data: LearningCurves) -> Figure:
     with panels(1 + len(data.metrics), height=2.7) as (figure, grid):
-        grid[0].plot(data.epochs, data.train_loss, "o-", color=colour(5), label="training")
+        trained = f"training, of {data.trained_by}" if data.trained_by else "training"
+        grid[0].plot(data.epochs, data.train_loss, "o-", color=colour(5), label=trained)
         shown = {f"Loss (best: epoch {data.best_epoch})": data.val_loss, **data.metrics}
         for axes, (name, values) in zip(grid, shown.items(), strict=True):
             axes.plot(data.epochs, values, "s-", color=colour(0), label="validation")

@@ -23,6 +23,7 @@ from recsys_moe.artifact.monitor import find_monitor
 from recsys_moe.artifact.routing_history import take_rows, top_expert
 from recsys_moe.artifact.run_folder import DATA_LOCK
 from recsys_moe.artifact.segments import Segments
+from recsys_moe.config.settings import weighed_apart
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Columns, Rows
 from recsys_moe.data.streaming import open_rows, rows_within
@@ -218,9 +219,10 @@ class Run:
         path = self.folder / "metrics.csv"
         if not path.is_file() or (rows := learning.read_epochs(path)).empty:
             return None
-        schema = self.artifact.schema
-        monitor = find_monitor(self.artifact.config.trainer.monitor, schema)
-        return learning.learning_curves(rows, schema.tasks, monitor)
+        tasks, config = self.artifact.schema.tasks, self.artifact.config
+        monitor = find_monitor(config.trainer.monitor, self.artifact.schema)
+        trained, _ = weighed_apart(config, tasks) or ("", "")
+        return learning.learning_curves(rows, tasks, monitor, trained)
 
     @torch.inference_mode()
     def map(self) -> specialisation.ExpertMap:

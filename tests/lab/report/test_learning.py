@@ -6,6 +6,7 @@ That a stopped and continued run has the same log: tests/train/test_resume.py.
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -24,12 +25,15 @@ from recsys_moe.artifact.routing_history import (
     top_expert,
     top_experts,
 )
+from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import DataError
 from recsys_moe.lab.report.learning import consistency, learning_curves, read_epochs
+from recsys_moe.lab.report.run import Options, look_at
 from recsys_moe.routers import RouterShape, Routing
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.schema import Schema
+from tests.lab.report.conftest import silent
 
 
 def test_curves_are_the_columns_of_metrics_csv(run: Path) -> None:
@@ -53,6 +57,18 @@ def test_the_best_epoch_of_the_curves_is_that_of_the_monitor(run: Path) -> None:
     assert learning_curves(rows, tasks).best_epoch == 1
     found = learning_curves(rows, tasks, Monitor("watch/auc", "max"))
     assert (found.best_epoch, found.monitor) == (2, "watch/auc")
+
+
+def test_the_curves_of_a_run_name_the_weights_it_trained_with(run: Path) -> None:
+    looked = look_at(run, Options(rows=64), silent)
+    assert (curves := looked.curves()) is not None
+    assert curves.trained_by == ""
+    raw = looked.artifact.config.model_dump(mode="json")
+    names = [task.name for task in looked.artifact.schema.tasks]
+    raw["tasks"] = {name: {"training_weight": 0.25} for name in names}
+    apart = replace(looked, artifact=replace(looked.artifact, config=parse_config(raw)))
+    assert (curves := apart.curves()) is not None
+    assert curves.trained_by == ", ".join(f"{name} 0.25" for name in names)
 
 
 def test_of_an_epoch_that_stands_twice_the_last_row_counts(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -69,6 +70,15 @@ def test_curves_are_drawn_by_epoch_with_the_best_one_named() -> None:
     assert list(loss.lines[0].get_xdata()) == CURVES.epochs
     assert lines(auc)[0] == CURVES.metrics["watch AUC"]
     assert loss.get_title(loc="left") == "Loss (best: epoch 2)"
+
+
+@pytest.mark.parametrize(
+    ("weights", "label"),
+    [("", "training"), ("watch 0.9, rating 0.1", "training, of watch 0.9, rating 0.1")],
+)
+def test_a_training_loss_of_other_weights_says_so(weights: str, label: str) -> None:
+    figure = plots_run.learning(replace(CURVES, trained_by=weights))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [label, "validation"]
 
 
 def test_a_first_epoch_that_would_flatten_the_others_is_left_out_and_said() -> None:
