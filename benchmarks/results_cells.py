@@ -56,7 +56,8 @@ def arrival(router: Router, loss: float) -> tuple[str, str]:
     if not reached:
         return ("never" if epochs else NONE), NONE
     mean = statistics.fmean(reached)
-    some = f" ({len(reached)} of {len(epochs)})" if len(reached) < len(epochs) else ""
+    seeds = len(router.runs)
+    some = f" ({len(reached)} of {seeds})" if len(reached) < seeds else ""
     minutes = NONE if router.seconds is None else f"{mean * router.seconds / 60:.0f}"
     return f"{mean:.1f}{some}", minutes
 

@@ -41,7 +41,7 @@ CELLS = (
 )
 REACHED = (
     "Epochs to a loss: the first whose validation loss is at most that, mean over the seeds that "
-    "reach it; minutes: those epochs times s/epoch."
+    "reach it, as far as their epochs are known; minutes: those epochs times s/epoch."
 )
 TESTED = f"{BOLD_NOTE} The p of the lists are of that test, after Holm's correction for the list."
 PAPER = "Paper: 50 runs of a tuned configuration on another draw of the split."

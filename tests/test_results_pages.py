@@ -114,6 +114,14 @@ def test_the_numbers_of_a_table_are_those_of_the_runs(place: Place) -> None:
     assert papers[::2] == ["0.4193, 0.9106, 0.7569", "0.4089, 0.9161, 0.7430"]
 
 
+def test_seeds_whose_epochs_are_not_known_are_not_among_those_that_reach(place: Place) -> None:
+    lines = EPOCHS.splitlines(keepends=True)
+    place.epochs.write_text("".join(line for line in lines if "dense-0.9_0.1-seed0" not in line))
+    assert place.make() == 0
+    # Seed 1 reaches 0.41 in epoch 3; of seed 0 nothing is known.
+    assert place.cells("dense")["epochs to 0.41"] == "3.0 (1 of 2)"
+
+
 def test_the_best_k_sparse_router_is_tested_against_the_others(place: Place) -> None:
     place.make()
     # Welch: t = 0.02 / 0.01 with one degree of freedom, as cured does not vary:

@@ -36,9 +36,9 @@ TEX_ESCAPES = str.maketrans(
 
 
 BOLD_NOTE = (
-    "Bold: the best of the routers that never evaluate all experts in training (k-sparse), where "
-    "the paper's test, one-sided and unpaired (Welch's t-test), against the best other one of "
-    f"them gives p < {LEVEL}."
+    "Bold: the best of the routers that choose by row and never evaluate all experts in training "
+    "(k-sparse), where the paper's test, one-sided and unpaired (Welch's t-test), against the best "
+    f"other one of them gives p < {LEVEL}."
 )
 
 
