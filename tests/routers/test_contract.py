@@ -23,7 +23,9 @@ PER_ROW = [name for name in NAMES if not ROUTERS[name].batch_dependent]
 def make(name: str, num_experts: int = E, **settings: object) -> Router:
     torch.manual_seed(0)
     router_class = ROUTERS[name]
-    router = router_class(router_class.Config(**settings), RouterShape(D, num_experts, USERS))
+    # The second of two tasks: routers whose experts are fixed per task leave some of them out.
+    shape = RouterShape(D, num_experts, USERS, task=1, num_tasks=2)
+    router = router_class(router_class.Config(**settings), shape)
     router.start(torch.arange(USERS))
     return router
 

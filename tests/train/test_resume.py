@@ -115,6 +115,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "means": {"model": {**TINY_MODEL, "router": {"name": "default_moe"}}},
     "loads": {"model": {**TINY_MODEL, "router": {"name": "loss_free"}}},
     "counts": {"model": {**TINY_MODEL, "router": {"name": "relu", "l1_start": 0.01}}},
+    "systematic draws": {"model": {**TINY_MODEL, "router": {"name": "pps"}}},
+    "draws close to the best": {"model": {**TINY_MODEL, "router": {"name": "sparsemixer"}}},
+    "experts of tasks": {"model": {**TINY_MODEL, "router": {"name": "cgc"}}},
+    "one expert for all": {"model": {**TINY_MODEL, "router": {"name": "shared_bottom"}}},
+    "no shared expert": {"model": {**TINY_MODEL, "router": {"name": "single_task"}}},
     "history": {"model": {**TINY_MODEL, "history": "ratings"}},
     "from disk": {"data": {"eval_batch_size": 128, "shuffle_window": 300}},
 }

@@ -38,11 +38,14 @@ ROUTERS: dict[str, dict[str, Any]] = {
     "loss_free": {},
     "relu": {},
     "sparsemixer": {"trimmed_lasso": 0.1},
+    "pps": {"trimmed_lasso": 0.1},
+    "shared_bottom": {},
+    "single_task": {},
 }
 """With penalties that are means over rows."""
 OWN: dict[str, dict[str, Any]] = {"expert_choice": {"eval_group": 128}, "relu": {"l1_start": 0.1}}
-TRAINING = ("softmax", "expert_choice", "cgc", "default_moe", "loss_free", "relu")
-"""The others draw at random in training mode, so their gradients are taken in evaluation mode."""
+DRAWING = ("moesart", "sparsemixer", "pps")
+"""At random in training mode, so their gradients are taken in evaluation mode."""
 
 
 class Step(nn.Module):
@@ -94,7 +97,7 @@ def one_step(config: Config, data: RecDataModule, router: str) -> dict[str, Any]
     whole = few_labels(data.rows("train").take(slice(ROWS)))  # type: ignore[union-attr]
     own = Batch(*(v[slice(*part_bounds(0, ROWS, dist.get_rank(), WORLD))] for v in whole[:3]))
     spread, alone = (
-        RecModule(config.model_dump(mode="json"), data.schema.to_json()).train(router in TRAINING)
+        RecModule(config.model_dump(mode="json"), data.schema.to_json()).train(router not in DRAWING)
         for _ in range(2)
     )
     wrapped = DistributedDataParallel(Step(spread))  # by name: it must outlive backward

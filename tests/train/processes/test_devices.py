@@ -39,8 +39,8 @@ LIMIT = ["timeout", "-k", "60", "120"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 TOGETHER = [
     *("softmax", "topk", "moesart", "expert_choice"),
-    *("cgc", "default_moe"),
-    *("loss_free", "relu", "sparsemixer"),
+    *("cgc", "shared_bottom", "single_task"),
+    *("default_moe", "loss_free", "relu", "sparsemixer", "pps"),
 ]
 """Those of devices_worker.py."""
 SETTINGS: dict[str, Any] = {
