@@ -263,6 +263,9 @@ def test_each_thing_waited_for_is_met_or_not_or_why_it_is_not_measured(
     assert found["whole loop over torch-rechub and DeepCTR-Torch, E=16"] == ["7x", ">= 8x", "no"]
     assert found["whole loop over torch-rechub and DeepCTR-Torch, E=64"][2] == "not measured"
     assert found["recommend 100 to all users"][2] == "not measured"
+    assert found["16 settings in one process, over compare --jobs 2"][2] == "no"
+    waits.show({"peers": {"batch": 2048, "summary": summary[:1]}})  # one peer alone is not both
+    assert "9x" not in capsys.readouterr().out
 
 
 def test_minutes_to_a_loss_are_epochs_times_what_an_epoch_takes(
@@ -274,14 +277,14 @@ def test_minutes_to_a_loss_are_epochs_times_what_an_epoch_takes(
     lines += [f"a,ours,0.9,{epoch},{loss}" for epoch, loss in ((1, 0.5), (2, 0.4089), (3, 0.3))]
     lines += ["b,ours,0.1,1,0.1"]  # of other task weights
     file = tmp_path / "page.epochs.csv"
-    fits = {"ours": waits.Fit("page", 0.5), "paper": waits.Fit("page", 0.6)}
+    minutes = waits.minutes(waits.Fit("page", "ours", 0.5))
     monkeypatch.setattr(waits, "RESULTS", tmp_path)
-    monkeypatch.setattr(waits, "FITS", fits)
+    monkeypatch.setattr(waits, "PAPER", waits.Fit("page", "paper", 0.6))
     file.write_text("\n".join(lines))
-    assert waits.minutes({}) == "page.epochs.csv has no run of paper that reaches 0.4089"
+    assert minutes({}) == "page.epochs.csv has no run of paper that reaches 0.4089"
     lines += ["c,paper,0.9,7,0.41", "c,paper,0.9,8,0.40"]
     file.write_text("\n".join(lines))
-    assert waits.minutes({})["value"] == pytest.approx(0.2083, abs=1e-4)
+    assert minutes({})["value"] == pytest.approx(0.2083, abs=1e-4)
 
 
 def test_the_loss_at_the_end_is_the_mean_over_three_seeds_above_that_of_the_paper(
@@ -293,7 +296,8 @@ def test_the_loss_at_the_end_is_the_mean_over_three_seeds_above_that_of_the_pape
     lines += ["b,ours,0.1,7", *(f"c{x},paper,0.9,{x}" for x in (0.39, 0.40))]
     file = tmp_path / "page.runs.csv"
     monkeypatch.setattr(waits, "RESULTS", tmp_path)
-    monkeypatch.setattr(waits, "FITS", {name: waits.Fit("page", 1) for name in ("ours", "paper")})
+    monkeypatch.setattr(waits, "IDS", waits.Fit("page", "ours"))
+    monkeypatch.setattr(waits, "PAPER", waits.Fit("page", "paper"))
     file.write_text("\n".join(lines))
     assert waits.final_loss({}) == "page.runs.csv has 2 of 3 seeds of paper"
     file.write_text("\n".join([*lines, "d,paper,0.9,0.41"]))
@@ -308,14 +312,14 @@ def test_minutes_to_the_auc_of_a_peer_are_those_of_whole_epochs_over_its_fit(
     peer do not count, nor settings that others came after."""
     waits = importlib.import_module("waits")
     lines = ["run,label,weight.watch,epoch,val.watch.auc"]
-    lines += [f"a,bounded,0.9,{epoch},{auc}" for epoch, auc in ((1, 0.8), (2, 0.9), (3, 0.92))]
-    lines += ["b,bounded,0.9,1,0.91"]
+    lines += [f"a,quick,0.9,{epoch},{auc}" for epoch, auc in ((1, 0.8), (2, 0.9), (3, 0.92))]
+    lines += ["b,quick,0.9,1,0.91"]
     (tmp_path / "page.epochs.csv").write_text("\n".join(lines))
     peers = ["peer,split,settings,auc,minutes", "mmoe,val,b,0.99,1", "mmoe,test,a,0.8,4"]
     peers += ["mmoe,test,b,0.91,12", "ple,test,b,0.5,1"]
     (tmp_path / "ml-1m-peers.csv").write_text("\n".join(peers))
     monkeypatch.setattr(waits, "RESULTS", tmp_path)
-    monkeypatch.setattr(waits, "FITS", {"bounded": waits.Fit("page", 0.5)})
+    monkeypatch.setattr(waits, "QUICK", waits.Fit("page", "quick"))
     monkeypatch.setattr(waits, "EPOCH_MINUTES", 1.5)
     found = waits.minutes_to_mmoe({})
     assert (found["value"], found["met"]) == (pytest.approx(0.25), False)

@@ -269,7 +269,7 @@ def curves(run: Path) -> list[list[str]]:
         return [[row["train/loss"], row["val/loss"]] for row in csv.DictReader(lines)]
 
 
-def test_fit_streams_and_a_window_over_all_rows_changes_nothing(
+def test_fit_streams_to_much_the_same_loss_and_holds_all_rows_where_its_window_does(
     prepared: Path, run: Path, tmp_path: Path
 ) -> None:
     def trained(name: str, window: int) -> Path:

@@ -121,6 +121,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "one expert for all": {"model": {**TINY_MODEL, "router": {"name": "shared_bottom"}}},
     "no shared expert": {"model": {**TINY_MODEL, "router": {"name": "single_task"}}},
     "history": {"model": {**TINY_MODEL, "history": "ratings"}},
+    "shipped recipe": {
+        "model": {
+            **TINY_MODEL,
+            **{"history": "ratings", "item_history": "ratings", "history_dim": 0},
+            **{"skip_rank": 4, "skip_maps": False},
+        },
+        "data": {"fresh_negatives": True, "negative_power": 0.75, "negative_user_power": 0},
+        "optim": {"schedule": "cosine", "gate_rate": 10.0, "average": 0.99},
+    },
     "from disk": {"data": {"eval_batch_size": 128, "shuffle_window": 300}},
 }
 

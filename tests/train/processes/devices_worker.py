@@ -97,7 +97,9 @@ def one_step(config: Config, data: RecDataModule, router: str) -> dict[str, Any]
     whole = few_labels(data.rows("train").take(slice(ROWS)))  # type: ignore[union-attr]
     own = Batch(*(v[slice(*part_bounds(0, ROWS, dist.get_rank(), WORLD))] for v in whole[:3]))
     spread, alone = (
-        RecModule(config.model_dump(mode="json"), data.schema.to_json()).train(router not in DRAWING)
+        RecModule(config.model_dump(mode="json"), data.schema.to_json()).train(
+            router not in DRAWING
+        )
         for _ in range(2)
     )
     wrapped = DistributedDataParallel(Step(spread))  # by name: it must outlive backward
