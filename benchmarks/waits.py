@@ -35,7 +35,7 @@ QUICK = Fit("ml-1m-quick", "quick")
 """movielens_1m_quick, done soonest."""
 PAPER = Fit("ml-1m-convergence", "moesart_paper", 0.486)
 LOSS, WEIGHT, SEEDS = 0.4089, "0.9", 3
-EPOCH_MINUTES = 2.3
+EPOCH_MINUTES = 1.7
 """Of processor time, of `fit --config movielens_1m_quick --max-epochs 1` from start to end, beside
 as much other work as the fit of MMoE had: docs/speed.md."""
 MEASURED = "measurements of an AMD EPYC, 2026-11-25 and 26 (docs/speed.md)"
