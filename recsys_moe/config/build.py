@@ -12,14 +12,14 @@ from recsys_moe.data.entries import table_rows
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.model.effects import MainEffects
 from recsys_moe.model.encoders import Encoders, Features
-from recsys_moe.model.history import History
+from recsys_moe.model.history import History, SlopedHistory
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import KINDS, Constant
 from recsys_moe.schema import SCHEMA_FILE, Schema, SideFeature
 
 OF_PARTS = (
-    *("main_effects", "features"),
-    *("history", "item_history", "history_dim", "history_levels", "history_dropout"),
+    *("main_effects", "features", "history", "item_history"),
+    *("history_dim", "history_levels", "history_slopes", "history_dropout"),
 )
 """Keys of the model that say what is given to it."""
 
@@ -126,7 +126,8 @@ def _history(config: Config, schema: Schema, key: HistoryKey) -> History | None:
     sizes = schema.user.size, schema.item.size
     owners, partners = sizes if key == "history" else sizes[::-1]
     levels = history_levels(config, schema, key)
-    return History(
+    kind = SlopedHistory if settings.history_slopes and levels is not None else History
+    return kind(
         owners,
         partners,
         levels=1 if levels is None else levels + 1,

@@ -69,6 +69,9 @@ class ModelConfig(Section):
     as those, without a projection, so that weight decay bounds what a history says."""
     history_levels: int = Field(default=5, ge=2, le=10)
     """Levels of `ratings`, evenly from the lowest to the highest training label."""
+    history_slopes: bool = False
+    """`true`: of `ratings` one embedding per item or user and a second one times how far the level
+    is above the mean, in place of one per level, so that all ratings teach both."""
     history_dropout: float = Field(default=0.5, ge=0, lt=1)
     """Share of every history that a training step leaves out, by chance. Without any, the labels
     of training rows can be read off what is missing in it."""

@@ -10,6 +10,7 @@ belongs to which entity, entity after entity), R rows of a table, D width of the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +41,10 @@ class Features(nn.Module):
     def fill(self, first_N: Tensor, row_P: Tensor, weight_P: Tensor) -> None:
         """Entity i has the entries first_N[i]..first_N[i + 1] of `row_P` (int32), `weight_P`."""
         self.first_N, self.row_P, self.weight_P = first_N, row_P, weight_P.to(self.table_RD)
+
+    def kept(self) -> dict[str, Tensor]:
+        """What those need that training has not seen."""
+        return {"table_RD": self.table_RD.detach()}
 
     def forward(self, index_B: Tensor) -> Tensor:
         """(B,) -> (B, D)."""
@@ -76,6 +81,13 @@ class Encoders(nn.Module):
         _finish(users_ND, self.users, self.history)
         _finish(items_ND, self.items, self.item_history)
         return users_ND, items_ND
+
+    def kept(self) -> dict[str, Tensor]:
+        """What those need that training has not seen, by part and name."""
+        parts: dict[str, Any] = dict(self.named_children())
+        return {
+            f"{n}.{key}": value for n, one in parts.items() for key, value in one.kept().items()
+        }
 
     def reseed(self, seed: int) -> None:
         """Give each history a stream of its own from `seed`."""

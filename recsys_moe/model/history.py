@@ -31,6 +31,7 @@ class History(nn.Module):
       partner is missing.
     """
 
+    table_RW: Tensor
     first_N: Tensor
     row_P: Tensor
     key_P: Tensor
@@ -46,13 +47,30 @@ class History(nn.Module):
         super().__init__()
         self.partners, self.rate = partners, dropout
         width, dim = dims[0] or dims[1], dims[1]
-        self.table_RW = nn.Parameter(torch.zeros(levels * partners, width))
+        self._start_table(levels, width)
         # A fixed start: without random numbers, everything else draws what it draws without it.
         self.kernel_DW = nn.Parameter(torch.eye(dim, width), requires_grad=bool(dims[0]))
         self.register_buffer("first_N", torch.zeros(owners + 2, dtype=torch.int64), False)
         self.register_buffer("row_P", torch.zeros(0, dtype=torch.int32), False)
         self.register_buffer("key_P", torch.zeros(0, dtype=torch.int64), False)
         self.stream = RandomStream()
+
+    def _start_table(self, levels: int, width: int) -> None:
+        self.table_RW = nn.Parameter(torch.zeros(levels * self.partners, width))
+
+    def table(self) -> Tensor:
+        """(R, W), level after level."""
+        return self.table_RW
+
+    @torch.no_grad()
+    def start_from(self, table_RW: Tensor, kernel_DW: Tensor) -> None:
+        """What `table` and the kernel of another history said; its rows are these."""
+        self.table_RW.copy_(table_RW)
+        self.kernel_DW.copy_(kernel_DW)
+
+    def kept(self) -> dict[str, Tensor]:
+        """What those need that training has not seen."""
+        return {"table_RW": self.table().detach(), "kernel_DW": self.kernel_DW.detach()}
 
     def fill(self, first_N: Tensor, row_P: Tensor) -> None:
         """Owner u has the rows row_P[first_N[u]:first_N[u + 1]] (int32), level x partners +
@@ -74,12 +92,12 @@ class History(nn.Module):
     def of_owners(self, owner_U: Tensor) -> Tensor:
         """Of the whole histories. (U,) -> (U, D)"""
         entry_P, start_U = entries_of(self.first_N, owner_U)
-        sum_UW = _sums(self.table_RW, self.row_P[entry_P], start_U)
+        sum_UW = _sums(self.table(), self.row_P[entry_P], start_U)
         return F.linear(sum_UW * self._scale(owner_U), self.kernel_DW)
 
     def _scale(self, owner_U: Tensor) -> Tensor:
         count_U = self.first_N[owner_U + 1] - self.first_N[owner_U]
-        return count_U.clamp(min=1).to(self.table_RW).rsqrt()[:, None]
+        return count_U.clamp(min=1).to(self.kernel_DW).rsqrt()[:, None]
 
     def _without_partner(self, owner_U: Tensor, place_B: Tensor, partner_B: Tensor) -> Tensor:
         """Pools (B, W) of a random part of the histories, without the partners of the rows."""
@@ -93,7 +111,7 @@ class History(nn.Module):
         row_P = self.row_P[torch.cat([entry_P[kept_K], left_B[gone_B]])]
         gone_start_B = len(kept_K) + gone_B.cumsum(0) - gone_B.long()
         start = torch.cat([torch.searchsorted(kept_K, start_U), gone_start_B])
-        sum_UW, gone_BW = _sums(self.table_RW, row_P, start).split([len(owner_U), len(place_B)])
+        sum_UW, gone_BW = _sums(self.table(), row_P, start).split([len(owner_U), len(place_B)])
         scale_U1 = self._scale(owner_U) / (1 - self.rate)
         return (sum_UW[place_B] - gone_BW) * scale_U1[place_B]
 
@@ -110,8 +128,41 @@ class History(nn.Module):
         return torch.where(count_B > 0, entry_B, -1)
 
     def _draw(self, count: int) -> Tensor:
-        device = self.table_RW.device
+        device = self.first_N.device
         return torch.rand(count, generator=self.stream.generator(device), device=device)
+
+
+class SlopedHistory(History):
+    """y_jl = a_j + c_l b_j for partner j and level l, in place of a y for every pair of them.
+
+    c_l is the level in standard deviations from the mean of what owners rated, 0 for what they did
+    not. So all ratings of a partner teach its a and its b, where a level of its own sees a fifth.
+    """
+
+    step_L: Tensor
+
+    def _start_table(self, levels: int, width: int) -> None:
+        self.base_NW = nn.Parameter(torch.zeros(self.partners, width))
+        self.slope_NW = nn.Parameter(torch.zeros(self.partners, width))
+        self.register_buffer("step_L", torch.zeros(levels), False)
+
+    def table(self) -> Tensor:
+        return (self.base_NW + self.step_L[:, None, None] * self.slope_NW).flatten(0, 1)
+
+    def fill(self, first_N: Tensor, row_P: Tensor) -> None:
+        super().fill(first_N, row_P)
+        unrated = len(self.step_L) - 1
+        level_P = (row_P // self.partners)[row_P < unrated * self.partners].double()
+        mean, deviation = (level_P.mean(), level_P.std(correction=0)) if len(level_P) else (0, 0)
+        self.step_L[:unrated] = (torch.arange(unrated) - mean) / (deviation or 1)
+
+    @torch.no_grad()
+    def start_from(self, table_RW: Tensor, kernel_DW: Tensor) -> None:
+        """By the lowest and the highest level: on a line between them lie all of such a table."""
+        low_NW, high_NW = (table_RW.unflatten(0, (-1, self.partners))[level] for level in (0, -2))
+        self.slope_NW.copy_((high_NW - low_NW) / (self.step_L[-2] - self.step_L[0]))
+        self.base_NW.copy_(low_NW - self.step_L[0] * self.slope_NW)
+        self.kernel_DW.copy_(kernel_DW)
 
 
 def entries_of(first_N: Tensor, index_U: Tensor) -> tuple[Tensor, Tensor]:

@@ -130,7 +130,7 @@ class MultiTaskMoE(nn.Module):
         names = "user_embedding.weight", "item_embedding.weight"
         vectors = self.encoders.finished(*(state[name] for name in names))
         plain = {name: value for name, value in state.items() if not name.startswith(ENCODERS)}
-        return {**plain, **dict(zip(names, vectors, strict=True))}, self.encoders.state_dict()
+        return {**plain, **dict(zip(names, vectors, strict=True))}, self.encoders.kept()
 
     @property
     def routers(self) -> list[Router]:

@@ -15,7 +15,7 @@ MAY_DIFFER = ("model.dropout", "model.dispatch", "model.features", "model.histor
 """Settings of the model that do not change what its weights mean."""
 HISTORIES = ("history", "item_history")
 """Settings of which each may differ too where it begins or ends."""
-OF_HISTORIES = ("model.history_dim", "model.history_levels")
+OF_HISTORIES = ("model.history_dim", "model.history_levels", "model.history_slopes")
 """May differ too where no history goes on."""
 
 

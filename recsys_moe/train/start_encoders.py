@@ -175,8 +175,8 @@ def hand_over(
         moved[n] += F.embedding_bag(*bags, mode="sum")
     for key, row_R in matched.histories.items():
         history = getattr(encoders, key)
-        history.table_RW.copy_(_row_of(old.encoders[f"{key}.table_RW"], row_R))
-        history.kernel_DW.copy_(old.encoders[f"{key}.kernel_DW"])
+        table_RW = _row_of(old.encoders[f"{key}.table_RW"], row_R)
+        history.start_from(table_RW, old.encoders[f"{key}.kernel_DW"])
     said = encoders.finished(*map(torch.zeros_like, tables))
     for table_ND, place_N, said_ND, moved_ND in zip(tables, places, said, moved, strict=True):
         is_known_N = place_N < place_N[-1]
