@@ -3,10 +3,10 @@
     PYTHONPATH=. python tests/formats/make.py tests/formats/0.1
 
 A new format gets a new folder; those that are there are never made again. `ids`, `features` (a
-model of features and histories), `histories` (one that keeps its users' histories besides) and
-`bounded` (histories of both sides without a map, a bounded skip) hold `data`, `run` and
-`expected.json`; `comparison` and `study` are what `compare` and `tune` on the data of `ids` have
-left, without checkpoints and logs.
+model of features and histories), `histories` (one that keeps its users' histories besides),
+`bounded` (histories of both sides without a map, a bounded skip) and `slopes` (that, with slopes
+in place of levels) hold `data`, `run` and `expected.json`; `comparison` and `study` are what
+`compare` and `tune` on the data of `ids` have left, without checkpoints and logs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ BOUNDED = (
     "model.skip_rank=3",
     "model.skip_maps=false",
 )
-MODELS = {"ids": (), "features": ALL, "histories": ALL, "bounded": BOUNDED}
+SLOPES = (*BOUNDED, "model.history_slopes=true")
+MODELS = {"ids": (), "features": ALL, "histories": ALL, "bounded": BOUNDED, "slopes": SLOPES}
 LITTLE = (
     *("--max-epochs", 1, "--set", "model.embedding_dim=4"),
     *("--set", "model.expert_dim=4", "--set", "model.tower_dims=[4]"),

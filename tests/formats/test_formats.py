@@ -15,7 +15,7 @@ from tests.formats.make import MODELS, STUDIES, scores
 
 HERE = Path(__file__).parent
 KEPT = sorted(path.parent for path in HERE.glob("*/*/expected.json"))
-"""`VERSION/ids`, `features`, `histories` and `bounded`; see make.py."""
+"""`VERSION/ids`, `features`, `histories`, `bounded` and `slopes`; see make.py."""
 VERSIONS = sorted(path for path in HERE.glob("*") if (path / "ids").is_dir())
 
 

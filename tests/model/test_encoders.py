@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.model.encoders import Encoders, Features
-from recsys_moe.model.history import History
+from recsys_moe.model.history import History, SlopedHistory
 
 ITEMS = 5
 WATCHED = {0: [0, 2, 4], 1: [1], 3: [0, 1, 2, 3]}  # of users 0..3; user 4 is the unseen one
@@ -107,6 +107,70 @@ def test_gradients_are_those_of_the_naive_sum(dropout: float) -> None:
 
     inputs = [one.detach().requires_grad_() for one in (made.table_RW, made.kernel_DW)]
     assert torch.autograd.gradcheck(pooled, inputs)
+
+
+LEVELS = torch.tensor([0, 2, 3, 1, 0, 2, 2, 0])
+"""Of the entries; 3 is "not rated"."""
+
+
+def sloped(dropout: float = 0.0) -> SlopedHistory:
+    made = SlopedHistory(USERS, ITEMS, levels=4, dims=(3, 4), dropout=dropout)
+    first_N, item_P = entries()
+    made.fill(first_N, (LEVELS * ITEMS + item_P).int())
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter)
+    made.stream.reseed(0)
+    return made
+
+
+def test_a_slope_goes_by_how_far_a_rating_is_above_the_mean() -> None:
+    made = sloped()
+    # Rated: 0 2 1 0 2 2 0, mean 1, squares of what is left 1 1 0 1 1 1 1, so a variance of 6 / 7.
+    step = (7 / 6) ** 0.5
+    torch.testing.assert_close(made.step_L, torch.tensor([-step, 0, step, 0]))
+    expected = made.base_NW[4] + step * made.slope_NW[4]
+    torch.testing.assert_close(made.table()[2 * ITEMS + 4], expected)
+    torch.testing.assert_close(made.table()[3 * ITEMS + 4], made.base_NW[4])  # not rated
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_slopes_of_one_level_say_nothing(level: int) -> None:
+    """And nothing of a history in which nobody rated: level 2."""
+    made = SlopedHistory(USERS, ITEMS, levels=3, dims=(3, 4), dropout=0.0)
+    first_N, item_P = entries()
+    made.fill(first_N, (level * ITEMS + item_P).int())
+    torch.nn.init.normal_(made.slope_NW)
+    assert (made.of_owners(torch.arange(USERS)) == 0).all() and made.table().isfinite().all()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_history_with_slopes_is_one_with_their_table(training: bool) -> None:
+    """The naive twin; its gradients, put together level by level, are those of the two parts."""
+    made = sloped(0.5).double().train(training)
+    twin = History(USERS, ITEMS, levels=4, dims=(3, 4), dropout=0.5).double().train(training)
+    twin.fill(made.first_N, made.row_P)
+    twin.start_from(**{key: value.double() for key, value in made.kept().items()})
+    twin.stream.reseed(0)
+    user_B, item_B = torch.tensor([0, 3, 2, 3, 1]), torch.tensor([2, 0, 1, 4, 1])
+    found, wanted = made(user_B, item_B), twin(user_B, item_B)
+    torch.testing.assert_close(found, wanted)
+    for pool_BD in (found, wanted):
+        pool_BD.square().sum().backward()
+    gradient_LNW = twin.table_RW.grad.unflatten(0, (4, ITEMS))  # type: ignore[union-attr]
+    torch.testing.assert_close(made.base_NW.grad, gradient_LNW.sum(0))
+    moved_NW = (made.step_L[:, None, None] * gradient_LNW).sum(0)
+    torch.testing.assert_close(made.slope_NW.grad, moved_NW)
+
+
+def test_slopes_go_on_where_the_mean_is_another() -> None:
+    """Ratings keep their vectors; what was not rated moves to the new mean."""
+    old, new = sloped(), sloped()
+    first_N, item_P = entries()
+    new.fill(first_N, (LEVELS.clamp(min=1) * ITEMS + item_P).int())
+    assert new.step_L[0] != old.step_L[0]
+    new.start_from(**old.kept())
+    torch.testing.assert_close(new.table()[: 3 * ITEMS], old.table()[: 3 * ITEMS])
+    torch.testing.assert_close(new.kernel_DW, old.kernel_DW)
 
 
 def test_features_are_the_weighted_sum_of_their_rows() -> None:

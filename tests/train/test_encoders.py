@@ -31,6 +31,7 @@ from tests.train.test_resume import STEP, VALIDATION, fit_in_pieces, results
 
 HISTORIES = {"history": "ratings", "item_history": "ratings", "history_dim": 4}
 BOTH = {"features": "all", **HISTORIES}
+SLOPED = {**BOTH, "history_slopes": True}
 HOUR = SideFeature(name="hour", kind="categorical", size=24)
 
 
@@ -44,10 +45,15 @@ def data(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return with_features(prepared, tmp_path_factory.mktemp("features") / "data")
 
 
+@pytest.fixture(scope="module", params=[BOTH, SLOPED], ids=["levels", "slopes"])
+def model(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return dict(request.param)
+
+
 @pytest.fixture(scope="module")
-def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(data: Path, model: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("trained") / "run"
-    fit(config(BOTH), data, out)
+    fit(config(model), data, out)
     return out
 
 
@@ -59,24 +65,25 @@ def started(data: Path, model: dict[str, Any]) -> RecModule:
     return module
 
 
-def test_training_begins_as_without_features_and_history(data: Path) -> None:
+def test_training_begins_as_without_features_and_history(data: Path, model: dict[str, Any]) -> None:
     """The same random numbers for all that both models have, and the same logits."""
-    ids, both = (started(data, model).model.eval() for model in ({}, BOTH))
+    ids, both = (started(data, one).model.eval() for one in ({}, model))
     own, other = ids.state_dict(), both.state_dict()
     assert all(torch.equal(value, other[name]) for name, value in own.items())
-    assert other.keys() - own.keys() == {f"encoders.{name}" for name in encoders()}
+    assert other.keys() - own.keys() == {f"encoders.{name}" for name in learned(model)}
     index_B = torch.arange(30)
     assert torch.equal(ids(index_B, index_B).logits_BT, both(index_B, index_B).logits_BT)
 
 
 def test_both_are_learned_and_scores_are_the_same_everywhere(
-    trained: Path, data: Path, tmp_path: Path
+    trained: Path, model: dict[str, Any], data: Path, tmp_path: Path
 ) -> None:
     """evaluate, Predictor, predict, recommend, an export and the model that was trained."""
     state = torch.load(trained / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
-    module = started(data, BOTH)
+    module = started(data, model)
     module.load_state_dict(state)
-    assert all(module.model.state_dict()[f"encoders.{n}"].abs().max() > 1e-4 for n in encoders())
+    own = module.model.state_dict()
+    assert all(own[f"encoders.{name}"].abs().max() > 1e-4 for name in learned(model))
     rows = load_columns(data, module.schema, "test")
     predictor = Predictor.load(trained)
     users, items = (predictor.artifact.users["user"], predictor.artifact.items["item"])
@@ -101,9 +108,14 @@ def test_both_are_learned_and_scores_are_the_same_everywhere(
     assert evaluate_artifact(trained, "test", data)["tasks"]["rating"]["mse"] == pytest.approx(mse)
 
 
-def encoders() -> list[str]:
-    histories = [f"{h}.{n}" for h in ("history", "item_history") for n in ("kernel_DW", "table_RW")]
+def encoders(*tables: str) -> list[str]:
+    names = ["kernel_DW", *(tables or ["table_RW"])]
+    histories = [f"{history}.{name}" for history in ("history", "item_history") for name in names]
     return [*histories, "items.table_RD", "users.table_RD"]
+
+
+def learned(model: dict[str, Any]) -> list[str]:
+    return encoders("base_NW", "slope_NW") if model == SLOPED else encoders()
 
 
 def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, data: Path) -> None:
@@ -196,8 +208,12 @@ def test_half_of_the_hidden_ids_keep_features_and_history(data: Path) -> None:
 
 
 def test_a_run_with_both_in_pieces_ends_in_the_same_bytes(
-    data: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path,
+    model: dict[str, Any],
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stops = [(STEP, 17), (VALIDATION, 1)]
-    fit_in_pieces(monkeypatch, config(BOTH), data, tmp_path / "run", stops)
+    fit_in_pieces(monkeypatch, config(model), data, tmp_path / "run", stops)
     assert results(tmp_path / "run") == results(trained)

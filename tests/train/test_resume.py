@@ -125,7 +125,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "model": {
             **TINY_MODEL,
             **{"history": "ratings", "item_history": "ratings", "history_dim": 0},
-            **{"skip_rank": 4, "skip_maps": False},
+            **{"history_slopes": True, "skip_rank": 4, "skip_maps": False},
         },
         "data": {"fresh_negatives": True, "negative_power": 0.75, "negative_user_power": 0},
         "optim": {"schedule": "cosine", "gate_rate": 10.0, "average": 0.99},

@@ -36,6 +36,7 @@ from tests.train.test_start import (
 )
 
 BOTH = {"features": "all", "history": "ratings", "item_history": "ratings", "history_dim": 4}
+SLOPED = {**BOTH, "history_slopes": True}
 ALONE = {**BOTH, "item_history": "none", "main_effects": False}
 USER_FEATURES = ("age:numeric=age", "job:categorical=job")
 ITEM_FEATURES = ("genres:multi=genres:sep=|", "year:numeric=year")
@@ -81,7 +82,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     featured(folder / "new", NEW_USERS, NEW_ITEMS)
     featured(folder / "same", NEW_USERS, (10, 30))
     data = featured(folder / "old", USERS, ITEMS)
-    for name, model in (("both", BOTH), ("alone", ALONE), ("ids", {})):
+    for name, model in (("both", BOTH), ("sloped", SLOPED), ("alone", ALONE), ("ids", {})):
         fit(settings(model=model, optim={"lr": 1e-2}), data, folder / name)
     return folder
 
@@ -106,6 +107,8 @@ def row(artifact: Artifact, side: str, name: str, category: str) -> int:
         ("both", {"item_history": "none"}),
         ("both", {"features": "none", "history": "none", "item_history": "none"}),
         ("both", {"features": "job,year", "history_dropout": 0.3}),
+        ("sloped", {}),
+        ("sloped", {"history": "none"}),
         ("ids", {"features": "all"}),
         ("ids", {"history": "items", "history_dim": 4}),
         ("ids", {"item_history": "users", "history_dim": 4}),
@@ -203,6 +206,20 @@ def test_levels_are_matched_by_their_ratings(folder: Path) -> None:
     assert matched_levels(old, replace(old, labels=wide), 5).tolist() == [0, 2, 4, 4, 4, 5]
 
 
+def test_histories_with_slopes_go_on(folder: Path, tmp_path: Path) -> None:
+    """What each rating of a known item says is what it said, though the mean is another."""
+    fit(once(**STILL), folder / "new/featured", tmp_path / "b", start_from=folder / "sloped")
+    old, new = load_artifact(folder / "sloped"), load_artifact(tmp_path / "b")
+    was, now = (one.encoders["history.table_RW"].unflatten(0, (6, -1)) for one in (old, new))
+    place = {item: n for n, item in enumerate(old.items["item"].to_pylist())}
+    pairs = [
+        (place[item], n) for n, item in enumerate(new.items["item"].to_pylist()) if item in place
+    ]
+    before, after = (list(column) for column in zip(*pairs, strict=True))
+    close(now[:5, after], was[:5, before])
+    assert was[:5, before].std(0).max() > 1e-3
+
+
 def test_training_goes_on_and_ends_better_than_anew(folder: Path, tmp_path: Path) -> None:
     data, slow = folder / "new/featured", {"optim": {"lr": 1e-4}}
     more = fit(once(**slow), data, tmp_path / "more", start_from=folder / "both")
@@ -217,6 +234,10 @@ def test_training_goes_on_and_ends_better_than_anew(folder: Path, tmp_path: Path
         ({"item_history": "users"}, "model.item_history is ratings there and must stay so, got us"),
         ({"history_dim": 8}, "model.history_dim is 4 there and must stay so, got 8"),
         ({"history_levels": 3}, "model.history_levels is 5 there and must stay so, got 3"),
+        (
+            {"history_slopes": True},
+            "model.history_slopes is false there and must stay so, got true",
+        ),
     ],
 )
 def test_another_kind_of_history_is_refused(
