@@ -147,7 +147,8 @@ class SlopedHistory(History):
         self.register_buffer("step_L", torch.zeros(levels), False)
 
     def table(self) -> Tensor:
-        return (self.base_NW + self.step_L[:, None, None] * self.slope_NW).flatten(0, 1)
+        # Without a temporary for the products: the table is made in every step.
+        return torch.addcmul(self.base_NW, self.step_L[:, None, None], self.slope_NW).flatten(0, 1)
 
     def fill(self, first_N: Tensor, row_P: Tensor) -> None:
         super().fill(first_N, row_P)
