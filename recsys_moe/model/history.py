@@ -1,8 +1,8 @@
 """What users have watched, or items have been watched by, in training: pooled embeddings.
 
 Axes: B batch, U distinct owners of a batch, N owners and one more for the unseen id, P entries
-(which row belongs to which owner, owner after owner), R rows of a table, W its width, D width of
-the embeddings.
+(which row belongs to which owner, owner after owner), R rows of a table, W its width, J partners,
+L levels of the rating, D width of the embeddings.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class History(nn.Module):
       partner is missing.
     """
 
-    table_RW: Tensor
     first_N: Tensor
     row_P: Tensor
     key_P: Tensor
@@ -142,13 +141,13 @@ class SlopedHistory(History):
     step_L: Tensor
 
     def _start_table(self, levels: int, width: int) -> None:
-        self.base_NW = nn.Parameter(torch.zeros(self.partners, width))
-        self.slope_NW = nn.Parameter(torch.zeros(self.partners, width))
+        self.base_JW = nn.Parameter(torch.zeros(self.partners, width))
+        self.slope_JW = nn.Parameter(torch.zeros(self.partners, width))
         self.register_buffer("step_L", torch.zeros(levels), False)
 
     def table(self) -> Tensor:
         # Without a temporary for the products: the table is made in every step.
-        return torch.addcmul(self.base_NW, self.step_L[:, None, None], self.slope_NW).flatten(0, 1)
+        return torch.addcmul(self.base_JW, self.step_L[:, None, None], self.slope_JW).flatten(0, 1)
 
     def fill(self, first_N: Tensor, row_P: Tensor) -> None:
         super().fill(first_N, row_P)
@@ -160,9 +159,9 @@ class SlopedHistory(History):
     @torch.no_grad()
     def start_from(self, table_RW: Tensor, kernel_DW: Tensor) -> None:
         """By the lowest and the highest level: on a line between them lie all of such a table."""
-        low_NW, high_NW = (table_RW.unflatten(0, (-1, self.partners))[level] for level in (0, -2))
-        self.slope_NW.copy_((high_NW - low_NW) / (self.step_L[-2] - self.step_L[0]))
-        self.base_NW.copy_(low_NW - self.step_L[0] * self.slope_NW)
+        low_JW, high_JW = (table_RW.unflatten(0, (-1, self.partners))[level] for level in (0, -2))
+        self.slope_JW.copy_((high_JW - low_JW) / (self.step_L[-2] - self.step_L[0]))
+        self.base_JW.copy_(low_JW - self.step_L[0] * self.slope_JW)
         self.kernel_DW.copy_(kernel_DW)
 
 

@@ -128,9 +128,9 @@ def test_a_slope_goes_by_how_far_a_rating_is_above_the_mean() -> None:
     # Rated: 0 2 1 0 2 2 0, mean 1, squares of what is left 1 1 0 1 1 1 1, so a variance of 6 / 7.
     step = (7 / 6) ** 0.5
     torch.testing.assert_close(made.step_L, torch.tensor([-step, 0, step, 0]))
-    expected = made.base_NW[4] + step * made.slope_NW[4]
+    expected = made.base_JW[4] + step * made.slope_JW[4]
     torch.testing.assert_close(made.table()[2 * ITEMS + 4], expected)
-    torch.testing.assert_close(made.table()[3 * ITEMS + 4], made.base_NW[4])  # not rated
+    torch.testing.assert_close(made.table()[3 * ITEMS + 4], made.base_JW[4])  # not rated
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
@@ -139,7 +139,7 @@ def test_slopes_of_one_level_say_nothing(level: int) -> None:
     made = SlopedHistory(USERS, ITEMS, levels=3, dims=(3, 4), dropout=0.0)
     first_N, item_P = entries()
     made.fill(first_N, (level * ITEMS + item_P).int())
-    torch.nn.init.normal_(made.slope_NW)
+    torch.nn.init.normal_(made.slope_JW)
     assert (made.of_owners(torch.arange(USERS)) == 0).all() and made.table().isfinite().all()
 
 
@@ -156,10 +156,10 @@ def test_a_history_with_slopes_is_one_with_their_table(training: bool) -> None:
     torch.testing.assert_close(found, wanted)
     for pool_BD in (found, wanted):
         pool_BD.square().sum().backward()
-    gradient_LNW = twin.table_RW.grad.unflatten(0, (4, ITEMS))  # type: ignore[union-attr]
-    torch.testing.assert_close(made.base_NW.grad, gradient_LNW.sum(0))
-    moved_NW = (made.step_L[:, None, None] * gradient_LNW).sum(0)
-    torch.testing.assert_close(made.slope_NW.grad, moved_NW)
+    gradient_LJW = twin.table_RW.grad.unflatten(0, (4, ITEMS))  # type: ignore[union-attr]
+    torch.testing.assert_close(made.base_JW.grad, gradient_LJW.sum(0))
+    moved_JW = (made.step_L[:, None, None] * gradient_LJW).sum(0)
+    torch.testing.assert_close(made.slope_JW.grad, moved_JW)
 
 
 def test_slopes_go_on_where_the_mean_is_another() -> None:

@@ -115,7 +115,7 @@ def encoders(*tables: str) -> list[str]:
 
 
 def learned(model: dict[str, Any]) -> list[str]:
-    return encoders("base_NW", "slope_NW") if model == SLOPED else encoders()
+    return encoders("base_JW", "slope_JW") if model == SLOPED else encoders()
 
 
 def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, data: Path) -> None:

@@ -82,11 +82,12 @@ def by_heart(learn: Callable[..., dict[str, float]]) -> float:
         {"item_history": "users"},
         {"item_history": "ratings"},
         {"history": "ratings", "item_history": "ratings"},
+        {"history": "ratings", "item_history": "ratings", "history_slopes": True},
     ],
-    ids=lambda histories: ",".join(map("=".join, histories.items())),
+    ids=lambda histories: ",".join(f"{name}={value}" for name, value in histories.items()),
 )
 def test_a_history_tells_nothing_of_coin_flips(
-    histories: dict[str, str], learn: Callable[..., dict[str, float]], by_heart: float
+    histories: dict[str, Any], learn: Callable[..., dict[str, float]], by_heart: float
 ) -> None:
     found = learn(**histories)
     assert found["train/loss"] > by_heart - 0.02
