@@ -70,8 +70,9 @@ class ModelConfig(Section):
     history_levels: int = Field(default=5, ge=2, le=10)
     """Levels of `ratings`, evenly from the lowest to the highest training label."""
     history_slopes: bool = False
-    """`true`: of `ratings` one embedding per item or user and a second one times how far the level
-    is above the mean, in place of one per level, so that all ratings teach both."""
+    """`true`: of `ratings` one embedding per item or user and a second one times how many standard
+    deviations the level is above the mean (0 of what was not rated), in place of one per level, so
+    that all ratings teach both. No other history has levels."""
     history_dropout: float = Field(default=0.5, ge=0, lt=1)
     """Share of every history that a training step leaves out, by chance. Without any, the labels
     of training rows can be read off what is missing in it."""

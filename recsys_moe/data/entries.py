@@ -185,7 +185,7 @@ def rating_of_level(level: int, levels: int | None, schema: Schema) -> float | N
     """The label in the middle of a level of `history_entries`; None for what was not rated."""
     if levels is None or level >= levels:
         return None
-    low, high = _bounds(schema, next(task for task in schema.tasks if task.kind == "regression"))
+    low, high = _bounds(schema, _rated(schema))
     return low + level * (high - low) / max(levels - 1, 1)
 
 
@@ -198,7 +198,20 @@ def _levels(label_P: Tensor, levels: int, bounds: tuple[float, float]) -> Tensor
 
 def matched_levels(old: Schema, new: Schema, levels: int) -> Tensor:
     """Per level of histories of `new` the nearest one of `old`, by their ratings. (levels + 1,)"""
-    task = next(one for one in new.tasks if one.kind == "regression")
-    low, high = _bounds(new, task)
-    rating_L = torch.cat([torch.linspace(low, high, levels), torch.tensor([torch.nan])])
-    return _levels(rating_L, levels, _bounds(old, task))
+    return _levels(_ratings(new, levels), levels, _bounds(old, _rated(new)))
+
+
+def line_of_levels(old: Schema, new: Schema, levels: int) -> Tensor:
+    """Per level of histories of `new` where its rating lies from the lowest, 0, to the highest, 1,
+    of `old`; NaN for what was not rated. (levels + 1,)"""
+    low, high = _bounds(old, _rated(new))
+    return (_ratings(new, levels) - low) / max(high - low, 1e-12)
+
+
+def _ratings(schema: Schema, levels: int) -> Tensor:
+    low, high = _bounds(schema, _rated(schema))
+    return torch.cat([torch.linspace(low, high, levels), torch.tensor([torch.nan])])
+
+
+def _rated(schema: Schema) -> Task:
+    return next(one for one in schema.tasks if one.kind == "regression")

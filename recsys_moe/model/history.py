@@ -134,13 +134,19 @@ class History(nn.Module):
 class SlopedHistory(History):
     """y_jl = a_j + c_l b_j for partner j and level l, in place of a y for every pair of them.
 
-    c_l is the level in standard deviations from the mean of what owners rated, 0 for what they did
-    not. So all ratings of a partner teach its a and its b, where a level of its own sees a fifth.
+    As in Asymmetric-SVD (Koren 2008, section 4), whose c is how far the rating is above what was to
+    be expected of owner and partner. Here it is the level in standard deviations above the mean of
+    all that owners rated, and 0 for what they did not rate. All ratings of a partner teach its a
+    and its b, where a level of its own sees one in so many as there are levels.
     """
 
+    base_JW: Tensor
+    slope_JW: Tensor
     step_L: Tensor
+    """c of each level, `fill` tells them; the last one is that of what was not rated."""
 
     def _start_table(self, levels: int, width: int) -> None:
+        """`levels`: at least 3, the last one for what was not rated."""
         self.base_JW = nn.Parameter(torch.zeros(self.partners, width))
         self.slope_JW = nn.Parameter(torch.zeros(self.partners, width))
         self.register_buffer("step_L", torch.zeros(levels), False)
@@ -153,12 +159,15 @@ class SlopedHistory(History):
         super().fill(first_N, row_P)
         unrated = len(self.step_L) - 1
         level_P = (row_P // self.partners)[row_P < unrated * self.partners].double()
-        mean, deviation = (level_P.mean(), level_P.std(correction=0)) if len(level_P) else (0, 0)
-        self.step_L[:unrated] = (torch.arange(unrated) - mean) / (deviation or 1)
+        mean, deviation = (0.0, 0.0)
+        if len(level_P):
+            mean, deviation = float(level_P.mean()), float(level_P.std(correction=0))
+        self.step_L[:unrated] = (torch.arange(unrated) - mean) / (deviation or 1.0)
 
     @torch.no_grad()
     def start_from(self, table_RW: Tensor, kernel_DW: Tensor) -> None:
-        """By the lowest and the highest level: on a line between them lie all of such a table."""
+        """By the lowest and the highest level: on the line through them lie all but the last, what
+        was not rated, which is at the mean of this history now."""
         low_JW, high_JW = (table_RW.unflatten(0, (-1, self.partners))[level] for level in (0, -2))
         self.slope_JW.copy_((high_JW - low_JW) / (self.step_L[-2] - self.step_L[0]))
         self.base_JW.copy_(low_JW - self.step_L[0] * self.slope_JW)

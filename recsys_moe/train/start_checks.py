@@ -15,17 +15,22 @@ MAY_DIFFER = ("model.dropout", "model.dispatch", "model.features", "model.histor
 """Settings of the model that do not change what its weights mean."""
 HISTORIES = ("history", "item_history")
 """Settings of which each may differ too where it begins or ends."""
-OF_HISTORIES = ("model.history_dim", "model.history_levels", "model.history_slopes")
+OF_HISTORIES = ("model.history_dim",)
 """May differ too where no history goes on."""
+OF_RATINGS = ("model.history_levels", "model.history_slopes")
+"""May differ too where no history of ratings goes on."""
 
 
 def check_model(before: Config, now: Config, path: str | Path) -> None:
     """Raise ConfigError where the weights of the model at `path` would mean something else."""
     old, new = (dict(flat({"model": c.model_dump(mode="json")["model"]})) for c in (before, now))
-    ends = [key for key in HISTORIES if "none" in (getattr(c.model, key) for c in (before, now))]
+    kinds = {key: {getattr(c.model, key) for c in (before, now)} for key in HISTORIES}
+    ends = [key for key, kind in kinds.items() if "none" in kind]
     may_differ = (*MAY_DIFFER, *(f"model.{key}" for key in ends))
     if len(ends) == len(HISTORIES):
         may_differ = (*may_differ, *OF_HISTORIES)
+    if {"ratings"} not in kinds.values():
+        may_differ = (*may_differ, *OF_RATINGS)
     for key in [*old, *(new.keys() - old.keys())]:
         if old.get(key) != new.get(key) and key not in may_differ:
             raise must_stay(path, key, old.get(key), new.get(key))
@@ -34,8 +39,8 @@ def check_model(before: Config, now: Config, path: str | Path) -> None:
 def must_stay(path: str | Path, key: str, old: object, new: object) -> ConfigError:
     before, now = (v if isinstance(v, str) else json.dumps(v) for v in (old, new))
     return ConfigError(
-        f"--from {path}: {key} is {before} there and must stay so, got {now}; leave it out, or "
-        f"train anew without --from (only {', '.join(MAY_DIFFER)} may differ, and "
+        f"--from {path}: {key} is {before} there and must stay so, got {now}; set it so, or train "
+        f"anew without --from (only {', '.join(MAY_DIFFER)} may differ, and "
         f"{' and '.join(f'model.{key}' for key in HISTORIES)} may begin or end)"
     )
 

@@ -25,7 +25,7 @@ from recsys_moe.artifact.model_folder import NO_CATEGORIES, VOCABULARIES, Artifa
 from recsys_moe.config.build import HistoryKey, chosen_features, history_levels
 from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import reading
-from recsys_moe.data.entries import matched_levels, table_rows
+from recsys_moe.data.entries import line_of_levels, matched_levels, table_rows
 from recsys_moe.errors import DataError
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.schema import Schema, SideFeature
@@ -44,14 +44,22 @@ class FeatureRows(NamedTuple):
     """Of numbers how far the new mean is from the old one, in old deviations; else 0."""
 
 
+class HistoryRows(NamedTuple):
+    """What the rows of a table of histories are in the old one: low + weight (high - low). (R,)"""
+
+    low: Tensor
+    """Row of the old table; its length for a new partner."""
+    high: Tensor
+    weight: Tensor
+
+
 class Matched(NamedTuple):
     """Where the tables of a run's encoders start from."""
 
     features: dict[str, FeatureRows]
     """Of `user` and `item`, where they have any."""
-    histories: dict[str, Tensor]
-    """Of `history` and `item_history`, where both models have it: row of the old table for each
-    row, its length for a new partner. (R,) What is not there begins at 0."""
+    histories: dict[str, HistoryRows]
+    """Of `history` and `item_history`, where both models have it. What is not there begins at 0."""
 
 
 class _Block(NamedTuple):
@@ -79,7 +87,7 @@ def match(
         logger.info("features: %s", "; ".join(said))
     partners: dict[HistoryKey, Tensor] = {"history": places[1], "item_history": places[0]}
     rows = {k: _history_rows(old, config, schema, key=k, place_N=n) for k, n in partners.items()}
-    return Matched(features, {key: row_R for key, row_R in rows.items() if row_R is not None})
+    return Matched(features, {key: one for key, one in rows.items() if one is not None})
 
 
 def _categories(path: Path) -> pa.Table:
@@ -138,17 +146,36 @@ def _found(rows: FeatureRows, end: int) -> str:
 
 def _history_rows(
     old: Artifact, config: Config, schema: Schema, *, key: HistoryKey, place_N: Tensor
-) -> Tensor | None:
+) -> HistoryRows | None:
     """`place_N`: row of the old model for each partner, and for the unseen one."""
     if "none" in (getattr(c.model, key) for c in (old.config, config)):
         return None
-    levels, partners = history_levels(config, schema, key), int(place_N[-1])
-    level_L = torch.zeros(1, dtype=torch.int64)
-    if levels is not None:
-        level_L = matched_levels(old.schema, schema, levels)
-    row_LN = level_L[:, None] * partners + place_N[:-1]
-    new = len(old.encoders[f"{key}.table_RW"])
-    return row_LN.where(place_N[:-1] < partners, new).flatten()
+    low_L, high_L, weight_L = _on_levels(old, config, schema, history_levels(config, schema, key))
+    known, new = int(place_N[-1]), len(old.encoders[f"{key}.table_RW"])
+
+    def rows(level_L: Tensor) -> Tensor:
+        row_LN = level_L[:, None] * known + place_N[:-1]
+        return row_LN.where(place_N[:-1] < known, new).flatten()
+
+    weight_LN = weight_L[:, None].expand(-1, len(place_N) - 1)
+    return HistoryRows(rows(low_L), rows(high_L), weight_LN.flatten())
+
+
+def _on_levels(
+    old: Artifact, config: Config, schema: Schema, levels: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Two levels of the old model for each of the new one, and how far it is from the first to the
+    second: with slopes on the line from the lowest to the highest, else at the nearest. (L,)"""
+    if levels is None:
+        only_L = torch.zeros(1, dtype=torch.int64)
+        return only_L, only_L, torch.zeros(1)
+    if not config.model.history_slopes:
+        near_L = matched_levels(old.schema, schema, levels)
+        return near_L, near_L, torch.zeros(levels + 1)
+    line_L = line_of_levels(old.schema, schema, levels)
+    unrated = torch.tensor(levels)
+    low_L = torch.where(line_L.isnan(), unrated, 0)
+    return low_L, torch.where(line_L.isnan(), unrated, levels - 1), line_L.nan_to_num(0)
 
 
 @torch.no_grad()
@@ -173,10 +200,10 @@ def hand_over(
         part.table_RD.copy_(was_RD * rows.scale[:, None])
         bags = part.row_P, was_RD * rows.shift[:, None], part.first_N[:-1].int()
         moved[n] += F.embedding_bag(*bags, mode="sum")
-    for key, row_R in matched.histories.items():
-        history = getattr(encoders, key)
-        table_RW = _row_of(old.encoders[f"{key}.table_RW"], row_R)
-        history.start_from(table_RW, old.encoders[f"{key}.kernel_DW"])
+    for key, (low_R, high_R, weight_R) in matched.histories.items():
+        low_RW, high_RW = (_row_of(old.encoders[f"{key}.table_RW"], r_R) for r_R in (low_R, high_R))
+        table_RW = low_RW.lerp(high_RW, weight_R[:, None])
+        getattr(encoders, key).start_from(table_RW, old.encoders[f"{key}.kernel_DW"])
     said = encoders.finished(*map(torch.zeros_like, tables))
     for table_ND, place_N, said_ND, moved_ND in zip(tables, places, said, moved, strict=True):
         is_known_N = place_N < place_N[-1]

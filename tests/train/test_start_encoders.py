@@ -37,6 +37,7 @@ from tests.train.test_start import (
 
 BOTH = {"features": "all", "history": "ratings", "item_history": "ratings", "history_dim": 4}
 SLOPED = {**BOTH, "history_slopes": True}
+WATCHED = {**BOTH, "history": "items", "item_history": "users"}
 ALONE = {**BOTH, "item_history": "none", "main_effects": False}
 USER_FEATURES = ("age:numeric=age", "job:categorical=job")
 ITEM_FEATURES = ("genres:multi=genres:sep=|", "year:numeric=year")
@@ -55,10 +56,15 @@ def told_of_item(n: int) -> dict[str, Any]:
 
 
 def featured(
-    folder: Path, users: tuple[int, int], items: tuple[int, int], **changed: tuple[str, ...]
+    folder: Path,
+    users: tuple[int, int],
+    items: tuple[int, int],
+    *,
+    unit: float = 1.0,
+    **changed: tuple[str, ...],
 ) -> Path:
     """The rows of `tests.train.test_start.table` with features."""
-    table(folder, users, items)
+    table(folder, users, items, unit=unit)
     for side, (first, last), told in (
         ("user", users, told_of_user),
         ("item", items, told_of_item),
@@ -82,7 +88,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     featured(folder / "new", NEW_USERS, NEW_ITEMS)
     featured(folder / "same", NEW_USERS, (10, 30))
     data = featured(folder / "old", USERS, ITEMS)
-    for name, model in (("both", BOTH), ("sloped", SLOPED), ("alone", ALONE), ("ids", {})):
+    for name, model in (
+        ("both", BOTH),
+        ("sloped", SLOPED),
+        ("alone", ALONE),
+        ("ids", {}),
+        ("watched", WATCHED),
+    ):
         fit(settings(model=model, optim={"lr": 1e-2}), data, folder / name)
     return folder
 
@@ -109,8 +121,10 @@ def row(artifact: Artifact, side: str, name: str, category: str) -> int:
         ("both", {"features": "job,year", "history_dropout": 0.3}),
         ("sloped", {}),
         ("sloped", {"history": "none"}),
+        ("sloped", {"history": "none", "item_history": "none", "history_slopes": False}),
         ("ids", {"features": "all"}),
         ("ids", {"history": "items", "history_dim": 4}),
+        ("watched", {"history_slopes": True, "history_levels": 3}),
         ("ids", {"item_history": "users", "history_dim": 4}),
         ("alone", {"item_history": "ratings"}),
         ("ids", {"features": "genres", "history": "ratings", "history_levels": 3}),
@@ -206,9 +220,12 @@ def test_levels_are_matched_by_their_ratings(folder: Path) -> None:
     assert matched_levels(old, replace(old, labels=wide), 5).tolist() == [0, 2, 4, 4, 4, 5]
 
 
-def test_histories_with_slopes_go_on(folder: Path, tmp_path: Path) -> None:
-    """What each rating of a known item says is what it said, though the mean is another."""
-    fit(once(**STILL), folder / "new/featured", tmp_path / "b", start_from=folder / "sloped")
+@pytest.mark.parametrize("unit", [1.0, 1.25])
+def test_histories_with_slopes_go_on(folder: Path, tmp_path: Path, unit: float) -> None:
+    """What a rating of a known item says is what it said, though the mean is another: 1 to 5, and
+    1.25 to 6.25, between and beyond the old levels."""
+    data = featured(tmp_path / "new", NEW_USERS, NEW_ITEMS, unit=unit)
+    fit(once(**STILL), data, tmp_path / "b", start_from=folder / "sloped")
     old, new = load_artifact(folder / "sloped"), load_artifact(tmp_path / "b")
     was, now = (one.encoders["history.table_RW"].unflatten(0, (6, -1)) for one in (old, new))
     place = {item: n for n, item in enumerate(old.items["item"].to_pylist())}
@@ -216,7 +233,8 @@ def test_histories_with_slopes_go_on(folder: Path, tmp_path: Path) -> None:
         (place[item], n) for n, item in enumerate(new.items["item"].to_pylist()) if item in place
     ]
     before, after = (list(column) for column in zip(*pairs, strict=True))
-    close(now[:5, after], was[:5, before])
+    line_L11 = (unit * torch.arange(1, 6) - 1)[:, None, None] / 4  # from 1 to 5
+    close(now[:5, after], torch.lerp(was[0, before], was[4, before], line_L11))
     assert was[:5, before].std(0).max() > 1e-3
 
 
