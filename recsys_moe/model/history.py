@@ -141,9 +141,11 @@ class SlopedHistory(History):
     """
 
     base_JW: Tensor
+    """a."""
     slope_JW: Tensor
+    """b."""
     step_L: Tensor
-    """c of each level, `fill` tells them; the last one is that of what was not rated."""
+    """c, told by `fill`; the last one is that of what was not rated."""
 
     def _start_table(self, levels: int, width: int) -> None:
         """`levels`: at least 3, the last one for what was not rated."""
@@ -159,7 +161,7 @@ class SlopedHistory(History):
         super().fill(first_N, row_P)
         unrated = len(self.step_L) - 1
         level_P = (row_P // self.partners)[row_P < unrated * self.partners].double()
-        mean, deviation = (0.0, 0.0)
+        mean, deviation = 0.0, 0.0
         if len(level_P):
             mean, deviation = float(level_P.mean()), float(level_P.std(correction=0))
         self.step_L[:unrated] = (torch.arange(unrated) - mean) / (deviation or 1.0)
