@@ -15,42 +15,29 @@ import argparse
 import datetime
 import hashlib
 import json
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from benchmarks import common
-from benchmarks.accuracy import finished, rows, table
+from benchmarks.accuracy import finished, fitting, table
 from benchmarks.accuracy.finished import Row, chosen, settings_text
+from benchmarks.accuracy.fitting import PEERS_PYTHON, Given, PeerError, given, run_peer
 from benchmarks.accuracy.judge import Judge
 from benchmarks.accuracy.ours import our_row, run_text
-from benchmarks.accuracy.peers import PEERS, Peer
+from benchmarks.accuracy.peers import PEERS
 from recsys_moe.errors import ConfigError, DataError
-
-PEERS_PYTHON = common.ROOT / "build" / "accuracy-venv" / "bin" / "python"
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-
-
-class PeerError(Exception):
-    """A peer that could not be fitted; one line."""
 
 
 class Sitting(NamedTuple):
     """What all fits of a call share."""
 
     judge: Judge
-    rows_file: Path
-    """The training rows, for other processes."""
+    given: Given
     csv: Path
     facts: dict[str, Any]
     """`data`, `commit` and `date` of new rows."""
-    python: Path
     elsewhere: list[Row]
     """Rows of other data whose trials choose for these; empty where each peer is tried here."""
 
@@ -59,8 +46,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory() as scratch:
-            left_out = measure(options, Path(scratch))
+        judge = Judge(options.data)
+        with given(judge, options.peers_python) as rows:
+            csv, elsewhere = options.out / "rows.csv", options.elsewhere
+            left_out = measure(options, Sitting(judge, rows, csv, facts(judge), elsewhere))
     except (ConfigError, DataError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(3 if isinstance(error, DataError) else 2)
@@ -89,7 +78,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--peers must be of {', '.join(PEERS)}, got {unknown[0]!r}")
     if options.seeds < 1:
         parser.error(f"--seeds must be at least 1, got {options.seeds}")
-    if any("=" not in given for given in options.model):
+    if any("=" not in model for model in options.model):
         parser.error(f"--model must be NAME=RUN, got {options.model[-1]!r}")
     options.elsewhere = finished.read(options.chosen_on) if options.chosen_on else []
     untried = [name for name in options.peers if not finished.trials(options.elsewhere, name)]
@@ -97,23 +86,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(
             f"--chosen-on must hold trials of {untried[0]}, and {options.chosen_on} has none"
         )
-    foreign = [name for name in options.peers if PEERS[name].foreign]
-    if foreign and not options.peers_python.is_file():
-        parser.error(
-            f"{foreign[0]} needs the environment of the peers, and {options.peers_python} is not "
-            "there: run make accuracy-venv, or name another --peers-python or other --peers"
-        )
+    if wrong := fitting.missing(options.peers, options.peers_python):
+        parser.error(wrong)
     return options
 
 
-def measure(options: argparse.Namespace, scratch: Path) -> list[str]:
+def measure(options: argparse.Namespace, sitting: Sitting) -> list[str]:
     """Fill in what is missing and write the table. Names of the peers that could not be fitted."""
-    judge, csv = Judge(options.data), options.out / "rows.csv"
-    python = options.peers_python
-    sitting = Sitting(judge, scratch / "rows.npz", csv, facts(judge), python, options.elsewhere)
-    rows.write(sitting.rows_file, judge.training_rows())
-    for given in options.model:
-        beside(given, sitting)
+    for model in options.model:
+        beside(model, sitting)
     left_out = []
     for name in options.peers:
         try:
@@ -143,9 +124,9 @@ def mine(sitting: Sitting) -> list[Row]:
     return [row for row in finished.read(sitting.csv) if row.data == sitting.facts["data"]]
 
 
-def beside(given: str, sitting: Sitting) -> None:
+def beside(model: str, sitting: Sitting) -> None:
     """NAME=RUN as a row, unless it is there."""
-    name, _, path = given.partition("=")
+    name, _, path = model.partition("=")
     run = Path(path)
     if not any((row.peer, row.settings) == (name, run_text(run)) for row in mine(sitting)):
         finished.add(sitting.csv, our_row(name, run, sitting.judge, sitting.facts))
@@ -168,32 +149,13 @@ def fitted(name: str, settings: dict[str, Any], seed: int, split: str, sitting: 
     for before in mine(sitting):
         if before.key == key:
             return before
-    peer, out = PEERS[name], sitting.rows_file.with_name("scores.npz")
-    order = {"fit": peer.fit, "settings": settings, "seed": seed, "packages": peer.packages}
-    found = run_peer(order | {"rows": str(sitting.rows_file), "out": str(out)}, peer, sitting)
-    with np.load(out) as file:
-        scores = rows.Scores(**dict(file))
-    figures = sitting.judge.figures(scores, split, probabilities=peer.probabilities)
+    scores, found = run_peer(name, settings, seed, sitting.given)
+    figures = sitting.judge.figures(scores, split, probabilities=PEERS[name].probabilities)
     row = Row(name, split, seed, settings_text(settings), figures, **found, **sitting.facts)
     finished.add(sitting.csv, row)
     told = {figure: round(value, 4) for figure, value in figures.items() if value is not None}
     print(f"{name} {settings} seed {seed} {split}: {told}", file=sys.stderr)
     return row
-
-
-def run_peer(order: dict[str, Any], peer: Peer, sitting: Sitting) -> dict[str, Any]:
-    """`minutes` and `versions` of a fit in a process of its own."""
-    python = sitting.python if peer.foreign else Path(sys.executable)
-    run = subprocess.run(
-        [str(python), "-m", "benchmarks.accuracy.run_peer", json.dumps(order)],
-        env={**os.environ, **ONE_THREAD, "PYTHONPATH": str(common.ROOT)},
-        cwd=common.ROOT,
-        capture_output=True,
-        text=True,
-    )
-    if run.returncode != 0:
-        raise PeerError((run.stderr.strip() or f"exit code {run.returncode}").splitlines()[-1])
-    return dict(json.loads(run.stdout.strip().rpartition("\n")[2]))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,10 @@ Axes: U users, I items, N rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,13 +18,23 @@ from benchmarks.accuracy.rows import Part, Scores, TrainingRows
 from recsys_moe.artifact.metrics import BinaryMetrics, RegressionMetrics
 from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import DataError
-from recsys_moe.inference.ranking import LENGTH, top_lists
-from recsys_moe.inference.ranking_figures import described
-from recsys_moe.inference.ranking_rows import Wanted, ranking_rows
+from recsys_moe.inference.ranking import LENGTH, Logits, top_lists
+from recsys_moe.inference.ranking_figures import described, list_figures
+from recsys_moe.inference.ranking_metrics import PerUser
+from recsys_moe.inference.ranking_rows import RankingRows, Wanted, ranking_rows
 from recsys_moe.schema import Schema
 
 MOST_ROWS = 10**9
 """All rows are held in memory."""
+
+
+class Answers(NamedTuple):
+    """What one recommender says, None where it does not do the task."""
+
+    watch: Logits | None
+    """Users (U,) -> what their items are ranked by (U, I)."""
+    rating: Callable[[Tensor, Tensor], Tensor] | None
+    """Users and items (N,) -> ratings (N,)."""
 
 
 class Judge:
@@ -69,6 +82,19 @@ class Judge:
         watch, rating = (self.schema.tasks[n].weight for n in (self.watch, self.rating))
         return {"loss": watch * bce + rating * mse}
 
+    def per_user(self, answers: Answers, split: str) -> dict[str, PerUser]:
+        """NDCG of lists of 10 and squared error of ratings, by user index, as far as answered."""
+        found: dict[str, PerUser] = {}
+        if answers.watch is not None:
+            rows = self._ranking_rows(split)
+            found["ndcg"] = list_figures(top_lists(answers.watch, rows, LENGTH), rows)["ndcg"]
+        if answers.rating is not None:
+            user_N, item_N, _, label_N = self._rows(split)
+            user_N, item_N, label_N = (x[~label_N.isnan()] for x in (user_N, item_N, label_N))
+            error_N = (answers.rating(user_N, item_N) - label_N).square()
+            found["mse"] = mean_per_user(user_N, error_N, self.schema.user.size + 1)
+        return found
+
     def _binary(self, watch_UI: Tensor, split: str, probabilities: bool) -> dict[str, float | None]:
         metrics = BinaryMetrics()
         user_N, item_N, label_N, _ = self._rows(split)
@@ -89,13 +115,33 @@ class Judge:
         return columns.user.long(), columns.item.long(), *labels
 
     def _lists(self, watch_UI: Tensor, split: str) -> dict[str, float | None]:
-        wanted = Wanted(self.watch)
-        rows = ranking_rows(self.folder, self.schema, split, wanted=wanted, most=MOST_ROWS)
+        rows = self._ranking_rows(split)
         asked = rows.labelled
         lists = top_lists(lambda user_U: watch_UI[user_U], rows, LENGTH)
         found = described(lists, of_rows(watch_UI, asked.user, asked.item), rows)
         names = ("ndcg", "recall", "mrr", "hit_rate", "gauc", "coverage", "popularity")
         return {name: found[name] for name in names}
+
+    def _ranking_rows(self, split: str) -> RankingRows:
+        wanted = Wanted(self.watch)
+        return ranking_rows(self.folder, self.schema, split, wanted=wanted, most=MOST_ROWS)
+
+
+def answers_of(scores: Scores) -> Answers:
+    """Those of a matrix of scores."""
+    watch = None if scores.watch is None else torch.from_numpy(np.ascontiguousarray(scores.watch))
+    rating = None if scores.rating is None else torch.from_numpy(scores.rating)
+    return Answers(
+        watch=None if watch is None else watch.__getitem__,
+        rating=None if rating is None else partial(of_rows, rating),
+    )
+
+
+def mean_per_user(user_N: Tensor, value_N: Tensor, users: int) -> PerUser:
+    """The mean of each user's rows, which counts as often as it has rows. (users,)"""
+    rows_U = torch.bincount(user_N, minlength=users).double()
+    sum_U = torch.zeros_like(rows_U).index_add_(0, user_N, value_N.double())
+    return PerUser(sum_U / rows_U.clamp(min=1), rows_U)
 
 
 def of_rows(scores_UI: Tensor, user_N: Tensor, item_N: Tensor) -> Tensor:

@@ -1,0 +1,132 @@
+"""Ours against peers on the same users: differences per user and their intervals."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.accuracy import finished, paired
+from benchmarks.accuracy.finished import Row
+from benchmarks.accuracy.judge import Judge, answers_of, mean_per_user
+from benchmarks.accuracy.peers import PEERS
+from benchmarks.accuracy.rows import Scores
+from recsys_moe.artifact.evaluate import evaluate_artifact
+from recsys_moe.inference.ranking import evaluate_ranking
+from recsys_moe.inference.ranking_metrics import PerUser, means
+
+
+def per_user(values: list[float], weights: list[float]) -> PerUser:
+    return PerUser(torch.tensor(values).double(), torch.tensor(weights).double())
+
+
+@pytest.fixture
+def chosen(tmp_path: Path) -> Path:
+    """Rows of a sitting that tested EASE with l2 = 30, and popularity."""
+    every = dict.fromkeys(finished.FIGURES)
+    ease = Row("ease", "test", 0, '{"l2": 30}', every, 1.0, "numpy 2", "d", "c", "2026-11-26")
+    for row in (ease, replace(ease, peer="popularity", settings="{}")):
+        finished.add(tmp_path / "rows.csv", row)
+    return tmp_path / "rows.csv"
+
+
+def test_a_run_has_the_figures_of_evaluate_and_its_ranking(run: Path, prepared: Path) -> None:
+    judge = Judge(prepared)
+    found = means(judge.per_user(paired.answers(run, judge), "test"))
+    rating = evaluate_artifact(run, "test", None)["tasks"]["rating"]
+    assert found["ndcg"] == pytest.approx(evaluate_ranking(run, "test")["ndcg"], abs=1e-12)
+    assert found["mse"] == pytest.approx(rating["mse"], abs=1e-6)
+
+
+def test_scores_of_a_peer_have_the_figures_that_its_table_has(prepared: Path) -> None:
+    judge, rng = Judge(prepared), np.random.default_rng(0)
+    sizes = judge.schema.user.size, judge.schema.item.size
+    scores = Scores(*(rng.normal(size=sizes).astype(np.float32) for _ in range(2)))
+    table = judge.figures(scores, "test", probabilities=False)
+    found = means(judge.per_user(answers_of(scores), "test"))
+    assert found == pytest.approx({name: table[name] for name in ("ndcg", "mse")}, abs=1e-6)
+
+
+def test_a_peer_of_one_task_answers_it_alone(prepared: Path) -> None:
+    scores_UI = np.zeros((60, 40), np.float32)
+    judge = Judge(prepared)
+    assert set(judge.per_user(answers_of(Scores(watch=scores_UI)), "test")) == {"ndcg"}
+    assert set(judge.per_user(answers_of(Scores(rating=scores_UI)), "test")) == {"mse"}
+
+
+def test_a_user_counts_as_often_as_it_has_rows() -> None:
+    """User 0 has (1 + 3) / 2 = 2 of two rows, user 2 has 5 of one: (2 * 2 + 5) / 3 = 3."""
+    found = mean_per_user(torch.tensor([0, 2, 0]), torch.tensor([1.0, 5.0, 3.0]), 3)
+    assert (found.value.tolist(), found.weight.tolist()) == ([2, 0, 5], [2, 0, 1])
+    assert means({"mse": found}) == {"mse": 3}
+
+
+def test_the_difference_is_of_the_same_users_and_counts_their_rows() -> None:
+    """Ours less theirs: 1 - 2 of three rows, 4 - 2 of one: (3 * -1 + 2) / 4 = -0.25."""
+    ours = {"mse": per_user([1, 4], [3, 1]), "ndcg": per_user([0.5, 0.5], [1, 1])}
+    (found,) = paired.differences(ours, {"mse": per_user([2, 2], [3, 1])})
+    assert (found["ours"], found["theirs"], found["difference"]) == (1.75, 2, -0.25)
+    assert (found["low"], found["high"]) == (-1, 2)  # draws of one user alone, twice
+
+
+def test_a_difference_that_is_the_same_for_every_user_is_sure_however_users_differ() -> None:
+    values = np.random.default_rng(0).normal(size=50).tolist()
+    ours = {"ndcg": per_user([value + 0.125 for value in values], [1.0] * 50)}
+    (found,) = paired.differences(ours, {"ndcg": per_user(values, [1.0] * 50)})
+    assert [found[name] for name in ("difference", "low", "high")] == pytest.approx([0.125] * 3)
+
+
+def test_runs_are_seeds_of_one_configuration_each_user_their_mean() -> None:
+    """(1 + 3) / 2 = 2 and (2 + 6) / 2 = 4."""
+    runs = [{"mse": per_user(values, [1, 2])} for values in ([1, 2], [3, 6])]
+    found = paired.mean_of(runs)["mse"]
+    assert (found.value.tolist(), found.weight.tolist()) == ([2, 4], [1, 2])
+
+
+def test_the_command_fits_the_chosen_settings_and_prints_a_row_for_each_peer(
+    run: Path, prepared: Path, chosen: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [run, "--data", prepared, "--peers", "ease,popularity", "--chosen", chosen]
+    paired.main([str(word) for word in words])
+    said = capsys.readouterr()
+    result = json.loads(said.out.splitlines()[-1])
+    assert [row["peer"] for row in result["rows"]] == [PEERS["ease"].title, "popularity"]
+    ranking = evaluate_ranking(run, "test")
+    popular = result["rows"][1]
+    assert popular["ours"] == pytest.approx(ranking["ndcg"])
+    assert popular["theirs"] == pytest.approx(ranking["baselines"]["popularity"]["ndcg"])
+    assert popular["low"] <= popular["difference"] <= popular["high"]
+    assert f"| popularity | NDCG@10 | {popular['ours']:.4f}" in said.out
+
+
+def test_a_peer_that_no_sitting_tested_is_refused(
+    run: Path, prepared: Path, chosen: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [run, "--data", prepared, "--peers", "ease,als", "--chosen", chosen]
+    with pytest.raises(SystemExit, match="2"):
+        paired.main([str(word) for word in words])
+    assert f"--peers must be tested in {chosen}, and als is not" in capsys.readouterr().err
+
+
+def test_the_environment_of_the_peers_is_asked_for_before_anything_is_fitted(
+    run: Path, prepared: Path, chosen: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    every = dict.fromkeys(finished.FIGURES)
+    finished.add(chosen, Row("als", "test", 0, "{}", every, 1.0, "", "d", "c", "2026-11-26"))
+    words = [run, "--data", prepared, "--peers", "als", "--chosen", chosen]
+    with pytest.raises(SystemExit, match="2"):
+        paired.main([str(word) for word in [*words, "--peers-python", "none"]])
+    assert "als needs the environment of the peers, and none is not" in capsys.readouterr().err
+
+
+def test_a_run_on_other_data_is_refused(
+    run: Path, featured: Path, chosen: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [run, "--data", featured, "--peers", "popularity", "--chosen", chosen]
+    with pytest.raises(SystemExit, match="3"):
+        paired.main([str(word) for word in words])
+    assert "was trained on other data than" in capsys.readouterr().err
