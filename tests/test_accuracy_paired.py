@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,10 +26,10 @@ def per_user(values: list[float], weights: list[float]) -> PerUser:
 
 
 @pytest.fixture
-def chosen(tmp_path: Path) -> Path:
+def chosen(tmp_path: Path, prepared: Path) -> Path:
     """Rows of a sitting that tested EASE with l2 = 30, and popularity."""
-    every = dict.fromkeys(finished.FIGURES)
-    ease = Row("ease", "test", 0, '{"l2": 30}', every, 1.0, "numpy 2", "d", "c", "2026-11-26")
+    every, data = dict.fromkeys(finished.FIGURES), Judge(prepared).data
+    ease = Row("ease", "test", 0, '{"l2": 30}', every, 1.0, "numpy 2", data, "c", "2026-11-26")
     for row in (ease, replace(ease, peer="popularity", settings="{}")):
         finished.add(tmp_path / "rows.csv", row)
     return tmp_path / "rows.csv"
@@ -103,29 +104,54 @@ def test_the_command_fits_the_chosen_settings_and_prints_a_row_for_each_peer(
     assert f"| popularity | NDCG@10 | {popular['ours']:.4f}" in said.out
 
 
-def test_a_peer_that_no_sitting_tested_is_refused(
-    run: Path, prepared: Path, chosen: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [run, "--data", prepared, "--peers", "ease,als", "--chosen", chosen]
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     with pytest.raises(SystemExit, match="2"):
         paired.main([str(word) for word in words])
-    assert f"--peers must be tested in {chosen}, and als is not" in capsys.readouterr().err
+    return capsys.readouterr().err
+
+
+def test_a_peer_that_no_sitting_tested_on_these_data_is_refused(
+    run: Path, prepared: Path, chosen: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Settings that were chosen on other data are none."""
+    rows = finished.read(chosen)
+    finished.add(chosen, replace(rows[0], peer="mmoe", data="movielens-1m d465d7198c41"))
+    said = refused(
+        capsys,
+        run,
+        "--data",
+        prepared,
+        "--peers",
+        "ease,mmoe",
+        "--chosen",
+        chosen,
+        "--peers-python",
+        sys.executable,
+    )
+    assert f"error: --chosen {chosen} must have a test row of mmoe on synthetic" in said
+
+
+def test_a_peer_or_a_file_that_is_not_there_is_refused(
+    run: Path, prepared: Path, chosen: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [run, "--data", prepared, "--peers"]
+    assert "must be of popularity, ease" in refused(capsys, *words, "theirs", "--chosen", chosen)
+    said = refused(capsys, *words, "ease", "--chosen", "rows.csv")
+    assert "--chosen rows.csv: there is no such file" in said
 
 
 def test_the_environment_of_the_peers_is_asked_for_before_anything_is_fitted(
     run: Path, prepared: Path, chosen: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    every = dict.fromkeys(finished.FIGURES)
-    finished.add(chosen, Row("als", "test", 0, "{}", every, 1.0, "", "d", "c", "2026-11-26"))
     words = [run, "--data", prepared, "--peers", "als", "--chosen", chosen]
-    with pytest.raises(SystemExit, match="2"):
-        paired.main([str(word) for word in [*words, "--peers-python", "none"]])
-    assert "als needs the environment of the peers, and none is not" in capsys.readouterr().err
+    said = refused(capsys, *words, "--peers-python", "none")
+    assert "als needs the environment of the peers, and none is not" in said
 
 
 def test_a_run_on_other_data_is_refused(
     run: Path, featured: Path, chosen: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    finished.add(chosen, replace(finished.read(chosen)[1], data=Judge(featured).data))
     words = [run, "--data", featured, "--peers", "popularity", "--chosen", chosen]
     with pytest.raises(SystemExit, match="3"):
         paired.main([str(word) for word in words])

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import hashlib
 import json
 import sys
 from collections.abc import Sequence
@@ -111,12 +110,8 @@ def measure(options: argparse.Namespace, sitting: Sitting) -> list[str]:
 
 
 def facts(judge: Judge) -> dict[str, Any]:
-    schema = (judge.folder / "schema.json").read_bytes()
-    return {
-        "data": f"{judge.schema.name} {hashlib.sha256(schema).hexdigest()[:12]}",
-        "commit": common.commit(),
-        "date": datetime.date.today().isoformat(),
-    }
+    date = datetime.date.today().isoformat()
+    return {"data": judge.data, "commit": common.commit(), "date": date}
 
 
 def mine(sitting: Sitting) -> list[Row]:

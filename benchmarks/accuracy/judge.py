@@ -5,6 +5,7 @@ Axes: U users, I items, N rows.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,12 @@ class Judge:
         if kinds.count("binary") != 1 or kinds.count("regression") != 1:
             raise DataError(f"{folder}: peers need one binary and one regression task, got {kinds}")
         self.watch, self.rating = kinds.index("binary"), kinds.index("regression")
+
+    @property
+    def data(self) -> str:
+        """Which data these are, in a finished row."""
+        schema = (self.folder / "schema.json").read_bytes()
+        return f"{self.schema.name} {hashlib.sha256(schema).hexdigest()[:12]}"
 
     def training_rows(self) -> TrainingRows:
         """All that a peer is told; of the test split nothing."""

@@ -59,12 +59,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--chosen", type=Path, required=True, metavar="ROWS.csv", help="of peers")
     parser.add_argument("--peers-python", type=Path, default=PEERS_PYTHON)
     options = parser.parse_args(argv)
-    rows = finished.tested(finished.read(options.chosen))
-    options.settings = {row.peer: json.loads(row.settings) for row in rows if row.peer in PEERS}
     options.peers = [name for name in options.peers.split(",") if name]
-    absent = [name for name in options.peers if name not in options.settings]
-    if absent:
-        parser.error(f"--peers must be tested in {options.chosen}, and {absent[0]} is not")
+    unknown = [name for name in options.peers if name not in PEERS]
+    if unknown:
+        parser.error(f"--peers must be of {', '.join(PEERS)}, got {unknown[0]!r}")
+    if not options.chosen.is_file():
+        parser.error(f"--chosen {options.chosen}: there is no such file")
     if wrong := fitting.missing(options.peers, options.peers_python):
         parser.error(wrong)
     return options
@@ -73,15 +73,29 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def compared(options: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each peer and figure that both have."""
     judge = Judge(options.data)
+    settings = chosen_settings(options, judge.data)
     ours = mean_of([judge.per_user(answers(run, judge), SPLIT) for run in options.run])
     found = []
     with given(judge, options.peers_python) as rows:
         for name in options.peers:
             print(f"fitting {name} ...", file=sys.stderr)
-            scores, _ = run_peer(name, options.settings[name], 0, rows)
+            scores, _ = run_peer(name, settings[name], 0, rows)
             theirs = judge.per_user(answers_of(scores), SPLIT)
             found += [{"peer": PEERS[name].title, **row} for row in differences(ours, theirs)]
     return found
+
+
+def chosen_settings(options: argparse.Namespace, data: str) -> dict[str, dict[str, Any]]:
+    """By peer, as the rows of these data have them. Raises ConfigError without such rows."""
+    rows = [row for row in finished.read(options.chosen) if row.data == data]
+    settings = {row.peer: json.loads(row.settings) for row in finished.tested(rows)}
+    for name in options.peers:
+        if name not in settings:
+            raise ConfigError(
+                f"--chosen {options.chosen} must have a test row of {name} on {data}, the data of "
+                f"--data, got none; make it with benchmarks.accuracy --peers {name}"
+            )
+    return settings
 
 
 def answers(run: Path, judge: Judge) -> Answers:

@@ -6,7 +6,7 @@ positives. A pair is handled as one number, its key (ids.pair_keys).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,10 +45,20 @@ class Negatives:
         return base if self.distribution == "uniform" else ByPopularity(base, rows_of_item)
 
 
-def missing(negatives: Negatives, parts: Iterable[Examples], drawn: int) -> int:
-    """How many more than `drawn` were wanted for `parts`: users had touched too much."""
+def report(negatives: Negatives, parts: Sequence[Examples], drawn: int) -> dict[str, int]:
+    """`missing_negatives`: how many more than `drawn` were wanted for `parts`, the rows of the log:
+    users had touched too much. `logged_negatives`, where there are any: how many of these look like
+    drawn ones, with the label 0 and no other."""
     sizes = ((part, int(part.user.max(initial=0)) + 1) for part in parts)
-    return int(sum(negatives.wanted(part, part.user, size).sum() for part, size in sizes)) - drawn
+    wanted = int(sum(negatives.wanted(part, part.user, size).sum() for part, size in sizes))
+    alike = sum(_alike(part, negatives.task) for part in parts)
+    return {"missing_negatives": wanted - drawn} | ({"logged_negatives": alike} if alike else {})
+
+
+def _alike(part: Examples, task: str) -> int:
+    others = [label for name, label in part.labels.items() if name != task]
+    is_alone = np.all([np.isnan(label) for label in others], axis=0)
+    return int(((part.labels[task] == 0) & is_alone).sum())
 
 
 class OneStream:

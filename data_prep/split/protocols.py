@@ -80,7 +80,7 @@ def prepare_rows(
     report = raw.report | unused(known, raw.features)
     if to_draw:
         drawn = sum(map(len, parts.values())) - len(rows)
-        report["missing_negatives"] = negatives.missing(to_draw, drawn_for, drawn)
+        report |= negatives.report(to_draw, drawn_for, drawn)
     prepared = Prepared(
         name=raw.name,
         protocol=protocol if given is None else "given",

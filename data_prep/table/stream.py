@@ -126,4 +126,5 @@ def _seen(
 def _report(request: Request, done: list[Counts]) -> Counts:
     names = [] if request.duplicates == "keep" else ["dropped_repeats"]
     names += ["missing_negatives"] if request.to_draw else []
+    names += ["logged_negatives"] if any("logged_negatives" in counts for counts in done) else []
     return {name: sum(counts.get(name, 0) for counts in done) for name in names}

@@ -129,7 +129,7 @@ def place_bin(job: Job, number: int) -> Counts:
     counts = {"dropped_repeats": len(rows) - len(kept)}
     if job.request.to_draw is not None:
         drawn = len(placed.rows) - len(kept)
-        counts["missing_negatives"] = negatives.missing(job.request.to_draw, [kept], drawn)
+        counts |= negatives.report(job.request.to_draw, [kept], drawn)
     return counts
 
 

@@ -38,6 +38,12 @@ LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 """Files of the folder of checkpoints. `previous` is what was `last` before."""
 
 
+def checkpoint_files(run: Path) -> list[Path]:
+    """Those that are there, newest first; between two renames `last` is not."""
+    files = (run / CHECKPOINTS / name for name in (LAST, PREVIOUS, BEST))
+    return [file for file in files if file.is_file()]
+
+
 RUN = Kind(
     "a run folder",
     lambda folder: (

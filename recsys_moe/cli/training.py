@@ -60,10 +60,11 @@ FLAGS = {
     "lr": "optim.lr",
 }
 """Key of the configuration by flag, of every command that trains."""
-SIZES = {
-    *("model.embedding_dim", "model.expert_dim", "model.history_dim", "model.num_experts"),
-    "trainer.batch_size",
-}
+SIZES = (
+    *("model.embedding_dim", "model.expert_dim", "model.num_experts", "model.history_dim"),
+    *("trainer.batch_size", "data.eval_batch_size"),
+)
+"""Where all are at their defaults, the first, which every user and item has, is what is large."""
 NO_MEMORY = re.compile(
     "can't allocate memory|out of memory|calculation overflowed|overflow when unpacking",
     re.IGNORECASE,
@@ -162,9 +163,10 @@ def _memory_of(config: Config) -> Iterator[None]:
             raise
         given, usual = (dict(flat(c.model_dump(mode="json"))) for c in (config, parse_config({})))
         key = max(SIZES, key=lambda key: given[key] / usual[key])
+        others = ", ".join(other for other in SIZES if other != key)
         raise ConfigError(
             f"out of memory with {key}={given[key]} (default {usual[key]}); "
-            f"choose a smaller one, or less of {', '.join(sorted(SIZES - {key}))}"
+            f"choose a smaller one, or less of {others}"
         ) from None
 
 

@@ -19,6 +19,8 @@ from recsys_moe.data.columns import Columns
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import Schema
 
+OFF = "set it to false, with data.negative_power=0 and data.negative_user_power=1"
+"""What a configuration says that does without."""
 TRIES = 100
 """Draws for a row before it keeps its item, as that of a user who has watched nearly all."""
 
@@ -47,7 +49,8 @@ class FreshNegatives:
         _check_drawn(schema)
         self.rows, self.items = rows, schema.item.size
         has_one_label_N = (~rows.labels.isnan()).sum(1) == 1
-        is_drawn_N = has_one_label_N & rows.labels.nan_to_num(0).eq(0).all(1)
+        task = next(t for t, task in enumerate(schema.tasks) if task.kind == "binary")
+        is_drawn_N = has_one_label_N & (rows.labels[:, task] == 0)
         self.drawn_M = is_drawn_N.nonzero()[:, 0]
         self.user_M = rows.user[self.drawn_M].long()
         user_N, item_N = rows.user[~is_drawn_N].long(), rows.item[~is_drawn_N].long()
@@ -132,9 +135,11 @@ def _check_drawn(schema: Schema) -> None:
         got = f"{schema.name}, where they are in the log"
     elif "--negative-distribution" in words:
         got = f"--negative-distribution {words[words.index('--negative-distribution') + 1]}"
+    elif alike := schema.report.get("logged_negatives"):
+        got = f"{schema.name}, where {alike} rows of the log look like drawn ones (label 0 alone)"
     else:
         return
     raise ConfigError(
         "data.fresh_negatives=true needs negatives that `prepare` has drawn uniformly, "
-        f"got {got}; set it to false"
+        f"got {got}; {OFF}"
     )

@@ -104,7 +104,8 @@ class CatalogueScorer:
     def warm_up(self) -> None:
         """Build the item halves that up to 17 users, from the first to the unseen one, visit."""
         unseen = self.model.user_embedding.num_embeddings - 1
-        user_U = torch.linspace(0, unseen, min(17, unseen + 1)).long()
+        # float64: the float32 next to 2**24 + 3 is one more.
+        user_U = torch.linspace(0, unseen, min(17, unseen + 1), dtype=torch.float64).long()
         for task in range(len(self.model.towers)):
             self.grid(user_U, torch.arange(self.num_items), task)
 

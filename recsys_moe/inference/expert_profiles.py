@@ -115,7 +115,8 @@ def _most(traits: list[Trait]) -> list[Trait]:
 
 def spread(size: int, most: int) -> Tensor:
     """At most `most` places of `size`, at equal distances, the first and the last among them."""
-    return torch.linspace(0, max(size - 1, 0), min(size, most)).long()
+    # float64: float32 does not hold every whole number from 2**24 on.
+    return torch.linspace(0, max(size - 1, 0), min(size, most), dtype=torch.float64).long()
 
 
 def _largest(lift_M: Tensor) -> list[int]:

@@ -30,7 +30,7 @@ from recsys_moe.train import workarounds
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.ending import finish_run
 from recsys_moe.train.loader import RecDataModule
-from recsys_moe.train.loggers import check_logger, close_logger
+from recsys_moe.train.loggers import check_logger, closing_logger
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.processes.devices import lost_peers
 from recsys_moe.train.processes.memory import flushed_denormals, kept_memory
@@ -143,13 +143,17 @@ def _run(
     assert isinstance(checkpoints, Checkpoints)
     workarounds.leave_signals_to_us(trainer)
     try:
-        with checkpoints.stop.listening(), kept_memory(), lost_peers():
+        with (
+            checkpoints.stop.listening(),
+            kept_memory(),
+            lost_peers(),
+            closing_logger(trainer.logger),
+        ):
             trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
     except OSError as error:
         remedy = "make room or make it writable, then continue with --resume auto"
         where = error.filename or checkpoints.folder.parent
         raise RunError(f"{where}: {error.strerror or error}; {remedy}") from None
-    close_logger(trainer.logger)
     if checkpoints.stop.number:
         message = f"interrupted; all is saved in {checkpoints.folder}: continue with --resume auto"
         raise Interrupted(message, checkpoints.stop.number)

@@ -11,7 +11,7 @@ import lightning
 from recsys_moe.config.settings import Config
 from recsys_moe.data.batches import EvalBatches, TrainBatches
 from recsys_moe.data.columns import Columns, Rows
-from recsys_moe.data.negatives import FreshNegatives
+from recsys_moe.data.negatives import OFF, FreshNegatives
 from recsys_moe.data.streaming import StreamBatches, open_rows, rows_within
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import Schema
@@ -96,9 +96,11 @@ class RecDataModule(lightning.LightningDataModule):
             return None
         rows = self.rows("train")
         if not isinstance(rows, Columns):
+            is_bound = len(rows) > self._most
+            more = "raise data.max_memory_mb" if is_bound else "set data.shuffle_window=auto"
             raise ConfigError(
-                f"data.fresh_negatives=true needs the {len(rows)} training rows in memory; raise "
-                "data.max_memory_mb or set it to false"
+                f"data.fresh_negatives=true needs the {len(rows)} training rows in memory; {more} "
+                f"or {OFF}"
             )
         settings = self.config.data
         powers = settings.negative_power, settings.negative_user_power

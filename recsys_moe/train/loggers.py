@@ -9,7 +9,8 @@ import importlib.util
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -121,7 +122,14 @@ def _hook(given: threading.ExceptHookArgs) -> None:
         _others(given)
 
 
-def close_logger(opened: Logger | None) -> None:
-    """End the run of W&B, which would go on in the next one of this process."""
-    if isinstance(opened, WandbLogger):
-        opened.experiment.finish()
+@contextmanager
+def closing_logger(opened: Logger | None) -> Iterator[None]:
+    """End the run of W&B, which would go on in the next one of this process, however this ends."""
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        # `experiment` would begin a run where none has begun.
+        if isinstance(opened, WandbLogger) and opened._experiment is not None:
+            opened._experiment.finish(exit_code=int(failed))

@@ -12,11 +12,9 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from recsys_moe.artifact.run_folder import (
-    BEST,
     CHECKPOINTS,
-    LAST,
-    PREVIOUS,
     changed_files,
+    checkpoint_files,
     data_hashes,
 )
 from recsys_moe.config.diff import flat
@@ -59,8 +57,7 @@ def find_checkpoint(out: Path, resume: str) -> Saved | None:
     """
     if resume != "auto":
         return _read_named(Path(resume))
-    folder = out / CHECKPOINTS
-    paths = [folder / name for name in (LAST, PREVIOUS, BEST) if (folder / name).is_file()]
+    paths = checkpoint_files(out)
     for path in paths:
         try:
             return read_checkpoint(path)
@@ -68,7 +65,8 @@ def find_checkpoint(out: Path, resume: str) -> Saved | None:
             logger.warning("%s; trying the one before", error)
     if paths:
         raise ConfigError(
-            f"--resume auto: no checkpoint in {folder} can be read; start again with --overwrite"
+            f"--resume auto: no checkpoint in {paths[0].parent} can be read; start again with "
+            "--overwrite"
         )
     logger.info("%s has no checkpoint yet: starting from the beginning", out)
     return None

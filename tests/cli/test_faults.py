@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from recsys_moe import files
+from recsys_moe.cli.training import _memory_of
+from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from tests.conftest import TINY_MODEL, Command
 
@@ -55,6 +57,16 @@ def test_sizes_beyond_all_memory_are_named_too(
 ) -> None:
     words = ["fit", "--data", prepared, "--out", tmp_path / "run", "--dry-run", "--experts", size]
     assert f"out of memory with model.num_experts={size} (default 16)" in command.fails(2, *words)
+
+
+def test_where_all_sizes_are_the_defaults_that_of_every_user_and_item_is_named() -> None:
+    said = "out of memory with model.embedding_dim=128"
+    with pytest.raises(ConfigError, match=said), _memory_of(parse_config({})):
+        raise MemoryError
+    large = parse_config({"data": {"eval_batch_size": 2**20}})
+    said = "out of memory with data.eval_batch_size=1048576"
+    with pytest.raises(ConfigError, match=said), _memory_of(large):
+        raise RuntimeError("can't allocate memory")
 
 
 def test_a_fault_in_a_module_from_outside_names_its_file_and_line(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import Batch, Columns, load_columns
-from recsys_moe.data.negatives import FreshNegatives
+from recsys_moe.data.negatives import OFF, FreshNegatives
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
@@ -53,6 +53,15 @@ def test_only_drawn_rows_change_and_never_to_an_item_of_a_positive(
     assert changed > 0.5  # of 40 items some 20 are free: about 1 - 1/20 differ
     positives = pairs(Columns(*rows.take(watched)))
     assert not positives & pairs(Columns(*fresh.take(~watched)))
+
+
+def test_a_rating_of_0_without_another_label_is_no_drawn_negative(schema: Schema) -> None:
+    """Of the first binary task alone are negatives drawn."""
+    rows = columns([0, 0, 0], [0, 1, 2], [1, 0, 0])
+    rows.labels[2] = torch.tensor([torch.nan, 0.0])
+    made = FreshNegatives(rows, schema)
+    assert made.drawn_M.tolist() == [1]
+    assert made.rows_of(0).item[2] == 2
 
 
 def test_every_item_that_is_free_is_as_likely(schema: Schema) -> None:
@@ -241,6 +250,10 @@ def test_two_processes_share_the_rows_that_one_would_have(prepared: Path) -> Non
     [
         ({"report": {}}, "got synthetic, where they are in the log"),
         (
+            {"report": {"missing_negatives": 0, "logged_negatives": 7}},
+            "got synthetic, where 7 rows of the log look like drawn ones",
+        ),
+        (
             {"command": "prepare table --negative-distribution popularity"},
             "got --negative-distribution popularity",
         ),
@@ -259,6 +272,27 @@ def test_rows_on_disk_are_refused_before_a_run_folder_is_there(
 ) -> None:
     data = {"fresh_negatives": True, "shuffle_window": 64}
     config = parse_config({"model": TINY_MODEL, "data": data})
-    with pytest.raises(ConfigError, match="needs the .* training rows in memory; raise data.max"):
+    with pytest.raises(ConfigError, match="training rows in memory; set data.shuffle_window=auto"):
         fit(config, prepared, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "remedy"),
+    [({"shuffle_window": 64}, "set data.shuffle_window=auto"), ({}, "raise data.max_memory_mb")],
+)
+def test_the_remedy_is_what_keeps_the_rows_on_disk(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch, data: dict[str, float], remedy: str
+) -> None:
+    made = loader(prepared, data)
+    if not data:
+        monkeypatch.setattr(RecDataModule, "_most", 64)
+    with pytest.raises(ConfigError, match=f"in memory; {remedy} or set it to false, with"):
+        made.open()
+
+
+def test_what_turns_fresh_negatives_off_is_a_configuration(prepared: Path) -> None:
+    """The remedy for movielens_100k_best on data whose negatives are in the log."""
+    off = {"fresh_negatives": False, "negative_power": 0, "negative_user_power": 1}
+    assert all(f"data.{name}={value}" in OFF for name, value in list(off.items())[1:])
+    parse_config({"data": off})

@@ -137,6 +137,19 @@ def test_negatives_of_a_user_are_free_items_each_equally_often(tmp_path: Path) -
     assert (abs(counts - 90) < 5 * np.sqrt(900 * 0.1 * 0.9)).all()
 
 
+@pytest.mark.parametrize("engine", ["memory", "stream"])
+def test_rows_of_the_log_that_look_like_drawn_ones_are_counted(engine: str, tmp_path: Path) -> None:
+    """Of 40 with the label 0, those without stars: 10. None of them: the report says nothing."""
+    n = np.arange(160)
+    data = pd.DataFrame({"who": n % 8, "what": n // 8, "clicked": (n >= 40) * 1, "stars": 2.0})
+    source = save(data, tmp_path / "x.csv")
+    asked = {"negatives": "per-user", "engine": engine, **HASH}
+    assert "logged_negatives" not in table.prepare(tmp_path / "o", input=source, **asked).report
+    data.loc[:9, "stars"] = np.nan
+    source = save(data, tmp_path / "y.csv")
+    assert table.prepare(tmp_path / "p", input=source, **asked).report["logged_negatives"] == 10
+
+
 def test_heavy_users_get_all_items_that_are_left(tmp_path: Path) -> None:
     data = pd.DataFrame({"who": 0, "what": range(40), "clicked": 1, "stars": 1.0})
     data = pd.concat([data, data.iloc[:30].assign(who=1), data.iloc[:5].assign(who=2)])

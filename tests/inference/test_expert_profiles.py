@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from recsys_moe.inference.expert_profiles import OFTEN, RARELY, expert_profiles
+from recsys_moe.inference.expert_profiles import OFTEN, RARELY, expert_profiles, spread
 from recsys_moe.inference.item_values import item_columns, item_values, members_of
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.routers import Routing
@@ -111,3 +111,10 @@ def test_a_missing_value_is_nothing() -> None:
     rows = item_values(ITEMS, torch.tensor([2, 0]), ["year", "genres"])
     assert rows == [{"year": None, "genres": None}, {"year": 1979.0, "genres": "Drama|War"}]
     assert item_values(ITEMS, torch.tensor([1, 1]), []) == [{}, {}]
+
+
+def test_places_of_more_items_than_float32_counts_end_at_the_last() -> None:
+    """2**24 + 3 is no float32: the nearest is 2**24 + 4, past the end."""
+    size = 2**24 + 4
+    assert spread(size, 17)[[0, -1]].tolist() == [0, size - 1]
+    assert spread(3, 17).tolist() == [0, 1, 2] and spread(5, 3).tolist() == [0, 2, 4]

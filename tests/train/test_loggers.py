@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 from lightning.pytorch.loggers import TensorBoardLogger
 
+from recsys_moe.artifact.monitor import find_monitor
 from recsys_moe.config.settings import Config, parse_config
-from recsys_moe.train import loggers
-from recsys_moe.train.fit import fit
+from recsys_moe.errors import RunError
+from recsys_moe.schema import Schema
+from recsys_moe.train import loggers, workarounds
+from recsys_moe.train.checkpoints import Checkpoints
+from recsys_moe.train.fit import _run, fit
 from recsys_moe.train.loggers import open_logger
 from tests.conftest import TINY_MODEL, Command
 
@@ -98,27 +102,57 @@ def test_a_missing_package_is_named_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+class Opened:
+    """A logger with a run of its own, which is W&B's where it says so."""
+
+    def __init__(self, begun: bool = True) -> None:
+        self.ended: list[int] = []
+        self._experiment = self if begun else None
+
+    @property
+    def experiment(self) -> Opened:
+        raise AssertionError("would begin a run")
+
+    def finish(self, exit_code: int) -> None:
+        self.ended.append(exit_code)
+
+
+class Wandb(Opened):
+    pass
+
+
 def test_a_run_of_wandb_is_finished_and_other_loggers_are_let_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Opened:
-        """A logger with an experiment, which is W&B's where it says so."""
-
-        def __init__(self) -> None:
-            self.finished = 0
-            self.experiment = self
-
-        def finish(self) -> None:
-            self.finished += 1
-
-    class Wandb(Opened):
-        pass
-
     monkeypatch.setattr(loggers, "WandbLogger", Wandb)
-    opened, other = Wandb(), Opened()
-    for one in (opened, other, None):
-        loggers.close_logger(one)
-    assert (opened.finished, other.finished) == (1, 0)
+    opened, unused, other = Wandb(), Wandb(begun=False), Opened()
+    for one in (opened, unused, other, None):
+        with loggers.closing_logger(one):
+            pass
+    assert (opened.ended, unused.ended, other.ended) == ([0], [], [])
+
+
+def test_a_run_of_wandb_that_fails_is_finished_as_failed(
+    monkeypatch: pytest.MonkeyPatch, prepared: Path, tmp_path: Path
+) -> None:
+    """Else the next `fit` of this process would log into it."""
+    monkeypatch.setattr(loggers, "WandbLogger", Wandb)
+    opened = Wandb()
+
+    class Failing:
+        checkpoint_callback = Checkpoints(
+            tmp_path, 1000, find_monitor("loss", Schema.load(prepared))
+        )
+        logger = opened
+
+        def fit(self, *rest: object, **more: object) -> None:
+            raise RunError("loss became nan")
+
+    monkeypatch.setattr(workarounds, "leave_signals_to_us", lambda trainer: None)
+    trainer: Any = Failing()
+    with pytest.raises(RunError, match="became nan"):
+        _run(trainer, trainer, trainer, None)
+    assert opened.ended == [1]
 
 
 def test_a_folder_called_wandb_is_not_the_package(

@@ -150,7 +150,7 @@ def _read_run(
     }
     for task, metrics in result["tasks"].items():
         values |= {f"{task}.{name}": value for name, value in metrics.items()}
-    for name, value in result.get("ranking", {}).items():
+    for name, value in (run.ranking(plan.split) or {}).items():
         values[f"{RANKING}.{name}"] = value
     card = read_record(run.folder / "model" / "card.json", "delete the run and start again")
     known = {column.name: values.get(column.name) for column in columns}
@@ -198,7 +198,7 @@ def _group(
                 if (values := _values(runs[key], column))
             },
             bold=tuple(test.column for test in tests if is_bold(test) and test.best == key),
-            paper=paper.get(contender.router, {}),
+            paper=paper.get(contender.config["model"]["router"]["name"], {}),
         )
         for key, contender in contenders.items()
     ]

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recsys_moe.artifact.run_folder import CHECKPOINTS, LAST, RUN
+from recsys_moe.artifact.run_folder import RUN, checkpoint_files
 from recsys_moe.files import check_out, read_record
+from recsys_moe.inference.ranking import LENGTH
 from recsys_moe.lab.jobs.executor import Step
 
 COMMAND = [sys.executable, "-m", "recsys_moe"]
@@ -57,6 +58,15 @@ class LabRun:
             return None
         return read_record(file, "delete it and start again")
 
+    def ranking(self, split: str) -> dict[str, Any] | None:
+        """The figures of lists that `evaluate --ranking` alone has written, and no other options
+        with it: of lists of LENGTH, by the first binary task; None where there are none."""
+        result = self.evaluation(split) or {}
+        found = result.get("ranking", {})
+        first = next((task for task, kept in result.get("tasks", {}).items() if "auc" in kept), "")
+        asked = found.get("k"), found.get("task"), found.get("at_least")
+        return found if asked == (LENGTH, first, None) else None
+
     def _evaluation_file(self, split: str) -> Path:
         return self.folder / "evaluation" / f"{split}.json"
 
@@ -68,7 +78,7 @@ class LabRun:
             if self.is_trained:
                 return None
             # A checkpoint that was cut off while it was written lacks the archive's directory.
-            if zipfile.is_zipfile(self.folder / CHECKPOINTS / LAST):
+            if any(map(zipfile.is_zipfile, checkpoint_files(self.folder))):
                 return [*COMMAND, "fit", *paths, *more, "--resume", "auto"]
             if self.folder.exists():
                 check_out(self.folder, RUN, True)
@@ -82,7 +92,7 @@ class LabRun:
 
         def evaluate() -> list[str] | None:
             found = self.evaluation(split)
-            if found is not None and ("--ranking" not in more or "ranking" in found):
+            if found and ("--ranking" not in more or self.ranking(split)):
                 return None
             arguments = [str(self.folder), "--split", split, "--data", str(data), *more]
             return [*COMMAND, "evaluate", *arguments]

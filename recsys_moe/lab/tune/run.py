@@ -24,7 +24,8 @@ from recsys_moe.lab.tune.results import kept
 from recsys_moe.lab.tune.study import OpenTrial, Study, load_optuna, safe_storage
 from recsys_moe.schema import Schema
 
-NOT_FINITE = re.compile(r"^error: .*loss became -?(nan|inf)", re.MULTILINE)
+NOT_FINITE = re.compile(r"^error: .* became (-?nan|-?inf|nan or infinite) by step", re.MULTILINE)
+"""As `recsys_moe.train.finite.refuse` says it, of the loss, a weight or the optimizer."""
 
 
 Tuning = Finished[Raw]

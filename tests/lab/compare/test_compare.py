@@ -139,12 +139,15 @@ class Listener:
         yield from ()
 
 
-def test_a_run_with_a_whole_checkpoint_is_continued(prepared: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["last.ckpt", "previous.ckpt", "best.ckpt"])
+def test_a_run_with_a_whole_checkpoint_is_continued(
+    prepared: Path, tmp_path: Path, name: str
+) -> None:
     one, heard = replace(ASKED, routers=["topk"]), Listener([])
     checkpoints = tmp_path / "out" / "runs" / "topk-0.9_0.1-seed1" / "checkpoints"
     run_compare(one, prepared, tmp_path / "out", Listener([]))
     checkpoints.mkdir(parents=True)
-    torch.save({"epoch": 1}, checkpoints / "last.ckpt")
+    torch.save({"epoch": 1}, checkpoints / name)
     run_compare(one, prepared, tmp_path / "out", heard)
     assert [command and command[-2:] == ["--resume", "auto"] for command in heard.commands] == [
         False,

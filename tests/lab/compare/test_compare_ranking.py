@@ -7,10 +7,12 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from recsys_moe.errors import ConfigError
+from recsys_moe.inference.ranking import evaluate_ranking
 from recsys_moe.lab.compare.run import compare
 from recsys_moe.lab.report.comparison import read_results
 from recsys_moe.schema import Schema
@@ -52,6 +54,23 @@ def test_the_tables_have_the_columns_and_say_what_they_are(ranked: Path) -> None
 def test_a_report_of_the_comparison_has_them_too(ranked: Path) -> None:
     titles = [column.title for column in read_results(ranked).columns]
     assert "NDCG@10" in titles and "coverage" in titles
+
+
+@pytest.mark.parametrize("options", [{"k": 5}, {"relevant": "rating>=4"}])
+def test_lists_that_were_judged_otherwise_are_judged_again(
+    ranked: Path, prepared: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    out = Path(shutil.copytree(ranked, tmp_path / "out"))
+    run = json.loads((out / "results.json").read_text())["runs"][0]
+    file = out / run["run"] / "evaluation" / "test.json"
+    kept = json.loads(file.read_text())
+    other = evaluate_ranking(out / run["run"], "test", prepared, **options)
+    assert other["ndcg"] != kept["ranking"]["ndcg"]
+    file.write_text(json.dumps({**kept, "ranking": other}))
+    compare(replace(ASKED, ranking=True), prepared, out, executor=InProcess())
+    assert json.loads(file.read_text())["ranking"] == kept["ranking"]
+    again = json.loads((out / "results.json").read_text())["runs"][0]
+    assert again["values"]["ranking.ndcg"] == run["values"]["ranking.ndcg"]
 
 
 def test_asking_again_starts_nothing(ranked: Path, prepared: Path) -> None:

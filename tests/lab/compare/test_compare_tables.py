@@ -11,11 +11,13 @@ import pytest
 
 from recsys_moe.lab.compare.columns import Column, columns_of
 from recsys_moe.lab.compare.paper_figures import ROWS, paper_figures
-from recsys_moe.lab.compare.results import Group, Results, Row, RunRecord, TTest
+from recsys_moe.lab.compare.plan import make_plan
+from recsys_moe.lab.compare.results import Group, Results, Row, RunRecord, TTest, collect
 from recsys_moe.lab.compare.significance import Spread
 from recsys_moe.lab.compare.tables import csv_text, latex, markdown, notes_of
 from recsys_moe.routers import ROUTERS
 from recsys_moe.schema import Schema
+from tests.lab.in_process import ASKED
 
 WEIGHTS = ({"watch": 0.1, "rating": 0.9}, {"watch": 0.9, "rating": 0.1})
 COLUMNS = [
@@ -153,6 +155,21 @@ def test_figures_of_the_paper_are_for_its_data_protocol_weights_and_split_alone(
     assert paper_figures(papers_data, {"click": 0.9}, "test") == {}
     for change in ({"protocol": "time"}, {"name": "movielens-100k"}, {"rows": {"test": 9}}):
         assert paper_figures(replace(papers_data, **change), WEIGHTS[1], "test") == {}
+
+
+def test_a_label_stands_beside_the_paper_s_figures_of_its_router(
+    prepared: Path, tmp_path: Path, papers_data: Schema
+) -> None:
+    """Not beside those of a router that is called as the label is."""
+    settings = {
+        "mine": {"model": {"router": {"name": "moesart"}}},
+        "topk": {"model": {"router": {"name": "softmax"}}},
+    }
+    asked = replace(ASKED, routers=["mine", "topk"], settings=settings, weights=("0.9,0.1",))
+    plan = make_plan(asked, prepared)
+    (group,) = collect(plan, papers_data, tmp_path).groups
+    paper = {row.router: row.paper["loss"].mean for row in group.rows}
+    assert paper == pytest.approx({"mine": 0.4089, "topk": 0.4193})
 
 
 @pytest.mark.parametrize("name", list(ROWS))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ from recsys_moe.lab.tune import study as tune_study
 from recsys_moe.lab.tune.plan import make_plan
 from recsys_moe.lab.tune.run import tune
 from recsys_moe.lab.tune.study import Study, rungs
+from recsys_moe.train.finite import refuse
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
 from tests.lab.tune.tune_pretend import (
@@ -114,13 +115,26 @@ def test_a_failed_trial_is_named_and_tried_again_with_its_parameters(
     assert executor.ran == ["fit 0001"] and drawn(out) == before
 
 
-@pytest.mark.usefixtures("quick")
-def test_a_loss_that_is_no_number_ends_the_trial_and_not_the_study(
-    prepared: Path, tmp_path: Path
-) -> None:
+def _of_a_loss() -> None:
     module: Any = SimpleNamespace(global_step=3)
+    RecModule._check_finite(module, -float("inf"), "validation")
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        _of_a_loss,
+        lambda: refuse("model.moe.experts.kernel_EDH", 3),
+        lambda: refuse("the state of the optimizer", 3),
+    ],
+    ids=["loss", "weight", "optimizer"],
+)
+@pytest.mark.usefixtures("quick")
+def test_what_is_no_number_ends_the_trial_and_not_the_study(
+    prepared: Path, tmp_path: Path, fail: Callable[[], None]
+) -> None:
     with pytest.raises(RunError) as caught:
-        RecModule._check_finite(module, float("nan"), "training")
+        fail()
     executor = Pretend(fails="0000", says=f"error: {caught.value}")
     request = replace(ASKED, sampler="tpe", pruner="none")
     tune(request, prepared, tmp_path / "out", executor=executor).check()
@@ -136,7 +150,7 @@ def test_a_loss_that_is_no_number_ends_the_trial_and_not_the_study(
 def test_only_the_last_attempt_tells_whether_a_trial_diverged(
     prepared: Path, tmp_path: Path
 ) -> None:
-    said = "error: the training loss became nan\n\n$ fit\nerror: no room"
+    said = "error: training loss became nan by step 3\n\n$ fit\nerror: no room"
     request = replace(ASKED, trials=1)
     found = tune(request, prepared, tmp_path / "out", executor=Pretend(fails="0000", says=said))
     assert [trial["state"] for trial in trials(tmp_path / "out")] == ["running"]
