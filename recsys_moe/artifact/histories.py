@@ -6,10 +6,11 @@ Names: `first` and `row` of users, `item_first` and `item_row` of items, as `His
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -69,3 +70,15 @@ def rows_of(history: Mapping[str, Tensor], side: str, index: int) -> Tensor:
         return torch.empty(0, dtype=torch.int64)
     first, row = (history[PREFIX[side] + name] for name in ("first", "row"))
     return row[int(first[index]) : int(first[index + 1])].long()
+
+
+def pooled(encoders: Mapping[str, Tensor], side: str, rows: Sequence[Tensor]) -> Tensor:
+    """K |N(u)|^-1/2 sum of the rows of each history, as `recsys_moe.model.history` adds it to the
+    vectors; 0 of an empty one. `rows`: (P,) int64 each. (U, D)"""
+    size_U = torch.tensor([len(one) for one in rows], dtype=torch.long)
+    row_P, start_U = torch.cat([torch.empty(0).long(), *rows]), size_U.cumsum(0) - size_U
+    table_RW, kernel_DW = (
+        encoders[f"{ENCODER[side]}.{name}"] for name in ("table_RW", "kernel_DW")
+    )
+    sum_UW = F.embedding_bag(row_P, table_RW, start_U, mode="sum")
+    return F.linear(sum_UW * size_U.clamp(min=1).rsqrt()[:, None], kernel_DW)

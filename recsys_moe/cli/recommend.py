@@ -100,12 +100,12 @@ def similar(
 ) -> None:
     """The items nearest to one: cosine of the item embeddings."""
     from recsys_moe.inference.predictor import Predictor
+    from recsys_moe.inference.recommend_files import as_objects
 
     predictor = Predictor.load(model)
     ranked = predictor.similar(item, k)
     if as_json:
-        items = [{"rank": r.rank, "item": r.item, "title": r.title, **r.scores} for r in ranked]
-        print(json.dumps({"item": predictor.items.plain(item), "items": items}))
+        print(json.dumps({"item": predictor.items.plain(item), "items": as_objects(ranked)}))
     else:
         print(table(ranked, ["cosine"]))
 

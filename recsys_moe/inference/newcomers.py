@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from recsys_moe.artifact.histories import pooled
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.config.build import chosen_features, history_levels
 from recsys_moe.data.columns import Columns
@@ -120,9 +121,9 @@ class Newcomers:
         table_RD = self._artifact.encoders.get(f"{side}s.table_RD")
         if table_RD is not None and parts:
             sum_UD = _sums(table_RD, [one.features for one in parts])
-        for row, one in enumerate(parts):
-            if len(one.history):
-                sum_UD[row] += self._pool(one.history)
+        if any(len(one.history) for one in parts):
+            histories = [one.history for one in parts]
+            sum_UD = sum_UD + pooled(self._artifact.encoders, side, histories)
         return sum_UD
 
     def _history(
@@ -184,14 +185,6 @@ class Newcomers:
         nobody_P = torch.zeros(len(item_P), dtype=torch.int32)
         rows = Columns(nobody_P, item_P.int(), labels_PT)
         return history_entries(rows, replace(schema, item=known), self.levels).row.long()
-
-    def _pool(self, entry_P: Tensor) -> Tensor:
-        """K |N(u)|^-1/2 sum of the rows. (D,)"""
-        table_RW = self._artifact.encoders["history.table_RW"]
-        kernel_DW = self._artifact.encoders["history.kernel_DW"]
-        start = torch.zeros(1, dtype=torch.long)
-        sum_W = F.embedding_bag(entry_P, table_RW, start, mode="sum")[0]
-        return F.linear(sum_W * len(entry_P) ** -0.5, kernel_DW)
 
 
 def _repeated(raw: Sequence[RawId], items: Sequence[int]) -> list[RawId]:

@@ -55,8 +55,12 @@ def as_object(
     user: str | int | None, unseen: bool, ranked: Sequence[Recommendation]
 ) -> dict[str, Any]:
     """One user's list as the JSON object that the command prints."""
-    items = [{"rank": r.rank, "item": r.item, "title": r.title, **r.scores} for r in ranked]
-    return {"user": user, "unseen_user": unseen, "items": items}
+    return {"user": user, "unseen_user": unseen, "items": as_objects(ranked)}
+
+
+def as_objects(ranked: Sequence[Recommendation]) -> list[dict[str, Any]]:
+    """The items of a list, as JSON has them."""
+    return [{"rank": r.rank, "item": r.item, "title": r.title, **r.scores} for r in ranked]
 
 
 def read_ids(path: Path, column: str, option: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from recsys_moe.artifact.evaluation import Evaluation, add_rows
-from recsys_moe.artifact.histories import ENCODER, has_rows, rows_of
+from recsys_moe.artifact.histories import has_rows, pooled, rows_of
 from recsys_moe.artifact.metrics import METRICS
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.artifact.routing_history import take_rows
@@ -185,10 +185,4 @@ def _features(
 def _histories(artifact: Artifact, side: str, index_U: Tensor) -> Tensor:
     """K |N(u)|^-1/2 sum of the rows of each user or item. (U, D)"""
     rows = [rows_of(artifact.history, side, index) for index in index_U.tolist()]
-    size_U = torch.tensor([len(one) for one in rows])
-    row_P, start_U = torch.cat([torch.empty(0).long(), *rows]), size_U.cumsum(0) - size_U
-    table_RW, kernel_DW = (
-        artifact.encoders[f"{ENCODER[side]}.{name}"] for name in ("table_RW", "kernel_DW")
-    )
-    sum_UW = F.embedding_bag(row_P, table_RW, start_U.long(), mode="sum")
-    return F.linear(sum_UW * size_U.clamp(min=1).rsqrt()[:, None], kernel_DW)
+    return pooled(artifact.encoders, side, rows)
