@@ -17,6 +17,10 @@ from benchmarks.accuracy.judge import Judge, answers_of, mean_per_user
 from benchmarks.accuracy.peers import PEERS
 from benchmarks.accuracy.rows import Scores
 from recsys_moe.artifact.evaluate import evaluate_artifact
+from recsys_moe.artifact.model_folder import load_artifact
+from recsys_moe.config.files import merge
+from recsys_moe.config.settings import parse_config
+from recsys_moe.errors import ConfigError
 from recsys_moe.inference.ranking import evaluate_ranking
 from recsys_moe.inference.ranking_metrics import PerUser, means
 
@@ -37,7 +41,7 @@ def chosen(tmp_path: Path, prepared: Path) -> Path:
 
 def test_a_run_has_the_figures_of_evaluate_and_its_ranking(run: Path, prepared: Path) -> None:
     judge = Judge(prepared)
-    found = means(judge.per_user(paired.answers(run, judge), "test"))
+    found = means(judge.per_user(paired.answers(load_artifact(run), judge), "test"))
     rating = evaluate_artifact(run, "test", None)["tasks"]["rating"]
     assert found["ndcg"] == pytest.approx(evaluate_ranking(run, "test")["ndcg"], abs=1e-12)
     assert found["mse"] == pytest.approx(rating["mse"], abs=1e-6)
@@ -155,4 +159,39 @@ def test_a_run_on_other_data_is_refused(
     words = [run, "--data", featured, "--peers", "popularity", "--chosen", chosen]
     with pytest.raises(SystemExit, match="3"):
         paired.main([str(word) for word in words])
-    assert "was trained on other data than" in capsys.readouterr().err
+    assert "a run was trained on other data than" in capsys.readouterr().err
+
+
+def test_a_peer_that_fails_is_named_and_the_others_go_on(
+    run: Path, prepared: Path, chosen: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished.add(chosen, replace(finished.read(chosen)[1], peer="als"))
+    words = [run, "--data", prepared, "--peers", "als,popularity,popularity", "--chosen", chosen]
+    with pytest.raises(SystemExit, match="1"):  # the project's Python has no implicit
+        paired.main([str(word) for word in [*words, "--peers-python", sys.executable]])
+    said = capsys.readouterr()
+    assert "als is left out: ModuleNotFoundError" in said.err
+    assert [row["peer"] for row in json.loads(said.out.splitlines()[-1])["rows"]] == ["popularity"]
+
+
+def test_what_is_no_seed_of_the_same_configuration_is_refused(
+    run: Path, prepared: Path, chosen: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--data", prepared, "--peers", "popularity", "--chosen", chosen]
+    assert "one configuration, got seeds [0, 0]; name others" in refused(capsys, run, run, *words)
+    model = load_artifact(run)
+    config = model.config.model_dump(mode="json")
+    other = merge(config, {"trainer": {"seed": 1}, "optim": {"lr": 0.5}})
+    with pytest.raises(ConfigError, match=r"got seeds \[0, 1\] and other settings besides"):
+        paired.check_seeds([model, replace(model, config=parse_config(other))])
+    paired.check_seeds(
+        [model, replace(model, config=parse_config(merge(config, {"trainer": {"seed": 1}})))]
+    )
+
+
+def test_a_file_of_another_kind_is_refused(
+    run: Path, prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs.csv").write_text("run,label\na,b\n")
+    words = ["--data", prepared, "--peers", "ease", "--chosen", tmp_path / "runs.csv"]
+    assert "must hold rows of benchmarks.accuracy, got none of" in refused(capsys, run, *words)

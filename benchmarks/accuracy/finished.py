@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.peers import LOWER_IS_BETTER, PEERS, Peer
+from recsys_moe.errors import ConfigError
 
 FIGURES = (
     *("auc", "bce", "mse", "loss", "ndcg", "recall", "mrr", "hit_rate", "gauc", "coverage"),
@@ -48,11 +49,17 @@ def settings_text(settings: dict[str, Any]) -> str:
 
 
 def read(path: Path) -> list[Row]:
-    """Empty where there is no such file."""
+    """Empty where there is no such file; raises ConfigError for one of another kind."""
     if not path.is_file():
         return []
     with path.open(encoding="utf-8", newline="") as file:
-        return [_row(entry) for entry in csv.DictReader(file)]
+        lines = csv.DictReader(file)
+        if absent := {*PLAIN, *FIGURES} - {*(lines.fieldnames or ())}:
+            raise ConfigError(
+                f"{path} must hold rows of benchmarks.accuracy, got none of the columns "
+                f"{', '.join(sorted(absent))}; name another file"
+            )
+        return [_row(entry) for entry in lines]
 
 
 def _row(entry: dict[str, str]) -> Row:

@@ -14,6 +14,7 @@ import pytest
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.ranking import evaluate_ranking
 from recsys_moe.lab.compare.run import compare
+from recsys_moe.lab.jobs.lab_run import LabRun
 from recsys_moe.lab.report.comparison import read_results
 from recsys_moe.schema import Schema
 from tests.lab.in_process import ASKED, InProcess
@@ -71,6 +72,16 @@ def test_lists_that_were_judged_otherwise_are_judged_again(
     assert json.loads(file.read_text())["ranking"] == kept["ranking"]
     again = json.loads((out / "results.json").read_text())["runs"][0]
     assert again["values"]["ranking.ndcg"] == run["values"]["ranking.ndcg"]
+
+
+def test_lists_by_another_task_are_none_of_a_comparison_s(ranked: Path, tmp_path: Path) -> None:
+    found = json.loads((ranked / "results.json").read_text())["runs"][0]["run"]
+    run = LabRun(Path(shutil.copytree(ranked, tmp_path / "out")), "runs", Path(found).name)
+    file = run.folder / "evaluation" / "test.json"
+    kept = json.loads(file.read_text())
+    assert run.ranking("test") == kept["ranking"]
+    file.write_text(json.dumps({**kept, "ranking": {**kept["ranking"], "task": "rating"}}))
+    assert run.ranking("test") is None
 
 
 def test_asking_again_starts_nothing(ranked: Path, prepared: Path) -> None:
