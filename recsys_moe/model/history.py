@@ -112,7 +112,8 @@ class History(nn.Module):
         start = torch.cat([torch.searchsorted(kept_K, start_U), gone_start_B])
         sum_UW, gone_BW = _sums(self.table(), row_P, start).split([len(owner_U), len(place_B)])
         scale_U1 = self._scale(owner_U) / (1 - self.rate)
-        return (sum_UW[place_B] - gone_BW) * scale_U1[place_B]
+        # index_select: two threads add up the gradient of indexing in an order of chance.
+        return (sum_UW.index_select(0, place_B) - gone_BW) * scale_U1[place_B]
 
     def _left_out(self, owner_B: Tensor, partner_B: Tensor) -> Tensor:
         """Per row the entry of its partner in its owner's history or, if there is none, one by

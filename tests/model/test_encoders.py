@@ -43,6 +43,30 @@ def test_the_pool_of_a_training_row_is_without_its_item() -> None:
     torch.testing.assert_close(made(user_B, item_B), torch.stack(expected))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_gradient_is_the_same_in_every_pass_on_any_number_of_threads(threads: int) -> None:
+    """Rows of one owner add up to its gradient, which indexing does in an order of chance."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        made = History(300, 50, levels=1, dims=(128, 128), dropout=0.0).train()
+        first_N = torch.arange(302).mul(20).clamp(max=6000)  # each has watched 0 to 19
+        made.fill(first_N, torch.arange(20).repeat(300).int())
+        torch.nn.init.normal_(made.table_RW)
+        torch.nn.init.normal_(made.kernel_DW)
+        user_B, item_B = torch.randint(300, (2**14,)), torch.randint(20, (2**14,))
+        weight_BD = torch.randn(2**14, 128)
+        found = []
+        for _ in range(10):
+            made.zero_grad()
+            (made(user_B, item_B) * weight_BD).sum().backward()
+            assert made.table_RW.grad is not None
+            found.append(made.table_RW.grad.clone())
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, found[0]) for one in found)
+
+
 def test_a_row_about_an_item_outside_the_history_is_without_another_one() -> None:
     made = history().train()
     user_B, item_B = torch.tensor([0] * 600), torch.tensor([1, 3, ITEMS] * 200)

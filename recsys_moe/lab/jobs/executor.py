@@ -130,6 +130,9 @@ def _is_lost(code: int) -> bool:
     return code < 0 or code - 128 in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
 @dataclass(frozen=True)
 class LocalExecutor:
     """Processes of this machine, `workers` at a time, each with `threads` threads."""
@@ -150,13 +153,13 @@ class LocalExecutor:
         return start(command, log, env=self.environment(), pass_fds=self.inherited)
 
     def environment(self) -> dict[str, str]:
-        """The processes' environment: no more threads than `threads`, fewer where set so."""
-        set_ = {name: os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-        limits = {
-            name: str(min(int(value), self.threads) if value.isdigit() else self.threads)
-            for name, value in set_.items()
-        }
-        return {**undecided(inherited()), **limits}
+        """The processes' environment: no more threads than `threads`, fewer where set so.
+
+        Of both variables alike, since torch follows MKL's where there are two numbers.
+        """
+        set_ = [os.environ.get(name, "") for name in THREADS]
+        most = min([self.threads, *(int(value) for value in set_ if value.isdigit())])
+        return {**undecided(inherited()), **dict.fromkeys(THREADS, str(most))}
 
 
 def start(command: list[str], log: Path, **options: Any) -> subprocess.Popen[bytes]:
