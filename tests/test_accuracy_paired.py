@@ -159,7 +159,8 @@ def test_a_run_on_other_data_is_refused(
     words = [run, "--data", featured, "--peers", "popularity", "--chosen", chosen]
     with pytest.raises(SystemExit, match="3"):
         paired.main([str(word) for word in words])
-    assert "a run was trained on other data than" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"RUN must be trained on --data {featured}, got {run}, trained on others" in said
 
 
 def test_a_peer_that_fails_is_named_and_the_others_go_on(

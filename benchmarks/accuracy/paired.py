@@ -80,6 +80,8 @@ def compared(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[st
     settings = chosen_settings(options, judge.data)
     models = [load_artifact(run) for run in options.run]
     check_seeds(models)
+    for run, model in zip(options.run, models, strict=True):
+        check_data(run, model, judge)
     ours = mean_of([judge.per_user(answers(model, judge), SPLIT) for model in models])
     found, left_out = [], []
     with given(judge, options.peers_python) as rows:
@@ -120,10 +122,17 @@ def check_seeds(models: Sequence[Artifact]) -> None:
         )
 
 
-def answers(artifact: Artifact, judge: Judge) -> Answers:
-    """Of a model that was trained on these data; raises DataError for another one."""
+def check_data(run: Path, artifact: Artifact, judge: Judge) -> None:
+    """Raises DataError unless the run was trained on the judge's data."""
     if artifact.schema != judge.schema:
-        raise DataError(f"a run was trained on other data than {judge.folder}; name runs on them")
+        raise DataError(
+            f"RUN must be trained on --data {judge.folder}, got {run}, trained on others; name "
+            "runs on them"
+        )
+
+
+def answers(artifact: Artifact, judge: Judge) -> Answers:
+    """Of a model that was trained on the judge's data."""
     predictor = Predictor(artifact)
     return Answers(
         watch=lambda user_U: predictor.catalogue_logits(user_U, judge.watch),
