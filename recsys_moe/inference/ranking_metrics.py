@@ -76,8 +76,10 @@ def means(figures: Mapping[str, PerUser]) -> dict[str, float | None]:
     return {name: _mean(figure) for name, figure in figures.items()}
 
 
-def bootstrap(figures: Mapping[str, PerUser], resamples: int = RESAMPLES) -> dict[str, list[float]]:
-    """How sure the means are: percentile intervals over users drawn with replacement.
+def bootstrap(
+    figures: Mapping[str, PerUser], resamples: int | None = None
+) -> dict[str, list[float]]:
+    """How sure the means are: percentile intervals over users drawn `resamples` times (1,000).
 
     By name, without the figures that no user has; the same draws for all (Efron and Tibshirani
     1993, "An introduction to the bootstrap", chapter 13).
@@ -91,7 +93,7 @@ def bootstrap(figures: Mapping[str, PerUser], resamples: int = RESAMPLES) -> dic
     weights_UM = weights_UM[present_U]
     sums_UM = np.where(weights_UM > 0, values_UM[present_U], 0.0) * weights_UM
     rng, users = np.random.default_rng(SEED), len(sums_UM)
-    means_RM = np.empty((resamples, len(figures)))
+    means_RM = np.empty((resamples or RESAMPLES, len(figures)))
     for means_M in means_RM:
         times_U = np.bincount(rng.integers(users, size=users), minlength=users).astype(float)
         with np.errstate(invalid="ignore"):  # nobody with this figure was drawn

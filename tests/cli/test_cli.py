@@ -109,18 +109,25 @@ def interrupt_fit(prepared: Path, run: Path, number: signal.Signals) -> tuple[in
         return process.wait(60), rest
 
 
+def ended(prepared: Path, run: Path, number: signal.Signals, code: int) -> None:
+    found, rest = interrupt_fit(prepared, run, number)
+    assert found == code and "Traceback" not in rest and "--resume auto" in rest
+    assert (run / "checkpoints" / "last.ckpt").is_file()
+
+
+@pytest.mark.slow
+def test_a_termination_ends_fit_with_its_exit_code_and_what_is_saved(
+    prepared: Path, tmp_path: Path
+) -> None:
+    ended(prepared, tmp_path / "run", signal.SIGTERM, 143)
+
+
 @pytest.mark.serial
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
-)
-def test_a_signal_ends_fit_with_its_exit_code_and_what_is_saved(
-    prepared: Path, tmp_path: Path, number: signal.Signals, code: int
+def test_ctrl_c_ends_fit_with_its_exit_code_and_what_is_saved_at_once(
+    prepared: Path, tmp_path: Path
 ) -> None:
     before = processor_seconds()
-    found, rest = interrupt_fit(prepared, tmp_path / "run", number)
-    assert found == code and "Traceback" not in rest and "--resume auto" in rest
-    assert (tmp_path / "run" / "checkpoints" / "last.ckpt").is_file()
+    ended(prepared, tmp_path / "run", signal.SIGINT, 130)
     seconds = processor_seconds() - before
     # Nearly all of it before the first progress; half of that is what importing Lightning takes.
     assert seconds < max(10, 2 * importing("lightning.pytorch"))

@@ -28,16 +28,16 @@ def kills(script: str, *words: str) -> int:
 
 @pytest.mark.slow
 def test_runs_killed_at_random_moments_end_in_the_same_bytes() -> None:
-    assert kills("kills", "--kills", "5", "--commands", "0") == 5
+    assert kills("kills", "--kills", "3", "--commands", "0") == 3
 
 
 @pytest.mark.slow
 def test_killed_commands_leave_the_former_output_or_the_new_one() -> None:
-    names = ("prepare", "predict", "recommend", "export", "evaluate")
+    names = ("prepare", "predict", "export")
     given = [word for name in names for word in ("--command", name)]
-    assert kills("commands", "--kills", "1", *given) == 5
+    assert kills("commands", "--kills", "1", *given) == 3
 
 
 @pytest.mark.slow
 def test_a_service_answers_whatever_is_killed_while_its_model_is_replaced() -> None:
-    assert kills("reloads", "--kills", "3") == 3
+    assert kills("reloads", "--kills", "2") == 2

@@ -26,13 +26,13 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 def test_a_few_inputs_through_every_door_break_no_law_and_are_not_repeated(tmp_path: Path) -> None:
-    line = [sys.executable, "tests/fuzz/fuzz.py", "--inputs", "100", "--state", str(tmp_path)]
+    line = [sys.executable, "tests/fuzz/fuzz.py", "--inputs", "48", "--state", str(tmp_path)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     for _ in range(2):  # the second time all is done
         done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
-    assert told["broken"] == 0 and told["inputs"] >= 100 and len(told["doors"]) == 16
+    assert told["broken"] == 0 and told["inputs"] >= 48 and len(told["doors"]) == 16
 
 
 def test_a_fault_of_ours_breaks_a_law(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

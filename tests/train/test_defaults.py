@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,15 +11,9 @@ import pandas as pd
 import pytest
 
 from tests import logs
+from tests.conftest import Command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-def recsys_moe(*words: object) -> str:
-    command = [sys.executable, "-m", "recsys_moe", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def ratings_to_10(folder: Path) -> list[object]:
@@ -67,12 +59,15 @@ SOURCES = [
     ("source", "epochs"), SOURCES, ids=[source.__name__ for source, _ in SOURCES]
 )
 def test_a_first_model_is_ahead_of_every_baseline(
-    source: Callable[[Path], list[object]], epochs: int, tmp_path: Path
+    source: Callable[[Path], list[object]], epochs: int, tmp_path: Path, command: Command
 ) -> None:
     data, run = tmp_path / "data", tmp_path / "run"
-    recsys_moe("prepare", *source(tmp_path), "--out", data)
-    said = recsys_moe("fit", "--data", data, "--out", run, "--max-epochs", epochs)
-    assert said.count("to beat: ") == len(json.loads((data / "schema.json").read_text())["tasks"])
+    assert command("prepare", *source(tmp_path), "--out", data).exit_code == 0
+    fitted = command("fit", "--data", data, "--out", run, "--max-epochs", epochs)
+    assert fitted.exit_code == 0, fitted.err
+    assert fitted.out.count("to beat: ") == len(
+        json.loads((data / "schema.json").read_text())["tasks"]
+    )
     result = json.loads((run / "evaluation" / "val.json").read_text())
     for task, named in result["baselines"].items():
         own = result["tasks"][task]

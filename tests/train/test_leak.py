@@ -77,10 +77,7 @@ def by_heart(learn: Callable[..., dict[str, float]]) -> float:
 @pytest.mark.parametrize(
     "histories",
     [
-        {"history": "items"},
-        {"history": "ratings"},
-        {"item_history": "users"},
-        {"item_history": "ratings"},
+        {"history": "items", "item_history": "users"},
         {"history": "ratings", "item_history": "ratings"},
         {"history": "ratings", "item_history": "ratings", "history_slopes": True},
     ],

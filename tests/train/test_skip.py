@@ -30,7 +30,7 @@ def config(model: dict[str, Any]) -> Config:
 
 
 @pytest.fixture(
-    scope="module", params=["ids", "features and history", "without main effects", "no maps"]
+    scope="module", params=["ids", "features and history", "no maps and no main effects"]
 )
 def trained(
     request: Any, prepared: Path, tmp_path_factory: pytest.TempPathFactory
@@ -40,8 +40,10 @@ def trained(
     more: dict[str, dict[str, Any]] = {
         "ids": {},
         "features and history": BOTH,
-        "without main effects": {"main_effects": False},
-        "no maps": {**BOTH, "history_dim": 0, "item_history": "ratings", "skip_maps": False},
+        "no maps and no main effects": {
+            **{**BOTH, "history_dim": 0, "item_history": "ratings"},
+            **{"skip_maps": False, "main_effects": False},
+        },
     }
     fit(config(more[request.param]), data, folder / "run")
     return folder / "run", request.param
@@ -102,7 +104,9 @@ def test_a_rank_beyond_the_width_is_refused() -> None:
         config({"skip_rank": 999})
 
 
-@pytest.mark.parametrize("trained", ["features and history", "no maps"], indirect=True)
+@pytest.mark.parametrize(
+    "trained", ["features and history", "no maps and no main effects"], indirect=True
+)
 def test_a_new_user_has_the_same_skip_in_rankings_as_in_scores(trained: tuple[Path, str]) -> None:
     predictor = Predictor.load(trained[0])
     items = predictor.items.ids.to_pylist()

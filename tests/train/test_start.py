@@ -125,13 +125,13 @@ def test_scores_of_known_pairs_are_those_of_the_old_model_before_the_first_step(
     assert wanted.std(1).min() > 0.01  # they differ from pair to pair
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["copied tables", "sharded tables"])
-def test_two_devices_start_from_the_same_scores(
-    folder: Path, tmp_path: Path, sharded: bool
+def test_two_devices_with_sharded_tables_start_from_the_same_scores(
+    folder: Path, tmp_path: Path
 ) -> None:
+    """With tables that are copied: tests/train/processes/test_encoder_devices.py."""
     paths = ["--from", folder / "a", "--data", folder / "new/data", "--out", tmp_path / "b"]
     words = ["--devices", 2, "--max-epochs", 1, "--lr", 1e-30]
-    words += ["--set", f"trainer.shard_embeddings={str(sharded).lower()}"]
+    words += ["--set", "trainer.shard_embeddings=true"]
     line = ["timeout", "-k", "60", "120", sys.executable, "-m", "recsys_moe", "fit"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

@@ -132,20 +132,17 @@ def test_every_process_is_told_the_result(two_processes: dict[str, Any]) -> None
     assert two_processes["different_results"] == 1
 
 
-@pytest.mark.parametrize("history", ["none", "ratings"])
-def test_features_and_histories_train_on_two_devices(
-    prepared: Path, tmp_path: Path, history: str
-) -> None:
-    """With features as on one. What is left out of a history is drawn by each process."""
+def test_features_and_histories_train_on_two_devices(prepared: Path, tmp_path: Path) -> None:
+    """What is left out of a history is drawn by each process; without: test_encoder_devices.py."""
     data = with_features(prepared, tmp_path / "data")
-    model = {**SETTINGS["model"], "features": "all", "history": history}
-    sets = ["--set", "model.features=all", "--set", f"model.history={history}"]
+    model = {**SETTINGS["model"], "features": "all", "history": "ratings"}
+    sets = ["--set", "model.features=all", "--set", "model.history=ratings"]
     args = command(data, tmp_path / "two", 3, 2, "--json", *sets)
     result = subprocess.run(args, env=ENVIRONMENT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     trainer = {**SETTINGS["trainer"], "max_epochs": 3}
     alone = fit(parse_config({"model": model, "trainer": trainer}), data, tmp_path / "one")
-    assert close(json.loads(result.stdout), alone, 1e-6 if history == "none" else 0.05)
+    assert close(json.loads(result.stdout), alone, 0.05)
 
 
 def test_fit_on_two_devices_ends_where_fit_on_one_does(prepared: Path, tmp_path: Path) -> None:
@@ -171,15 +168,12 @@ def test_fit_on_two_devices_ends_where_fit_on_one_does(prepared: Path, tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("router", ["loss_free", "relu"])
-def test_two_devices_settle_in_every_step_what_one_does(
-    prepared: Path, tmp_path: Path, router: str
-) -> None:
-    """After 2 epochs of 25 steps: the balancing bias, the L1 factor."""
-    args = command(prepared, tmp_path / "two", 2, 2, "--router", router)
+def test_two_devices_settle_in_every_step_what_one_does(prepared: Path, tmp_path: Path) -> None:
+    """After 2 epochs of 25 steps: the L1 factor. A step of each router that settles: above."""
+    args = command(prepared, tmp_path / "two", 2, 2, "--router", "relu")
     result = subprocess.run(args, env=ENVIRONMENT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    model = {**SETTINGS["model"], "router": {"name": router}}
+    model = {**SETTINGS["model"], "router": {"name": "relu"}}
     trainer = {**SETTINGS["trainer"], "max_epochs": 2}
     fit(parse_config({"model": model, "trainer": trainer}), prepared, tmp_path / "one")
     found, wanted = (
@@ -191,8 +185,12 @@ def test_two_devices_settle_in_every_step_what_one_does(
         torch.testing.assert_close(found[name], values)
 
 
-def stop_and_go_on(prepared: Path, out: Path, number: signal.Signals) -> None:
+@pytest.mark.slow
+def test_a_signal_stops_both_and_one_device_goes_on_from_there(
+    prepared: Path, tmp_path: Path
+) -> None:
     """At the step that stopping_fit.py arranges, the 7th of the second epoch."""
+    number, out = signal.SIGTERM, tmp_path / "run"
     module = command(prepared, out, 100, 2)
     args = [str(HERE / "stopping_fit.py") if word == "recsys_moe.cli" else word for word in module]
     args.remove("-m")
@@ -209,13 +207,6 @@ def stop_and_go_on(prepared: Path, out: Path, number: signal.Signals) -> None:
 
 
 @pytest.mark.slow
-def test_a_signal_stops_both_and_one_device_goes_on_from_there(
-    prepared: Path, tmp_path: Path
-) -> None:
-    stop_and_go_on(prepared, tmp_path / "run", signal.SIGTERM)
-
-
-@pytest.mark.slow
 def test_a_result_that_cannot_be_written_ends_both_in_words(prepared: Path, tmp_path: Path) -> None:
     """Only the first process writes, and both hear why it could not."""
     limited = ["bash", "-c", 'ulimit -f 8; exec "$@"', "limited"]  # of 1,024 bytes
@@ -225,11 +216,6 @@ def test_a_result_that_cannot_be_written_ends_both_in_words(prepared: Path, tmp_
     (line,) = (line for line in result.stderr.splitlines() if line.startswith("error: "))
     assert "best.ckpt cannot be written: File too large; make room" in line
     assert sorted(file.name for file in (tmp_path / "run" / "checkpoints").iterdir()) == []
-
-
-@pytest.mark.slow
-def test_ctrl_c_stops_both_too(prepared: Path, tmp_path: Path) -> None:
-    stop_and_go_on(prepared, tmp_path / "run", signal.SIGINT)
 
 
 @pytest.mark.slow
