@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from recsys_moe.artifact.epoch_metrics import EPOCH_METRICS
 from recsys_moe.artifact.model_folder import FILES, MANIFEST, OPTIONAL
 from recsys_moe.artifact.routing_history import FILE
 from recsys_moe.config.settings import Config
@@ -51,7 +52,7 @@ RUN = Kind(
         and SCHEMA_FILE in read_object(folder / DATA_LOCK)["files"]
     ),
     (
-        *("config.yaml", "command.txt", "env.json", DATA_LOCK, "metrics.csv", FILE),
+        *("config.yaml", "command.txt", "env.json", DATA_LOCK, EPOCH_METRICS, FILE),
         *(f"{CHECKPOINTS}/{name}" for name in (LAST, PREVIOUS, BEST, "table")),
         *(f"evaluation/{split}.json" for split in SPLITS),
         *(f"model/{name}" for name in (*FILES, *OPTIONAL, MANIFEST)),

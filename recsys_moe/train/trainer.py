@@ -14,6 +14,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 
+from recsys_moe.artifact.epoch_metrics import EPOCH_METRICS
 from recsys_moe.artifact.monitor import Monitor
 from recsys_moe.artifact.run_folder import CHECKPOINTS
 from recsys_moe.config.settings import Config
@@ -97,7 +98,7 @@ def _callbacks(config: Config, out: Path, monitor: Monitor, bar: bool) -> Iterab
     )
     if config.optim.average and not config.trainer.is_sharded:
         yield WeightAverage(config.optim.average)
-    yield EpochCsv(out / "metrics.csv")
+    yield EpochCsv(out / EPOCH_METRICS)
     yield RoutingLog(out / "routing.safetensors")
     yield progress_callback(bar)
 

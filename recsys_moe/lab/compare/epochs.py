@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from dataclasses import dataclass
 
+from recsys_moe.artifact import epoch_metrics
 from recsys_moe.lab.jobs.lab_run import LabRun
 
 LINE = re.compile(
@@ -23,19 +23,14 @@ class Epoch:
     """The first is 1."""
     seconds: float | None
     """Training and validation; None where the log does not have the whole of it."""
-    metrics: dict[str, float | None]
-    """By column of metrics.csv; None where it is undefined."""
+    metrics: epoch_metrics.Numbers
 
 
 def read_epochs(run: LabRun) -> list[Epoch]:
-    """In their order. A run that was killed may have an epoch twice; the last row counts."""
+    """In their order. Raises DataError where metrics.csv is damaged."""
     seconds = seconds_of_epochs(run.read_log())
-    with (run.folder / "metrics.csv").open(encoding="utf-8", newline="") as stream:
-        rows = {int(row["epoch"]): row for row in csv.DictReader(stream)}
-    return [
-        Epoch(epoch, seconds.get(epoch), {k: float(v) if v else None for k, v in row.items()})
-        for epoch, row in sorted(rows.items())
-    ]
+    rows = epoch_metrics.read_epochs(run.folder / epoch_metrics.EPOCH_METRICS)
+    return [Epoch(epoch, seconds.get(epoch), row) for epoch, row in sorted(rows.items())]
 
 
 def seconds_of_epochs(log: str) -> dict[int, float]:

@@ -12,16 +12,15 @@ from typing import Any
 import pandas as pd
 from pydantic import TypeAdapter
 
+from recsys_moe.artifact.epoch_metrics import EPOCH_METRICS, read_epochs, validation_losses
 from recsys_moe.artifact.idle import idle_experts
 from recsys_moe.errors import DataError
 from recsys_moe.lab.compare.columns import Column
 from recsys_moe.lab.compare.results import Group, Results, Row, RunRecord, is_bold
 from recsys_moe.lab.compare.tables import weights_of
 from recsys_moe.lab.report.findings import Finding, join, note, slug, warning
-from recsys_moe.lab.report.learning import read_epochs
 
 RESULTS = "results.json"
-METRICS = "metrics.csv"
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def read_results(folder: Path) -> Results:
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).splitlines()[:3])  # pydantic goes on with all other places
         raise DataError(f"{path} is damaged: {reason}; run `recsys-moe compare` again") from None
-    for path in (folder / run.run / METRICS for run in results.runs):
+    for path in (folder / run.run / EPOCH_METRICS for run in results.runs):
         if not path.is_file():
             raise DataError(
                 f"{path} is missing, though {folder / RESULTS} counts its run; put the run folder "
@@ -111,10 +110,9 @@ def curves(folder: Path, results: Results, group: Group) -> Curves:
     """Means over the runs that reached each epoch."""
     routers = []
     for row in group.rows:
-        paths = [folder / run.run / METRICS for run in runs_of(results, row)]
-        if paths:
-            runs = pd.concat([read_epochs(path)["val/loss"] for path in paths])
-            over_seeds = runs.groupby(level="epoch")
+        epochs = [read_epochs(folder / run.run / EPOCH_METRICS) for run in runs_of(results, row)]
+        if epochs:
+            over_seeds = pd.concat(map(pd.Series, map(validation_losses, epochs))).groupby(level=0)
             losses = over_seeds.agg(mean=statistics.fmean, low="min", high="max", runs="size")
             columns: dict[Any, list[Any]] = losses.to_dict("list")
             routers.append(RouterCurve(row.router, losses.index.tolist(), **columns))

@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 from urllib.parse import quote
 
+from recsys_moe.artifact.epoch_metrics import EPOCH_METRICS
 from recsys_moe.artifact.idle import IDLE_WORDS
 from recsys_moe.files import sha256_file
 from recsys_moe.lab.compare.results import Results
 from recsys_moe.lab.compare.tables import notes_of, weights_of
 from recsys_moe.lab.report import comparison, plots_comparison
-from recsys_moe.lab.report.comparison import METRICS, RESULTS, idle_in, runs_of
+from recsys_moe.lab.report.comparison import RESULTS, idle_in, runs_of
 from recsys_moe.lab.report.findings import worst_first
 from recsys_moe.lab.report.page import Report, Section, Shown
 
@@ -21,7 +22,7 @@ def comparison_report(folder: Path, out: Path) -> Report:
     results = comparison.read_results(folder)
     seeds = f"{len(results.seeds)} {'seed' if len(results.seeds) == 1 else 'seeds'}"
     name = f"Comparison {folder.resolve().name}"
-    sources = [RESULTS, *(f"{run.run}/{METRICS}" for run in results.runs)]
+    sources = [RESULTS, *(f"{run.run}/{EPOCH_METRICS}" for run in results.runs)]
     links = [quote(Path(os.path.relpath(folder / run.run, out)).as_posix()) for run in results.runs]
     values = {
         "results": results,

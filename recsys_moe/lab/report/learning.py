@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
-import pandas as pd
 import torch
 
+from recsys_moe.artifact.epoch_metrics import Numbers
 from recsys_moe.artifact.monitor import BY_LOSS, LOSS, Monitor
 from recsys_moe.artifact.routing_history import RoutingHistory
 from recsys_moe.errors import DataError
@@ -46,39 +46,28 @@ class Consistency:
     rows: int
 
 
-def read_epochs(path: Path) -> pd.DataFrame:
-    """Numbers of metrics.csv, indexed by epoch; the last row of an epoch that stands twice.
-
-    Raises DataError when it is damaged.
-    """
-    try:
-        # As text first: `nan` is the loss of a run that diverged, nothing that of a damaged file.
-        rows = pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""])
-        if rows[["train/loss", "val/loss"]].isna().any(axis=None):
-            raise ValueError("every row must have a train/loss and a val/loss")
-        rows = rows.astype(float).drop_duplicates("epoch", keep="last")
-        return rows.astype({"epoch": int}).set_index("epoch")
-    except (KeyError, ValueError) as error:
-        raise DataError(f"{path} is damaged: {error}; train the run again") from None
-
-
 def learning_curves(
-    rows: pd.DataFrame, tasks: tuple[Task, ...], monitor: Monitor = BY_LOSS, trained_by: str = ""
+    epochs: Mapping[int, Numbers],
+    tasks: tuple[Task, ...],
+    monitor: Monitor = BY_LOSS,
+    trained_by: str = "",
 ) -> LearningCurves:
     """Curves of at least one epoch; a metric that is undefined in an epoch is NaN there."""
+
+    def column(name: str) -> list[float]:
+        return [math.nan if (value := row.get(name)) is None else value for row in epochs.values()]
+
     names = {task.name: KINDS[task.kind].metric for task in tasks}
-    undefined = pd.Series(math.nan, rows.index)
-    epochs = rows.index.tolist()
-    monitored = rows.get(monitor.column, undefined).to_dict()
+    monitored = dict(zip(epochs, column(monitor.column), strict=True))
     return LearningCurves(
-        epochs=epochs,
-        train_loss=rows["train/loss"].tolist(),
-        val_loss=rows["val/loss"].tolist(),
+        epochs=list(epochs),
+        train_loss=column("train/loss"),
+        val_loss=column("val/loss"),
         metrics={
-            f"{task} {metric.upper()}": rows.get(f"val/{task}/{metric}", undefined).tolist()
+            f"{task} {metric.upper()}": column(f"val/{task}/{metric}")
             for task, metric in names.items()
         },
-        best_epoch=monitor.best_epoch(monitored) or epochs[0],
+        best_epoch=monitor.best_epoch(monitored) or next(iter(epochs)),
         monitor=monitor.name,
         trained_by=trained_by,
     )

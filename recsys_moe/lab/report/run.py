@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recsys_moe.artifact import epoch_metrics
 from recsys_moe.artifact.baselines import baselines
 from recsys_moe.artifact.evaluate import data_of
 from recsys_moe.artifact.evaluation import Evaluation
@@ -216,13 +217,13 @@ class Run:
 
     def curves(self) -> learning.LearningCurves | None:
         """None without metrics.csv, and before the end of the first epoch."""
-        path = self.folder / "metrics.csv"
-        if not path.is_file() or (rows := learning.read_epochs(path)).empty:
+        path = self.folder / epoch_metrics.EPOCH_METRICS
+        if not path.is_file() or not (epochs := epoch_metrics.read_epochs(path)):
             return None
         tasks, config = self.artifact.schema.tasks, self.artifact.config
         monitor = find_monitor(config.trainer.monitor, self.artifact.schema)
         trained, _ = weighed_apart(config, tasks) or ("", "")
-        return learning.learning_curves(rows, tasks, monitor, trained)
+        return learning.learning_curves(epochs, tasks, monitor, trained)
 
     @torch.inference_mode()
     def map(self) -> specialisation.ExpertMap:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys_moe.artifact.baselines import missed
+from recsys_moe.artifact.epoch_metrics import EPOCH_METRICS
 from recsys_moe.artifact.idle import IDLE_WORDS
 from recsys_moe.artifact.model_folder import MANIFEST, find_artifact
 from recsys_moe.artifact.routing_history import FILE, read_routing
@@ -96,7 +97,7 @@ def _model(run: Run, rows: int | None = None) -> tuple[str, str]:
 def _learning(run: Run, curves: LearningCurves | None) -> Section:
     if curves is None:
         return _section("learning", [])
-    source = ("metrics.csv",)
+    source = (EPOCH_METRICS,)
     figure = Shown("learning", "Learning curves", source, curves, plots_run.learning)
     asked = run.artifact.config.trainer.max_epochs
     return _section("learning", [figure], findings.learning_findings(curves, asked))
@@ -246,7 +247,7 @@ def _about_the_rows(run: Run) -> Iterator[Finding]:
 
 def _provenance(path: Path, run: Run) -> dict[str, Any]:
     """Files that the numbers come from, each with its SHA-256."""
-    names = ("metrics.csv", FILE, f"evaluation/{run.sample.split}.json")
+    names = (EPOCH_METRICS, FILE, f"evaluation/{run.sample.split}.json")
     files = [run.folder / name for name in names]
     sources = {file.name: sha256_file(file) for file in files if file.is_file()}
     sources[f"model/{MANIFEST}"] = sha256_file(find_artifact(path) / MANIFEST)

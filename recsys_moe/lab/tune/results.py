@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import yaml
 
+from recsys_moe.artifact import epoch_metrics
 from recsys_moe.artifact.monitor import LOSS, Monitor, find_monitor
 from recsys_moe.config.files import merge_all, nested
 from recsys_moe.config.settings import parse_config
@@ -46,18 +46,16 @@ class Kept(NamedTuple):
 
 
 def kept(run: Path, monitor: Monitor) -> Kept:
-    """Read from metrics.csv, which may not be there yet."""
-    metrics = run / "metrics.csv"
-    if not metrics.is_file():
-        return Kept({}, None)
-    with metrics.open(encoding="utf-8", newline="") as stream:
-        rows = {int(row["epoch"]): row for row in csv.DictReader(stream)}
+    """Read from metrics.csv, which may not be there yet. Raises DataError where it is damaged."""
+    path = run / epoch_metrics.EPOCH_METRICS
+    epochs = epoch_metrics.read_epochs(path) if path.is_file() else {}
+    loss_of = epoch_metrics.validation_losses(epochs)
     best, losses, chosen = monitor.worst, {}, None
-    for epoch, row in rows.items():
-        value = float(row[monitor.column])
-        if monitor.is_better(value, best):
+    for epoch, row in epochs.items():
+        value = row[monitor.column]
+        if value is not None and monitor.is_better(value, best):
             best, chosen = value, epoch
-        losses[epoch] = float(rows[chosen or epoch]["val/loss"])
+        losses[epoch] = loss_of[chosen or epoch]
     return Kept(losses, chosen)
 
 

@@ -9,10 +9,10 @@ import csv
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 
+from recsys_moe.artifact.epoch_metrics import Numbers, read_epochs
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.artifact.monitor import Monitor
 from recsys_moe.artifact.routing_history import (
@@ -28,7 +28,7 @@ from recsys_moe.artifact.routing_history import (
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import DataError
-from recsys_moe.lab.report.learning import consistency, learning_curves, read_epochs
+from recsys_moe.lab.report.learning import consistency, learning_curves
 from recsys_moe.lab.report.run import Options, look_at
 from recsys_moe.routers import RouterShape, Routing
 from recsys_moe.routers.moesart import MoesartRouter
@@ -49,13 +49,13 @@ def test_curves_are_the_columns_of_metrics_csv(run: Path) -> None:
 
 
 def test_the_best_epoch_of_the_curves_is_that_of_the_monitor(run: Path) -> None:
-    rows = pd.DataFrame(
-        {"train/loss": [2.0, 1.0], "val/loss": [0.4, 0.5], "val/watch/auc": [0.6, 0.7]},
-        index=pd.Index([1, 2], name="epoch"),
-    )
+    epochs: dict[int, Numbers] = {
+        1: {"train/loss": 2.0, "val/loss": 0.4, "val/watch/auc": 0.6},
+        2: {"train/loss": 1.0, "val/loss": 0.5, "val/watch/auc": 0.7},
+    }
     tasks = load_artifact(run).schema.tasks
-    assert learning_curves(rows, tasks).best_epoch == 1
-    found = learning_curves(rows, tasks, Monitor("watch/auc", "max"))
+    assert learning_curves(epochs, tasks).best_epoch == 1
+    found = learning_curves(epochs, tasks, Monitor("watch/auc", "max"))
     assert (found.best_epoch, found.monitor) == (2, "watch/auc")
 
 
@@ -69,33 +69,6 @@ def test_the_curves_of_a_run_name_the_weights_it_trained_with(run: Path) -> None
     apart = replace(looked, artifact=replace(looked.artifact, config=parse_config(raw)))
     assert (curves := apart.curves()) is not None
     assert curves.trained_by == ", ".join(f"{name} 0.25" for name in names)
-
-
-def test_of_an_epoch_that_stands_twice_the_last_row_counts(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.csv"
-    path.write_text("epoch,train/loss,val/loss\n1,3,2\n2,9,9\n2,2,1\n")
-    assert read_epochs(path)["val/loss"].to_dict() == {1: 2, 2: 1}
-
-
-def test_a_loss_that_is_not_a_number_is_no_damage(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.csv"
-    path.write_text("epoch,train/loss,val/loss\n1,nan,0.1\n2,0.30000000000000004,nan\n")
-    assert read_epochs(path)["train/loss"].isna().tolist() == [True, False]
-    assert read_epochs(path)["train/loss"][2] == 0.1 + 0.2
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "epoch,val/loss\n1,2\n",
-        *(f"epoch,train/loss,val/loss\n{row}\n" for row in ("x,1,2", "1,x,2", "1,2", ",1,2")),
-    ],
-)
-def test_a_damaged_metrics_csv_is_named(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "metrics.csv"
-    path.write_text(text)
-    with pytest.raises(DataError, match="metrics.csv is damaged"):
-        read_epochs(path)
 
 
 def test_consistency_counts_rows_with_the_same_top_expert(run: Path) -> None:

@@ -109,8 +109,9 @@ def test_a_best_value_at_an_edge_is_said_in_words(prepared: Path, tmp_path: Path
 
 def test_a_trial_is_worth_the_loss_of_the_epoch_that_the_monitor_keeps(tmp_path: Path) -> None:
     assert kept(tmp_path, Monitor("loss", "min")) == Kept({}, None)
-    rows = "epoch,val/loss,val/watch/auc\n1,0.5,0.6\n2,0.4,0.8\n3,0.3,0.7\n4,0.35,0.8\n"
-    (tmp_path / "metrics.csv").write_text(rows)
+    rows = ["1,1,0.5,0.6", "2,1,0.4,0.8", "3,1,0.3,0.7", "4,1,0.35,0.8", ""]
+    head = "epoch,train/loss,val/loss,val/watch/auc"
+    (tmp_path / "metrics.csv").write_text("\n".join([head, *rows]))
     assert kept(tmp_path, Monitor("loss", "min")) == Kept({1: 0.5, 2: 0.4, 3: 0.3, 4: 0.3}, 3)
     assert kept(tmp_path, Monitor("watch/auc", "max")) == Kept({1: 0.5, 2: 0.4, 3: 0.4, 4: 0.4}, 2)
 

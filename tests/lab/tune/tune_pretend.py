@@ -63,10 +63,10 @@ class Pretend:
         return True
 
     def _fit(self, job: Job, run: Path, config: dict[str, Any]) -> None:
-        rows = ["epoch,val/loss"]
+        rows = ["epoch,train/loss,val/loss"]
         (run / "evaluation").mkdir(parents=True)
         for epoch in range(1, config["trainer"]["max_epochs"] + 1):
-            rows.append(f"{epoch},{self.loss(config, epoch)}")
+            rows.append(f"{epoch},1,{self.loss(config, epoch)}")
             (run / "metrics.csv").write_text("\n".join(rows))
             if job.ends_early():
                 return
