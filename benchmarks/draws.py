@@ -26,10 +26,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("chosen", type=Path)
     parser.add_argument("others", type=Path, nargs="+", help="at least two")
+    parser.add_argument("--label", help="of these runs, where a file has those of others too")
     options = parser.parse_args(argv)
     if len(options.others) < 2:
         parser.error("others must be at least two files, got one; it alone has no deviation")
-    tables = [pd.read_csv(path) for path in (options.chosen, *options.others)]
+    try:
+        tables = [of_one(path, options.label) for path in (options.chosen, *options.others)]
+    except ValueError as error:
+        parser.error(str(error))
     rows = [
         {"figure": name, **standing([table[name].mean() for table in tables])}
         for name in FIGURES
@@ -39,6 +43,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     columns |= {"s": "{s:.4f}", "standard errors": "{errors:.1f}", "p": "{p:.2f}"}
     common.table(columns, rows)
     common.report("draws", {"rows": rows, "draws": len(tables)})
+
+
+def of_one(path: Path, label: str | None) -> pd.DataFrame:
+    """The runs of `label`, or of the only one. Raises ValueError where there is no such."""
+    table = pd.read_csv(path)
+    labels = sorted(table["label"].unique()) if "label" in table else []
+    if label is None and len(labels) > 1:
+        raise ValueError(f"{path} must have runs of one label, got {labels}; name one by --label")
+    if label is not None and label not in labels:
+        raise ValueError(f"--label must be of {path}, {labels}, got {label!r}")
+    return table if label is None else table[table["label"] == label]
 
 
 def standing(means: Sequence[float]) -> dict[str, float]:
