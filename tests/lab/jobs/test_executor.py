@@ -61,7 +61,7 @@ def test_no_more_than_the_workers_run_at_a_time(tmp_path: Path) -> None:
     ("set_", "expected"), [("", "3"), ("1", "1"), ("2", "2"), ("8", "3"), ("x", "3")]
 )
 def test_processes_have_their_share_of_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_: str, expected: str
+    monkeypatch: pytest.MonkeyPatch, set_: str, expected: str
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", set_)
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)

@@ -79,17 +79,24 @@ def alike(one: Path, other: Path, file: str) -> list[str]:
     return sorted(wanted)
 
 
-@pytest.mark.parametrize("slopes", [False, True])
-def test_two_devices_go_on_to_the_weights_of_one(rated: Path, tmp_path: Path, slopes: bool) -> None:
-    """From a run of three epochs, two more: levels of ratings, and slopes in their place."""
-    model = {**SECTIONS["model"], "history_slopes": slopes}
-    first, more = sections(3, model), sections(2, model)
-    fit(first, rated, tmp_path / "one")
-    fit(more, rated, tmp_path / "one-more", start_from=tmp_path / "one")
-    fit_on_two(rated, tmp_path / "two-more", more, "--from", tmp_path / "one")
-    one, two = tmp_path / "one-more", tmp_path / "two-more"
-    alike(one, two, "weights.safetensors")
-    assert alike(one, two, "encoders.safetensors") == ENCODERS
+def test_two_devices_end_with_the_weights_of_one(rated: Path, tmp_path: Path) -> None:
+    asked = sections(3, {**SECTIONS["model"], "history_slopes": True})
+    fit(asked, rated, tmp_path / "one")
+    fit_on_two(rated, tmp_path / "two", asked)
+    all_alike(tmp_path / "one", tmp_path / "two")
+
+
+def test_two_devices_go_on_to_the_weights_of_one(rated: Path, tmp_path: Path) -> None:
+    """From a run of three epochs, two more."""
+    fit(sections(3), rated, tmp_path / "first")
+    fit(sections(2), rated, tmp_path / "one", start_from=tmp_path / "first")
+    fit_on_two(rated, tmp_path / "two", sections(2), "--from", tmp_path / "first")
+    all_alike(tmp_path / "one", tmp_path / "two")
+
+
+def all_alike(one: Path, other: Path) -> None:
+    alike(one, other, "weights.safetensors")
+    assert alike(one, other, "encoders.safetensors") == ENCODERS
 
 
 @pytest.mark.slow
