@@ -105,6 +105,7 @@ def make_plan(request: ComparisonRequest, data: Path) -> ComparisonPlan:
     if request.ranking:
         wanted_rows(schema, LENGTH)
     _no_repetition("--routers", request.routers)
+    _check_labels(request)
     _check_settings(request)
     typed = request.typed or {}
     _check_typed(typed, request)
@@ -158,6 +159,16 @@ def _own(request: ComparisonRequest, label: str) -> Raw:
 def _router_of(request: ComparisonRequest, label: str) -> str:
     """The router behind a label: the one that its settings name, else the label itself."""
     return router_name(_own(request, label)) or label
+
+
+def _check_labels(request: ComparisonRequest) -> None:
+    known = {*ROUTERS, *(request.settings or {})}
+    for label in request.routers:
+        if label not in known and ":" not in label:  # package.module:Class
+            raise ConfigError(
+                f"--routers must be routers or labels of --settings, got {label!r}; "
+                f"{suggestion(label, known)}"
+            )
 
 
 def _check_settings(request: ComparisonRequest) -> None:

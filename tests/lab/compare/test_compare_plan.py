@@ -15,6 +15,7 @@ from recsys_moe.schema import Schema
 from tests.conftest import TINY_MODEL
 
 TINY = {"model": TINY_MODEL, "trainer": {"max_epochs": 2, "batch_size": 64}}
+MINE = {"mine": {"model": {"router": {"name": "topk"}}}}
 ASKED = ComparisonRequest(
     routers=["moesart", "topk"], seeds=[0, 1], weights=["0.9,0.1"], typed=TINY
 )
@@ -88,7 +89,8 @@ def test_task_weights_are_those_of_the_data_unless_asked_otherwise(prepared: Pat
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"routers": ["topkk"]}, "did you mean 'topk'"),
+        ({"routers": ["topkk"]}, "got 'topkk'; did you mean 'topk'"),
+        ({"routers": ["min"], "settings": MINE}, "labels of --settings, got 'min'; .* 'mine'"),
         ({"routers": ["topk", "topk"]}, "topk is given twice"),
         ({"routers": []}, "must name at least one"),
         ({"weights": ["0.9"]}, "each of watch, rating in this order, got '0.9'"),
