@@ -68,7 +68,9 @@ def test_every_command_explains_itself(command: Command, name: str) -> None:
     assert done.exit_code == 0 and "Usage:" in done.out
 
 
-def test_from_nothing_to_recommendations(tmp_path: Path, command: Command) -> None:
+def test_from_nothing_to_recommendations(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first three as processes: what fit tells is what a later process finds."""
     data, run = tmp_path / "data", tmp_path / "run"
     sizes = ["--users", 60, "--items", 40, "--interactions", 1000]
@@ -82,7 +84,9 @@ def test_from_nothing_to_recommendations(tmp_path: Path, command: Command) -> No
     assert told["split"] == "val"
     kept = json.loads((run / "evaluation" / "test.json").read_text())
     assert "epoch 1/2" in fitted.stderr and "\r" not in fitted.stderr
+    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path / "matplotlib"))  # as on a fresh machine
     evaluated = call("evaluate", run, "--json")
+    assert "font" not in evaluated.stderr
     result = json.loads(evaluated.stdout)
     assert set(result["tasks"]["watch"]) >= {"auc", "bce", "ece"}
     assert set(result["tasks"]["rating"]) >= {"mse", "rmse", "mae"}
