@@ -90,7 +90,10 @@ def task_weights(config: Config, tasks: Sequence[Task]) -> list[float]:
     names = [task.name for task in tasks]
     for name in config.tasks:
         if name not in names:
-            raise ConfigError(f"tasks: unknown task {name!r}; {suggestion(name, names)}")
+            raise ConfigError(
+                f"tasks: unknown task {name!r}; {suggestion(name, names)}; correct the "
+                "configuration's tasks, or leave them out"
+            )
     own = [config.tasks.get(task.name, TaskConfig()).weight for task in tasks]
     weights = [_first(value, task.weight) for value, task in zip(own, tasks, strict=True)]
     _check_any(weights, names, "weight")
