@@ -97,6 +97,8 @@ PEERS = {
             {"n_factors": 20, "n_epochs": 40, "lr_all": 0.007, "reg_all": 0.05},
             {"n_factors": 20, "n_epochs": 40, "lr_all": 0.007, "reg_all": 0.1},
             {"n_factors": 50, "n_epochs": 60, "lr_all": 0.007, "reg_all": 0.1},
+            {"n_factors": 100, "n_epochs": 60, "lr_all": 0.007, "reg_all": 0.1},
+            {"n_factors": 50, "n_epochs": 90, "lr_all": 0.007, "reg_all": 0.15},
         ),
         by="mse",
         packages=("numpy", "scikit-surprise"),
