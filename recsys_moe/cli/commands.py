@@ -107,7 +107,7 @@ def run() -> None:
     spinning.spin_briefly()
     level = logging.ERROR if rank() else logging.INFO  # the first process speaks for all
     logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # of its fonts nobody asked
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # of its fonts nobody asked
     try:
         invoke()
     except UserError as error:
