@@ -20,7 +20,7 @@ from recsys_moe.data.streaming import Labelled, labelled, open_rows, trained_ids
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.schema import SPLITS, Schema
 
-LEAST = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)")
+LEAST = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)")
 
 
 class Pairs(NamedTuple):

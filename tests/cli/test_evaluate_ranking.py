@@ -60,9 +60,9 @@ def test_a_bound_that_no_row_reaches_is_said_to_be_too_high(run: Path, command: 
     assert "ask for less than 9, or evaluate a split with such rows" in line
 
 
-def test_a_bound_may_begin_with_its_point(run: Path, command: Command) -> None:
+def test_a_bound_may_begin_with_its_point(own_run: Path, command: Command) -> None:
     plain, short = (
-        json.loads(command("evaluate", run, "--ranking", "--relevant", asked, "--json").out)
+        json.loads(command("evaluate", own_run, "--ranking", "--relevant", asked, "--json").out)
         for asked in ("rating>=0.5", "rating>=.5")
     )
     assert plain["ranking"] == {**short["ranking"], "at_least": "rating>=0.5"}
