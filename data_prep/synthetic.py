@@ -156,7 +156,7 @@ def _interactions(world: _World, counts: Ints, rng: np.random.Generator) -> tupl
         some = np.arange(start, min(start + block, users))
         liking = world.liking[world.user_group[some]][:, world.item_group]
         score = world.popularity + liking + rng.gumbel(size=(len(some), items))
-        order = np.argsort(-score, axis=1)
+        order = np.argsort(-score, axis=1, kind="stable")
         chosen.append(order[np.arange(items) < counts[some][:, None]])
     return np.repeat(np.arange(users), counts), np.concatenate(chosen)
 

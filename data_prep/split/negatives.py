@@ -168,7 +168,7 @@ def _by_grid(
         weight = draws.weights(some, num_items)
         here = slice(*np.searchsorted(row, [start, start + block]))
         weight[row[here] - start, taken[here] % num_items] = np.inf  # after every free item
-        order = np.argsort(weight, axis=1)
+        order = np.argsort(weight, axis=1, kind="stable")
         chosen = np.arange(num_items) < need[some][:, None]
         yield (some[:, None] * num_items + order)[chosen]
 

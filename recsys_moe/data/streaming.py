@@ -146,7 +146,7 @@ def watched_items(rows: Rows, schema: Schema) -> dict[str, Tensor]:
     items = torch.empty(int(offsets[-1]), dtype=torch.int32)
     free_U = offsets[:-1].clone()
     for user_N, item_N in _watched(rows, schema):
-        user_N, order = user_N.sort()
+        user_N, order = user_N.sort(stable=True)
         here_U = torch.bincount(user_N, minlength=schema.user.size)
         first_U = here_U.cumsum(0) - here_U
         items[free_U[user_N] + torch.arange(len(user_N)) - first_U[user_N]] = item_N[order]

@@ -68,10 +68,18 @@ def _smaller(tower: nn.Module, most_H: Tensor) -> nn.Sequential:
 
 def _kept(effect_J: Tensor) -> Tensor:
     """bool (J,): without the smallest, of which all together reach no further than TOLERANCE."""
-    order_J = effect_J.argsort()  # what is not finite comes last
+    order_J = _ascending_order(effect_J)
     heard = int((effect_J[order_J].double().cumsum(0) <= TOLERANCE).logical_not().sum())
     mute_J = order_J[: max(0, len(order_J) - math.ceil(heard / MULTIPLE) * MULTIPLE)]
     return torch.ones_like(effect_J, dtype=torch.bool).index_fill_(0, mute_J, False)
+
+
+def _ascending_order(values_J: Tensor) -> Tensor:
+    """Indices (J,) from the smallest value to the largest, so that of equals the first ones stay.
+
+    What is not finite comes last.
+    """
+    return len(values_J) - 1 - values_J.flip(0).argsort(stable=True)
 
 
 def _part(layer: nn.Linear, rows: Tensor, columns: Tensor) -> nn.Linear:

@@ -177,7 +177,8 @@ class Reasons:
             slopes = [torch.autograd.grad(one, left_VD, retain_graph=True)[0] for one in logits_T]
         change_PT = pool_PD @ torch.cat(slopes).t()
         share = MOST_LEFT_OUT // len(slopes)
-        return change_PT.abs().topk(share, dim=0).indices.unique()
+        order_PT = change_PT.abs().argsort(dim=0, descending=True, stable=True)
+        return order_PT[:share].unique()
 
     def _parts(self, side: Side, index: int, made_of: Parts) -> Iterator[_Part]:
         """Features, the whole history, and the id."""

@@ -83,7 +83,7 @@ def smooth_load(clean_BE: Tensor, noisy_BE: Tensor, k: int) -> Tensor:
     V-MoE (Riquelme et al. 2021, https://arxiv.org/abs/2106.05974, appendix A): the noise is
     N(0, 1 / E^2), the bar is the k-th largest noisy logit of the row. (B, E), (B, E) -> ().
     """
-    bar_B1 = noisy_BE.topk(k, -1).values[:, -1:]
+    bar_B1 = _largest(noisy_BE, k)[:, -1:]
     chance_BE = torch.special.ndtr((clean_BE - bar_B1) * clean_BE.shape[-1])
     return squared_variation(chance_BE.mean(0))
 
@@ -94,10 +94,15 @@ def noisy_load(clean_BE: Tensor, noisy_BE: Tensor, scale_BE: Tensor, k: int) -> 
     Appendix A, eq. 8 to 11: the bar is the k-th largest noisy logit among the *other* experts.
     Needs k < E.
     """
-    top_BK = noisy_BE.topk(k + 1, -1).values
+    top_BK = _largest(noisy_BE, k + 1)
     is_in_BE = noisy_BE > top_BK[:, k:]
     bar_BE = torch.where(is_in_BE, top_BK[:, k:], top_BK[:, k - 1 : k])
     return squared_variation(torch.special.ndtr((clean_BE - bar_BE) / scale_BE).sum(0))
+
+
+def _largest(values_BE: Tensor, k: int) -> Tensor:
+    """The k largest of each row, largest first; of equals the lower index gets the gradient."""
+    return values_BE.sort(dim=-1, descending=True, stable=True).values[:, :k]
 
 
 def z_loss(logits_BE: Tensor) -> Tensor:

@@ -99,13 +99,21 @@ def _auction(scores_BE: Tensor, share: int) -> Tensor:
         open_U = (expert_B == OPEN).nonzero()[:, 0]
         if len(open_U) == num_rows - share * num_experts:
             break
-        best = (scores_BE[open_U] - price_E).topk(min(2, num_experts), dim=1)
-        margin_U = best.values[:, 0] - best.values[:, -1]
-        expert_B[open_U] = best.indices[:, 0]
-        bid_B[open_U] = price_E[best.indices[:, 0]] + margin_U + step
+        favourite_U, margin_U = _favourites(scores_BE[open_U] - price_E)
+        expert_B[open_U] = favourite_U
+        bid_B[open_U] = price_E[favourite_U] + margin_U + step
         expert_B = _keep_highest(bid_B, expert_B, share_E)
         price_E = _prices(price_E, bid_B, expert_B, share)
     return expert_B
+
+
+def _favourites(values_UE: Tensor) -> tuple[Tensor, Tensor]:
+    """Index of the largest of each row, the first of equals, and its lead over the second; (U,)."""
+    best_U1 = values_UE.argmax(1, keepdim=True)
+    most_U = values_UE.gather(1, best_U1)[:, 0]
+    if values_UE.shape[1] == 1:
+        return best_U1[:, 0], torch.zeros_like(most_U)
+    return best_U1[:, 0], most_U - values_UE.scatter(1, best_U1, -torch.inf).amax(1)
 
 
 def _bid_step(values_BE: Tensor) -> float:
@@ -129,8 +137,9 @@ def _greedy(scores_BE: Tensor, expert_B: Tensor, capacity: int) -> Tensor:
         open_U = (expert_B == OPEN).nonzero()[:, 0]
         if len(open_U) == 0 or int(room_E.sum()) == 0:
             return expert_B
-        wanted = scores_BE[open_U].masked_fill(room_E == 0, -torch.inf).topk(1, dim=1)
-        taken_U = _keep_highest(wanted.values[:, 0], wanted.indices[:, 0], room_E)
+        open_UE = scores_BE[open_U].masked_fill(room_E == 0, -torch.inf)
+        wanted_U = open_UE.argmax(1)  # the first of equals
+        taken_U = _keep_highest(open_UE.amax(1), wanted_U, room_E)
         expert_B = expert_B.index_copy(0, open_U, taken_U)
 
 

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from recsys_moe.routers.base import GatedRouter, KConfig, Routing, gate_logits
-from recsys_moe.routers.selection import largest_k, softmax_over
+from recsys_moe.routers.selection import largest_k, smallest_k, softmax_over
 
 Strategy = Literal["i", "ii", "iii", "3"]
 
@@ -164,7 +164,7 @@ def sample_gumbel(probs_BE: Tensor, noise_BE: Tensor, k: int) -> tuple[Tensor, T
     """
     tiny = torch.finfo(noise_BE.dtype).tiny  # u = 0 would make the key 0 whatever the probability
     negative_keys_BE = probs_BE / noise_BE.clamp(min=tiny).log_()
-    keys_BK, drawn_BK = negative_keys_BE.topk(k, -1, largest=False)
+    keys_BK, drawn_BK = smallest_k(negative_keys_BE, k)
     return drawn_BK, keys_BK != 0
 
 

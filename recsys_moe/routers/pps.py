@@ -56,7 +56,8 @@ class PPSRouter(GatedRouter):
 
     def _sampled(self, logits_BE: Tensor, probs_BE: Tensor) -> Routing:
         generator, device = self.stream.generator(logits_BE.device), logits_BE.device
-        order_E = torch.rand(logits_BE.shape[-1], generator=generator, device=device).argsort()
+        order_E = torch.rand(logits_BE.shape[-1], generator=generator, device=device)
+        order_E = order_E.argsort(stable=True)
         uniform_B = torch.rand(len(logits_BE), generator=generator, device=device)
         with torch.no_grad():
             inclusion_BE = inclusion_probabilities(logits_BE, self.config.k)
@@ -97,4 +98,4 @@ def sample_systematic(inclusion_BE: Tensor, uniform_B: Tensor, order_E: Tensor) 
     ends_BE = ends_BE * (length_B1.round() / length_B1.clamp(min=0.5))  # whole, also when rounded
     marks_BE = (ends_BE - uniform_B[:, None]).ceil()  # passed at the end of each expert
     drawn_BE = marks_BE.diff(dim=-1, prepend=torch.zeros_like(length_B1)) > 0
-    return sure_BE | drawn_BE[:, order_E.argsort()]
+    return sure_BE | drawn_BE[:, order_E.argsort(stable=True)]

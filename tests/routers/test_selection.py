@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys_moe.routers import selection
-from recsys_moe.routers.selection import largest_k
+from recsys_moe.routers.selection import largest_k, smallest_k
 
 VALUES = st.sampled_from([-torch.inf, -1.0, 0.0, 0.5, 0.5, 2.0, torch.inf, torch.nan])
 ROWS = st.integers(2, 7).flatmap(
@@ -35,3 +35,19 @@ def test_one_by_one_and_sorted_select_the_same_entries(rows: list[list[float]], 
 
 def test_among_equals_the_lower_index_wins() -> None:
     assert largest_k(torch.zeros(1, 4), 2).tolist() == [[True, True, False, False]]
+
+
+@given(ROWS, st.integers(1, 7))
+def test_the_smallest_are_those_of_a_stable_sort_one_by_one_and_sorted(
+    rows: list[list[float]], k: int
+) -> None:
+    """As keys of `sample_gumbel`: at most 0, many of them equal, and rows of NaN."""
+    values = -torch.tensor(rows).abs().clamp(max=9)
+    k = min(k, values.shape[1])
+    order = values.nan_to_num(nan=-torch.inf).numpy().argsort(-1, kind="stable")[:, :k]
+    for few in (0, 7):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(selection, "FEW", few)
+            found, index = smallest_k(values, k)
+        assert index.tolist() == order.tolist()
+        torch.testing.assert_close(found, values.gather(-1, index), rtol=0, atol=0, equal_nan=True)

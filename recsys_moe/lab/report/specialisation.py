@@ -85,7 +85,7 @@ def expert_map(
     """Project (N, D) embeddings to the plane. Raises ConfigError without umap-learn."""
     plane_N2, explained = _pca(x_ND) if projection == "pca" else (_umap(x_ND, seed), None)
     distance_NN = torch.cdist(x_ND, x_ND).fill_diagonal_(torch.inf)
-    near_NK = distance_NN.topk(min(NEIGHBOURS, len(x_ND) - 1), largest=False).indices
+    near_NK = distance_NN.argsort(stable=True)[:, : min(NEIGHBOURS, len(x_ND) - 1)]
     same_T = (top_NT[near_NK] == top_NT[:, None]).double().mean((0, 1))
     return ExpertMap(
         projection=projection.upper(),
