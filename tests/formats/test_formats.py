@@ -20,11 +20,13 @@ VERSIONS = sorted(path for path in HERE.glob("*") if (path / "ids").is_dir())
 
 
 def test_every_version_has_kept_all_its_kinds() -> None:
+    assert "0.1" in {version.name for version in VERSIONS}
     for version in VERSIONS:
         assert {path.name for path in version.iterdir()} == {*MODELS, *STUDIES}
 
 
 def test_kept_studies_hold_what_later_starts_read() -> None:
+    assert VERSIONS and STUDIES
     for version in VERSIONS:
         assert (version / "study" / "study.db").is_file()
         assert all((version / name / "plan.json").is_file() for name in STUDIES)
@@ -58,6 +60,7 @@ def test_a_kept_checkpoint_is_continued(kept: Path, command: Command) -> None:
 
 
 def test_a_kept_model_of_histories_says_what_moved_a_score() -> None:
+    assert VERSIONS
     for version in VERSIONS:
         predictor = Predictor.load(version / "histories" / "run" / "model")
         (of_pair,) = predictor.reasons([7], [15])
