@@ -59,10 +59,12 @@ types: venv ## check the types of both packages and the examples (mypy)
 	$(BIN)/mypy
 
 # First what measures, with nothing beside it; then the rest, whatever that has found. In one of the
-# two PYTEST_ARGS may select nothing, of which pytest says 5.
+# two PYTEST_ARGS may select nothing, of which pytest says 5. Without PYTEST_ARGS the first reads
+# only the files that have such tests.
+SERIAL = $(if $(PYTEST_ARGS),,$(shell grep -rl 'mark\.serial' tests))
 define run_tests
 	@alone=0; together=0; \
-	$(BIN)/python -m pytest -m "serial$(1)" $(PYTEST_ARGS) || alone=$$?; \
+	$(BIN)/python -m pytest -m "serial$(1)" $(SERIAL) $(PYTEST_ARGS) || alone=$$?; \
 	$(BIN)/python -m pytest -m "not serial$(1)" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS) \
 		|| together=$$?; \
 	case "$$alone $$together" in "0 0"|"0 5"|"5 0") ;; *) exit 1 ;; esac

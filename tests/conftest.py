@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,10 +105,32 @@ def real_data() -> Path:
     return folder
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--most-seconds", type=float, help="fail a test without the mark slow that takes longer"
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    most = item.config.getoption("--most-seconds")
+    timed = most and report.passed and call.when == "call" and not item.get_closest_marker("slow")
+    if timed and call.duration > most:
+        report.outcome = "failed"
+        report.longrepr = f"took {call.duration:.1f} s: mark it slow, or make it faster"
+    return report
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "real_data" in getattr(item, "fixturenames", ()):
+        fixtures = getattr(item, "fixturenames", ())
+        if "real_data" in fixtures:
             item.add_marker(pytest.mark.real)
+        if "two_processes" in fixtures:  # each imports torch and trains
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

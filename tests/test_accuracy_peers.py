@@ -171,6 +171,7 @@ def test_a_peer_is_told_nothing_of_the_test_split(prepared: Path) -> None:
     assert [len(given.train.user), len(given.val.user)] == wanted
 
 
+@pytest.mark.slow
 def test_the_best_on_validation_is_read_on_test_once_and_a_second_call_fits_nothing(
     main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ def result(script: str, words: list[str], capsys: pytest.CaptureFixture[str]) ->
     return dict(json.loads(capsys.readouterr().out.strip().rpartition("\n")[2]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", TINY)
 def test_a_benchmark_ends_with_its_results_and_where_they_were_measured(
     script: str, prepared: Path, run: Path, capsys: pytest.CaptureFixture[str]

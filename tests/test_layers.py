@@ -176,6 +176,7 @@ def loads(code: str, module: str) -> bool:
     return bool(result.returncode)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "unwanted"),
     [

@@ -81,6 +81,7 @@ def test_the_dense_gradient_is_that_of_the_softmax_router_in_training(prepared: 
         torch.testing.assert_close(found_CG[0], own_G)
 
 
+@pytest.mark.slow
 def test_with_an_even_gate_the_mean_draw_is_a_seventeenth_of_the_dense_gradient(
     prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

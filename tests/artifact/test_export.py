@@ -73,6 +73,7 @@ def test_the_graph_of_a_router_equals_its_model(run: Path, tmp_path: Path, name:
     assert report["bytes"] == (tmp_path / "model.pt2").stat().st_size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IN_ONNX)
 def test_onnx_runtime_equals_the_model(run: Path, tmp_path: Path, name: str) -> None:
     import onnxruntime

@@ -68,6 +68,7 @@ def test_every_command_explains_itself(command: Command, name: str) -> None:
     assert done.exit_code == 0 and "Usage:" in done.out
 
 
+@pytest.mark.slow
 def test_from_nothing_to_recommendations(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_termination_ends_fit_with_its_exit_code_and_what_is_saved(
     ended(prepared, tmp_path / "run", signal.SIGTERM, 143)
 
 
+@pytest.mark.slow
 @pytest.mark.serial
 def test_ctrl_c_ends_fit_with_its_exit_code_and_what_is_saved_at_once(
     prepared: Path, tmp_path: Path

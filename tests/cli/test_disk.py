@@ -28,6 +28,7 @@ for words in json.loads(sys.argv[1]):
 OUTPUTS = ["p.csv", "p.parquet", "l.csv", "l.jsonl", "l.parquet"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no limits of files to set")
 def test_a_disk_that_takes_no_more_is_an_error_with_the_path(run: Path, tmp_path: Path) -> None:
     """No file may have more than 2000 bytes; all commands in one process, which loads torch."""

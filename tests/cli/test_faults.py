@@ -36,6 +36,7 @@ class Mine(Router):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit memory like this")
 def test_memory_that_a_setting_asks_for_is_named_by_it(prepared: Path, tmp_path: Path) -> None:
     words = ["fit", "--data", prepared, "--out", tmp_path / "run", "--set"]

@@ -178,6 +178,7 @@ def test_epochs_that_were_no_better_are_not_repeated(
     assert steps[0] == 7 + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs", [2, 50])
 def test_a_run_that_was_stopped_in_its_test_trains_no_further(
     splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: int

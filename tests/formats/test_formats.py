@@ -85,6 +85,7 @@ def test_a_kept_comparison_is_finished_as_it_is(studies: Path, command: Command)
     assert figures(studies) == before
 
 
+@pytest.mark.slow
 def test_a_kept_study_goes_on_with_a_second_trial(studies: Path, command: Command) -> None:
     first = trials(studies)
     go_on(command, studies, "study", "--trials", 2)

@@ -202,6 +202,7 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
         load_artifact(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_copied_model_scores_without_its_run_and_without_lightning(model: Path) -> None:
     code = (
         "import sys; from recsys_moe.inference.predictor import Predictor;"

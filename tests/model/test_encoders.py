@@ -102,6 +102,7 @@ def test_users_without_a_history_have_a_pool_of_zero() -> None:
     assert made.table_RW.grad is not None
 
 
+@pytest.mark.slow
 def test_dropout_leaves_out_a_share_and_keeps_the_mean() -> None:
     """A pool is one draw per user and batch, so that of rows of one batch is the same one."""
     made = history(0.5).train()

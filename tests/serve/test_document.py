@@ -38,6 +38,7 @@ def check_answers(operation: Any, mode: Any, examples: int) -> None:
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode))
 @pytest.mark.parametrize(("path", "method"), ASKING)
 def test_every_answer_to_a_body_is_as_documented(

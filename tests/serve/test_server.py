@@ -76,6 +76,7 @@ def running(*args: object) -> Iterator[Running]:
         server.process.stderr.close()  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_a_server_lives_and_ends_as_promised(folder: Path) -> None:
     with running(folder, "--watch", "0", "--allow-host", "scores.example") as server:
         assert server.wait_for("(loading torch and the model)")
@@ -116,6 +117,7 @@ def sent_in_two_halves(server: Running, body: bytes) -> bytes:
         return connection.recv(4096).split(b"\r\n")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.serial
 def test_what_is_not_done_when_the_time_to_drain_is_up_is_503_and_the_server_ends(
     run: Path,

@@ -49,6 +49,7 @@ def seconds_until_dropped(connection: socket.socket, sent: bytes) -> float:
     return time.monotonic() - begun
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [b"", HEAD.encode()], ids=["nothing", "a head byte by byte"])
 def test_who_sends_no_whole_head_is_dropped_after_the_time_out(
     server: Running, sent: bytes
@@ -82,6 +83,7 @@ def test_who_never_reads_its_answers_is_dropped_and_others_are_answered(server: 
         assert SECONDS <= time.monotonic() - begun < 9
 
 
+@pytest.mark.slow
 def test_a_connection_that_is_used_again_and_again_stays(server: Running) -> None:
     with httpx.Client(base_url=server.client.base_url) as client:
         sockets = set()
@@ -93,6 +95,7 @@ def test_a_connection_that_is_used_again_and_again_stays(server: Running) -> Non
     assert len(sockets) == 1
 
 
+@pytest.mark.slow
 def test_a_connection_is_kept_idle_for_the_time_out_and_then_ends_without_a_reset(
     run: Path,
 ) -> None:

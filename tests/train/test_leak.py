@@ -74,6 +74,7 @@ def by_heart(learn: Callable[..., dict[str, float]]) -> float:
     return learn()["train/loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "histories",
     [
@@ -101,6 +102,7 @@ def test_a_model_to_start_from_tells_nothing_either(
     assert abs(found["val/watch/auc"] - 0.5) < 0.044
 
 
+@pytest.mark.slow
 def test_without_dropout_the_embedding_of_the_id_makes_the_missing_item_known(
     learn: Callable[..., dict[str, float]], by_heart: float
 ) -> None:

@@ -146,6 +146,7 @@ def test_all_processes_find_the_place_that_the_first_may_have_made_already(
     assert place_of(out, overwrite, resume) == place
 
 
+@pytest.mark.slow
 def test_two_processes_replace_a_run(out: Path, prepared: Path) -> None:
     sets = ["model.embedding_dim=8", "model.expert_dim=16", "model.tower_dims=[8]"]
     words = ["--set", "trainer.accelerator=cpu", "--devices", "2", "--max-epochs", "1"]

@@ -73,6 +73,7 @@ def test_the_bar_waits_for_the_device_twice_a_second_and_not_every_step(
     assert asked == [10.0, 10.5]
 
 
+@pytest.mark.slow
 def test_a_terminal_keeps_a_line_per_epoch_and_stdout_has_the_result_alone(
     prepared: Path, tmp_path: Path
 ) -> None:

@@ -43,7 +43,7 @@ def fit_alone(data: Path, out: Path, epochs: int, *, resume: str | None = None) 
 
 
 @pytest.fixture(scope="module")
-def folder(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two_processes(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes of sharded_worker.py leave, stopped by SIGTERM to the second one."""
     folder = tmp_path_factory.mktemp("sharded")
     fit_alone(prepared, folder / "alone", 1)
@@ -94,19 +94,19 @@ def whole(rows: int) -> nn.Embedding:
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("case", IDS)
 def test_a_lookup_and_its_gradients_are_those_of_the_whole_table(
-    folder: Path, case: str, kind: str
+    two_processes: Path, case: str, kind: str
 ) -> None:
     """Gradients are averaged over processes: as DDP does, half the sum."""
     rows, ids = IDS[case]
     table = whole(rows)
     for rank in range(WORLD):
-        values_BD, _ = found(folder)[rank][kind][case]
+        values_BD, _ = found(two_processes)[rank][kind][case]
         wanted_BD = table(torch.tensor(ids[rank], dtype=torch.int64))
         assert torch.equal(values_BD, wanted_BD)
         (wanted_BD * weights(len(ids[rank])) / WORLD).sum().backward()
     assert table.weight.grad is not None
     for rank in range(WORLD):
-        _, gradient = found(folder)[rank][kind][case]
+        _, gradient = found(two_processes)[rank][kind][case]
         assert torch.allclose(gradient, table.weight.grad[owned(rows, rank, WORLD)], atol=1e-6)
 
 
@@ -164,30 +164,34 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("name", ["sharded", "from-one"])
 @pytest.mark.parametrize("part", ["state_dict", "optimizer_states"])
-def test_fifty_steps_end_where_those_of_whole_tables_do(folder: Path, name: str, part: str) -> None:
+def test_fifty_steps_end_where_those_of_whole_tables_do(
+    two_processes: Path, name: str, part: str
+) -> None:
     """Two epochs of 25 steps; of from-one the first was on one device, so it went on 1 -> 2."""
-    assert same(checkpoint(folder / name)[part], checkpoint(folder / "replicated")[part])
+    assert same(
+        checkpoint(two_processes / name)[part], checkpoint(two_processes / "replicated")[part]
+    )
 
 
-def test_lazy_rows_end_where_dense_ones_do(folder: Path) -> None:
+def test_lazy_rows_end_where_dense_ones_do(two_processes: Path) -> None:
     """To the accuracy of LazyAdam in its first steps, see tests/model/test_lazy_adam.py."""
-    lazy, dense = (checkpoint(folder / name)["state_dict"] for name in ("lazy", "sharded"))
+    lazy, dense = (checkpoint(two_processes / name)["state_dict"] for name in ("lazy", "sharded"))
     assert same(lazy, dense)
 
 
 @pytest.mark.parametrize("name", [LAST, BEST])
-def test_a_checkpoint_holds_whole_tables(folder: Path, name: str) -> None:
-    state = checkpoint(folder / "sharded", name)
+def test_a_checkpoint_holds_whole_tables(two_processes: Path, name: str) -> None:
+    state = checkpoint(two_processes / "sharded", name)
     # 60 users and 40 items, and a row each for ids never seen; embeddings of 8
     assert state["state_dict"]["model.user_embedding.weight"].shape == (61, 8)
     moments = state["optimizer_states"][0]["state"]
     assert [moments[i]["exp_avg"].shape for i in range(2)] == [(61, 8), (41, 8)]
-    assert len(list((folder / "sharded" / CHECKPOINTS).glob("*.part"))) == 0
+    assert len(list((two_processes / "sharded" / CHECKPOINTS).glob("*.part"))) == 0
 
 
-def test_each_process_holds_its_own_rows_and_their_moments_alone(folder: Path) -> None:
+def test_each_process_holds_its_own_rows_and_their_moments_alone(two_processes: Path) -> None:
     """Of 61 rows the first one owns ceil(61 / 2) = 31 and the second one 30."""
-    for own, process in zip((31, 30), found(folder), strict=True):
+    for own, process in zip((31, 30), found(two_processes), strict=True):
         replicated, *divided = process["states"]
         assert replicated["weight"] == [61, 8]
         assert len(divided) == 3
@@ -196,8 +200,8 @@ def test_each_process_holds_its_own_rows_and_their_moments_alone(folder: Path) -
                 assert shapes[name] == [own, 8], name
 
 
-def test_the_artifact_is_that_of_whole_tables(folder: Path) -> None:
-    one, other = (folder / name / "model" for name in ("replicated", "sharded"))
+def test_the_artifact_is_that_of_whole_tables(two_processes: Path) -> None:
+    one, other = (two_processes / name / "model" for name in ("replicated", "sharded"))
     assert same(*(load_file(model / "weights.safetensors") for model in (one, other)))
     assert {f.name for f in one.iterdir()} == {f.name for f in other.iterdir()}
     for file in ("users.parquet", "items.parquet", "seen.safetensors", "schema.json"):
@@ -205,10 +209,10 @@ def test_the_artifact_is_that_of_whole_tables(folder: Path) -> None:
 
 
 def test_one_device_goes_on_where_two_have_stopped(
-    folder: Path, prepared: Path, tmp_path: Path
+    two_processes: Path, prepared: Path, tmp_path: Path
 ) -> None:
     """The third epoch ends where that of one device throughout does."""
-    shutil.copytree(folder / "sharded", tmp_path / "run")
+    shutil.copytree(two_processes / "sharded", tmp_path / "run")
     before = checkpoint(tmp_path / "run")
     fit_alone(prepared, tmp_path / "run", 3, resume="auto")
     fit_alone(prepared, tmp_path / "straight", 3)
@@ -219,11 +223,11 @@ def test_one_device_goes_on_where_two_have_stopped(
 
 
 def test_a_signal_to_one_process_stops_both_and_one_device_goes_on(
-    folder: Path, prepared: Path, tmp_path: Path
+    two_processes: Path, prepared: Path, tmp_path: Path
 ) -> None:
     """The exit codes are in the fixture."""
-    assert "error: interrupted; epoch" in (folder / "log-0").read_text()
-    shutil.copytree(folder / "stopped", tmp_path / "run")
+    assert "error: interrupted; epoch" in (two_processes / "log-0").read_text()
+    shutil.copytree(two_processes / "stopped", tmp_path / "run")
     assert checkpoint(tmp_path / "run")["global_step"] == 32  # in the second epoch
     fit_alone(prepared, tmp_path / "run", 3, resume="auto")
     fit_alone(prepared, tmp_path / "straight", 3)

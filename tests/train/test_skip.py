@@ -49,6 +49,7 @@ def trained(
     return folder / "run", request.param
 
 
+@pytest.mark.slow
 def test_predict_recommend_and_exports_agree(trained: tuple[Path, str], tmp_path: Path) -> None:
     """Known users and items and the unseen user; what is skipped matters by more than 1e-2."""
     run, _ = trained

@@ -125,6 +125,7 @@ def test_scores_of_known_pairs_are_those_of_the_old_model_before_the_first_step(
     assert wanted.std(1).min() > 0.01  # they differ from pair to pair
 
 
+@pytest.mark.slow
 def test_two_devices_with_sharded_tables_start_from_the_same_scores(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_finished_comparison_starts_nothing_and_touches_no_run(
     assert (done / "table.md").read_text() == table
 
 
+@pytest.mark.slow
 def test_more_seeds_and_routers_are_added_to_what_is_there(prepared: Path, tmp_path: Path) -> None:
     short = {**TINY, "trainer": {"max_epochs": 1, "batch_size": 64}}
     one = replace(ASKED, routers=["topk"], seeds=[0], typed=short)

@@ -129,6 +129,7 @@ def page(featured_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_the_report_shows_it_on_validation_and_leaves_test_unread(page: Path) -> None:
     shown = json.loads((page / "figures" / "importance.json").read_text())
     assert shown["data"]["split"] == "val"
@@ -141,6 +142,7 @@ def test_the_report_shows_it_on_validation_and_leaves_test_unread(page: Path) ->
             assert f"<td>{sum(rise) / SHUFFLES:+.5f}</td>" in text, (task, part)
 
 
+@pytest.mark.slow
 def test_the_report_has_a_table_of_cold_rows_where_there_are_any(
     page: Path, featured_run: Path, featured: Path, tmp_path: Path
 ) -> None:

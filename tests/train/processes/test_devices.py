@@ -132,6 +132,7 @@ def test_every_process_is_told_the_result(two_processes: dict[str, Any]) -> None
     assert two_processes["different_results"] == 1
 
 
+@pytest.mark.slow
 def test_features_and_histories_train_on_two_devices(prepared: Path, tmp_path: Path) -> None:
     """What is left out of a history is drawn by each process; without: test_encoder_devices.py."""
     data = with_features(prepared, tmp_path / "data")
@@ -145,6 +146,7 @@ def test_features_and_histories_train_on_two_devices(prepared: Path, tmp_path: P
     assert close(json.loads(result.stdout), alone, 0.05)
 
 
+@pytest.mark.slow
 def test_fit_on_two_devices_ends_where_fit_on_one_does(prepared: Path, tmp_path: Path) -> None:
     """Without random draws, after 8 epochs of 25 steps: the same batches, 32 + 32 or 64 rows."""
     args = command(prepared, tmp_path / "two", 8, 2, "--json")

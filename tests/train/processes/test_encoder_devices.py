@@ -79,6 +79,7 @@ def alike(one: Path, other: Path, file: str) -> list[str]:
     return sorted(wanted)
 
 
+@pytest.mark.slow
 def test_two_devices_end_with_the_weights_of_one(rated: Path, tmp_path: Path) -> None:
     asked = sections(3, {**SECTIONS["model"], "history_slopes": True})
     fit(asked, rated, tmp_path / "one")
@@ -86,6 +87,7 @@ def test_two_devices_end_with_the_weights_of_one(rated: Path, tmp_path: Path) ->
     all_alike(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.slow
 def test_two_devices_go_on_to_the_weights_of_one(rated: Path, tmp_path: Path) -> None:
     """From a run of three epochs, two more."""
     fit(sections(3), rated, tmp_path / "first")

@@ -120,6 +120,7 @@ def test_a_signal_reaches_every_process_once(
     assert signal.getsignal(number) == before
 
 
+@pytest.mark.slow
 def test_a_signal_that_comes_twice_for_one_wish_is_passed_on_once_and_a_later_one_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

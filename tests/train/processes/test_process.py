@@ -26,6 +26,7 @@ fit(parse_config(settings), Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
+@pytest.mark.slow
 def test_every_thread_of_a_fit_flushes_denormals(prepared: Path, tmp_path: Path) -> None:
     """A million elements are shared out over two threads; 1e-40 is a float32 denormal."""
     assert "flushed 1000000" in run(FLUSHED, str(prepared), str(tmp_path / "run"))

@@ -100,9 +100,8 @@ def test_a_lost_peer_is_named_and_other_errors_stay() -> None:
         raise RuntimeError("shape")
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_process_that_waits_for_others_to_join(
     prepared: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
