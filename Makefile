@@ -18,6 +18,7 @@ ATHERIS := build/atheris
 LOAD_MINUTES ?= 30
 LOAD_RUN ?= build/load/run
 VERSIONS_ARGS ?=
+MATRIX_ARGS ?=
 PEERS := build/peers-venv
 PEERS_ARGS ?=
 ACCURACY := build/accuracy-venv
@@ -28,7 +29,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format types test test-all crash-test kill-test fault-test demo bench bench-peers accuracy-venv clean fuzz fuzz-guided load-test versions
+.PHONY: help venv lint format types test fast test-all matrix crash-test kill-test fault-test demo bench bench-peers accuracy-venv clean fuzz fuzz-guided load-test versions
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,11 +71,16 @@ define run_tests
 	case "$$alone $$together" in "0 0"|"0 5"|"5 0") ;; *) exit 1 ;; esac
 endef
 
-test: lint types ## lint, types, then all but the slow tests; some need RECSYS_MOE_DATA
+test: lint types fast ## lint, types, then all but the slow tests; some need RECSYS_MOE_DATA
+
+fast: venv ## all but the slow tests
 	$(call run_tests, and not slow)
 
 test-all: lint types ## lint, types, then all tests
 	$(run_tests)
+
+matrix: venv ## the fast tests under other circumstances; MATRIX_ARGS="avx2 c-locale": these alone
+	$(BIN)/python tests/matrix/matrix.py $(MATRIX_ARGS)
 
 crash-test: venv ## kill -9 a fit at 100 random moments, interrupt commands at 160: see how they end
 	PYTHONPATH=. timeout -k 10 3600 $(BIN)/python tests/crash/kills.py $(CRASH_ARGS)

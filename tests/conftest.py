@@ -10,11 +10,10 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# Before torch is imported, here or in a subprocess: the same sums in the same order on any machine.
-# One of several pytest processes has a core of its own; it inherits what the first one had set.
-os.environ.setdefault("OMP_NUM_THREADS", "2")
-os.environ["OMP_NUM_THREADS"] = (
-    "1" if "PYTEST_XDIST_WORKER" in os.environ else os.environ["OMP_NUM_THREADS"]
+# Before torch is imported, here or in a subprocess: as many threads on any machine. One of several
+# pytest processes has a core of its own.
+os.environ["OMP_NUM_THREADS"] = os.environ.get(
+    "RECSYS_MOE_TEST_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2"
 )
 os.environ["MKL_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"]
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
