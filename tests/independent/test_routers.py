@@ -33,8 +33,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("soft_topk", {"k": 3, "softness": 2.0}),
     ("sparsemixer", {"k": 3, "epsilon": 0.5}),
 ]
-RNG = np.random.default_rng(0)
-RANDOM = RNG.standard_normal((9, D))
+
+RANDOM = np.random.default_rng(0).standard_normal((9, D))
 INPUTS = {
     "random": RANDOM,
     "ties in every row": np.zeros((9, D)),
@@ -101,11 +101,11 @@ TIED = ["moesart", "topk", "vmoe", "smoe", "base", "comet", "dselect_k", "loss_f
 @pytest.mark.parametrize("name", TIED)
 def test_ties_between_some_experts_go_to_the_lower_index(name: str) -> None:
     """Whole numbers, which both sides add up without rounding: ties are exact and many."""
-    router = made(name, {}, 8)
+    router, rng = made(name, {}, 8), np.random.default_rng(1)
     with torch.no_grad():
         for parameter in router.parameters():
-            parameter.copy_(torch.from_numpy(RNG.integers(-1, 2, parameter.shape).astype(float)))
-    x_BD = RNG.integers(-1, 2, (200, D)).astype(float)
+            parameter.copy_(torch.from_numpy(rng.integers(-1, 2, parameter.shape).astype(float)))
+    x_BD = rng.integers(-1, 2, (200, D)).astype(float)
     found = routed(router, x_BD).weights_BE.detach().numpy()
     np.testing.assert_allclose(found, expected(router, {}, x_BD), atol=1e-9)
 
@@ -167,7 +167,7 @@ def test_moesart_weighs_what_it_drew_by_equation_3(
 @pytest.mark.parametrize("rounds", [1, 50])
 def test_sinkhorn_base_trains_on_the_plan(rounds: int) -> None:
     router = made("sinkhorn_base", {"rounds": rounds}, 6).train()
-    x_BD = 3 * RNG.standard_normal((24, D))
+    x_BD = 3 * np.random.default_rng(2).standard_normal((24, D))
     found = routed(router, x_BD).weights_BE.detach().numpy()
     reference = ref.sinkhorn_base_training(x_BD, parameters(router), rounds)
     np.testing.assert_allclose(found, reference, atol=1e-9)
@@ -177,7 +177,7 @@ def test_sinkhorn_base_trains_on_the_plan(rounds: int) -> None:
 def test_base_trains_on_a_balanced_assignment_that_is_nearly_the_best(rows: int) -> None:
     """A row loses at most a bid: 1/50 of the largest range of a row's scores, less their mean."""
     router = made("base", {}, 6).train()
-    x_BD = 3 * RNG.standard_normal((rows, D))
+    x_BD = 3 * np.random.default_rng(rows).standard_normal((rows, D))
     scores_BE = ref.linear(x_BD, parameters(router), "gate")
     routing = routed(router, x_BD)
     selected_BE = routing.selected_BE.numpy()

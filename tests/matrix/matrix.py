@@ -23,6 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 LIMIT = 1200  # seconds of one variation
@@ -42,11 +44,13 @@ class Variation:
     """Of this folder; runs in place of `make fast`."""
 
 
+# NumPy refuses to do without what the processor does not have.
+NUMPY_HAS = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
 PLAIN = {
     "ATEN_CPU_CAPABILITY": "default",
     "ONEDNN_MAX_CPU_ISA": "SSE41",
     "MKL_CBWR": "COMPATIBILITY",
-    "NPY_DISABLE_CPU_FEATURES": "AVX512F AVX512CD AVX512_SKX AVX2 FMA3",
+    "NPY_DISABLE_CPU_FEATURES": " ".join(NUMPY_HAS),
 }
 VARIATIONS = {
     "plain-processor": Variation("no vectors wider than SSE4.1: other sums, sorts, logs", PLAIN),

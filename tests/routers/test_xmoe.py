@@ -39,19 +39,6 @@ def test_logits_are_cosines_per_expert_over_the_temperature() -> None:
     assert routing.weights_BE[0].tolist() == pytest.approx([0, g[1], g[2], 0], abs=1e-6)
 
 
-@pytest.mark.parametrize("k", [1, 2, 4])
-def test_gradients_of_input_and_parameters_equal_finite_differences(k: int) -> None:
-    router = golden_router(k)
-    names, values = zip(*router.named_parameters(), strict=True)
-    loss_E = torch.tensor([0.5, -1, 2.5, 0.25], dtype=torch.float64)
-
-    def loss(x_BD: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
-        state = dict(zip(names, parameters, strict=True))
-        return torch.func.functional_call(router, state, (x_BD,)).weights_BE @ loss_E
-
-    torch.autograd.gradcheck(loss, (X.clone().requires_grad_(), *values))
-
-
 def test_the_decision_ignores_the_length_of_inputs_and_embeddings() -> None:
     router = golden_router()
     before = router(X).weights_BE
