@@ -75,6 +75,16 @@ class Command:
         return lines[0]
 
 
+@pytest.fixture(autouse=True)
+def threads_stay() -> Iterator[None]:
+    """A test that left torch another number of threads would change the sums of later ones."""
+    yield
+    if torch := sys.modules.get("torch"):
+        left, expected = torch.get_num_threads(), int(os.environ["OMP_NUM_THREADS"])
+        torch.set_num_threads(expected)
+        assert left == expected, f"torch has {left} threads after it"
+
+
 @pytest.fixture
 def command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

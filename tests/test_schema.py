@@ -31,7 +31,7 @@ def test_a_folder_without_schema_is_not_prepared_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 99}, "format_version must be 1 or 2, got 99"),
+        ({"format_version": 99}, "format_version .*got 99"),
         ({"rows": None, "surprise": 1}, "surprise"),
         ({"user": None}, "schema.json"),
         ({"tasks": [{"name": "a", "kind": "ordinal", "column": "a"}]}, "kind must be one of"),
@@ -74,7 +74,7 @@ def test_a_task_with_the_name_of_another_output_column_is_refused(
     text = (prepared / "schema.json").read_text()
     with pytest.raises(DataError, match=r"^schema\.json: no task must be named "):
         Schema.from_json(named(text, *names))
-    with pytest.raises(DataError, match=r"^schema\.json: task names must differ, got 'y' twice"):
+    with pytest.raises(DataError, match=r"^schema\.json: task .*got 'y' twice"):
         Schema.from_json(named(text, "y", "y"))
     # a regression has no calibrated column
     assert Schema.from_json(named(text, "y_calibrated", "y")).tasks[1].name == "y"

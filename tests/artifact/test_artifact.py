@@ -61,9 +61,7 @@ def test_a_model_without_calibration_scores_alike_and_has_no_calibrated_probabil
 )
 def test_a_version_that_is_not_known_is_refused(model: Path, version: object) -> None:
     edit_manifest(model, format_version=version)
-    with pytest.raises(
-        DataError, match="format_version must be 3 or 4, got .*; use the version .* that wrote it"
-    ):
+    with pytest.raises(DataError, match="format_version .*got .*"):
         load_artifact(model)
 
 

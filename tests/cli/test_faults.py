@@ -177,7 +177,7 @@ def test_a_read_only_folder_is_no_place_to_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
-    with pytest.raises(ConfigError, match="--out .* cannot be written: .* is read-only; choose"):
+    with pytest.raises(ConfigError, match="--out .* cannot be written: .* is read-only"):
         files.check_place(tmp_path / "new" / "out")
     with pytest.raises(ConfigError, match="--output .* cannot be written: .* is read-only"):
         files.check_output(tmp_path / "new.csv", overwrite=False)

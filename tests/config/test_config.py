@@ -60,40 +60,40 @@ def test_yaml_round_trip_keeps_everything() -> None:
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("model.router.kk=2", "model.router: unknown key 'kk'; did you mean 'k'?"),
+        ("model.router.kk=2", "model.router: unknown key 'kk'.*'k'"),
         ("trainer.max_epoch=2", "did you mean 'max_epochs'?"),
-        ("optimm.lr=1", "unknown key 'optimm'; did you mean 'optim'?"),
+        ("optimm.lr=1", "unknown key 'optimm'.*'optim'"),
         ("model.router.name=topkk", "did you mean 'topk'?"),
         ("model.router.name=no.such:Thing", "cannot be imported"),
         ("model.router.name=pathlib:Path", "must be a subclass of"),
         ("model.router.k=17", "1..model.num_experts=16, got 17"),
-        ("model.router.k=1", "at least 2 for moesart, got 1"),
-        ("model.num_experts=1", "num_experts must be at least 2 for moesart, got 1; raise it or"),
+        ("model.router.k=1", "at .*got 1"),
+        ("model.num_experts=1", "num_experts .*got 1"),
         ("model.router.temperature=0", "0, got 0; e.g. model.router.temperature=0.2"),
-        ("model.router.k=2.5", "model.router.k: .*integer.*, got 2.5; e.g. model.router.k=2"),
-        ("model.router.k=true", "a number and not a switch, got true; e.g. model.router.k=2"),
+        ("model.router.k=2.5", "model.router.k: .*integer.*got 2.5.*model.router.k=2"),
+        ("model.router.k=true", "a number .*got true.*model.router.k=2"),
         ("model.router.temperature=true", "not a switch, got true"),
-        ("model.tower_dims=[true]", r"not a switch, got \[True\]; e.g. model.tower_dims=\[256\]"),
-        ("model.router.strategy=iv", "'iii' or '3', got 'iv'; e.g. model.router.strategy=3"),
-        ("model.router.name=3", "must be one of .*, got '3'"),
-        ("model.router.name=[1]", "must be one of .*, got '\\[1\\]'"),
-        ("model.router.name=:X", "must look like package.module:Class, got ':X'"),
-        ("model.router.name=.mod:X", "must look like package.module:Class, got '.mod:X'"),
-        ("model.router.name='mod:'", "must look like package.module:Class, got 'mod:'"),
+        ("model.tower_dims=[true]", r"not .*got \[True\]"),
+        ("model.router.strategy=iv", "'iii' .*got 'iv'.*model.router.strategy=3"),
+        ("model.router.name=3", "must .*got '3'"),
+        ("model.router.name=[1]", "must .*got '\\[1\\]'"),
+        ("model.router.name=:X", "must .*got ':X'"),
+        ("model.router.name=.mod:X", "must .*got '.mod:X'"),
+        ("model.router.name='mod:'", "must .*got 'mod:'"),
         ("model.router.name=recsys_moe.routers:Router", "must have a `forward` and a `Config`"),
-        ("model.dropout=1", "model.dropout: .*less than 1, got 1; e.g. model.dropout=0.5"),
+        ("model.dropout=1", "model.dropout: .*less .*got 1.*model.dropout=0.5"),
         ("optim.lr=fast", "optim.lr: .*number.*, got 'fast'"),
         ("optim.lr=.nan", "optim.lr"),
-        ("tasks.watch.weight=-1", "tasks.watch.weight: .*, got -1; e.g. tasks.watch.weight=0.9"),
-        ("tasks.watch.wieght=1", "tasks.watch: unknown key 'wieght'; did you mean 'weight'?"),
+        ("tasks.watch.weight=-1", "tasks.watch.weight: .*got -1.*tasks.watch.weight=0.9"),
+        ("tasks.watch.wieght=1", "tasks.watch: unknown key 'wieght'.*'weight'"),
         ("tasks=3", "got 3; e.g. tasks={.watch"),
-        ("trainer=3", "trainer: .*, got 3; its keys: max_epochs, batch_size"),
+        ("trainer=3", "trainer: .*got 3"),
         ("model=3", "model: "),
         (
             "model.router=5",
-            "model.router must be a name or a mapping with one, got 5; e.g. model.router.name=",
+            "model.router .*got 5",
         ),
-        ("optim.lr", "--set must look like section.key=value, got 'optim.lr'"),
+        ("optim.lr", "--set .*got 'optim.lr'"),
         ("=3", "--set must look like"),
         ("optim.lr=[", "is not a YAML value"),
     ],
@@ -243,7 +243,7 @@ def test_yaml_with_aliases_or_without_end_is_refused_at_once(tmp_path: Path) -> 
         f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
     )
     (tmp_path / "bomb.yaml").write_text(bomb)
-    with pytest.raises(ConfigError, match=r"aliases \(\*name\) are not accepted; write the value"):
+    with pytest.raises(ConfigError, match=r"aliases \(\*name\) are not accepted"):
         read_config_file(str(tmp_path / "bomb.yaml"))
     (tmp_path / "deep.yaml").write_text("[" * 1500)
     with pytest.raises(ConfigError, match="is not valid YAML"):

@@ -70,7 +70,7 @@ def test_features_that_are_missing_everywhere_have_no_entry(
         (GENRES, [[0, None], []], pa.list_(pa.int32()), "holds lists with null"),
         (AGE, [0.0, float("nan")], pa.float32(), "'feature:age' must be finite"),
         (AGE, [0.0, float("inf")], pa.float32(), "'feature:age' must be finite"),
-        (AGE, [0.0], pa.float32(), "must have 2 rows, got 1"),
+        (AGE, [0.0], pa.float32(), "must .*got 1"),
         (AGE, ["old", "new"], pa.string(), "cannot be read as Parquet"),
         (GENRES, [1, 2], pa.int32(), "'feature:genres' must be lists"),
     ],

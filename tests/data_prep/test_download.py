@@ -121,13 +121,13 @@ def test_a_partial_file_that_is_whole_or_too_long_is_settled(
 
 def test_it_gives_up_in_the_end_and_says_how_to_go_on(server: Server, tmp_path: Path) -> None:
     server.answers = [503] * 5
-    with pytest.raises(DataError, match="answered 503 after 5 attempts; .* --source ZIP"):
+    with pytest.raises(DataError, match="answered 503 after 5 attempts.*--source"):
         fetch(server, tmp_path)
 
 
 def test_a_file_that_is_not_there_is_not_asked_for_again(server: Server, tmp_path: Path) -> None:
     server.answers = [404]
-    with pytest.raises(DataError, match=r"file\.zip: the server answered 404; fetch it by other"):
+    with pytest.raises(DataError, match=r"file\.zip: the server answered 404"):
         fetch(server, tmp_path)
     assert len(server.ranges) == 1
 
@@ -146,9 +146,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(server: Server, tmp_path: 
 
 def test_nobody_listening_is_told_in_one_line(tmp_path: Path) -> None:
     server = Server(url="http://127.0.0.1:9/file.zip")
-    with pytest.raises(
-        DataError, match="no connection .* after 5 attempts; fetch it by"
-    ) as failure:
+    with pytest.raises(DataError, match="no connection .* after 5 attempts") as failure:
         fetch(server, tmp_path)
     assert "\n" not in str(failure.value)
 

@@ -208,14 +208,14 @@ def test_a_missing_or_empty_file_is_named(variant: str, name: str, tmp_path: Pat
 def test_a_csv_line_is_counted_with_the_header(tmp_path: Path) -> None:
     write_csv(tmp_path / "raw")
     edit(tmp_path / "raw" / "ratings.csv", "1,11,2,101", "1,11,7.5,101")
-    with pytest.raises(DataError, match=r"ratings\.csv, line 3: rating must be .* got 7\.5"):
+    with pytest.raises(DataError, match=r"ratings\.csv, line 3: rating .*got 7\.5"):
         prepare_subset("25m", tmp_path / "raw", tmp_path / "out")
 
 
 def test_a_csv_without_a_column_says_which_it_has(tmp_path: Path) -> None:
     write_csv(tmp_path / "raw")
     edit(tmp_path / "raw" / "ratings.csv", "movieId", "movie")
-    with pytest.raises(DataError, match="'movieId' is missing; it has userId, movie, .*'movie'"):
+    with pytest.raises(DataError, match="'movieId' is missing.*'movie'"):
         prepare_subset("25m", tmp_path / "raw", tmp_path / "out")
 
 
@@ -252,16 +252,16 @@ def test_a_damaged_member_of_a_zip_is_told(tmp_path: Path) -> None:
 
 
 def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere does not exist; --source must name a folder"):
+    with pytest.raises(DataError, match=r"nowhere does not exist.*--source"):
         prepare_subset("1m", tmp_path / "nowhere", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"variant": "1M"}, "--variant must be one of 100k, 1m, .*got '1M'; did you mean '1m'"),
-        ({"protocol": "tme"}, "--protocol must be one of .*got 'tme'; did you mean 'time'"),
-        ({"seed": -1}, "--seed must be at least 0, got -1"),
+        ({"variant": "1M"}, "--variant must be one of 100k, 1m, .*got '1M'.*'1m'"),
+        ({"protocol": "tme"}, "--protocol must be one of .*got 'tme'.*'time'"),
+        ({"seed": -1}, "--seed .*got -1"),
     ],
 )
 def test_a_wrong_option_is_a_config_error(
@@ -284,7 +284,7 @@ def test_protocols_by_time_refuse_rows_without_a_time(protocol: str, tmp_path: P
 
 def test_a_file_cut_at_the_end_of_a_line_is_refused_unless_it_is_meant(tmp_path: Path) -> None:
     write_dat(tmp_path / "raw")
-    with pytest.raises(DataError, match="published file has 1000209 ratings, got 36.*--partial"):
+    with pytest.raises(DataError, match="published .*got 36.*--partial"):
         movielens.prepare("1m", tmp_path / "raw", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert prepare_subset("1m", tmp_path / "raw", tmp_path / "out").rows["test"] > 0

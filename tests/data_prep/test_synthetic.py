@@ -102,12 +102,12 @@ def test_the_extremes_of_size_work(interactions: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"interactions": 10}, r"--interactions must be in 3000\.\.400000 .* got 10"),
-        ({"interactions": 500_000}, r"--interactions must be in 3000\.\.400000 .* got 500000"),
-        ({"experts": 0}, "--experts must be at least 1, got 0"),
-        ({"users": 1}, "--users must be at least 4, got 1"),
-        ({"items": 3}, "--items must be at least 6, got 3"),
-        ({"seed": -5}, "--seed must be at least 0, got -5"),
+        ({"interactions": 10}, r"--interactions .*got 10"),
+        ({"interactions": 500_000}, r"--interactions .*got 500000"),
+        ({"experts": 0}, "--experts .*got 0"),
+        ({"users": 1}, "--users .*got 1"),
+        ({"items": 3}, "--items .*got 3"),
+        ({"seed": -5}, "--seed .*got -5"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(

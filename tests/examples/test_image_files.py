@@ -47,18 +47,18 @@ def zipped(content: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        (IMAGES, zipped(b""), "magic number 0x00000803 and 3 sizes, got nothing"),
-        (IMAGES, zipped(idx(digits(20, (28, 28), 0)[1])), "0x00000803 and 3 sizes, got 00000801"),
+        (IMAGES, zipped(b""), "magic .*got nothing"),
+        (IMAGES, zipped(idx(digits(20, (28, 28), 0)[1])), "0x00000803 .*got 00000801"),
         (
             IMAGES,
             zipped(idx(digits(20, (28, 28), 0)[0])[:-1]),
             "20 x 28 x 28 bytes must follow the",
         ),
-        (IMAGES, zipped(idx(digits(20, (14, 14), 0)[0])), r"must be 28 x 28, got \(14, 14\)"),
+        (IMAGES, zipped(idx(digits(20, (14, 14), 0)[0])), r"must .*got \(14"),
         (IMAGES, zipped(idx(digits(20, (28, 28), 0)[0]))[:99], "cannot be read .* take it anew"),
         (IMAGES, b"<html>", "cannot be read .* take it anew"),
         (LABELS, zipped(idx(digits(19, (28, 28), 0)[1])), "has 20 images, .* 19 labels"),
-        (LABELS, zipped(idx(np.full(20, 10, np.uint8))), "labels must be in 0..9, got 10"),
+        (LABELS, zipped(idx(np.full(20, 10, np.uint8))), "labels .*got 10"),
     ],
     ids=["empty", "labels", "short", "small", "cut gzip", "page", "fewer labels", "label 10"],
 )
@@ -93,7 +93,7 @@ BLACK = np.zeros((32, 32, 3, 2), np.uint8)
         (lambda path: path.write_bytes(b"<html>"), "is no file of SVHN's cropped digits"),
         (lambda path: savemat(path, {"Z": BLACK}), "is no file of SVHN's cropped digits .KeyError"),
         (lambda path: mat(path, BLACK[:16], [[1], [2]]), r"X must be \(32, 32, 3, N\) bytes, got"),
-        (lambda path: mat(path, BLACK, [[0], [2]]), "y must be in 1..10, got 0..2"),
+        (lambda path: mat(path, BLACK, [[0], [2]]), "y .*got 0..2"),
         (lambda path: mat(path, BLACK, [[1]]), "has 2 images, .* 1 labels"),
     ],
 )

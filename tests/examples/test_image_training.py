@@ -131,7 +131,7 @@ def test_a_finished_run_is_not_repeated_and_others_settings_are_refused(
     before = (tmp_path / "metrics.csv").stat().st_mtime_ns
     assert train.train(settings, splits, tmp_path) == first
     assert (tmp_path / "metrics.csv").stat().st_mtime_ns == before
-    with pytest.raises(ConfigError, match="holds a run with k=4, got 3; give another --out"):
+    with pytest.raises(ConfigError, match="holds .*got 3.*--out"):
         train.train(settings_for("multi_mnist", "topk", k=3, **SMALL), splits, tmp_path)
 
 
@@ -150,7 +150,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
         return whole(module, *args)
 
     monkeypatch.setattr(ImageModule, "training_step", stops)
-    with pytest.raises(Interrupted, match="stopped by SIGTERM; the same command goes on"):
+    with pytest.raises(Interrupted, match="stopped by SIGTERM"):
         train.train(settings, splits, tmp_path / "stopped")
     assert not (tmp_path / "stopped" / "result.json").exists()
     resumed = train.train(settings, splits, tmp_path / "stopped")

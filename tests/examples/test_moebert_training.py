@@ -159,7 +159,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     resumed = train.distil(own, folder, tmp_path / "stopped")
     for name in ("test", "val", "distilled", "dense", "converted"):
         assert resumed[name] == straight[name]
-    with pytest.raises(ConfigError, match="holds a run with k=2, got 1; give another --out"):
+    with pytest.raises(ConfigError, match="holds .*got 1.*--out"):
         train.distil(dataclasses.replace(own, k=1), folder, tmp_path / "stopped")
 
 

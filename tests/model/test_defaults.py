@@ -209,15 +209,15 @@ def test_weights_for_means_that_nobody_asked_for_are_refused(
 ) -> None:
     own = router("default_moe", input_dim=D, num_experts=E)
     monkeypatch.setattr(type(own), "mean_momentum", None)
-    with pytest.raises(ConfigError, match="DefaultMoERouter gives .* got no mean_momentum; define"):
+    with pytest.raises(ConfigError, match="DefaultMoERouter .*got no mean_momentum"):
         MoE(Experts(E, D, H), [own])(batch().float())
 
 
 def test_what_cannot_be_is_refused_in_words() -> None:
     sizes = {"input_dim": D, "num_experts": E}
     own = [router("default_moe", **sizes, momentum=momentum) for momentum in (0.5, 0.9)]
-    with pytest.raises(ValueError, match=r"the same momentum, got \[0.5, 0.9\]; set one for all"):
+    with pytest.raises(ValueError, match=r"the same .*got \[0.5"):
         MoE(Experts(E, D, H), own)
     x_BD = batch().float()
-    with pytest.raises(ValueError, match="mix keeps no running means; .* works in MoE alone"):
+    with pytest.raises(ValueError, match="mix keeps no running means"):
         mix(own[0](x_BD), [x_BD] * E)

@@ -112,9 +112,9 @@ def test_an_empty_batch_gives_an_empty_mixture(dispatch: str) -> None:
 @pytest.mark.parametrize(
     ("experts", "name", "num_experts", "said"),
     [
-        ([], "topk", E, "experts must be Experts or a list of modules, got \\[\\]"),
-        ([nn.Flatten()] * 3, "topk", E, "num_experts=3, got a TopKRouter for 288 and 8"),
-        ([nn.Flatten()] * E, "default_moe", E, "asks for running means needs Experts, got a list"),
+        ([], "topk", E, "experts .*got \\[\\]"),
+        ([nn.Flatten()] * 3, "topk", E, "num_experts=3.* got a TopKRouter for 288 and 8"),
+        ([nn.Flatten()] * E, "default_moe", E, "asks .*got a list"),
     ],
 )
 def test_what_cannot_be_mixed_is_refused(

@@ -112,14 +112,14 @@ class Foreign(TopKRouter):
 
 
 def test_what_is_no_router_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"must be recsys_moe.routers.Router, got a Linear; see"):
+    with pytest.raises(ValueError, match=r"must .*got a Linear"):
         MoE(Experts(3, D, H), [torch.nn.Linear(D, 3)])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
     ("result", "said"),
     [
-        (torch.ones(2, 3), "must return a recsys_moe.routers.Routing, got Tensor"),
+        (torch.ones(2, 3), "must .*got Tensor"),
         (Routing(torch.ones(2, 4), torch.ones(2, 4) > 0), r"num_experts=3\), got shape \(2, 4\)"),
         (Routing(torch.ones(2, 3), torch.ones(2) > 0), "selected_BE of router Foreign must be"),
     ],

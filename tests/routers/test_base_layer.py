@@ -215,7 +215,7 @@ def test_batches_smaller_than_the_number_of_experts_are_fine(cls: type[Router], 
 
 
 def test_impossible_rounds_are_refused() -> None:
-    with pytest.raises(ConfigError, match="to 1, got 0; e.g. model.router.rounds=50"):
+    with pytest.raises(ConfigError, match="to .*got 0.*model.router.rounds=50"):
         parse_config({"model": {"router": {"name": "sinkhorn_base", "rounds": 0}}})
 
 

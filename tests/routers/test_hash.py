@@ -114,5 +114,5 @@ def test_no_training_rows_and_one_expert_are_fine() -> None:
 
 
 def test_a_negative_seed_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^model\.router\.seed: .*equal to 0, got -1"):
+    with pytest.raises(ConfigError, match=r"^model\.router\.seed: .*equal .*got -1"):
         parse_config({"model": {"router": {"name": "hash", "seed": -1}}})

@@ -205,7 +205,7 @@ def test_a_key_that_no_header_can_carry_is_refused(tmp_path: Path, key: str) -> 
 @pytest.mark.parametrize(
     ("settings", "part"),
     [
-        ({"max_rows": 0}, "--max-rows must be at least 1, got 0"),
+        ({"max_rows": 0}, "--max-rows .*got 0"),
         ({"timeout": 0.0}, "--timeout"),
         ({"timeout": float("nan")}, "--timeout"),
         ({"max_queue": 10}, "--max-queue must be at least --max-rows"),

@@ -155,7 +155,7 @@ def test_settings_of_the_optimizer_work_with_both(history: str, data: Path, tmp_
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"features": "genre"}, "must be of age, job, genres, year, got 'genre'; did you mean"),
+        ({"features": "genre"}, "must .*got 'genre'"),
         ({"features": ["age", "age"]}, "must be none, all or different names"),
         ({"features": []}, "must be none, all or different names"),
         ({"history": "users"}, "Input should be 'none', 'items' or 'ratings'|history"),
@@ -175,7 +175,7 @@ def test_data_without_features_or_ratings_are_refused(prepared: Path, data: Path
         build_model(config({"features": "all"}), Schema.load(prepared))
     for folder in (prepared, data):
         schema = replace(Schema.load(folder), context_features=(HOUR,))
-        with pytest.raises(ConfigError, match="users and items, got 'hour', a context feature"):
+        with pytest.raises(ConfigError, match="users .*got 'hour'"):
             build_model(config({"features": "hour"}), schema)
     schema = Schema.load(prepared)
     object.__setattr__(schema, "tasks", schema.tasks[:1])

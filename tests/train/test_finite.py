@@ -44,7 +44,7 @@ def test_at_a_logged_step_the_run_ends_there(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nan_at(6, monkeypatch)
-    with pytest.raises(RunError, match="the training loss became nan by step 6; lower optim.lr"):
+    with pytest.raises(RunError, match="the training loss became nan by step 6"):
         fit(config(3), prepared, tmp_path / "run")
     assert left_behind(tmp_path / "run") == []
 
@@ -53,7 +53,7 @@ def test_between_logged_steps_the_run_ends_with_the_epoch(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nan_at(7, monkeypatch)
-    with pytest.raises(RunError, match="the training loss became nan by step 25; lower optim.lr"):
+    with pytest.raises(RunError, match="the training loss became nan by step 25"):
         fit(config(3), prepared, tmp_path / "run")  # 25 steps are an epoch
     assert left_behind(tmp_path / "run") == []
 
@@ -64,6 +64,6 @@ def test_in_validation_the_run_ends_with_the_epoch(
     result = Evaluation.result
     spoilt = lambda self, split: {**result(self, split), "loss": NAN}  # noqa: E731
     monkeypatch.setattr(Evaluation, "result", spoilt)
-    with pytest.raises(RunError, match="the validation loss became nan by step 25; lower optim.lr"):
+    with pytest.raises(RunError, match="the validation loss became nan by step 25"):
         fit(config(100), prepared, tmp_path / "run")
     assert left_behind(tmp_path / "run") == []

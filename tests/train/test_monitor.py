@@ -139,7 +139,7 @@ def test_auc_cannot_be_monitored_on_one_class_nor_a_task_without_labels(prepared
 def test_loss_cannot_choose_an_epoch_where_no_validation_row_has_a_label(prepared: Path) -> None:
     schema = Schema.load(prepared)
     none = {"watch": {"labelled": 0, "positive": 0}, "rating": {"labelled": 0, "mean": 0.0}}
-    with pytest.raises(DataError, match="must have a label of some task, got none"):
+    with pytest.raises(DataError, match="must .*got none"):
         find_monitor("loss", replace(schema, labels={"val": none}))
 
 

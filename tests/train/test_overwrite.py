@@ -60,7 +60,7 @@ def test_an_interrupted_replacement_leaves_the_older_run_and_is_continued(
         fit(OTHER, prepared, out, overwrite=True)
     assert files(out) == before
     assert f"is saved in {part}/checkpoints: continue with --resume auto" in str(stopped.value)
-    with pytest.raises(ConfigError, match=r"a.part is a run that was to replace it; continue that"):
+    with pytest.raises(ConfigError, match=r"a.part is a run that was to replace it"):
         fit(OTHER, prepared, out)
     with caplog.at_level(logging.INFO):
         fit(OTHER, prepared, out, resume="auto")
@@ -83,7 +83,7 @@ def test_a_replacement_that_was_killed_at_once_or_at_its_end_is_continued(
         fit(OTHER, prepared, out, resume="auto")
     assert results(part) == straight
     shutil.rmtree(out)  # as between the two renames
-    with pytest.raises(ConfigError, match=r"a.part is a run that was to replace it; continue that"):
+    with pytest.raises(ConfigError, match=r"a.part is a run that was to replace it"):
         fit(OTHER, prepared, out)
     fit(OTHER, prepared, out, resume="auto")
     assert results(out) == straight and not part.exists()

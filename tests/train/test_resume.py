@@ -232,9 +232,9 @@ def test_a_damaged_last_checkpoint_costs_steps_and_not_the_result(
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"optim": {"lr": 0.1}}, "optim.lr was 0.001 and must stay so, got 0.1"),
+        ({"optim": {"lr": 0.1}}, "optim.lr .*got 0.1"),
         ({"model": {**TINY_MODEL, "num_experts": 8}}, "model.num_experts was 4 and must stay"),
-        ({"trainer": {"batch_size": 32}}, "trainer.batch_size was 64 and must stay so, got 32"),
+        ({"trainer": {"batch_size": 32}}, "trainer.batch_size .*got 32"),
     ],
 )
 def test_what_may_not_change_is_named(
@@ -247,7 +247,7 @@ def test_what_may_not_change_is_named(
 def test_fewer_epochs_than_are_finished_are_refused(prepared: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     fit(config(trainer={"max_epochs": 2}), prepared, out)
-    with pytest.raises(ConfigError, match="max_epochs must be at least 2, .* finished, got 1"):
+    with pytest.raises(ConfigError, match="max_epochs .*got 1"):
         fit(config(trainer={"max_epochs": 1}), prepared, out, resume="auto")
 
 
@@ -293,7 +293,7 @@ def test_auto_starts_where_there_is_nothing_yet_but_not_in_a_folder_of_others(
     fit(settings, prepared, tmp_path / "run", resume="auto")
     assert (tmp_path / "run" / "model").is_dir()
     shutil.rmtree(tmp_path / "run" / "checkpoints")  # to save space: the model must stay
-    with pytest.raises(ConfigError, match="exists; choose another folder or replace it with --ov"):
+    with pytest.raises(ConfigError, match="exists.*--ov"):
         fit(settings, prepared, tmp_path / "run", resume="auto")
     assert (tmp_path / "run" / "model").is_dir()
 

@@ -88,15 +88,13 @@ def test_training_goes_on_from_it(
     trained: tuple[Path, str], featured: Path, tmp_path: Path
 ) -> None:
     run, _ = trained
-    with pytest.raises(ConfigError, match=r"model\.skip_rank is 3 there and must stay so, got 0"):
+    with pytest.raises(ConfigError, match=r"model\.skip_rank .*got 0"):
         fit({"model": {"skip_rank": 0, **MAPS}}, featured, tmp_path / "next", start_from=run)
     assert fit({"trainer": {"max_epochs": 1}}, featured, tmp_path / "next", start_from=run)["loss"]
 
 
 def test_no_maps_without_a_rank_are_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"skip_maps must be true with .*; add model\.skip_rank=8"
-    ):
+    with pytest.raises(ConfigError, match=r"skip_maps must be true with .*"):
         config({"skip_rank": 0, "skip_maps": False})
 
 

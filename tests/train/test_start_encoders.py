@@ -248,13 +248,13 @@ def test_training_goes_on_and_ends_better_than_anew(folder: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"history": "items"}, "model.history is ratings there and must stay so, got items"),
-        ({"item_history": "users"}, "model.item_history is ratings there and must stay so, got us"),
-        ({"history_dim": 8}, "model.history_dim is 4 there and must stay so, got 8"),
-        ({"history_levels": 3}, "model.history_levels is 5 there and must stay so, got 3"),
+        ({"history": "items"}, "model.history .*got items"),
+        ({"item_history": "users"}, "model.item_history .*got us"),
+        ({"history_dim": 8}, "model.history_dim .*got 8"),
+        ({"history_levels": 3}, "model.history_levels .*got 3"),
         (
             {"history_slopes": True},
-            "model.history_slopes is false there and must stay so, got true",
+            "model.history_slopes .*got true",
         ),
     ],
 )
@@ -269,7 +269,7 @@ def test_another_kind_of_history_is_refused(
 def test_a_feature_of_another_kind_is_refused(folder: Path, tmp_path: Path) -> None:
     changed = ("age:categorical=age", "job:categorical=job")
     data = featured(tmp_path / "data", NEW_USERS, NEW_ITEMS, user_feature=changed)
-    with pytest.raises(DataError, match=r"both: feature 'age' is numeric there and .* got categor"):
+    with pytest.raises(DataError, match=r"both: feature .*got categor"):
         fit({}, data, tmp_path / "b", start_from=folder / "both")
     assert not (tmp_path / "b").exists()
 

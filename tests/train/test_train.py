@@ -222,7 +222,7 @@ def test_resume_continues_to_the_same_weights(prepared: Path, run: Path, tmp_pat
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"optim": {"lr": 0.1}}, "optim.lr was 0.001 and must stay so, got 0.1"),
+        ({"optim": {"lr": 0.1}}, "optim.lr .*got 0.1"),
         ({"model": {**TINY_MODEL, "embedding_dim": 16}}, "model.embedding_dim was 8"),
     ],
 )
@@ -290,7 +290,7 @@ def test_a_setting_that_fails_at_the_first_step_leaves_no_run_folder(
 def test_a_weight_for_an_unknown_task_is_refused_before_anything_is_written(
     prepared: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="unknown task 'wach'; did you mean 'watch'"):
+    with pytest.raises(ConfigError, match="unknown task 'wach'.*'watch'"):
         fit(config(tasks={"wach": {"weight": 1}}), prepared, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -57,7 +57,7 @@ def test_a_task_without_one_trains_by_its_weight(prepared: Path) -> None:
 
 def test_training_for_nothing_is_refused(prepared: Path, tmp_path: Path) -> None:
     nothing = {"weight": 1.0, "training_weight": 0.0}
-    with pytest.raises(ConfigError, match=r"a training_weight must be above 0, got 0 for watch"):
+    with pytest.raises(ConfigError, match=r"a training_weight .*got 0 for watch"):
         fit(config(nothing, nothing), prepared, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -96,6 +96,6 @@ def test_what_cannot_be_ranked_is_refused_before_training(prepared: Path, tmp_pa
     ratings = replace(schema, tasks=tuple(t for t in schema.tasks if t.kind == "regression"))
     (data / "schema.json").write_text(ratings.to_json())
     asked = replace(ASKED, ranking=True, weights=())
-    with pytest.raises(ConfigError, match="--ranking needs a binary task, got the model's rating"):
+    with pytest.raises(ConfigError, match="--ranking .*got the model's rating"):
         compare(asked, data, tmp_path / "out", executor=InProcess())
     assert not (tmp_path / "out" / "runs").exists()

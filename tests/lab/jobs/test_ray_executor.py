@@ -197,7 +197,7 @@ def test_a_command_that_cannot_start_on_the_worker_is_a_failure(
 def test_a_node_that_does_not_see_the_folders_is_named_before_anything_runs(
     threads: Threads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(RunError, match="node 10.0.0.7: it does not see .*nowhere; all nodes must"):
+    with pytest.raises(RunError, match="node 10.0.0.7: it does not see .*nowhere"):
         run(tmp_path, job(tmp_path, "a", "pass"), needed=(tmp_path / "nowhere",))
     exists = Path.exists
     monkeypatch.setattr(Path, "exists", lambda path: ".probe-" not in path.name and exists(path))
@@ -208,7 +208,7 @@ def test_a_node_that_does_not_see_the_folders_is_named_before_anything_runs(
 
 def test_what_no_node_has_room_for_is_refused(threads: Threads, tmp_path: Path) -> None:
     for options in ({"cpus": 3}, {"gpus": 1}):
-        with pytest.raises(ConfigError, match="no node has . CPUs and . GPUs; lower --cpus-per-"):
+        with pytest.raises(ConfigError, match="no node has . CPUs and . GPUs.*--cpus-per-"):
             run(tmp_path, job(tmp_path, "a", "pass"), **options)
 
 

@@ -165,14 +165,14 @@ def test_a_dark_page_has_light_ink_in_its_figures(opened: Any) -> None:
 @pytest.mark.usefixtures("undrawn")
 def test_what_is_at_out_stays_unless_it_is_a_report(compared: Path, tmp_path: Path) -> None:
     out = report(compared, tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"--out .*out exists; .* replace it with --overwrite"):
+    with pytest.raises(ConfigError, match=r"--out .*out exists.*--overwrite"):
         report(compared, out)
     (out / "findings.json").write_text("gone after --overwrite")
     report(compared, out, overwrite=True)
     assert (out / "findings.json").read_text() != "gone after --overwrite"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("dear")
-    with pytest.raises(ConfigError, match="is not a report; choose another folder"):
+    with pytest.raises(ConfigError, match="is not a report"):
         report(compared, tmp_path / "mine", overwrite=True)
 
 
@@ -204,7 +204,7 @@ def test_wrong_settings_and_folders_are_named(run: Path, compared: Path, tmp_pat
     with pytest.raises(DataError, match="is neither a run, a model nor a comparison"):
         report(tmp_path, tmp_path / "out")
     (tmp_path / "plan.json").write_text("{}")
-    with pytest.raises(DataError, match=r"has no results.json yet; wait for its first run"):
+    with pytest.raises(DataError, match=r"has no results.json yet"):
         report(tmp_path, tmp_path / "out")
 
 

@@ -132,11 +132,11 @@ def test_what_the_command_line_gives_is_not_searched() -> None:
 @pytest.mark.parametrize(
     ("key", "section", "message"),
     [
-        ("optim.lrr", {"choices": [1]}, "optim: unknown key 'lrr'; did you mean 'lr'"),
+        ("optim.lrr", {"choices": [1]}, "optim: unknown key 'lrr'.*'lr'"),
         ("optim.lr", {"low": 1e-4}, r"must be \{low: 1e-5, high: 1e-3, log: true\} or"),
         ("optim.lr", {"low": 1e-4, "high": 1e-3, "logg": True}, "logg"),
-        ("optim.lr", [1e-4, 1e-3], r"or \{choices: \[0, 0.1\]\}, got \[0.0001, 0.001\]"),
-        ("optim.lr", {"low": 1e-3, "high": 1e-4}, "needs numbers low < high, got low: 0.001"),
+        ("optim.lr", [1e-4, 1e-3], r"or \{choices: \[0, .*got \[0.0001"),
+        ("optim.lr", {"low": 1e-3, "high": 1e-4}, "needs .*got low: 0.001"),
         ("optim.lr", {"low": "x", "high": 1}, "low: 'x'"),
         ("optim.lr", {"low": 1, "high": float("inf")}, "high: inf"),
         ("optim.lr", {"low": True, "high": 2}, "low: True"),
@@ -145,7 +145,7 @@ def test_what_the_command_line_gives_is_not_searched() -> None:
         ("optim.lr", {"low": -1, "high": 1}, "greater than 0, got -1"),
         ("optim.lr", {"choices": []}, r"different plain values, got \[\]"),
         ("optim.lr", {"choices": 3}, "got 3"),
-        ("optim.lr", {"choices": [0.1, 0.1]}, r"different plain values, got \[0.1, 0.1\]"),
+        ("optim.lr", {"choices": [0.1, 0.1]}, r"different .*got \[0.1"),
         ("optim.lr", {"choices": [[0.1]]}, "plain values"),
         ("model.router.k", {"choices": [2, 17]}, "17"),
         ("model.router.k", {"low": 2, "high": 17}, "17"),
