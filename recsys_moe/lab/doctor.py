@@ -38,6 +38,7 @@ EXTRAS = {
     "serve": ("fastapi", "uvicorn", "prometheus-client"),
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "tune": ("optuna",),
+    "postgres": ("psycopg",),
     "report": ("umap-learn",),
     "cluster": ("dask", "distributed"),
     "ray": ("ray",),

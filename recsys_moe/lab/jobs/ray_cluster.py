@@ -27,10 +27,14 @@ logger = logging.getLogger("recsys_moe.ray_cluster")
 LOCAL, AUTO = "local", "auto"
 ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):(?P<port>\d{1,5})")
 SECONDS_TO_CONNECT = 10.0
+KEY, RAYS = Path("key", "token"), "r"
+"""Below the private folder."""
 OBJECT_STORE = 80 * 2**20
 """Bytes; tasks exchange a command and an exit code. Ray accepts no less than 75 MiB."""
-LONGEST_FOLDER = 30
-"""Characters: Ray makes sockets in it, whose paths may have about 100."""
+LONGEST_FOLDER = 21
+"""Bytes of the folder for temporary files. The path of a socket may have 103 (macOS; Linux: 107),
+of which ours takes 18 (`/rm-ray-` + 8 + `/r`), Ray's session 43 (`/session_` + a date of 26 +
+`_` + a pid of 7) and its longest name 21 (`/sockets/plasma_store`)."""
 
 
 def check_address(address: str) -> None:
@@ -112,7 +116,7 @@ def _prepare(address: str) -> None:
         return
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # listen on loopback alone
     os.environ["RAY_AUTH_MODE"] = "token"  # other users of this machine can reach loopback
-    os.environ["RAY_AUTH_TOKEN_PATH"] = str(_folder() / "key")
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(_folder() / KEY)
 
 
 def _arguments() -> dict[str, Any]:
@@ -121,21 +125,26 @@ def _arguments() -> dict[str, Any]:
         "num_cpus": cores(),
         "include_dashboard": False,
         "object_store_memory": OBJECT_STORE,
-        "_temp_dir": str(_folder()),
+        "_temp_dir": str(_folder() / RAYS),
     }
 
 
 @cache
 def _folder() -> Path:
-    """A folder of this process, readable by this user alone, removed at the end."""
+    """A folder of this process that no other user can enter, removed at the end.
+
+    The key and Ray's files are apart in it, since Ray opens its own folder to everybody.
+    """
     common = Path(tempfile.gettempdir())
     short = Path("/tmp")  # noqa: S108 - mkdtemp below makes a folder that nobody else can enter
-    if len(str(common)) > LONGEST_FOLDER and short.is_dir():
+    if len(os.fsencode(common)) > LONGEST_FOLDER and short.is_dir():
         common = short
     own = Path(tempfile.mkdtemp(prefix="rm-ray-", dir=common))
-    with os.fdopen(os.open(own / "key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as key:
-        key.write(secrets.token_hex(32))
     atexit.register(shutil.rmtree, own, ignore_errors=True)
+    for name in (KEY.parent, RAYS):
+        (own / name).mkdir(mode=0o700)
+    with os.fdopen(os.open(own / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as key:
+        key.write(secrets.token_hex(32))
     return own
 
 

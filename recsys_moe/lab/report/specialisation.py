@@ -24,6 +24,8 @@ NAMED_GENRES = 2
 NOTABLE = 1.25
 """Times as often as on average from which a genre is named for an expert."""
 PROJECTIONS = ("pca", "umap")
+FEWEST_FOR_UMAP = 5
+"""UMAP begins with the graph's eigenvectors, which fewer rows do not have."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,10 @@ class GenreBreakdown:
 def expert_map(
     x_ND: Tensor, top_NT: Tensor, tasks: list[str], *, projection: str, seed: int
 ) -> ExpertMap:
-    """Project (N, D) embeddings to the plane. Raises ConfigError without umap-learn."""
+    """Project (N, D) embeddings to the plane, few rows with PCA. Raises ConfigError without
+    umap-learn."""
+    if len(x_ND) < FEWEST_FOR_UMAP:
+        projection = "pca"
     plane_N2, explained = _pca(x_ND) if projection == "pca" else (_umap(x_ND, seed), None)
     distance_NN = torch.cdist(x_ND, x_ND).fill_diagonal_(torch.inf)
     near_NK = distance_NN.argsort(stable=True)[:, : min(NEIGHBOURS, len(x_ND) - 1)]
@@ -122,7 +127,8 @@ def load_umap() -> Any:
 
 def _umap(x_ND: Tensor, seed: int) -> Tensor:
     """McInnes, Healy and Melville 2018 (https://arxiv.org/abs/1802.03426), its defaults."""
-    reducer = load_umap().UMAP(n_components=2, random_state=seed, n_jobs=1)
+    near = min(15, len(x_ND) - 1)
+    reducer = load_umap().UMAP(n_components=2, n_neighbors=near, random_state=seed, n_jobs=1)
     return torch.from_numpy(reducer.fit_transform(x_ND.numpy()).copy()).double()
 
 

@@ -125,8 +125,9 @@ class Study:
             return self.optuna.storages.RDBStorage(url)
         except ImportError:
             raise ConfigError(
-                f"--storage {self.plan.storage} needs a driver that is not installed; for "
-                "PostgreSQL: pip install psycopg[binary], and begin with postgresql+psycopg://"
+                f"--storage {self.plan.storage} needs a driver that is not installed; "
+                "for PostgreSQL: pip install 'recsys-moe[postgres]', and begin with "
+                "postgresql+psycopg://"
             ) from None
 
     def _pruner(self) -> Any:

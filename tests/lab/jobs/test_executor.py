@@ -50,8 +50,11 @@ def test_what_is_done_is_not_started_again(tmp_path: Path) -> None:
 
 
 def test_no_more_than_the_workers_run_at_a_time(tmp_path: Path) -> None:
-    code = f"p = pathlib.Path({str(tmp_path)!r}); me = p / f'{{os.getpid()}}.now'; me.touch();"
-    code += "time.sleep(0.3); n = len(list(p.glob('*.now'))); me.unlink(); print('at once', n)"
+    """The first two wait for each other; whichever counts first then sees both."""
+    code = f"p = pathlib.Path({str(tmp_path)!r}); me = p / f'{{os.getpid()}}.now'; me.touch()\n"
+    code += "pathlib.Path(p / f'{os.getpid()}.ever').touch(); late = time.monotonic() + 60\n"
+    code += "while len(list(p.glob('*.ever'))) < 2 and time.monotonic() < late: time.sleep(.01)\n"
+    code += "time.sleep(0.1); n = len(list(p.glob('*.now'))); me.unlink(); print('at once', n)"
     run(LocalExecutor(2, 1), *(job(tmp_path, name, code) for name in "abcd"))
     counts = [int((tmp_path / f"{name}.log").read_text().split()[-1]) for name in "abcd"]
     assert max(counts) == 2

@@ -56,11 +56,12 @@ def test_neighbours_are_counted_one_by_one() -> None:
 
 
 def test_umap_draws_from_the_seed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a stand-in: importing the real one and compiling its loops takes half a minute."""
+    """Of a stand-in, since the real one takes half a minute to compile its loops."""
 
     class Stub:
         def __init__(self, **options: object) -> None:
-            assert options == {"n_components": 2, "random_state": 3, "n_jobs": 1}
+            drawn = {"random_state": 3, "n_jobs": 1}
+            assert options == {"n_components": 2, "n_neighbors": 15, **drawn}
 
         def fit_transform(self, x: np.ndarray) -> np.ndarray:
             return np.asarray(x[:, :2] * 2)
@@ -71,6 +72,20 @@ def test_umap_draws_from_the_seed_alone(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.x == pytest.approx((2 * CLOUD[:, 0]).tolist())
     assert found.y == pytest.approx((2 * CLOUD[:, 1]).tolist())
     assert found.neighbours == pca_map().neighbours  # they do not depend on the map
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Tensorflow not installed:ImportWarning")
+def test_umap_itself_maps_any_number_of_rows_and_the_same_rows_alike() -> None:
+    pytest.importorskip("umap", reason='needs umap-learn: pip install "recsys-moe[report]"')
+    for rows in (2, 4, 5, 15, 40):
+        x_ND, top_NT = CLOUD[:rows], CORNER[:rows, None]
+        first, again = (
+            expert_map(x_ND, top_NT, ["watch"], projection="umap", seed=3) for _ in range(2)
+        )
+        assert first.projection == ("PCA" if rows < 5 else "UMAP")
+        assert np.isfinite([first.x, first.y]).all() and len(first.x) == rows
+        assert first == again
 
 
 def test_a_missing_umap_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
