@@ -38,7 +38,7 @@ class Graph(nn.Module):
 
     def __init__(self, artifact: Artifact) -> None:
         super().__init__()
-        self.model = copy.deepcopy(artifact.model)
+        self.model = copy.deepcopy(artifact.model).requires_grad_(False)
         self.tasks = artifact.schema.tasks
         self.calibration = artifact.calibration
         self.outputs = ("predictions", "calibrated")[: 2 if self.calibration else 1]

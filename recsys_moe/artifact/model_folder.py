@@ -173,7 +173,7 @@ def artifact_config(path: Path) -> Config:
 def load_artifact(path: Path) -> Artifact:
     """Load a model folder or run folder. Raises DataError naming the file that is wrong."""
     folder = find_artifact(path)
-    _check_manifest(folder)
+    check_files(folder)
     schema = _load_schema(folder)
     config = _load_config(folder / "config.yaml")
     encoders = _load_encoders(folder / ENCODERS)
@@ -270,7 +270,7 @@ def _load_calibrations(path: Path, schema: Schema) -> Calibrations:
     return found
 
 
-def _check_manifest(folder: Path) -> None:
+def check_files(folder: Path) -> None:
     """Refuse another format and any file that is missing or not the one that was written."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))

@@ -121,7 +121,7 @@ def table(result: dict[str, Any], title: str) -> str:
         routing = result["routing"][task]
         visits = f"{routing['experts_per_example']:.2f} experts per example"
         lines.append(f"  {task:8} {'  '.join(numbers)}  ({metrics['rows']} rows, {visits})")
-        lines.append(f"  {'':8} {_baselines(result['baselines'][task])}")
+        lines.append(f"  {'':8} {_baselines(result['baselines'][task], metrics['rows'])}")
     lines += list(_unknown(result.get("segments", {})))
     if "ranking" in result:
         lines += ["", *ranking_lines(result["ranking"])]
@@ -138,12 +138,13 @@ def _unknown(segments: dict[str, Any]) -> Iterator[str]:
         yield f"  {name.replace('_', ' ')} ({segment['rows']} rows): {', '.join(shown) or '-'}"
 
 
-def _baselines(named: dict[str, dict[str, float | None]]) -> str:
-    """Beside a model's metrics: what needs no model."""
+def _baselines(named: dict[str, dict[str, float | None]], rows: int) -> str:
+    """Beside a model's metrics of so many labelled rows: what needs no model."""
     numbers = [
         f"{name.replace('_', ' ')} {metric} {value:.4f}"
         for name, metrics in named.items()
         for metric, value in metrics.items()
         if value is not None
     ]
-    return f"to beat: {', '.join(numbers)}" if numbers else "to beat: no labelled rows"
+    none = "nothing, since all labels are of one class" if rows else "no labelled rows"
+    return f"to beat: {', '.join(numbers) or none}"

@@ -81,13 +81,13 @@ class Unseen(NamedTuple):
 
 
 def batches_per_epoch(rows: int, batch_size: int, world: int) -> int:
-    """Batches of every process. A last batch of fewer rows than processes joins the one before.
+    """Batches of every process: of a last batch of fewer rows than processes some have none.
 
     Raises DataError when there are fewer rows than processes.
     """
     if rows < world:
         raise DataError(f"training has {rows} rows for {world} devices; use at most {rows}")
-    return max(1, -(-(rows - world + 1) // (batch_size * world)))
+    return -(-rows // (batch_size * world))
 
 
 def batch_bounds(rows: int, size: int, batches: int) -> list[tuple[int, int]]:

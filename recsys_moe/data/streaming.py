@@ -29,6 +29,8 @@ from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 
 SORTED_AT_ONCE = 1 << 20
+NO_ROWS = Piece(0, 0, 0)
+"""Of the last batch for some processes, where it has fewer rows than there are of these."""
 
 
 def row_bytes(schema: Schema) -> int:
@@ -73,7 +75,7 @@ class StreamBatches(ShuffledBatches):
             mine = bounds[number * window : (number + 1) * window]
             begin, end = mine[0][0], mine[-1][1]
             yield from shuffled(
-                gathered(cut(pieces, first + begin, first + end), read),
+                gathered(cut(pieces, first + begin, first + end) or [NO_ROWS], read),
                 [(a - begin, b - begin) for a, b in mine],
                 self.unseen,
                 stream_seed(self.seed, "window", self.rank, number),

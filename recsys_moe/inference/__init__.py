@@ -1,6 +1,7 @@
 """From an artifact to scores, rankings and explanations on raw ids. Never imports Lightning.
 
-predictor: the front, raw ids in; vocabulary: raw ids <-> indices; item_filters: `genres=Comedy`.
+predictor: the front, raw ids in; plain: what comes in as plain Python;
+vocabulary: raw ids <-> indices; item_filters: `genres=Comedy`.
 pair_scores: any pairs of indices, by the model's forward pass, links and calibrations.
 catalogue: one user against all items, with the item half of each expert kept.
 top_items: the k best of a catalogue; explanation: which experts decided.

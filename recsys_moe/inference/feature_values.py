@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from recsys_moe.data.entries import entries_of_table, table_rows
 from recsys_moe.errors import DataError, suggestion
+from recsys_moe.inference.plain import shown
 from recsys_moe.inference.vocabulary import id_text
 from recsys_moe.schema import SideFeature
 
@@ -63,7 +64,10 @@ class FeatureReader:
         return [*self._index[name]]
 
     def read(self, values: Mapping[str, Any]) -> tuple[Entries, Unknown]:
-        """Entries of one user or item. Raises DataError for an unknown name or a wrong value."""
+        """Entries of one user or item, of plain values.
+
+        Raises DataError for an unknown name or a wrong value.
+        """
         entries: Entries = []
         unknown: Unknown = {}
         for name, value in values.items():
@@ -121,7 +125,7 @@ def is_missing(value: Any) -> bool:
     """None, blank text, an empty list."""
     if isinstance(value, str):
         return not value.strip()
-    return value is None or (_is_list(value) and not len(value))
+    return value is None or value == []
 
 
 def _vocabulary(categories: pa.Table, name: str) -> dict[str, int]:
@@ -129,25 +133,21 @@ def _vocabulary(categories: pa.Table, name: str) -> dict[str, int]:
     return dict(zip(rows["value"].to_pylist(), rows["index"].to_pylist(), strict=True))
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple | set | frozenset)
-
-
 def _category(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if (text := id_text(value)) is None:
-        raise DataError(f"feature {name!r} must be text or a whole number, got {value!r}")
+        raise DataError(f"feature {name!r} must be text or a whole number, got {shown(value)}")
     return text
 
 
 def _list(name: str, value: Any) -> list[str]:
     """Each category once, in their order."""
-    parts = [*value] if _is_list(value) else _category(name, value).split(SEPARATOR)
+    parts = value if isinstance(value, list) else _category(name, value).split(SEPARATOR)
     if any(is_missing(part) for part in parts):
         raise DataError(
             f"feature {name!r} must be categories, as a list or with {SEPARATOR!r} between them, "
-            f"and none empty, got {value!r}"
+            f"and none empty, got {shown(value)}"
         )
     return list(dict.fromkeys(_category(name, part) for part in parts))
 
@@ -157,11 +157,11 @@ def _number(name: str, value: Any) -> float:
     if isinstance(value, str):
         text = SWITCHES.get(value.strip().lower(), value.strip())
         number = float(text) if NUMBER.fullmatch(text) else math.nan
-    else:
-        with suppress(TypeError, ValueError, OverflowError):
+    elif isinstance(value, int | float):
+        with suppress(OverflowError):
             number = float(value)
     if not abs(number) <= LARGEST:  # nor NaN
-        raise DataError(f"feature {name!r} must be a finite number, got {value!r}")
+        raise DataError(f"feature {name!r} must be a finite number, got {shown(value)}")
     return number
 
 

@@ -65,8 +65,7 @@ def with_items(predictor: Predictor, items: pa.Table) -> Extended:
     told, unknown = [], 0
     columns = [n for n in predictor.newcomers.readers["item"].names if n in items.column_names]
     for row, cells in zip(rows, _take(items, columns, rows), strict=True):
-        features = {name: None if cell != cell else cell for name, cell in cells.items()}
-        told.append(Newcomer(features))
+        told.append(Newcomer(cells))
         try:
             unknown += bool(predictor.unused(told[-1], side="item").categories)
         except DataError as error:

@@ -24,6 +24,7 @@ from recsys_moe.data.columns import Columns
 from recsys_moe.data.entries import history_entries
 from recsys_moe.errors import DataError
 from recsys_moe.inference.feature_values import Entries, FeatureReader, Unknown
+from recsys_moe.inference.plain import plain, plain_dict, plain_ids, plain_list, shown
 from recsys_moe.inference.told import Parts, Told
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
 
@@ -109,10 +110,12 @@ class Newcomers:
 
     def read(self, side: Side, newcomer: Newcomer) -> tuple[Parts, Unused]:
         """What the vector of one is made of, and what not. Raises DataError for what cannot be."""
-        if side == "item" and len(newcomer.history):
+        history = plain_history(newcomer.history)
+        if side == "item" and history:
             raise DataError("an item has no history; give it features alone")
-        entries, categories = self.readers[side].read(newcomer.features)
-        row_P, unknown, repeated = self._history(newcomer.history)
+        features = plain_dict(newcomer.features, "features")
+        entries, categories = self.readers[side].read(features)
+        row_P, unknown, repeated = self._history(history)
         return Parts(entries, row_P), Unused(categories, unknown, repeated)
 
     def _vectors(self, side: str, parts: Sequence[Parts]) -> Tensor:
@@ -127,12 +130,10 @@ class Newcomers:
         return sum_UD
 
     def _history(
-        self, history: Sequence[RawId] | Mapping[RawId, float | None]
+        self, history: list[Any] | dict[Any, Any]
     ) -> tuple[Tensor, list[RawId], list[RawId]]:
         """Rows (P,) of the table of histories, one per known item; unknown and repeated items."""
-        if isinstance(history, str):
-            raise TypeError(f"expected a list of items, got {history!r}; pass [{history!r}]")
-        if not len(history):
+        if not history:
             return torch.empty(0, dtype=torch.long), [], []
         if self._artifact.config.model.history == "none":
             raise DataError(
@@ -142,7 +143,7 @@ class Newcomers:
         item_P = self._items.index(raw)[0]
         unseen_P = item_P >= self._artifact.known_items
         rating_P = torch.full((len(raw),), math.nan)
-        if isinstance(history, Mapping):
+        if isinstance(history, dict):
             rating_P = torch.tensor([self._rating(*pair) for pair in history.items()])
         unknown = [raw[place] for place in unseen_P.nonzero()[:, 0].tolist()]
         known = ~unseen_P
@@ -157,14 +158,16 @@ class Newcomers:
             return math.nan
         task = next((t for t in self._artifact.schema.tasks if t.kind == "regression"), None)
         if task is None:
-            raise DataError(f"the model has no task with ratings, got {rating!r} of item {item}")
+            raise DataError(
+                f"the model has no task with ratings, got {shown(rating)} of item {item}"
+            )
         low = -math.inf if task.low is None else task.low
         high = math.inf if task.high is None else task.high
         is_number = isinstance(rating, int | float) and not isinstance(rating, bool)
         if not is_number or not math.isfinite(rating) or not low <= rating <= high:
             bounds = f" in {low:g}..{high:g}" if math.isfinite(high - low) else ""
             raise DataError(
-                f"{task.name} of item {item} must be a finite number{bounds}, got {rating!r}"
+                f"{task.name} of item {item} must be a finite number{bounds}, got {shown(rating)}"
             )
         return float(rating)
 
@@ -187,6 +190,14 @@ class Newcomers:
         return history_entries(rows, replace(schema, item=known), self.levels).row.long()
 
 
+def plain_history(history: Any) -> list[Any] | dict[Any, Any]:
+    """Items, or ratings by item, in plain Python; empty for what is missing."""
+    found = plain(history)
+    if found is None:
+        return []
+    return found if isinstance(found, dict) else plain_list(found, "items")
+
+
 def _repeated(raw: Sequence[RawId], items: Sequence[int]) -> list[RawId]:
     """The ids whose item, -1 for none, was there before; each once."""
     seen: set[int] = set()
@@ -201,6 +212,8 @@ def _repeated(raw: Sequence[RawId], items: Sequence[int]) -> list[RawId]:
 
 def _indices(whom: Whom, vocabulary: Vocabulary) -> tuple[Tensor, list[Newcomer]]:
     """(N,) int64; ~i of the i-th newcomer."""
+    if not isinstance(whom, list | tuple):
+        whom = plain_ids(whom)
     is_new = [isinstance(one, Newcomer) for one in whom] if isinstance(whom, list | tuple) else []
     if not any(is_new):
         return vocabulary.index(whom)[0], []

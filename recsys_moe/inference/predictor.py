@@ -27,8 +27,10 @@ from recsys_moe.inference.newcomers import (
     Side,
     Unused,
     Whom,
+    plain_history,
 )
 from recsys_moe.inference.pair_scores import Draws, PairScorer, Scores, whole_batch
+from recsys_moe.inference.plain import plain, plain_list, whole_number
 from recsys_moe.inference.reasons import Reason, Reasons
 from recsys_moe.inference.told import with_newcomers
 from recsys_moe.inference.top_items import Recommendation, TopItems, largest
@@ -144,11 +146,9 @@ class Predictor:
         score: str | None = None,
     ) -> Iterator[list[Recommendation]]:
         """`recommend` of `users`, one list after the other, in bounded memory."""
-        _check_k(k)
-        if isinstance(where, str):
-            raise TypeError(f"expected a list of conditions, got {where!r}; pass [{where!r}]")
-        formula = self._formula(score)
-        item_N = self._allowed(candidates, where)
+        k = whole_number("k", k, 1)
+        formula = self._formula(plain(score))
+        item_N = self._allowed(candidates, plain_list(where, "conditions"))
         index_U, _, told = self.newcomers.resolved(users, [])
         top_items = self._top_items.with_newcomers(told)
         return top_items.best(index_U, item_N, k, exclude_seen=exclude_seen, formula=formula)
@@ -173,7 +173,7 @@ class Predictor:
         `scores` holds `cosine`, in [-1, 1]. Raises DataError for an item the model does not know,
         ValueError for k < 1.
         """
-        _check_k(k)
+        item, k = plain(item), whole_number("k", k, 1)
         if self.artifact.unseen("item")[index := self.items.index([item])[0]]:
             raise DataError(f"item {item} was not seen in training: it has no embedding to compare")
         table_ND = self.artifact.model.item_embedding.weight[: self.items.feature.size].detach()
@@ -207,6 +207,7 @@ class Predictor:
         """
         user_B, item_B, told = self._pairs(users, items)
         pairs = zip(user_B.tolist(), item_B.tolist(), strict=True)
+        most = whole_number("most", most, 0)
         per_pair = (self._reasons.of_pair(*pair, told, most) for pair in pairs)
         return [dict(zip(self._names, tasks, strict=True)) for tasks in per_pair]
 
@@ -255,11 +256,13 @@ class Predictor:
         return [bool(flag) for flag in self._unseen_users[self.users.index(users)[0]]]
 
     def _pairs(self, users: Whom, items: Whom) -> Pairs:
-        if len(users) != len(items):
+        pairs = self.newcomers.resolved(users, items)
+        rows = len(pairs.users), len(pairs.items)
+        if rows[0] != rows[1]:
             raise DataError(
-                f"users and items must have the same length, got {len(users)} and {len(items)}"
+                f"users and items must have the same length, got {rows[0]} and {rows[1]}"
             )
-        return self.newcomers.resolved(users, items)
+        return pairs
 
     def _formula(self, score: str | None) -> tuple[str, ...]:
         """Names of the tasks to multiply."""
@@ -290,11 +293,7 @@ def _and_one(
     features: Mapping[str, Any] | None,
 ) -> Whom:
     """The users, and behind them the one that is told of, if any is."""
-    if not len(history) and features is None:
+    known = plain_history(history)
+    if not known and plain(features) is None:
         return users
-    return [*users, Newcomer(features or {}, history)]
-
-
-def _check_k(k: int) -> None:
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
+    return [*plain_list(users), Newcomer({} if features is None else features, known)]

@@ -62,8 +62,6 @@ class RankingRows:
     """The rows of the split with a label of the task."""
     watchers_I: Tensor
     """How many users watched an item in the training rows."""
-    watching_users: int
-    """How many watched any there."""
     trained_user_U: Tensor
     trained_item_I: Tensor
     """bool: the id is in a training row."""
@@ -76,8 +74,8 @@ class RankingRows:
         return self.relevant.user.unique()
 
     def popularity(self, item_N: Tensor) -> Tensor:
-        """The share of the training's users who watched an item; 0 for an unknown one. (N,)"""
-        share_I = self.watchers_I.double() / max(self.watching_users, 1)
+        """The share of all users of training who watched an item; 0 for an unknown one. (N,)"""
+        share_I = self.watchers_I.double() / max(int(self.trained_user_U.sum()), 1)
         return torch.cat([share_I, share_I.new_zeros(1)])[item_N]
 
     def excluded_from(self) -> list[int]:
@@ -139,7 +137,6 @@ def ranking_rows(
         excluded_splits=before,
         labelled=_labelled(opened[split], wanted.task, schema),
         watchers_I=torch.bincount(pairs.item, minlength=schema.item.size),
-        watching_users=len(pairs.user.unique()),
         trained_user_U=trained_user_U,
         trained_item_I=trained_item_I,
         counts={"items": schema.item.size, "relevant": len(relevant.user), **left_out},

@@ -56,7 +56,6 @@ def _told_by(predictor: Predictor, side: Side) -> list[str]:
 def _newcomer(predictor: Predictor, side: Side, cells: dict[str, Any]) -> Newcomer:
     names = predictor.newcomers.readers[side].names
     features = {name: cells[name] for name in names if name in cells}
-    features = {name: None if cell != cell else cell for name, cell in features.items()}
     history = cells.get(HISTORY) if HISTORY not in names else None
     return Newcomer(features, _history(history) if side == "user" else [])
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.errors import DataError
+from recsys_moe.inference.plain import plain, plain_ids, shown
 from recsys_moe.schema import Feature
 
 logger = logging.getLogger("recsys_moe.inference")
@@ -31,7 +32,7 @@ class NoId(DataError):
 
     def __init__(self, row: int, value: object, place: str) -> None:
         rule = "an id is text or a whole number"
-        super().__init__(f"row {row} has no id{place}: {rule}, got {value!r}")
+        super().__init__(f"row {row} has no id{place}: {rule}, got {shown(value)}")
 
 
 def id_text(value: object) -> str | None:
@@ -109,6 +110,7 @@ class Vocabulary:
         Where the ids are integers, the text "7.0" is 7 too. Raises NoId for what is none, and
         logs a warning, once, when nearly all of many ids are unseen.
         """
+        raw = plain_ids(raw)
         are_whole = _are_whole(raw) and _are_whole(self.ids)
         texts = _decoded(raw) if are_whole else self._texts(raw)
         if self._table and isinstance(texts, list):
@@ -125,7 +127,7 @@ class Vocabulary:
 
     def plain(self, raw: str | float) -> str | int:
         """The id as the vocabulary would hold it: an int where its ids are and this is one."""
-        [text] = self._texts([raw])
+        [text] = self._texts([plain(raw)])
         if self._numbers and WHOLE_NUMBER.fullmatch(text) and -(2**63) <= int(text) < 2**63:
             return int(text)
         return str(text)

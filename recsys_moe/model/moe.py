@@ -42,7 +42,7 @@ class MoE(nn.Module):
     An expert is evaluated once per example even when several tasks chose it, so its dropout mask
     is shared by the tasks. Skipped experts are not computed: `dispatch="sparse"` evaluates the
     chosen pairs only; `dense` evaluates all experts and has static shapes (for export); `auto` is
-    sparse when the routers are.
+    sparse when the routers are. Inside transforms of `torch.func` all experts are evaluated.
 
     Random numbers: every router, and the dropout, draws from a stream of its own. They follow from
     `seed`, or without one from `torch.manual_seed`.
@@ -156,6 +156,8 @@ class MoE(nn.Module):
         return weights_BTE, torch.stack([r.selected_BE for r in routings], dim=1), routings
 
     def _is_sparse(self, selected_BTE: Tensor) -> bool:
+        if _is_transformed():
+            return False  # they do not know the gradient that the sparse path has of its own
         if self.dispatch != "auto":
             return self.dispatch == "sparse"
         if torch.compiler.is_compiling() or _is_captured(selected_BTE):
@@ -201,6 +203,11 @@ def _check_shapes(experts: Experts | Sequence[nn.Module], routers: Sequence[Rout
                 f"num_experts={num_experts}, got a {type(router).__name__} for {shape.input_dim} "
                 f"and {shape.num_experts}"
             )
+
+
+def _is_transformed() -> bool:
+    """Is this inside torch.func.grad or another of its transforms? torch says it here alone."""
+    return bool(torch._C._are_functorch_transforms_active())
 
 
 def _is_captured(like: Tensor) -> bool:

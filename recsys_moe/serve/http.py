@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import json
 import logging
 import re
 import sys
@@ -18,6 +19,7 @@ from typing import TypeVar
 
 from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,6 +27,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.schemas import ErrorReply
+from recsys_moe.serve.values import RULE
 
 if sys.version_info >= (3, 11):
     from asyncio import timeout
@@ -116,15 +119,22 @@ def _too_large(max_body: int) -> HTTPException:
 
 def _invalid(error: ValidationError) -> HTTPException:
     """422 with the first few faults, or 400 when it is no JSON at all."""
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    faults = error.errors(include_url=False, include_context=False)
     if faults[0]["type"] == "json_invalid":
         return refuse(400, faults[0]["msg"])
     places: dict[str, list[str]] = {}
     for fault in faults:
-        places.setdefault(_place(fault["loc"]), []).append(fault["msg"])
+        places.setdefault(_place(fault["loc"]), []).append(_words(fault))
     texts = [f"{place}: {' or '.join(messages)}" for place, messages in places.items()]
     more = f" (and {len(texts) - SHOWN} more)" if len(texts) > SHOWN else ""
     return refuse(422, "; ".join(texts[:SHOWN]) + more)
+
+
+def _words(fault: ErrorDetails) -> str:
+    text = fault["msg"].removeprefix("Value error, ")
+    if fault["type"] != RULE:
+        return text
+    return f"{text}, got {json.dumps(fault['input'], default=repr)[:80]}"
 
 
 def _place(location: Sequence[int | str]) -> str:

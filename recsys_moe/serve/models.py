@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from recsys_moe.artifact.model_folder import MANIFEST, find_artifact
+from recsys_moe.artifact.model_folder import MANIFEST, check_files, find_artifact
 from recsys_moe.errors import DataError, UserError
 from recsys_moe.inference.expert_profiles import ExpertProfile, expert_profiles
 from recsys_moe.inference.item_values import ItemColumn, item_columns
@@ -55,14 +55,15 @@ class Models:
     async def reload(self) -> bool:
         """Use what the folder holds now; False when that is in use already.
 
-        Raises UserError, and keeps the old model, when the new one cannot be used.
+        Raises UserError, and keeps the old model, when what the folder holds cannot be used.
         """
         async with self._replacing:
             version = fingerprint(self.path)
-            if version == self.current.version:
-                return False
-            self._refused = version  # until it is in use
             try:
+                if version == self.current.version:
+                    await asyncio.to_thread(check_files, find_artifact(self.path))
+                    return False
+                self._refused = version  # until it is in use
                 self._use(await asyncio.to_thread(load, self.path))
             except UserError as error:
                 self._metrics.reloaded("refused")

@@ -6,6 +6,7 @@ Strict: a bool is no number, "5" is no k, 1.5 is no id.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
@@ -15,6 +16,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    GetCoreSchemaHandler,
     StrictBool,
     StrictFloat,
     StrictInt,
@@ -22,10 +24,29 @@ from pydantic import (
     Tag,
     WithJsonSchema,
 )
+from pydantic_core import CoreSchema, core_schema
 
 from recsys_moe.inference.newcomers import Newcomer
 
 INTEGER = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
+RULE = "rule"
+"""Type of the fault that a `Rule` finds."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a union asks for, in place of a sentence by each of its members."""
+
+    words: str
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.custom_error_schema(
+            handler(source), RULE, custom_error_message=self.words
+        )
+
+
 WholeNumber = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
 Text = Annotated[StrictStr, Field(max_length=512)]
 IdText = Annotated[Text, Field(pattern=r"\S")]
@@ -55,7 +76,10 @@ Pointed = Annotated[
 if TYPE_CHECKING:  # which does not see what a validator returns
     Id = int | str
 else:
-    Id = WholeNumber | IdText | Pointed
+    Id = Annotated[
+        WholeNumber | IdText | Pointed,
+        Rule("must be an id: text of 1 to 512 characters, not blank, or a whole number of 64 bits"),
+    ]
 """A raw id; 7, 7.0 and "7" are the same id, as everywhere."""
 Columns = Annotated[
     list[Text],
@@ -75,9 +99,28 @@ class Request(BaseModel):
 
 
 Number = WholeNumber | Annotated[StrictFloat, Field(allow_inf_nan=False)]
-FeatureValue = StrictBool | Number | Text | list[Text | WholeNumber] | None
+FeatureValue = Annotated[
+    StrictBool | Number | Text | list[Text | WholeNumber] | None,
+    Rule("must be text, a finite number, true, false, null, or a list of texts and whole numbers"),
+]
 Features = dict[Text, FeatureValue]
-History = list[Id] | dict[Text, Number | None]
+Rating = Annotated[Number | None, Rule("must be a finite number, or null")]
+
+
+def _history_tag(value: Any) -> str | None:
+    if isinstance(value, list):
+        return "items"
+    return "ratings" if isinstance(value, dict) else None
+
+
+History = Annotated[
+    Annotated[list[Id], Tag("items")] | Annotated[dict[Text, Rating], Tag("ratings")],
+    Discriminator(
+        _history_tag,
+        custom_error_type=RULE,
+        custom_error_message="must be a list of ids, or an object with the rating of each",
+    ),
+]
 
 
 class NewItem(Request):

@@ -91,7 +91,10 @@ class RecModule(lightning.LightningModule):
             weight * mean_loss(task.kind, *column, weight_B=weight_B)
             for task, weight, column in zip(self.schema.tasks, self.weights, columns, strict=True)
         ]
-        return torch.stack(per_task).sum(), self._penalties(output) * (len(labels_BT) / rows)
+        penalties = self._penalties(output) * (len(labels_BT) / rows)
+        if not len(labels_BT):  # a mean over no rows is NaN; its gradient is 0 everywhere
+            penalties = penalties.nan_to_num()
+        return torch.stack(per_task).sum(), penalties
 
     def _counts(self, labels_BT: Tensor, weight_B: Tensor | None = None) -> Counts:
         return step_counts(labels_BT, all_sum, process_count(), weight_B=weight_B)

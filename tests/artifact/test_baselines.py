@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from recsys_moe.artifact.baselines import baselines, missed
+from recsys_moe.cli.inference import table
 from recsys_moe.data.columns import Columns
 from recsys_moe.schema import Schema
 
@@ -105,3 +106,19 @@ def test_a_model_that_is_no_better_is_told(auc: Any, mse: Any, named: list[str])
     lines = list(missed(result))
     assert [" ".join(line.split()[:2]) for line in lines] == named
     assert all("is no better than" in line for line in lines)
+
+
+@pytest.mark.parametrize(("label", "said"), [(1, "one class"), (NAN, "no labelled rows")])
+def test_where_nothing_is_to_beat_the_reason_is_the_true_one(
+    label: float, said: str, schema: Schema
+) -> None:
+    alike = columns([(0, 0, label, NAN), (1, 1, label, NAN)])
+    counts = {"labelled": 2, "mean": 1.0, "positive": 2}
+    labels = {**schema.labels["train"], "watch": counts}
+    one_class = replace(schema, labels={"train": labels})
+    found = {"watch": baselines(alike, alike, one_class)["watch"]}
+    assert {None} == {one for named in found["watch"].values() for one in named.values()}
+    tasks = {"watch": {"auc": None, "rows": 0 if math.isnan(label) else 2}}
+    routing = {"watch": {"experts_per_example": 2.0}}
+    printed = table({"loss": 0.5, "tasks": tasks, "routing": routing, "baselines": found}, "val")
+    assert said in printed.splitlines()[-1]

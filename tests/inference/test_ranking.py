@@ -102,7 +102,8 @@ def naive(run: Path, prepared: Path, k: int) -> dict[str, float]:
             if watch == 1:
                 (wanted if name == "test" else seen)[user].add(item)
     train = frames["train"][frames["train"].watch == 1]
-    popularity = train.groupby("item_index").user_index.nunique() / train.user_index.nunique()
+    users = frames["train"].user_index.nunique()
+    popularity = train.groupby("item_index").user_index.nunique() / users
     predictor, sums, shown = Predictor.load(run), defaultdict(list), set()
     for user, relevant in wanted.items():
         [logits] = predictor.catalogue_logits(torch.tensor([user]), 0).tolist()
@@ -178,7 +179,6 @@ def drawn(seed: int, trained: float = 0.8) -> Drawn:
             excluded_splits=("train",),
             labelled=Labelled(user, item, label, torch.ones_like(label)),
             watchers_I=torch.from_numpy(seen_UI.sum(0)),
-            watching_users=USERS,
             trained_user_U=torch.from_numpy(rng.random(USERS) < trained),
             trained_item_I=torch.from_numpy(rng.random(ITEMS) < trained),
             counts={},

@@ -145,9 +145,9 @@ def test_what_a_user_has_seen_is_what_the_training_rows_say(
 def test_ids_must_be_a_list_and_k_positive(predictor: Predictor) -> None:
     with pytest.raises(TypeError, match="pass .'12'."):
         predictor.recommend("12")
-    with pytest.raises(ValueError, match="k .*got 0"):
+    with pytest.raises(ValueError, match="k .* at least 1, got 0"):
         predictor.recommend([1], k=0)
-    with pytest.raises(ValueError, match="k .*got 0"):
+    with pytest.raises(ValueError, match="k .* at least 1, got 0"):
         predictor.similar(1, k=0)
     with pytest.raises(TypeError, match="list .*got 'item>1'.*'item>1'"):
         predictor.recommend([1], where="item>1")

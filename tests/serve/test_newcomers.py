@@ -176,3 +176,28 @@ def test_predict_flags_what_of_newcomers_it_could_not_use(featured_caller: Calle
         },
     ]
     assert answer(featured_caller, "/predict", {"users": [1], "items": [2]})["unused"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "place", "got"),
+    [
+        *((f'{{"users": [{one}]}}', "users[0]: ", one) for one in ("NaN", "1.5", "true", "1e+30")),
+        ('{"users": [1], "candidates": [2, ""]}', "candidates[1]: ", '""'),
+        ('{"history": [2, -Infinity]}', "history[1]: ", "-Infinity"),
+        ('{"history": 5}', "history: ", "5"),
+        ('{"history": {"2": NaN}}', "history: ", "NaN"),
+        ('{"users": [1, {"history": {"2": true}}]}', "users[1]: ", "true"),
+        ('{"features": {"age": NaN}}', "features: ", "NaN"),
+        ('{"users": [{"features": {"genres": ["a", 1.5]}}]}', "users[0]: ", '["a", 1.5]'),
+        ('{"features": {"job": "' + "x" * 600 + '"}}', "features: ", '"' + "x" * 79),
+    ],
+)
+def test_one_wrong_value_breaks_one_rule_that_ends_with_the_value(
+    body: str, place: str, got: str, featured_caller: Caller
+) -> None:
+    headers = {"content-type": "application/json"}
+    response = featured_caller("POST", "/recommend", content=body, headers=headers)
+    error = response.json()["error"]
+    assert response.status_code == 422
+    assert error.startswith(f"{place}must be ") and error.endswith(f", got {got}"), error
+    assert "Input should" not in error and ";" not in error

@@ -17,10 +17,12 @@ PAIR = {"users": [1], "items": [2]}
 RIGHT = {"Authorization": f"Bearer {KEY}"}
 
 
-def damage(folder: Path) -> None:
-    """A new manifest beside weights that were cut short."""
+def damage(folder: Path, *, manifest_too: bool = True) -> None:
+    """Weights that were cut short, beside a new manifest or that of before."""
     weights = folder / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
+    if not manifest_too:
+        return
     manifest = folder / "manifest.json"
     manifest.write_text(manifest.read_text() + "\n")
 
@@ -81,9 +83,10 @@ def test_reload_is_there_with_a_key_only(folder: Path) -> None:
     assert answer == {"model": fingerprint(folder), "changed": True}
 
 
-def test_reload_says_why_a_model_is_refused(folder: Path) -> None:
+@pytest.mark.parametrize("manifest_too", [True, False])
+def test_reload_says_why_a_model_is_refused(folder: Path, manifest_too: bool) -> None:
     caller = Caller(folder, key=KEY)
-    damage(folder)
+    damage(folder, manifest_too=manifest_too)
     answer = caller("POST", "/reload", headers=RIGHT)
     assert answer.status_code == 409
     assert "old model stays" in answer.json()["error"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -136,6 +137,31 @@ def test_what_is_not_done_when_the_time_to_drain_is_up_is_503_and_the_server_end
         assert answer.startswith(b"HTTP/1.1 503") and b'{"error":"shutting down"}' in answer
         assert server.process.wait(10) == 128 + signal.SIGTERM
         assert time.monotonic() - begun < 8  # and not the 10 s of --timeout, or 30 s of --drain
+
+
+def test_the_address_is_printed_once_it_takes_connections(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = []
+
+    def connect(listener: socket.socket, *rest: object) -> None:
+        with socket.create_connection(listener.getsockname(), timeout=10):
+            taken.append(rest)
+
+    monkeypatch.setattr("recsys_moe.serve.server._announce", connect)
+    caller = Caller(run)
+    config = uvicorn.Config(caller.app, log_config=None, lifespan="off")
+    config.load()
+    server = Server(config, caller.service, Settings(watch=0))
+    server.lifespan = config.lifespan_class(config)
+
+    async def start(listener: socket.socket) -> None:
+        await server.startup([listener])
+        await server.shutdown([listener])
+
+    with _listener("127.0.0.1", 0) as listener:
+        asyncio.run(start(listener))
+    assert len(taken) == 1
 
 
 def test_a_server_that_is_told_to_stop_is_not_ready(run: Path) -> None:

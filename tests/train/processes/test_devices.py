@@ -24,6 +24,7 @@ from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import Batch, load_columns
 from recsys_moe.errors import ConfigError
 from recsys_moe.model.network import Output
+from recsys_moe.model.tasks import Counts
 from recsys_moe.routers import ROUTERS, Routing
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
@@ -170,6 +171,23 @@ def test_fit_on_two_devices_ends_where_fit_on_one_does(prepared: Path, tmp_path:
 
 
 @pytest.mark.slow
+def test_a_last_batch_of_fewer_rows_than_devices_is_a_step_as_on_one_device(
+    prepared: Path, tmp_path: Path
+) -> None:
+    """1575 training rows are 1574 + 1: of the second step one process has no row at all."""
+    more = ["--batch-size", "1574", "--set", "penalties.z_loss=0.1"]
+    args = command(prepared, tmp_path / "two", 6, 2, "--json", *more)
+    result = subprocess.run(args, env=ENVIRONMENT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    trainer = {"batch_size": 1574, "patience": 1000, "max_epochs": 6}
+    config = {**SETTINGS, "trainer": trainer, "penalties": {"z_loss": 0.1}}
+    assert close(json.loads(result.stdout), fit(parse_config(config), prepared, tmp_path / "one"))
+    for name in ("one", "two"):
+        rows = list(csv.DictReader((tmp_path / name / "metrics.csv").read_text().splitlines()))
+        assert [row["step"] for row in rows] == [str(2 * epoch) for epoch in range(1, 7)]
+
+
+@pytest.mark.slow
 def test_two_devices_settle_in_every_step_what_one_does(prepared: Path, tmp_path: Path) -> None:
     """After 2 epochs of 25 steps: the L1 factor. A step of each router that settles: above."""
     args = command(prepared, tmp_path / "two", 2, 2, "--router", "relu")
@@ -271,6 +289,26 @@ def test_a_step_gives_every_parameter_a_gradient(router: str, prepared: Path) ->
     module._steps_per_epoch = 25
     module.training_step(batch, 1).backward()
     assert [name for name, p in module.named_parameters() if p.grad is None] == []
+
+
+@pytest.mark.parametrize("router", sorted(ROUTERS))
+def test_a_step_without_rows_adds_zero_to_every_gradient(router: str, prepared: Path) -> None:
+    """Whatever the penalties: of the last batch other processes have all rows."""
+    schema = Schema.load(prepared)
+    batch = load_columns(prepared, schema, "train").take(slice(0))
+    for name in ("trimmed_lasso", "switch", "importance", "load", "z_loss"):
+        sections = {"model": {**TINY_MODEL, "router": {"name": router}}, "penalties": {name: 0.1}}
+        try:
+            module = RecModule(sections, schema.to_json()).train()
+        except ConfigError as error:  # the router has not what the penalty needs
+            assert name in str(error)
+            continue
+        module._steps_per_epoch = 25
+        module._counts = lambda *args: Counts(torch.ones(2), torch.ones(()))  # type: ignore
+        loss = module.training_step(batch, 1)
+        loss.backward()
+        assert float(loss.detach()) == 0
+        assert [n for n, p in module.named_parameters() if p.grad is None or p.grad.any()] == []
 
 
 def test_a_process_without_rows_to_evaluate_gets_one_empty_batch(prepared: Path) -> None:
