@@ -19,9 +19,8 @@ from tests import logs
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
-)
+FOLDERS = ("docs", "benchmarks", "research")
+PAGES = sorted([*ROOT.glob("*.md"), *(page for f in FOLDERS for page in (ROOT / f).rglob("*.md"))])
 FEWER = {"prepare": ["--interactions", "20000"], "fit": ["--max-epochs", "1"]}
 """By command of the tour: what a test adds to it."""
 

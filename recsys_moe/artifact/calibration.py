@@ -99,7 +99,7 @@ def fit_calibration(logits_N: Tensor, labels_N: Tensor) -> Calibration | None:
 
     Shares are smoothed, (positives + 1) / (rows + 2), which keeps their logits finite.
     """
-    rows, positive = len(labels_N), int(labels_N.sum())
+    rows, positive = len(labels_N), int(labels_N.count_nonzero())
     if not 0 < positive < rows or not bool(logits_N.isfinite().all()):
         return None
     order_N = logits_N.argsort(stable=True)

@@ -8,7 +8,6 @@ from array import array
 import numpy as np
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import binary_calibration_error
 
 from recsys_moe.artifact.calibration import ROWS_PER_PART, Calibration
 from recsys_moe.model.tasks import KINDS, row_losses
@@ -58,7 +57,7 @@ class BinaryMetrics:
         everything when no row is labelled."""
         logits, labels = self.rows()
         scores = KINDS["binary"].link(logits)
-        rows, positive = len(labels), int(labels.sum())
+        rows, positive = len(labels), int(labels.count_nonzero())  # a float32 counts to 2**24
         return {
             "auc": exact_auc(logits, labels) if 0 < positive < rows else None,
             "bce": self.loss_sum / rows if rows else None,
@@ -130,9 +129,21 @@ def exact_auc(scores: Tensor, labels: Tensor) -> float:
 
 
 def _calibration_error(scores: Tensor, labels: Tensor) -> float:
-    # double: the sums per bin are taken in the type of the scores.
-    scores, classes = scores.double(), labels.long()
-    return float(binary_calibration_error(scores, classes, CALIBRATION_BINS, validate_args=False))
+    """Mean over rows of |mean score - share of positives| of the row's bin.
+
+    A score on a border belongs to the upper bin, 1 to the last one (Guo et al. 2017, "On
+    calibration of modern neural networks"). Our own because torchmetrics 1.9 puts the rows with a
+    score of exactly 1 into a bin of their own, and sums in the type of the scores.
+    """
+    borders = torch.linspace(0, 1, CALIBRATION_BINS + 1, dtype=torch.float64)
+    bin_N = torch.bucketize(scores.double(), borders, right=True) - 1
+    bin_N = bin_N.clamp(max=CALIBRATION_BINS - 1)
+    rows, predicted, observed = (
+        torch.bincount(bin_N, weights.double(), len(borders))
+        for weights in (torch.ones_like(scores), scores, labels)
+    )
+    gaps = (observed / rows - predicted / rows).abs() * (rows / len(scores))
+    return float(gaps.nan_to_num().sum())
 
 
 def _calibrated(calibration: Calibration, logits: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from torch import nn
@@ -85,6 +85,8 @@ def _listed(names: str | tuple[str, ...]) -> str:
     return names if isinstance(names, str) else ",".join(names)
 
 
+WEIGHTED = "weighted_"
+"""Of names of counts in schema.json."""
 HistoryKey = Literal["history", "item_history"]
 """Of users, of items."""
 
@@ -139,8 +141,9 @@ def _history(config: Config, schema: Schema, key: HistoryKey) -> History | None:
 def label_constants(schema: Schema) -> list[Constant]:
     """Per task, of the training labels. Raises DataError when schema.json does not tell."""
     try:
-        counts = schema.labels["train"]
-        constants = [KINDS[task.kind].constant(counts[task.name]) for task in schema.tasks]
+        counts = [_weighted(schema.labels["train"][task.name]) for task in schema.tasks]
+        kinds = [KINDS[task.kind] for task in schema.tasks]
+        constants = [kind.constant(of_task) for kind, of_task in zip(kinds, counts, strict=True)]
         return [Constant(*map(float, constant)) for constant in constants]
     except KeyError as error:
         raise DataError(
@@ -151,6 +154,13 @@ def label_constants(schema: Schema) -> list[Constant]:
         raise DataError(
             f"{SCHEMA_FILE}: labels.train holds impossible counts; prepare the data again"
         ) from None
+
+
+def _weighted(counts: Mapping[str, float]) -> Mapping[str, float]:
+    """Counts of training labels, with those by the weights of the rows, where there are any, in
+    place of the others."""
+    found = {name: count for name, count in counts.items() if name.startswith(WEIGHTED)}
+    return {**counts, **{name.removeprefix(WEIGHTED): count for name, count in found.items()}}
 
 
 def loss_weights(config: Config, schema: Schema) -> list[float]:

@@ -10,13 +10,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
-from recsys_moe.artifact.calibration import Calibration
+from recsys_moe.artifact.calibration import Calibration, fit_calibration
 from recsys_moe.artifact.metrics import (
     BinaryMetrics,
     RegressionMetrics,
     RoutingMetrics,
     exact_auc,
 )
+from recsys_moe.lab.report.quality import roc
 
 NAN = math.nan
 
@@ -82,6 +83,30 @@ def test_calibration_error_has_15_bins_of_equal_width() -> None:
     metrics = BinaryMetrics()
     metrics.update(torch.tensor([0.49, 0.51, 0.06, 0.07]).logit(), torch.tensor([1.0, 0, 1, 0]))
     assert metrics.compute()["ece"] == pytest.approx((0.94 + 0.07) / 4)
+
+
+def test_a_probability_of_exactly_1_belongs_to_the_last_bin() -> None:
+    """sigmoid(20) is 1 in float32, sigmoid(3) .9526: both in the last of 15 bins, which begins at
+    14/15 = .933, of which one in two is positive. |(.9526 + 1) / 2 - 1/2| = .4763; apart they would
+    have the gaps 1 - .9526 and 1, with the mean .5237."""
+    metrics = BinaryMetrics()
+    metrics.update(torch.tensor([3.0, 20]), torch.tensor([1.0, 0]))
+    assert metrics.compute()["ece"] == pytest.approx((1 / (1 + math.exp(-3)) + 1) / 2 - 0.5)
+
+
+def test_one_class_of_more_rows_than_float32_can_count_is_one_class(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """2**24 + 1 ones add up to 2**24 in float32."""
+    rows = 2**24 + 1
+    logits_N, labels_N = torch.zeros(()).expand(rows), torch.ones(()).expand(rows)
+    metrics = BinaryMetrics()
+    monkeypatch.setattr(metrics, "rows", lambda: (logits_N, labels_N))
+    monkeypatch.setattr("recsys_moe.artifact.metrics._calibration_error", lambda *unused: 0.0)
+    result = metrics.compute()
+    assert (result["auc"], result["positive"], result["rows"]) == (None, rows, rows)
+    assert fit_calibration(logits_N, labels_N) is None
+    assert roc("watch", logits_N, labels_N) is None
 
 
 @pytest.mark.parametrize("label", [0.0, 1.0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from data_prep import table
@@ -33,6 +34,24 @@ def test_a_row_keeps_its_weight_and_an_empty_cell_and_a_negative_weigh_one(tmp_p
     assert {pair: found[pair] for pair in known} == known
     drawn = [weight for pair, weight in found.items() if pair not in known]
     assert drawn == [1.0] * 14  # one for each of the 14 clicks
+
+
+def test_training_labels_are_counted_with_weights_too(tmp_path: Path) -> None:
+    """Clicks 1, 0, 0 with weights 3, 1, 0: 3 positive of 4. Stars 2, 4, 9: mean (6 + 4) / 4 = 2.5,
+    variance (3 x 0.25 + 2.25) / 4 = 0.75. Without them: 1 of 3, mean 5."""
+    labels = {"clicked": [1, 0, 0], "stars": [2, 4, 9], "mass": [3, 1, 0]}
+    rows = pd.DataFrame({"who": [*"abc"], "what": [*"xyz"], **labels})
+    given = {split: save(rows, tmp_path / f"{split}.csv") for split in SPLITS}
+    tasks = ["watch:binary=clicked", "rating:regression=stars"]
+    names = {"user": "who", "item": "what", "tasks": tasks, "weight": "mass"}
+    options = {"duplicates": "keep", **names}
+    counts = table.prepare(tmp_path / "out", **given, **options).labels
+    watch, rating = counts["train"]["watch"], counts["train"]["rating"]
+    assert (watch["positive"], watch["labelled"]) == (1, 3)
+    assert (watch["weighted_positive"], watch["weighted_labelled"]) == (3, 4)
+    assert (rating["mean"], rating["weighted_mean"]) == (5, 2.5)
+    assert rating["weighted_std"] == pytest.approx(0.75**0.5)
+    assert not any("weighted" in name for name in [*counts["val"]["watch"], *counts["test"]])
 
 
 @pytest.mark.parametrize("engine", ["stream", "dask"])

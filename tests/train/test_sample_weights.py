@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from data_prep import table
+from recsys_moe.config.settings import parse_config
 from recsys_moe.model.tasks import mean_disagreement, mean_loss, step_counts
+from recsys_moe.train.fit import fit
+from tests.conftest import TINY_MODEL
 from tests.train.test_module import BATCH, module
 
 NAN = math.nan
@@ -75,3 +83,27 @@ def test_a_row_of_weight_0_counts_nothing_in_the_disagreement_of_two_passes() ->
     other = module({"name": "thor", "consistency": 50.0})
     moved = other.training_step(BATCH._replace(weight=weight, user=user), 1).item()
     assert totals[0] == pytest.approx(totals[1]) == pytest.approx(moved)
+
+
+def test_labels_of_rows_of_weight_0_change_nothing_in_a_model(tmp_path: Path) -> None:
+    """Neither in the loss nor in what it begins with: mean, deviation and main effects."""
+    rng = np.random.default_rng(0)
+    pairs = pd.MultiIndex.from_product([range(20), range(15)], names=["user", "item"])
+    rows = pairs.to_frame(index=False)
+    rows["clicked"], rows["stars"] = rng.integers(2, size=300), rng.integers(1, 6, 300)
+    rows["mass"] = rng.choice([0.0, 1, 2], 300)
+    other = rows.copy()
+    other.loc[rows["mass"] == 0, ["clicked", "stars"]] = 1, 1000
+    models = []
+    for number, train in enumerate((rows[:200], other[:200])):
+        files = {"train": train, "val": rows[200:250], "test": rows[250:]}
+        for split, part in files.items():
+            part.to_csv(tmp_path / f"{split}.csv", index=False)
+        data, run = tmp_path / f"data{number}", tmp_path / f"run{number}"
+        given = {split: tmp_path / f"{split}.csv" for split in files}
+        tasks = ["watch:binary=clicked", "rating:regression=stars"]
+        table.prepare(data, **given, user="user", item="item", tasks=tasks, weight="mass")
+        fit(parse_config({"model": TINY_MODEL, "trainer": {"max_epochs": 1}}), data, run)
+        models.append(load_file(run / "model" / "weights.safetensors"))
+    assert models[0].keys() == models[1].keys()
+    assert [name for name in models[0] if not torch.equal(models[0][name], models[1][name])] == []

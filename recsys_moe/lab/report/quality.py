@@ -79,7 +79,7 @@ class ErrorBy:
 
 def roc(task: str, logits_N: Tensor, labels_N: Tensor) -> Roc | None:
     """None with labels of one class only."""
-    rows, positive = len(labels_N), int(labels_N.sum())
+    rows, positive = len(labels_N), int(labels_N.count_nonzero())
     if not 0 < positive < rows:
         return None
     # One point per distinct score: rows of one score are above or below a threshold together.
@@ -146,7 +146,7 @@ def error_by(
 def _metric(kind: TaskKind, logits_N: Tensor, labels_N: Tensor) -> tuple[float, float]:
     """RMSE with its margin by the delta method, d sqrt(m) = dm / (2 sqrt(m)); or AUC."""
     if kind == "binary":
-        positive = int(labels_N.sum())
+        positive = int(labels_N.count_nonzero())
         defined = 0 < positive < len(labels_N)
         return (exact_auc(logits_N, labels_N) if defined else math.nan), math.nan
     squares_N = (logits_N - labels_N).double().square()

@@ -6,6 +6,7 @@ has the loss of every finished epoch, also of those before a kill, and tells whe
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import closing
@@ -24,6 +25,7 @@ from recsys_moe.lab.tune.results import kept
 from recsys_moe.lab.tune.study import OpenTrial, Study, load_optuna, safe_storage
 from recsys_moe.schema import Schema
 
+logger = logging.getLogger("recsys_moe.tune")
 NOT_FINITE = re.compile(r"^error: .* became (-?nan|-?inf|nan or infinite) by step", re.MULTILINE)
 """As `recsys_moe.train.finite.refuse` says it, of the loss, a weight or the optimizer."""
 
@@ -99,8 +101,15 @@ class _Search:
         for entry in entries:
             if entry.state == "running":
                 yield self._training(self.study.reopen(entry.number))
-        for _ in range(len(entries), self.request.trials):
-            yield self._training(self.study.ask())
+        for number in range(len(entries), self.request.trials):
+            trial = self.study.ask()
+            if trial is None:
+                logger.warning(
+                    "--trials %d: the space holds no other settings than those of %d trials",
+                    *(self.request.trials, number),
+                )
+                return
+            yield self._training(trial)
 
     def _lacks_test(self, number: int) -> bool:
         run = self._run_of(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -79,6 +80,23 @@ class Choices:
 Dimension = Range | Choices
 Space = dict[str, Dimension]
 """By dotted key of the configuration."""
+
+
+def untried(space: Space, tried: Iterable[Raw]) -> Raw | None:
+    """The first combination of a space without ranges of fractions that is not in `tried`; None
+    where there is none."""
+    columns: list[Iterable[Value]] = []
+    for dimension in space.values():
+        if isinstance(dimension, Choices):
+            columns.append(dimension.choices)
+        else:
+            assert dimension.whole, "fractions do not come twice"
+            columns.append(range(int(dimension.low), int(dimension.high) + 1))
+    known = {tuple(params[key] for key in space) for params in tried}
+    found = (values for values in itertools.product(*columns) if values not in known)
+    values = next(found, None)
+    return None if values is None else dict(zip(space, values, strict=True))
+
 
 EDGE = 0.05
 """Part of a range, at either end, in which a best value is called one at its edge."""

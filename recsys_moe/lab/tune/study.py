@@ -14,13 +14,15 @@ from typing import Any
 
 from recsys_moe.errors import ConfigError, RunError, UserError
 from recsys_moe.lab.tune.plan import StudyPlan
-from recsys_moe.lab.tune.space import Choices, Space
+from recsys_moe.lab.tune.space import Choices, Space, untried
 from recsys_moe.seeds import stream_seed
 
 DATABASE = "study.db"
 SCHEMES = ("sqlite", "postgresql")
 REDUCTION = 4
 """Of so many trials that come as far, one goes on (Li et al. 2020, ASHA's eta)."""
+DRAWS = 20
+"""Of settings that no trial has had; then they are looked for one by one."""
 DIVERGED = "diverged"
 """Attribute of a trial whose loss is no number any more."""
 GIVEN = "given"
@@ -164,8 +166,8 @@ class Study:
         # A waiting one is the given configuration, or queued by another tool, and not begun.
         return [_entry(trial) for trial in trials if trial.state.name != "WAITING"]
 
-    def ask(self) -> OpenTrial:
-        """A new trial, the given one first.
+    def ask(self) -> OpenTrial | None:
+        """A new trial, the given one first; None where `tpe` has tried all that the space holds.
 
         What it draws follows from the seed, its number and the results so far. All of it is drawn
         aside and queued in one step: a kill would leave a part of it, and the rest be another.
@@ -173,12 +175,27 @@ class Study:
         with self._stored():
             trials = self._study.get_trials(deepcopy=False)
             if all(trial.state.name != "WAITING" for trial in trials):
-                self._study.enqueue_trial(self._drawn(trials))
+                params = self._new(trials)
+                if params is None:
+                    return None
+                self._study.enqueue_trial(params)
             return OpenTrial(self, self._study.ask())
 
-    def _drawn(self, trials: list[Any]) -> dict[str, Any]:
-        """The parameters of the next trial, after these."""
-        seed = stream_seed(self.plan.config["trainer"]["seed"], "tune", len(trials)) % 2**32
+    def _new(self, trials: list[Any]) -> dict[str, Any] | None:
+        """The parameters of the next trial, after these.
+
+        A run follows from its settings and the seed, so that with `tpe` none comes twice: it would
+        be the same run again. `random` draws each trial as if it were the first.
+        """
+        tried = [trial.params for trial in trials]
+        for again in range(DRAWS):
+            params = self._drawn(trials, *([again] if again else []))
+            if self.plan.sampler == "random" or params not in tried:
+                return params
+        return untried(self.plan.space, tried)
+
+    def _drawn(self, trials: list[Any], *again: int) -> dict[str, Any]:
+        seed = stream_seed(self.plan.config["trainer"]["seed"], "tune", len(trials), *again) % 2**32
         samplers = self.optuna.samplers
         if self.plan.sampler == "random":
             sampler = samplers.RandomSampler(seed)

@@ -64,6 +64,26 @@ def test_the_seed_alone_decides_what_is_drawn_however_often_it_is_interrupted(
 
 
 @pytest.mark.usefixtures("quick")
+def test_tpe_tries_no_settings_twice_and_ends_where_there_are_no_others(
+    prepared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """2 values of k times 3 of the penalty times 2 whole numbers: 12, whatever --trials asks."""
+    space = {
+        "model.router.k": {"choices": [2, 3]},
+        "penalties.trimmed_lasso": {"choices": [0.0, 0.1, 1.0]},
+        "model.expert_dim": {"low": 15, "high": 16},
+    }
+    more = {"space": space, "fixed": ("optim.lr",), "sampler": "tpe", "pruner": "none"}
+    out = tmp_path / "out"
+    tune(replace(ASKED, trials=5, **more), prepared, out, executor=Pretend())
+    assert not caplog.records
+    tune(replace(ASKED, trials=20, **more), prepared, out, executor=Pretend())
+    settings = [tuple(params.values()) for params in drawn(out)]
+    assert len(settings) == len(set(settings)) == 12
+    assert "--trials 20" in caplog.text and "12" in caplog.text
+
+
+@pytest.mark.usefixtures("quick")
 def test_tpe_finds_a_better_place_than_the_random_trials_it_began_with(
     prepared: Path, tmp_path: Path
 ) -> None:
