@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recsys_moe import raw_ids
 from recsys_moe.data.entries import entries_of_table, table_rows
 from recsys_moe.errors import DataError, suggestion
-from recsys_moe.inference.vocabulary import id_text
 from recsys_moe.schema import SideFeature
 
 SEPARATOR = "|"
@@ -68,9 +68,9 @@ class FeatureReader:
         unknown: Unknown = {}
         for name, value in values.items():
             self._check_name(name)
-            if is_missing(value):
-                continue
             feature, start = self._features[name], self._start[name]
+            if is_missing(value) or (feature.kind != "numeric" and _is_none(value)):
+                continue
             if feature.kind == "numeric":
                 entries.append((start, _standardised(_number(name, value), feature)))
                 continue
@@ -124,9 +124,14 @@ def is_missing(value: Any) -> bool:
     return value is None or (_is_list(value) and not len(value))
 
 
+def _is_none(category: Any) -> bool:
+    return isinstance(category, str) and raw_ids.of_text(category) is None
+
+
 def _vocabulary(categories: pa.Table, name: str) -> dict[str, int]:
     rows = categories.filter(pc.equal(categories["feature"], name))
-    return dict(zip(rows["value"].to_pylist(), rows["index"].to_pylist(), strict=True))
+    values = raw_ids.plain(rows["value"].combine_chunks())
+    return dict(zip(values.to_pylist(), rows["index"].to_pylist(), strict=True))
 
 
 def _is_list(value: Any) -> bool:
@@ -136,7 +141,7 @@ def _is_list(value: Any) -> bool:
 def _category(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    if (text := id_text(value)) is None:
+    if (text := raw_ids.of_value(value)) is None:
         raise DataError(f"feature {name!r} must be text or a whole number, got {value!r}")
     return text
 
