@@ -20,9 +20,10 @@ from data_prep.table.cells import Cells, ids
 from data_prep.table.files import TableFile
 from recsys_moe import raw_ids
 from recsys_moe.errors import DataError
+from recsys_moe.inference.feature_values import FeatureReader
 from recsys_moe.inference.recommend_files import read_ids
 from recsys_moe.inference.vocabulary import Vocabulary, id_texts
-from recsys_moe.schema import Feature
+from recsys_moe.schema import Feature, SideFeature
 from recsys_moe.serve.values import Id
 
 Door = Callable[[Sequence[Any]], list[str]]
@@ -159,3 +160,15 @@ def test_decimals_of_a_database_are_read_whole() -> None:
 def test_of_two_spellings_in_an_older_model_the_first_stands_warm_and_cold() -> None:
     for vocabulary in vocabularies(["x", "7", "7.0"]):
         assert vocabulary.index(["7", 7.0, "7.0"])[0].tolist() == [1, 1, 1]
+
+
+def test_categories_that_are_told_follow_the_rule_of_ids() -> None:
+    """ "3.0" is of an older preparation; "NaN" is a missing category."""
+    told = {"side": "user", "feature": "job", "index": [0, 1], "value": ["3.0", "x"]}
+    categories = pa.table(pd.DataFrame(told).to_dict("list"))
+    job = SideFeature(name="job", kind="categorical", size=2)
+    reader = FeatureReader("user", [job], categories)
+    for value in (3, 3.0, "3", "3.00", Decimal(3)):
+        assert reader.read({"job": value}) == ([(0, 1.0)], {})
+    assert reader.read({"job": "NaN"}) == ([], {})
+    assert reader.read({"job": "03"})[1] == {"job": ["03"]}
