@@ -35,7 +35,8 @@ class Found(NamedTuple):
         return (self if self.cells else other)._replace(cells=self.cells + other.cells)
 
     def __str__(self) -> str:
-        return f"such as {self.cell} ({self.place() if callable(self.place) else self.place})"
+        place = self.place() if callable(self.place) else self.place
+        return f"cells: {self.cells}, such as {self.cell} in {place}"
 
 
 class Spelled(NamedTuple):
@@ -57,15 +58,14 @@ class Spelled(NamedTuple):
     def warn(self, column: str) -> None:
         """Say what a reader of the files may not expect."""
         if self.floats.cells:
-            rule = "whole numbers in floating point, %s; they are read as whole numbers"
-            log.warning(f"%d cells of %s are {rule}", self.floats.cells, column, self.floats)
+            rule = "whole numbers in floating point are read as whole numbers"
+            log.warning("%s: %s (%s)", column, rule, self.floats)
         if self.rounded.cells:
-            rule = "too large for floating point to be exact, %s; write them as integers or as text"
-            log.warning(f"%d cells of %s are {rule}", self.rounded.cells, column, self.rounded)
+            rule = "floating point numbers this large may be rounded; write integers or text"
+            log.warning("%s: %s (%s)", column, rule, self.rounded)
         if 0 < 2 * self.texts.cells < self.cells:
-            rule = "no plain whole numbers, %s; so its ids are text"
-            counts = (self.texts.cells, self.cells)
-            log.warning(f"%d of %d cells of %s are {rule}", *counts, column, self.texts)
+            rule = f"the ids are text, since not all of {self.cells} are plain whole numbers"
+            log.warning("%s: %s (%s)", column, rule, self.texts)
 
 
 def joined(parts: Iterable[tuple[Spelled, Spelled]]) -> tuple[Spelled, Spelled]:
