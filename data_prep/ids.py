@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from recsys_moe import raw_ids
 from recsys_moe.schema import DataError
 
 Ints = NDArray[np.int64]
@@ -79,10 +80,14 @@ def align(features: pa.Table | None, key: str, vocabulary: pa.Array) -> pa.Table
 def integers_if_canonical(text: pa.Array | pa.ChunkedArray) -> pa.Array:
     """int64 when every id is the plain spelling of one; else the strings, so "007" stays."""
     column = _one_chunk(text).cast(pa.string())
-    if not pc.all(pc.match_substring_regex(column, "^(0|-?[1-9][0-9]{0,18})$")).as_py():
-        return column
+    return typed(column, are_whole=pc.all(raw_ids.are_integers(column)).as_py())
+
+
+def typed(text: pa.Array | pa.ChunkedArray, *, are_whole: bool) -> pa.Array:
+    """int64 of texts that are plain whole numbers and fit; else the texts."""
+    column = _one_chunk(text)
     try:
-        return column.cast(pa.int64())
+        return column.cast(pa.int64()) if are_whole else column
     except pa.ArrowInvalid:  # 19 digits can still be beyond int64
         return column
 

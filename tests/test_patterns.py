@@ -12,8 +12,9 @@ import pytest
 
 from data_prep.features import spec
 from data_prep.split import splits
+from recsys_moe import raw_ids
 from recsys_moe.cli import training
-from recsys_moe.inference import feature_values, item_filters, ranking_rows, vocabulary
+from recsys_moe.inference import feature_values, item_filters, ranking_rows
 from recsys_moe.lab.compare import epochs
 from recsys_moe.lab.jobs import ray_cluster
 from recsys_moe.lab.tune import run as tune_run
@@ -29,8 +30,8 @@ OUTSIDE: dict[str, tuple[str, re.Pattern[str] | re.Pattern[bytes] | str]] = {
     "inference/item_filters.py: CONDITION": ("fullmatch", item_filters.CONDITION),
     "inference/ranking_rows.py: LEAST": ("fullmatch", ranking_rows.LEAST),
     "inference/feature_values.py: NUMBER": ("fullmatch", feature_values.NUMBER),
-    "inference/vocabulary.py: WHOLE_NUMBER": ("fullmatch", vocabulary.WHOLE_NUMBER),
-    "inference/vocabulary.py: FRACTION_OF_ZERO": ("search", vocabulary.FRACTION_OF_ZERO),
+    "raw_ids.py: POINTED": ("fullmatch", raw_ids.POINTED),
+    "raw_ids.py: INT64": ("fullmatch", raw_ids.INT64),
     "lab/jobs/ray_cluster.py: ADDRESS": ("fullmatch", ray_cluster.ADDRESS),
     "lab/compare/epochs.py: LINE": ("match", epochs.LINE),
     "lab/tune/run.py: NOT_FINITE": ("search", tune_run.NOT_FINITE),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from data_prep.read import delimited
 from data_prep.read.bad_rows import BadRows, Mask
 from data_prep.table.files import TableFile
+from recsys_moe import raw_ids
 from recsys_moe.schema import DataError
 
 Floats = NDArray[np.float64]
@@ -31,7 +32,7 @@ class Cells:
         array = self.file.columns[column].combine_chunks()
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
-        return array.cast(pa.string()) if pa.types.is_large_string(array.type) else array
+        return array.cast(pa.string()) if raw_ids.is_text(array.type) else array
 
     def refuse(self, wrong: Mask, raw: Any, column: str, *, rule: str) -> None:
         """The rows with a wrong cell are bad. Raises DataError for the first where none may be."""
@@ -46,36 +47,36 @@ class Cells:
 
 def ids(cells: Cells, column: str) -> pa.Array:
     """The ids as text. Raises DataError for a missing id or a type that cannot be an id."""
-    text = plain_text(cells, column)
-    cells.refuse(blank(text), text, column, rule="there in every row")
-    one_line(cells, text, text, column)
-    return text
+    raw, texts = plain_text(cells, column)
+    shown = raw if raw_ids.is_text(raw.type) else texts
+    cells.refuse(mask(texts.is_null()), shown, column, rule="there in every row")
+    one_line(cells, texts, texts, column)
+    return texts
 
 
-def plain_text(cells: Cells, column: str) -> pa.Array:
-    """Text or whole numbers as text, null where there is nothing. Raises DataError for others."""
+def plain_text(cells: Cells, column: str) -> tuple[Any, pa.Array]:
+    """The cells, and as text or whole numbers the text of each, null where there is nothing.
+
+    Raises DataError for others.
+    """
     raw = cells.flat(column)
-    if pa.types.is_floating(raw.type):
-        number = raw.to_numpy(zero_copy_only=False)
-        missing = np.isnan(number)
-        wrong = ~missing & ((number != np.floor(number)) | (np.abs(number) >= 2.0**63))
-        cells.refuse(wrong, raw, column, rule="a whole number or text")
-        raw = pc.if_else(pa.array(wrong | missing), None, raw).cast(pa.int64())
-    if not (pa.types.is_integer(raw.type) or pa.types.is_string(raw.type)):
+    if not raw_ids.can_be_ids(raw.type):
         label = cells.file.label
         raise DataError(f"{label}: {column} must hold text or whole numbers, not {raw.type}")
-    return raw.cast(pa.string())
-
-
-def blank(text: Any) -> Mask:
-    """Where there is no text, or none but blanks."""
-    return mask(pc.fill_null(pc.equal(pc.utf8_trim_whitespace(text), ""), True))
+    texts, refused = raw_ids.of_column(raw)
+    cells.refuse(refused, raw, column, rule="a whole number or text")
+    return raw, texts
 
 
 def one_line(cells: Cells, text: Any, raw: Any, column: str) -> None:
     """Refuse line breaks: a quote without its partner makes one long cell, and no other error."""
-    broken = mask(pc.fill_null(pc.match_substring_regex(text, r"[\r\n]"), False))
-    cells.refuse(broken, raw, column, rule="on one line (is a quote missing?)")
+    cells.refuse(broken(text), raw, column, rule="on one line (is a quote missing?)")
+
+
+def broken(text: Any) -> Mask:
+    """Where there is a line break. Two searches take half the time of one for either."""
+    found = pc.or_(pc.match_substring(text, "\n"), pc.match_substring(text, "\r"))
+    return mask(pc.fill_null(found, False))
 
 
 def numbers(raw: Any, file: TableFile, column: str) -> tuple[Floats, Mask]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from data_prep.table import feature_cells
 from data_prep.table.cells import Cells, Floats, ids, numbers
 from data_prep.table.files import TableFile
 from data_prep.table.spec import Request
+from data_prep.table.spelling import Spelled, spelled
 from recsys_moe.schema import FEATURE, TaskKind
 
 WEIGHT = "weight"
@@ -24,8 +25,18 @@ LABEL = "label "
 """Begins the names of the columns with labels, so that a task may have any name."""
 
 
-def rows(file: TableFile, request: Request, bad: BadRows) -> tuple[pa.Table, Ints]:
-    """The rows without a wrong cell, and their places in the file.
+class Rows(NamedTuple):
+    """The usable rows of a file."""
+
+    rows: pa.Table
+    place: Ints
+    """Where in the file they are."""
+    spelled: tuple[Spelled, Spelled]
+    """The ids of users and of items."""
+
+
+def rows(file: TableFile, request: Request, bad: BadRows) -> Rows:
+    """The rows without a wrong cell.
 
     `user` and `item` as text, "label NAME" for every task, `timestamp`; `weight` and the
     context, "feature:NAME", if there is.
@@ -44,8 +55,11 @@ def rows(file: TableFile, request: Request, bad: BadRows) -> tuple[pa.Table, Int
     if request.weight is not None:
         found[WEIGHT] = weights(cells, request.weight)
     found |= feature_cells.values(cells, request.context)
+    names = {"user": request.user, "item": request.item}
+    users, items = (spelled(cells, name, found[side]) for side, name in names.items())
     table = pa.table(found)
-    return table if cells.good.all() else table.filter(cells.good), np.flatnonzero(cells.good)
+    usable = table if cells.good.all() else table.filter(cells.good)
+    return Rows(usable, np.flatnonzero(cells.good), (users, items))
 
 
 def values_of(rows: pa.Table) -> dict[str, Any]:

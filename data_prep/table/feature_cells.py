@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from data_prep.features.fitting import LARGEST
 from data_prep.features.spec import READ, Wanted
 from data_prep.read.bad_rows import Mask
-from data_prep.table.cells import Cells, blank, numbers, one_line, plain_text
+from data_prep.table.cells import Cells, broken, mask, numbers, one_line, plain_text
+from recsys_moe import raw_ids
 from recsys_moe.schema import DataError
 
 
@@ -26,9 +27,9 @@ def _category(cells: Cells, one: Wanted) -> pa.Array:
     raw = cells.flat(one.told)
     if pa.types.is_boolean(raw.type):
         return raw.cast(pa.string())
-    text = plain_text(cells, one.told)
+    _, text = plain_text(cells, one.told)
     one_line(cells, text, text, one.told)
-    return pc.if_else(pa.array(blank(text)), None, text)
+    return text
 
 
 def _categories(cells: Cells, one: Wanted) -> pa.Array:
@@ -43,12 +44,15 @@ def _categories(cells: Cells, one: Wanted) -> pa.Array:
         missing = np.asarray(raw.is_null())
     part = pc.list_flatten(lists)
     row = np.asarray(pc.list_parent_indices(lists))
-    empty = _has(row[blank(part)], len(raw))
+    plain = raw_ids.of_column(part).texts
+    empty = _has(row[mask(plain.is_null())], len(raw))
     rule = f"categories with {one.separator!r} between them and none empty (or empty as a whole)"
     cells.refuse(empty, raw, one.told, rule=rule)
-    broken = np.asarray(pc.fill_null(pc.match_substring_regex(part, r"[\r\n]"), False))
-    cells.refuse(_has(row[broken], len(raw)), raw, one.told, rule="categories on one line")
-    return pc.if_else(pa.array(missing), pa.scalar(None, READ["multi"]), lists)
+    torn = _has(row[broken(part)], len(raw))
+    cells.refuse(torn, raw, one.told, rule="categories on one line")
+    sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    starts = pa.array(np.append(0, np.cumsum(sizes)), pa.int32())
+    return pa.ListArray.from_arrays(starts, plain, mask=pa.array(missing))
 
 
 def _cast(raw: Any, cells: Cells, one: Wanted) -> pa.Array:

@@ -18,6 +18,7 @@ from data_prep.table import entities
 from data_prep.table import files as table_files
 from data_prep.table.files import TableFile
 from data_prep.table.spec import Request
+from data_prep.table.spelling import Spelled, warned
 from recsys_moe.schema import DataError
 
 
@@ -44,11 +45,12 @@ def prepare_rows(places: list[Path], request: Request, *, presplit: bool) -> Pre
 
 
 class Piece(NamedTuple):
-    """The usable rows of a file, and where in it they are."""
+    """The usable rows of a file."""
 
     file: TableFile
     rows: pa.Table
     place: Ints
+    spelled: tuple[Spelled, Spelled]
 
 
 def _pieces(place: Path, request: Request, bad: BadRows) -> list[Piece]:
@@ -61,10 +63,11 @@ def _raw(pieces: list[Piece], places: list[Path], request: Request, bad: BadRows
     report = bad.report(len(rows))
     if len(rows) == 0:
         raise DataError(f"{pieces[0].file.label}: has no rows")
+    users, items = warned((piece.spelled for piece in pieces), request)
     return Raw(
         name="table",
-        user=ids.integers_if_canonical(rows["user"]),
-        item=ids.integers_if_canonical(rows["item"]),
+        user=ids.typed(rows["user"], are_whole=not users.texts.cells),
+        item=ids.typed(rows["item"], are_whole=not items.texts.cells),
         **table_columns.values_of(rows),
         tasks=tuple(task for task, _ in request.tasks),
         file=pieces[0].file.label if len(pieces) == 1 else "the files",

@@ -28,6 +28,7 @@ from data_prep.table import files as table_files
 from data_prep.table import tasks as table_tasks
 from data_prep.table.engines import Mapper
 from data_prep.table.spec import Request
+from data_prep.table.spelling import warned
 from data_prep.table.tasks import Counts, Job, Seen
 from data_prep.write import writer
 from recsys_moe.interrupts import unwinding
@@ -117,6 +118,7 @@ def _seen(
     report = seen.bad.report(seen.rows)
     if seen.rows == 0:
         raise DataError(f"{table_files.files_at(place)[0]}: has no rows")
+    warned([seen.spelled], job.request)
     users = table_tasks.save_ids(job, "users", seen.users)
     items = table_tasks.save_ids(job, "items", seen.items)
     log.info("%d rows of %d users and %d items", seen.rows, len(users), len(items))

@@ -25,6 +25,7 @@ from data_prep.table import columns as table_columns
 from data_prep.table import files as table_files
 from data_prep.table.files import Piece, TableFile
 from data_prep.table.spec import Request
+from data_prep.table.spelling import Spelled, joined
 from data_prep.table.spill import read_bin, write_bins
 from recsys_moe.schema import SPLITS
 
@@ -49,6 +50,8 @@ class Seen(NamedTuple):
     rows: int
     timed: bool
     bad: BadRows
+    spelled: tuple[Spelled, Spelled] = (Spelled(), Spelled())
+    """The ids of users and of items."""
 
 
 def set_aside(job: Job, numbered: tuple[int, Piece]) -> Seen:
@@ -63,12 +66,12 @@ def set_aside(job: Job, numbered: tuple[int, Piece]) -> Seen:
 
 
 def _set_aside(job: Job, file: TableFile, path: Path, bad: BadRows) -> Seen:
-    rows, _ = table_columns.rows(file, job.request, bad)
+    rows, _, spelled = table_columns.rows(file, job.request, bad)
     coded = rows["user"].combine_chunks().dictionary_encode()
     hashes = randomness.of_ids(coded.dictionary)[coded.indices.to_numpy()]
     write_bins(rows, (hashes % np.uint64(job.bins)).astype(np.int64), path, job.bins)
     timed = bool((rows["timestamp"].to_numpy() != UNKNOWN_TIME).any())
-    return Seen(coded.dictionary, pc.unique(rows["item"]), len(rows), timed, BadRows())
+    return Seen(coded.dictionary, pc.unique(rows["item"]), len(rows), timed, BadRows(), spelled)
 
 
 def merge(parts: Iterable[Seen]) -> Seen:
@@ -81,6 +84,7 @@ def merge(parts: Iterable[Seen]) -> Seen:
             whole.rows + one.rows,
             whole.timed or one.timed,
             whole.bad.joined(one.bad),
+            joined([whole.spelled, one.spelled]),
         )
     return whole
 

@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recsys_moe import raw_ids
 from recsys_moe.data.entries import entries_of_table, table_rows
 from recsys_moe.errors import DataError, suggestion
 from recsys_moe.inference.plain import shown
-from recsys_moe.inference.vocabulary import id_text
 from recsys_moe.schema import SideFeature
 
 SEPARATOR = "|"
@@ -72,9 +72,9 @@ class FeatureReader:
         unknown: Unknown = {}
         for name, value in values.items():
             self._check_name(name)
-            if is_missing(value):
-                continue
             feature, start = self._features[name], self._start[name]
+            if is_missing(value) or (feature.kind != "numeric" and _is_none(value)):
+                continue
             if feature.kind == "numeric":
                 entries.append((start, _standardised(_number(name, value), feature)))
                 continue
@@ -128,15 +128,20 @@ def is_missing(value: Any) -> bool:
     return value is None or value == []
 
 
+def _is_none(category: Any) -> bool:
+    return isinstance(category, str) and raw_ids.of_text(category) is None
+
+
 def _vocabulary(categories: pa.Table, name: str) -> dict[str, int]:
     rows = categories.filter(pc.equal(categories["feature"], name))
-    return dict(zip(rows["value"].to_pylist(), rows["index"].to_pylist(), strict=True))
+    values = raw_ids.plain(rows["value"].combine_chunks())
+    return dict(zip(values.to_pylist(), rows["index"].to_pylist(), strict=True))
 
 
 def _category(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    if (text := id_text(value)) is None:
+    if (text := raw_ids.of_value(value)) is None:
         raise DataError(f"feature {name!r} must be text or a whole number, got {shown(value)}")
     return text
 

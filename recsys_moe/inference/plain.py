@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from recsys_moe import raw_ids
+
 PLAIN = frozenset({str, int, bool, bytes, type(None)})
 LONGEST = 100
 """Characters of a value that an error shows."""
-MOST_DIGITS = 40
-"""Of a whole Decimal that becomes an integer: any id has fewer."""
 
 
 def plain(value: Any) -> Any:
@@ -117,7 +117,7 @@ def _number(value: float | Decimal) -> Any:
         return float(value) if value == value else None
     if value.is_nan():
         return None
-    is_whole = value.is_finite() and value.adjusted() < MOST_DIGITS and value == int(value)
+    is_whole = value.is_finite() and value.adjusted() < raw_ids.MOST_DIGITS and value == int(value)
     return int(value) if is_whole else float(value)
 
 

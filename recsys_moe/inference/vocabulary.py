@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import operator
-import re
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -13,6 +11,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from recsys_moe import raw_ids
 from recsys_moe.errors import DataError
 from recsys_moe.inference.plain import plain, plain_ids, shown
 from recsys_moe.schema import Feature
@@ -20,9 +19,6 @@ from recsys_moe.schema import Feature
 logger = logging.getLogger("recsys_moe.inference")
 
 Ids: TypeAlias = Sequence[str | int | float] | pa.Array
-WHOLE_NUMBER = re.compile("0|-?[1-9][0-9]{0,18}")
-FRACTION_OF_ZERO = r"\.0+$"
-"""As whole numbers look in text that was written from floating point columns."""
 LEAST_ROWS, MOST_UNSEEN = 10, 0.9
 """From so many rows on, a larger share of unseen ids than this is likely to be a mistake."""
 
@@ -35,21 +31,8 @@ class NoId(DataError):
         super().__init__(f"row {row} has no id{place}: {rule}, got {shown(value)}")
 
 
-def id_text(value: object) -> str | None:
-    """The id as text: 7, 7.0 and "7" are "7". None for what is no id: None, NaN, 1.5, True, " "."""
-    if isinstance(value, str):
-        return value if value.strip() else None
-    if isinstance(value, bool):
-        return None
-    try:
-        return str(operator.index(value))  # type: ignore[arg-type]
-    except TypeError:
-        whole = getattr(value, "is_integer", bool)()  # of any floating point type
-        return str(int(value)) if whole else None  # type: ignore[call-overload]
-
-
 def id_texts(ids: Ids, place: str = "", rows_before: int = 0) -> list[str] | pa.Array:
-    """`id_text` of all ids; those of an Arrow array of text or integers as an array.
+    """The texts of all ids; those of an Arrow array as an array.
 
     Raises NoId for the first that is none, with its row and `place`, and TypeError for one id
     where a list belongs.
@@ -57,17 +40,15 @@ def id_texts(ids: Ids, place: str = "", rows_before: int = 0) -> list[str] | pa.
     if isinstance(ids, str):
         raise TypeError(f"expected a list of ids, got the single id {ids!r}; pass [{ids!r}]")
     if isinstance(ids, pa.Array | pa.ChunkedArray):
-        ids = _decoded(ids)
-        if _is_text(ids.type) or pa.types.is_integer(ids.type):
-            texts = ids.cast(pa.string())
-            blank = pc.equal(pc.utf8_trim_whitespace(texts), "").fill_null(True)
-            if (row := pc.index(blank, True).as_py()) >= 0:
-                raise NoId(rows_before + row + 1, texts[row].as_py(), place)
-            return texts
+        found = raw_ids.of_column(ids).texts
+        if found.null_count:
+            row = pc.index(found.is_null(), True).as_py()
+            raise NoId(rows_before + row + 1, ids[row].as_py(), place)
+        return found
     texts = []
-    # Arrow, NumPy, pandas and torch turn themselves into a list.
+    # NumPy, pandas and torch turn themselves into a list.
     for row, value in enumerate(ids.tolist() if hasattr(ids, "tolist") else ids, rows_before + 1):
-        if (text := id_text(value)) is None:
+        if (text := raw_ids.of_value(value)) is None:
             raise NoId(row, value, place)
         texts.append(text)
     return texts
@@ -75,7 +56,7 @@ def id_texts(ids: Ids, place: str = "", rows_before: int = 0) -> list[str] | pa.
 
 def checked_ids(ids: Ids, place: str = "", rows_before: int = 0) -> list[str] | pa.Array:
     """`id_texts`, but of integers in Arrow the integers: all are ids, and found faster so."""
-    return _decoded(ids) if _are_whole(ids) else id_texts(ids, place, rows_before)
+    return _one_chunk(ids) if _are_whole(ids) else id_texts(ids, place, rows_before)
 
 
 def _are_whole(ids: Any) -> bool:
@@ -84,13 +65,8 @@ def _are_whole(ids: Any) -> bool:
     return is_arrow and pa.types.is_signed_integer(ids.type) and not ids.null_count
 
 
-def _decoded(ids: pa.Array | pa.ChunkedArray) -> Any:
-    column = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+def _one_chunk(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
 
 
 class Vocabulary:
@@ -99,20 +75,20 @@ class Vocabulary:
     def __init__(self, feature: Feature, ids: pa.ChunkedArray) -> None:
         self.feature = feature
         self.ids = ids.combine_chunks()
-        self._keys = self.ids.cast(pa.string())
+        self._keys = raw_ids.plain(self.ids.cast(pa.string()))
         self._table: dict[str, int] = {}
         self._numbers = pa.types.is_integer(self.ids.type)
         self._has_warned = False
 
     def index(self, raw: Ids) -> tuple[Tensor, Tensor]:
-        """Indices (N,) int64 and which of the ids are unseen. Ids compare as text: 7 is "7".
+        """Indices (N,) int64 and which of the ids are unseen.
 
-        Where the ids are integers, the text "7.0" is 7 too. Raises NoId for what is none, and
-        logs a warning, once, when nearly all of many ids are unseen.
+        Raises NoId for what is none, and logs a warning, once, when nearly all of many ids are
+        unseen.
         """
         raw = plain_ids(raw)
         are_whole = _are_whole(raw) and _are_whole(self.ids)
-        texts = _decoded(raw) if are_whole else self._texts(raw)
+        texts = _one_chunk(raw) if are_whole else self._texts(raw)
         if self._table and isinstance(texts, list):
             known = (self._table.get(text, self.feature.size) for text in texts)
             index = torch.tensor([*known], dtype=torch.long)
@@ -128,21 +104,17 @@ class Vocabulary:
     def plain(self, raw: str | float) -> str | int:
         """The id as the vocabulary would hold it: an int where its ids are and this is one."""
         [text] = self._texts([plain(raw)])
-        if self._numbers and WHOLE_NUMBER.fullmatch(text) and -(2**63) <= int(text) < 2**63:
+        if self._numbers and raw_ids.INT64.fullmatch(text) and -(2**63) <= int(text) < 2**63:
             return int(text)
         return str(text)
 
     def warm_up(self) -> None:
         """Keep a hash table: short lists of ids are then looked up 100 times faster."""
-        self._table = {key: index for index, key in enumerate(self._keys.to_pylist())}
+        pairs = [*enumerate(self._keys.to_pylist())]
+        self._table = {key: index for index, key in reversed(pairs)}  # the first, as `index_in`
 
     def _texts(self, raw: Ids) -> list[str] | pa.Array:
-        texts = id_texts(raw, f" of a {self.feature.name}")
-        if not self._numbers:
-            return texts
-        if isinstance(texts, list):
-            return [re.sub(FRACTION_OF_ZERO, "", text) if "." in text else text for text in texts]
-        return pc.replace_substring_regex(texts, FRACTION_OF_ZERO, "")
+        return id_texts(raw, f" of a {self.feature.name}")
 
     def _warn(self, texts: list[str] | pa.Array, unseen: Tensor) -> None:
         rows, count = len(unseen), int(unseen.sum())

@@ -26,6 +26,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
+from recsys_moe import raw_ids
 from recsys_moe.inference.newcomers import Newcomer
 
 INTEGER = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
@@ -49,7 +50,15 @@ class Rule:
 
 WholeNumber = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
 Text = Annotated[StrictStr, Field(max_length=512)]
-IdText = Annotated[Text, Field(pattern=r"\S")]
+
+
+def _id_text(text: str) -> str:
+    if raw_ids.of_text(text) is None:
+        raise ValueError("must be an id")
+    return text
+
+
+IdText = Annotated[Text, Field(pattern=r"\S"), AfterValidator(_id_text)]
 
 
 def _float(number: Any) -> Any:

@@ -86,6 +86,11 @@ def test_rows_that_cannot_be_are_refused(
         with_items(predictor, table)
 
 
+def test_new_items_in_floats_are_integers_where_the_known_ones_are(predictor: Predictor) -> None:
+    more, new, known, _ = with_items(predictor, pa.table({"item": ["901.0", "3.0"]}))
+    assert (new, known, more.items.plain("901"), more.items.ids[-1].as_py()) == (1, 1, 901, 901)
+
+
 def test_a_history_is_the_same_beside_new_items_which_it_does_not_know(
     predictor: Predictor,
 ) -> None:

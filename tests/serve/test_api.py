@@ -41,6 +41,16 @@ def test_predict_gives_the_scores_of_the_python_api(caller: Caller, predictor: P
     assert answer["unseen_item"] == [False, False, False, False, True]
 
 
+def test_an_id_may_be_spelled_as_anywhere(caller: Caller) -> None:
+    pairs = {"users": [7, 7.0, "7", "7.0", "007"], "items": ["4.00", 4, "4", 4.0, "4.0"]}
+    answer = caller.post("/predict", pairs).json()
+    assert answer["unseen_user"] == [False] * 4 + [True]
+    assert answer["unseen_item"] == [False] * 5
+    assert len({*answer["scores"]["watch"][:4]}) == 1
+    assert caller.post("/predict", {"users": ["NaN"], "items": [4]}).status_code == 422
+    assert caller.post("/recommend", {"history": {"nan": 4}}).status_code == 422
+
+
 def test_requests_that_run_together_get_each_their_own_scores(
     caller: Caller, predictor: Predictor
 ) -> None:
