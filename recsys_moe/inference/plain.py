@@ -31,7 +31,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {_key(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple | Set):
-        return [one if type(one) in PLAIN else plain(one) for one in value]
+        return [*value] if PLAIN.issuperset(map(type, value)) else [plain(one) for one in value]
     if isinstance(value, pa.ChunkedArray):
         return plain(value.to_pylist())
     if isinstance(value, np.ndarray | np.generic) and _has_no_plain_type(value.dtype):
