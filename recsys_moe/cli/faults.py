@@ -6,11 +6,14 @@ import errno
 import os
 import sysconfig
 import traceback
+from pathlib import PurePath
 
 from recsys_moe.errors import ConfigError
 
 OURS = ("recsys_moe", "data_prep")
 DEBUG = "RECSYS_MOE_DEBUG"
+LIBRARIES = {"site-packages", "dist-packages"}
+"""Folders of installed packages: this environment's, the user's, the system's."""
 
 
 def exit_code(error: Exception) -> int:
@@ -43,6 +46,7 @@ def _outside(error: Exception) -> str:
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         file = frame.f_code.co_filename
         compiled = not os.path.isabs(file)  # as pyarrow's, which names its sources
-        if package not in OURS and not compiled and not file.startswith((*installed, "<")):
+        known = file.startswith((*installed, "<")) or LIBRARIES & {*PurePath(file).parts}
+        if package not in OURS and not compiled and not known:
             return f"{file}:{line}"
     return ""

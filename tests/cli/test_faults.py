@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from recsys_moe import files
+from recsys_moe.cli.faults import explained
 from recsys_moe.cli.training import _memory_of
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
@@ -106,6 +107,23 @@ def test_a_fault_of_ours_says_so(command: Command, prepared: Path) -> None:
     finally:
         fault.__globals__["__name__"] = before
     assert "KeyError: 'one of ours' (a fault of recsys-moe" in message
+
+
+@pytest.mark.parametrize(
+    ("file", "whose"),
+    [
+        ("/home/me/.local/lib/python3.11/site-packages/typer/main.py", "a fault of recsys-moe"),
+        ("/usr/lib/python3/dist-packages/typer/main.py", "a fault of recsys-moe"),
+        ("/home/me/mine/main.py", "a module from outside"),
+    ],
+)
+def test_a_library_is_none_of_the_users_modules_wherever_it_is_installed(
+    file: str, whose: str
+) -> None:
+    with pytest.raises(KeyError) as caught:
+        exec(compile("raise KeyError(1)", file, "exec"), {"__name__": "typer.main"})
+    caught.value.__traceback__ = caught.tb.tb_next
+    assert f"({whose}; " in explained(caught.value)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
