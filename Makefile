@@ -1,9 +1,10 @@
 # Each target is complete on a fresh machine: it makes the virtual environment it needs.
-# Overridable: PYTHON (the interpreter to build on), VENV (where), PYTEST_ARGS (e.g. "-k routers"),
+# Overridable: PYTHON (the interpreter to build on), VENV (where), EXTRAS (of ours), PYTEST_ARGS (e.g. "-k routers"),
 # WORKERS (tests at a time; 0, say for PYTEST_ARGS=--pdb: in this process).
 
 PYTHON ?= python3
 VENV ?= .venv
+EXTRAS ?= dev
 PYTEST_ARGS ?=
 WORKERS ?= 2
 BIN := $(VENV)/bin
@@ -45,7 +46,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 			"on Debian or Ubuntu: apt-get install python3-venv" >&2; \
 		exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[$(EXTRAS)]"
 	@touch $@
 
 lint: venv ## check style and formatting (ruff)
