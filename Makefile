@@ -1,6 +1,6 @@
 # Each target is complete on a fresh machine: it makes the virtual environment it needs.
-# Overridable: PYTHON (the interpreter to build on), VENV (where), EXTRAS (of ours), PYTEST_ARGS (e.g. "-k routers"),
-# WORKERS (tests at a time; 0, say for PYTEST_ARGS=--pdb: in this process).
+# Overridable: PYTHON (the interpreter to build on), VENV (where), EXTRAS (to install), PYTEST_ARGS
+# (e.g. "-k routers"), WORKERS (tests at a time; 0, say for PYTEST_ARGS=--pdb: in this process).
 
 PYTHON ?= python3
 VENV ?= .venv
