@@ -38,6 +38,7 @@ settings.register_profile(
 settings.load_profile("reproducible")
 
 VARIABLE = "RECSYS_MOE_DATA"
+THREADS = int(os.environ["OMP_NUM_THREADS"])  # before a test of the command changes it
 
 
 class Done(NamedTuple):
@@ -80,9 +81,9 @@ def threads_stay() -> Iterator[None]:
     """A test that left torch another number of threads would change the sums of later ones."""
     yield
     if torch := sys.modules.get("torch"):
-        left, expected = torch.get_num_threads(), int(os.environ["OMP_NUM_THREADS"])
-        torch.set_num_threads(expected)
-        assert left == expected, f"torch has {left} threads after it"
+        left = torch.get_num_threads()
+        torch.set_num_threads(THREADS)
+        assert left == THREADS, f"torch has {left} threads after it"
 
 
 @pytest.fixture
