@@ -59,10 +59,9 @@ def test_an_item_without_a_row_is_like_nothing(predictor: Predictor) -> None:
 
 
 def test_a_folder_that_does_not_say_which_ids_were_trained_has_seen_all(
-    predictor: Predictor,
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     artifact = predictor.artifact
-    offsets, items = artifact.seen["offsets"], artifact.seen["items"]
-    artifact.seen.clear()
-    artifact.seen.update(offsets=offsets, items=items)
+    for name in artifact.seen.keys() - {"offsets", "items"}:
+        monkeypatch.delitem(artifact.seen, name)
     assert artifact.unseen("user").tolist() == [False] * artifact.schema.user.size + [True]
