@@ -23,7 +23,6 @@ from recsys_moe.artifact.run_folder import (
 )
 from recsys_moe.config.files import merge
 from recsys_moe.config.settings import Config, weighed_apart
-from recsys_moe.data.streaming import user_counts
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.schema import Task
 from recsys_moe.train import workarounds
@@ -35,7 +34,7 @@ from recsys_moe.train.module import RecModule
 from recsys_moe.train.processes.devices import lost_peers
 from recsys_moe.train.processes.memory import flushed_denormals, kept_memory
 from recsys_moe.train.resume import belongs_to, check_resume, find_checkpoint
-from recsys_moe.train.start import Start, begin, open_start, start_config
+from recsys_moe.train.start import Start, open_start, set_up, start_config
 from recsys_moe.train.start_checks import check_alone, check_begun
 from recsys_moe.train.trainer import make_trainer
 
@@ -69,8 +68,7 @@ def fit(
     monitor = find_monitor(config.trainer.monitor, datamodule.schema)
     trainer = make_trainer(config, place, monitor)  # before anything there is touched
     checkpoint = None if resume is None else _checkpoint(config, data, place, resume)
-    if checkpoint is None:  # which would have it all
-        begin(module, datamodule.rows("train"), start)
+    set_up(module, datamodule, start, bare=checkpoint is not None)
     is_new = checkpoint is None or not belongs_to(checkpoint, place)
     if trainer.is_global_zero and is_new:
         origin: dict[str, Any] = {"checkpoint": checkpoint, "start": start and start.record}
@@ -97,8 +95,6 @@ def _opened(
     module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
     _say_weights(config, datamodule.schema.tasks)
     datamodule.open()
-    module.start_routers(user_counts(datamodule.rows("train"), datamodule.schema))
-    module.start_encoders(data, datamodule.rows("train"))
     return datamodule, module, start
 
 
@@ -167,8 +163,7 @@ def dry_run(config: Config, data: Path, start_from: str | Path | None = None) ->
     alone = merge(config.model_dump(mode="json"), {"trainer": {"devices": 1, "num_nodes": 1}})
     start = open_start(start_from, config, datamodule.schema, Path(data))
     module = RecModule(alone, datamodule.schema.to_json())
-    module.start_encoders(datamodule.folder, datamodule.rows("train"))
-    begin(module, datamodule.rows("train"), start)
+    set_up(module, datamodule, start)
     batches = datamodule.train_dataloader()
     batch = next(iter(batches))
     begun = time.perf_counter()

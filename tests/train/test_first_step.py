@@ -47,6 +47,7 @@ def test_auto_and_gpu_never_mean_a_macs_gpu(monkeypatch: pytest.MonkeyPatch) -> 
     [
         {},
         {"model": {"main_effects": False}},
+        {"model": {"router": {"name": "hash", "balanced": True}}},
         {"data": {"fresh_negatives": True, "negative_power": 0.75, "negative_user_power": 0}},
     ],
 )
