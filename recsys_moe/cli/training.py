@@ -96,7 +96,7 @@ def fit(
         str | None, typer.Option(metavar="SPLIT", help="Then evaluate on it as well, e.g. test.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="One step on one batch; write nothing.")
+        bool, typer.Option("--dry-run", help="Check all, make one step; write nothing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -114,6 +114,8 @@ def fit(
     if evaluate is not None:
         check_split("--evaluate", evaluate)
     trainer = resolved.trainer
+    if trainer.processes > 1 and not is_started_outside():
+        launch.check_nodes(trainer.num_nodes)
     if trainer.processes > 1 and not (dry_run or is_started_outside()):
         spinning.give_turn_back()
         launch.run_workers(trainer.devices, trainer.num_nodes)
@@ -122,11 +124,11 @@ def fit(
     from recsys_moe.train import fit as train
 
     with _memory_of(resolved):
+        how: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "start_from": start_from}
         if dry_run:
-            print(json.dumps(train.dry_run(resolved, data, start_from), indent=2))
+            print(json.dumps(train.dry_run(resolved, data, out, **how), indent=2))
             return
-        how: dict[str, Any] = {"resume": resume, "start_from": start_from}
-        result = train.fit(resolved, data, out, overwrite=overwrite, **how)
+        result = train.fit(resolved, data, out, **how)
     if not result:  # another process of the run reports
         return
     more = {evaluate: inference.evaluated(out, evaluate, data)} if evaluate is not None else {}
