@@ -40,6 +40,7 @@ app = typer.Typer(
 )
 app.add_typer(prepare.app, name="prepare")
 app.command()(training.fit)
+app.command()(training.finish)
 app.command()(inference.evaluate)
 app.command()(inference.predict)
 app.command()(compare.compare)
@@ -56,8 +57,8 @@ app.add_typer(settings.app, name="config")
 
 
 ORDER = (
-    *("prepare", "fit", "evaluate", "predict", "recommend", "similar", "report", "export", "serve"),
-    *("compare", "tune", "paper", "config", "routers", "doctor", "version"),
+    *("prepare", "fit", "finish", "evaluate", "predict", "recommend", "similar", "report"),
+    *("export", "serve", "compare", "tune", "paper", "config", "routers", "doctor", "version"),
 )
 """In which one uses them; Typer would list groups last."""
 

@@ -49,6 +49,10 @@ StartFrom = Annotated[
     Path | None,
     typer.Option("--from", metavar="RUN|MODEL", help="Start from its weights and settings."),
 ]
+Evaluate = Annotated[
+    str | None, typer.Option(metavar="SPLIT", help="Then evaluate on it as well, e.g. test.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 FLAGS = {
     "k": "model.router.k",
     "experts": "model.num_experts",
@@ -92,13 +96,11 @@ def fit(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run at --out.")
     ] = False,
-    evaluate: Annotated[
-        str | None, typer.Option(metavar="SPLIT", help="Then evaluate on it as well, e.g. test.")
-    ] = None,
+    evaluate: Evaluate = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check all, make one step; write nothing.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model on prepared data and keep its best checkpoint and artifact."""
     if not is_started_outside():
@@ -129,9 +131,30 @@ def fit(
             print(json.dumps(train.dry_run(resolved, data, out, **how), indent=2))
             return
         result = train.fit(resolved, data, out, **how)
-    if not result:  # another process of the run reports
-        return
-    more = {evaluate: inference.evaluated(out, evaluate, data)} if evaluate is not None else {}
+    if result:  # another process of the run reports otherwise
+        _tell(result, out, data, evaluate, as_json=as_json)
+
+
+def finish(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    data: Annotated[Path | None, typer.Option(help="Prepared folder, if it has moved.")] = None,
+    evaluate: Evaluate = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a model of the best epoch of a run that was interrupted, as fit does at its end."""
+    if evaluate is not None:
+        check_split("--evaluate", evaluate)
+    logger.info("loading torch and lightning ...")
+    from recsys_moe.train.ending import finish_early
+
+    _tell(finish_early(run, data), run, data, evaluate, as_json=as_json)
+
+
+def _tell(
+    result: dict[str, Any], out: Path, data: Path | None, split: str | None, *, as_json: bool
+) -> None:
+    """Print what a run has come to, and evaluate it on `split` as well."""
+    more = {split: inference.evaluated(out, split, data)} if split is not None else {}
     print(json.dumps({**result, **more}) if as_json else _summary(result, more, out))
 
 

@@ -21,6 +21,7 @@ from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.files import replacing
 from recsys_moe.folders import PART
 from recsys_moe.model.lazy_adam import LazyAdam
+from recsys_moe.train.ending import how_to_finish
 from recsys_moe.train.finite import not_finite, refuse
 from recsys_moe.train.processes.devices import on_first
 from recsys_moe.train.processes.signals import StopSignals
@@ -192,7 +193,9 @@ class Checkpoints(Checkpoint):
         saved = self._save(trainer, LAST)
         where = f"epoch {trainer.current_epoch + 1}, step {trainer.global_step}"
         what = f"is saved in {self.folder}" if saved else f"is NOT saved, see above; {self.folder}"
-        raise Interrupted(f"interrupted; {where} {what}: continue with --resume auto", number)
+        finish = how_to_finish(self.folder.parent)
+        message = f"interrupted; {where} {what}: continue with --resume auto{finish}"
+        raise Interrupted(message, number)
 
     def _save(self, trainer: Trainer, name: str) -> bool:
         """True when it is on the disk. Raises RunError when the result of the run would miss it."""

@@ -25,7 +25,7 @@ from recsys_moe.errors import Interrupted, RunError
 from recsys_moe.model.lazy_adam import LazyAdam
 from recsys_moe.train import workarounds
 from recsys_moe.train.checkpoints import Checkpoints, Steps, streamed_by
-from recsys_moe.train.ending import finish_run
+from recsys_moe.train.ending import finish_run, how_to_finish
 from recsys_moe.train.finite import NotFiniteError
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.loggers import check_logger, closing_logger
@@ -99,8 +99,9 @@ def _removed_where_vain(place: Path, ours: bool) -> Iterator[None]:
         has_steps = (place / CHECKPOINTS / LAST).exists()
         if ours and not has_steps:
             remove_run(place)
+        finish = how_to_finish(place) if has_steps else ""
         again = "; start again with --overwrite, since --resume auto would meet it again"
-        raise NotFiniteError(f"{error}{again if has_steps else ''}") from None
+        raise NotFiniteError(f"{error}{again if has_steps else ''}{finish}") from None
     except Exception:
         if ours and not (place / CHECKPOINTS / LAST).exists():
             remove_run(place)
@@ -130,7 +131,9 @@ def _run(
         where = error.filename or checkpoints.folder.parent
         raise RunError(f"{where}: {error.strerror or error}; {remedy}") from None
     if checkpoints.stop.number:
-        message = f"interrupted; all is saved in {checkpoints.folder}: continue with --resume auto"
+        finish = how_to_finish(checkpoints.folder.parent)
+        saved = f"all is saved in {checkpoints.folder}"
+        message = f"interrupted; {saved}: continue with --resume auto{finish}"
         raise Interrupted(message, checkpoints.stop.number)
 
 

@@ -161,11 +161,16 @@ def check_resume(saved: Saved, config: Config, data: Path) -> None:
     before = parse_config(saved.state["hyper_parameters"]["config"])
     _check_config(before, config)
     _check_epochs(saved, before, config)
+    check_data(saved, data, "--resume")
+
+
+def check_data(saved: Saved, data: Path, asked: str) -> None:
+    """Raise DataError, beginning with what was `asked`, for other data than the checkpoint's."""
     if Schema.from_json(saved.state["hyper_parameters"]["schema_json"]) != Schema.load(data):
-        raise DataError(f"--resume: {data} is not the data this run began with; start a new run")
+        raise DataError(f"{asked}: {data} is not the data this run began with; start a new run")
     changed = changed_files(saved.state[DATA_FILES], data_hashes(data))
     if changed:
-        raise DataError(f"--resume: {data / changed[0]} has changed since the run began")
+        raise DataError(f"{asked}: {data / changed[0]} has changed since the run began")
 
 
 def must_not_change(before: Config, now: Config) -> str | None:

@@ -70,8 +70,8 @@ def test_after_an_epoch_its_checkpoints_stay_and_the_remedy_is_another_run(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """25 steps are an epoch; --resume auto keeps the rate, and so the fault."""
-    nan_at(30, monkeypatch)
-    with pytest.raises(RunError, match=r"by step 30; lower optim.lr.*--overwrite") as error:
+    nan_at(31, monkeypatch)
+    with pytest.raises(RunError, match=r"by step 31; lower optim.lr.*--overwrite") as error:
         fit(config(3), prepared, tmp_path / "run")
     assert "finish" in str(error.value)
     names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
