@@ -85,6 +85,15 @@ def _common(
     """Multi-task recommenders with a sparse mixture of experts."""
 
 
+class Severity(logging.Formatter):
+    """The line alone; with its severity before it from a warning on."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        is_more = record.levelno >= logging.WARNING
+        return f"{record.levelname.lower()}: {line}" if is_more else line
+
+
 def _tree() -> Any:
     """The commands as Typer parses them, in our order, with flags shown as such in the help."""
     root: Any = typer.main.get_command(app)
@@ -107,7 +116,9 @@ def run() -> None:
     """The command of sys.argv, to its end: raises SystemExit."""
     spinning.spin_briefly()
     level = logging.ERROR if rank() else logging.INFO  # the first process speaks for all
-    logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Severity("%(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # of its fonts nobody asked
     try:
         invoke()
