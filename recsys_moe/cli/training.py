@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recsys_moe.cli import inference
+from recsys_moe.cli.ranking import sample_lines
 from recsys_moe.errors import ConfigError
 from recsys_moe.files import check_place
 from recsys_moe.schema import check_split
@@ -153,9 +154,13 @@ def finish(
 def _tell(
     result: dict[str, Any], out: Path, data: Path | None, split: str | None, *, as_json: bool
 ) -> None:
-    """Print what a run has come to, and evaluate it on `split` as well."""
+    """Print what a run has come to, with the lists of some users and the figures of `split`."""
     more = {split: inference.evaluated(out, split, data)} if split is not None else {}
-    print(json.dumps({**result, **more}) if as_json else _summary(result, more, out))
+    ranking = inference.sampled(out, result, data)
+    if as_json:
+        print(json.dumps({**result, **({"ranking": ranking} if ranking else {}), **more}))
+    else:
+        print(_summary(result, ranking, more, out=out))
 
 
 def _own(config: str | None) -> Path | None:
@@ -238,8 +243,16 @@ def resolve(
     return resolved
 
 
-def _summary(result: dict[str, Any], more: dict[str, dict[str, Any]], out: Path) -> str:
-    titled = {f"best epoch {result['epoch']} by {result['monitor']} on val": result}
-    titled |= {f"{split}, {found['rows']} rows": found for split, found in more.items()}
-    tables = [inference.table(found, title) for title, found in titled.items()]
-    return "\n".join([*tables, f"run: {out}   artifact: {out / 'model'}"])
+def _summary(
+    result: dict[str, Any],
+    ranking: dict[str, Any] | None,
+    more: dict[str, dict[str, Any]],
+    *,
+    out: Path,
+) -> str:
+    title = f"best epoch {result['epoch']} by {result['monitor']} on val"
+    lines = [inference.table(result, title), *(sample_lines(ranking) if ranking else ())]
+    lines += [
+        inference.table(found, f"{split}, {found['rows']} rows") for split, found in more.items()
+    ]
+    return "\n".join([*lines, f"run: {out}   artifact: {out / 'model'}"])
