@@ -32,12 +32,12 @@ from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Columns
-from recsys_moe.data.streaming import user_counts
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.lab.compare.plan import ComparisonRequest, make_plan
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.processes.memory import training_process
+from recsys_moe.train.start import set_up
 
 RESAMPLES = 2000
 
@@ -70,9 +70,7 @@ class Contestant:
         self.config = parse_config(raw)
         datamodule = RecDataModule(data, self.config)
         self.module = Alone(raw, datamodule.schema.to_json())
-        self.module.start_routers(user_counts(datamodule.rows("train"), datamodule.schema))
-        self.module.start_effects(datamodule.rows("train"))
-        self.module.start_encoders(data, datamodule.rows("train"))
+        set_up(self.module, datamodule)
         epochs = map(datamodule.train_batches, itertools.count())
         self.batches = itertools.chain.from_iterable(epochs)
         self.steps_per_epoch = len(datamodule.train_batches(0))

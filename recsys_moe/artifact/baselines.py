@@ -53,10 +53,15 @@ def missed(result: dict[str, Any]) -> Iterator[str]:
                 if own is None or bound is None:
                     continue
                 if not (own > bound if metric in HIGHER_IS_BETTER else own < bound):
-                    yield (
-                        f"{task} {metric} {own:.4f} is no better than {bound:.4f} of "
-                        f"{name.replace('_', ' ')}, which needs no model"
-                    )
+                    yield not_beaten(result, f"{task} {metric.upper()}", own, name, bound=bound)
+
+
+def not_beaten(result: dict[str, Any], figure: str, own: float, name: str, *, bound: float) -> str:
+    """Of the split that `result` is of: a figure that is no better than that of a baseline."""
+    baseline = name.replace("_", " ")
+    return (
+        f"{result['split']}: {figure} {own:.4f} does not beat the {baseline} baseline {bound:.4f}"
+    )
 
 
 def _binary(

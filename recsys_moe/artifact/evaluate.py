@@ -62,13 +62,13 @@ def data_of(path: Path, artifact: Artifact, data: Path | None) -> tuple[Path, Sc
 
     Raises DataError when there is none or it does not fit the model.
     """
-    folder = Path(data) if data else _recorded_data(path)
+    folder = Path(data) if data else recorded_data(path)
     schema = Schema.load(folder)
     _check_fits(artifact, schema, folder)
     return folder, schema
 
 
-def _recorded_data(path: Path) -> Path:
+def recorded_data(path: Path) -> Path:
     """The data that a run folder, or the run folder around a model folder, was trained on."""
     for lock in (Path(path) / DATA_LOCK, Path(path).resolve().parent / DATA_LOCK):
         if lock.is_file():

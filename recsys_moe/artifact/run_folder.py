@@ -7,6 +7,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from recsys_moe.schema import SCHEMA_FILE, SPLITS
 PACKAGES = ("recsys-moe", "torch", "lightning", "torchmetrics", "numpy", "pandas", "pyarrow")
 DATA_LOCK = "data.lock.json"
 DAMAGED_LOCK = "train into another folder"
+GO_ON = "choose another folder, continue it with --resume auto, or replace it with --overwrite"
 CHECKPOINTS = "checkpoints"
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 """Files of the folder of checkpoints. `previous` is what was `last` before."""
@@ -70,8 +72,7 @@ def place_of(out: Path, overwrite: bool, resume: str | None) -> Path:
     """
     part = out.parent / f"{out.name}{PART}"
     if resume == "auto":
-        is_begun = any((out / CHECKPOINTS).glob("*.ckpt"))
-        return part if _is_run(part) or (overwrite and not is_begun) else out
+        return part if _is_run(part) or (overwrite and not _has_checkpoints(out)) else out
     for place in (out, part) if resume else ():
         if (place / CHECKPOINTS).resolve() in Path(str(resume)).resolve().parents:
             return place
@@ -95,10 +96,11 @@ def begin_run(
     other run. A run that ended before its first checkpoint is taken up as it is.
     Raises ConfigError when something is there, or at `out`, and must stay.
     """
-    if resume == "auto" and _is_run(place) and not _has_results(place):
+    if is_taken_up(place, resume):
         return record_run(place, config, data)
     model = Path(start["folder"]) if start else None
-    _check_new(place, out, {"--data": data, "--resume": checkpoint, "--from": model}, resume)
+    inputs = {"--data": data, "--resume": checkpoint, "--from": model}
+    check_begin(place, out, inputs, resume=resume)
     with replacing_folder(place) as folder:
         (folder / CHECKPOINTS).mkdir()
         if checkpoint is not None and checkpoint.with_name(BEST).is_file():
@@ -106,18 +108,41 @@ def begin_run(
         record_run(folder, config, data, start)
 
 
-def _check_new(
-    place: Path, out: Path, inputs: Mapping[str, Path | None], resume: str | None
+def is_taken_up(place: Path, resume: str | None) -> bool:
+    """Is there a run that ended before its first checkpoint, to be begun again?"""
+    return resume == "auto" and _is_run(place) and not _has_results(place)
+
+
+def check_begin(
+    place: Path,
+    out: Path,
+    inputs: Mapping[str, Path | None],
+    *,
+    resume: str | None,
+    may_go_on: bool = True,
 ) -> None:
+    """Raise ConfigError unless `begin_run` may make a run folder at `place` that is to be `out`.
+
+    `may_go_on`: whether --resume auto would help where a run is there.
+    """
+    if is_taken_up(place, resume):
+        return
     part = out.parent / f"{out.name}{PART}"
     if place == out and _is_run(part):
         raise ConfigError(
             f"--out {out}: {part} is a run that was to replace it; continue that with "
             "--resume auto, or start again with --overwrite"
         )
-    remedy = "choose another folder, continue it with --resume auto, or replace it with --overwrite"
-    check_out(out, RUN, place != out, inputs, remedy=ANEW if resume == "auto" else remedy)
+    is_open = resume != "auto" and may_go_on and _has_checkpoints(out)
+    check_out(out, RUN, place != out, inputs, remedy=GO_ON if is_open else ANEW)
     check_out(place, RUN, place != out, inputs)
+
+
+def remove_run(place: Path) -> None:
+    """Delete a run folder, unless something else lies in it."""
+    with suppress(ConfigError, OSError):  # what made the run fail is what is told
+        check_out(place, RUN, True)
+        shutil.rmtree(place)
 
 
 def end_run(place: Path, out: Path, data: Path) -> None:
@@ -139,7 +164,11 @@ def _is_run(folder: Path) -> bool:
 
 
 def _has_results(run: Path) -> bool:
-    return any((run / CHECKPOINTS).glob("*.ckpt")) or (run / "model").exists()
+    return _has_checkpoints(run) or (run / "model").exists()
+
+
+def _has_checkpoints(run: Path) -> bool:
+    return any((run / CHECKPOINTS).glob("*.ckpt"))
 
 
 def record_run(out: Path, config: Config, data: Path, start: dict[str, str] | None = None) -> None:

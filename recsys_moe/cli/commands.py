@@ -40,6 +40,7 @@ app = typer.Typer(
 )
 app.add_typer(prepare.app, name="prepare")
 app.command()(training.fit)
+app.command()(training.finish)
 app.command()(inference.evaluate)
 app.command()(inference.predict)
 app.command()(compare.compare)
@@ -56,8 +57,8 @@ app.add_typer(settings.app, name="config")
 
 
 ORDER = (
-    *("prepare", "fit", "evaluate", "predict", "recommend", "similar", "report", "export", "serve"),
-    *("compare", "tune", "paper", "config", "routers", "doctor", "version"),
+    *("prepare", "fit", "finish", "evaluate", "predict", "recommend", "similar", "report"),
+    *("export", "serve", "compare", "tune", "paper", "config", "routers", "doctor", "version"),
 )
 """In which one uses them; Typer would list groups last."""
 
@@ -84,6 +85,15 @@ def _common(
     """Multi-task recommenders with a sparse mixture of experts."""
 
 
+class Severity(logging.Formatter):
+    """The line alone; with its severity before it from a warning on."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        is_more = record.levelno >= logging.WARNING
+        return f"{record.levelname.lower()}: {line}" if is_more else line
+
+
 def _tree() -> Any:
     """The commands as Typer parses them, in our order, with flags shown as such in the help."""
     root: Any = typer.main.get_command(app)
@@ -106,7 +116,9 @@ def run() -> None:
     """The command of sys.argv, to its end: raises SystemExit."""
     spinning.spin_briefly()
     level = logging.ERROR if rank() else logging.INFO  # the first process speaks for all
-    logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Severity("%(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # of its fonts nobody asked
     try:
         invoke()

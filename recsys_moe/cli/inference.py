@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,8 @@ import typer
 
 from recsys_moe.cli.ranking import ranking_lines
 from recsys_moe.errors import ConfigError
+
+logger = logging.getLogger("recsys_moe.evaluate")
 
 Model = Annotated[Path, typer.Argument(metavar="RUN|MODEL", help="Run folder or model folder.")]
 Ranking = Annotated[
@@ -79,6 +82,27 @@ def _ranked(model: Path, split: str, data: Path | None, options: dict[str, Any])
 
     with row_progress(f"ranking for the users of {split}") as progress:
         return evaluate_ranking(model, split, data, progress=progress, **options)
+
+
+def sampled(model: Path, result: dict[str, Any], data: Path | None) -> dict[str, Any] | None:
+    """The lists of some users of the split that `result` is of, as `sample_ranking` has them.
+
+    A list of all items takes less time than as many rows of training: by their number it is a few
+    percent of the fit. Warns where the lists are no better than those by popularity.
+    """
+    from recsys_moe.artifact.baselines import not_beaten
+    from recsys_moe.artifact.evaluate import recorded_data
+    from recsys_moe.inference.ranking import sample_ranking
+    from recsys_moe.schema import Schema
+
+    trained = Schema.load(data or recorded_data(model)).rows["train"] * result["epoch"]
+    ranking = sample_ranking(model, result["split"], data, most_pairs=trained)
+    if ranking is not None:
+        own, bound = ranking["ndcg"], ranking["baselines"]["popularity"]["ndcg"]
+        name = f"{ranking['task']} NDCG@{ranking['k']}"
+        if own <= bound:
+            logger.warning(not_beaten(result, name, own, "popularity", bound=bound))
+    return ranking
 
 
 def predict(

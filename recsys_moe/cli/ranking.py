@@ -33,6 +33,16 @@ def ranking_lines(ranking: dict[str, Any]) -> Iterator[str]:
             yield f"  left out: {count} relevant rows {why}"
 
 
+def sample_lines(ranking: dict[str, Any]) -> Iterator[str]:
+    """What `fit` tells of the lists of some users."""
+    name = f"NDCG@{ranking['k']}"
+    users = f"{ranking['users']:,} of {ranking['of_users']:,} users"
+    lists = f"lists of {ranking['items']:,} items for {users}"
+    yield f"  {'ranking':8} {name} {ranking['ndcg']:.4f}  ({lists}, by {ranking['task']})"
+    popular = ranking["baselines"]["popularity"]["ndcg"]
+    yield f"  {'':8} to beat: popularity {name} {popular:.4f}"
+
+
 def _segment(name: str, ranking: dict[str, Any]) -> str:
     from recsys_moe.inference.ranking_figures import titles
 

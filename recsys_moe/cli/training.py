@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recsys_moe.cli import inference
+from recsys_moe.cli.ranking import sample_lines
 from recsys_moe.errors import ConfigError
 from recsys_moe.files import check_place
 from recsys_moe.schema import check_split
@@ -49,6 +50,10 @@ StartFrom = Annotated[
     Path | None,
     typer.Option("--from", metavar="RUN|MODEL", help="Start from its weights and settings."),
 ]
+Evaluate = Annotated[
+    str | None, typer.Option(metavar="SPLIT", help="Then evaluate on it as well, e.g. test.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 FLAGS = {
     "k": "model.router.k",
     "experts": "model.num_experts",
@@ -92,13 +97,11 @@ def fit(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run at --out.")
     ] = False,
-    evaluate: Annotated[
-        str | None, typer.Option(metavar="SPLIT", help="Then evaluate on it as well, e.g. test.")
-    ] = None,
+    evaluate: Evaluate = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="One step on one batch; write nothing.")
+        bool, typer.Option("--dry-run", help="Check all, make one step; write nothing.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model on prepared data and keep its best checkpoint and artifact."""
     if not is_started_outside():
@@ -114,6 +117,8 @@ def fit(
     if evaluate is not None:
         check_split("--evaluate", evaluate)
     trainer = resolved.trainer
+    if trainer.processes > 1 and not is_started_outside():
+        launch.check_nodes(trainer.num_nodes)
     if trainer.processes > 1 and not (dry_run or is_started_outside()):
         spinning.give_turn_back()
         launch.run_workers(trainer.devices, trainer.num_nodes)
@@ -122,15 +127,40 @@ def fit(
     from recsys_moe.train import fit as train
 
     with _memory_of(resolved):
+        how: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "start_from": start_from}
         if dry_run:
-            print(json.dumps(train.dry_run(resolved, data, start_from), indent=2))
+            print(json.dumps(train.dry_run(resolved, data, out, **how), indent=2))
             return
-        how: dict[str, Any] = {"resume": resume, "start_from": start_from}
-        result = train.fit(resolved, data, out, overwrite=overwrite, **how)
-    if not result:  # another process of the run reports
-        return
-    more = {evaluate: inference.evaluated(out, evaluate, data)} if evaluate is not None else {}
-    print(json.dumps({**result, **more}) if as_json else _summary(result, more, out))
+        result = train.fit(resolved, data, out, **how)
+    if result:  # another process of the run reports otherwise
+        _tell(result, out, data, evaluate, as_json=as_json)
+
+
+def finish(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    data: Annotated[Path | None, typer.Option(help="Prepared folder, if it has moved.")] = None,
+    evaluate: Evaluate = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a model of the best epoch of a run that was interrupted, as fit does at its end."""
+    if evaluate is not None:
+        check_split("--evaluate", evaluate)
+    logger.info("loading torch and lightning ...")
+    from recsys_moe.train.ending import finish_early
+
+    _tell(finish_early(run, data), run, data, evaluate, as_json=as_json)
+
+
+def _tell(
+    result: dict[str, Any], out: Path, data: Path | None, split: str | None, *, as_json: bool
+) -> None:
+    """Print what a run has come to, with the lists of some users and the figures of `split`."""
+    more = {split: inference.evaluated(out, split, data)} if split is not None else {}
+    ranking = inference.sampled(out, result, data)
+    if as_json:
+        print(json.dumps({**result, **({"ranking": ranking} if ranking else {}), **more}))
+    else:
+        print(_summary(result, ranking, more, out=out))
 
 
 def _own(config: str | None) -> Path | None:
@@ -213,8 +243,16 @@ def resolve(
     return resolved
 
 
-def _summary(result: dict[str, Any], more: dict[str, dict[str, Any]], out: Path) -> str:
-    titled = {f"best epoch {result['epoch']} by {result['monitor']} on val": result}
-    titled |= {f"{split}, {found['rows']} rows": found for split, found in more.items()}
-    tables = [inference.table(found, title) for title, found in titled.items()]
-    return "\n".join([*tables, f"run: {out}   artifact: {out / 'model'}"])
+def _summary(
+    result: dict[str, Any],
+    ranking: dict[str, Any] | None,
+    more: dict[str, dict[str, Any]],
+    *,
+    out: Path,
+) -> str:
+    title = f"best epoch {result['epoch']} by {result['monitor']} on val"
+    lines = [inference.table(result, title), *(sample_lines(ranking) if ranking else ())]
+    lines += [
+        inference.table(found, f"{split}, {found['rows']} rows") for split, found in more.items()
+    ]
+    return "\n".join([*lines, f"run: {out}   artifact: {out / 'model'}"])

@@ -23,6 +23,10 @@ OF_PARTS = (
 )
 """Keys of the model that say what is given to it."""
 
+LEAST, MOST = 1e-15, 1e15
+"""Standard deviation and size of labels: the squares, up to 1e8 of them added up, are within the
+range of float32, 1.2e-38 to 3.4e38."""
+
 
 def build_model(
     config: Config,
@@ -161,6 +165,24 @@ def _weighted(counts: Mapping[str, float]) -> Mapping[str, float]:
     place of the others."""
     found = {name: count for name, count in counts.items() if name.startswith(WEIGHTED)}
     return {**counts, **{name.removeprefix(WEIGHTED): count for name, count in found.items()}}
+
+
+def check_labels(schema: Schema) -> None:
+    """Raise DataError for labels whose squares, sums of squares or variance float32 cannot hold.
+
+    Labels that are all equal have no variance to divide by, and are judged by their size alone.
+    """
+    for task in schema.tasks:
+        counts = schema.labels.get("train", {}).get(task.name, {})
+        most = max(abs(counts.get(bound, 0.0)) for bound in ("min", "max"))
+        spread = counts.get("std", 0.0)
+        if most > MOST or 0 < spread < LEAST:
+            got = f"{most:g}" if most > MOST else f"a standard deviation of {spread:g}"
+            raise DataError(
+                f"labels of {task.name} must be within +-{MOST:g} and have a standard deviation "
+                f"of 0 or at least {LEAST:g}, so that float32 holds their squares, got {got}; "
+                "prepare them in another unit"
+            )
 
 
 def loss_weights(config: Config, schema: Schema) -> list[float]:

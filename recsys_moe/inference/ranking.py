@@ -6,6 +6,7 @@ Axes: U users with a relevant item, K ranks, I items of the catalogue, N labelle
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,24 @@ from recsys_moe.artifact.evaluate import data_of
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.data.streaming import rows_within
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.ranking_figures import NONE, coverage, described, figures
-from recsys_moe.inference.ranking_metrics import means
-from recsys_moe.inference.ranking_rows import RankingRows, ranking_rows, wanted_rows
+from recsys_moe.inference.ranking_figures import NONE, coverage, described, figures, list_figures
+from recsys_moe.inference.ranking_metrics import SEED, means
+from recsys_moe.inference.ranking_rows import (
+    NothingRelevantError,
+    Pairs,
+    RankingRows,
+    Wanted,
+    ranking_rows,
+    wanted_rows,
+)
 from recsys_moe.inference.threads import USERS_AT_ONCE, one_thread_each
 from recsys_moe.inference.top_items import largest
-from recsys_moe.schema import check_split
+from recsys_moe.schema import Schema, check_split
 
 LENGTH = 10
 """Of a list, unless another one is asked for."""
+MOST_USERS = 1000
+"""Of a sample: the standard error of their mean NDCG is about .01."""
 Logits = Callable[[Tensor], Tensor]
 """Users (U,) -> what their items are ranked by (U, I)."""
 
@@ -49,15 +59,8 @@ def evaluate_ranking(
     predictor = Predictor(load_artifact(path))
     folder, schema = data_of(path, predictor.artifact, data)
     wanted = wanted_rows(schema, k, task, relevant)
-    most = rows_within(schema, predictor.artifact.config.data.max_memory_mb)
-    rows = ranking_rows(folder, schema, split, wanted=wanted, most=most)
-
-    def logits(user_U: Tensor) -> Tensor:
-        return predictor.catalogue_logits(user_U, wanted.task)
-
-    def popularity(user_U: Tensor) -> Tensor:
-        return rows.watchers_I.double().expand(len(user_U), -1)
-
+    rows = _rows(predictor, folder, schema, split, wanted=wanted)
+    logits, popularity = _contestants(predictor, rows, wanted)
     asked = rows.labelled
     score_N = predictor.pair_logits(asked.user, asked.item)[:, wanted.task]
     found = described(top_lists(logits, rows, k, progress), score_N, rows)
@@ -72,6 +75,69 @@ def evaluate_ranking(
         **found,
         "baselines": {"popularity": {**popular, "coverage": coverage(popular_UK, rows)}},
     }
+
+
+def sample_ranking(
+    path: Path, split: str, data: Path | None = None, *, most_pairs: int
+) -> dict[str, Any] | None:
+    """NDCG of the lists of some users of `split` drawn at random, beside that of popularity.
+
+    As `evaluate_ranking` has them, for as many users as `most_pairs` scores of the whole catalogue
+    allow, from 1 to MOST_USERS. None where the data have no binary task or nothing is relevant.
+    """
+    predictor = Predictor(load_artifact(path))
+    folder, schema = data_of(path, predictor.artifact, data)
+    if all(task.kind != "binary" for task in schema.tasks):
+        return None
+    wanted = wanted_rows(schema, min(LENGTH, schema.item.size))
+    if not schema.counts(split, schema.tasks[wanted.task].name, "positive")["positive"]:
+        return None
+    try:
+        rows = _rows(predictor, folder, schema, split, wanted=wanted)
+    except NothingRelevantError:
+        return None
+    few = _some_users(rows, max(1, min(MOST_USERS, most_pairs // schema.item.size)))
+    k = min(LENGTH, schema.item.size)
+    model, popular = (
+        means(list_figures(top_lists(by, few, k), few))["ndcg"]
+        for by in _contestants(predictor, few, wanted)
+    )
+    return {
+        "task": schema.tasks[wanted.task].name,
+        "k": k,
+        "items": schema.item.size,
+        "users": len(few.users),
+        "of_users": len(rows.users),
+        "ndcg": model,
+        "baselines": {"popularity": {"ndcg": popular}},
+    }
+
+
+def _some_users(rows: RankingRows, most: int) -> RankingRows:
+    """Without the relevant items of all users but `most`, drawn at random, the same every time."""
+    generator = torch.Generator().manual_seed(SEED)
+    users_U = rows.users[torch.randperm(len(rows.users), generator=generator)[:most]]
+    own_N = torch.isin(rows.relevant.user, users_U)
+    return replace(rows, relevant=Pairs(rows.relevant.user[own_N], rows.relevant.item[own_N]))
+
+
+def _rows(
+    predictor: Predictor, folder: Path, schema: Schema, split: str, *, wanted: Wanted
+) -> RankingRows:
+    most = rows_within(schema, predictor.artifact.config.data.max_memory_mb)
+    return ranking_rows(folder, schema, split, wanted=wanted, most=most)
+
+
+def _contestants(predictor: Predictor, rows: RankingRows, wanted: Wanted) -> tuple[Logits, Logits]:
+    """What the model ranks by, and what popularity does."""
+
+    def logits(user_U: Tensor) -> Tensor:
+        return predictor.catalogue_logits(user_U, wanted.task)
+
+    def popularity(user_U: Tensor) -> Tensor:
+        return rows.watchers_I.double().expand(len(user_U), -1)
+
+    return logits, popularity
 
 
 def top_lists(

@@ -23,6 +23,10 @@ from recsys_moe.schema import SPLITS, Schema
 LEAST = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)")
 
 
+class NothingRelevantError(DataError):
+    """No row of a split is relevant for a known user."""
+
+
 class Pairs(NamedTuple):
     """Users and items (N,) int64."""
 
@@ -115,7 +119,7 @@ def ranking_rows(
     """Read the splits of a prepared folder, in memory up to `most` rows.
 
     Excluded is what the user watched in the splits before: in the training rows and, where the
-    test split is judged, in the validation rows. Raises DataError when no row is relevant.
+    test split is judged, in the validation rows. Raises NothingRelevantError.
     """
     before = SPLITS[: SPLITS.index(split)]
     opened = {name: open_rows(folder, schema, name, most) for name in {*before, split, "train"}}
@@ -125,7 +129,7 @@ def ranking_rows(
     relevant, left_out = _relevant(_joined(wanted.pairs(opened[split])), excluded_N, schema)
     if not len(relevant.user):
         lower = "" if wanted.also is None else f"ask for less than {wanted.least:g}, or "
-        raise DataError(
+        raise NothingRelevantError(
             f"{folder}/{split} has no relevant item for a known user to rank; "
             f"{lower}evaluate a split with such rows"
         )

@@ -16,6 +16,8 @@ from recsys_moe.schema import TaskKind
 
 SWEEPS = 4
 """Times that items and then users are fitted to what the others leave; more change little."""
+SMALLEST = torch.finfo(torch.float64).tiny
+"""Instead of 0 where nothing is known; a unit of labels may make anything above it small."""
 
 
 class MainEffects(nn.Module):
@@ -97,4 +99,4 @@ def _variance(score: Tensor, information: Tensor) -> Tensor:
     """Of effects: what their spread has beyond the one that chance alone would give, at least 0."""
     known = information > 0
     spread = (score[known].square() / information[known]).sum() - known.sum()
-    return (spread / information.sum().clamp(min=1e-12)).clamp(min=0)
+    return (spread / information.sum().clamp(min=SMALLEST)).clamp(min=0)

@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import Callback, RichProgressBar
 
 from recsys_moe.files import write_text
 from recsys_moe.train.module import RecModule
+from recsys_moe.train.pace import Pace
 
 logger = logging.getLogger("recsys_moe.fit")
 SECONDS_BETWEEN_LINES = 5.0
@@ -61,6 +62,7 @@ class PlainProgress(Callback):
 
     def on_train_start(self, trainer: Trainer, *unused: Any) -> None:
         # A run that is resumed inside an epoch does not start it.
+        self.pace = Pace(trainer)
         self.on_train_epoch_start(trainer)
         self.done = trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
@@ -72,22 +74,25 @@ class PlainProgress(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         now = time.monotonic()
-        if batch_idx > self.done and now - self.last < SECONDS_BETWEEN_LINES:
+        is_first = batch_idx <= self.done
+        if not is_first and now - self.last < SECONDS_BETWEEN_LINES:
             return
         self.last = now
         loss = mean_loss(pl_module)
+        ahead = [] if is_first else self.pace.ahead()
         logger.info(
-            "epoch %d/%s step %d/%d%s, %.0f steps/s",
+            "epoch %d/%s step %d/%d%s, %.0f steps/s%s",
             trainer.current_epoch + 1,
             trainer.max_epochs,
             batch_idx + 1,
             trainer.num_training_batches,
             "" if loss is None else f" loss {loss:.4f}",
             (batch_idx + 1 - self.done) / max(now - self.start, 1e-9),
+            "".join(f", {part}" for part in ahead),
         )
 
     def on_train_epoch_end(self, trainer: Trainer, *unused: Any) -> None:
-        logger.info("%s", epoch_line(trainer, time.monotonic() - self.start))
+        logger.info("%s", epoch_line(trainer, time.monotonic() - self.start, self.pace))
 
 
 def mean_loss(module: LightningModule) -> float | None:
@@ -96,10 +101,11 @@ def mean_loss(module: LightningModule) -> float | None:
     return module.mean_loss()
 
 
-def epoch_line(trainer: Trainer, seconds: float) -> str:
-    """What a finished epoch has come to."""
+def epoch_line(trainer: Trainer, seconds: float, pace: Pace) -> str:
+    """What a finished epoch has come to, and how long the run may still take."""
     epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
-    return f"{epoch} done in {seconds:.1f} s: {headline(trainer.logged_metrics)}"
+    figures = f"{epoch} done in {seconds:.1f} s: {headline(trainer.logged_metrics)}"
+    return "; ".join([figures, *pace.ahead(ended=True)])
 
 
 def headline(metrics: dict[str, Any]) -> str:
@@ -119,6 +125,7 @@ class Bar(RichProgressBar):
         super().__init__(refresh_rate=20, console_kwargs={"stderr": True})
         self.asked = -math.inf
         self.shown: dict[str, Any] = {}
+        self.pace: Pace | None = None
 
     def _get_train_description(self, current_epoch: int) -> str:
         return f"epoch {current_epoch + 1}/{self.trainer.max_epochs}"
@@ -130,11 +137,14 @@ class Bar(RichProgressBar):
             loss, others = mean_loss(pl_module), super().get_metrics(trainer, pl_module)
             self.shown = {} if loss is None else {"loss": loss}
             self.shown |= {name: value for name, value in others.items() if name != "v_num"}
+            if self.pace is not None and (ahead := self.pace.ahead()):
+                self.shown |= {"run": ", ".join(ahead)}
         return self.shown
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
         self.start = time.monotonic()  # a run that is resumed inside an epoch does not start it
+        self.pace = Pace(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_epoch_start(trainer, pl_module)
@@ -142,8 +152,8 @@ class Bar(RichProgressBar):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_epoch_end(trainer, pl_module)
-        if self.progress is not None:
-            line = epoch_line(trainer, time.monotonic() - self.start)
+        if self.progress is not None and self.pace is not None:
+            line = epoch_line(trainer, time.monotonic() - self.start, self.pace)
             self.progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -6,7 +6,7 @@ import logging
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lightning import LightningModule, Trainer
@@ -16,11 +16,12 @@ from torch import Tensor
 
 from recsys_moe.artifact.monitor import Monitor
 from recsys_moe.artifact.run_folder import BEST, LAST, PREVIOUS, locked_hashes
-from recsys_moe.data.columns import Columns
+from recsys_moe.data.columns import Columns, Rows
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.files import replacing
 from recsys_moe.folders import PART
 from recsys_moe.model.lazy_adam import LazyAdam
+from recsys_moe.train.ending import how_to_finish
 from recsys_moe.train.finite import not_finite, refuse
 from recsys_moe.train.processes.devices import on_first
 from recsys_moe.train.processes.signals import StopSignals
@@ -33,6 +34,19 @@ STEPS_BETWEEN_WISHES = 16
 """Several processes agree on stopping every so many steps; each time they wait for each other."""
 GENERATORS = "generators"
 STREAMED_BY = "streamed_by"
+
+
+class Steps(NamedTuple):
+    """How a run makes its steps."""
+
+    inside: bool
+    """It goes on inside an epoch."""
+    batches: int
+    """Steps of an epoch."""
+    processes: int
+    streamed_by: int | None
+    lazy: bool
+    """Are there lazy embeddings?"""
 
 
 class WholeFiles(TorchCheckpointIO):
@@ -117,26 +131,25 @@ class Checkpoints(Checkpoint):
             part.unlink()
         batches = int(trainer.num_training_batches)
         if self._loaded:
-            self._check_fits(trainer, batches)
+            self.check_fits(_steps(trainer, batches))
             _restore_generators(self._loaded.pop(GENERATORS))
         self._batches = batches
 
-    def _check_fits(self, trainer: Trainer, batches: int) -> None:
+    def check_fits(self, now: Steps) -> None:
         """Raise ConfigError when a run that stopped inside an epoch cannot go on like this."""
-        inside = trainer.fit_loop.restarting
         remedy = "; go on as before to the end of the epoch, or from best.ckpt, the end of one"
-        if inside and batches != self._batches:
+        if now.inside and now.batches != self._batches:
             raise ConfigError(
                 f"--resume: the run stopped inside an epoch of {self._batches} steps, which has "
-                f"{batches} with trainer.devices={trainer.world_size}{remedy}"
+                f"{now.batches} with trainer.devices={now.processes}{remedy}"
             )
-        before, now = self._loaded["streamed_by"], _streamed_by(trainer)
-        if inside and before and before != now:
+        before = self._loaded["streamed_by"]
+        if now.inside and before and before != now.streamed_by:
             raise ConfigError(
                 f"--resume: the run stopped inside an epoch that {before} processes read from "
-                f"disk, each its own rows; with {trainer.world_size} some would come twice{remedy}"
+                f"disk, each its own rows; with {now.processes} some would come twice{remedy}"
             )
-        if self._loaded["pending"] and not isinstance(trainer.optimizers[0], LazyAdam):
+        if self._loaded["pending"] and not now.lazy:
             raise ConfigError(
                 "--resume: the run stopped inside an epoch with lazy embeddings, which this "
                 f"device does not use (optim.embeddings){remedy}"
@@ -180,7 +193,9 @@ class Checkpoints(Checkpoint):
         saved = self._save(trainer, LAST)
         where = f"epoch {trainer.current_epoch + 1}, step {trainer.global_step}"
         what = f"is saved in {self.folder}" if saved else f"is NOT saved, see above; {self.folder}"
-        raise Interrupted(f"interrupted; {where} {what}: continue with --resume auto", number)
+        finish = how_to_finish(self.folder.parent)
+        message = f"interrupted; {where} {what}: continue with --resume auto{finish}"
+        raise Interrupted(message, number)
 
     def _save(self, trainer: Trainer, name: str) -> bool:
         """True when it is on the disk. Raises RunError when the result of the run would miss it."""
@@ -217,10 +232,19 @@ def _named(state: Any, name: str) -> Iterator[tuple[str, Tensor]]:
             yield from _named(part, name)
 
 
+def _steps(trainer: Trainer, batches: int) -> Steps:
+    lazy = isinstance(trainer.optimizers[0], LazyAdam)
+    inside, processes = trainer.fit_loop.restarting, trainer.world_size
+    return Steps(inside, batches, processes, _streamed_by(trainer), lazy)
+
+
 def _streamed_by(trainer: Trainer) -> int | None:
+    return streamed_by(trainer.datamodule.rows("train"), trainer.world_size)  # type: ignore[attr-defined]
+
+
+def streamed_by(rows: Rows, processes: int) -> int | None:
     """Processes that share out the training rows as they read them; None for rows in memory."""
-    rows = trainer.datamodule.rows("train")  # type: ignore[attr-defined]
-    return None if isinstance(rows, Columns) else trainer.world_size
+    return None if isinstance(rows, Columns) else processes
 
 
 def _restore_generators(saved: dict[str, Any]) -> None:

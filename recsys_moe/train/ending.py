@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,17 @@ from torch import Tensor
 
 from recsys_moe.artifact.baselines import baselines, missed
 from recsys_moe.artifact.calibration import Calibrations
+from recsys_moe.artifact.evaluate import recorded_data
 from recsys_moe.artifact.evaluation import Evaluation, add_rows
 from recsys_moe.artifact.model_folder import save_artifact
 from recsys_moe.artifact.reading import TRAINED
-from recsys_moe.artifact.run_folder import BEST, CHECKPOINTS
+from recsys_moe.artifact.run_folder import BEST, CHECKPOINTS, RUN
 from recsys_moe.config.build import build_model
+from recsys_moe.config.files import read_config_file
+from recsys_moe.config.settings import parse_config
 from recsys_moe.data.streaming import trained_ids, watched_items
-from recsys_moe.errors import RunError
-from recsys_moe.files import write_json
+from recsys_moe.errors import ConfigError, DataError, RunError
+from recsys_moe.files import is_whole, write_json
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.sharded import unfilled
 from recsys_moe.train.averaging import averaged
@@ -26,9 +30,42 @@ from recsys_moe.train.encoders import finish, histories
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.optimizers import tables_of
-from recsys_moe.train.resume import read_checkpoint
+from recsys_moe.train.processes.memory import flushed_denormals
+from recsys_moe.train.resume import Saved, check_data, read_checkpoint
+from recsys_moe.train.start import set_up
 
 logger = logging.getLogger("recsys_moe.fit")
+
+
+def how_to_finish(run: Path) -> str:
+    """For the last line of a run that ends early; empty before its first epoch has ended."""
+    if not (run / CHECKPOINTS / BEST).is_file():
+        return ""
+    return f", or make a model of its best epoch so far: recsys-moe finish {shlex.quote(str(run))}"
+
+
+@flushed_denormals()
+def finish_early(run: str | Path, data: str | Path | None = None) -> dict[str, Any]:
+    """What `fit` does at its end, for a run that was interrupted after an epoch or more.
+
+    The checkpoints stay, so that the run may go on. `data`: where its prepared folder is now, if it
+    has moved. Returns what `fit` returns. Raises ConfigError, DataError and RunError.
+    """
+    run = Path(run)
+    if not is_whole(run, RUN):
+        raise DataError(f"{run} is not a run folder; name one that `recsys-moe fit` has made")
+    if not (run / CHECKPOINTS / BEST).is_file():
+        raise ConfigError(
+            f"{run} has no best checkpoint: none of its epochs has ended yet; continue it with "
+            "fit --resume auto"
+        )
+    folder = Path(data) if data else recorded_data(run)
+    check_data(_read_best(run), folder, str(run))
+    config = parse_config(read_config_file(str(run / "config.yaml")))
+    datamodule = RecDataModule(folder, config)
+    module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
+    set_up(module, datamodule, bare=True)
+    return finish_run(module, datamodule, folder, run)
 
 
 def finish_run(
@@ -67,11 +104,15 @@ def finish_run(
 
 def _best(module: RecModule, out: Path) -> tuple[int, MultiTaskMoE]:
     """The epoch of the best checkpoint, from 1 on, and its model."""
+    state = _read_best(out).state
+    return state["epoch"] + 1, _trained(module, averaged(state))
+
+
+def _read_best(run: Path) -> Saved:
     try:
-        state = read_checkpoint(out / CHECKPOINTS / BEST).state
+        return read_checkpoint(run / CHECKPOINTS / BEST)
     except ValueError as error:
         raise RunError(f"{error}; start again with --overwrite") from None
-    return state["epoch"] + 1, _trained(module, averaged(state))
 
 
 @torch.no_grad()

@@ -9,6 +9,10 @@ from torch import Tensor
 from recsys_moe.errors import RunError
 
 
+class NotFiniteError(RunError):
+    """A loss, a weight or a state of the optimizer is no number any more."""
+
+
 def is_finite(values: Tensor) -> bool:
     """By the sum, which takes a thirtieth of the time of a mask and no memory; a sum that is not
     finite may have overflowed."""
@@ -23,7 +27,9 @@ def not_finite(named: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def refuse(name: str, step: int, value: object = "nan or infinite") -> None:
-    """Raise RunError if there is a name."""
+    """Raise NotFiniteError if there is a name."""
     if name:
         name = name.removeprefix("model.")
-        raise RunError(f"{name} became {value} by step {step}; lower optim.lr or check the labels")
+        raise NotFiniteError(
+            f"{name} became {value} by step {step}; lower optim.lr or check the labels"
+        )

@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import lightning
 
-from recsys_moe.artifact.monitor import find_monitor
 from recsys_moe.artifact.run_folder import (
     CHECKPOINTS,
     LAST,
     begin_run,
     end_run,
-    place_of,
     record_run,
+    remove_run,
 )
 from recsys_moe.config.files import merge
-from recsys_moe.config.settings import Config, weighed_apart
-from recsys_moe.data.streaming import user_counts
-from recsys_moe.errors import ConfigError, Interrupted, RunError
-from recsys_moe.schema import Task
+from recsys_moe.config.settings import Config, parse_config
+from recsys_moe.errors import Interrupted, RunError
+from recsys_moe.model.lazy_adam import LazyAdam
 from recsys_moe.train import workarounds
-from recsys_moe.train.checkpoints import Checkpoints
-from recsys_moe.train.ending import finish_run
+from recsys_moe.train.checkpoints import Checkpoints, Steps, streamed_by
+from recsys_moe.train.ending import finish_run, how_to_finish
+from recsys_moe.train.finite import NotFiniteError
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.loggers import check_logger, closing_logger
 from recsys_moe.train.module import RecModule
+from recsys_moe.train.opening import Opened, open_run
+from recsys_moe.train.optimizers import make_optimizer
 from recsys_moe.train.processes.devices import lost_peers
 from recsys_moe.train.processes.memory import flushed_denormals, kept_memory
-from recsys_moe.train.resume import belongs_to, check_resume, find_checkpoint
-from recsys_moe.train.start import Start, begin, open_start, start_config
-from recsys_moe.train.start_checks import check_alone, check_begun
-from recsys_moe.train.trainer import make_trainer
+from recsys_moe.train.start import set_up, start_config
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -61,25 +58,25 @@ def fit(
     Returns the evaluation of the best model on the validation split; on several devices the first
     process does, the others return {}. Raises ConfigError, DataError, RunError and Interrupted.
     """
-    check_alone(start_from, resume)
     config = config if isinstance(config, Config) else start_config(config, start_from)
     data, out = Path(data), Path(out)
-    datamodule, module, start = _opened(config, data, start_from)
-    place = place_of(out, overwrite, resume)
-    monitor = find_monitor(config.trainer.monitor, datamodule.schema)
-    trainer = make_trainer(config, place, monitor)  # before anything there is touched
-    checkpoint = None if resume is None else _checkpoint(config, data, place, resume)
-    if checkpoint is None:  # which would have it all
-        begin(module, datamodule.rows("train"), start)
-    is_new = checkpoint is None or not belongs_to(checkpoint, place)
+    asked: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "start_from": start_from}
+    place, trainer, datamodule, start, saved, is_new = open_run(config, data, out, **asked)
+    checkpoint = saved and saved.path
+    del saved  # it is read again as training begins, and is then another file
+    module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
+    set_up(module, datamodule, start, bare=checkpoint is not None)
     if trainer.is_global_zero and is_new:
-        origin: dict[str, Any] = {"checkpoint": checkpoint, "start": start and start.record}
+        origin: dict[str, Any] = {
+            "checkpoint": checkpoint,
+            "start": start and start.record,
+        }
         begin_run(place, out, config, data, resume=resume, **origin)
     elif trainer.is_global_zero:
         record_run(place, config, data)
     if trainer.is_global_zero and place != out:
         logger.info("the run is made in %s; %s stays as it is until that is whole", place, out)
-    with _removed_where_refused(place if trainer.is_global_zero and is_new else None):
+    with _removed_where_vain(place, trainer.is_global_zero and is_new):
         _run(trainer, module, datamodule, checkpoint)
     if not trainer.is_global_zero:
         return {}
@@ -88,48 +85,27 @@ def fit(
     return result
 
 
-def _opened(
-    config: Config, data: Path, start_from: str | Path | None
-) -> tuple[RecDataModule, RecModule, Start | None]:
-    """The data, a model that knows them, and the one that its weights start from."""
-    datamodule = RecDataModule(data, config)
-    start = open_start(start_from, config, datamodule.schema, data)
-    module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
-    _say_weights(config, datamodule.schema.tasks)
-    datamodule.open()
-    module.start_routers(user_counts(datamodule.rows("train"), datamodule.schema))
-    module.start_encoders(data, datamodule.rows("train"))
-    return datamodule, module, start
-
-
-def _say_weights(config: Config, tasks: Sequence[Task]) -> None:
-    """Where training minimises another loss than the one that judges, the log has both."""
-    if (apart := weighed_apart(config, tasks)) is not None:
-        logger.info(
-            "training minimises %s (tasks.TASK.training_weight); results are judged by %s", *apart
-        )
-
-
 @contextmanager
-def _removed_where_refused(place: Path | None) -> Iterator[None]:
-    """A run that is found impossible before its first checkpoint leaves no folder."""
+def _removed_where_vain(place: Path, ours: bool) -> Iterator[None]:
+    """A run that failed before its first checkpoint, and could only fail again, leaves no folder.
+
+    `ours`: this process has made it. Interrupted runs and those that met a full disk may go on.
+    """
     try:
         yield
-    except ConfigError:
-        if place is not None and not (place / CHECKPOINTS / LAST).exists():
-            shutil.rmtree(place)
+    except (Interrupted, RunError) as error:
+        if not isinstance(error, NotFiniteError):
+            raise
+        has_steps = (place / CHECKPOINTS / LAST).exists()
+        if ours and not has_steps:
+            remove_run(place)
+        finish = how_to_finish(place) if has_steps else ""
+        again = "; start again with --overwrite, since --resume auto would meet it again"
+        raise NotFiniteError(f"{error}{again if has_steps else ''}{finish}") from None
+    except Exception:
+        if ours and not (place / CHECKPOINTS / LAST).exists():
+            remove_run(place)
         raise
-
-
-def _checkpoint(config: Config, data: Path, out: Path, resume: str) -> Path | None:
-    """What to continue from. Raises ConfigError and DataError when it does not fit."""
-    saved = find_checkpoint(out, resume)
-    if saved is None:
-        check_begun(out)
-        return None
-    check_resume(saved, config, data)
-    logger.info("continuing from %s: %d epochs are finished", saved.path, saved.finished)
-    return saved.path
 
 
 def _run(
@@ -155,21 +131,36 @@ def _run(
         where = error.filename or checkpoints.folder.parent
         raise RunError(f"{where}: {error.strerror or error}; {remedy}") from None
     if checkpoints.stop.number:
-        message = f"interrupted; all is saved in {checkpoints.folder}: continue with --resume auto"
+        finish = how_to_finish(checkpoints.folder.parent)
+        saved = f"all is saved in {checkpoints.folder}"
+        message = f"interrupted; {saved}: continue with --resume auto{finish}"
         raise Interrupted(message, checkpoints.stop.number)
 
 
-def dry_run(config: Config, data: Path, start_from: str | Path | None = None) -> dict[str, Any]:
-    """Open the data, build the model, run one step on one batch; write nothing."""
-    datamodule = RecDataModule(Path(data), config)
-    find_monitor(config.trainer.monitor, datamodule.schema)
+def dry_run(
+    config: Config,
+    data: str | Path,
+    out: str | Path,
+    *,
+    overwrite: bool = False,
+    resume: str | None = None,
+    start_from: str | Path | None = None,
+) -> dict[str, Any]:
+    """Check all that `fit` would check and make one step on one batch; write nothing.
+
+    Raises what `fit` would raise before its first step.
+    """
     check_logger(config.trainer.logger)
-    alone = merge(config.model_dump(mode="json"), {"trainer": {"devices": 1, "num_nodes": 1}})
-    start = open_start(start_from, config, datamodule.schema, Path(data))
-    module = RecModule(alone, datamodule.schema.to_json())
-    module.start_encoders(datamodule.folder, datamodule.rows("train"))
-    begin(module, datamodule.rows("train"), start)
-    batches = datamodule.train_dataloader()
+    asked: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "start_from": start_from}
+    opened = open_run(_with(config, logger="csv"), Path(data), Path(out), **asked)
+    datamodule, saved = opened.datamodule, opened.saved
+    alone = _with(config, devices=1, num_nodes=1)
+    module = RecModule(alone.model_dump(mode="json"), datamodule.schema.to_json())
+    set_up(module, datamodule, opened.start, bare=saved is not None)
+    if saved is not None:
+        module.load_state_dict(saved.state["state_dict"])
+        _check_steps(opened, module, config)
+    batches = datamodule.train_batches(0 if saved is None else saved.finished)
     batch = next(iter(batches))
     begun = time.perf_counter()
     loss, penalties = module.batch_losses(batch)
@@ -182,3 +173,22 @@ def dry_run(config: Config, data: Path, start_from: str | Path | None = None) ->
         "loss_of_first_batch": loss.item(),
         "seconds_of_first_step": round(seconds, 3),
     }
+
+
+def _with(config: Config, **trainer: Any) -> Config:
+    return parse_config(merge(config.model_dump(mode="json"), {"trainer": trainer}))
+
+
+def _check_steps(opened: Opened, module: RecModule, config: Config) -> None:
+    """As a run that goes on checks its steps when it begins to train."""
+    saved, checkpoints = opened.saved, opened.trainer.checkpoint_callback
+    assert saved is not None and isinstance(checkpoints, Checkpoints)
+    processes = config.trainer.processes
+    batches = len(opened.datamodule.train_batches(saved.finished, world=processes))
+    on_cpu = opened.trainer.strategy.root_device.type == "cpu"
+    lazy = isinstance(make_optimizer(module.model, config), LazyAdam)
+    lazy &= on_cpu or config.optim.embeddings == "lazy"
+    streamed = streamed_by(opened.datamodule.rows("train"), processes)
+    checkpoints.on_load_checkpoint(opened.trainer, module, saved.state)
+    checkpoints.load_state_dict(saved.state["callbacks"][checkpoints.state_key])
+    checkpoints.check_fits(Steps(saved.is_inside, batches, processes, streamed, lazy))

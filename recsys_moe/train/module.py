@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys_moe.artifact.evaluation import Evaluation, merged
-from recsys_moe.config.build import build_model, training_loss_weights
+from recsys_moe.config.build import build_model, check_labels, training_loss_weights
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import Batch, Rows
 from recsys_moe.data.streaming import labelled
@@ -45,6 +45,7 @@ class RecModule(lightning.LightningModule):
         self.save_hyperparameters()
         self.config: Config = parse_config(config)
         self.schema = Schema.from_json(schema_json)
+        check_labels(self.schema)
         self.weights = training_loss_weights(self.config, self.schema)
         self.penalty_weights = self.config.penalties.model_dump()
         torch.manual_seed(stream_seed(self.config.trainer.seed, "init"))

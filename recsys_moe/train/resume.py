@@ -47,7 +47,16 @@ class Saved(NamedTuple):
     @property
     def finished(self) -> int:
         """Epochs that were finished."""
-        return int(self.state["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
+        return int(self._epochs["processed"])
+
+    @property
+    def is_inside(self) -> bool:
+        """Did the run stop inside an epoch?"""
+        return any(self._epochs[name] != self._epochs["processed"] for name in ("ready", "started"))
+
+    @property
+    def _epochs(self) -> dict[str, int]:
+        return cast(dict[str, int], self.state["loops"]["fit_loop"]["epoch_progress"]["current"])
 
 
 def find_checkpoint(out: Path, resume: str) -> Saved | None:
@@ -152,21 +161,32 @@ def check_resume(saved: Saved, config: Config, data: Path) -> None:
     before = parse_config(saved.state["hyper_parameters"]["config"])
     _check_config(before, config)
     _check_epochs(saved, before, config)
+    check_data(saved, data, "--resume")
+
+
+def check_data(saved: Saved, data: Path, asked: str) -> None:
+    """Raise DataError, beginning with what was `asked`, for other data than the checkpoint's."""
     if Schema.from_json(saved.state["hyper_parameters"]["schema_json"]) != Schema.load(data):
-        raise DataError(f"--resume: {data} is not the data this run began with; start a new run")
+        raise DataError(f"{asked}: {data} is not the data this run began with; start a new run")
     changed = changed_files(saved.state[DATA_FILES], data_hashes(data))
     if changed:
-        raise DataError(f"--resume: {data / changed[0]} has changed since the run began")
+        raise DataError(f"{asked}: {data / changed[0]} has changed since the run began")
+
+
+def must_not_change(before: Config, now: Config) -> str | None:
+    """The first key in which they differ and that a continued run may not change."""
+    old, new = (dict(flat(config.model_dump(mode="json"))) for config in (before, now))
+    others = sorted((old.keys() | new.keys()) - set(MAY_CHANGE))
+    return next((key for key in others if old.get(key) != new.get(key)), None)
 
 
 def _check_config(before: Config, now: Config) -> None:
-    old, new = (dict(flat(config.model_dump(mode="json"))) for config in (before, now))
-    for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key) and key not in MAY_CHANGE:
-            raise ConfigError(
-                f"--resume: {key} was {old.get(key)} and must stay so, got {new.get(key)}; "
-                f"only {', '.join(MAY_CHANGE)} may change"
-            )
+    if (key := must_not_change(before, now)) is not None:
+        old, new = (dict(flat(config.model_dump(mode="json"))).get(key) for config in (before, now))
+        raise ConfigError(
+            f"--resume: {key} was {old} and must stay so, got {new}; "
+            f"only {', '.join(MAY_CHANGE)} may change"
+        )
 
 
 def _check_epochs(saved: Saved, before: Config, now: Config) -> None:

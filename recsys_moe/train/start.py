@@ -25,7 +25,7 @@ from recsys_moe.artifact.model_folder import (
 )
 from recsys_moe.config.files import merge, router_name, router_section
 from recsys_moe.config.settings import Config, parse_config
-from recsys_moe.data.columns import Rows
+from recsys_moe.data.streaming import user_counts
 from recsys_moe.errors import DataError
 from recsys_moe.files import sha256_file
 from recsys_moe.model.network import ENCODERS, MultiTaskMoE
@@ -35,6 +35,7 @@ from recsys_moe.train.start_checks import check_model, check_tasks, check_units,
 from recsys_moe.train.start_encoders import Matched, hand_over, match
 
 if TYPE_CHECKING:
+    from recsys_moe.train.loader import RecDataModule
     from recsys_moe.train.module import RecModule
 
 logger = logging.getLogger("recsys_moe.fit")
@@ -150,31 +151,46 @@ def _tell(old: Schema, places: list[Tensor], path: str | Path) -> None:
     logger.info("starting from %s: %s", path, "; ".join(said))
 
 
-def begin(module: RecModule, rows: Rows, start: Start | None) -> None:
-    """Give the module what a run has before its first step: main effects, and a model's weights.
+def set_up(
+    module: RecModule, datamodule: RecDataModule, start: Start | None = None, *, bare: bool = False
+) -> None:
+    """Give the module all that it has before its first step: what routers, encoders and main
+    effects take from the data, and the weights of `start`.
 
+    `bare`: without the last two, which the checkpoint that a run continues from brings along.
     Learned rows of new ids are those of the unseen id. What is fixed before training, main effects
     and experts by user, is made for new ids as in any run, in the units of the model.
     """
-    effects = module.model.effects
-    if start is not None and effects is not None:
-        old = start.artifact.model.effects
-        assert old is not None
-        effects.shift_T.copy_(old.shift_T)
-        effects.scale_T.copy_(old.scale_T)
+    rows = datamodule.rows("train")
+    module.start_routers(user_counts(rows, datamodule.schema))
+    module.start_encoders(datamodule.folder, rows)
+    if bare:
+        return
+    if start is not None:
+        _take_units(module.model, start.artifact.model)
     module.start_effects(rows)
     if start is not None:
-        try:
-            module.model.load_state_dict(_weights(module.model, start))
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())
-            raise DataError(
-                f"--from {start.folder}: its weights do not fit the model of these data: {reason}; "
-                "train anew without --from"
-            ) from None
-        if start.matched is not None:
-            places = start.user_U, start.item_I
-            hand_over(module.model, start.matched, start.artifact, places)
+        _take_weights(module.model, start)
+
+
+def _take_units(model: MultiTaskMoE, old: MultiTaskMoE) -> None:
+    if model.effects is not None:
+        assert old.effects is not None
+        model.effects.shift_T.copy_(old.effects.shift_T)
+        model.effects.scale_T.copy_(old.effects.scale_T)
+
+
+def _take_weights(model: MultiTaskMoE, start: Start) -> None:
+    try:
+        model.load_state_dict(_weights(model, start))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"--from {start.folder}: its weights do not fit the model of these data: {reason}; "
+            "train anew without --from"
+        ) from None
+    if start.matched is not None:
+        hand_over(model, start.matched, start.artifact, (start.user_U, start.item_I))
 
 
 def _weights(model: MultiTaskMoE, start: Start) -> dict[str, Tensor]:

@@ -113,6 +113,15 @@ class Patience(EarlyStopping):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict({**state_dict, "patience": self.patience})
 
+    def waited(self, trainer: Trainer) -> int:
+        """Epochs without a better one, with the one that has just been validated.
+
+        Lightning asks it behind all others. To go when its `wait_count` is set before they speak.
+        """
+        value = trainer.callback_metrics[self.monitor].squeeze()
+        best = self.best_score.to(value.device)
+        return 0 if self.monitor_op(value - self.min_delta, best) else self.wait_count + 1
+
 
 @dataclass(frozen=True)
 class Padded:

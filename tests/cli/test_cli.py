@@ -85,6 +85,8 @@ def test_from_nothing_to_recommendations(
     assert told["split"] == "val"
     kept = json.loads((run / "evaluation" / "test.json").read_text())
     assert "epoch 1/2" in fitted.stderr and "\r" not in fitted.stderr
+    behind = [line for line in fitted.stderr.splitlines() if "baseline" in line]
+    assert behind and all(line.startswith(("warning: val: ", "warning: test: ")) for line in behind)
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path / "matplotlib"))  # as on a fresh machine
     evaluated = call("evaluate", run, "--json")
     assert "font" not in evaluated.stderr

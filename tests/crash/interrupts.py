@@ -30,7 +30,7 @@ SECONDS = 120.0
 ENDS = re.compile(r"error: interrupted(; .*)?")
 LOGS = re.compile(
     r"loading .*|[\d,]+ rows .*|wrote .*|epoch \d.*|stopping after this step.*|serving model .*"
-    r"|drawing .*|export: .*|\w+: [\d,]+ rows"
+    r"|drawing .*|export: .*|\w+: [\d,]+ rows|warning: .*"
 )
 """What commands say of their work."""
 SMALL = ("model.embedding_dim=8", "model.expert_dim=16", "model.tower_dims=[8]")

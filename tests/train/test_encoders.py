@@ -149,7 +149,7 @@ def test_settings_of_the_optimizer_work_with_both(history: str, data: Path, tmp_
         model = {**BOTH, "history": history, "item_history": of_items}
         settings = config(model, optim={**optim, **lazy})
         assert fit(settings, data, tmp_path / name)["loss"] < 1.2
-    assert dry_run(settings, data)["loss_of_first_batch"] > 0
+    assert dry_run(settings, data, tmp_path / "dry")["loss_of_first_batch"] > 0
 
 
 @pytest.mark.parametrize(

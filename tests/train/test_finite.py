@@ -15,6 +15,7 @@ from recsys_moe.artifact.evaluation import Evaluation
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.errors import RunError
 from recsys_moe.train.fit import fit
+from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
 
@@ -36,17 +37,13 @@ def nan_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RecModule, "losses", spoilt)
 
 
-def left_behind(run: Path) -> list[str]:
-    return sorted(path.name for path in (run / "checkpoints").iterdir())
-
-
 def test_at_a_logged_step_the_run_ends_there(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nan_at(6, monkeypatch)
     with pytest.raises(RunError, match="the training loss became nan by step 6"):
         fit(config(3), prepared, tmp_path / "run")
-    assert left_behind(tmp_path / "run") == []
+    assert not (tmp_path / "run").exists()  # else the next run would meet a folder of nothing
 
 
 def test_between_logged_steps_the_run_ends_with_the_epoch(
@@ -55,7 +52,7 @@ def test_between_logged_steps_the_run_ends_with_the_epoch(
     nan_at(7, monkeypatch)
     with pytest.raises(RunError, match="the training loss became nan by step 25"):
         fit(config(3), prepared, tmp_path / "run")  # 25 steps are an epoch
-    assert left_behind(tmp_path / "run") == []
+    assert not (tmp_path / "run").exists()  # else the next run would meet a folder of nothing
 
 
 def test_in_validation_the_run_ends_with_the_epoch(
@@ -66,4 +63,44 @@ def test_in_validation_the_run_ends_with_the_epoch(
     monkeypatch.setattr(Evaluation, "result", spoilt)
     with pytest.raises(RunError, match="the validation loss became nan by step 25"):
         fit(config(100), prepared, tmp_path / "run")
-    assert left_behind(tmp_path / "run") == []
+    assert not (tmp_path / "run").exists()  # else the next run would meet a folder of nothing
+
+
+def test_after_an_epoch_its_checkpoints_stay_and_the_remedy_is_another_run(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """25 steps are an epoch; --resume auto keeps the rate, and so the fault."""
+    nan_at(31, monkeypatch)
+    with pytest.raises(RunError, match=r"by step 31; lower optim.lr.*--overwrite") as error:
+        fit(config(3), prepared, tmp_path / "run")
+    assert "finish" in str(error.value)
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == ["best.ckpt", "last.ckpt"]
+
+
+def test_a_folder_in_which_something_else_lies_is_not_removed(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nan_at(6, monkeypatch)
+    load = RecDataModule.train_dataloader
+
+    def noted(module: RecDataModule) -> object:
+        (tmp_path / "run" / "notes.txt").write_text("dear")
+        return load(module)
+
+    monkeypatch.setattr(RecDataModule, "train_dataloader", noted)
+    with pytest.raises(RunError, match="by step 6"):
+        fit(config(3), prepared, tmp_path / "run")
+    assert (tmp_path / "run" / "notes.txt").read_text() == "dear"
+
+
+def test_a_fault_of_a_part_from_outside_before_any_checkpoint_leaves_no_folder(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: RecModule, *args: Any) -> Any:
+        raise IndexError("as of a router from outside")
+
+    monkeypatch.setattr(RecModule, "losses", broken)
+    with pytest.raises(IndexError):
+        fit(config(3), prepared, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -47,6 +47,7 @@ def test_auto_and_gpu_never_mean_a_macs_gpu(monkeypatch: pytest.MonkeyPatch) -> 
     [
         {},
         {"model": {"main_effects": False}},
+        {"model": {"router": {"name": "hash", "balanced": True}}},
         {"data": {"fresh_negatives": True, "negative_power": 0.75, "negative_user_power": 0}},
     ],
 )
@@ -57,7 +58,7 @@ def test_dry_run_tells_the_loss_of_the_first_batch_of_training(
     model = {**TINY_MODEL, "dropout": 0, "router": "softmax", **sections.get("model", {})}
     trainer = {"max_epochs": 1, "batch_size": Schema.load(prepared).rows["train"]}
     settings = {**sections, "model": model, "trainer": trainer, "optim": {"lr": 1e-9}}
-    told = dry_run(config(**settings), prepared)["loss_of_first_batch"]
+    told = dry_run(config(**settings), prepared, tmp_path / "run")["loss_of_first_batch"]
     fit(config(**settings), prepared, tmp_path / "run")
     with open(tmp_path / "run/metrics.csv") as stream:
         (row,) = csv.DictReader(stream)

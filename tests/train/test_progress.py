@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from recsys_moe.config.settings import parse_config
-from recsys_moe.train import callbacks
+from recsys_moe.train import callbacks, pace
 from recsys_moe.train.fit import fit
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
@@ -73,7 +73,52 @@ def test_the_bar_waits_for_the_device_twice_a_second_and_not_every_step(
     assert asked == [10.0, 10.5]
 
 
-@pytest.mark.slow
+def test_lines_say_how_long_at_most_and_how_long_without_a_better_epoch(
+    prepared: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A clock that a step of 25 moves by 12 s: an epoch takes 300 s, the budget is 9.
+
+    No epoch is better by 1e6 than the first: patience ends the run after 4. At step 13 of the
+    second epoch 8 - 13/25 = 7.48 epochs of 300 s = 2,244 s are left.
+    """
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
+    step = RecModule.training_step
+
+    def ticking(self: RecModule, *args: Any) -> Any:
+        clock.now += 12
+        return step(self, *args)
+
+    monkeypatch.setattr(RecModule, "training_step", ticking)
+    monkeypatch.setattr(callbacks, "time", clock)
+    monkeypatch.setattr(pace, "time", clock)
+    trainer = {"max_epochs": 9, "batch_size": 64, "patience": 3, "min_delta": 1e6}
+    with caplog.at_level(logging.INFO, logger="recsys_moe.fit"):
+        fit(parse_config({"model": TINY_MODEL, "trainer": trainer}), prepared, tmp_path / "run")
+    (middle,) = (line for line in caplog.messages if line.startswith("epoch 2/9 step 13/25"))
+    assert middle.endswith("0 steps/s, at most 37 min left")
+    ends = [line.partition("; ")[2] for line in caplog.messages if " done in 300.0 s: " in line]
+    assert ends == [
+        "at most 40 min left",
+        "no improvement for 1 of 3 epochs; at most 35 min left",
+        "no improvement for 2 of 3 epochs; at most 30 min left",
+        "no improvement for 3 of 3 epochs",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        *((0.2, "1 s"), (59.4, "59 s"), (59.6, "1 min"), (200, "3 min 20 s"), (755, "12 min")),
+        *((18180, "5 h 3 min"), (40000, "11 h"), (187200, "2 d 4 h"), (86400, "1 d")),
+    ],
+)
+def test_a_duration_is_said_in_the_units_that_matter(seconds: float, said: str) -> None:
+    assert pace.duration(seconds) == said
+
+
 def test_a_terminal_keeps_a_line_per_epoch_and_stdout_has_the_result_alone(
     prepared: Path, tmp_path: Path
 ) -> None:

@@ -295,9 +295,9 @@ def test_a_weight_for_an_unknown_task_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_dry_run_tells_sizes_and_writes_nothing(prepared: Path) -> None:
+def test_dry_run_tells_sizes_and_writes_nothing(prepared: Path, tmp_path: Path) -> None:
     before = sorted(prepared.rglob("*"))
-    result = dry_run(config(), prepared)
+    result = dry_run(config(), prepared, tmp_path / "run")
     assert result["parameters"] > 0 and result["steps_per_epoch"] > 0
     assert sorted(prepared.rglob("*")) == before
 

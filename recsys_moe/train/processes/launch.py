@@ -62,7 +62,8 @@ def run_workers(devices: int, num_nodes: int) -> None:
         _raise_first(codes, reports)
 
 
-def _environment(devices: int, num_nodes: int) -> dict[str, str]:
+def check_nodes(num_nodes: int) -> None:
+    """Raise ConfigError where the others of several nodes cannot be found."""
     needed = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
     missing = [name for name in needed if name not in os.environ]
     if num_nodes > 1 and missing:
@@ -70,6 +71,10 @@ def _environment(devices: int, num_nodes: int) -> dict[str, str]:
             f"trainer.num_nodes={num_nodes} needs {', '.join(needed)} on every node, "
             f"{missing[0]} is missing; set them, or start with torchrun or srun"
         )
+
+
+def _environment(devices: int, num_nodes: int) -> dict[str, str]:
+    check_nodes(num_nodes)
     own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "NODE_RANK": "0"}
     threads = str(max(1, int(min(cores(), core_quota() or cores())) // devices))
     known = {"OMP_NUM_THREADS": threads, **undecided(dict(os.environ))}

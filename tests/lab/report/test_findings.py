@@ -110,7 +110,7 @@ def test_guessing_and_probabilities_that_are_off() -> None:
 
 def test_a_missed_baseline_is_said_and_guessing_then_not_once_more() -> None:
     quality = Quality(Roc("watch", 9, 4, 0.54, [], []), None, [])
-    behind = ["watch auc 0.5400 is no better than 0.7000 of popularity, which needs no model"]
+    behind = ["val: watch AUC 0.5400 does not beat the popularity baseline 0.7000"]
     (found,) = findings.quality_findings("watch", quality, behind)
     assert texts([found]) == [f"warning: {behind[0]}."]
     assert found.figure == "roc-watch"

@@ -1,0 +1,106 @@
+"""What a run is asked for, opened and checked: all that can be refused before anything is written.
+
+`fit` and its dry run both begin here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import lightning
+
+from recsys_moe.artifact.monitor import find_monitor
+from recsys_moe.artifact.run_folder import check_begin, place_of
+from recsys_moe.config.files import read_config_file
+from recsys_moe.config.settings import Config, parse_config, weighed_apart
+from recsys_moe.errors import UserError
+from recsys_moe.schema import Task
+from recsys_moe.train.loader import RecDataModule
+from recsys_moe.train.resume import (
+    Saved,
+    belongs_to,
+    check_resume,
+    find_checkpoint,
+    must_not_change,
+)
+from recsys_moe.train.start import Start, open_start
+from recsys_moe.train.start_checks import check_alone, check_begun
+from recsys_moe.train.trainer import make_trainer
+
+logger = logging.getLogger("recsys_moe.fit")
+
+
+class Opened(NamedTuple):
+    """A run that may begin, or go on."""
+
+    place: Path
+    """Where it is made: the folder that was asked for, or beside it until it replaces that."""
+    trainer: lightning.Trainer
+    datamodule: RecDataModule
+    start: Start | None
+    """The model that its weights start from."""
+    saved: Saved | None
+    """The checkpoint that it goes on from."""
+    is_new: bool
+    """Is the run folder still to be made?"""
+
+
+def open_run(
+    config: Config,
+    data: Path,
+    out: Path,
+    *,
+    overwrite: bool,
+    resume: str | None,
+    start_from: str | Path | None,
+) -> Opened:
+    """As `fit` is asked. Raises ConfigError and DataError; writes nothing."""
+    check_alone(start_from, resume)
+    datamodule = RecDataModule(data, config)
+    start = open_start(start_from, config, datamodule.schema, data)
+    _say_weights(config, datamodule.schema.tasks)
+    datamodule.open()
+    place = place_of(out, overwrite, resume)
+    monitor = find_monitor(config.trainer.monitor, datamodule.schema)
+    trainer = make_trainer(config, place, monitor)
+    saved = None if resume is None else _saved(config, data, place, resume)
+    is_new = saved is None or not belongs_to(saved.path, place)
+    if trainer.is_global_zero and is_new:
+        inputs = {
+            "--data": data,
+            "--resume": saved and saved.path,
+            "--from": start and start.folder,
+        }
+        check_begin(place, out, inputs, resume=resume, may_go_on=_may_go_on(place, config))
+    return Opened(place, trainer, datamodule, start, saved, is_new)
+
+
+def _say_weights(config: Config, tasks: Sequence[Task]) -> None:
+    """Where training minimises another loss than the one that judges, the log has both."""
+    if (apart := weighed_apart(config, tasks)) is not None:
+        logger.info(
+            "training minimises %s (tasks.TASK.training_weight); results are judged by %s", *apart
+        )
+
+
+def _saved(config: Config, data: Path, out: Path, resume: str) -> Saved | None:
+    """What to continue from. Raises ConfigError and DataError when it does not fit."""
+    saved = find_checkpoint(out, resume)
+    if saved is None:
+        check_begun(out)
+        return None
+    check_resume(saved, config, data)
+    logger.info("continuing from %s: %d epochs are finished", saved.path, saved.finished)
+    return saved
+
+
+def _may_go_on(run: Path, config: Config) -> bool:
+    """Would --resume auto take these settings, where a run is at `run` already?"""
+    try:
+        before = parse_config(read_config_file(str(run / "config.yaml")))
+    except (UserError, OSError):
+        return False
+    return must_not_change(before, config) is None
