@@ -89,7 +89,10 @@ class RecDataModule(lightning.LightningDataModule):
     @cached_property
     def _features_only(self) -> tuple[float, float]:
         """`data.features_only_rate` of users and of items, 0 where these have no features."""
-        rate, chosen = self.config.data.features_only_rate, chosen_features(self.config, self.schema)
+        rate, chosen = (
+            self.config.data.features_only_rate,
+            chosen_features(self.config, self.schema),
+        )
         return (rate if chosen["user"] else 0.0, rate if chosen["item"] else 0.0)
 
     def _training_rows(self, epoch: int) -> Rows:

@@ -26,7 +26,9 @@ def raw_features(data: Path) -> dict[str, list[dict[str, Any]]]:
     told: dict[str, list[dict[str, Any]]] = {}
     for side, features in (("user", ("age",)), ("item", ("genres", "year"))):
         rows = pq.read_table(data / f"{side}s.parquet").to_pylist()
-        told[side] = [{name: raw(name, row[f"feature:{name}"]) for name in features} for row in rows]
+        told[side] = [
+            {name: raw(name, row[f"feature:{name}"]) for name in features} for row in rows
+        ]
     return told
 
 
