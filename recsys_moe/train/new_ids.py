@@ -68,7 +68,7 @@ def _compared(
 
 
 def _thinned(batches: EvalBatches) -> Iterator[Batch]:
-    step = -(-len(batches) * batches.batch_size // MOST_ROWS)
+    step = max(1, -(-len(batches) * batches.batch_size // MOST_ROWS))
     return (batch for number, batch in enumerate(batches) if number % step == 0)
 
 
