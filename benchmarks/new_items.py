@@ -29,6 +29,7 @@ from continued import SPLITS, command
 from recsys_moe.config.settings import parse_config
 from recsys_moe.inference.predictor import Newcomer, Predictor
 from recsys_moe.train.fit import fit
+from recsys_moe.train.new_ids import WAYS
 
 GENRES, YEAR = "genres:multi=genres:sep=|", "year:numeric=year"
 MODEL = {"embedding_dim": 32, "num_experts": 8, "expert_dim": 64, "tower_dims": [64]}
@@ -209,7 +210,7 @@ def measure(
         **{"hidden": len(told), "rows": len(cold), "epoch": val["epoch"]},
         **{f"new_{name}": value for name, value in found.items()},
         **{f"known_{name}": value for name, value in known.items()},
-        **{f"said_{t}_{w}": one[w] for t, one in said.items() for w in one if w != "metric"},
+        **{f"said_{t}_{w}": one[w] for t, one in said.items() for w in WAYS},
         "seconds": round(time.process_time() - start, 1),
     }
 

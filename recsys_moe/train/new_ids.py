@@ -7,6 +7,7 @@ the row of the unseen id, and by that row alone. Axes: N users or items and the 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -25,8 +26,6 @@ logger = logging.getLogger("recsys_moe.fit")
 
 MOST_ROWS = 100_000
 """Of validation, about: more batches are thinned out evenly."""
-NOISE = 0.002
-"""Share of a metric by which features may be behind unwarned."""
 METRIC = {"binary": "auc", "regression": "mse"}
 WAYS = ("with_features", "without")
 
@@ -61,7 +60,7 @@ def _compared(
             add_rows(evaluation, model, _thinned(datamodule.val_batches()), config)
         judged.append(evaluation.result("val")["tasks"])
     return {
-        task.name: {"metric": (name := METRIC[task.kind])}
+        task.name: {"metric": (name := METRIC[task.kind]), "rows": judged[0][task.name]["rows"]}
         | {way: one[task.name][name] for way, one in zip(WAYS, judged, strict=True)}
         for task in schema.tasks
     }
@@ -100,6 +99,8 @@ def _vectors(table_ND: torch.Tensor, features: Features | None) -> torch.Tensor:
 
 
 def _say(side: Side, tasks: dict[str, dict[str, Any]]) -> None:
+    """A warning where a metric is behind by more than about one standard error: 1 / sqrt(rows) of
+    it, as of an AUC near 1/2 with half of the rows positive, and of an MSE of normal errors."""
     parts, is_worse = [], False
     for task, one in tasks.items():
         told, bare = (one[way] for way in WAYS)
@@ -107,7 +108,7 @@ def _say(side: Side, tasks: dict[str, dict[str, Any]]) -> None:
             continue
         parts.append(f"{task} {one['metric']} {told:.4f} with their features, {bare:.4f} without")
         loss = bare - told if one["metric"] in HIGHER_IS_BETTER else told - bare
-        is_worse |= loss > NOISE * bare
+        is_worse |= loss > bare / math.sqrt(one["rows"])
     line = f"new {side}s: {'; '.join(parts)}"
     if is_worse:
         logger.warning("%s: the features hurt; raise data.features_only_rate", line)

@@ -96,11 +96,17 @@ def test_the_model_is_left_as_it_was(featured: Path) -> None:
     assert all(torch.equal(value, after[name]) for name, value in before.items())
 
 
-@pytest.mark.parametrize(("told", "level"), [(0.61, "INFO"), (0.59, "WARNING")])
-def test_features_that_hurt_are_warned_of(
-    caplog: pytest.LogCaptureFixture, told: float, level: str
+@pytest.mark.parametrize(
+    ("metric", "told", "level"),
+    [("auc", 0.61, "INFO"), ("auc", 0.59, "INFO"), ("auc", 0.53, "WARNING")]
+    + [("mse", 0.53, "INFO"), ("mse", 0.65, "INFO"), ("mse", 0.67, "WARNING")],
+)
+def test_features_that_hurt_beyond_chance_are_warned_of(
+    caplog: pytest.LogCaptureFixture, metric: str, told: float, level: str
 ) -> None:
+    """0.6 without and 100 rows: 0.6 / sqrt(100) = 0.06 is chance."""
+    one = {"metric": metric, "rows": 100, "with_features": told, "without": 0.6}
     with caplog.at_level(logging.INFO, "recsys_moe.fit"):
-        new_ids._say("item", {"watch": {"metric": "auc", "with_features": told, "without": 0.6}})
+        new_ids._say("item", {"watch": one})
     [record] = caplog.records
     assert record.levelname == level and f"{told:.4f}" in record.message
