@@ -42,7 +42,7 @@ TINY = {
 NOT_IN_MAKE = {
     *("run_all", "serving", "soak", "streaming", "slow_start", "continued", "cold_start"),
     *("plain_factors", "epoch_minutes", "results_table", "waits", "overload", "connections"),
-    *("row_errors", "draws"),
+    *("row_errors", "draws", "new_items"),
 }
 
 

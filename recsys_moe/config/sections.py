@@ -28,6 +28,9 @@ class DataConfig(Section):
     unseen_rate: float = Field(default=0.002, ge=0, lt=1)
     """Share of training rows whose user (and, independently, item) is hidden, which trains the
     row that stands for ids never seen. Half of them keep their features and history."""
+    features_only_rate: float = Field(default=0.1, ge=0, lt=1)
+    """Share of training rows whose item (and, independently, user) hides its id and keeps its
+    features, which trains these to speak for new ones. On sides with features, nowhere else."""
     fresh_negatives: bool = False
     """Training rows whose negative `prepare` drew get another one in every epoch: any item that the
     user has no other training row with. Needs the rows in memory. See docs/training.md."""

@@ -26,7 +26,8 @@ class ShuffledBatches(ABC):
     Of `world` processes this is `rank`, with batches of `batch_size` rows each. A small share of
     users and items is replaced by the index of the unseen id, which trains that row of the
     embedding tables; with `ids_only` every second one of them by ~index: a model with encoders
-    then reads the unseen id beside features and history. `start` leaves out as many batches and
+    then reads the unseen id beside features and history. `features_only`: of users and of items,
+    how often that happens beside these. `start` leaves out as many batches and
     changes no other; `len` counts these too. Raises DataError when there are fewer rows than
     processes.
     """
@@ -37,6 +38,7 @@ class ShuffledBatches(ABC):
     _: KW_ONLY
     unseen_rate: float
     ids_only: bool = False
+    features_only: tuple[float, float] = (0.0, 0.0)
     seed: int
     rank: int = 0
     world: int = 1
@@ -45,7 +47,7 @@ class ShuffledBatches(ABC):
     def __post_init__(self) -> None:
         self.batches = batches_per_epoch(len(self.rows), self.batch_size, self.world)
         sizes = self.schema.user.size, self.schema.item.size
-        self.unseen = Unseen(self.unseen_rate, *sizes, self.ids_only)
+        self.unseen = Unseen(self.unseen_rate, *sizes, self.ids_only, self.features_only)
 
     def __len__(self) -> int:
         return self.batches
@@ -71,13 +73,14 @@ class TrainBatches(ShuffledBatches):
 
 
 class Unseen(NamedTuple):
-    """How often an id is hidden, the indices that stand for a hidden user and item, and whether
-    every second one keeps what is known beside its id."""
+    """How often an id is hidden, the indices that stand for a hidden user and item, whether every
+    second one keeps what is known beside its id, and how often others hide the id alone."""
 
     rate: float
     user: int
     item: int
     ids_only: bool
+    features_only: tuple[float, float]
 
 
 def batches_per_epoch(rows: int, batch_size: int, world: int) -> int:
@@ -118,6 +121,7 @@ def shuffled(
     order = torch.randperm(len(columns), generator=generator)
     for number, (first, stop) in enumerate(bounds):
         hidden = _hidden(stop - first, unseen.rate, generator)
+        alone = [_drawn(stop - first, rate, generator) for rate in unseen.features_only]
         if number < start:
             continue
         part = slice(*part_bounds(0, stop - first, *share))
@@ -128,12 +132,20 @@ def shuffled(
                 index_B.copy_(torch.where(keeps_B[part], ~index_B, index_B))
                 hidden_B &= ~keeps_B
             index_B.masked_fill_(hidden_B[part], one)
+        for index_B, one, alone_B in zip(batch[:2], unseen[1:3], alone, strict=False):
+            if alone_B is not None:
+                shown_B = alone_B[part] & (index_B >= 0) & (index_B != one)
+                index_B.copy_(torch.where(shown_B, ~index_B, index_B))
         yield batch
 
 
 def _hidden(rows: int, rate: float, generator: torch.Generator) -> list[Tensor]:
     """Which users and which items of a batch are hidden; nothing is drawn for a rate of 0."""
     return [torch.rand(rows, generator=generator) < rate for _ in range(2 if rate else 0)]
+
+
+def _drawn(rows: int, rate: float, generator: torch.Generator) -> Tensor | None:
+    return torch.rand(rows, generator=generator) < rate if rate else None
 
 
 class EvalBatches:

@@ -29,6 +29,7 @@ from recsys_moe.train.averaging import averaged
 from recsys_moe.train.encoders import finish, histories
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
+from recsys_moe.train.new_ids import compare_new_ids
 from recsys_moe.train.optimizers import tables_of
 from recsys_moe.train.processes.memory import flushed_denormals
 from recsys_moe.train.resume import Saved, check_data, read_checkpoint
@@ -80,13 +81,14 @@ def finish_run(
     rows = datamodule.rows("train")
     trained = trained_ids(rows, schema)
     _stand_in(model, trained)
-    history = histories(model)
+    history, trained_encoders = histories(model), model.encoders
     model, encoders = finish(model, config, schema)
     result, calibrations = _evaluate(model, module, datamodule)
     result |= {"epoch": epoch, "monitor": config.trainer.monitor}
     result["baselines"] = baselines(rows, datamodule.rows("val"), schema)
     for line in missed(result):
         logger.warning(line)
+    result |= compare_new_ids(model, trained_encoders, datamodule)
     write_json(out / "evaluation" / "val.json", result)
     save_artifact(
         out / "model",

@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning
 
+from recsys_moe.config.build import chosen_features
 from recsys_moe.config.settings import Config
 from recsys_moe.data.batches import EvalBatches, TrainBatches
 from recsys_moe.data.columns import Columns, Rows
@@ -79,10 +80,20 @@ class RecDataModule(lightning.LightningDataModule):
         size, rate = settings.trainer.batch_size // world, settings.data.unseen_rate
         ids_only = settings.model.has_encoders
         draws: dict[str, Any] = {"unseen_rate": rate, "ids_only": ids_only, "seed": seed}
+        draws["features_only"] = self._features_only
         share: dict[str, Any] = {"rank": rank, "world": world, "start": start}
         if isinstance(rows, Columns):
             return TrainBatches(rows, self.schema, size, **draws, **share)
         return StreamBatches(rows, self.schema, size, **draws, **share, window=self.window)
+
+    @cached_property
+    def _features_only(self) -> tuple[float, float]:
+        """`data.features_only_rate` of users and of items, 0 where these have no features."""
+        rate, chosen = (
+            self.config.data.features_only_rate,
+            chosen_features(self.config, self.schema),
+        )
+        return (rate if chosen["user"] else 0.0, rate if chosen["item"] else 0.0)
 
     def _training_rows(self, epoch: int) -> Rows:
         if self._negatives is None:

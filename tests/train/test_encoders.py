@@ -192,9 +192,9 @@ def test_sharded_tables_are_refused_with_both() -> None:
 
 def test_half_of_the_hidden_ids_keep_features_and_history(data: Path) -> None:
     """~i stands for the unseen id with what is known of i."""
-    settings = config(BOTH, data={"unseen_rate": 0.5})
-    batch = next(iter(RecDataModule(data, settings).train_batches(0)))
-    shown = next(iter(RecDataModule(data, config(BOTH)).train_batches(0)))  # in the same order
+    one, none = ({"unseen_rate": rate, "features_only_rate": 0} for rate in (0.5, 0))
+    batch = next(iter(RecDataModule(data, config(BOTH, data=one)).train_batches(0)))
+    shown = next(iter(RecDataModule(data, config(BOTH, data=none)).train_batches(0)))
     for index_B, one_B, unseen in ((batch.user, shown.user, 60), (batch.item, shown.item, 40)):
         kept_B, gone_B = index_B < 0, index_B == unseen
         assert kept_B.any() and gone_B.any()  # about 16 of 64 each
@@ -205,6 +205,32 @@ def test_half_of_the_hidden_ids_keep_features_and_history(data: Path) -> None:
     features_BD = model.encoders(index_B, index_B)[0]  # type: ignore[misc]
     x_BD = model.encode(~index_B, ~index_B)[:, :8]
     torch.testing.assert_close(x_BD, model.user_embedding(none_B) + features_BD)
+
+
+def test_ids_of_a_side_with_features_are_hidden_in_a_share_of_the_rows(data: Path) -> None:
+    """Features of items alone: no user is hidden. Of 0.3 of the rows, those in both runs."""
+    rows = {}
+    for rate in (0.0, 0.3):
+        settings = config(
+            {"features": "genres"}, data={"unseen_rate": 0, "features_only_rate": rate}
+        )
+        batches = [*RecDataModule(data, settings).train_batches(0)]
+        rows[rate] = [torch.cat([batch[side] for batch in batches]) for side in (0, 1)]
+    (user_N, item_N), (other_N, hidden_N) = rows[0.0], rows[0.3]
+    assert torch.equal(user_N, other_N)
+    is_hidden_N = hidden_N < 0
+    assert 0.25 < is_hidden_N.float().mean() < 0.35  # of some 1,500 rows, 4 deviations of 0.012
+    assert torch.equal(torch.where(is_hidden_N, ~hidden_N, hidden_N), item_N)
+
+
+def test_without_features_the_rate_changes_nothing(data: Path) -> None:
+    for model in ({}, HISTORIES):
+        batches = [
+            [*RecDataModule(data, config(model, data={"features_only_rate": r})).train_batches(0)]
+            for r in (0.0, 0.5)
+        ]
+        for one, other in zip(*batches, strict=True):
+            assert torch.equal(one.user, other.user) and torch.equal(one.item, other.item)
 
 
 def test_a_run_with_both_in_pieces_ends_in_the_same_bytes(

@@ -1,0 +1,116 @@
+"""Cold start, measured at the end of training: what do features tell of users and items unknown?
+
+All items (or users) of the validation rows are scored as if they were new: by their features and
+the row of the unseen id, and by that row alone. Axes: N users or items and the unseen id.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+
+from recsys_moe.artifact.baselines import HIGHER_IS_BETTER
+from recsys_moe.artifact.evaluation import Evaluation, add_rows
+from recsys_moe.data.batches import EvalBatches
+from recsys_moe.data.columns import Batch
+from recsys_moe.model.encoders import FINISHED_AT_ONCE, Encoders, Features
+from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.train.loader import RecDataModule
+
+logger = logging.getLogger("recsys_moe.fit")
+
+MOST_ROWS = 100_000
+"""Of validation, about: more batches are thinned out evenly."""
+METRIC = {"binary": "auc", "regression": "mse"}
+WAYS = ("with_features", "without")
+
+Side = Literal["user", "item"]
+
+
+def compare_new_ids(
+    model: MultiTaskMoE, encoders: Encoders | None, datamodule: RecDataModule
+) -> dict[str, Any]:
+    """`new_ids`: per side with features, `user` or `item`, and task, the metric both ways.
+
+    `model`: finished; `encoders`: what finished it. {} for a model without features. Logs a line
+    per side, a warning where features hurt.
+    """
+    sides: dict[Side, Features | None] = {}
+    if encoders is not None:
+        sides = {"user": encoders.users, "item": encoders.items}
+    found = {s: _compared(model, s, f, datamodule) for s, f in sides.items() if f is not None}
+    for side, tasks in found.items():
+        _say(side, tasks)
+    return {"new_ids": found} if found else {}
+
+
+def _compared(
+    model: MultiTaskMoE, side: Side, features: Features, datamodule: RecDataModule
+) -> dict[str, dict[str, Any]]:
+    schema, config = datamodule.schema, datamodule.config
+    judged = []
+    for told in (features, None):
+        evaluation = Evaluation(schema, config)
+        with _all_new(model, side, told):
+            add_rows(evaluation, model, _thinned(datamodule.val_batches()), config)
+        judged.append(evaluation.result("val")["tasks"])
+    return {
+        task.name: {"metric": (name := METRIC[task.kind]), "rows": judged[0][task.name]["rows"]}
+        | {way: one[task.name][name] for way, one in zip(WAYS, judged, strict=True)}
+        for task in schema.tasks
+    }
+
+
+def _thinned(batches: EvalBatches) -> Iterator[Batch]:
+    step = max(1, -(-len(batches) * batches.batch_size // MOST_ROWS))
+    return (batch for number, batch in enumerate(batches) if number % step == 0)
+
+
+@contextmanager
+def _all_new(model: MultiTaskMoE, side: Side, features: Features | None) -> Iterator[None]:
+    """The ids of a side are unknown here: no row of their own, no effect."""
+    weight, effects = getattr(model, f"{side}_embedding").weight, model.effects
+    name, kept = f"{side}_{side[0].upper()}T", weight.data
+    weight.data = _vectors(kept, features)
+    if effects is not None:
+        own = getattr(effects, name)
+        setattr(effects, name, torch.zeros_like(own))
+    try:
+        yield
+    finally:
+        weight.data = kept
+        if effects is not None:
+            setattr(effects, name, own)
+
+
+@torch.no_grad()
+def _vectors(table_ND: torch.Tensor, features: Features | None) -> torch.Tensor:
+    """Of new ones: the row of the unseen id and, where there are any, their features."""
+    made_ND = table_ND[-1:].repeat(len(table_ND), 1)
+    if features is not None:
+        for index_U in torch.arange(len(made_ND)).split(FINISHED_AT_ONCE):
+            made_ND[index_U] += features(index_U)
+    return made_ND
+
+
+def _say(side: Side, tasks: dict[str, dict[str, Any]]) -> None:
+    """A warning where a metric is behind by more than about one standard error: 1 / sqrt(rows) of
+    it, as of an AUC near 1/2 with half of the rows positive, and of an MSE of normal errors."""
+    parts, is_worse = [], False
+    for task, one in tasks.items():
+        told, bare = (one[way] for way in WAYS)
+        if told is None or bare is None:
+            continue
+        parts.append(f"{task} {one['metric']} {told:.4f} with their features, {bare:.4f} without")
+        loss = bare - told if one["metric"] in HIGHER_IS_BETTER else told - bare
+        is_worse |= loss > bare / math.sqrt(one["rows"])
+    line = f"new {side}s: {'; '.join(parts)}"
+    if is_worse:
+        logger.warning("%s: the features hurt; raise data.features_only_rate", line)
+    elif parts:
+        logger.info(line)
