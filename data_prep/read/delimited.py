@@ -71,8 +71,7 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """The columns of a file with a header in UTF-8, in pieces of about `block` bytes.
 
-    Stricter than read(): bytes that are no UTF-8 are an error, UnicodeDecodeError where rows are
-    skipped. Else raises ArrowInvalid, in which a row is counted and not placed.
+    Raises ArrowInvalid, in which a row is counted and not placed.
     """
     options = _options(layout, block_size=block, use_threads=False)
 
@@ -83,8 +82,6 @@ def batches(
 
     if bad.skip:
         options["parse_options"].invalid_row_handler = skipped
-        # pyarrow hands the row over as text, and prints a traceback where it is no UTF-8.
-        stream = pa.transcoding_input_stream(stream, "utf-8-sig", "utf-8")
     try:
         yield from pa_csv.open_csv(stream, **options)
     except pa.ArrowKeyError:
@@ -107,10 +104,12 @@ def line_of_row(data: bytes, layout: Layout, row: int, label: str) -> int:
 
 
 def check_columns(label: str, wanted: Iterable[str], names: list[str]) -> None:
-    """Raises DataError for the first of `wanted` that is not among a file's columns `names`."""
+    """Raises DataError for the first of `wanted` that a file has not once among its `names`."""
     for name in wanted:
         if name not in names:
             raise missing_column(label, name, names)
+        if names.count(name) > 1:
+            raise DataError(f"{label}: column {name!r} appears twice; rename one of them")
 
 
 def missing_column(label: str, wanted: str, names: list[str]) -> DataError:
