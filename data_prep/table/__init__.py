@@ -102,6 +102,8 @@ def _places(
     input: Path | None, train: Path | None, val: Path | None, test: Path | None
 ) -> list[Path]:
     given = [place for place in (train, val, test) if place is not None]
+    if "" in map(str, (input, *given)):  # Path("") would be the current folder
+        raise ConfigError("--input, --train, --val and --test must name files, got ''")
     if input is not None and not given:
         return [Path(input)]
     if input is None and len(given) == len(SPLITS):

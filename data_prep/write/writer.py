@@ -94,9 +94,10 @@ def write_blocks(
             name: _write_split(blocks[name], prepared, folder / name, timed=timed)
             for name in SPLITS
         }
+        _check_weights(prepared, light := counts["train"].weightless())
         schema = _schema(prepared, counts)
         _write_ids(prepared, schema, folder)
-    for warning in _one_class(schema):
+    for warning in (*_one_class(schema), *(_LIGHT % name for name in light)):
         log.warning("%s", warning)
     log.info("wrote %s: %s", out, ", ".join(f"{n} {name}" for name, n in schema.rows.items()))
     return schema
@@ -117,6 +118,17 @@ def _one_class(schema: Schema) -> Iterator[str]:
                 )
 
 
+_LIGHT = "warning: train: all rows (or positives) of task %s have weight 0: it learns nothing"
+
+
+def _check_weights(prepared: Prepared, light: list[str]) -> None:
+    if len(light) == len(prepared.tasks):
+        raise DataError(
+            f"train: all rows of {', '.join(light)} (of a binary task its positives) have weight "
+            "0, so nothing can be learned; name another column as --weight, or none"
+        )
+
+
 class _Counts:
     """Of one split: rows, and per task the labelled rows with their sum, ones, squares and ends."""
 
@@ -124,6 +136,8 @@ class _Counts:
         self.rows = 0
         self._labels = {task.name: np.zeros(4, dtype=np.longdouble) for task in tasks}
         self._ends = {task.name: (np.inf, -np.inf) for task in tasks}
+        self._kinds = {task.name: task.kind for task in tasks}
+        self._weigh = {task.name: np.zeros(2, dtype=np.int64) for task in tasks}
 
     def add(self, part: Examples) -> None:
         self.rows += len(part)
@@ -133,6 +147,13 @@ class _Counts:
             self._labels[name] += (len(known), known.sum(), ones, np.square(known).sum())
             low, high = self._ends[name]
             self._ends[name] = known.min(initial=low), known.max(initial=high)
+            if part.weight is not None:  # of positives: negatives that are drawn weigh 1
+                counts = labels == 1 if self._kinds[name] == "binary" else ~np.isnan(labels)
+                self._weigh[name] += (counts.sum(), (part.weight[counts] > 0).sum())
+
+    def weightless(self) -> list[str]:
+        """Tasks whose rows (of a binary one the positives) all weigh 0."""
+        return [name for name, (rows, heavy) in self._weigh.items() if rows and not heavy]
 
     def of(self, task: Task) -> dict[str, float]:
         """Over the labelled rows; all is 0 without any.

@@ -228,7 +228,8 @@ def _print(schema: Schema, out: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps(json.loads(schema.to_json())))
         return
-    print(f"{out}: {schema.user.size} users, {schema.item.size} items ({schema.name})")
+    where = " in training" if schema.vocabulary == "train" else ""
+    print(f"{out}: {schema.user.size} users, {schema.item.size} items{where} ({schema.name})")
     for split, rows in schema.rows.items():
         counts = [_labels(task.name, schema.labels[split][task.name]) for task in schema.tasks]
         print(f"  {split:5} {rows:>10,} rows: {', '.join(counts)}")
