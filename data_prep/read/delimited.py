@@ -52,7 +52,7 @@ def read_lines(data: bytes, layout: Layout, label: str, bad: BadRows) -> tuple[p
     if layout.header:
         check_columns(label, layout.columns, header(data, layout.delimiter, label))
     try:
-        return pa_csv.read_csv(pa.BufferReader(data), **_options(layout)), data
+        return pa_csv.read_csv(arrow_reader(data), **_options(layout)), data
     except pa.ArrowKeyError:  # an end of line or a zero byte in a name
         raise DataError(f"{label}: {HEADER_RULE}") from None
     except pa.ArrowInvalid as error:
@@ -64,6 +64,17 @@ def read_lines(data: bytes, layout: Layout, label: str, bad: BadRows) -> tuple[p
         if not bad.skip:
             raise DataError(f"{label}: {str(error).splitlines()[0]}") from None
     return read_lines(data, layout, label, BadRows())
+
+
+def arrow_reader(data: bytes) -> pa.BufferReader:
+    """`data` to be read by pyarrow (as of 26.0), in memory of its own.
+
+    Its threads may let go of what they read when Python is ending already; to let go of an object
+    of Python's then ends the process by an abort.
+    """
+    own = pa.allocate_buffer(len(data))
+    memoryview(own).cast("B")[:] = data
+    return pa.BufferReader(own)
 
 
 def batches(

@@ -30,7 +30,7 @@ def rows(file: TableFile, request: Request, bad: BadRows) -> tuple[pa.Table, Int
     context, "feature:NAME", if there is.
     """
     cells = Cells(file, bad)
-    times = timestamps(cells, request)
+    times = timestamps(cells, request.timestamp, request.timestamp_unit, request.day_first)
     found = {
         "user": ids(cells, request.user),
         "item": ids(cells, request.item),

@@ -170,7 +170,7 @@ def parquet(
     label = label or str(source)
     try:
         with pq.ParquetFile(
-            source if isinstance(source, Path) else pa.BufferReader(source)
+            source if isinstance(source, Path) else delimited.arrow_reader(source)
         ) as file:
             delimited.check_columns(label, columns, file.schema_arrow.names)
             yield file

@@ -17,7 +17,7 @@ from data_prep.ids import Ints
 from data_prep.read.bad_rows import Mask
 from data_prep.rows import UNKNOWN_TIME
 from data_prep.table.cells import Cells, Floats, numbers
-from data_prep.table.spec import UNITS, Request
+from data_prep.table.spec import UNITS, Request, Unit
 from recsys_moe.schema import DataError
 
 log = logging.getLogger("recsys_moe.prepare")
@@ -30,12 +30,13 @@ _RELATIVE = 10**8
 _DAY_FIRST = re.compile(r"(\d{1,2})[./-](\d{1,2})[./-](\d{4})(?:[ T]+(\d{1,2})(:\S*))?")
 
 
-def timestamps(cells: Cells, request: Request) -> Ints:
-    """Of the column --timestamp; UNKNOWN_TIME where the cell is empty. Dates count as UTC.
+def timestamps(
+    cells: Cells, column: str | None, unit: Unit = "auto", day_first: bool = False
+) -> Ints:
+    """Of a column (None: unknown); UNKNOWN_TIME where the cell is empty. Dates count as UTC.
 
     What report() needs is counted in `cells.notes`. Raises DataError for a cell that is no time.
     """
-    column = request.timestamp
     if column is None:
         return np.full(len(cells.good), UNKNOWN_TIME, dtype=np.int64)
     raw = cells.flat(column)
@@ -44,14 +45,18 @@ def timestamps(cells: Cells, request: Request) -> Ints:
         found = np.asarray(pc.fill_null(whole.cast(pa.int64()), UNKNOWN_TIME).to_numpy())
         cells.notes.update(_odd(found[found != UNKNOWN_TIME]))
         return found
-    seconds, unit, wrong = _seconds(raw, cells, request)
+    seconds, units, wrong = _seconds(raw, cells, column, unit)
+    if wrong.any():
+        dates = _dates(raw.filter(pa.array(wrong)), day_first)
+        seconds[wrong] = np.floor(np.nan_to_num(dates))
+        wrong[wrong] = np.isnan(dates)
     wrong |= np.abs(seconds.astype(np.float64)) >= 2.0**62
-    _refuse(wrong, raw, cells, request)
+    _refuse(wrong, raw, cells, column=column, day_first=day_first)
     missing = wrong | np.asarray(pc.fill_null(pc.is_null(raw, nan_is_null=True), True))
     if pa.types.is_string(raw.type):
         missing |= np.asarray(pc.fill_null(pc.equal(pc.utf8_trim_whitespace(raw), ""), True))
     whole = np.where(wrong, 0, seconds).astype(np.int64)
-    counts = np.bincount(unit[~wrong], minlength=len(UNITS) + 1)
+    counts = np.bincount(units[~wrong], minlength=len(UNITS) + 1)
     cells.notes.update(
         _odd(whole[~missing]) + Counter(dict(zip(UNITS, counts.tolist(), strict=False)))
     )
@@ -88,9 +93,9 @@ def report(notes: Counter[str], request: Request, rows: int) -> None:
         )
 
 
-def _seconds(raw: Any, cells: Cells, request: Request) -> tuple[NDArray[Any], Ints, Mask]:
-    """Whole seconds of each cell, the number of its unit (one more for none), which are no time."""
-    column = str(request.timestamp)
+def _seconds(raw: Any, cells: Cells, column: str, asked: Unit) -> tuple[NDArray[Any], Ints, Mask]:
+    """Whole seconds of each number, the place of its unit in UNITS (behind it: of none), and which
+    cells are no number."""
     if pa.types.is_integer(raw.type):  # exact, where nanoseconds are beyond what floats can hold
         values = np.asarray(pc.fill_null(raw, 0))
         wrong = np.zeros(len(values), dtype=bool)
@@ -98,19 +103,14 @@ def _seconds(raw: Any, cells: Cells, request: Request) -> tuple[NDArray[Any], In
         values, wrong = numbers(raw, cells.file, column)
     known = np.isfinite(values)
     size = np.where(known, np.abs(values.astype(np.float64)), 0)
-    unit = _units(size, request.timestamp_unit)
-    scale = np.array([1, 10**3, 10**6, 10**9])[unit]
+    units = _units(size, asked)
+    scale = np.array([1, 10**3, 10**6, 10**9])[units]
     seconds = np.where(known, values, 0) // scale.astype(values.dtype)
-    unit[~known | (size == 0)] = len(UNITS)
-    if wrong.any():
-        dates = _dates(raw.filter(pa.array(wrong)), request.day_first)
-        seconds[wrong] = np.floor(np.nan_to_num(dates))
-        wrong[wrong] = np.isnan(dates)
-    wrong |= np.isinf(values)
-    return seconds, unit, wrong
+    units[~known | (size == 0)] = len(UNITS)
+    return seconds, units, wrong | np.isinf(values)
 
 
-def _units(size: Floats, unit: str) -> Ints:
+def _units(size: Floats, unit: Unit) -> Ints:
     """The number of each cell's unit: the one that is asked for, or by the size of the number."""
     if unit != "auto":
         return np.full(len(size), UNITS.index(unit), dtype=np.int64)
@@ -129,15 +129,15 @@ def _odd(seconds: Ints) -> Counter[str]:
     )
 
 
-def _refuse(wrong: Mask, raw: Any, cells: Cells, request: Request) -> None:
-    column, rule = str(request.timestamp), "seconds since 1970 or an ISO date"
-    if request.day_first:
+def _refuse(wrong: Mask, raw: Any, cells: Cells, *, column: str, day_first: bool) -> None:
+    rule = "seconds since 1970 or an ISO date"
+    if day_first:
         rule = "seconds since 1970, an ISO date or one like 31/1/2024"
     elif wrong.any() and pa.types.is_string(raw.type):
-        day_first = wrong.copy()
+        like = wrong.copy()
         found = (_DAY_FIRST.fullmatch(str(cell).strip()) for cell in raw.filter(pa.array(wrong)))
-        day_first[wrong] = [match is not None for match in found]
-        cells.refuse(day_first, raw, column, rule=f"{rule}; for dates like 31/1/2024 --day-first")
+        like[wrong] = [match is not None for match in found]
+        cells.refuse(like, raw, column, rule=f"{rule}; for dates like 31/1/2024 --day-first")
     cells.refuse(wrong, raw, column, rule=rule)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pandas as pd
 import pytest
 
 from data_prep import table
+from data_prep.read import delimited
 from data_prep.table import files
 from recsys_moe.cli.commands import app
 from recsys_moe.errors import ConfigError, DataError
@@ -194,3 +196,11 @@ def test_users_and_items_of_training_are_told_from_all(
     assert known == 31  # floor(.7875 * 40) rows, of which none repeats an item
     assert f"of them 8 users and {known} items have training rows" in said
     assert f"8 users, {known} items in training" in done.out
+
+
+def test_pyarrow_reads_text_in_memory_of_its_own() -> None:
+    """Its threads let go of it at any time, even while Python ends: of Python's, that aborts."""
+    data = b"who,what\n" * 1000
+    before = sys.getrefcount(data)
+    reader = delimited.arrow_reader(data)
+    assert sys.getrefcount(data) == before and reader.read() == data
