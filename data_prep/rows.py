@@ -16,7 +16,8 @@ from data_prep.ids import Index, Ints
 from recsys_moe.schema import Source, Task, Vocabulary
 
 Floats = NDArray[np.float32]
-UNKNOWN_TIME = 0
+UNKNOWN_TIME = int(np.iinfo(np.int64).min)
+"""A time that no log has, in memory alone: on disk it is null."""
 ALL = slice(None)
 
 
@@ -29,7 +30,7 @@ class Examples:
     labels: dict[str, Floats]
     """Per task; NaN where the label is missing."""
     timestamp: Ints
-    """UNKNOWN_TIME (0) where there is none."""
+    """UNKNOWN_TIME where there is none."""
     weight: Floats | None = None
     """Of every row, >= 0; None where the data have none."""
     context: pa.Table | None = None

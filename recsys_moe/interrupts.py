@@ -28,6 +28,10 @@ SECONDS_BEFORE_AGAIN = 0.02
 
 _blocks = 0
 _received = 0
+_code: int | None = None
+"""To end with."""
+_is_first = False
+"""Whether `_end` is the last thing to run."""
 _raised = float("-inf")
 """When SystemExit was, in seconds of time.monotonic."""
 
@@ -38,7 +42,9 @@ def listen() -> None:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _receive)
     sys.unraisablehook = _unraisable
-    atexit.register(_ignore)  # runs last: then all is done, and Python would reset the handlers
+    global _is_first
+    _is_first = atexit._ncallbacks() == 0
+    atexit.register(_end)  # runs last: then all is done, and Python would reset the handlers
 
 
 class unwinding:  # noqa: N801 - as contextlib's, which would take time to load
@@ -89,9 +95,29 @@ def _receive(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
 
-def _ignore() -> None:
+def end_with(code: object) -> None:
+    """End with `code` (that of a SystemExit) as soon as all of `atexit` has run.
+
+    Python would go on to take itself apart, and a thread of a library that lets go of one of its
+    objects then, as those of pyarrow may do, aborts the process: 134 instead of the exit code. It
+    does where something was registered before `listen`, which only Python would call.
+    """
+    global _code
+    if isinstance(code, int | None):  # a text would be for Python to print
+        _code = code or 0
+
+
+def _end() -> None:
     for number in NUMBERS:
         signal.signal(number, signal.SIG_IGN)
+    if _code is None or not _is_first:
+        return
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    finally:
+        os._exit(_code)
 
 
 def _is_import(frame: FrameType | None) -> bool:

@@ -19,7 +19,7 @@ MAX_LINES, MAX_FUNCTION = 300, 60
 
 # Each room may import the ones on lines above it. Two rooms on one line do not know each other.
 HOUSE = (
-    "errors schema typed seeds section machine progress files folders interrupts raw_ids",
+    "errors schema typed seeds section machine progress files folders interrupts raw_ids encodings",
     "routers",
     "model data",
     "config",
@@ -31,7 +31,10 @@ HOUSE = (
 )
 FLOOR = {room: floor for floor, rooms in enumerate(HOUSE) for room in rooms.split()}
 GROUND = HOUSE[0].split()
-SHARED = {"recsys_moe." + name for name in ("schema", "files", "folders", "interrupts", "raw_ids")}
+SHARED = {
+    f"recsys_moe.{name}"
+    for name in ("schema", "files", "folders", "interrupts", "raw_ids", "encodings")
+}
 """What both packages agree on; all of ours that data_prep may import."""
 
 

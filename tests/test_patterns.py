@@ -12,6 +12,7 @@ import pytest
 
 from data_prep.features import spec
 from data_prep.split import splits
+from data_prep.table import times
 from recsys_moe import raw_ids
 from recsys_moe.cli import training
 from recsys_moe.inference import feature_values, item_filters, ranking_rows
@@ -40,6 +41,7 @@ OUTSIDE: dict[str, tuple[str, re.Pattern[str] | re.Pattern[bytes] | str]] = {
     "cli/training.py: NO_MEMORY": ("search", training.NO_MEMORY),
     "features/spec.py: _SPEC": ("fullmatch", spec._SPEC),
     "split/splits.py: SHARE": ("fullmatch", splits.SHARE),
+    "table/times.py: _DAY_FIRST": ("fullmatch", times._DAY_FIRST),
     f"table/spec.py: {TASK!r}": ("fullmatch", TASK),
 }
 """Where a pattern stands, and how it meets text from outside."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from data_prep.features import sources
 from data_prep.features.spec import Wanted, wanted
+from data_prep.ids import Ints
 from data_prep.movielens import files as movielens_files
 from data_prep.options import one_of
 from data_prep.read import download
 from data_prep.read.bad_rows import OPTION, BadRows
 from data_prep.read.ratings import rating_labels, rating_tasks
 from data_prep.read.raw_files import RawFiles
-from data_prep.rows import Raw
+from data_prep.rows import UNKNOWN_TIME, Raw
 from data_prep.split import protocols, splits
 from data_prep.split.negatives import Negatives
 from data_prep.write import writer
@@ -155,7 +157,7 @@ def _raw(
         user=ratings["user"].combine_chunks(),
         item=ratings["item"].combine_chunks(),
         labels=rating_labels(ratings["rating"].to_numpy()),
-        timestamp=ratings["timestamp"].to_numpy(),
+        timestamp=_times(ratings),
         tasks=rating_tasks(release.low, _HIGHEST),
         file=label,
         users=_users(files, release.users, bad, asked) if release.users else None,
@@ -164,6 +166,12 @@ def _raw(
         sources=files.sources,
         report=bad.report(len(ratings)),
     )
+
+
+def _times(ratings: pa.Table) -> Ints:
+    """Seconds since 1970. 0 stands for unknown: MovieLens began in 1995."""
+    seconds = ratings["timestamp"].to_numpy()
+    return np.where(seconds == 0, UNKNOWN_TIME, seconds)
 
 
 def _users(files: RawFiles, name: str, bad: BadRows, asked: tuple[Wanted, ...]) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,6 +27,8 @@ class BadRows:
     count: int = 0
     listed: list[str] = field(default_factory=list)
     """Of the first few: the place and the rule."""
+    notes: Counter[str] = field(default_factory=Counter)
+    """What else is counted on the way."""
 
     def check(self, wrong: Mask, describe: Callable[[int], str]) -> None:
         """The rows that are `wrong`; raises DataError for the first one unless they are skipped."""
@@ -50,7 +53,8 @@ class BadRows:
     def joined(self, other: BadRows) -> BadRows:
         """These and then those of `other`."""
         listed = [*self.listed, *other.listed][:LISTED]
-        return BadRows(other.skip, self.count + other.count, listed)
+        notes = self.notes + other.notes
+        return BadRows(other.skip, self.count + other.count, listed, notes)
 
     def report(self, kept: int) -> dict[str, int]:
         """What to add to the report, told on the log too. Raises DataError when most are bad."""

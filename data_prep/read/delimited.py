@@ -52,7 +52,7 @@ def read_lines(data: bytes, layout: Layout, label: str, bad: BadRows) -> tuple[p
     if layout.header:
         check_columns(label, layout.columns, header(data, layout.delimiter, label))
     try:
-        return pa_csv.read_csv(pa.BufferReader(data), **_options(layout)), data
+        return pa_csv.read_csv(arrow_reader(data), **_options(layout)), data
     except pa.ArrowKeyError:  # an end of line or a zero byte in a name
         raise DataError(f"{label}: {HEADER_RULE}") from None
     except pa.ArrowInvalid as error:
@@ -66,13 +66,23 @@ def read_lines(data: bytes, layout: Layout, label: str, bad: BadRows) -> tuple[p
     return read_lines(data, layout, label, BadRows())
 
 
+def arrow_reader(data: bytes) -> pa.BufferReader:
+    """`data` to be read by pyarrow (as of 26.0), in memory of its own.
+
+    Its threads may let go of what they read when Python is ending already; to let go of an object
+    of Python's then ends the process by an abort.
+    """
+    own = pa.allocate_buffer(len(data))
+    memoryview(own).cast("B")[:] = data
+    return pa.BufferReader(own)
+
+
 def batches(
     stream: pa.NativeFile, layout: Layout, block: int, label: str, bad: BadRows
 ) -> Iterator[pa.RecordBatch]:
     """The columns of a file with a header in UTF-8, in pieces of about `block` bytes.
 
-    Stricter than read(): bytes that are no UTF-8 are an error, UnicodeDecodeError where rows are
-    skipped. Else raises ArrowInvalid, in which a row is counted and not placed.
+    Raises ArrowInvalid, in which a row is counted and not placed.
     """
     options = _options(layout, block_size=block, use_threads=False)
 
@@ -83,8 +93,6 @@ def batches(
 
     if bad.skip:
         options["parse_options"].invalid_row_handler = skipped
-        # pyarrow hands the row over as text, and prints a traceback where it is no UTF-8.
-        stream = pa.transcoding_input_stream(stream, "utf-8-sig", "utf-8")
     try:
         yield from pa_csv.open_csv(stream, **options)
     except pa.ArrowKeyError:
@@ -107,10 +115,12 @@ def line_of_row(data: bytes, layout: Layout, row: int, label: str) -> int:
 
 
 def check_columns(label: str, wanted: Iterable[str], names: list[str]) -> None:
-    """Raises DataError for the first of `wanted` that is not among a file's columns `names`."""
+    """Raises DataError for the first of `wanted` that a file has not once among its `names`."""
     for name in wanted:
         if name not in names:
             raise missing_column(label, name, names)
+        if names.count(name) > 1:
+            raise DataError(f"{label}: column {name!r} appears twice; rename one of them")
 
 
 def missing_column(label: str, wanted: str, names: list[str]) -> DataError:

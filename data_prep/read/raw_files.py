@@ -35,6 +35,11 @@ class RawFiles:
         """What was read so far, by name."""
         return tuple(self._sources[name] for name in sorted(self._sources))
 
+    @property
+    def names(self) -> list[str]:
+        """Paths of all files, in order; of a folder down to one level below it."""
+        return sorted(self._members)
+
     def find(self, *names: str) -> str | None:
         """The first of `names` that is there."""
         return next((name for name in names if self._member(name) is not None), None)

@@ -68,19 +68,20 @@ def prepare_rows(
         parts, drawn_for = _parts(placed.rows, placed.split), [rows]
     elif given is None and protocol == "paper":
         pieces = [rows, _random_negatives(rows, sizes, to_draw, seed)] if to_draw else [rows]
-        parts, drawn_for = _random_parts(pieces, raw.tasks, holdout, seed), [rows]
+        pairs = _pairs(pieces, sizes[1]) if repeats else None
+        parts = _random_parts(pieces, raw.tasks, holdout, seed=seed, pairs=pairs)
+        drawn_for = [rows]
     else:
         split = _ordered_split(raw, rows, protocol, holdout) if given is None else given
         parts = _parts(rows, split)
+        _tell_of_repeats(parts, sizes[1], repeats, given is not None)
         drawn_for = list(parts.values())
-        if to_draw:
-            parts = _with_negatives(parts, sizes, to_draw, seed)
+        parts = _with_negatives(parts, sizes, to_draw, seed) if to_draw else parts
         parts = _in_random_order(parts, seed)
     known = {"user": (raw.users, user_ids), "item": (raw.items, item_ids)}
     report = raw.report | unused(known, raw.features)
-    if to_draw:
-        drawn = sum(map(len, parts.values())) - len(rows)
-        report |= negatives.report(to_draw, drawn_for, drawn)
+    drawn = sum(map(len, parts.values())) - len(rows)
+    report |= negatives.report(to_draw, drawn_for, drawn) if to_draw else {}
     prepared = Prepared(
         name=raw.name,
         protocol=protocol if given is None else "given",
@@ -111,13 +112,39 @@ def check_options(protocol: str, seed: int, fractions: str | None = None) -> Non
 
 
 def _random_parts(
-    pieces: Sequence[Examples], tasks: tuple[Task, ...], holdout: splits.Holdout, seed: int
+    pieces: Sequence[Examples],
+    tasks: tuple[Task, ...],
+    holdout: splits.Holdout,
+    *,
+    seed: int,
+    pairs: Ints | None,
 ) -> dict[str, Examples]:
-    split = splits.stratified(_classes(pieces, tasks), holdout, stream(seed, "split"))
+    """`pairs`: of every row; rows of one pair go where the first of them goes. None: all differ."""
+    classes = _classes(pieces, tasks)
+    firsts: Ints | slice = slice(None) if pairs is None else ids.one_per_value(pairs)
+    split = splits.stratified(classes[firsts], holdout, stream(seed, "split"))
+    if pairs is not None:
+        order = np.argsort(pairs[firsts])
+        split = split[order[np.searchsorted(pairs[firsts][order], pairs)]]
     return {
         name: joined(pieces, _shuffled(np.flatnonzero(split == code), name, seed))
         for code, name in enumerate(SPLITS)
     }
+
+
+def _pairs(parts: Sequence[Examples], num_items: int) -> Ints:
+    return np.concatenate([pair_keys(part.user, part.item, num_items) for part in parts])
+
+
+def _tell_of_repeats(parts: dict[str, Examples], num_items: int, repeats: bool, warn: bool) -> None:
+    """How many rows have a pair that the training rows have, where pairs may repeat."""
+    train = _pairs([parts["train"]], num_items)
+    for name in SPLITS[1:] if repeats else ():
+        again = int(np.isin(_pairs([parts[name]], num_items), train).sum())
+        if again:
+            text = "%s: %d of %d rows have a (user, item) pair of the training rows"
+            told = (f"warning: {name}" if warn else name, again, len(parts[name]))
+            log.log(logging.WARNING if warn else logging.INFO, text, *told)
 
 
 def _random_negatives(
@@ -215,6 +242,10 @@ def _train_vocabulary(prepared: Prepared) -> Prepared:
     train = prepared.splits["train"]
     users, user_lookup = ids.known_only(train.user, len(prepared.users))
     items, item_lookup = ids.known_only(train.item, len(prepared.items))
+    log.info(
+        "of them %d users and %d items have training rows; the others count as unseen",
+        *(len(users), len(items)),
+    )
     return replace(
         prepared,
         vocabulary="train",

@@ -13,9 +13,11 @@ from data_prep.options import one_of
 from data_prep.split import protocols
 from data_prep.split.negatives import Distribution
 from data_prep.table import engines, memory, stream
-from data_prep.table.spec import Duplicates, Request, parse_tasks
+from data_prep.table.spec import Duplicates, Request, Unit, parse_tasks
 from data_prep.write import writer
 from data_prep.write.parts import WEIGHT
+from recsys_moe import encodings
+from recsys_moe.encodings import UTF8
 from recsys_moe.schema import SPLITS, ConfigError, DataError, Schema, check_names
 
 MOST_RATIO = 10_000
@@ -35,6 +37,9 @@ def prepare(
     val: Path | None = None,
     test: Path | None = None,
     timestamp: str | None = None,
+    timestamp_unit: Unit = "auto",
+    day_first: bool = False,
+    encoding: str = UTF8,
     weight: str | None = None,
     items: Path | None = None,
     user_features: Path | None = None,
@@ -59,16 +64,15 @@ def prepare(
 
     `tasks`: NAME:KIND=COLUMN, as in "watch:binary=clicked"; an empty cell is a missing label. The
     first binary task may have no column where negatives are drawn: every row is a positive.
-    `weight`: a column of numbers >= 0, how much a row counts in training; an empty cell counts 1.
-    `items`: a file with more about the items, by the same item column. Features of `user_features`,
-    `item_features` and the rows (`context`): NAME:KIND=COLUMN, as in "genres:multi=genres:sep=|".
+    `timestamp_unit`: of numbers, `auto` goes by their size; `day_first`: 31/1/2024 is a date too.
+    `encoding`: of all text files. `weight`: a column of numbers >= 0, how much a row counts in
+    training; an empty cell counts 1. `items`: a file with more about the items, by the same item
+    column. Features: NAME:KIND=COLUMN, as in "genres:multi=genres"; `context`: of the rows.
     `negatives` per-user draws `negative_ratio` items that the user has not touched for each
-    positive of the first binary task (rounded up for each user; with a weight of 1), uniformly or
-    by popularity. `fractions`: TRAIN,VAL,TEST, as in "0.8,0.1,0.1". `duplicates`: what to do when a
-    (user, item) pair has several rows. `skip_bad_rows` leaves rows with a wrong cell out, counts
-    them and lists the first few. `engine`: `memory` holds everything, `stream` and `dask`
-    hold pieces for which `max_memory_mb` (2048) is enough and write the same bytes (protocol `hash`
-    only); `scheduler` is Dask's (processes). Raises DataError for data, ConfigError for options.
+    positive of the first binary task (rounded up for each user; with a weight of 1).
+    `fractions`: TRAIN,VAL,TEST, as in "0.8,0.1,0.1". `skip_bad_rows` leaves rows with a wrong cell
+    out. `engine`: `memory` holds everything, `stream` and `dask` (protocol `hash`) hold pieces for
+    `max_memory_mb` (2048) and write the same bytes. Raises DataError, and ConfigError for options.
     """
     options, presplit, out = locals(), input is None, Path(out)
     request = _request(options)
@@ -90,13 +94,16 @@ def _request(options: dict[str, Any]) -> Request:
     features = [one for side, given in specs.items() for one in parse(side, given)]
     asked = {name: value for name, value in options.items() if name in NAMES}
     tasks = parse_tasks(options["tasks"])
-    return Request(**{**asked, "tasks": tasks, "features": tuple(features)})
+    encoding = encodings.known(options["encoding"])
+    return Request(**{**asked, "tasks": tasks, "features": tuple(features), "encoding": encoding})
 
 
 def _places(
     input: Path | None, train: Path | None, val: Path | None, test: Path | None
 ) -> list[Path]:
     given = [place for place in (train, val, test) if place is not None]
+    if "" in map(str, (input, *given)):  # Path("") would be the current folder
+        raise ConfigError("--input, --train, --val and --test must name files, got ''")
     if input is not None and not given:
         return [Path(input)]
     if input is None and len(given) == len(SPLITS):
@@ -114,6 +121,7 @@ def _check_request(request: Request, presplit: bool) -> None:
         raise ConfigError(f"--user and --item must be two columns, got {request.user!r} for both")
     check_feature_names(request.features, tasks, weight)
     one_of("--negatives", request.negatives, ("none", "per-user"))
+    one_of("--timestamp-unit", request.timestamp_unit, get_args(Unit))
     one_of("--duplicates", request.duplicates, ("error", "first", "last", "keep"))
     one_of("--negative-distribution", request.negative_distribution, get_args(Distribution))
     if not 0 < request.negative_ratio <= MOST_RATIO:

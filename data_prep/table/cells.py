@@ -26,6 +26,7 @@ class Cells:
         self.file = file
         self.good = np.ones(len(file.columns), dtype=bool)
         self._bad = bad or BadRows()
+        self.notes = self._bad.notes
 
     def flat(self, column: str) -> Any:
         """The column as one array, with dictionaries and long strings unfolded."""

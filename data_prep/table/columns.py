@@ -1,23 +1,22 @@
-"""Columns of a user's table as ids, labels and times; a wrong cell is named with its place."""
+"""Columns of a user's table as ids, labels and weights; a wrong cell is named with its place."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from data_prep.ids import Ints
 from data_prep.read.bad_rows import BadRows
-from data_prep.rows import UNKNOWN_TIME, Examples
+from data_prep.rows import Examples
 from data_prep.table import feature_cells
-from data_prep.table.cells import Cells, Floats, ids, numbers
+from data_prep.table.cells import Cells, ids, numbers
 from data_prep.table.files import TableFile
 from data_prep.table.spec import Request
 from data_prep.table.spelling import Spelled, spelled
+from data_prep.table.times import timestamps
 from recsys_moe.schema import FEATURE, TaskKind
 
 WEIGHT = "weight"
@@ -42,10 +41,7 @@ def rows(file: TableFile, request: Request, bad: BadRows) -> Rows:
     context, "feature:NAME", if there is.
     """
     cells = Cells(file, bad)
-    if request.timestamp is None:
-        times = np.full(len(file.columns), UNKNOWN_TIME, dtype=np.int64)
-    else:
-        times = timestamps(cells, request.timestamp)
+    times = timestamps(cells, request.timestamp, request.timestamp_unit, request.day_first)
     found = {
         "user": ids(cells, request.user),
         "item": ids(cells, request.item),
@@ -115,27 +111,3 @@ def weights(cells: Cells, column: str) -> NDArray[np.float32]:
     wrong |= ~np.isnan(number) & ~((number >= 0) & (number <= np.finfo(np.float32).max))
     cells.refuse(wrong, raw, column, rule="a finite number >= 0 (or empty, for 1)")
     return np.where(wrong | np.isnan(number), 1, number).astype(np.float32)
-
-
-def timestamps(cells: Cells, column: str) -> Ints:
-    """Seconds since 1970, UNKNOWN_TIME where the cell is empty; ISO dates count as UTC."""
-    raw = cells.flat(column)
-    if pa.types.is_temporal(raw.type):
-        whole = raw.cast(pa.timestamp("us"), safe=False).cast(pa.timestamp("s"), safe=False)
-        return np.asarray(pc.fill_null(whole.cast(pa.int64()), UNKNOWN_TIME).to_numpy())
-    seconds, wrong = numbers(raw, cells.file, column)
-    if wrong.any():
-        seconds[wrong] = _iso_dates(raw.filter(pa.array(wrong)))
-        wrong &= np.isnan(seconds)
-    wrong |= np.abs(seconds) >= 2.0**62
-    cells.refuse(wrong, raw, column, rule="seconds since 1970 or an ISO date")
-    unknown = wrong | np.isnan(seconds)
-    return np.floor(np.where(unknown, UNKNOWN_TIME, seconds)).astype(np.int64)
-
-
-def _iso_dates(text: Any) -> Floats:
-    """Seconds since 1970; NaN for what is no ISO 8601 date."""
-    cells = pd.Series(text.to_numpy(zero_copy_only=False), dtype=object).str.strip()
-    dates = pd.to_datetime(cells, errors="coerce", utc=True, format="ISO8601")
-    since = (dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)
-    return np.asarray(since, dtype=np.float64)

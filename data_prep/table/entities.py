@@ -28,26 +28,30 @@ def of_users(request: Request) -> pa.Table | None:
     """Their features by `user`."""
     asked = of_side(request.features, "user")
     path = request.user_features
-    return None if path is None else _features(path, request.user, "user", asked)
+    return None if path is None else _features(path, "user", asked, request)
 
 
 def of_items(request: Request) -> pa.Table | None:
     """What --items and --item-features say of them by `item`."""
     asked = of_side(request.features, "item")
-    known, path = item_features(request.items, request.item), request.item_features
+    known, path = (
+        item_features(request.items, request.item, request.encoding),
+        request.item_features,
+    )
     if path is None:
         return known
-    more = _features(path, request.item, "item", asked)
+    more = _features(path, "item", asked, request)
     return more if known is None else _beside(known, more, "item")
 
 
-def _features(path: Path, key: str, side: str, asked: tuple[Wanted, ...]) -> pa.Table:
-    """`side`, the ids of column `key` as text, each once, and the columns `feature:NAME`.
+def _features(path: Path, side: str, asked: tuple[Wanted, ...], request: Request) -> pa.Table:
+    """`side`, the ids of the column of the rows as text, each once, and the columns `feature:NAME`.
 
     Raises DataError for a wrong cell, and for an id that has several rows which differ.
     """
+    key = request.user if side == "user" else request.item
     columns = list(dict.fromkeys([key, *(one.told for one in asked)]))
-    files = table_files.read(Path(path), columns, BadRows())
+    files = table_files.read(Path(path), columns, BadRows(), request.encoding)
     tables = [_table(Cells(file), key, side, asked) for file in files]
     table = pa.concat_tables(tables)
     codes, _ = ids.encode(table[side])

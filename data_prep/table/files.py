@@ -1,4 +1,4 @@
-"""Files of a user's own: CSV, TSV or Parquet, one or a folder of them, read without guessing.
+"""Files of a user's own: CSV, TSV, JSON Lines or Parquet, one, a folder or a zip of them.
 
 read() gives whole files; read_piece() a Parquet file by row group, a text file from front to back.
 
@@ -8,12 +8,14 @@ Cells of text files stay text, so that an id like 007 keeps its zeros.
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,12 +23,19 @@ import pyarrow.parquet as pq
 from data_prep.read import delimited
 from data_prep.read.bad_rows import OPTION, BadRows
 from data_prep.read.delimited import Layout
+from data_prep.read.raw_files import RawFiles
 from data_prep.read.unpacking import unpacked
+from data_prep.table import json_lines
+from recsys_moe import encodings
+from recsys_moe.encodings import UTF8
 from recsys_moe.files import PARQUET, TEXT, separator, sha256_file, table_suffix
 from recsys_moe.schema import DataError, Source
 
+TABLES = (*TEXT, *PARQUET)
+ZIP = ".zip"
+KINDS = (*TABLES, *json_lines.SUFFIXES, ZIP)
 ROWS = 1 << 18
-"""Most rows of a Parquet file at once."""
+"""Most rows of a Parquet file, or of JSON Lines, at once."""
 TEXT_BLOCK = 1 << 23
 """Bytes of a text file at once."""
 _FEWEST_BYTES = 4
@@ -41,44 +50,57 @@ class TableFile:
 
     label: str
     columns: pa.Table
-    text: bytes = b""
-    layout: Layout | None = None
-    """How `text` is laid out; None for Parquet, or where the text is not at hand."""
     first: int = 0
     """Rows of the file before `columns`."""
+    is_text: bool = False
+    """Whether cells are text, whatever they say."""
+    line: Callable[[int], int] | None = None
+    """Of a row of `columns` (from 0); None for Parquet, or where the text is not at hand."""
 
     def place(self, row: int) -> str:
         """Where row `row` (from 0) is, for messages."""
-        if self.layout is None:
+        if self.line is None:
             return f"{self.label}, row {self.first + row + 1}"
-        line = delimited.line_of_row(self.text, self.layout, row, self.label)
-        return f"{self.label}, line {line}"
+        return f"{self.label}, line {self.line(row)}"
 
 
-def read(path: Path, columns: list[str] | None, bad: BadRows) -> list[TableFile]:
-    """The file, or the files of the folder by name, with `columns` (None: all) and no `bad` lines.
+def read(
+    path: Path, columns: list[str] | None, bad: BadRows, encoding: str = UTF8
+) -> list[TableFile]:
+    """The file, or those of the folder or zip by name, with `columns` (None: all), no `bad` lines.
 
     Raises DataError naming the file (and line) that is missing, damaged or without a column.
     """
-    return [_read_file(file, columns, bad) for file in files_at(path)]
+    return [
+        _read_file(label, source, columns, bad=bad, encoding=encoding)
+        for file in files_at(path)
+        for label, source in _contents(file)
+    ]
 
 
 def files_at(path: Path) -> list[Path]:
-    """The file, or the files of the folder by name. Raises DataError when there is none."""
+    """The file, or the files of the folder by name. Raises DataError when there is none.
+
+    JSON Lines of a folder are read where it has no other table.
+    """
     if not path.exists():
         raise DataError(f"{path} does not exist")
-    if not path.is_dir():
-        return [path]
-    files = sorted(file for file in path.iterdir() if table_suffix(file) in (*TEXT, *PARQUET))
+    inside = sorted(path.iterdir()) if path.is_dir() else [path]
+    files = inside if not path.is_dir() else []
+    for kinds in (TABLES, json_lines.SUFFIXES):
+        files = files or [file for file in inside if table_suffix(file) in kinds]
     if not files:
-        raise DataError(f"{path}: has no {', '.join((*TEXT, *PARQUET))} file")
+        raise DataError(f"{path}: has no {', '.join((*TABLES, *json_lines.SUFFIXES))} file")
+    for file in files:
+        if not file.is_file():  # of a pipe the end would be waited for
+            raise DataError(f"{file}: must be a file or a folder of files; a pipe is read twice")
     return files
 
 
 def is_parquet(path: Path) -> bool:
     """By its name. Raises DataError for a file of no kind that can be read."""
-    if table_suffix(path) not in (*TEXT, *PARQUET):
-        raise DataError(f"{path}: must be one of {', '.join((*TEXT, *PARQUET))} (or .gz of it)")
+    if table_suffix(path) not in KINDS:
+        raise DataError(f"{path}: must be one of {', '.join(KINDS)} (or .gz of it)")
     return table_suffix(path) in PARQUET
 
 
@@ -91,46 +113,79 @@ def sources(*places: Path | None) -> tuple[Source, ...]:
     )
 
 
-def _read_file(path: Path, columns: list[str] | None, bad: BadRows) -> TableFile:
-    if is_parquet(path):
-        with parquet(path, columns or []) as file:
-            return TableFile(label=str(path), columns=file.read(columns=columns))
-    text = delimited.utf8(_text(path))
-    layout = text_layout(text, path, columns)
-    table, text = delimited.read_lines(text, layout, str(path), bad)
-    return TableFile(label=str(path), columns=table, text=text, layout=layout)
+def _contents(path: Path) -> Iterator[tuple[str, Path | bytes]]:
+    """What a file is called in messages, with its path; of a zip its tables, with their content."""
+    if table_suffix(path) != ZIP:
+        yield str(path), path
+        return
+    archive = RawFiles(path)
+    names = [name for name in archive.names if table_suffix(Path(name)) in KINDS[:-1]]
+    if not names:
+        raise DataError(f"{path}: has no {', '.join(KINDS[:-1])} file")
+    for name in names:
+        yield f"{path}/{name}", archive.read(name)
 
 
-def _text(path: Path) -> bytes:
+def _read_file(
+    label: str, source: Path | bytes, columns: list[str] | None, *, bad: BadRows, encoding: str
+) -> TableFile:
+    name = Path(label)
+    if is_parquet(name):
+        with parquet(source, columns or [], label) as file:
+            return TableFile(label=label, columns=file.read(columns=columns))
+    text = encodings.to_utf8(_text(source, label), encoding, label)
+    if table_suffix(name) in json_lines.SUFFIXES:
+        lines = text.decode("utf-8-sig").split("\n")
+        ((table, numbers),) = json_lines.tables(lines, columns, label, bad=bad, most=None)
+        return TableFile(label=label, columns=table, is_text=True, line=numbers.__getitem__)
+    layout = text_layout(text, name, columns)
+    table, text = delimited.read_lines(text, layout, label, bad)
+    return TableFile(
+        label=label,
+        columns=table,
+        is_text=True,
+        line=lambda row: delimited.line_of_row(text, layout, row, label),
+    )
+
+
+def _text(source: Path | bytes, label: str | None = None) -> bytes:
+    label = label or str(source)
     try:
-        if not path.name.endswith(".gz"):
-            return path.read_bytes()
-        with gzip.open(path) as stream:
-            return unpacked(stream, path.stat().st_size, str(path))
+        data = source.read_bytes() if isinstance(source, Path) else source
+        if not label.endswith(".gz"):
+            return data
+        with gzip.open(io.BytesIO(data)) as stream:
+            return unpacked(stream, len(data), label)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: is not a whole gzip file ({error})") from None
+        raise DataError(f"{label}: is not a whole gzip file ({error})") from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise DataError(f"{label}: cannot be read: {error.strerror or error}") from None
 
 
 @contextmanager
-def parquet(path: Path, columns: list[str]) -> Iterator[pq.ParquetFile]:
+def parquet(
+    source: Path | bytes, columns: list[str], label: str | None = None
+) -> Iterator[pq.ParquetFile]:
     """The file, open. Raises DataError when it is damaged or without one of `columns`."""
+    label = label or str(source)
     try:
-        with pq.ParquetFile(path) as file:
-            delimited.check_columns(str(path), columns, file.schema_arrow.names)
+        with pq.ParquetFile(
+            source if isinstance(source, Path) else delimited.arrow_reader(source)
+        ) as file:
+            delimited.check_columns(label, columns, file.schema_arrow.names)
             yield file
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
-        raise DataError(f"{path}: is not a whole Parquet file ({reason})") from None
+        raise DataError(f"{label}: is not a whole Parquet file ({reason})") from None
 
 
 def text_layout(text: bytes, path: Path, columns: list[str] | None) -> Layout:
     """How a text file that begins with `text` is laid out. Raises DataError for another kind."""
     header = text.split(b"\n", 1)[0].decode("utf-8-sig")
     between = separator(header, table_suffix(path))
-    names = delimited.header(text, between, str(path)) if columns is None else columns
-    kinds = dict.fromkeys(names, pa.string())
+    names = delimited.header(text, between, str(path))
+    delimited.check_columns(str(path), columns or names, names)
+    kinds = dict.fromkeys(columns or names, pa.string())
     return Layout(separator=between, columns=kinds, header=True, quoted=True)
 
 
@@ -153,6 +208,8 @@ def pieces(place: Path) -> list[Piece]:
 
 
 def _pieces(path: Path) -> Iterator[Piece]:
+    if table_suffix(path) == ZIP:
+        raise DataError(f"{path}: is read by --engine memory alone; pass that, or unpack it")
     if not is_parquet(path):
         packed = _MOST_PACKED if path.name.endswith(".gz") else 1
         rows = path.stat().st_size * packed // _FEWEST_BYTES
@@ -164,11 +221,18 @@ def _pieces(path: Path) -> Iterator[Piece]:
         yield Piece(path=path, group=group, first=end - rows, most_rows=rows)
 
 
-def read_piece(piece: Piece, columns: list[str], bad: BadRows) -> Iterator[TableFile]:
+def read_piece(
+    piece: Piece, columns: list[str], bad: BadRows, encoding: str = UTF8
+) -> Iterator[TableFile]:
     """The rows of a piece, some at a time; a row is named by its number in the file."""
+    if table_suffix(piece.path) in json_lines.SUFFIXES:
+        yield from _json_rows(piece.path, columns, bad, encoding)
+        return
     first = piece.first
     for batch in (
-        _text_rows(piece, columns, bad) if piece.group is None else _parquet_rows(piece, columns)
+        _text_rows(piece.path, columns, bad, encoding)
+        if piece.group is None
+        else _parquet_rows(piece, columns)
     ):
         table = pa.Table.from_batches([batch])
         yield TableFile(label=str(piece.path), columns=table, first=first)
@@ -180,19 +244,43 @@ def _parquet_rows(piece: Piece, columns: list[str]) -> Iterator[pa.RecordBatch]:
         yield from file.iter_batches(ROWS, row_groups=[piece.group], columns=columns)
 
 
-def _text_rows(piece: Piece, columns: list[str], bad: BadRows) -> Iterator[pa.RecordBatch]:
-    path = piece.path
-    packing = "gzip" if path.name.endswith(".gz") else None
-    try:
-        with pa.input_stream(str(path), compression=packing) as stream:
-            head = stream.read(TEXT_BLOCK)
-        layout = text_layout(head, path, columns)
-        delimited.check_columns(
-            str(path), columns, delimited.header(head, layout.separator, str(path))
-        )
-        with pa.input_stream(str(path), compression=packing) as stream:
+def _json_rows(path: Path, columns: list[str], bad: BadRows, encoding: str) -> Iterator[TableFile]:
+    with _explained(path, encoding), _opened(path, encoding) as stream:
+        lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")
+        for table, numbers in json_lines.tables(lines, columns, str(path), bad=bad, most=ROWS):
+            yield TableFile(label=str(path), columns=table, is_text=True, line=numbers.__getitem__)
+
+
+def _text_rows(
+    path: Path, columns: list[str], bad: BadRows, encoding: str
+) -> Iterator[pa.RecordBatch]:
+    with _explained(path, encoding):
+        with _opened(path, encoding) as stream:
+            layout = text_layout(stream.read(TEXT_BLOCK), path, columns)
+        with _opened(path, encoding) as stream:
             yield from delimited.batches(stream, layout, TEXT_BLOCK, str(path), bad)
+
+
+@contextmanager
+def _opened(path: Path, encoding: str) -> Iterator[Any]:
+    """The text of a file in UTF-8, as it is read."""
+    packing = "gzip" if path.name.endswith(".gz") else None
+    with pa.input_stream(str(path), compression=packing) as stream:
+        encodings.check_head(stream.read(64), encoding, str(path))
+    with pa.input_stream(str(path), compression=packing) as stream:
+        # pyarrow hands a line of too few fields over as text, and prints a traceback where it is
+        # no UTF-8; and bytes of columns that are not read it would not look at.
+        yield pa.transcoding_input_stream(stream, encodings.reader(encoding), UTF8)
+
+
+@contextmanager
+def _explained(path: Path, encoding: str) -> Iterator[None]:
+    """Raises DataError naming the line for what is no text, and else what remains to be done."""
+    try:
+        yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        with suppress(pa.ArrowException, OSError):
+            encodings.check_file(path, encoding, str(path))
         reason = str(error).splitlines()[0]
         raise DataError(
             f"{path}: cannot be read in pieces ({reason}); --engine memory tells the line, "

@@ -13,20 +13,21 @@ from data_prep.read.bad_rows import BadRows
 from data_prep.table import files as table_files
 from data_prep.table.cells import Cells
 from data_prep.table.cells import ids as id_cells
+from recsys_moe.encodings import UTF8
 from recsys_moe.schema import DataError
 
 PLAIN_NUMBER = r"^-?(0|[1-9][0-9]{0,14})([.][0-9]+)?([eE][+-]?[0-9]{1,2})?$"
 """Up to 15 digits before the point: so many a float64 keeps."""
 
 
-def item_features(items: Path | None, key: str) -> pa.Table | None:
+def item_features(items: Path | None, key: str, encoding: str = UTF8) -> pa.Table | None:
     """All columns of the items' file with `key` first, as `item`.
 
     Columns of a text file that hold plain numbers only become numbers, for `recommend --where`.
     """
     if items is None:
         return None
-    files = table_files.read(Path(items), None, BadRows())
+    files = table_files.read(Path(items), None, BadRows(), encoding)
     tables = []
     for file in files:
         delimited.check_columns(file.label, [key], file.columns.column_names)
@@ -36,7 +37,7 @@ def item_features(items: Path | None, key: str) -> pa.Table | None:
     if len(set(table.column_names) | {"item_index"}) <= len(table.column_names):
         raise DataError(f"{items}: columns must not be named item or item_index, nor repeat")
     ids.refuse_repeated(table, "item", str(items))
-    if all(file.layout for file in files):  # a text file; Parquet says itself what a column is
+    if all(file.is_text for file in files):  # Parquet says itself what a column is
         for place, name in enumerate(table.column_names):
             if name != "item":
                 cells = _typed(table[name], numbers=name != "title")

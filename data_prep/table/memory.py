@@ -14,7 +14,7 @@ from data_prep.read.bad_rows import BadRows
 from data_prep.rows import Prepared, Raw
 from data_prep.split import protocols
 from data_prep.table import columns as table_columns
-from data_prep.table import entities
+from data_prep.table import entities, times
 from data_prep.table import files as table_files
 from data_prep.table.files import TableFile
 from data_prep.table.spec import Request
@@ -54,7 +54,7 @@ class Piece(NamedTuple):
 
 
 def _pieces(place: Path, request: Request, bad: BadRows) -> list[Piece]:
-    files = table_files.read(place, request.columns, bad)
+    files = table_files.read(place, request.columns, bad, request.encoding)
     return [Piece(file, *table_columns.rows(file, request, bad)) for file in files]
 
 
@@ -64,6 +64,7 @@ def _raw(pieces: list[Piece], places: list[Path], request: Request, bad: BadRows
     if len(rows) == 0:
         raise DataError(f"{pieces[0].file.label}: has no rows")
     users, items = warned((piece.spelled for piece in pieces), request)
+    times.report(bad.notes, request, len(rows))
     return Raw(
         name="table",
         user=ids.typed(rows["user"], are_whole=not users.texts.cells),

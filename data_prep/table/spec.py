@@ -18,9 +18,13 @@ from data_prep.options import one_of
 from data_prep.read.bad_rows import OPTION
 from data_prep.split.negatives import Distribution, Negatives
 from data_prep.split.splits import MOVIELENS, Holdout
+from recsys_moe.encodings import UTF8
 from recsys_moe.schema import ConfigError, DataError, Task, TaskKind
 
 Duplicates = Literal["error", "first", "last", "keep"]
+Unit = Literal["auto", "s", "ms", "us", "ns"]
+UNITS = get_args(Unit)[1:]
+"""Of numbers in the column of times, each a thousandth of the one before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,12 @@ class Request:
     tasks: tuple[tuple[Task, str | None], ...]
     """With the columns of their labels; None: every row is a positive."""
     timestamp: str | None
+    timestamp_unit: Unit
+    """`auto`: by the size of the numbers."""
+    day_first: bool
+    """Whether dates may be like 31/1/2024 too."""
+    encoding: str
+    """Of all files in text."""
     weight: str | None
     items: Path | None
     """The file with more about the items."""
@@ -86,6 +96,12 @@ class Request:
             words += ["--task", f"{task.name}:{task.kind}{told}"]
         if self.timestamp is not None:
             words += ["--timestamp", self.timestamp]
+        if self.timestamp_unit != "auto":
+            words += ["--timestamp-unit", self.timestamp_unit]
+        if self.day_first:
+            words.append("--day-first")
+        if self.encoding != UTF8:
+            words += ["--encoding", self.encoding]
         if self.weight is not None:
             words += ["--weight", self.weight]
         words += [word for one in self.features for word in one.words]

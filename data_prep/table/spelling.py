@@ -120,6 +120,6 @@ def _rounded(raw: Any, texts: pa.Array, floats: Mask) -> Mask:
 
 def _place(file: TableFile, row: int) -> str | Callable[[], str]:
     """Where a row is; of a file in text it takes long to say, so only when it is asked for."""
-    if file.layout is None or len(file.text) > LONG:
+    if file.line is None or file.columns.nbytes > LONG:
         return f"{file.label}, row {file.first + row + 1}"
     return partial(file.place, row)

@@ -23,7 +23,7 @@ from pathlib import Path
 from data_prep import ids
 from data_prep.features.training import Training, encoded, unused, with_features
 from data_prep.rows import Examples, Prepared
-from data_prep.table import entities
+from data_prep.table import entities, times
 from data_prep.table import files as table_files
 from data_prep.table import tasks as table_tasks
 from data_prep.table.engines import Mapper
@@ -119,6 +119,7 @@ def _seen(
     if seen.rows == 0:
         raise DataError(f"{table_files.files_at(place)[0]}: has no rows")
     warned([seen.spelled], job.request)
+    times.report(seen.bad.notes, job.request, seen.rows)
     users = table_tasks.save_ids(job, "users", seen.users)
     items = table_tasks.save_ids(job, "items", seen.items)
     log.info("%d rows of %d users and %d items", seen.rows, len(users), len(items))

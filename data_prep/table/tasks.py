@@ -58,9 +58,10 @@ def set_aside(job: Job, numbered: tuple[int, Piece]) -> Seen:
     """Pass 1 for one piece."""
     number, piece = numbered
     bad = BadRows(job.request.skip_bad_rows)
+    files = table_files.read_piece(piece, job.request.columns, bad, job.request.encoding)
     seen = merge(
         _set_aside(job, file, job.folder / "by-user" / f"{number:06d}-{part:06d}.arrow", bad)
-        for part, file in enumerate(table_files.read_piece(piece, job.request.columns, bad))
+        for part, file in enumerate(files)
     )
     return seen._replace(bad=bad)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from data_prep.features.fitting import vocabularies
 from data_prep.ids import pair_keys
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
+from data_prep.write.counts import Counts
 from data_prep.write.parts import ROWS_PER_GROUP, WEIGHT, split_table, write_parts, write_table
 from recsys_moe.files import Kind, check_out
 from recsys_moe.folders import replacing_folder
@@ -94,9 +95,10 @@ def write_blocks(
             name: _write_split(blocks[name], prepared, folder / name, timed=timed)
             for name in SPLITS
         }
+        _check_weights(prepared, light := counts["train"].weightless())
         schema = _schema(prepared, counts)
         _write_ids(prepared, schema, folder)
-    for warning in _one_class(schema):
+    for warning in (*_one_class(schema), *(_LIGHT % name for name in light)):
         log.warning("%s", warning)
     log.info("wrote %s: %s", out, ", ".join(f"{n} {name}" for name, n in schema.rows.items()))
     return schema
@@ -117,72 +119,21 @@ def _one_class(schema: Schema) -> Iterator[str]:
                 )
 
 
-class _Counts:
-    """Of one split: rows, and per task the labelled rows with their sum, ones, squares and ends,
-    and the first four with each row as often as its weight says."""
-
-    def __init__(self, tasks: tuple[Task, ...]) -> None:
-        self.rows = 0
-        self._labels = {task.name: np.zeros((2, 4), dtype=np.longdouble) for task in tasks}
-        self._ends = {task.name: (np.inf, -np.inf) for task in tasks}
-
-    def add(self, part: Examples) -> None:
-        self.rows += len(part)
-        for name, labels in part.labels.items():
-            is_known = ~np.isnan(labels)
-            known = labels[is_known].astype(np.longdouble)
-            ones, squares = known == 1, np.square(known)
-            self._labels[name][0] += (len(known), known.sum(), ones.sum(), squares.sum())
-            if part.weight is not None:
-                weight = part.weight[is_known].astype(np.longdouble)
-                parts = weight, weight * known, weight * ones, weight * squares
-                self._labels[name][1] += [values.sum() for values in parts]
-            low, high = self._ends[name]
-            self._ends[name] = known.min(initial=low), known.max(initial=high)
-
-    def of(self, task: Task, split: str) -> dict[str, float]:
-        """Over the labelled rows; all is 0 without any. Of training with weights, too.
-
-        The deviation with 9 digits: more would depend on how the rows are cut into blocks.
-        """
-        counts = self._counted(task)
-        return counts | self._weighted(task) if split == "train" else counts
-
-    def _counted(self, task: Task) -> dict[str, float]:
-        labelled, total, ones, squares = self._labels[task.name][0]
-        mean = total / labelled if labelled else labelled
-        counts = {"labelled": int(labelled), "mean": float(mean)}
-        if task.kind == "binary":
-            return counts | {"positive": int(ones)}
-        low, high = self._ends[task.name] if labelled else (0, 0)
-        ends = {"min": float(low), "max": float(high)}
-        return counts | ends | {"std": _rounded(_deviation(labelled, total, squares))}
-
-    def _weighted(self, task: Task) -> dict[str, float]:
-        """With each row as often as its weight says; nothing without weights above 0."""
-        labelled, total, ones, squares = self._labels[task.name][1]
-        if not labelled:
-            return {}
-        if task.kind == "binary":
-            found = {"labelled": labelled, "positive": ones}
-        else:
-            found = {"mean": total / labelled, "std": _deviation(labelled, total, squares)}
-        return {f"weighted_{name}": _rounded(value) for name, value in found.items()}
+_LIGHT = "warning: train: all rows (or positives) of task %s have weight 0: it learns nothing"
 
 
-def _deviation(rows: float, total: float, squares: float) -> float:
-    """Standard deviation of the population, 0 without rows."""
-    return np.sqrt(max(squares / rows - (total / rows) ** 2, 0)) if rows else 0.0
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.9g}")
+def _check_weights(prepared: Prepared, light: list[str]) -> None:
+    if len(light) == len(prepared.tasks):
+        raise DataError(
+            f"train: all rows of {', '.join(light)} (of a binary task its positives) have weight "
+            "0, so nothing can be learned; name another column as --weight, or none"
+        )
 
 
 def _write_split(
     blocks: Iterable[Examples], prepared: Prepared, folder: Path, *, timed: bool
-) -> _Counts:
-    counts = _Counts(prepared.tasks)
+) -> Counts:
+    counts = Counts(prepared.tasks)
 
     def tables() -> Iterator[pa.Table]:
         for block in blocks:
@@ -251,7 +202,7 @@ def _check_pairs(prepared: Prepared) -> None:
             )
 
 
-def _schema(prepared: Prepared, counts: dict[str, _Counts]) -> Schema:
+def _schema(prepared: Prepared, counts: dict[str, Counts]) -> Schema:
     return Schema(
         name=prepared.name,
         protocol=prepared.protocol,

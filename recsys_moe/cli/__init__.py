@@ -6,7 +6,9 @@ configuration, 3 the data are invalid, 4 a quality gate was missed, 130/143 inte
 
 from __future__ import annotations
 
-from recsys_moe.interrupts import listen
+import sys
+
+from recsys_moe.interrupts import end_with, listen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +20,13 @@ def main() -> None:
     listen()
     from recsys_moe.cli.commands import run
 
-    run()
+    caller = sys._getframe(1)
+    try:
+        run()
+    except SystemExit as end:
+        if (caller.f_globals.get("__name__"), caller.f_code.co_name) == ("__main__", "<module>"):
+            end_with(end.code)  # not in a program that calls us and goes on
+        raise
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ from recsys_moe import interrupts
 from recsys_moe.cli import (
     compare,
     doctor,
+    empty_paths,
     export,
     faults,
     inference,
@@ -99,6 +100,7 @@ def _tree() -> Any:
     root: Any = typer.main.get_command(app)
     root.commands = {name: root.commands[name] for name in ORDER}
     _show_flags(root, None)
+    empty_paths.refuse(root)
     return root
 
 

@@ -113,16 +113,21 @@ def predict(
     output: Annotated[Path, typer.Option(help="CSV, TSV or Parquet to write.")],
     user: Annotated[str, typer.Option(help="Column with raw user ids.")] = "user",
     item: Annotated[str, typer.Option(help="Column with raw item ids.")] = "item",
+    encoding: Annotated[
+        str, typer.Option(help="Of an input in text, as cp1252 or utf-16; output is UTF-8.")
+    ] = "utf-8",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
     as_json: Json = False,
 ) -> None:
     """Score a file of (user, item) pairs by raw id; unseen ids are flagged, never an error."""
+    from recsys_moe.encodings import known
     from recsys_moe.inference.predictor import Predictor
     from recsys_moe.inference.row_files import count_rows
     from recsys_moe.inference.score_files import check_paths, predict_file
     from recsys_moe.progress import row_progress
 
     check_paths(input_, output, overwrite)
+    known(encoding)
     with row_progress("predicting", count_rows(input_)) as progress:
         counts = predict_file(
             Predictor.load(model),
@@ -130,6 +135,7 @@ def predict(
             output,
             user=user,
             item=item,
+            encoding=encoding,
             overwrite=overwrite,
             progress=progress,
         )

@@ -41,6 +41,12 @@ Context = Annotated[
     list[str] | None,
     typer.Option(help=f"Of the rows, with --negatives none: {FEATURE_FORM}"),
 ]
+TimestampUnit = Annotated[
+    Literal["auto", "s", "ms", "us", "ns"],
+    typer.Option(help="Of times that are numbers; auto goes by their size."),
+]
+DayFirst = Annotated[bool, typer.Option("--day-first", help="Dates may be like 31/1/2024 too.")]
+Encoding = Annotated[str, typer.Option(help="Of files in text, as cp1252 or utf-16.")]
 MaxMemory = Annotated[
     int | None,
     typer.Option(min=1, help="For stream, and for each worker of dask; without it 2048."),
@@ -129,12 +135,16 @@ def table(
         ),
     ],
     input: Annotated[
-        Path | None, typer.Option("--input", help="CSV, TSV or Parquet file or folder to split.")
+        Path | None,
+        typer.Option("--input", help="CSV, TSV, JSON Lines or Parquet: file, folder or zip."),
     ] = None,
     train: Annotated[Path | None, typer.Option(help="Training rows, already split.")] = None,
     val: Annotated[Path | None, typer.Option(help="Validation rows, already split.")] = None,
     test: Annotated[Path | None, typer.Option(help="Test rows, already split.")] = None,
     timestamp: Annotated[str | None, typer.Option(help="Column with the time of a row.")] = None,
+    timestamp_unit: TimestampUnit = "auto",
+    day_first: DayFirst = False,
+    encoding: Encoding = "utf-8",
     weight: Annotated[
         str | None, typer.Option(help="Column with how much a row counts in training, >= 0.")
     ] = None,
@@ -218,7 +228,8 @@ def _print(schema: Schema, out: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps(json.loads(schema.to_json())))
         return
-    print(f"{out}: {schema.user.size} users, {schema.item.size} items ({schema.name})")
+    where = " in training" if schema.vocabulary == "train" else ""
+    print(f"{out}: {schema.user.size} users, {schema.item.size} items{where} ({schema.name})")
     for split, rows in schema.rows.items():
         counts = [_labels(task.name, schema.labels[split][task.name]) for task in schema.tasks]
         print(f"  {split:5} {rows:>10,} rows: {', '.join(counts)}")

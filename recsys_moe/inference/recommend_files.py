@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import PARQUET, TEXT, check_output, replacing_path, table_suffix
 from recsys_moe.inference.predictor import Predictor, Recommendation
-from recsys_moe.inference.row_files import opened_text, write_parquet, write_text
+from recsys_moe.inference.row_files import opened_text, unreadable, write_parquet, write_text
 from recsys_moe.inference.threads import USERS_AT_ONCE, one_thread_each
 from recsys_moe.inference.vocabulary import NoId, id_texts
 
@@ -79,7 +79,7 @@ def read_ids(path: Path, column: str, option: str) -> Iterator[str]:
     except NoId as error:
         raise DataError(f"{option} {path}: {error}") from None
     except (pa.ArrowException, csv.Error, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{option} {path} cannot be read: {str(error).splitlines()[0]}") from None
+        raise unreadable(path, error, option=option) from None
     if not number:
         raise DataError(f"{option} {path} holds no ids")
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from recsys_moe.encodings import UTF8, check_file, reader
 from recsys_moe.errors import DataError
 from recsys_moe.files import PARQUET, TEXT, separator, table_suffix
 
@@ -41,15 +42,33 @@ def read_whole(source: Path) -> pa.Table:
     return pa.Table.from_batches(pieces)
 
 
-def read_pieces(source: Path) -> Iterator[pa.RecordBatch]:
-    """The rows; without any, one piece with the columns."""
+def read_pieces(source: Path, encoding: str | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows; without any, one piece with the columns. `encoding` of text; None: always UTF-8."""
     try:
         if table_suffix(source) in PARQUET:
             yield from _parquet_pieces(source)
         else:
-            yield from _text_pieces(source)
+            yield from _text_pieces(source, encoding or UTF8)
     except (pa.ArrowException, csv.Error, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{source} cannot be read: {str(error).splitlines()[0]}") from None
+        raise unreadable(source, error, encoding=encoding) from None
+
+
+def unreadable(
+    path: Path, error: Exception, *, option: str = "", encoding: str | None = None
+) -> DataError:
+    """What to raise for a file that cannot be read: the line that is not in the encoding, or why.
+
+    `option` goes before its name. `encoding`: None where there is no --encoding.
+    """
+    label = f"{option} {path}".lstrip()
+    try:
+        if table_suffix(path) in TEXT:
+            check_file(path, encoding or UTF8, label, option=encoding is not None)
+    except DataError as named:
+        return named
+    except (pa.ArrowException, OSError):
+        pass
+    return DataError(f"{label} cannot be read: {str(error).splitlines()[0]}")
 
 
 def _parquet_pieces(source: Path) -> Iterator[pa.RecordBatch]:
@@ -64,9 +83,9 @@ def _parquet_pieces(source: Path) -> Iterator[pa.RecordBatch]:
         raise pa.ArrowInvalid("its row groups do not have as many rows as it says")
 
 
-def _text_pieces(source: Path) -> Iterator[pa.RecordBatch]:
+def _text_pieces(source: Path, encoding: str) -> Iterator[pa.RecordBatch]:
     """All columns as text: ids like 007 stay what they are, other columns pass through as typed."""
-    with opened_text(source) as (lines, delimiter):
+    with opened_text(source, encoding) as (lines, delimiter):
         names = next(csv.reader(lines, delimiter=delimiter), [])
         has_rows = any(line.strip() for line in lines)
     if not names:
@@ -77,6 +96,7 @@ def _text_pieces(source: Path) -> Iterator[pa.RecordBatch]:
         return
     with pacsv.open_csv(
         str(source),
+        read_options=pacsv.ReadOptions(encoding=encoding),
         parse_options=pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         convert_options=pacsv.ConvertOptions(column_types=kinds),
     ) as reader:
@@ -84,10 +104,10 @@ def _text_pieces(source: Path) -> Iterator[pa.RecordBatch]:
 
 
 @contextmanager
-def opened_text(path: Path) -> Iterator[tuple[Iterator[str], str]]:
+def opened_text(path: Path, encoding: str = UTF8) -> Iterator[tuple[Iterator[str], str]]:
     """Lines of a table in text, with their ends, packed or not; and what separates its columns."""
     with pa.input_stream(str(path)) as stream:
-        lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+        lines = io.TextIOWrapper(stream, encoding=reader(encoding), newline="")
         header = next(lines, "")
         yield chain([header], lines), separator(header, table_suffix(path))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from recsys_moe.encodings import UTF8, known
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import check_output, replacing_path, table_suffix
 from recsys_moe.inference.newcomers import SIDES, Side, Whom
@@ -38,6 +39,7 @@ def predict_file(
     *,
     user: str = "user",
     item: str = "item",
+    encoding: str = UTF8,
     overwrite: bool = False,
     progress: Callable[[int], None] = lambda rows: None,
 ) -> dict[str, int]:
@@ -46,16 +48,16 @@ def predict_file(
     Columns with the names of the model's features tell of users and items that training has not
     seen, `history` of what such users have watched: items with | between them, or ITEM=RATING. New
     are one column per task and, for binary tasks of a calibrated model, `<task>_calibrated`. In
-    goes what `prepare table` reads in UTF-8, out come CSV, TSV or Parquet
-    by suffix. Row order and all columns are kept; memory stays bounded. The target appears complete
-    or not at all. Returns
-    counts: rows and unseen ids.
+    go CSV and TSV (in `encoding`, or .gz of them) and Parquet, out come CSV, TSV (in UTF-8) or
+    Parquet by suffix. Row order and all columns are kept; memory stays bounded. The target appears
+    complete or not at all. Returns counts: rows and unseen ids.
     """
-    source, target = Path(source), Path(target)
+    source, target, encoding = Path(source), Path(target), known(encoding)
     check_paths(source, target, overwrite)
     counts = {"rows": 0, **dict.fromkeys(FLAGS, 0)}
     with replacing_path(target) as part:
-        pieces = _scored(predictor, source, (user, item), counts=counts, progress=progress)
+        rows = read_pieces(source, encoding)
+        pieces = _scored(predictor, (source, rows), (user, item), counts=counts, progress=progress)
         _write(part, target.suffix, pieces)
     return counts
 
@@ -73,15 +75,16 @@ def check_paths(source: Path, target: Path, overwrite: bool) -> None:
 
 def _scored(
     predictor: Predictor,
-    source: Path,
+    file: tuple[Path, Iterator[pa.RecordBatch]],
     ids: tuple[str, str],
     *,
     counts: dict[str, int],
     progress: Callable[[int], None],
 ) -> Iterator[pa.Table]:
-    """Pieces of `source` with their predictions; `ids`: the columns of users and items."""
+    """The rows of a file with their predictions; `ids`: the columns of users and items."""
+    source, batches = file
     score = partial(_with_scores, predictor, source, ids)
-    pieces = _regrouped(read_pieces(source), _rows_per_piece(predictor))
+    pieces = _regrouped(batches, _rows_per_piece(predictor))
     for piece, found in in_turn(score, _numbered(pieces)):
         for name, rows in found.items():
             counts[name] = counts.get(name, 0) + rows

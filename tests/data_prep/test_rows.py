@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from data_prep import ids
 from data_prep.read.ratings import rating_labels, rating_tasks
-from data_prep.rows import Examples, Raw, joined, unlabelled
+from data_prep.rows import UNKNOWN_TIME, Examples, Raw, joined, unlabelled
 from data_prep.split import protocols
 from data_prep.split.negatives import Negatives
 
@@ -70,7 +70,7 @@ def test_drawn_rows_are_0_for_their_task_and_missing_for_the_others() -> None:
     assert (drawn.user.tolist(), drawn.item.tolist()) == ([3, 4], [5, 6])
     assert drawn.labels["watch"].tolist() == [0, 0]
     assert np.isnan(drawn.labels["rating"]).all()
-    assert drawn.timestamp.tolist() == [0, 0]
+    assert drawn.timestamp.tolist() == [UNKNOWN_TIME, UNKNOWN_TIME]
     assert drawn.weight is not None and drawn.weight.tolist() == [1, 1]
 
 

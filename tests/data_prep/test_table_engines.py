@@ -262,7 +262,7 @@ WRONG = {
     "fields": ("x.csv", b"who,what,clicked,stars\nu,i,1\n", "cannot be read in pieces .*engine"),
     "no column": ("x.csv", b"who,what,click,stars\n", "'clicked' is missing.*mean 'click'"),
     "no rows": ("x.csv", b"who,what,clicked,stars\n", "has no rows"),
-    "latin": ("x.csv", b"who,what,clicked,stars\n\xe9,i,1,2\n", "cannot be read in pieces"),
+    "latin": ("x.csv", b"who,what,clicked,stars\n\xe9,i,1,2\n", "line 2: byte 0xe9 is not UTF-8"),
     "parquet": ("x.parquet", b"PAR1 and so on", "is not a whole Parquet file"),
     "gzip": ("x.csv.gz", b"who,what", "cannot be read in pieces"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -98,3 +99,26 @@ def test_the_command_line_takes_weights(command: Command, tmp_path: Path) -> Non
     assert done.exit_code == 0, done.err
     assert set(columns(tmp_path / "out", "val")["weight"]) == {2.0}
     assert "--weight mass" in Schema.load(tmp_path / "out").command
+
+
+@pytest.mark.parametrize("engine", ["memory", "stream"])
+@pytest.mark.parametrize("negatives", ["none", "per-user"])
+def test_weights_that_are_all_0_are_refused(engine: str, negatives: str, tmp_path: Path) -> None:
+    source = save(frame().assign(mass=0), tmp_path / "x.csv")
+    options: dict[str, Any] = {"negatives": negatives, "engine": engine, "protocol": "hash", **IDS}
+    with pytest.raises(DataError, match="train: .*watch, rating .*weight 0"):
+        table.prepare(tmp_path / "out", input=source, weight="mass", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_task_whose_rows_all_weigh_0_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clicked or not is learned from rows without stars."""
+    data = frame().assign(mass=1)
+    data.loc[data["stars"].notna(), "mass"] = 0
+    data.loc[1, "clicked"] = 1
+    source = save(data, tmp_path / "x.csv")
+    table.prepare(tmp_path / "out", input=source, weight="mass", fractions="0.9,0.05,0.05", **IDS)
+    told = [one for one in (r.getMessage() for r in caplog.records) if "weight 0" in one]
+    assert len(told) == 1 and "task rating" in told[0]

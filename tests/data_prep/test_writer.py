@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep.rows import Examples, Prepared
+from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
 from data_prep.write import parts, writer
 from recsys_moe import folders
 from recsys_moe.schema import ConfigError, DataError, Schema, Task
@@ -25,7 +25,7 @@ def examples(user: list[int], item: list[int], watch: list[float], rating: list[
         user=np.array(user),
         item=np.array(item),
         labels={"watch": np.array(watch, np.float32), "rating": np.array(rating, np.float32)},
-        timestamp=np.array([5] + [0] * (len(user) - 1))[: len(user)],
+        timestamp=np.array([5] + [UNKNOWN_TIME] * (len(user) - 1))[: len(user)],
     )
 
 

@@ -91,7 +91,7 @@ def test_names_that_are_no_utf_8_cannot_be_read_in_pieces(command: Command, tmp_
     words = ["--input", tmp_path / "log.csv", "--user", "user", "--item", "item"]
     words += ["--task", "x:binary=x", "--protocol", "hash", "--engine", "stream"]
     message = command.fails(3, "prepare", "table", *words, "--out", tmp_path / "out")
-    assert f"{tmp_path}/log.csv: cannot be read in pieces ('utf-8' codec can't decode" in message
+    assert f"{tmp_path}/log.csv, line 1: byte 0xe9 is not UTF-8" in message
 
 
 def test_a_bad_row_in_pieces_that_is_no_utf_8_is_refused_in_one_line(
@@ -101,7 +101,7 @@ def test_a_bad_row_in_pieces_that_is_no_utf_8_is_refused_in_one_line(
     words = ["--input", tmp_path / "log.csv", "--user", "user", "--item", "item", "--skip-bad-rows"]
     words += ["--task", "x:binary=x", "--protocol", "hash", "--engine", "stream"]
     done = command("prepare", "table", *words, "--out", tmp_path / "out")
-    start = f"error: {tmp_path}/log.csv: cannot be read in pieces ('utf-8' codec can't decode"
+    start = f"error: {tmp_path}/log.csv, line 3: byte 0xe9 is not UTF-8"
     assert done.exit_code == 3 and done.err.startswith(start) and done.err.count("\n") == 1
 
 

@@ -1,0 +1,150 @@
+"""Times of a table: their unit, zero, dates with the day first, and what is hardly meant."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_prep import table
+from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.schema import SPLITS
+from tests.data_prep.samples import IDS, columns, frame, hashes, prepare_subset, save, write_dat
+
+START = 1_600_000_000
+UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def prepare(when: Any, folder: Path, name: str = "x.csv", **options: Any) -> list[object]:
+    """The times that are written, in order."""
+    source = save(frame().assign(when=when), folder / name)
+    words = {"timestamp": "when", "force": True, **IDS, **options}
+    table.prepare(folder / "out", input=source, **words)
+    found = [columns(folder / "out", split).get("timestamp", [None]) for split in SPLITS]
+    return sorted((one for part in found for one in part), key=lambda one: (one is None, one))
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+
+
+def test_relative_times_from_0_can_be_split_by_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for protocol in ("time", "leave-last"):
+        found = prepare(np.arange(40), tmp_path, protocol=protocol)
+        assert found == list(range(40))
+    assert warned(caplog) == []
+    last = columns(tmp_path / "out", "test")["timestamp"]
+    assert sorted(last) == list(range(32, 40))  # the last rows of 8 users who come in turn
+
+
+def test_an_empty_cell_is_no_time_and_0_is_one(tmp_path: Path) -> None:
+    for name in ("x.csv", "x.parquet"):
+        assert prepare([0.0, np.nan, *range(1, 39)], tmp_path, name) == [*range(39), None]
+        with pytest.raises(DataError, match="1 of 40 rows"):
+            prepare([0.0, np.nan, *range(1, 39)], tmp_path, name, protocol="time")
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
+@pytest.mark.parametrize("engine", ["memory", "stream"])
+def test_the_size_of_numbers_tells_their_unit(name: str, engine: str, tmp_path: Path) -> None:
+    """The last of a second is still in it: 40 seconds less one nanosecond, and so on."""
+    options: dict[str, Any] = {"engine": engine, "protocol": "hash"}
+    for unit, scale in UNITS.items():
+        when = (START + np.arange(40)) * scale + (scale - 1 if name != "x.csv" else 0)
+        for asked in ("auto", unit):
+            found = prepare(when, tmp_path, name, timestamp_unit=asked, **options)
+            assert found == list(range(START, START + 40)), (unit, asked)
+
+
+def test_a_unit_that_is_named_goes_before_the_size(tmp_path: Path) -> None:
+    assert prepare(np.arange(40) * 1000, tmp_path, timestamp_unit="ms") == list(range(40))
+    assert prepare(-1000 * np.arange(40), tmp_path, timestamp_unit="ms")[0] == -39
+    found = prepare((START + np.arange(40)) * 1000, tmp_path, timestamp_unit="s")
+    assert found[0] == START * 1000
+    with pytest.raises(ConfigError, match="--timestamp-unit must be .*'min'"):
+        prepare(np.arange(40), tmp_path, timestamp_unit="min")
+
+
+@pytest.mark.parametrize("engine", ["memory", "stream"])
+def test_numbers_of_two_units_are_refused_with_their_counts(engine: str, tmp_path: Path) -> None:
+    when = START + np.arange(40)
+    when[[3, 30]] *= 1000
+    options: dict[str, Any] = {"engine": engine, "protocol": "hash"}
+    with pytest.raises(DataError, match="when .*38 in s and 2 in ms; pass --timestamp-unit"):
+        prepare(when, tmp_path, **options)
+    assert prepare(when, tmp_path, timestamp_unit="s", **options)[-1] == (START + 30) * 1000
+
+
+ODD = {
+    "late": (4_102_444_800, "1 of 40 times are after 2100"),  # 2100-01-01
+    "early": (-1, "1 of 40 times are before 1970"),
+    "zero": (0, "1 of 40 times are 0, which is 1970-01-01"),
+    "late date": ("2100-01-01", "1 of 40 times are after 2100"),
+    "early date": ("1969-12-31", "1 of 40 times are before 1970"),
+}
+
+
+@pytest.mark.parametrize("engine", ["memory", "stream"])
+@pytest.mark.parametrize(("value", "said"), ODD.values(), ids=ODD)
+def test_times_that_are_hardly_meant_are_counted(
+    value: object, said: str, engine: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    when = [value, *(START + np.arange(39))]
+    prepare(when, tmp_path, engine=engine, protocol="hash")
+    assert ["when: " + said in one for one in warned(caplog) if "when" in one] == [True]
+
+
+def test_times_up_to_2100_are_quiet(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    prepare([1, 4_102_444_799, *(START + np.arange(38))], tmp_path)
+    assert warned(caplog) == []
+
+
+def test_day_first_dates_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
+    dates = [f"{1 + n % 28}/2/2024" for n in range(36)]
+    mixed = ["03.02.2024", "3-2-2024 9:30", "3/2/2024 09:30:15", "2024-02-03T00:00:01"]
+    with pytest.raises(DataError, match="line 2: when .*--day-first, got '1/2/2024'"):
+        prepare([*dates, *mixed], tmp_path)
+    found = prepare([*dates, *mixed], tmp_path, day_first=True)
+    third = pd.Timestamp("2024-02-03", tz="UTC").timestamp()
+    seconds = [third, third + 9.5 * 3600, third + 9.5 * 3600 + 15, third + 1]
+    days = [pd.Timestamp(2024, 2, 1 + n % 28, tz="UTC").timestamp() for n in range(36)]
+    assert found == sorted([*days, *seconds])
+
+
+@pytest.mark.parametrize("cell", ["12/31/2024", "1/2/24", "1.2.2024 25:00", "1.2.2024, 9:00"])
+def test_what_has_no_day_first_is_refused(cell: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="line 3: when must be"):
+        prepare(["1/2/2024", cell, *["1/2/2024"] * 38], tmp_path, day_first=True)
+
+
+def test_options_of_times_are_part_of_the_command(tmp_path: Path) -> None:
+    source = save(frame(), tmp_path / "x.csv")
+    schema = table.prepare(
+        tmp_path / "out", input=source, timestamp="when", timestamp_unit="ms", day_first=True, **IDS
+    )
+    assert "--timestamp when --timestamp-unit ms --day-first" in schema.command
+
+
+def test_a_time_of_day_is_no_time(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="when must hold numbers, not time64"):
+        prepare([pd.Timestamp(n, unit="s").time() for n in range(40)], tmp_path, "x.parquet")
+
+
+def test_movielens_has_no_time_where_it_says_0(tmp_path: Path) -> None:
+    raw = write_dat(tmp_path / "raw")
+    before = (raw / "ratings.dat").read_text(encoding="latin-1")
+    prepare_subset("1m", raw, tmp_path / "known", features=None)
+    assert None in columns(tmp_path / "known", "train")["timestamp"]  # of negatives
+    lines = [line.rsplit("::", 1)[0] + "::0" for line in before.splitlines()]
+    (raw / "ratings.dat").write_text("\n".join(lines) + "\n")
+    prepare_subset("1m", raw, tmp_path / "unknown", features=None)
+    assert "timestamp" not in columns(tmp_path / "unknown", "train")
+    with pytest.raises(DataError, match="have no timestamp"):
+        prepare_subset("1m", raw, tmp_path / "time", protocol="time")
+    assert hashes(tmp_path / "unknown").keys() == hashes(tmp_path / "known").keys()
