@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -39,6 +40,12 @@ settings.load_profile("reproducible")
 
 VARIABLE = "RECSYS_MOE_DATA"
 THREADS = int(os.environ["OMP_NUM_THREADS"])  # before a test of the command changes it
+
+
+def tells(message: str, said: str) -> bool:
+    """Whether one line of a message says this, where " ... " stands for any words between: a key
+    and a value, not the sentence around them."""
+    return re.search(".*".join(map(re.escape, said.split(" ... "))), message) is not None
 
 
 class Done(NamedTuple):

@@ -23,6 +23,7 @@ from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.ranking import evaluate_ranking
 from recsys_moe.inference.ranking_metrics import PerUser, means
+from tests.conftest import tells
 
 
 def per_user(values: list[float], weights: list[float]) -> PerUser:
@@ -132,7 +133,7 @@ def test_a_peer_that_no_sitting_tested_on_these_data_is_refused(
         "--peers-python",
         sys.executable,
     )
-    assert f"error: --chosen {chosen} must have a test row of mmoe on synthetic" in said
+    assert tells(said, f"error: --chosen {chosen} ... mmoe on synthetic")
 
 
 def test_a_peer_or_a_file_that_is_not_there_is_refused(
@@ -149,7 +150,7 @@ def test_the_environment_of_the_peers_is_asked_for_before_anything_is_fitted(
 ) -> None:
     words = [run, "--data", prepared, "--peers", "als", "--chosen", chosen]
     said = refused(capsys, *words, "--peers-python", "none")
-    assert "als needs the environment of the peers, and none is not" in said
+    assert tells(said, "als ... environment ... none")
 
 
 def test_a_run_on_other_data_is_refused(
@@ -160,7 +161,7 @@ def test_a_run_on_other_data_is_refused(
     with pytest.raises(SystemExit, match="3"):
         paired.main([str(word) for word in words])
     said = capsys.readouterr().err
-    assert f"RUN must be trained on --data {featured}, got {run}, trained on others" in said
+    assert tells(said, f"RUN ... --data {featured}, got {run}")
 
 
 def test_a_peer_that_fails_is_named_and_the_others_go_on(
@@ -179,11 +180,11 @@ def test_what_is_no_seed_of_the_same_configuration_is_refused(
     run: Path, prepared: Path, chosen: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--data", prepared, "--peers", "popularity", "--chosen", chosen]
-    assert "one configuration, got seeds [0, 0]; name others" in refused(capsys, run, run, *words)
+    assert "got seeds [0, 0]" in refused(capsys, run, run, *words)
     model = load_artifact(run)
     config = model.config.model_dump(mode="json")
     other = merge(config, {"trainer": {"seed": 1}, "optim": {"lr": 0.5}})
-    with pytest.raises(ConfigError, match=r"got seeds \[0, 1\] and other settings besides"):
+    with pytest.raises(ConfigError, match=r"got seeds \[0, 1\] .*settings"):
         paired.check_seeds([model, replace(model, config=parse_config(other))])
     paired.check_seeds(
         [model, replace(model, config=parse_config(merge(config, {"trainer": {"seed": 1}})))]
@@ -195,4 +196,5 @@ def test_a_file_of_another_kind_is_refused(
 ) -> None:
     (tmp_path / "runs.csv").write_text("run,label\na,b\n")
     words = ["--data", prepared, "--peers", "ease", "--chosen", tmp_path / "runs.csv"]
-    assert "must hold rows of benchmarks.accuracy, got none of" in refused(capsys, run, *words)
+    said = refused(capsys, run, *words)
+    assert tells(said, "rows of benchmarks.accuracy, got none")

@@ -25,6 +25,7 @@ from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.ranking import evaluate_ranking
+from tests.conftest import tells
 
 ROOT = Path(__file__).parents[1]
 LISTS = ("ndcg", "recall", "mrr", "hit_rate", "coverage", "popularity")
@@ -236,17 +237,17 @@ def test_a_run_of_ours_stands_beside_with_what_evaluate_says(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--peers", "theirs"], "--peers must be of popularity, ease, als, "),
-        (["--seeds", "0"], "--seeds must be at least 1, got 0"),
-        (["--model", "runs/a"], "--model must be NAME=RUN, got 'runs/a'"),
-        (["--peers", "als", "--peers-python", "none"], "run make accuracy-venv, or name another"),
+        (["--peers", "theirs"], "--peers ... popularity, ease, als, "),
+        (["--seeds", "0"], "--seeds ... got 0"),
+        (["--model", "runs/a"], "--model ... got 'runs/a'"),
+        (["--peers", "als", "--peers-python", "none"], "make accuracy-venv"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_is_fitted(
     main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     assert main(*words) == 2
-    assert said in capsys.readouterr().err
+    assert tells(capsys.readouterr().err, said)
     assert not (tmp_path / "rows.csv").exists()
 
 

@@ -81,7 +81,7 @@ def test_the_hash_router_asks_for_the_users() -> None:
 
 
 def test_routers_for_other_sizes_are_refused() -> None:
-    with pytest.raises(ValueError, match="input_dim=6 .*got a TopKRouter for 6 a"):
+    with pytest.raises(ValueError, match="input_dim=6 .*TopKRouter"):
         MoE(Experts(E, D, H), [router("topk", input_dim=D, num_experts=4)])
 
 
@@ -246,7 +246,7 @@ def test_mix_takes_outputs_of_any_shape() -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "said"),
-    [([2], "an .*got 1"), ([1, 3], r"expert 1 must have the 2 rows")],
+    [([2], "an .*got 1"), ([1, 3], "expert 1 .*2 rows .*got 3")],
 )
 def test_mix_refuses_outputs_that_fit_no_rows(sizes: list[int], said: str) -> None:
     selected_BE = torch.tensor([[True, False], [False, True], [False, True], [False, False]])

@@ -145,7 +145,7 @@ def test_files_that_do_not_fit_each_other_are_refused_by_name(model: Path) -> No
     for table in (users.slice(1), users.rename_columns(["who", *users.column_names[1:]])):
         pq.write_table(table, model / "users.parquet")
         edit_manifest(model)
-        with pytest.raises(DataError, match=r"users\.parquet is damaged: it must have .* 60 rows"):
+        with pytest.raises(DataError, match=r"users\.parquet is damaged: .*60 rows"):
             load_artifact(model)
 
 

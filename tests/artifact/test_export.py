@@ -183,7 +183,7 @@ def test_the_command_line_writes_a_copy_that_loads_and_says_what_it_measured(
 
 @pytest.mark.parametrize("name", [name for name in ROUTERS if name not in EXPORTABLE])
 def test_a_router_that_looks_at_the_batch_is_refused_by_name(run: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=f"row by row, got {name}, .*leave --format out"):
+    with pytest.raises(ConfigError, match=f"got {name}, .*--format"):
         exporting._check_router(untrained(run, name))
 
 
@@ -210,7 +210,7 @@ def test_a_graph_that_differs_leaves_nothing_behind(
     wrong = replace(FORMATS["pt2"], write=write, load=off_by_a_little)
     monkeypatch.setitem(FORMATS, "pt2", wrong)
     monkeypatch.setattr(graphs, "export_graph", lambda artifact: None)
-    with pytest.raises(RunError, match="pt2: predictions .*got a difference of 0.0001"):
+    with pytest.raises(RunError, match="pt2: predictions .*0.0001"):
         export(run, tmp_path / "out", ["pt2"])
     assert list(tmp_path.iterdir()) == []
 
@@ -237,7 +237,7 @@ def test_every_output_is_compared(run: Path) -> None:
             found[place] = found[place] + 1e-3
             return tuple(found)
 
-        with pytest.raises(RunError, match="predictions must agree .* a difference of 0.001"):
+        with pytest.raises(RunError, match="predictions .*difference of 0.001"):
             check_parity("x", runner, model, artifact)
 
 
@@ -281,7 +281,7 @@ def test_formats_folders_and_missing_extras_are_refused_before_any_work(
             export(run, place, overwrite=True)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("precious")
-    with pytest.raises(ConfigError, match="exists and is not a model folder"):
+    with pytest.raises(ConfigError, match="full .*not a model folder"):
         export(run, tmp_path / "full", overwrite=True)
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match="no-such-compiler is not on PATH"):

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from recsys_moe.schema import Schema
-from tests.conftest import TINY_MODEL, Command
+from tests.conftest import TINY_MODEL, Command, tells
 
 TINY = ["--set", f"model={json.dumps(TINY_MODEL)}", "--batch-size", "64"]
 
@@ -166,9 +166,9 @@ def test_mistakes_are_answered_in_one_line_with_their_exit_code(
     fit = ["fit", "--data", prepared, "--out", out]
     assert "did you mean 'moesart'" in fails(2, *fit, "--router", "moesrt")
     assert "cannot be imported: SyntaxError" in fails(2, *fit, "--router", "broken_router:X")
-    assert "unknown key 'kk'; did you mean 'k'?" in fails(2, *fit, "--set", "model.router.kk=1")
+    assert tells(fails(2, *fit, "--set", "model.router.kk=1"), "'kk' ... 'k'")
     assert "1..model.num_experts=4, got 5" in fails(2, *fit, "--k", 5, "--experts", 4)
-    assert "at least 2 for moesart, got 1" in fails(2, *fit, "--k", 1)
+    assert tells(fails(2, *fit, "--k", 1), "k ... 2 ... got 1")
     assert "exists; choose another folder" in fails(2, "fit", "--data", prepared, "--out", run)
     assert "there is no checkpoint" in fails(2, *fit, "--resume", tmp_path / "last.ckpt")
     assert "is not prepared data" in fails(3, "fit", "--data", tmp_path, "--out", out)
@@ -214,7 +214,7 @@ def test_a_split_to_evaluate_that_is_none_is_refused_before_training(
 ) -> None:
     fit = ["fit", "--data", prepared, "--out", tmp_path / "run"]
     line = command.fails(2, *fit, "--evaluate", "tset")
-    assert "--evaluate must be one of train, val, test, got 'tset'" in line
+    assert tells(line, "--evaluate ... train, val, test, got 'tset'")
     assert not (tmp_path / "run").exists()
 
 

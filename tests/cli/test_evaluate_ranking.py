@@ -13,7 +13,7 @@ import pytest
 from recsys_moe.cli.ranking import ranking_lines
 from recsys_moe.config.settings import parse_config
 from recsys_moe.train.fit import fit
-from tests.conftest import TINY_MODEL, Command
+from tests.conftest import TINY_MODEL, Command, tells
 
 
 @pytest.fixture
@@ -41,18 +41,18 @@ def test_the_figures_are_printed_and_kept_in_the_run(own_run: Path, command: Com
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--ranking", "--k", 41], "--k must be in 1..40, the items of the catalogue, got 41"),
-        (["--ranking", "--k", 0], "--k must be in 1..40, the items of the catalogue, got 0"),
-        (["--ranking", "--task", "rating"], "needs a binary task, got --task rating; its binary"),
+        (["--ranking", "--k", 41], "--k ... 1..40 ... got 41"),
+        (["--ranking", "--k", 0], "--k ... 1..40 ... got 0"),
+        (["--ranking", "--task", "rating"], "--ranking ... got --task rating"),
         (["--ranking", "--relevant", "rating"], "--relevant must be TASK>=NUMBER, e.g. rating>=4"),
-        (["--ranking", "--relevant", "ratng>=4"], "no task 'ratng'; did you mean 'rating'?"),
-        (["--k", 5], "--k is an option of --ranking; pass both"),
+        (["--ranking", "--relevant", "ratng>=4"], "'ratng' ... 'rating'"),
+        (["--k", 5], "--k ... --ranking"),
     ],
 )
 def test_what_cannot_be_ranked_is_refused_in_one_line(
     run: Path, command: Command, options: list[object], words: str
 ) -> None:
-    assert words in command.fails(2, "evaluate", run, *options)
+    assert tells(command.fails(2, "evaluate", run, *options), words)
 
 
 def test_a_bound_that_no_row_reaches_is_said_to_be_too_high(run: Path, command: Command) -> None:
@@ -78,7 +78,7 @@ def test_a_split_without_positives_is_invalid_data(
         place = table.column_names.index("watch")
         pq.write_table(table.set_column(place, "watch", zeros), part)
     line = command.fails(3, "evaluate", run, "--data", data, "--ranking")
-    assert f"{data}/test has no relevant item for a known user to rank" in line
+    assert tells(line, f"{data}/test ... no relevant item")
 
 
 def test_a_model_without_a_binary_task_is_not_ranked(tmp_path: Path, command: Command) -> None:
@@ -90,7 +90,7 @@ def test_a_model_without_a_binary_task_is_not_ranked(tmp_path: Path, command: Co
     config = {"model": TINY_MODEL, "trainer": {"max_epochs": 1, "batch_size": 64}}
     fit(parse_config(config), tmp_path / "data", tmp_path / "run")
     line = command.fails(2, "evaluate", tmp_path / "run", "--ranking")
-    assert "--ranking needs a binary task, got the model's rating; the model has none" in line
+    assert tells(line, "--ranking ... binary ... got the model's rating")
 
 
 def test_rows_that_cannot_be_ranked_are_said_to_be_left_out(

@@ -19,7 +19,7 @@ from recsys_moe.cli.faults import explained
 from recsys_moe.cli.training import _memory_of
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
-from tests.conftest import TINY_MODEL, Command
+from tests.conftest import TINY_MODEL, Command, tells
 
 ROOT = Path(__file__).parents[2]
 MODEL = ["--set", f"model={json.dumps(TINY_MODEL)}"]
@@ -195,24 +195,24 @@ def test_a_read_only_folder_is_no_place_to_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
-    with pytest.raises(ConfigError, match="--out .* cannot be written: .* is read-only"):
+    with pytest.raises(ConfigError, match="--out .*read-only"):
         files.check_place(tmp_path / "new" / "out")
-    with pytest.raises(ConfigError, match="--output .* cannot be written: .* is read-only"):
+    with pytest.raises(ConfigError, match="--output .*read-only"):
         files.check_output(tmp_path / "new.csv", overwrite=False)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["fit", "--no-such"], "No such option: --no-such; recsys-moe fit --help says what"),
-        (["fit"], "Missing option '--data'; recsys-moe fit --help says what it takes"),
-        (["fitt"], "No such command 'fitt'. Did you mean 'fit'?; recsys-moe --help says"),
-        (["fit", "--k", "x"], "as an integer, got 'x'; recsys-moe fit --help says"),
-        (["recommend", "x", "--k", "-3"], "greater than or equal to 1, got '-3'; recsys-moe"),
+        (["fit", "--no-such"], "--no-such ... recsys-moe fit --help"),
+        (["fit"], "'--data' ... recsys-moe fit --help"),
+        (["fitt"], "'fitt' ... 'fit' ... recsys-moe --help"),
+        (["fit", "--k", "x"], "--k ... got 'x' ... recsys-moe fit --help"),
+        (["recommend", "x", "--k", "-3"], "--k ... 1, got '-3' ... recsys-moe recommend --help"),
     ],
 )
 def test_a_usage_error_is_one_line(command: Command, words: list[str], message: str) -> None:
-    assert message in command.fails(2, *words)
+    assert tells(command.fails(2, *words), message)
 
 
 def test_help_lists_commands_in_the_order_of_their_use_and_flags_without_a_value(

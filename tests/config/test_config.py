@@ -80,7 +80,7 @@ def test_yaml_round_trip_keeps_everything() -> None:
         ("model.router.name=:X", "must .*got ':X'"),
         ("model.router.name=.mod:X", "must .*got '.mod:X'"),
         ("model.router.name='mod:'", "must .*got 'mod:'"),
-        ("model.router.name=recsys_moe.routers:Router", "must have a `forward` and a `Config`"),
+        ("model.router.name=recsys_moe.routers:Router", "`forward` .*`Config`"),
         ("model.dropout=1", "model.dropout: .*less .*got 1.*model.dropout=0.5"),
         ("optim.lr=fast", "optim.lr: .*number.*, got 'fast'"),
         ("optim.lr=.nan", "optim.lr"),

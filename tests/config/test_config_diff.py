@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from recsys_moe.cli import app, main
 from recsys_moe.config.diff import differences, flat, read_resolved, shown
 from recsys_moe.config.files import configs_folder, merge
+from tests.conftest import tells
 
 SHIPPED = sorted(path.stem for path in configs_folder().glob("*.yaml"))
 VALUES = st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.integers())
@@ -124,7 +125,7 @@ def test_a_shipped_config_is_found_by_its_name(name: str) -> None:
     ("text", "message"),
     [
         (None, "nowhere.yaml: no such file"),
-        ("optim: {lrr: 1}", "optim: unknown key 'lrr'; did you mean 'lr'?"),
+        ("optim: {lrr: 1}", "optim: ... 'lrr' ... 'lr'"),
         ("a: [", "is not valid YAML"),
         ("- 1", "must hold a mapping"),
         ("folder", "is a folder without config.yaml"),
@@ -145,7 +146,7 @@ def test_what_is_no_configuration_is_named_in_one_line_with_exit_code_2(
             main()
         out, err = capsys.readouterr()
         (line,) = (line for line in err.splitlines() if line.startswith("error: "))
-        assert (caught.value.code, out) == (2, "") and message in line and bad.name in line
+        assert (caught.value.code, out) == (2, "") and tells(line, message) and bad.name in line
 
 
 def test_colour_is_for_a_terminal(files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,15 +180,15 @@ def test_a_column_of_words_is_refused_by_name(
     words = pa.array(["many"] * table.num_rows)
     place = table.column_names.index(column)
     pq.write_table(table.set_column(place, column, words), part)
-    with pytest.raises(DataError, match="cannot be read as Parquet: Failed to parse"):
+    with pytest.raises(DataError, match=f"{part.name} .*Parquet: .*'many'"):
         load_columns(tmp_path / "data", schema, "train")
 
 
 @pytest.mark.parametrize(
     ("task", "label", "message"),
     [
-        ("watch", 2.0, "labels of binary tasks must be 0 or 1"),
-        ("watch", 0.5, "labels of binary tasks must be 0 or 1"),
+        ("watch", 2.0, "binary .*0 or 1"),
+        ("watch", 0.5, "binary .*0 or 1"),
         ("watch", float("nan"), "labels must be finite"),
         ("rating", float("inf"), "labels must be finite"),
     ],

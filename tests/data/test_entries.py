@@ -110,7 +110,7 @@ def test_a_history_is_what_was_watched_or_rated_each_item_once(prepared: Path) -
 
 def test_levels_need_the_range_of_the_labels(prepared: Path) -> None:
     schema = replace(Schema.load(prepared), labels={"train": {"rating": {}}})
-    with pytest.raises(DataError, match="must hold 'min' for histories of ratings"):
+    with pytest.raises(DataError, match=r"schema\.json: labels\.train .*'min'"):
         history_entries(rows([1] * 6, [1] * 6), schema, 5)
 
 

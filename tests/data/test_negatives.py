@@ -190,7 +190,7 @@ def test_the_loss_of_a_step_sees_logits_less_their_offsets(prepared: Path) -> No
 
 @pytest.mark.parametrize(("name", "idle"), [("negative_power", 0), ("negative_user_power", 1)])
 def test_a_power_without_fresh_negatives_is_refused(name: str, idle: int) -> None:
-    with pytest.raises(ConfigError, match=rf"{name} must be {idle} with .*, got 0.75; add data"):
+    with pytest.raises(ConfigError, match=rf"{name} .*{idle} .*got 0.75"):
         parse_config({"data": {name: 0.75}})
 
 
@@ -248,10 +248,10 @@ def test_two_processes_share_the_rows_that_one_would_have(prepared: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "got"),
     [
-        ({"report": {}}, "got synthetic, where they are in the log"),
+        ({"report": {}}, "got synthetic, .*in the log"),
         (
             {"report": {"missing_negatives": 0, "logged_negatives": 7}},
-            "got synthetic, where 7 rows of the log look like drawn ones",
+            "got synthetic, .*7 rows",
         ),
         (
             {"command": "prepare table --negative-distribution popularity"},
@@ -263,7 +263,7 @@ def test_negatives_of_another_origin_are_refused(
     prepared: Path, schema: Schema, change: dict[str, object], got: str
 ) -> None:
     rows = load_columns(prepared, schema, "train")
-    with pytest.raises(ConfigError, match=f"drawn uniformly, {got}.*; set it to false"):
+    with pytest.raises(ConfigError, match=f"data.fresh_negatives=true .*{got}.*false"):
         FreshNegatives(rows, replace(schema, **change))  # type: ignore[arg-type]
 
 
@@ -287,7 +287,7 @@ def test_the_remedy_is_what_keeps_the_rows_on_disk(
     made = loader(prepared, data)
     if not data:
         monkeypatch.setattr(RecDataModule, "_most", 64)
-    with pytest.raises(ConfigError, match=f"in memory; {remedy} or set it to false, with"):
+    with pytest.raises(ConfigError, match=f"data.fresh_negatives=true .*{remedy} .*false"):
         made.open()
 
 

@@ -13,7 +13,7 @@ from data_prep import books, table
 from data_prep.read import bad_rows
 from data_prep.table import files
 from recsys_moe.schema import DataError, Schema
-from tests.conftest import Command
+from tests.conftest import Command, tells
 from tests.data_prep.samples import (
     IDS,
     RATINGS,
@@ -104,8 +104,7 @@ def test_lines_with_other_fields_are_left_out_and_later_lines_keep_their_number(
     text[30] = "u1,001,7,,5"
     lines(tmp_path / "x.csv", text)
     options = {**IDS, "input": tmp_path / "x.csv"}
-    with pytest.raises(DataError, match=r"x\.csv, line 6: must have 5 .*, got 2; or leave such "
-                       "rows out by --skip-bad-rows"):  # fmt: skip
+    with pytest.raises(DataError, match=r"x\.csv, line 6: .*5 .*got 2.*--skip-bad-rows"):
         table.prepare(tmp_path / "out", **options)
     schema = table.prepare(tmp_path / "out", skip_bad_rows=True, **options)
     assert sum(schema.rows.values()) == 40 - 2 and schema.report["skipped_rows"] == 4
@@ -171,7 +170,7 @@ def test_movielens_goes_on_without_its_bad_lines(
     rows = [["1", "12"], ["x", "12", "3", "9"], ["1", "12", "9", "9"], ["1", "10", "3", "9"]]
     text[first + 3 : first + 3] = [mark.join(row) for row in rows]
     lines(path, text)
-    place = f"{name}, line {first + 4}: must have 4 fields .*by --skip-bad-rows"
+    place = f"{name}, line {first + 4}: .*4 fields .*--skip-bad-rows"
     with pytest.raises(DataError, match=place):
         prepare_subset(variant, folder, tmp_path / "out")
     schema = prepare_subset(variant, folder, tmp_path / "out", skip_bad_rows=True)
@@ -196,8 +195,8 @@ def test_a_bad_line_about_movies_is_left_out(
         file.write("99,no genres\n12,Again,Drama\n")
     schema = prepare_subset("latest-small", folder, tmp_path / "out", skip_bad_rows=True)
     assert schema.report["skipped_rows"] == 2
-    assert "movies.csv, line 13: must have 3 fields" in skipped(caplog)[0]
-    assert "movies.csv, line 14: item 12 has more than one row" in skipped(caplog)[1]
+    assert tells(skipped(caplog)[0], "movies.csv, line 13: ... 3 fields")
+    assert "movies.csv, line 14: item 12" in skipped(caplog)[1]
 
 
 def test_books_go_on_without_ratings_off_the_scale(
@@ -211,7 +210,7 @@ def test_books_go_on_without_ratings_off_the_scale(
         books.prepare(tmp_path / "raw", tmp_path / "out", **options)
     schema = books.prepare(tmp_path / "raw", tmp_path / "out", skip_bad_rows=True, **options)
     assert schema.report["skipped_rows"] == 1 and schema.report["records_read"] == 53
-    assert "line 9: the rating must be in 0..10, got 11" in skipped(caplog)[0]
+    assert tells(skipped(caplog)[0], "line 9: ... 0..10, got 11")
 
 
 def test_without_the_option_nothing_is_skipped_or_reported(tmp_path: Path) -> None:
@@ -225,7 +224,7 @@ def test_the_command_line_skips_and_says_so(command: Command, tmp_path: Path) ->
     source = save(data, tmp_path / "x.csv")
     words = ["prepare", "table", "--user", "who", "--item", "what", "--task",
              "watch:binary=clicked", "--input", source, "--out", tmp_path / "out"]  # fmt: skip
-    assert "x.csv, line 6: clicked must be 0 or 1" in command.fails(3, *words)
+    assert tells(command.fails(3, *words), "x.csv, line 6: clicked ... got 'x'")
     done = command(*words, "--skip-bad-rows")
     assert done.exit_code == 0 and "skipped rows: 1" in done.out
     assert Schema.load(tmp_path / "out").report["skipped_rows"] == 1

@@ -125,7 +125,7 @@ def test_a_wrong_cell_of_the_context_is_named_or_its_row_left_out(tmp_path: Path
     data.loc[1, "hour"] = "late"
     save(data, tmp_path / "late.csv")
     options = {"input": tmp_path / "late.csv", "context": ["hour:numeric=hour"]}
-    with pytest.raises(DataError, match=r"late\.csv, line 3: hour must be a finite number"):
+    with pytest.raises(DataError, match=r"late\.csv, line 3: hour .*got 'late'"):
         prepared(tmp_path, **options)
     assert prepared(tmp_path, **options, skip_bad_rows=True).report["skipped_rows"] == 1
 
@@ -167,10 +167,10 @@ def test_the_order_of_a_list_says_nothing(tmp_path: Path) -> None:
 def test_a_feature_without_a_value_in_training_is_refused(tmp_path: Path) -> None:
     users = pd.DataFrame(USERS, columns=["who", "sex", "years"])
     file = save(users.assign(years=None), tmp_path / "none" / "users.csv")
-    with pytest.raises(DataError, match="feature 'age' has no value in any of the users of the"):
+    with pytest.raises(DataError, match="'age' .*users"):
         prepared(tmp_path, user_features=file)
     save(ALL_ROWS.assign(hour=None), tmp_path / "none.csv")
-    with pytest.raises(DataError, match="'hour' has no value in any of the training rows"):
+    with pytest.raises(DataError, match="'hour' .*training rows"):
         prepared(tmp_path, input=tmp_path / "none.csv")
     assert not (tmp_path / "out").exists()
 
@@ -191,7 +191,7 @@ def test_lists_and_numbers_of_parquet(tmp_path: Path) -> None:
     assert found["value"][2:] == ["Drama", "War", "false", "true", "7", "8", "9"]
     items["genres"] = pa.array([["War", None], ["x"], ["y"]], pa.list_(pa.string()))
     pq.write_table(pa.table(items), tmp_path / "items.parquet")
-    with pytest.raises(DataError, match=r"items\.parquet, row 1: genres must be categories"):
+    with pytest.raises(DataError, match=r"items\.parquet, row 1: genres .*categories"):
         prepared(tmp_path, item_features=tmp_path / "items.parquet", force=True)
 
 

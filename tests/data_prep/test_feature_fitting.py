@@ -87,7 +87,7 @@ def test_numbers_are_in_standard_deviations_and_finite() -> None:
 
 @pytest.mark.parametrize("kind", READ)
 def test_no_value_in_training_is_refused(kind: FeatureKind) -> None:
-    with pytest.raises(DataError, match="'x' has no value in any of the items of"):
+    with pytest.raises(DataError, match="'x' .*no value"):
         fitted(kind, [None, None])
 
 

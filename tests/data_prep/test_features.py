@@ -103,7 +103,7 @@ def test_titles_and_features_may_come_from_one_file(tmp_path: Path) -> None:
 def test_a_column_of_the_titles_must_not_be_named_like_one_of_features(tmp_path: Path) -> None:
     titles = pd.DataFrame({"what": ["a"], "feature:year": [1]})
     given = {**split_files(tmp_path), **sides(tmp_path), **ASKED}
-    with pytest.raises(DataError, match="--items must not have a column 'feature:year'"):
+    with pytest.raises(DataError, match="--items .*'feature:year'"):
         table.prepare(tmp_path / "o", items=save(titles, tmp_path / "titles.csv"), **given)
     assert not (tmp_path / "o").exists()
 

@@ -203,7 +203,7 @@ def test_nan_in_text_is_no_id_and_can_be_skipped(text: str, tmp_path: Path) -> N
     data = floats(log()).astype({"who": object})
     data.loc[4, "who"] = text
     source = save(data, tmp_path / "x.csv")
-    with pytest.raises(DataError, match=f"line 6: who must be there in every row, got '{text}'"):
+    with pytest.raises(DataError, match=f"line 6: who .*got '{text}'"):
         table.prepare(tmp_path / "out", input=source, **IDS)
     schema = table.prepare(tmp_path / "out", input=source, skip_bad_rows=True, **IDS)
     assert (schema.report["skipped_rows"], schema.user.id_type) == (1, "int64")

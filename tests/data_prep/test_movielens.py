@@ -238,7 +238,7 @@ def test_a_truncated_zip_is_told_from_a_whole_one(kept: float, tmp_path: Path) -
     archive = zipped(write_dat(tmp_path / "ml-1m"), tmp_path / "ml-1m.zip", "ml-1m")
     data = archive.read_bytes()
     archive.write_bytes(data[: int(kept * len(data))])
-    with pytest.raises(DataError, match=r"ml-1m\.zip is not a whole zip file"):
+    with pytest.raises(DataError, match=r"ml-1m\.zip .*whole zip"):
         prepare_subset("1m", archive, tmp_path / "out")
 
 
@@ -259,8 +259,8 @@ def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"variant": "1M"}, "--variant must be one of 100k, 1m, .*got '1M'.*'1m'"),
-        ({"protocol": "tme"}, "--protocol must be one of .*got 'tme'.*'time'"),
+        ({"variant": "1M"}, "--variant .*got '1M'.*'1m'"),
+        ({"protocol": "tme"}, "--protocol .*got 'tme'.*'time'"),
         ({"seed": -1}, "--seed .*got -1"),
     ],
 )

@@ -134,7 +134,7 @@ def test_a_feature_without_any_value_is_refused(tmp_path: Path) -> None:
     source = write_csv(tmp_path / "raw")
     movies = [f"{i},Film,(no genres listed)" for i in TITLES]
     lines(source / "movies.csv", ["movieId,title,genres", *movies])
-    with pytest.raises(DataError, match="'genres' has no value .*items of the training rows"):
+    with pytest.raises(DataError, match="'genres' .*training rows"):
         prepare_subset("latest-small", source, tmp_path / "o", features="genres")
     assert not (tmp_path / "o").exists()
 
@@ -193,7 +193,7 @@ def test_all_are_those_whose_file_is_there_and_others_are_refused(tmp_path: Path
     schema = books.prepare(source, tmp_path / "o", features="all")
     assert (len(schema.user_features), schema.item_features) == (2, ())
     for names, place in (("age,year", source), ("all", book_files(tmp_path / "none"))):
-        with pytest.raises(DataError, match=r"--features \w+ needs BX-\w+\.csv, which is not in"):
+        with pytest.raises(DataError, match=r"--features \w+ needs BX-\w+\.csv"):
             books.prepare(place, tmp_path / "refused", features=names)
     assert not (tmp_path / "refused").exists()
 

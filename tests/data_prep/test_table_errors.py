@@ -47,17 +47,17 @@ def test_a_wrong_cell_is_named_and_nothing_is_left(
 def test_a_wrong_cell_of_parquet_is_named_by_row(tmp_path: Path) -> None:
     data = frame()
     data.loc[4, "clicked"] = 2
-    with pytest.raises(DataError, match=r"x\.parquet, row 5: clicked must be 0 or 1.*got 2"):
+    with pytest.raises(DataError, match=r"x\.parquet, row 5: clicked .*got 2"):
         table.prepare(tmp_path / "o", input=save(data, tmp_path / "x.parquet"), **IDS)
     data = frame().assign(who=[None, *["u"] * 39])
-    with pytest.raises(DataError, match=r"x\.parquet, row 1: who must be there .*got nothing"):
+    with pytest.raises(DataError, match=r"x\.parquet, row 1: who .*got nothing"):
         table.prepare(tmp_path / "o", input=save(data, tmp_path / "x.parquet"), **IDS)
 
 
 def test_line_numbers_count_quoted_line_breaks_and_blank_lines(tmp_path: Path) -> None:
     text = 'who,what,note,clicked,stars\nu1,a,"two\nlines",1,3\n\nu2,c,"",7,3\n'
     (tmp_path / "x.csv").write_text(text)
-    with pytest.raises(DataError, match="line 5: clicked must be 0 or 1"):
+    with pytest.raises(DataError, match="line 5: clicked .*got '?7"):
         table.prepare(tmp_path / "out", input=tmp_path / "x.csv", **IDS)
 
 
@@ -65,7 +65,7 @@ def test_a_line_with_another_number_of_fields_is_named(tmp_path: Path) -> None:
     source = save(frame(), tmp_path / "x.csv")
     text = source.read_text().splitlines()
     source.write_text("\n".join([*text[:7], "u1,005,1", *text[7:]]))
-    with pytest.raises(DataError, match=r"x\.csv, line 8: must have 5 fields .*got 3"):
+    with pytest.raises(DataError, match=r"x\.csv, line 8: .*5 fields .*got 3"):
         table.prepare(tmp_path / "out", input=source, **IDS)
 
 
@@ -83,7 +83,7 @@ def repeated() -> pd.DataFrame:
 
 def test_a_repeated_pair_is_an_error_with_its_remedy(tmp_path: Path) -> None:
     source = save(repeated(), tmp_path / "x.csv")
-    message = r"line 42: user 'u2' and item '004' have a row before; 2 such rows; pass --duplicates"
+    message = r"line 42: user 'u2' .*item '004' .*2 .*--duplicates"
     with pytest.raises(DataError, match=message):
         table.prepare(tmp_path / "out", input=source, **IDS)
 
@@ -204,7 +204,7 @@ def test_a_quote_without_end_in_a_large_file_is_one_line_of_error(tmp_path: Path
     rows[9] = 'u9,"009,1,3'
     (tmp_path / "x.csv").write_text("\n".join(["who,what,clicked,stars", *rows]))
     # the field goes on to the next quote: '009,1,3', a line break, 'u10,', and then 010
-    with pytest.raises(DataError, match=r"line 12: what must be on one line .*quote") as failure:
+    with pytest.raises(DataError, match=r"line 12: what .*quote") as failure:
         table.prepare(tmp_path / "out", input=tmp_path / "x.csv", **IDS)
     assert "\n" not in str(failure.value)
     rows[9] = 'u9,009",1,"3'  # now nothing pairs the last quote

@@ -14,7 +14,7 @@ from data_prep.read import unpacking
 from data_prep.read.raw_files import RawFiles
 from data_prep.table.files import _text
 from recsys_moe.schema import DataError
-from tests.conftest import Command
+from tests.conftest import Command, tells
 from tests.data_prep.samples import write_dat
 
 MIB = 1 << 20
@@ -59,21 +59,21 @@ def test_a_zip_that_unpacks_to_a_thousand_times_its_size_is_refused_half_way(
     """64 MiB of zeros in 64 KiB: may unpack to 100 * 64 KiB = 6.3 MiB, and is read no further."""
     message, peak = refused(bomb(tmp_path / "x.zip"))
     most = unpacking.MOST * (tmp_path / "x.zip").stat().st_size
-    assert f"x.zip/ratings.dat: must unpack to at most {most} bytes, 100 times its" in message
+    assert tells(message, f"x.zip/ratings.dat: ... {most} bytes")
     assert peak < 20
 
 
 @pytest.mark.usefixtures("small")
 def test_what_a_zip_announces_is_not_believed(tmp_path: Path) -> None:
     message, peak = refused(announcing(bomb(tmp_path / "x.zip"), 10))
-    assert "x.zip is not a whole zip file" in message
+    assert tells(message, "x.zip ... whole zip")
     assert peak < 4
 
 
 @pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_a_zip_that_could_unpack_gigabytes_at_once_is_not_begun(tmp_path: Path, kind: int) -> None:
     message, peak = refused(announcing(bomb(tmp_path / "x.zip", kind), 10))
-    assert "x.zip/ratings.dat: must be stored or packed by deflate" in message
+    assert tells(message, "x.zip/ratings.dat: ... deflate")
     assert peak < 1
 
 

@@ -52,11 +52,11 @@ def zipped(content: bytes) -> bytes:
         (
             IMAGES,
             zipped(idx(digits(20, (28, 28), 0)[0])[:-1]),
-            "20 x 28 x 28 bytes must follow the",
+            "20 x 28 x 28 bytes",
         ),
         (IMAGES, zipped(idx(digits(20, (14, 14), 0)[0])), r"must .*got \(14"),
-        (IMAGES, zipped(idx(digits(20, (28, 28), 0)[0]))[:99], "cannot be read .* take it anew"),
-        (IMAGES, b"<html>", "cannot be read .* take it anew"),
+        (IMAGES, zipped(idx(digits(20, (28, 28), 0)[0]))[:99], "ubyte.gz .*cannot be read"),
+        (IMAGES, b"<html>", "ubyte.gz .*cannot be read"),
         (LABELS, zipped(idx(digits(19, (28, 28), 0)[1])), "has 20 images, .* 19 labels"),
         (LABELS, zipped(idx(np.full(20, 10, np.uint8))), "labels .*got 10"),
     ],
@@ -92,7 +92,7 @@ BLACK = np.zeros((32, 32, 3, 2), np.uint8)
     [
         (lambda path: path.write_bytes(b"<html>"), "is no file of SVHN's cropped digits"),
         (lambda path: savemat(path, {"Z": BLACK}), "is no file of SVHN's cropped digits .KeyError"),
-        (lambda path: mat(path, BLACK[:16], [[1], [2]]), r"X must be \(32, 32, 3, N\) bytes, got"),
+        (lambda path: mat(path, BLACK[:16], [[1], [2]]), r"X .*\(32, 32, 3, N\) .*got"),
         (lambda path: mat(path, BLACK, [[0], [2]]), "y .*got 0..2"),
         (lambda path: mat(path, BLACK, [[1]]), "has 2 images, .* 1 labels"),
     ],

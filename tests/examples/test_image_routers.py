@@ -52,6 +52,6 @@ def test_a_router_that_images_cannot_have_is_refused(name: str) -> None:
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
     splits = multi_mnist(mnist_folder(tmp_path / "data", 60, 12))
     settings = settings_for("multi_mnist", "softmax", lr=1e30, batch_size=8, epochs=3)
-    with pytest.raises(RunError, match="the loss is not finite in .*.*--lr"):
+    with pytest.raises(RunError, match="loss .*not finite .*--lr"):
         train.train(settings, splits, tmp_path / "run")
     assert not (tmp_path / "run" / "result.json").exists()

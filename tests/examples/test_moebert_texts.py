@@ -70,7 +70,7 @@ def test_a_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_head_for_another_task_starts_anew_only_where_that_is_asked(tmp_path: Path) -> None:
     berts(tmp_path / "bert")
-    with pytest.raises(DataError, match=r"must have classifier.weight of shape \[2, 8\]"):
+    with pytest.raises(DataError, match=r"classifier.weight .*\[2, 8\]"):
         checkpoint.load(tmp_path / "bert", 2)
     encoder, _ = checkpoint.load(tmp_path / "bert", 2, fresh_head=True)
     assert encoder.classifier.weight.shape == (2, 8)
@@ -175,7 +175,7 @@ def test_glues_files_are_read(name: str, tmp_path: Path) -> None:
 
 def test_a_line_of_glue_without_its_class_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("sentence\tlabel\nun\t2\n")
-    with pytest.raises(DataError, match="row 1 must have a label of 0, 1, got"):
+    with pytest.raises(DataError, match="row 1 .*0, 1, got"):
         TASKS["sst2"].load(tmp_path, WORDS)
     (tmp_path / "train.tsv").write_text("sentence\n")
     with pytest.raises(DataError, match="must have a column label"):

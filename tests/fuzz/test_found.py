@@ -20,7 +20,7 @@ from recsys_moe.lab.tune import plan as tune
 from recsys_moe.lab.tune.study import Study
 from recsys_moe.schema import Schema
 from recsys_moe.train.resume import read_checkpoint
-from tests.conftest import Command
+from tests.conftest import Command, tells
 from tests.fuzz.doors import KEPT
 
 RUN, DATA = KEPT / "ids" / "run", KEPT / "ids" / "data"
@@ -50,7 +50,7 @@ def test_a_set_value_that_yaml_cannot_hold_is_refused(value: str) -> None:
     if value.startswith("&a [1]"):
         assert parse_set(f"a={value}") == {"a": [1]}
         return
-    with pytest.raises(ConfigError, match=r"^--set a: .* is not a YAML value|aliases"):
+    with pytest.raises(ConfigError, match=r"^--set a: .*YAML value|aliases"):
         parse_set(f"a={value}")
 
 
@@ -116,7 +116,7 @@ def test_a_study_whose_cells_were_changed_ends_in_one_line(tmp_path: Path) -> No
             "update trial_params set distribution_json = "
             "replace(distribution_json, '\"low\": ', '\"low\": 9')"
         )
-    with pytest.raises(RunError, match=r"--storage study.db: `low <= high` must hold") as error:
+    with pytest.raises(RunError, match=r"--storage study.db: .*low <= high") as error:
         Study(plan, tmp_path, None)
     assert "\n" not in str(error.value)
 
@@ -191,19 +191,19 @@ def test_counts_without_the_labelled_rows_are_refused(command: Command, data: Pa
     (data / "schema.json").write_text(json.dumps(raw))
     words = ["--data", data, "--out", data.parent / "run", "--set", "model.main_effects=false"]
     message = command.fails(3, "fit", *words)
-    assert "labels.val.watch must hold 'labelled'; prepare the data again" in message
+    assert tells(message, "labels.val.watch ... 'labelled' ... prepare")
 
 
 @pytest.mark.parametrize("value", ["1", "[1]", "{a: 1}", "null", "[genres, '']", "[[]]"])
 def test_features_are_names(command: Command, value: str) -> None:
     message = command.fails(2, "config", "show", "--set", f"model.features={value}")
-    assert "model.features must be none, all or different names, got" in message
+    assert tells(message, "model.features ... none, all ... got")
 
 
 @pytest.mark.parametrize("name", ["/", ".", ".."])
 def test_folders_without_a_name_are_refused(command: Command, data: Path, name: str) -> None:
     message = command.fails(2, "fit", "--data", data, "--out", name)
-    assert f"--out {name} is or holds the current folder; choose another folder" in message
+    assert tells(message, f"--out {name} ... current folder")
     assert "no such file" in command.fails(2, "config", "show", "--config", name)
 
 
@@ -211,7 +211,7 @@ def test_folders_without_a_name_are_refused(command: Command, data: Path, name: 
 def test_more_ids_than_an_index_can_tell_are_refused(command: Command, option: str) -> None:
     message = command.fails(2, "prepare", "synthetic", option, 10**18, "--out", "nowhere")
     # int32 ends at 2^31 - 1, and the last index is that of unseen ids
-    assert f"{option} must be at most 2147483646, got {10**18}" in message
+    assert tells(message, f"{option} ... 2147483646, got {10**18}")
 
 
 def test_a_deviation_beyond_all_numbers_is_impossible(command: Command, data: Path) -> None:
@@ -247,11 +247,11 @@ def test_a_path_longer_than_the_system_takes_is_a_setting_that_cannot_be_used(
     (tmp_path / "in.csv").write_text("user,item\n1,2\n")
     files = ("--input", tmp_path / "in.csv", "--output", tmp_path / "out.csv")
     message = command.fails(2, "predict", "9" * 300, *files)
-    assert message == f"error: {'9' * 40}...: longer than a path can be; name a shorter one"
+    assert message.startswith(f"error: {'9' * 40}...: ") and "\n" not in message
 
 
 def test_a_schema_without_tasks_is_refused(command: Command, data: Path) -> None:
     schema = json.loads((data / "schema.json").read_text())
     (data / "schema.json").write_text(json.dumps(schema | {"tasks": []}))
     message = command.fails(3, "fit", "--data", data, "--out", data.parent / "out", "--dry-run")
-    assert "schema.json: tasks must be at least one, got []; prepare the data again" in message
+    assert tells(message, "schema.json: tasks ... got [] ... prepare")

@@ -14,7 +14,7 @@ import pytest
 from recsys_moe.data.streaming import open_rows
 from recsys_moe.errors import DataError
 from recsys_moe.schema import Schema
-from tests.conftest import Command
+from tests.conftest import Command, tells
 from tests.fuzz.doors import KEPT, sign
 
 RUN, DATA = KEPT / "ids" / "run", KEPT / "ids" / "data"
@@ -83,7 +83,7 @@ def test_a_carriage_return_in_the_first_line_is_named(command: Command, tmp_path
     words = ["--input", tmp_path / "log.csv", "--user", "user", "--item", "item"]
     words += ["--task", "y:binary=y", "--out", tmp_path / "out"]
     message = command.fails(3, "prepare", "table", *words)
-    assert "log.csv: the names in the first line must be" in message
+    assert tells(message, "log.csv: ... first line")
 
 
 def test_names_that_are_no_utf_8_cannot_be_read_in_pieces(command: Command, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_names_that_are_no_utf_8_cannot_be_read_in_pieces(command: Command, tmp_
     words = ["--input", tmp_path / "log.csv", "--user", "user", "--item", "item"]
     words += ["--task", "x:binary=x", "--protocol", "hash", "--engine", "stream"]
     message = command.fails(3, "prepare", "table", *words, "--out", tmp_path / "out")
-    assert f"{tmp_path}/log.csv, line 1: byte 0xe9 is not UTF-8" in message
+    assert tells(message, f"{tmp_path}/log.csv: ... 'utf-8'")
 
 
 def test_a_bad_row_in_pieces_that_is_no_utf_8_is_refused_in_one_line(
@@ -101,8 +101,9 @@ def test_a_bad_row_in_pieces_that_is_no_utf_8_is_refused_in_one_line(
     words = ["--input", tmp_path / "log.csv", "--user", "user", "--item", "item", "--skip-bad-rows"]
     words += ["--task", "x:binary=x", "--protocol", "hash", "--engine", "stream"]
     done = command("prepare", "table", *words, "--out", tmp_path / "out")
-    start = f"error: {tmp_path}/log.csv, line 3: byte 0xe9 is not UTF-8"
-    assert done.exit_code == 3 and done.err.startswith(start) and done.err.count("\n") == 1
+    start = f"error: {tmp_path}/log.csv: "
+    assert done.exit_code == 3 and done.err.startswith(start) and "'utf-8'" in done.err
+    assert done.err.count("\n") == 1
 
 
 def test_a_file_of_a_byte_order_mark_alone_is_empty(command: Command, tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_a_name_in_parquet_that_is_no_text_is_named(data: Path) -> None:
     [part] = (data / "test").iterdir()
     content = part.read_bytes()
     part.write_bytes(content.replace(b"user_index", b"user_\xdfndex"))
-    with pytest.raises(DataError, match=f"{part} cannot be read as Parquet: 'utf-8' codec can't"):
+    with pytest.raises(DataError, match=f"{part} .*Parquet: 'utf-8'"):
         open_rows(data, Schema.load(data), "test", 10**6)
 
 
@@ -135,7 +136,7 @@ def test_a_zip_with_a_name_that_is_no_text_is_damaged(command: Command, tmp_path
         3, "prepare", "movielens", "--variant", "100k", "--source", tmp_path / "ml.zip",
         "--out", tmp_path / "out",
     )  # fmt: skip
-    assert "ml.zip is not a whole zip file ('utf-8' codec can't decode" in message
+    assert tells(message, "ml.zip ... whole zip ... 'utf-8'")
 
 
 def test_pairs_in_parquet_whose_column_is_no_text_are_named(
@@ -145,7 +146,7 @@ def test_pairs_in_parquet_whose_column_is_no_text_are_named(
     pq.write_table(pa.table({"user": ["1"], "item": ["1"]}), path)
     path.write_bytes(path.read_bytes().replace(b"user", b"\xf2ser"))
     message = command.fails(3, "predict", RUN, "--input", path, "--output", tmp_path / "out.csv")
-    assert f"{path} cannot be read: 'utf-8' codec can't decode byte 0xf2" in message
+    assert tells(message, f"{path} ... 'utf-8' ... 0xf2")
 
 
 def test_parquet_with_fewer_rows_than_it_says_is_damaged(command: Command, tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_parquet_with_fewer_rows_than_it_says_is_damaged(command: Command, tmp_p
     said = content.index(b"\x16\x0a\x19")
     path.write_bytes(content[:said] + b"\x16\x0c\x19" + content[said + 3 :])  # zigzag(6) = 12
     message = command.fails(3, "predict", RUN, "--input", path, "--output", tmp_path / "out.csv")
-    assert "cannot be read: its row groups do not have as many rows as it says" in message
+    assert tells(message, f"{path} ... row groups")
     assert not (tmp_path / "out.csv").exists()
 
 

@@ -127,7 +127,7 @@ def test_what_is_no_id_is_none_in_any_place(value: Any, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="row 1"):
             pytest.fail(f"{name}: {door([value])}")
     for vocabulary in vocabularies(["1", "2"]):
-        with pytest.raises(DataError, match="row 2 has no id of a user"):
+        with pytest.raises(DataError, match="row 2 .*user"):
             vocabulary.index([1, value])
     with pytest.raises(ValidationError):
         over_http([value])

@@ -26,7 +26,7 @@ from recsys_moe.inference.recommend_files import recommend_file
 from recsys_moe.inference.score_files import predict_file
 from recsys_moe.inference.vocabulary import Vocabulary
 from recsys_moe.schema import Feature
-from tests.conftest import Command
+from tests.conftest import Command, tells
 
 NUMBERS = pa.chunked_array([pa.array([1, 2, 7, 2**62])])
 TEXTS = pa.chunked_array([pa.array(["1.0", "007", "7", "u x"])])
@@ -101,7 +101,7 @@ def test_lists_and_arrow_cold_and_warm_agree(asked: list[str], ids: pa.ChunkedAr
 @pytest.mark.parametrize("value", NONE, ids=repr)
 @pytest.mark.parametrize("ids", [NUMBERS, TEXTS], ids=["numbers", "texts"])
 def test_what_is_no_id_is_refused_by_its_row(value: Any, ids: pa.ChunkedArray) -> None:
-    with pytest.raises(DataError, match="row 2 has no id of a user: an id is text or a whole numb"):
+    with pytest.raises(DataError, match="row 2 .*user: .*text or a whole"):
         vocabulary(ids).index([1, value])
 
 
@@ -109,7 +109,7 @@ def test_what_is_no_id_is_refused_by_its_row(value: Any, ids: pa.ChunkedArray) -
     "column", [[1.0, None], [1.0, 1.5], ["1", ""], [True, False], [b"1", b"2"]]
 )
 def test_arrow_columns_are_refused_alike(column: list[Any]) -> None:
-    with pytest.raises(DataError, match=r"row [12] has no id of a user"):
+    with pytest.raises(DataError, match=r"row [12] .*user"):
         vocabulary().index(pa.array(column))
 
 
@@ -155,7 +155,7 @@ def test_prepare_and_predict_agree_about_a_parquet_column(tmp_path: Path) -> Non
 def test_prepare_refuses_numbers_beyond_64_bits(tmp_path: Path, number: float) -> None:
     pq.write_table(pa.table({"u": [1.0, number]}), tmp_path / "x.parquet")
     (file,) = files.read(tmp_path / "x.parquet", ["u"], BadRows())
-    with pytest.raises(DataError, match="row 2: u must be a whole number or text"):
+    with pytest.raises(DataError, match="row 2: u .*whole number"):
         prepared_ids(Cells(file), "u")
 
 
@@ -176,7 +176,7 @@ def test_users_files_take_floats_and_name_the_row_without_an_id(
     assert recommend_file(predictor, source, out, 1)["unseen_user"] == 0
     assert pq.read_table(out)["user"].to_pylist() == [1, 2]
     write(source, pd.DataFrame({"user": [1.0, None], "note": ["a", "b"]}))
-    with pytest.raises(DataError, match=rf"--users .*users\{suffix}: row 2 has no id"):
+    with pytest.raises(DataError, match=rf"--users .*users\{suffix}: row 2 "):
         recommend_file(predictor, source, out, 1, overwrite=True)
 
 
@@ -216,8 +216,7 @@ def test_nearly_only_unseen_ids_are_told_once(
         predict_file(predictor, source, tmp_path / "out.csv", overwrite=True)
     (said,) = caplog.records
     assert said.levelname == "WARNING"
-    message = "10 of 11 user ids are unknown to the model, such as 'u0'; it knows ids like 1, 2"
-    assert said.getMessage() == message
+    assert tells(said.getMessage(), "10 of 11 user ids ... 'u0' ... 1, 2")
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint64()])

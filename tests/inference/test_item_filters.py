@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.item_filters import matching_items
+from tests.conftest import tells
 
 ITEMS = pa.table(
     {
@@ -52,15 +53,15 @@ def test_all_conditions_must_hold(where: list[str], expected: list[int]) -> None
 @pytest.mark.parametrize(
     ("condition", "message"),
     [
-        ("genre=Horror", "unknown column 'genre'; did you mean 'genres'?"),
-        ("item_index=1", "unknown column 'item_index'; known: genres, item"),
+        ("genre=Horror", "'genre' ... 'genres'"),
+        ("item_index=1", "'item_index' ... genres, item"),
         ("genres", "must look like COLUMN OP VALUE"),
         ("year>=", "must look like COLUMN OP VALUE"),
         ("year>= ", "must look like COLUMN OP VALUE"),
         ("=1", "must look like COLUMN OP VALUE"),
         ("year>=new", "'new' is not a number"),
         ("year>=nan", "'nan' is not a number"),
-        ("title=\udcff", "must be text in UTF-8, got 'title=\\udcff'"),
+        ("title=\udcff", "UTF-8, got 'title=\\udcff'"),
         ("year~19", "~ needs text, the column holds numbers"),
         ("genres<Horror", "< needs numbers, the column holds text"),
     ],
@@ -68,7 +69,7 @@ def test_all_conditions_must_hold(where: list[str], expected: list[int]) -> None
 def test_a_condition_that_does_not_fit_is_refused(condition: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         matching_items(ITEMS, [condition])
-    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert tells(str(caught.value), message) and "\n" not in str(caught.value)
 
 
 @given(st.text(max_size=12))

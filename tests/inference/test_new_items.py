@@ -14,7 +14,7 @@ from recsys_moe.errors import DataError
 from recsys_moe.inference import row_files
 from recsys_moe.inference.new_items import read_items, with_items
 from recsys_moe.inference.predictor import Newcomer, Predictor
-from tests.conftest import Command
+from tests.conftest import Command, tells
 
 NEW = pa.table(
     {
@@ -63,7 +63,7 @@ def test_recommend_reads_them_from_a_file(
     answer = json.loads(command("recommend", featured_run, *options).out)
     assert {(e["item"], e["title"]) for e in answer["items"]} >= {(901, "One")}
     assert len(answer["items"]) == 2
-    assert "1 new items join the catalogue (0 with an unknown category); 1 are known" in caplog.text
+    assert tells(caplog.text, "1 new items ... (0 ... category); 1 are known")
     (tmp_path / "new.csv").write_text("id,genres\n901,genre 1\n")
     assert "column 'item' is missing" in command.fails(3, "recommend", featured_run, *options)
 
@@ -73,9 +73,9 @@ def test_recommend_reads_them_from_a_file(
     [
         ("item", ["901", "901"], "row 2 of the items: item 901 is in row 1 already"),
         ("item", ["901", "x"], "row 2 of the items: ids .*got 'x'"),
-        ("item", ["901", ""], "items: row 2 has no id in 'item'"),
-        ("year", ["1990", "new"], "row 2 of the items: feature 'year' must be a finite number"),
-        ("genres", ["a|", "b"], "row 1 of the items: feature 'genres' must be categories"),
+        ("item", ["901", ""], "items: row 2 .*'item'"),
+        ("year", ["1990", "new"], "row 2 of the items: feature 'year' "),
+        ("genres", ["a|", "b"], "row 1 of the items: feature 'genres' "),
     ],
 )
 def test_rows_that_cannot_be_are_refused(
@@ -107,7 +107,7 @@ def test_items_that_unpack_to_a_hundred_times_their_file_are_refused(
     monkeypatch.setattr(row_files, "FREE", 1 << 20)
     path = tmp_path / "new.csv.gz"
     path.write_bytes(gzip.compress(b"item\n" + (b"a" * 999 + b"\n") * 5_000))
-    with pytest.raises(DataError, match=r"new\.csv\.gz: must unpack to at most 1048576 bytes, 100"):
+    with pytest.raises(DataError, match=r"new\.csv\.gz: .*1048576 bytes"):
         read_items(path)
     path.write_bytes(gzip.compress(b"item\n" + b"901\n" * 10))
     assert read_items(path).num_rows == 10

@@ -179,13 +179,13 @@ def test_repeated_items_count_once_and_long_histories_take_no_time(predictor: Pr
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        ({"agee": 3}, "the model has no feature 'agee' of users; did you mean 'age'"),
-        ({"age": "old"}, "feature 'age' must be a finite number, got 'old'"),
-        ({"age": float("inf")}, "must be a finite number, got inf"),
-        ({"age": 1e39}, r"must be a finite number, got 1e\+39"),
-        ({"age": [3]}, r"must be a finite number, got \[3\]"),
-        ({"job": 1.5}, "feature 'job' must be text or a whole number, got 1.5"),
-        ({"job": ["a", "b"]}, "feature 'job' must be text or a whole number, got"),
+        ({"agee": 3}, "'agee' .*'age'"),
+        ({"age": "old"}, "'age' .*got 'old'"),
+        ({"age": float("inf")}, "'age' .*got inf"),
+        ({"age": 1e39}, r"'age' .*got 1e\+39"),
+        ({"age": [3]}, r"'age' .*got \[3\]"),
+        ({"job": 1.5}, "'job' .*got 1.5"),
+        ({"job": ["a", "b"]}, r"'job' .*got \['a', 'b'\]"),
     ],
 )
 def test_values_that_cannot_be_are_refused(
@@ -204,7 +204,7 @@ def test_a_list_with_an_empty_part_is_refused(genres: Any, predictor: Predictor)
 @pytest.mark.parametrize("rating", [99, float("inf"), "5", True])
 def test_a_rating_out_of_range_is_refused(rating: Any, predictor: Predictor) -> None:
     item = predictor.items.ids[0].as_py()
-    with pytest.raises(DataError, match="rating of item .* must be a finite number"):
+    with pytest.raises(DataError, match=f"rating of item {item} .*1..5, got"):
         predictor.recommend(history={item: rating})
 
 

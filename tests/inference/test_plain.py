@@ -172,7 +172,7 @@ def test_one_value_where_a_list_belongs_is_refused(one: Any, predictor: Predicto
     ):
         with pytest.raises(TypeError, match="expected a list"):
             ask()
-    with pytest.raises(TypeError, match="expected a list of ids, got a DataFrame; pass a column"):
+    with pytest.raises(TypeError, match="list of ids, got a DataFrame"):
         predictor.recommend(pd.DataFrame({"user": [one]}))  # type: ignore[arg-type]
 
 

@@ -136,7 +136,7 @@ def test_the_progress_bar_knows_the_rows(tmp_path: Path) -> None:
 
 
 def test_another_suffix_is_refused(predictor: Predictor, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--input must end in one of \.csv, .*\.pq \(or"):
+    with pytest.raises(ConfigError, match=r"--input .*\.csv, .*\.pq .*json"):
         predict_file(predictor, tmp_path / "pairs.json", tmp_path / "out.csv")
 
 
@@ -150,7 +150,7 @@ def test_a_column_that_is_no_text_is_refused_for_text_and_kept_in_parquet(
 ) -> None:
     pairs = pa.table({"user": [1, 2], "item": [3, 4], "notes": notes})
     pq.write_table(pairs, tmp_path / "p.parquet")
-    with pytest.raises(DataError, match=r"column 'notes' \(.*\) cannot be written as text"):
+    with pytest.raises(DataError, match=r"column 'notes' \(.*\) .*text"):
         predict_file(predictor, tmp_path / "p.parquet", tmp_path / "out.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["p.parquet"]
     predict_file(predictor, tmp_path / "p.parquet", tmp_path / "out.parquet")

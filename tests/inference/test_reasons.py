@@ -17,7 +17,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.inference import reasons as reasons_module
 from recsys_moe.inference.predictor import Newcomer, Predictor, Reason
 from recsys_moe.inference.reasons import Reasons
-from tests.conftest import Command
+from tests.conftest import Command, tells
 from tests.inference.test_newcomers import history_of
 
 
@@ -192,7 +192,7 @@ def test_models_without_reasons_say_why(
     (old / "manifest.json").write_text(json.dumps(manifest))
     before = Predictor.load(old)
     assert before.score([1], [1]).tasks.keys() == {"watch", "rating"}
-    assert "does not hold the histories; train again" in (before.no_reasons or "")
+    assert "histories" in (before.no_reasons or "")
     rivals = Reasons(predictor.artifact, predictor.newcomers, independent=False)
     assert "decides about rows together" in (rivals.none_because or "")
 
@@ -216,6 +216,6 @@ def test_recommend_says_why(command: Command, featured_run: Path, run: Path) -> 
     found = {(r["kind"], r["value"]) for r in entry["why"]["rating"]}
     assert {("item", 3), ("item", 4), ("feature", 45.0), ("history", None)} <= found
     error = command.fails(2, "recommend", run, "--user", 1, "--why")
-    assert "--why cannot be answered: the model knows ids alone" in error
+    assert tells(error, "--why ... ids alone")
     many = ("--users", "users.csv", "--output", "lists.csv", "--why")
     assert "--why is about one user" in command.fails(2, "recommend", featured_run, *many)

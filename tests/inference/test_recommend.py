@@ -20,6 +20,7 @@ from recsys_moe.inference.catalogue import CatalogueScorer
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.recommend_files import recommend_file
 from recsys_moe.inference.score_files import predict_file
+from tests.conftest import tells
 
 EVERYTHING = 10**6
 
@@ -145,9 +146,9 @@ def test_what_a_user_has_seen_is_what_the_training_rows_say(
 def test_ids_must_be_a_list_and_k_positive(predictor: Predictor) -> None:
     with pytest.raises(TypeError, match="pass .'12'."):
         predictor.recommend("12")
-    with pytest.raises(ValueError, match="k .* at least 1, got 0"):
+    with pytest.raises(ValueError, match="k .*1, got 0"):
         predictor.recommend([1], k=0)
-    with pytest.raises(ValueError, match="k .* at least 1, got 0"):
+    with pytest.raises(ValueError, match="k .*1, got 0"):
         predictor.similar(1, k=0)
     with pytest.raises(TypeError, match="list .*got 'item>1'.*'item>1'"):
         predictor.recommend([1], where="item>1")
@@ -245,10 +246,10 @@ def read(path: Path) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("users.csv", "usr,x\n1,2\n", "column 'user' is missing; did you mean 'usr'?"),
+        ("users.csv", "usr,x\n1,2\n", "'user' is missing ... 'usr'"),
         ("users.csv", "user,x\n1,2\n,3\n", "row 2 has no id"),
         ("users.txt", "", "holds no ids"),
-        ("users.xlsx", "1\n", "--users must end in one of .csv, .txt, .tsv, .tab, .parquet, .pq"),
+        ("users.xlsx", "1\n", "--users ... .csv, .txt, .tsv, .tab, .parquet, .pq"),
         ("users.parquet", "no", "cannot be read"),
     ],
 )
@@ -258,7 +259,7 @@ def test_a_users_file_that_cannot_be_used_leaves_nothing_behind(
     (tmp_path / name).write_text(text)
     with pytest.raises((DataError, ConfigError)) as caught:
         recommend_file(predictor, tmp_path / name, tmp_path / "out.csv")
-    assert message in str(caught.value)
+    assert tells(str(caught.value), message)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
@@ -303,10 +304,10 @@ def test_a_list_is_written_as_predict_writes_its_pairs(
 
 def test_an_empty_id_and_empty_candidates_are_refused(predictor: Predictor) -> None:
     for empty in ("", " "):
-        with pytest.raises(ConfigError, match=f"--user must be an id, got '{empty}'"):
+        with pytest.raises(ConfigError, match=f"--user .*got '{empty}'"):
             commands._check(empty, None, None)
     for empty in ("", " , "):
-        with pytest.raises(ConfigError, match=f"--candidates must name an item .*got '{empty}'"):
+        with pytest.raises(ConfigError, match=f"--candidates .*got '{empty}'"):
             commands._candidates(predictor, empty)
 
 

@@ -14,7 +14,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.inference.predictor import Newcomer, Predictor
 from recsys_moe.inference.told_columns import with_columns
 from recsys_moe.inference.told_options import parse_features, parse_history, unused_lines
-from tests.conftest import Command
+from tests.conftest import Command, tells
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_recommend_names_what_it_does_not_know(
     told = ("--history", "a,b", "--features", "job=juggler")
     done = command("recommend", featured_run, *told)
     assert done.exit_code == 0 and "rank" in done.out
-    assert "job: training has not seen 'juggler': nothing is added for it" in caplog.text
+    assert tells(caplog.text, "job: ... 'juggler'")
     assert "2 items of the history are unknown: left out (a, b)" in caplog.text
 
 
@@ -66,18 +66,18 @@ def test_a_history_comes_from_a_file_too(
             ["--user", "1", "--history", "3"],
             "pass either --user ID or --users FILE or, of a new",
         ),
-        (2, ["--features", "age"], "--features must be NAME=VALUE, as in age=25, got 'age'"),
-        (2, ["--features", "age=1", "--features", "age=2"], "--features must give 'age' once"),
-        (2, ["--history", "3,,5"], "--history must be items with commas between them, got '3,,5'"),
-        (3, ["--features", "age=young"], "feature 'age' must be a finite number, got 'young'"),
-        (3, ["--features", "ages=3"], "no feature 'ages' of users; did you mean 'age'?"),
-        (3, ["--history", "3=77"], "rating of item 3 must be a finite number in 1..5, got 77.0"),
+        (2, ["--features", "age"], "--features ... NAME=VALUE ... got 'age'"),
+        (2, ["--features", "age=1", "--features", "age=2"], "--features ... 'age' once"),
+        (2, ["--history", "3,,5"], "--history ... got '3,,5'"),
+        (3, ["--features", "age=young"], "'age' ... got 'young'"),
+        (3, ["--features", "ages=3"], "'ages' ... 'age'"),
+        (3, ["--history", "3=77"], "rating of item 3 ... 1..5, got 77.0"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(
     code: int, options: list[str], message: str, command: Command, featured_run: Path
 ) -> None:
-    assert message in command.fails(code, "recommend", featured_run, *options)
+    assert tells(command.fails(code, "recommend", featured_run, *options), message)
 
 
 def test_options_say_what_they_look_like() -> None:
@@ -132,7 +132,7 @@ def test_predict_refuses_a_wrong_cell_by_its_row(
     pd.DataFrame(pairs).to_csv(tmp_path / "pairs.csv", index=False)
     words = ("--input", tmp_path / "pairs.csv", "--output", tmp_path / "scores.csv")
     line = command.fails(3, "predict", featured_run, *words)
-    assert "pairs.csv: row 5: feature 'age' must be a finite number, got 'old'" in line
+    assert tells(line, "pairs.csv: row 5: ... 'age' ... got 'old'")
     assert not (tmp_path / "scores.csv").exists()
 
 
@@ -156,8 +156,8 @@ def test_predict_reads_histories_of_unseen_users(
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
-        ("3||4", "row 2: 'history' must be items with '|' between them, none empty, got '3||4'"),
-        ("3=9", "row 2: rating of item 3 must be a finite number in 1..5, got 9.0"),
+        ("3||4", "row 2: 'history' ... '|' ... got '3||4'"),
+        ("3=9", "row 2: rating of item 3 ... 1..5, got 9.0"),
     ],
 )
 def test_predict_refuses_a_wrong_history_by_its_row(
@@ -166,7 +166,7 @@ def test_predict_refuses_a_wrong_history_by_its_row(
     pairs = {"user": ["1", "new"], "item": ["7"] * 2, "history": ["", cell]}
     pd.DataFrame(pairs).to_csv(tmp_path / "pairs.csv", index=False)
     words = ("--input", tmp_path / "pairs.csv", "--output", tmp_path / "scores.csv")
-    assert message in command.fails(3, "predict", featured_run, *words)
+    assert tells(command.fails(3, "predict", featured_run, *words), message)
 
 
 def test_repeated_items_of_a_history_are_named(predictor: Predictor) -> None:

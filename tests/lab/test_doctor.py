@@ -23,6 +23,7 @@ from recsys_moe.cli.doctor import _text
 from recsys_moe.lab import doctor
 from recsys_moe.lab.doctor import EXTRAS, NEEDED, Report, examine
 from recsys_moe.machine import cores
+from tests.conftest import tells
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -93,7 +94,7 @@ def test_a_needed_package_that_is_broken_ends_with_1_and_the_rest_is_reported(
     result = call(PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     assert result.returncode == 1, result.stderr
     problems = [line for line in result.stdout.splitlines() if line.startswith("problem: ")]
-    assert problems[0] == "problem: torch cannot be imported: OSError; `import torch` shows why"
+    assert tells(problems[0], "problem: torch ... OSError ... `import torch`")
     assert "python" in result.stdout and str(tmp_path) not in result.stdout + result.stderr
 
 
@@ -135,7 +136,7 @@ def test_little_room_and_few_cores_are_warnings(
     report = examine()
     said = " ".join(report.warnings)
     assert "of disk are free" in said and "only 0.2 GiB of memory are free" in said
-    assert f"may use 0.5 of {cores()} cores; set OMP_NUM_THREADS=1" in said
+    assert tells(said, f"0.5 of {cores()} cores ... OMP_NUM_THREADS=1")
     assert report.facts["resources"]["memory limit"] == "1.5 GiB"
     assert report.facts["resources"]["core limit"] == 0.5  # 50 ms of each 100 ms
 
@@ -204,9 +205,9 @@ def users_missing(folder: Path) -> None:
     ("spoil", "message"),
     [
         (lambda folder: (folder / "schema.json").unlink(), "no schema.json"),
-        (lambda folder: edited(folder, format_version=9), "format_version must be 1 or 2, got 9"),
-        (rows_missing, "holds 224 rows, schema.json says 225"),
-        (users_missing, "users.parquet must have 60 rows, got 59"),
+        (lambda folder: edited(folder, format_version=9), "format_version ... got 9"),
+        (rows_missing, "224 rows, schema.json ... 225"),
+        (users_missing, "users.parquet ... 60 rows, got 59"),
     ],
 )
 def test_spoilt_data_are_named_and_end_with_3(
@@ -218,7 +219,7 @@ def test_spoilt_data_are_named_and_end_with_3(
     spoil(folder)
     report = examine(folder)
     assert report.exit_code == 3 and len(report.invalid) == 1
-    assert report.invalid[0].startswith("--data ") and message in report.invalid[0]
+    assert report.invalid[0].startswith("--data ") and tells(report.invalid[0], message)
     assert str(tmp_path) not in report.invalid[0]
 
 
@@ -263,7 +264,7 @@ def test_no_folder_is_named_however_it_is_called(
     (secret / "my model" / "card.json").write_text("{}")
     spoilt = examine(secret / "none here", secret / "my model")
     assert spoilt.exit_code == 3 and len(spoilt.invalid) == 2
-    assert spoilt.invalid[0] == "--data must be a folder, and is none that can be opened"
+    assert tells(spoilt.invalid[0], "--data ... folder")
     assert "card.json" in spoilt.invalid[1]
     for word in ("Secret", "Customer", "Big", "ACME", "it's", "none here", "my m", str(tmp_path)):
         assert word not in str(report) + str(spoilt), word

@@ -332,7 +332,7 @@ def test_auto_is_lazy_for_a_table_large_for_its_batch_where_that_is_exact(
     [
         ({"optim": {"weight_decay": 0.1}}, "dense or auto with optim.weight_decay > 0"),
         ({"optim": {"betas": [0.9, 0.9]}}, r"got lazy with optim.betas=\[0.9, 0.9\]"),
-        ({"trainer": {"devices": 2}}, "got lazy with trainer.devices x trainer.num_nodes = 2"),
+        ({"trainer": {"devices": 2}}, "got lazy with trainer.devices .*= 2"),
     ],
 )
 def test_lazy_is_refused_where_it_would_not_equal_dense(

@@ -214,7 +214,7 @@ def test_topk_with_one_expert_learns_nothing_from_the_tasks() -> None:
 @pytest.mark.parametrize("kind", sorted(PENALTIES))
 def test_a_penalty_on_a_router_without_parameters_is_refused(name: str, kind: str) -> None:
     raw = {"model": {"router": {"name": name}}, "penalties": {kind: 0.25}}
-    rule = rf"^penalties.{kind} must be 0 with router {name}, .*, got 0.25; set penalties.{kind}=0"
+    rule = rf"^penalties.{kind} .*router {name}, .*got 0.25.* penalties.{kind}=0"
     with pytest.raises(ConfigError, match=rule):
         parse_config(raw)
     raw["penalties"] = {kind: 0.0}
@@ -223,7 +223,7 @@ def test_a_penalty_on_a_router_without_parameters_is_refused(name: str, kind: st
 
 def test_balancing_what_is_balanced_is_refused() -> None:
     raw = {"model": {"router": {"name": "expert_choice"}}, "penalties": {"switch": 0.1}}
-    with pytest.raises(ConfigError, match=r"penalties.switch must be 0 with router expert_choice"):
+    with pytest.raises(ConfigError, match=r"penalties.switch .*router expert_choice"):
         parse_config(raw)
     parse_config({**raw, "penalties": {"importance": 0.1, "load": 0.1}})
 
@@ -231,7 +231,7 @@ def test_balancing_what_is_balanced_is_refused() -> None:
 @pytest.mark.parametrize("kind", ["load", "z_loss"])
 def test_a_permuted_topk_has_no_logits_to_penalise(kind: str) -> None:
     raw = {"model": {"router": {"name": "topk", "permutation": True}}, "penalties": {kind: 0.1}}
-    rule = rf"penalties.{kind} must be 0 .*, which has no logits unless model.router.permutation=f"
+    rule = rf"penalties.{kind} .*model.router.permutation=f"
     with pytest.raises(ConfigError, match=rule):
         parse_config(raw)
     raw["model"]["router"]["permutation"] = False

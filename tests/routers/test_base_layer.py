@@ -221,5 +221,5 @@ def test_impossible_rounds_are_refused() -> None:
 
 def test_a_penalty_on_probabilities_is_refused_for_base() -> None:
     config = {"model": {"router": "base"}, "penalties": {"switch": 0.01}}
-    with pytest.raises(ConfigError, match="penalties.switch must be 0 with router base"):
+    with pytest.raises(ConfigError, match="penalties.switch .*router base"):
         parse_config(config)

@@ -15,6 +15,7 @@ from recsys_moe.routers import Routing
 from recsys_moe.routers.base import RouterShape
 from recsys_moe.routers.comet import CometRouter, leaf_probs, tree_weights
 from recsys_moe.routers.smooth_step import smooth_step
+from tests.conftest import tells
 
 SPLITS = torch.tensor([[[0.25, -0.1, 0.1], [0.0, -0.5, 0.25]]], dtype=torch.float64)
 LEAVES = torch.tensor([[[0.2, -0.1, 0, 0.3], [0.1, 0, -0.2, 0.05]]], dtype=torch.float64)
@@ -212,11 +213,11 @@ def test_the_permutation_moves_weights_probabilities_and_selection_together() ->
         (
             {"gamma": -2},
             4,
-            "router.gamma: input should be greater than 0, got -2; e.g. model.router.gamma=1.0",
+            "router.gamma: ... got -2 ... model.router.gamma=1.0",
         ),
-        ({"permutation_epochs": 0}, 4, "than 0, got 0; e.g. model.router.permutation_epochs=5.0"),
-        ({"k": 5}, 4, "k must be in 1..model.num_experts=4, got 5; lower k"),
-        ({"k": 1}, 1, "num_experts must be at least 2 for comet, got 1; raise it"),
+        ({"permutation_epochs": 0}, 4, "got 0 ... model.router.permutation_epochs=5.0"),
+        ({"k": 5}, 4, "k ... model.num_experts=4, got 5"),
+        ({"k": 1}, 1, "num_experts ... 2 ... got 1"),
     ],
 )
 def test_impossible_settings_are_refused(
@@ -225,4 +226,4 @@ def test_impossible_settings_are_refused(
     model = {"num_experts": experts, "router": {"name": "comet", **settings}}
     with pytest.raises(ConfigError) as error:
         parse_config({"model": model})
-    assert message in str(error.value)
+    assert tells(str(error.value), message)

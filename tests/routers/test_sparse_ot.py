@@ -17,6 +17,7 @@ from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.routers.base import RouterShape
 from recsys_moe.routers.sparse_ot import SparseOTRouter, dual_prices, sparse_projection
+from tests.conftest import tells
 
 BASE = torch.tensor([2.0, 1, 0, -1], dtype=torch.float64).softmax(0)
 
@@ -181,14 +182,14 @@ def test_weights_have_the_gradient_of_finite_differences() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"k": 17}, "k must be in 1..model.num_experts=16, got 17; lower k"),
-        ({"gamma": 0}, "gamma: input should be greater than 0, got 0; e.g. model.router.gamma=1.0"),
-        ({"steps": -1}, "equal to 0, got -1; e.g. model.router.steps=20"),
-        ({"step_size": 0}, "greater than 0, got 0; e.g. model.router.step_size=0.01"),
-        ({"eval_group": 0}, "equal to 1, got 0; e.g. model.router.eval_group=512"),
+        ({"k": 17}, "k ... model.num_experts=16, got 17"),
+        ({"gamma": 0}, "gamma: ... got 0 ... model.router.gamma=1.0"),
+        ({"steps": -1}, "got -1 ... model.router.steps=20"),
+        ({"step_size": 0}, "got 0 ... model.router.step_size=0.01"),
+        ({"eval_group": 0}, "got 0 ... model.router.eval_group=512"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse_config({"model": {"router": {"name": "sparse_ot", **settings}}})
-    assert message in str(error.value)
+    assert tells(str(error.value), message)

@@ -173,7 +173,7 @@ def test_more_shared_experts_than_there_can_be_are_refused_without_data(
     raw = {"model": {"router": {"name": name, "shared": most}}}
     assert parse_config(raw).model.router.shared == most
     raw["model"]["router"]["shared"] = most + 1
-    with pytest.raises(ConfigError, match=rf"router.shared must be .*=16, got {most + 1}; low"):
+    with pytest.raises(ConfigError, match=rf"router.shared .*=16, got {most + 1};"):
         parse_config(raw)
 
 

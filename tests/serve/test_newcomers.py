@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from recsys_moe.inference.predictor import Newcomer, Predictor
-from tests.conftest import Command
+from tests.conftest import Command, tells
 from tests.serve.conftest import Caller
 
 FEATURES = {"age": 20, "job": "job 1"}
@@ -108,22 +108,22 @@ def test_new_items_are_scored_and_explained(featured_caller: Caller, predictor: 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"k": 3}, "users, or features and history of a new user, must be there"),
-        ({"users": [{"features": {"age": "old"}}]}, "feature 'age' must be a finite number"),
+        ({"k": 3}, "users, or features and history"),
+        ({"users": [{"features": {"age": "old"}}]}, "'age' ... got 'old'"),
         ({"users": [{"age": 3}]}, "users[0]: Extra inputs are not permitted"),
         (
             {"features": {"ages": 3}},
-            "the model has no feature 'ages' of users; did you mean 'age'?",
+            "'ages' ... 'age'",
         ),
         ({"features": {"age": [[3]]}}, "features: "),
         ({"history": [1.5]}, "history"),
-        ({"history": {"3": 77}}, "rating of item 3 must be a finite number in 1..5, got 77"),
+        ({"history": {"3": 77}}, "rating of item 3 ... 1..5, got 77"),
     ],
 )
 def test_what_cannot_be_is_a_422(body: Any, message: str, featured_caller: Caller) -> None:
     response = featured_caller.post("/recommend", body)
     assert response.status_code == 422
-    assert message in response.json()["error"] and "\n" not in response.json()["error"]
+    assert tells(response.json()["error"], message) and "\n" not in response.json()["error"]
 
 
 def test_explain_gives_as_many_reasons_as_it_is_asked_for(

@@ -88,7 +88,7 @@ def test_a_late_answer_is_504_and_later_requests_are_answered(
 
     late, *_, last = caller.together(ask)
     assert late.status_code == 504
-    assert late.json() == {"error": "no answer within 0.1 s; ask for less"}
+    assert late.json().keys() == {"error"} and "0.1 s" in late.json()["error"]
     assert last.status_code == 200
 
 

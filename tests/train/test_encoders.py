@@ -156,8 +156,8 @@ def test_settings_of_the_optimizer_work_with_both(history: str, data: Path, tmp_
     ("model", "message"),
     [
         ({"features": "genre"}, "must .*got 'genre'"),
-        ({"features": ["age", "age"]}, "must be none, all or different names"),
-        ({"features": []}, "must be none, all or different names"),
+        ({"features": ["age", "age"]}, "features .*different"),
+        ({"features": []}, "features .*different"),
         ({"history": "users"}, "Input should be 'none', 'items' or 'ratings'|history"),
         ({"item_history": "items"}, "Input should be 'none', 'users' or 'ratings'|item_history"),
         ({"history_dropout": 1.0}, "history_dropout"),
@@ -171,7 +171,7 @@ def test_what_cannot_be_is_refused_in_a_line(
 
 
 def test_data_without_features_or_ratings_are_refused(prepared: Path, data: Path) -> None:
-    with pytest.raises(ConfigError, match="features must be none for data without features"):
+    with pytest.raises(ConfigError, match="features .*none .*without"):
         build_model(config({"features": "all"}), Schema.load(prepared))
     for folder in (prepared, data):
         schema = replace(Schema.load(folder), context_features=(HOUR,))
@@ -179,9 +179,9 @@ def test_data_without_features_or_ratings_are_refused(prepared: Path, data: Path
             build_model(config({"features": "hour"}), schema)
     schema = Schema.load(prepared)
     object.__setattr__(schema, "tasks", schema.tasks[:1])
-    with pytest.raises(ConfigError, match="none or items for data without a regression task"):
+    with pytest.raises(ConfigError, match="history .*none or items .*regression"):
         build_model(config({"history": "ratings"}), schema)
-    with pytest.raises(ConfigError, match="none or users for data without a regression task"):
+    with pytest.raises(ConfigError, match="item_history .*none or users .*regression"):
         build_model(config({"item_history": "ratings"}), schema)
 
 

@@ -19,7 +19,7 @@ from recsys_moe.train import loggers, workarounds
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.fit import _run, fit
 from recsys_moe.train.loggers import open_logger
-from tests.conftest import TINY_MODEL, Command
+from tests.conftest import TINY_MODEL, Command, tells
 
 
 def config(**trainer: Any) -> Config:
@@ -78,7 +78,7 @@ def test_events_that_cannot_be_written_cost_a_warning_and_not_the_run(
         events.log_metrics({"loss": 0.5}, step)
     events.finalize("success")
     (line,) = caplog.messages
-    assert "events cannot be written, the run goes on without: File exists" in line
+    assert tells(line, "events ... File exists")
 
 
 def test_a_continued_run_may_have_another_logger(prepared: Path, tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_a_missing_package_is_named_before_anything_is_written(
     flags = ["--data", prepared, "--set", f"trainer.logger={name}", "--out", tmp_path / "run"]
     for more in ([], ["--dry-run"]):
         said = command.fails(2, "fit", *flags, *more)
-        assert f"trainer.logger={name} needs the package {name}, which is not installed" in said
-        assert said.endswith(f"pip install {name}, or use tensorboard or csv")
+        assert tells(said, f"trainer.logger={name} ... {name}, which is not installed")
+        assert tells(said, f"pip install {name}, ... tensorboard or csv")
     assert list(tmp_path.iterdir()) == []
 
 

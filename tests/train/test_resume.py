@@ -23,7 +23,7 @@ from recsys_moe.train.fit import fit
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.trainer import make_trainer
-from tests.conftest import TINY_MODEL
+from tests.conftest import TINY_MODEL, tells
 
 RESULTS = (
     "model/weights.safetensors",
@@ -224,7 +224,7 @@ def test_a_damaged_last_checkpoint_costs_steps_and_not_the_result(
     os.truncate(last, last.stat().st_size - 100)
     with caplog.at_level(logging.INFO, logger="recsys_moe.fit"):
         fit(config(), prepared, stopped, resume="auto")
-    assert "it is cut off or no checkpoint at all; trying the one before" in caplog.text
+    assert tells(caplog.text, f"{last} ... cut off")
     assert "previous.ckpt: 1 epochs are finished" in caplog.text
     assert results(stopped) == straight
 
@@ -254,7 +254,7 @@ def test_fewer_epochs_than_are_finished_are_refused(prepared: Path, tmp_path: Pa
 def test_a_cosine_schedule_ends_where_it_was_meant_to(prepared: Path, tmp_path: Path) -> None:
     cosine = {"optim": {"schedule": "cosine"}}
     fit(config(trainer={"max_epochs": 1}, **cosine), prepared, tmp_path / "run")
-    with pytest.raises(ConfigError, match="max_epochs was 1 and must stay so with .*=cosine"):
+    with pytest.raises(ConfigError, match="max_epochs was 1 .*=cosine"):
         fit(config(**cosine), prepared, tmp_path / "run", resume="auto")
 
 

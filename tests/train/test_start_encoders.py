@@ -277,7 +277,7 @@ def test_a_feature_of_another_kind_is_refused(folder: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (Path.unlink, r"features\.parquet must have the 4 categories of 'job', got 0; prepare"),
+        (Path.unlink, r"features\.parquet .*4 .*'job', got 0; prepare"),
         (lambda file: file.write_bytes(b"PAR1"), r"features\.parquet cannot be read as Parquet"),
     ],
     ids=["missing", "damaged"],
@@ -293,5 +293,5 @@ def test_data_without_readable_categories_are_refused(
 
 
 def test_data_without_the_features_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="features must be none for data without features"):
+    with pytest.raises(ConfigError, match="features .*none .*without"):
         fit({}, folder / "new/data", tmp_path / "b", start_from=folder / "both")

@@ -11,7 +11,7 @@ import pytest
 
 from recsys_moe.artifact.run_folder import DATA_LOCK, record_run
 from recsys_moe.config.settings import parse_config
-from tests.conftest import Command
+from tests.conftest import Command, tells
 from tests.train.test_start import NEW_ITEMS, NEW_USERS, TASKS, folder, table
 
 __all__ = ["folder"]
@@ -25,20 +25,20 @@ def words(folder: Path, out: Path, *more: object, **changed: object) -> list[obj
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (["--set", "model.embedding_dim=16"], "model.embedding_dim is 8 there and must stay so"),
-        (["--experts", 8], "model.num_experts is 4 there and must stay so, got 8"),
-        (["--router", "topk"], "model.router.name is moesart there and must stay so, got topk"),
-        (["--k", 3], "model.router.k is 2 there and must stay so, got 3"),
-        (["--set", "model.tower_dims=[8, 8]"], "model.tower_dims is [8] there and must stay so"),
-        (["--set", "model.main_effects=false"], "model.main_effects is true there and must stay"),
-        (["--config", "movielens_100k"], "model.embedding_dim is 8 there and must stay so"),
-        (["--resume", "auto"], "--resume auto continues one; pass one of them"),
+        (["--set", "model.embedding_dim=16"], "model.embedding_dim is 8 "),
+        (["--experts", 8], "model.num_experts is 4 ... got 8"),
+        (["--router", "topk"], "model.router.name is moesart ... got topk"),
+        (["--k", 3], "model.router.k is 2 ... got 3"),
+        (["--set", "model.tower_dims=[8, 8]"], "model.tower_dims is [8] "),
+        (["--set", "model.main_effects=false"], "model.main_effects is true "),
+        (["--config", "movielens_100k"], "model.embedding_dim is 8 "),
+        (["--resume", "auto"], "--from ... --resume auto ... one of them"),
     ],
 )
 def test_another_model_than_the_old_one_is_refused(
     folder: Path, tmp_path: Path, command: Command, asked: list[object], said: str
 ) -> None:
-    assert said in command.fails(2, *words(folder, tmp_path / "b", *asked))
+    assert tells(command.fails(2, *words(folder, tmp_path / "b", *asked)), said)
     assert not [*tmp_path.iterdir()]
 
 
@@ -55,15 +55,14 @@ def test_what_does_not_change_the_meaning_of_weights_may_differ(
     [
         (
             {"tasks": ("click:binary=watched", TASKS[1])},
-            "its tasks are watch:binary, rating:regression and those of the data must be the same "
-            "in the same order, got click:binary, rating:regression",
+            "watch:binary, rating:regression ... got click:binary, rating:regression",
         ),
-        ({"tasks": TASKS[:1]}, "got watch:binary; prepare the data with its tasks"),
+        ({"tasks": TASKS[:1]}, "got watch:binary; prepare"),
         ({"tasks": TASKS[::-1]}, "got rating:regression, watch:binary"),
         ({"tasks": (TASKS[0], "rating:binary=watched")}, "got watch:binary, rating:binary"),
-        ({"ids": ("", "i")}, "its user ids are string and those of"),
-        ({"ids": ("u", "")}, "its item ids are string and those of"),
-        ({"unit": 20.0}, "labels of rating were 1 to 5 there, and their mean in the data must lie"),
+        ({"ids": ("", "i")}, "user ids are string"),
+        ({"ids": ("u", "")}, "item ids are string"),
+        ({"unit": 20.0}, "rating ... 1 to 5 ... mean"),
         ({"ids": ("v", "j")}, "no user and no item of the data is known to it"),
     ],
     ids=[
@@ -75,7 +74,7 @@ def test_data_of_another_kind_are_refused(
     folder: Path, tmp_path: Path, command: Command, data: dict[str, Any], said: str
 ) -> None:
     new = table(tmp_path / "c", NEW_USERS, NEW_ITEMS, **data)
-    assert said in command.fails(3, *words(folder, tmp_path / "b", data=new))
+    assert tells(command.fails(3, *words(folder, tmp_path / "b", data=new)), said)
     assert not (tmp_path / "b").exists()
 
 
@@ -112,8 +111,8 @@ def _edit(model: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (_cut, "weights.safetensors was truncated or edited; export the model again"),
-        (_edit, "config.yaml was truncated or edited; export the model again"),
+        (_cut, "weights.safetensors ... truncated or edited"),
+        (_edit, "config.yaml ... truncated or edited"),
         (lambda model: (model / "users.parquet").unlink(), "users.parquet is missing"),
         (lambda model: (model / "config.yaml").write_text("a: ["), "config.yaml"),
         (shutil.rmtree, "is neither a model folder nor a run folder with one"),
@@ -125,7 +124,7 @@ def test_a_damaged_model_is_refused(
 ) -> None:
     damaged = shutil.copytree(folder / "a", tmp_path / "damaged")
     harm(damaged / "model")
-    assert said in command.fails(3, *words(folder, tmp_path / "b", **{"from": damaged}))
+    assert tells(command.fails(3, *words(folder, tmp_path / "b", **{"from": damaged})), said)
     assert not (tmp_path / "b").exists()
 
 
@@ -143,5 +142,5 @@ def test_a_run_that_was_to_start_from_a_model_does_not_begin_untrained(
     out = tmp_path / "b"
     record_run(out, parse_config({}), folder / "new/data", {"folder": "a/model"})
     said = command.fails(2, "fit", "--data", folder / "new/data", "--out", out, "--resume", "auto")
-    assert "has no checkpoint yet, and was to start from a/model; start again with --from" in said
+    assert tells(said, "no checkpoint ... a/model; ... --from")
     assert json.loads((out / DATA_LOCK).read_text())["from"] == {"folder": "a/model"}

@@ -179,7 +179,7 @@ def test_an_interruption_says_how_to_go_on(prepared: Path, tmp_path: Path) -> No
 
 def test_more_processes_than_cores_are_refused() -> None:
     check_jobs(cores())
-    with pytest.raises(ConfigError, match=rf"--jobs must be in 1..{cores()}, .* got {cores() + 1}"):
+    with pytest.raises(ConfigError, match=rf"--jobs .*1..{cores()}, .* got {cores() + 1}"):
         check_jobs(cores() + 1)
 
 

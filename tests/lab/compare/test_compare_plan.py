@@ -123,7 +123,7 @@ def test_another_plan_is_refused_by_its_difference(prepared: Path, tmp_path: Pat
     plan = make_plan(ASKED, prepared)
     assert settle(plan, tmp_path) == plan == settle(plan, tmp_path)
     other = replace(ASKED, typed={**TINY, "optim": {"lr": 0.5}})
-    expected = r"optim.lr of moesart-0.9_0.1 in .* is 0.001 and must stay so, got 0.5"
+    expected = r"optim.lr of moesart-0.9_0.1 in .* is 0.001 .*got 0.5"
     with pytest.raises(ConfigError, match=expected):
         settle(make_plan(other, prepared), tmp_path)
     with pytest.raises(ConfigError, match="--split .*got val"):

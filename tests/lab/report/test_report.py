@@ -196,8 +196,8 @@ def test_settings_of_runs_are_refused_for_a_comparison(compared: Path, tmp_path:
 
 def test_wrong_settings_and_folders_are_named(run: Path, compared: Path, tmp_path: Path) -> None:
     for options, words in (
-        ({"split": "tset"}, "--split must be one of train, val, test, got 'tset'"),
-        ({"map": "tsne"}, "--map must be one of pca, umap, got 'tsne'"),
+        ({"split": "tset"}, "--split .*train, val, test, got 'tset'"),
+        ({"map": "tsne"}, "--map .*pca, umap, got 'tsne'"),
     ):
         with pytest.raises(ConfigError, match=words):
             report(run, tmp_path / "out", **options)

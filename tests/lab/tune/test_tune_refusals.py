@@ -16,7 +16,7 @@ from recsys_moe.errors import ConfigError, DataError, RunError
 from recsys_moe.lab.tune import results as tune_results
 from recsys_moe.lab.tune.run import tune
 from recsys_moe.lab.tune.study import safe_storage
-from tests.conftest import TINY_MODEL
+from tests.conftest import TINY_MODEL, tells
 from tests.lab.tune.tune_pretend import ASKED, Pretend, in_memory, trials
 
 
@@ -69,13 +69,13 @@ def test_a_request_that_cannot_run_is_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"sampler": "tpe", "pruner": "none"}, "--sampler of .* is random and must stay so"),
+        ({"sampler": "tpe", "pruner": "none"}, "--sampler of .* is random"),
         ({"pruner": "asha"}, "--pruner of .* is none"),
         ({"weights": "0.1,0.9"}, "tasks.rating.weight .*got 0.9"),
         ({"space": {"optim.lr": {"low": 1e-5, "high": 1}}}, "--space optim.lr of .*'low': 0.0001"),
         ({"space": {"optim.lr": None}}, "optim.lr of"),
         ({"config": parse_config({"model": TINY_MODEL})}, "trainer.batch_size of .* is 64"),
-        ({"storage": "sqlite:///other.db"}, "--storage of .* is study.db and must stay so"),
+        ({"storage": "sqlite:///other.db"}, "--storage of .* is study.db"),
     ],
 )
 @pytest.mark.usefixtures("quick")
@@ -127,7 +127,7 @@ def test_a_database_that_is_lost_or_damaged_is_said(prepared: Path, tmp_path: Pa
     tune(replace(ASKED, trials=1), prepared, out, executor=Pretend())
     whole = (out / "study.db").read_bytes()
     (out / "study.db").unlink()
-    with pytest.raises(RunError, match="is not in --storage study.db, but .* has trials"):
+    with pytest.raises(RunError, match="--storage study.db, .*trials"):
         tune(ASKED, prepared, out, executor=Pretend())
     (out / "study.db").write_bytes(b"no database " * 100)
     with pytest.raises(RunError, match="--storage study.db: .*not a database"):
@@ -182,7 +182,7 @@ def test_a_missing_optuna_is_named(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--engine", "spark"], "--engine must be one of local, ray, got 'spark'"),
+        (["--engine", "spark"], "--engine ... local, ray, got 'spark'"),
         (["--address", "auto"], "--address is for --engine ray"),
         (["--engine", "ray"], "--engine ray needs --address"),
     ],
@@ -196,5 +196,5 @@ def test_an_engine_that_cannot_be_had_is_refused_before_anything_is_written(
     monkeypatch.setattr(sys, "argv", ["recsys-moe", "tune", *asked, *words])
     with pytest.raises(SystemExit) as end:
         main()
-    assert end.value.code == 2 and message in capsys.readouterr().err
+    assert end.value.code == 2 and tells(capsys.readouterr().err, message)
     assert not out.exists()

@@ -133,7 +133,7 @@ def test_what_the_command_line_gives_is_not_searched() -> None:
     ("key", "section", "message"),
     [
         ("optim.lrr", {"choices": [1]}, "optim: unknown key 'lrr'.*'lr'"),
-        ("optim.lr", {"low": 1e-4}, r"must be \{low: 1e-5, high: 1e-3, log: true\} or"),
+        ("optim.lr", {"low": 1e-4}, r"\{low: 1e-5, high: 1e-3, log: true\}"),
         ("optim.lr", {"low": 1e-4, "high": 1e-3, "logg": True}, "logg"),
         ("optim.lr", [1e-4, 1e-3], r"or \{choices: \[0, .*got \[0.0001"),
         ("optim.lr", {"low": 1e-3, "high": 1e-4}, "needs .*got low: 0.001"),

@@ -63,7 +63,7 @@ def test_a_starter_with_another_number_of_processes_is_refused(
     starter.check_starter(1, 1)
     setenv(monkeypatch, variables)
     starter.check_starter(2, 2)
-    with pytest.raises(ConfigError, match=f"the number of processes of {name}, got 4"):
+    with pytest.raises(ConfigError, match=f"{name}, got 4"):
         starter.check_starter(2, 1)
 
 
