@@ -55,7 +55,7 @@ PLAIN = {
 VARIATIONS = {
     "plain-processor": Variation("no vectors wider than SSE4.1: other sums, sorts, logs", PLAIN),
     "avx2": Variation("vectors of eight", {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2"}),
-    "one-thread": Variation("sums are not divided", {"RECSYS_MOE_TEST_THREADS": "1"}),
+    # In `make test` each process has one.
     "two-threads": Variation("sums are divided", {"RECSYS_MOE_TEST_THREADS": "2"}),
     "far-east": Variation("local time is 13 h ahead of UTC", {"TZ": "Pacific/Auckland"}),
     "c-locale": Variation("no locale, names of bytes", {"LC_ALL": "C", "LANG": "C"}),
