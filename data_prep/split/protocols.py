@@ -124,7 +124,7 @@ def _random_parts(
     firsts: Ints | slice = slice(None) if pairs is None else ids.one_per_value(pairs)
     split = splits.stratified(classes[firsts], holdout, stream(seed, "split"))
     if pairs is not None:
-        order = np.argsort(pairs[firsts])
+        order = np.argsort(pairs[firsts], kind="stable")
         split = split[order[np.searchsorted(pairs[firsts][order], pairs)]]
     return {
         name: joined(pieces, _shuffled(np.flatnonzero(split == code), name, seed))
