@@ -16,6 +16,7 @@ from data_prep.ids import Index, Ints
 from recsys_moe.schema import Source, Task, Vocabulary
 
 Floats = NDArray[np.float32]
+Nanoseconds = NDArray[np.int32]
 UNKNOWN_TIME = int(np.iinfo(np.int64).min)
 """A time that no log has, in memory alone: on disk it is null."""
 ALL = slice(None)
@@ -102,6 +103,8 @@ class Raw:
     item: pa.Array
     labels: dict[str, Floats]
     timestamp: Ints
+    nanoseconds: Nanoseconds | None = None
+    """After `timestamp`, for the order of the rows; they are not written. None: there are none."""
     tasks: tuple[Task, ...]
     weight: Floats | None = None
     file: str
@@ -134,6 +137,7 @@ class Raw:
             item=self.item.take(pa.array(rows)),
             labels={name: label[rows] for name, label in self.labels.items()},
             timestamp=self.timestamp[rows],
+            nanoseconds=None if self.nanoseconds is None else self.nanoseconds[rows],
             weight=None if self.weight is None else self.weight[rows],
             context=taken(self.context, rows),
             report={**self.report, **report},

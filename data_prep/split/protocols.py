@@ -180,9 +180,10 @@ def _ordered_split(
             f"--protocol {protocol} needs the time of every row, but {unknown} of {len(rows)} "
             f"rows of {raw.file} have no timestamp; use --protocol paper"
         )
+    moments = splits.moments(raw.timestamp, raw.nanoseconds)
     if protocol == "time":
-        return splits.by_time(rows.timestamp, holdout)
-    return splits.leave_last(rows.user, rows.item, rows.timestamp)
+        return splits.by_time(moments, holdout)
+    return splits.leave_last(rows.user, rows.item, moments)
 
 
 def _parts(rows: Examples, split: splits.Splits) -> dict[str, Examples]:

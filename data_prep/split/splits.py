@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.ids import Index, Ints
+from data_prep.rows import Nanoseconds
 from recsys_moe.schema import ConfigError
 
 TRAIN, VAL, TEST = 0, 1, 2
@@ -78,6 +79,17 @@ def allocate(counts: Ints, total: int) -> Ints:
     by_remainder = np.argsort(share - exact, kind="stable")
     share[by_remainder[: total - int(share.sum())]] += 1
     return share
+
+
+def moments(seconds: Ints, nanoseconds: Nanoseconds | None) -> Ints:
+    """Numbers in the order of the times, equal where these are; without fractions the seconds."""
+    if nanoseconds is None or not nanoseconds.any():
+        return seconds
+    order = np.lexsort((nanoseconds, seconds))
+    is_later = (np.diff(seconds[order]) != 0) | (np.diff(nanoseconds[order]) != 0)
+    ranks = np.zeros(len(seconds), dtype=np.int64)
+    ranks[order[1:]] = np.cumsum(is_later)
+    return ranks
 
 
 def by_time(timestamp: Ints, holdout: Holdout = MOVIELENS) -> Splits:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from data_prep.ids import Ints
 from data_prep.read.bad_rows import BadRows
 from data_prep.rows import Examples
+from data_prep.split.protocols import ALL_KNOWN
 from data_prep.table import feature_cells
 from data_prep.table.cells import Cells, ids, numbers
 from data_prep.table.files import TableFile
@@ -20,6 +21,7 @@ from data_prep.table.times import timestamps
 from recsys_moe.schema import FEATURE, TaskKind
 
 WEIGHT = "weight"
+NANOSECONDS = "nanoseconds"
 LABEL = "label "
 """Begins the names of the columns with labels, so that a task may have any name."""
 
@@ -37,8 +39,8 @@ class Rows(NamedTuple):
 def rows(file: TableFile, request: Request, bad: BadRows) -> Rows:
     """The rows without a wrong cell.
 
-    `user` and `item` as text, "label NAME" for every task, `timestamp`; `weight` and the
-    context, "feature:NAME", if there is.
+    `user` and `item` as text, "label NAME" for every task, `timestamp`; `nanoseconds` where the
+    protocol orders rows by time; `weight` and the context, "feature:NAME", if there is.
     """
     cells = Cells(file, bad)
     times = timestamps(cells, request.timestamp, request.timestamp_unit, request.day_first)
@@ -46,8 +48,10 @@ def rows(file: TableFile, request: Request, bad: BadRows) -> Rows:
         "user": ids(cells, request.user),
         "item": ids(cells, request.item),
         **{LABEL + t.name: _labels(cells, column, t.kind) for t, column in request.tasks},
-        "timestamp": times,
+        "timestamp": times.seconds,
     }
+    if request.protocol not in ALL_KNOWN:
+        found[NANOSECONDS] = times.nanoseconds
     if request.weight is not None:
         found[WEIGHT] = weights(cells, request.weight)
     found |= feature_cells.values(cells, request.context)

@@ -63,6 +63,7 @@ def _raw(pieces: list[Piece], places: list[Path], request: Request, bad: BadRows
     report = bad.report(len(rows))
     if len(rows) == 0:
         raise DataError(f"{pieces[0].file.label}: has no rows")
+    nanoseconds = table_columns.NANOSECONDS
     users, items = warned((piece.spelled for piece in pieces), request)
     times.report(bad.notes, request, len(rows))
     return Raw(
@@ -70,6 +71,7 @@ def _raw(pieces: list[Piece], places: list[Path], request: Request, bad: BadRows
         user=ids.typed(rows["user"], are_whole=not users.texts.cells),
         item=ids.typed(rows["item"], are_whole=not items.texts.cells),
         **table_columns.values_of(rows),
+        nanoseconds=rows[nanoseconds].to_numpy() if nanoseconds in rows.column_names else None,
         tasks=tuple(task for task, _ in request.tasks),
         file=pieces[0].file.label if len(pieces) == 1 else "the files",
         report=report,

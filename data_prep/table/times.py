@@ -1,11 +1,11 @@
-"""Times of rows, numbers in some unit or dates, as whole seconds since 1970."""
+"""Times of rows, numbers in some unit or dates, as seconds since 1970 and nanoseconds."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from data_prep.ids import Ints
 from data_prep.read.bad_rows import Mask
-from data_prep.rows import UNKNOWN_TIME
+from data_prep.rows import UNKNOWN_TIME, Nanoseconds
 from data_prep.table.cells import Cells, Floats, numbers
 from data_prep.table.spec import UNITS, Request, Unit
 from recsys_moe.schema import DataError
@@ -28,27 +28,36 @@ _LATE = 4_102_444_800
 _RELATIVE = 10**8
 """Seconds, to 1973: below are times since a beginning of the log's own."""
 _DAY_FIRST = re.compile(r"(\d{1,2})[./-](\d{1,2})[./-](\d{4})(?:[ T]+(\d{1,2})(:\S*))?")
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+class Times(NamedTuple):
+    """Whole seconds, rounded down, and what is left of each time."""
+
+    seconds: Ints
+    """UNKNOWN_TIME where the cell is empty."""
+    nanoseconds: Nanoseconds
 
 
 def timestamps(
     cells: Cells, column: str | None, unit: Unit = "auto", day_first: bool = False
-) -> Ints:
-    """Of a column (None: unknown); UNKNOWN_TIME where the cell is empty. Dates count as UTC.
+) -> Times:
+    """Of a column; None: all are unknown. Dates count as UTC.
 
     What report() needs is counted in `cells.notes`. Raises DataError for a cell that is no time.
     """
     if column is None:
-        return np.full(len(cells.good), UNKNOWN_TIME, dtype=np.int64)
+        rows = len(cells.good)
+        return Times(np.full(rows, UNKNOWN_TIME, dtype=np.int64), np.zeros(rows, dtype=np.int32))
     raw = cells.flat(column)
     if pa.types.is_timestamp(raw.type) or pa.types.is_date(raw.type):
-        whole = raw.cast(pa.timestamp("us"), safe=False).cast(pa.timestamp("s"), safe=False)
-        found = np.asarray(pc.fill_null(whole.cast(pa.int64()), UNKNOWN_TIME).to_numpy())
-        cells.notes.update(_odd(found[found != UNKNOWN_TIME]))
+        found = _of_timestamps(raw)
+        cells.notes.update(_odd(found.seconds[found.seconds != UNKNOWN_TIME]))
         return found
-    seconds, units, wrong = _seconds(raw, cells, column, unit)
+    (seconds, rest), units, wrong = _of_numbers(raw, cells, column, unit)
     if wrong.any():
         dates = _dates(raw.filter(pa.array(wrong)), day_first)
-        seconds[wrong] = np.floor(np.nan_to_num(dates))
+        seconds[wrong], rest[wrong] = _divided(np.nan_to_num(dates), 1)
         wrong[wrong] = np.isnan(dates)
     wrong |= np.abs(seconds.astype(np.float64)) >= 2.0**62
     _refuse(wrong, raw, cells, column=column, day_first=day_first)
@@ -60,7 +69,7 @@ def timestamps(
     cells.notes.update(
         _odd(whole[~missing]) + Counter(dict(zip(UNITS, counts.tolist(), strict=False)))
     )
-    return np.where(missing, UNKNOWN_TIME, whole)
+    return Times(np.where(missing, UNKNOWN_TIME, whole), rest)
 
 
 def report(notes: Counter[str], request: Request, rows: int) -> None:
@@ -93,21 +102,45 @@ def report(notes: Counter[str], request: Request, rows: int) -> None:
         )
 
 
-def _seconds(raw: Any, cells: Cells, column: str, asked: Unit) -> tuple[NDArray[Any], Ints, Mask]:
-    """Whole seconds of each number, the place of its unit in UNITS (behind it: of none), and which
-    cells are no number."""
+def _of_timestamps(raw: Any) -> Times:
+    exact = raw.cast(pa.timestamp("s"), safe=False) if pa.types.is_date(raw.type) else raw
+    numbers = np.asarray(pc.fill_null(exact.cast(pa.int64()), 0).to_numpy())
+    seconds, rest = _divided(numbers, _PER_SECOND[exact.type.unit])
+    missing = np.asarray(pc.is_null(raw))
+    return Times(np.where(missing, UNKNOWN_TIME, seconds), rest)
+
+
+def _of_numbers(
+    raw: Any, cells: Cells, column: str, asked: Unit
+) -> tuple[tuple[NDArray[Any], Nanoseconds], Ints, Mask]:
+    """What _divided() gives of each number, the place of its unit in UNITS (behind it: of none),
+    and which cells are no number."""
     if pa.types.is_integer(raw.type):  # exact, where nanoseconds are beyond what floats can hold
-        values = np.asarray(pc.fill_null(raw, 0))
+        wide = raw if pa.types.is_uint64(raw.type) else raw.cast(pa.int64())
+        values = np.asarray(pc.fill_null(wide, 0))
         wrong = np.zeros(len(values), dtype=bool)
     else:
         values, wrong = numbers(raw, cells.file, column)
     known = np.isfinite(values)
     size = np.where(known, np.abs(values.astype(np.float64)), 0)
     units = _units(size, asked)
-    scale = np.array([1, 10**3, 10**6, 10**9])[units]
-    seconds = np.where(known, values, 0) // scale.astype(values.dtype)
+    scale = np.array(list(_PER_SECOND.values()))[units]
+    found = _divided(np.where(known, values, 0), scale.astype(values.dtype))
     units[~known | (size == 0)] = len(UNITS)
-    return seconds, units, wrong | np.isinf(values)
+    return found, units, wrong | np.isinf(values)
+
+
+def _divided(values: NDArray[Any], scale: Any) -> tuple[NDArray[Any], Nanoseconds]:
+    """Whole seconds and the nanoseconds left of times in 1 / `scale` seconds.
+
+    Of floats rounded to microseconds: since 1970 they hold no more, and 0.05 s is as 50 ms.
+    """
+    seconds, rest = np.divmod(values, scale)
+    if values.dtype.kind == "f":
+        rest = np.rint(rest / scale * 1e6) * 1e3
+    else:
+        rest = rest * (10**9 // scale)
+    return seconds, rest.astype(np.int32)
 
 
 def _units(size: Floats, unit: Unit) -> Ints:

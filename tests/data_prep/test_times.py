@@ -71,6 +71,12 @@ def test_a_unit_that_is_named_goes_before_the_size(tmp_path: Path) -> None:
         prepare(np.arange(40), tmp_path, timestamp_unit="min")
 
 
+def test_a_unit_may_be_finer_than_the_type_of_the_numbers_can_count(tmp_path: Path) -> None:
+    """10^9 ns are more than int16 holds."""
+    when = np.arange(40, dtype=np.int16)
+    assert prepare(when, tmp_path, "x.parquet", timestamp_unit="ns") == [0] * 40
+
+
 @pytest.mark.parametrize("engine", ["memory", "stream"])
 def test_numbers_of_two_units_are_refused_with_their_counts(engine: str, tmp_path: Path) -> None:
     when = START + np.arange(40)
