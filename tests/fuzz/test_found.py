@@ -202,6 +202,7 @@ def test_features_are_names(command: Command, value: str) -> None:
 
 @pytest.mark.parametrize("name", ["/", ".", ".."])
 def test_folders_without_a_name_are_refused(command: Command, data: Path, name: str) -> None:
+    command.monkeypatch.chdir(data)
     message = command.fails(2, "fit", "--data", data, "--out", name)
     assert tells(message, f"--out {name} ... current folder")
     assert "no such file" in command.fails(2, "config", "show", "--config", name)
