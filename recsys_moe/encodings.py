@@ -70,7 +70,10 @@ def check(pieces: Iterable[bytes], name: str, label: str, *, option: bool = True
 
 
 def check_head(head: bytes, name: str, label: str, *, option: bool = True) -> None:
-    """Raises DataError where a file read as UTF-8 begins as text in UTF-16 or UTF-32 does."""
+    """Raises DataError where a file read as UTF-8 begins as text in UTF-16 or UTF-32 does, or one
+    read as these has no mark at its beginning, which says in what order their bytes are."""
+    if len(head) > 3 and name in _MARKS.values() and not any(map(head.startswith, _MARKS)):
+        raise DataError(f"{label}: has no byte order mark; pass --encoding {name}-le or another")
     other = _wide(head) if name == UTF8 else None
     if other is not None:
         remedy = f"pass --encoding {other}" if option else "save the file as UTF-8"

@@ -143,8 +143,8 @@ def _tell_of_repeats(parts: dict[str, Examples], num_items: int, repeats: bool, 
         again = int(np.isin(_pairs([parts[name]], num_items), train).sum())
         if again:
             text = "%s: %d of %d rows have a (user, item) pair of the training rows"
-            told = (f"warning: {name}" if warn else name, again, len(parts[name]))
-            log.log(logging.WARNING if warn else logging.INFO, text, *told)
+            level = logging.WARNING if warn else logging.INFO
+            log.log(level, text, name, again, len(parts[name]))
 
 
 def _random_negatives(

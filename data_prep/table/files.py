@@ -278,7 +278,7 @@ def _explained(path: Path, encoding: str) -> Iterator[None]:
     """Raises DataError naming the line for what is no text, and else what remains to be done."""
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeError) as error:
         with suppress(pa.ArrowException, OSError):
             encodings.check_file(path, encoding, str(path))
         reason = str(error).splitlines()[0]

@@ -91,12 +91,12 @@ def report(notes: Counter[str], request: Request, rows: int) -> None:
     for name, where in (("late", "after 2100"), ("early", "before 1970")):
         if notes[name]:
             log.warning(
-                "warning: %s: %d of %d times are %s; is --timestamp-unit %s right?",
+                "%s: %d of %d times are %s; is --timestamp-unit %s right?",
                 *(column, notes[name], rows, where, unit),
             )
     if notes["zero"] and notes["dated"] and not notes["relative"]:
         log.warning(
-            "warning: %s: %d of %d times are 0, which is 1970-01-01; leave the cell empty where "
+            "%s: %d of %d times are 0, which is 1970-01-01; leave the cell empty where "
             "the time is unknown",
             *(column, notes["zero"], rows),
         )

@@ -114,12 +114,12 @@ def _one_class(schema: Schema) -> Iterator[str]:
                 if ones and split == "train":
                     harm += "; --negatives per-user draws the others"
                 yield (
-                    f"warning: {split}: task {name} has {ones:,.0f} positive of {labelled:,.0f} "
+                    f"{split}: task {name} has {ones:,.0f} positive of {labelled:,.0f} "
                     f"labels, one class: {harm}"
                 )
 
 
-_LIGHT = "warning: train: all rows (or positives) of task %s have weight 0: it learns nothing"
+_LIGHT = "train: all rows (or positives) of task %s have weight 0: it learns nothing"
 
 
 def _check_weights(prepared: Prepared, light: list[str]) -> None:

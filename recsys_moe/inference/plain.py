@@ -47,7 +47,8 @@ def plain_list(values: Any, what: str = "ids") -> list[Any]:
     found = values if _is_table(values) else plain(values)
     if isinstance(found, list):
         return found
-    if isinstance(found, Iterable) and not isinstance(found, str | bytes) and not _is_table(found):
+    is_one = isinstance(found, str | bytes | dict) or _is_table(found)
+    if isinstance(found, Iterable) and not is_one:
         return [plain(one) for one in found]
     got, remedy = shown(found), "pass a list, an array or a column"
     if isinstance(found, str | int | float):

@@ -49,7 +49,7 @@ def read_pieces(source: Path, encoding: str | None = None) -> Iterator[pa.Record
             yield from _parquet_pieces(source)
         else:
             yield from _text_pieces(source, encoding or UTF8)
-    except (pa.ArrowException, csv.Error, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, csv.Error, OSError, UnicodeError) as error:
         raise unreadable(source, error, encoding=encoding) from None
 
 

@@ -126,3 +126,11 @@ def test_lines_are_counted_in_wide_text_across_pieces() -> None:
             pieces = [data[n : n + size] for n in range(0, len(data), size)]
             with pytest.raises(DataError, match="x, line 7: byte"):  # after three times two lines
                 encodings.check(pieces, encoding, "x")
+
+
+def test_text_that_utf_16_cannot_be_is_refused_by_file_and_option(tmp_path: Path) -> None:
+    """UTF-8 without a mark, and without an even number of bytes."""
+    for text in (b"user,item,y\n1,2,1\n", b"user,item,y\n1,2,1"):
+        for name in ("utf-16", "utf-32"):
+            with pytest.raises(DataError, match="log.csv.*--encoding"):
+                encodings.to_utf8(text, name, "log.csv")

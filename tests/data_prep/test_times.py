@@ -62,6 +62,16 @@ def test_the_size_of_numbers_tells_their_unit(name: str, engine: str, tmp_path: 
             assert found == list(range(START, START + 40)), (unit, asked)
 
 
+def test_a_number_is_in_a_unit_up_to_the_year_5138_and_the_next_from_1973_on(
+    tmp_path: Path,
+) -> None:
+    """Among the last numbers of a unit and the first of the next: 1e11 - 100 s, 1e11 ms, ..."""
+    for next_scale, first in ((10**3, 10**11), (10**6, 10**14), (10**9, 10**17)):
+        last = prepare([first - 100] * 40, tmp_path, "x.parquet")
+        assert last == [(first - 100) * 1000 // next_scale] * 40
+        assert prepare([first] * 40, tmp_path, "x.parquet") == [first // next_scale] * 40
+
+
 def test_a_unit_that_is_named_goes_before_the_size(tmp_path: Path) -> None:
     assert prepare(np.arange(40) * 1000, tmp_path, timestamp_unit="ms") == list(range(40))
     assert prepare(-1000 * np.arange(40), tmp_path, timestamp_unit="ms")[0] == -39
@@ -113,7 +123,7 @@ def test_times_up_to_2100_are_quiet(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 def test_day_first_dates_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
     dates = [f"{1 + n % 28}/2/2024" for n in range(36)]
-    mixed = ["03.02.2024", "3-2-2024 9:30", "3/2/2024 09:30:15", "2024-02-03T00:00:01"]
+    mixed = ["03.02.2024", "3-2-2024 9:30", "3/2/2024T09:30:15", "2024-02-03T00:00:01"]
     with pytest.raises(DataError, match="line 2: when .*--day-first, got '1/2/2024'"):
         prepare([*dates, *mixed], tmp_path)
     found = prepare([*dates, *mixed], tmp_path, day_first=True)
