@@ -24,7 +24,7 @@ def _checked(callback: Any, parameter: Any, process: Any, context: Any, value: A
     given = value if isinstance(value, list | tuple) else [value]
     if "" in given and _is_path(callback, parameter.name):
         shown = next((name for name in parameter.opts if name.startswith("--")), parameter.name)
-        raise ConfigError(f"{shown} must name a file or folder, got ''; give its path (. is the current folder)")
+        raise ConfigError(f"{shown} must name a file or folder, got ''; . is the current folder")
     return process(context, value)
 
 
