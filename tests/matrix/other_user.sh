@@ -22,7 +22,8 @@ if ! cover=$(closed "$base"); then
     mount --bind "$kept" "$base"
 fi
 
-chmod a+x "$(dirname "$PWD")"
+as_user test -x "${RECSYS_MOE_DATA:-/}" || unset RECSYS_MOE_DATA
+chmod a+rx "$(dirname "$PWD")"
 chown -R $user:$user .
 mkdir -p .home && chown $user:$user .home
 export HOME=$PWD/.home PATH=$base/bin:/usr/local/bin:/usr/bin:/bin
