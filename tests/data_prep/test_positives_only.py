@@ -206,7 +206,7 @@ def test_labels_of_one_class_are_warned_of(
     done = command("prepare", "table", *words, "--input", source, "--out", tmp_path / "out")
     assert done.exit_code == 0
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    wanted = f"warning: train: task watch has {count} labels, one class: it learns nothing"
+    wanted = f"train: task watch has {count} labels, one class: it learns nothing"
     assert warned[0].startswith(wanted) and len(warned) == 3
     assert ("--negatives per-user" in warned[0]) == (cells == 1)
 

@@ -204,9 +204,13 @@ def test_one_user_and_one_item_are_shown_as_the_model_holds_them(
 
 
 def test_nearly_only_unseen_ids_are_told_once(
-    predictor: Predictor, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    predictor: Predictor,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """10 of 11 is more than 90%; 9 of 10 is not, and 9 of 9 are too few to tell."""
+    monkeypatch.setattr(predictor.users, "_has_warned", False)
     strangers = [f"u{n}" for n in range(10)]
     predictor.score([*strangers[:9], 1], [1] * 10)
     predictor.recommend(strangers[:9], 1)
