@@ -64,6 +64,7 @@ def written(artifact: Artifact, folder: Path, name: str) -> dict[str, Any]:
     return dict(write_graphs(artifact, folder, [name], lambda step: None))[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPORTABLE)
 def test_the_graph_of_a_router_equals_its_model(run: Path, tmp_path: Path, name: str) -> None:
     report = written(untrained(run, name), tmp_path, "pt2")
@@ -90,6 +91,7 @@ def test_onnx_runtime_equals_the_model(run: Path, tmp_path: Path, name: str) -> 
     assert [(out.shape, out.dtype) for out in outputs] == [((0, 2), "float32")] * 2
 
 
+@pytest.mark.slow
 def test_a_calibration_of_many_knots_is_exported(run: Path, tmp_path: Path) -> None:
     bent = Calibration((-1.0, 0.0, 0.5, 2.0), (-2.0, -1.5, 1.0, 1.5), rows=9)
     artifact = replace(untrained(run, "hash"), calibration={"watch": bent})

@@ -154,6 +154,7 @@ def test_indices_are_those_of_the_users_and_one_for_unseen_ones(
             load_columns(folder, Schema.load(folder), "train")
 
 
+@pytest.mark.slow
 def test_reading_a_split_imports_no_pandas(prepared: Path) -> None:
     """It would take 45 MB for as long as the training runs."""
     code = (

@@ -136,6 +136,7 @@ def test_a_finished_run_is_not_repeated_and_others_settings_are_refused(
         train.train(settings_for("multi_mnist", "topk", k=3, **SMALL), splits, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("router", ["moesart", "vmoe"])
 def test_an_interrupted_run_goes_on_to_the_same_bits(
     splits: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, router: str

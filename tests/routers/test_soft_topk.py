@@ -87,6 +87,7 @@ def test_golden_masks(
 NUMBERS = st.one_of(st.integers(-3, 3).map(float), st.integers(-300, 300).map(lambda i: i / 100))
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.integers(1, 9), st.data())
 def test_the_mask_equals_naive_isotonic_regression(size: int, data: st.DataObject) -> None:

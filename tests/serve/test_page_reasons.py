@@ -63,6 +63,7 @@ def check(page: Page, pairs: list[Any]) -> None:
     assert raised
 
 
+@pytest.mark.slow
 def test_a_known_user_is_told_why(page: Page, server: Threaded) -> None:
     page.ask("7")
     items = [row.get_attribute("data-item") for row in page.rows()]
@@ -72,6 +73,7 @@ def test_a_known_user_is_told_why(page: Page, server: Threaded) -> None:
     page.browser.get_log("browser")
 
 
+@pytest.mark.slow
 def test_somebody_new_is_asked_for_what_the_model_can_be_told_and_is_told_why(
     page: Page, server: Threaded
 ) -> None:

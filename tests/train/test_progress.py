@@ -119,6 +119,7 @@ def test_a_duration_is_said_in_the_units_that_matter(seconds: float, said: str) 
     assert pace.duration(seconds) == said
 
 
+@pytest.mark.slow
 def test_a_terminal_keeps_a_line_per_epoch_and_stdout_has_the_result_alone(
     prepared: Path, tmp_path: Path
 ) -> None:

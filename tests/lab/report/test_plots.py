@@ -106,6 +106,7 @@ def test_routers_whose_first_epoch_flattens_the_others_share_the_later_range() -
         assert axes.get_ylim() == pytest.approx((0.368, 0.512))  # .38 to .5 and a tenth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tasks", [1, 2, 3, 4, 7])
 def test_no_label_or_title_is_cut_or_covered_whatever_the_tasks(tasks: int) -> None:
     names = [f"minutes_watched_{number}" for number in range(tasks)]
