@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -47,7 +48,8 @@ def recommend_file(
     counts = {"users": 0, "unseen_user": 0}
     with replacing_path(output) as part:
         pieces = _ranked(predictor, users, {"k": k, **options}, counts=counts, progress=progress)
-        _write(part, output.suffix, pieces, _schema(predictor, users, options.get("score")))
+        with closing(pieces):  # also where writing fails, torch gets its threads back
+            _write(part, output.suffix, pieces, _schema(predictor, users, options.get("score")))
     return counts
 
 
@@ -122,7 +124,7 @@ def _ranked(
     *,
     counts: dict[str, int],
     progress: Callable[[int], None],
-) -> Iterator[Rows]:
+) -> Generator[Rows, None, None]:
     """Pieces of `as_object`, one per user."""
     ids = read_ids(file, "user", "--users")
     with one_thread_each() as pool:

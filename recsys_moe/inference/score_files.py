@@ -5,7 +5,8 @@ Bounded memory: a piece is read, scored and written before the next one, whateve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -58,7 +59,8 @@ def predict_file(
     with replacing_path(target) as part:
         rows = read_pieces(source, encoding)
         pieces = _scored(predictor, (source, rows), (user, item), counts=counts, progress=progress)
-        _write(part, target.suffix, pieces)
+        with closing(pieces):  # also where writing fails, torch gets its threads back
+            _write(part, target.suffix, pieces)
     return counts
 
 
@@ -80,7 +82,7 @@ def _scored(
     *,
     counts: dict[str, int],
     progress: Callable[[int], None],
-) -> Iterator[pa.Table]:
+) -> Generator[pa.Table, None, None]:
     """The rows of a file with their predictions; `ids`: the columns of users and items."""
     source, batches = file
     score = partial(_with_scores, predictor, source, ids)

@@ -10,7 +10,8 @@ import math
 import os
 import signal
 import socket
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -83,10 +84,9 @@ def serve(model: Path, settings: Settings) -> None:
     Raises RunError when the address cannot be used, DataError when the model cannot. The signal is
     raised again at the end, so that the caller's handler decides about the exit.
     """
-    torch.set_num_threads(settings.threads)
     allow_connections()
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    with _listener(settings.host, settings.port) as listener:
+    with _threads(settings.threads), _listener(settings.host, settings.port) as listener:
         metrics = Metrics()
         models = Models(model, metrics, _settle)
         hosts = allowed_hosts(listener.getsockname()[0], checked_names(settings.hosts))
@@ -109,6 +109,17 @@ def serve(model: Path, settings: Settings) -> None:
         )
         with unwinding():
             Server(config, service, settings).run(sockets=[listener])
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """So many threads for torch, and afterwards as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Server(uvicorn.Server):

@@ -102,6 +102,7 @@ def test_half_precision_gives_nearly_the_same_loss_and_leaves_float32_weights(
     assert torch.bfloat16 not in {tensor.dtype for tensor in kept["state_dict"].values()}
 
 
+@pytest.mark.slow
 def test_a_run_leaves_its_result_and_learns(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
