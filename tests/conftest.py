@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from os import times as processor_times  # a test may exchange that of os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -147,11 +148,11 @@ USED = pytest.StashKey[float]()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    begun = sum(os.times()[:4])
+    begun = sum(processor_times()[:4])
     try:
         yield
     finally:
-        item.stash[USED] = sum(os.times()[:4]) - begun
+        item.stash[USED] = sum(processor_times()[:4]) - begun
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
