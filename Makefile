@@ -144,9 +144,9 @@ $(PEERS)/.installed: benchmarks/peers/requirements.txt
 	PIP_CONSTRAINT= $(PEERS)/bin/python -m pip install --quiet -r $<
 	@touch $@
 
-accuracy-venv: $(ACCURACY)/.installed ## make the environment of the peers of `python -m benchmarks.accuracy`
+accuracy-venv: $(ACCURACY)/.installed ## make the environment of the peers of `python -m research.accuracy`
 
-$(ACCURACY)/.installed: benchmarks/accuracy/requirements.txt
+$(ACCURACY)/.installed: research/accuracy/requirements.txt
 	$(PYTHON) -m venv --clear $(ACCURACY)
 	PIP_CONSTRAINT= $(ACCURACY)/bin/python -m pip install --quiet -r $<
 	@touch $@

@@ -1,6 +1,6 @@
 """What a user waits for: one table of targets, each met, not met or not measured, and its command.
 
-    python benchmarks/waits.py      # what the files of docs/results tell; the rest: `make bench`
+    python benchmarks/waits.py      # what research/results tells; the rest: `make bench`
 
 Axes of the files: a run is one seed of one configuration.
 """
@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import common
 
-RESULTS = common.ROOT / "docs" / "results"
+RESULTS = common.ROOT / "research" / "results"
 
 
 class Fit(NamedTuple):
     page: str
-    """The files of docs/results with its runs."""
+    """The files of research/results with its runs."""
     label: str
     """Of its runs there."""
     epoch: float = math.nan
@@ -46,8 +46,8 @@ SHIPPED_BATCH = 2048
 NOT_BUILT = "not built"
 PEERS_COMPARED = ("rechub", "deepctr")
 EPOCHS = (
-    "benchmarks/epoch_minutes.py --data DATA --config movielens_1m --settings "
-    "docs/results/ml-1m-epochs.yaml --routers softmax,moesart,bounded,moesart_paper --rounds 3 "
+    "research/epoch_minutes.py --data DATA --config movielens_1m --settings "
+    "research/results/ml-1m-epochs.yaml --routers softmax,moesart,bounded,moesart_paper --rounds 3 "
     "--steps 12 --warm-up 4 --threads 1 --validate 20000 --clock cpu"
 )
 SCORING = "make bench BENCH_ARGS='--run RUN --only scoring'"
@@ -71,7 +71,7 @@ def main() -> None:
 def show(results: Results) -> None:
     """`results`: the JSON objects of the scripts that ran, by name."""
     print("## What a user waits for\n")
-    print(f"Fits and settings: from docs/results and {MEASURED}; all else: from this run.\n")
+    print(f"Fits and settings: from research/results and {MEASURED}; all else: from this run.\n")
     columns = {name: f"{{{name}}}" for name in ("what", "measured", "target", "met", "command")}
     common.table(columns, [line(wait, results) for wait in WAITS])
 
@@ -191,11 +191,11 @@ WAITS = (
          "<= 0.25x", EPOCHS, minutes(IDS)),
     Wait("the same, movielens_1m_features", "<= 0.25x", EPOCHS, minutes(FEATURES)),
     Wait("final loss above paper-faithful's, movielens_1m, 3 seeds", "<= 0.001",
-         "recsys-moe compare: docs/results/ml-1m-convergence.md", final_loss),
+         "recsys-moe compare: research/results/ml-1m-convergence.md", final_loss),
     Wait("minutes to the test AUC of torch-rechub's MMoE on validation, over its whole fit: "
          "movielens_1m_quick", "<= 0.125x",
-         "docs/speed.md; python -m benchmarks.accuracy --data DATA --out OUT --peers mmoe "
-         "--chosen-on docs/results/ml-100k-peers.csv", minutes_to_mmoe),
+         "docs/speed.md; python -m research.accuracy --data DATA --out OUT --peers mmoe "
+         "--chosen-on research/results/ml-100k-peers.csv", minutes_to_mmoe),
     *(Wait(f"whole loop over torch-rechub and DeepCTR-Torch, E={experts}", f">= {least:g}x", PEERS,
            of_peers(experts, least)) for experts, least in ((16, 8.0), (64, 20.0), (256, 60.0))),
     Wait("predict, pairs/s", ">= 300,000", SCORING, of_script("scoring", "predict, pairs/s")),

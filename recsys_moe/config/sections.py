@@ -95,7 +95,7 @@ class OptimConfig(Section):
     gate_rate: float = Field(default=10.0, gt=0, allow_inf_nan=False)
     """Learning rate of the routers, in units of `lr`. Sampled routers learn soonest with about 10:
     once gates decide, draws are less noise to the experts. The papers have 1, which was better for
-    softmax without main effects on MovieLens-100K. See docs/slow_start.md."""
+    softmax without main effects on MovieLens-100K. See research/slow_start.md."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(default=1e-7, gt=0, allow_inf_nan=False)
     """Adam's epsilon; 1e-7 is Keras' default, PyTorch's is 1e-8."""
@@ -157,7 +157,7 @@ class TrainerConfig(Section):
     run into MLflow's mlflow.db or W&B's wandb/ (offline)."""
     shard_embeddings: bool = False
     """Divide the rows of the embedding tables and their optimizer state among the devices, instead
-    of a copy on each. See docs/large_embeddings.md."""
+    of a copy on each. See research/large_embeddings.md."""
     checkpoint_every_n_steps: int = Field(default=10_000, ge=1)
     """Steps between checkpoints inside an epoch; the end of an epoch always has one."""
 

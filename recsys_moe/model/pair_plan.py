@@ -18,8 +18,8 @@ from torch import Tensor
 CPU_BLOCK, GPU_BLOCK = 32, 2048
 """What one more batched matmul costs, in pairs that could be computed meanwhile.
 
-For experts of 256 x 256; smaller ones compute more. On a CPU by trial, see benchmarks/HISTORY.md
-for what comes of it; on a GPU estimated from the time of a launch, not measured.
+For experts of 256 x 256; smaller ones compute more. On a CPU by trial
+(research/speed_history.md); on a GPU estimated from the time of a launch, not measured.
 """
 WORTH = 1.2
 """How many times as much one block must cost to be cut: to be cut at all costs about a tenth."""

@@ -4,7 +4,7 @@ A checkpoint holds whole tables, as that of any run: any number of devices can r
 process writes the rows as they come into a file that it maps, so no process holds a whole table.
 Loading maps the checkpoint, and each process copies its own rows.
 
-Not Lightning's ModelParallelStrategy: see docs/large_embeddings.md.
+Not Lightning's ModelParallelStrategy: see research/large_embeddings.md.
 """
 
 from __future__ import annotations

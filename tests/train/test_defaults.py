@@ -52,7 +52,7 @@ SOURCES = [
     *((ratings_to_10, 9), (rare_clicks, 1), (synthetic, 5)),
     *((real("movielens", "--variant", "100k"), 4), (real("books"), 2)),
 ]
-"""Each with as many epochs as put it ahead; docs/results/first-models.md has where fits end."""
+"""Each with as many epochs as put it ahead; research/results/first-models.md has where fits end."""
 
 
 @pytest.mark.parametrize(
