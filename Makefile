@@ -153,4 +153,4 @@ $(ACCURACY)/.installed: research/accuracy/requirements.txt
 
 clean: ## remove what these targets made: the environment, build outputs, caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
-	find recsys_moe data_prep tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +
+	find recsys_moe data_prep tests benchmarks research -type d -name __pycache__ -prune -exec rm -rf {} +

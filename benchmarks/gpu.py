@@ -1,12 +1,10 @@
-"""Training steps on a GPU: examples/s, kernels per step, compiled, replayed as a CUDA graph.
+"""Training steps on a GPU: examples/s and kernels per step, by either dispatch.
 
     python benchmarks/gpu.py [--rounds N]
 
-The paper's model at batch 512, 8192 and 65,536, in float32 and under bfloat16 autocast. In turn:
-sparse dispatch and dense dispatch as they come, dense dispatch compiled, and dense dispatch
-replayed as a CUDA graph (the sparse one looks at the routing on the host, which a graph cannot). A
-way that this torch or device cannot take is reported with its reason. Last, how far its logits are
-from the processor's. Without a CUDA device it says so and ends.
+The paper's model at batch 512, 8192 and 65,536, in float32 and under bfloat16 autocast, sparse and
+dense dispatch in turn. Last, how far its logits are from the processor's. Without a CUDA device it
+says so and ends.
 """
 
 from __future__ import annotations
@@ -22,10 +20,8 @@ import torch
 from shape import BATCH, Step, build_model, random_columns
 from torch.profiler import ProfilerActivity, profile
 
-WAYS = ("sparse", "dense", "dense, compiled", "dense, CUDA graph")
+WAYS = ("sparse", "dense")
 BATCHES = (512, 8192, 65_536)
-SIDE_STEPS = 3
-"""Steps on a side stream before a capture, as torch.cuda.graph asks for."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -41,12 +37,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     shapes = itertools.product(options.batch_size, ("fp32", "bf16"))
     found = [row for shape in shapes for row in compare(options, *shape)]
     columns = {"batch": "{batch_size}", "precision": "{precision}", "way": "{way}"}
-    columns |= {"examples/s": "{rate}", "kernels per step": "{started}"}
-    common.table(columns, [
-        {**row, "rate": row.get("failed") or f"{row['examples_per_s']:,.0f}",
-         "started": row.get("kernels") or ""}
-        for row in found
-    ])  # fmt: skip
+    columns |= {"examples/s": "{examples_per_s:,.0f}", "kernels per step": "{kernels}"}
+    common.table(columns, found)
     apart = parity(options.device)
     print(f"\nLogits of the processor and of {options.device} differ by {apart:.1e} at most.")
     name = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
@@ -64,56 +56,22 @@ def parity(device: str) -> float:
 
 
 def compare(options: Any, batch_size: int, precision: str) -> list[dict[str, Any]]:
-    """All ways at one batch size and precision; those that fail carry their reason."""
+    """Both ways at one batch size and precision."""
     bf16 = partial(torch.autocast, options.device, dtype=torch.bfloat16)
     cast: Any = bf16 if precision == "bf16" else nullcontext
-    calls: dict[str, common.Call] = {}
-    found: dict[str, dict[str, Any]] = {}
-    for way in options.ways:
-        try:
-            step = Step(build_model(dispatch=way.split(",")[0]), batch_size, options.device, cast)
-            calls[way] = prepare(step, way)
-        except Exception as error:  # what fails here is the finding
-            reason = str(error).strip().partition("\n")[0][:100]
-            found[way] = {"failed": f"{type(error).__name__}: {reason}"}
+    calls: dict[str, common.Call] = {
+        way: Step(build_model(dispatch=way), batch_size, options.device, cast).whole
+        for way in options.ways
+    }
     times = common.in_turn(calls, options.rounds, options.clock)
-    for way, call in calls.items():
-        rates = common.spread([1e3 * batch_size / ms for ms in times[way]])
-        found[way] = {"examples_per_s": rates, "kernels": kernels(call)}
     shared = {"batch_size": batch_size, "precision": precision}
-    return [{**shared, "way": way, **found[way]} for way in options.ways]
-
-
-def prepare(step: Step, way: str) -> common.Call:
-    """The step as it is run, after a first run that pays for compiling or capturing."""
-    if way.endswith("compiled"):
-        step.model.compile()
-    call = captured(step) if way.endswith("CUDA graph") else step.whole
-    call()
-    common.synchronise()
-    return call
-
-
-def captured(step: Step) -> common.Call:
-    """One whole step as a graph on one batch; replays draw new numbers from its generators."""
-    step.batches = iter([next(step.batches)] * (SIDE_STEPS + 1))
-    for group in step.optimizer.param_groups:
-        group["capturable"] = True
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(SIDE_STEPS):
-            step.whole()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph, device = torch.cuda.CUDAGraph(), torch.device("cuda")
-    for stream_ in (step.model.moe.experts.dropout.stream, *(r.stream for r in step.model.routers)):
-        graph.register_generator_state(stream_.generator(device))
-    step.optimizer.zero_grad()
-    with torch.cuda.graph(graph):
-        step.forward()
-        step.loss.backward()
-        step.optimizer.step()
-    return graph.replay
+    return [
+        {
+            **{**shared, "way": way, "kernels": kernels(call)},
+            "examples_per_s": common.spread([1e3 * batch_size / ms for ms in times[way]]),
+        }
+        for way, call in calls.items()
+    ]
 
 
 def kernels(call: common.Call) -> int | None:

@@ -37,7 +37,6 @@ SCRIPTS = (
     "ranking",
     "scoring",
     "preparing",
-    "cnn_experts",
 )
 
 

@@ -3,10 +3,8 @@
     python benchmarks/step.py [--rounds N] [--clock wall|cpu]
 
 The paper's MovieLens-1M shape. Each round runs an untimed step, as a training loop has one before
-every step, then a timed one (forward, backward, optimizer), sgemm on squares, batched matmuls of as
-many rows as an expert has, and a copy of as many bytes as Adam moves. The floor is what README.md
-derives; the floor of few rows has the experts' matmuls at their own rate. Ratios are taken within a
-round.
+every step, then a timed one (forward, backward, optimizer), sgemm on squares, and a copy of as many
+bytes as Adam moves. The floor is what README.md derives. Ratios are taken within a round.
 """
 
 from __future__ import annotations
@@ -23,14 +21,11 @@ from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.train.processes.memory import training_process
 
 SQUARES = (512, 1024, 2048)
-EXPERTS = ("forward of experts", "to their inputs", "to their weights")
-"""The batched matmuls of a step."""
 BYTES_PER_PARAMETER = 28
 """Adam in float32 reads p, g, m, v and writes p, m, v."""
 FLOORS = {
     "forward": None, "backward": None, "forward + backward": "GEMM floor", "optimizer": "copy",
     "step": "floor", "GEMM floor": None, "copy": None, "floor": None,
-    "experts' matmuls": None, "floor of few rows": "floor",
 }  # fmt: skip
 """The rows of the table, and to which other one each is compared."""
 
@@ -48,10 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     numbers = figures(step, options, times)
     show(times)
     print("{pairs} pairs: {flops:,} FLOP at {gflops_per_s:.0f} GFLOP/s (sgemm {square}), {bytes:,} "
-          "bytes at {copy_gb_per_s:.1f} GB/s".format(**numbers))  # fmt: skip
-    print("{rows_per_expert:.0f} rows an expert: ".format(**numbers)
-          + ", ".join(f"{r:.0f} GFLOP/s {n}" for n, r in numbers["expert_gflops_per_s"].items())
-          + "\n")  # fmt: skip
+          "bytes at {copy_gb_per_s:.1f} GB/s\n".format(**numbers))  # fmt: skip
     over = numbers["over_floor"].median
     common.report("step", numbers, [common.target("step over its floor", over, 1.8, "x")])
 
@@ -62,7 +54,7 @@ def timed(step: Step, options: Any) -> common.Times:
         # Untimed: the rivals leave 100 MB of their own in the caches, a loop of steps does not.
         "settling": step.whole,
         "forward": step.forward, "backward": step.backward, "optimizer": step.optimize,
-        "copy": copy(adam_bytes(step.model)), **expert_matmuls(kernels_of(step), step.pairs),
+        "copy": copy(adam_bytes(step.model)),
         **{f"sgemm {n}": square(n) for n in options.squares},
     }  # fmt: skip
     return common.in_turn(calls, options.rounds, options.clock)
@@ -70,25 +62,17 @@ def timed(step: Step, options: Any) -> common.Times:
 
 def figures(step: Step, options: Any, times: common.Times) -> dict[str, Any]:
     """What the report says; adds the floors to `times`."""
-    pairs, kernels, moved = step.pairs, kernels_of(step), adam_bytes(step.model)
+    pairs, moved = step.pairs, adam_bytes(step.model)
     flops = step_flops(step.model, options.batch_size, pairs)
-    of_experts = expert_flops(kernels, pairs)
     rates = {n: rate(2 * n**3, times[f"sgemm {n}"]) for n in options.squares}
     best = max(rates, key=lambda n: rates[n])
-    add_floors(times, best, flops, of_experts)
+    add_floors(times, best, flops)
     return {
         "ms": {name: common.spread(values) for name, values in times.items()}, "flops": flops,
         "over_floor": common.ratio(times, "step", "floor"), "bytes": moved, "pairs": pairs,
         "square": best, "gflops_per_s": rates[best],
         "copy_gb_per_s": 1e-6 * moved / common.spread(times["copy"]).median,
-        "rows_per_expert": pairs / kernels[0],
-        "expert_gflops_per_s": {name: rate(of_experts / 3, times[name]) for name in EXPERTS},
     }  # fmt: skip
-
-
-def kernels_of(step: Step) -> Sequence[int]:
-    """(E, D, H)."""
-    return step.model.moe.experts.kernel_EDH.shape
 
 
 def adam_bytes(model: MultiTaskMoE) -> int:
@@ -100,42 +84,20 @@ def rate(flops: float, times: Sequence[float]) -> float:
     return 1e-6 * flops / common.spread(times).median
 
 
-def add_floors(times: common.Times, best: int, flops: int, of_experts: int) -> None:
+def add_floors(times: common.Times, best: int, flops: int) -> None:
     """Sums of what was timed; `best`: the square with sgemm's best rate."""
     sgemm = times[f"sgemm {best}"]
     times["GEMM floor"] = [ms * flops / (2 * best**3) for ms in sgemm]
     times["forward + backward"] = common.total(times, "forward", "backward")
     times["step"] = common.total(times, "forward + backward", "optimizer")
     times["floor"] = common.total(times, "GEMM floor", "copy")
-    times["experts' matmuls"] = common.total(times, *EXPERTS)
-    times["other matmuls"] = [ms * (flops - of_experts) / (2 * best**3) for ms in sgemm]
-    times["floor of few rows"] = common.total(times, "experts' matmuls", "other matmuls", "copy")
 
 
 def step_flops(model: MultiTaskMoE, rows: int, pairs: int) -> int:
     """Multiply-adds count two; the backward pass has two matmuls per matmul of the forward pass."""
     linear = sum(x.weight.numel() for x in model.modules() if isinstance(x, nn.Linear))
-    return 3 * 2 * rows * linear + expert_flops(model.moe.experts.kernel_EDH.shape, pairs)
-
-
-def expert_flops(kernels: Sequence[int], pairs: int) -> int:
-    """Of the experts' part of a step; `kernels`: (E, D, H)."""
-    _, width, expert_dim = kernels
-    return 3 * 2 * pairs * width * expert_dim
-
-
-def expert_matmuls(kernels: Sequence[int], pairs: int) -> dict[str, common.Call]:
-    """The three batched matmuls of a step, each expert with the mean number of rows."""
-    experts, width, expert_dim = kernels
-    rows = max(1, round(pairs / experts))
-    kernel_EDH = torch.rand(experts, width, expert_dim)
-    x_EBD, hidden_EBH = torch.rand(experts, rows, width), torch.rand(experts, rows, expert_dim)
-    calls = (
-        lambda: torch.bmm(x_EBD, kernel_EDH),
-        lambda: torch.bmm(hidden_EBH, kernel_EDH.mT),
-        lambda: torch.bmm(x_EBD.mT, hidden_EBH),
-    )
-    return dict(zip(EXPERTS, calls, strict=True))
+    _, width, expert_dim = model.moe.experts.kernel_EDH.shape
+    return 3 * 2 * (rows * linear + pairs * width * expert_dim)
 
 
 def copy(size: int) -> common.Call:

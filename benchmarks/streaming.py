@@ -3,9 +3,9 @@
     python benchmarks/streaming.py [--rows N] [--folder DIR]
 
 Made-up rows go to Parquet parts; then, each in a fresh process, `prepare table --engine stream`,
-one epoch of batches through the shuffle window (is each row there once?), and one epoch of `fit`
-with a small model, streamed and in memory. The peak is VmHWM of Linux, beyond what the process held
-after its imports. 2 x 10^7 rows take about 15 minutes on one core and 2 GB of disk.
+and one epoch of `fit` with a small model, streamed and in memory. The peak is VmHWM of Linux,
+beyond what the process held after its imports. 2 x 10^7 rows take about 15 minutes on one core and
+2 GB of disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USERS, ITEMS = 200_000, 50_000
 ROWS_PER_PART = 1_000_000
 PREPARE_MB, FIT_MB, BATCH = 256, 48, 8192
 MODEL = {"embedding_dim": 16, "num_experts": 4, "expert_dim": 16, "tower_dims": [8], "dropout": 0}
-STAGES = ("prepare", "epoch", "fit streamed", "fit in memory")
+STAGES = ("prepare", "fit streamed", "fit in memory")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -73,16 +73,10 @@ def measure(stage: str, folder: Path) -> dict[str, float]:
     libraries, start = common.resident("VmRSS"), time.perf_counter()
     if stage == "prepare":
         rows = prepare(table, folder)
-    elif stage == "epoch":
-        keys = epoch(folder / "data")
-        rows, libraries = len(keys), libraries + keys.nbytes / 1e6
     else:
         rows = train(fit, folder, FIT_MB if stage == "fit streamed" else 4096)
     found = {"rows": rows, "seconds": time.perf_counter() - start}
     found["mb"] = common.resident("VmHWM") - libraries
-    if stage == "epoch":
-        keys.sort()  # the prepared pairs differ, so as many different ones are all of them
-        assert (keys[1:] > keys[:-1]).all(), "a row came twice"
     return found
 
 
@@ -100,24 +94,6 @@ def prepare(table: Any, folder: Path) -> int:
         force=True,
     )
     return sum(schema.rows.values()) + schema.report["dropped_repeats"]
-
-
-def epoch(data: Path) -> Any:
-    """One number for the user and item of every row of a streamed epoch."""
-    from recsys_moe.data.columns import StoredColumns
-    from recsys_moe.data.streaming import StreamBatches, rows_within
-    from recsys_moe.schema import Schema
-
-    schema = Schema.load(data)
-    stored = StoredColumns(data, schema, "train")
-    window = rows_within(schema, FIT_MB)
-    keys, start = np.empty(len(stored), dtype=np.int64), 0
-    for batch in StreamBatches(stored, schema, BATCH, unseen_rate=0.0, seed=0, window=window):
-        part = keys[start : start + len(batch.user)]
-        part[:] = batch.user.numpy().astype(np.int64) * schema.item.size + batch.item.numpy()
-        start += len(part)
-    assert start == len(keys), f"{start} rows of {len(keys)}"
-    return keys
 
 
 def train(fit: Any, folder: Path, megabytes: int) -> int:

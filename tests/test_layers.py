@@ -49,6 +49,8 @@ def module_name(path: Path) -> str:
 
 
 FILES = {module_name(path): path for path in python_files("recsys_moe", "data_prep")}
+OUTSIDE = {"research", "benchmarks", "tests"}
+"""What neither the packages nor the examples import."""
 MODULES = [name for name in FILES if name.startswith("recsys_moe.")]
 
 
@@ -151,6 +153,13 @@ def test_data_prep_imports_nothing_of_ours_but_what_both_share() -> None:
     assert users_of({"torch", "lightning"}, modules) == set()
 
 
+def test_neither_packages_nor_examples_import_research_benchmarks_or_tests() -> None:
+    assert users_of(OUTSIDE, list(FILES)) == set()
+    for path in python_files("examples"):
+        imported = imports_in(path.read_text(encoding="utf-8"), module_name(path))
+        assert OUTSIDE.isdisjoint(name.split(".")[0] for name in imported), path
+
+
 def test_only_the_command_line_imports_typer_or_data_prep() -> None:
     users = users_of({"typer", "data_prep"}, MODULES)
     assert users and {module for module in users if not inside(module, "recsys_moe.cli")} == set()
@@ -200,7 +209,7 @@ def test_the_package_has_few_entries_beside_the_ground() -> None:
 
 
 def test_source_files_are_short_and_plain_ascii() -> None:
-    files = python_files("recsys_moe", "data_prep", "tests", "benchmarks", "examples")
+    files = python_files("recsys_moe", "data_prep", "tests", "benchmarks", "research", "examples")
     assert len(files) > 500
     for path in files:
         text = path.read_text(encoding="utf-8")

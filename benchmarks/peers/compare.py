@@ -6,21 +6,18 @@
 Every contender trains the paper's MovieLens shape (two embeddings of 128, E experts 256 -> 256,
 towers 256 -> 256 -> 1, two tasks, dropout 0.5, Adam, batch 512) on the same rows, each block in a
 fresh process, the blocks of all contenders in turn. Measured is the whole loop after a warm-up. A
-table for people, then one JSON line. Other work on the machine spoils it: each block waits up to
-`--patience` seconds for an idle machine and tells how many CPUs others used meanwhile. Where a
-machine is never idle, `--clock cpu --threads 1` counts processor time.
+table for people, then one JSON line. Other work on the machine spoils it: there
+`--clock cpu --threads 1` counts processor time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +32,6 @@ from shape import BATCH, RATINGS, make_data  # noqa: E402
 
 from recsys_moe.data.columns import StoredColumns  # noqa: E402
 from recsys_moe.schema import Schema  # noqa: E402
-from recsys_moe.train.processes import spinning  # noqa: E402
 
 CONTENDERS = {
     "ours": "recsys-moe fit (moesart, k=2)",
@@ -52,7 +48,6 @@ GOALS[16]["twin"] = 6.0
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
-    spinning.give_turn_back()  # importing common took it, and it is for `recsys-moe fit`
     with tempfile.TemporaryDirectory(prefix="peers-") as folder:
         scratch = Path(folder)
         data = options.data or make_data(scratch / "data", options.ratings)
@@ -84,14 +79,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=8.0, help="fewest seconds per block")
     parser.add_argument("--steps", type=int, default=20, help="fewest steps per block")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for idleness")
     parser.add_argument("--ratings", type=int, default=RATINGS, help="size of the synthetic rows")
     options = parser.parse_args(argv)
     if options.quick:
         options.experts, options.rounds, options.seconds, options.steps = [16], 1, 0.2, 5
-        options.patience = 0.0
-    if options.clock == "cpu":
-        options.patience = 0.0  # processor time hardly notices the work of others
     if set(options.contenders) & set(PEERS) and not options.peers_python.is_file():
         parser.error(f"--peers-python {options.peers_python} does not exist; run make bench-peers")
     return options
@@ -124,51 +115,16 @@ def measure(
     python = options.peers_python if name in PEERS else sys.executable
     script = HERE / f"run_{'peer' if name in PEERS else name}.py"
     threads = {"OMP_NUM_THREADS": str(options.threads)}
-    wait_for_idleness(options.patience)
-    watch = OtherWork()
     run = subprocess.run(
         [str(python), str(script), json.dumps(settings | block)],
-        env=spinning.undecided(dict(os.environ)) | threads,
+        env=dict(os.environ) | threads,
         capture_output=True,
         text=True,
     )
-    block |= {"cpus_of_others": watch.cpus(), **common.result_of(run, name)}
+    block |= common.result_of(run, name)
     said = "E={experts} round {round} {contender} {examples_per_s:,.0f} examples/s, {steps} steps"
-    print(f"{said} (others used {{cpus_of_others}} CPUs)".format(**block), file=sys.stderr)
+    print(said.format(**block), file=sys.stderr)
     return block
-
-
-class OtherWork:
-    """CPUs that processes other than ours and our finished children use, from /proc/stat."""
-
-    def __init__(self) -> None:
-        self.start, self.seconds = time.perf_counter(), self._now()
-
-    def cpus(self) -> float:
-        """Mean since the start; NaN where the system does not tell."""
-        spent = max(self._now() - self.seconds, 0.0)
-        return round(spent / (time.perf_counter() - self.start), 2)
-
-    @staticmethod
-    def _now() -> float:
-        """CPU seconds of the whole machine (all but idle and waiting) less our own."""
-        try:
-            words = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
-        except OSError:
-            return math.nan
-        user, nice, system, _, _, irq, softirq, steal = map(int, words[1:9])
-        ticks = user + nice + system + irq + softirq + steal
-        return ticks / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])
-
-
-def wait_for_idleness(patience: float) -> None:
-    """Until others use less than a tenth of a CPU for two seconds, or `patience` has run out."""
-    end = time.perf_counter() + patience
-    while time.perf_counter() < end:
-        watch = OtherWork()
-        time.sleep(2)
-        if not watch.cpus() >= 0.1:
-            return
 
 
 def report(blocks: list[dict[str, Any]], options: argparse.Namespace) -> None:
