@@ -77,10 +77,7 @@ def test_an_example_imports_the_public_api_alone(path: Path) -> None:
     [
         ("from recsys_moe import MoE, router\nimport recsys_moe", []),
         ("from recsys_moe.routers import find_router", []),
-        ("from recsys_moe.errors import UserError", []),
         ("def f():\n    from recsys_moe.model.moe import MoE", ["recsys_moe.model.moe.MoE"]),
-        ("import recsys_moe.train.fit as fit", ["recsys_moe.train.fit"]),
-        ("from recsys_moe import model", ["recsys_moe.model"]),
         ("from recsys_moe.routers import base", ["recsys_moe.routers.base"]),
         ("from recsys_moe.errors import *", ["recsys_moe.errors.*"]),
         ("from data_prep.synthetic import prepare", ["data_prep.synthetic.prepare"]),

@@ -98,10 +98,6 @@ def test_every_pin_is_exact_and_of_one_python_only() -> None:
         assert len(lines) == 1 or all("; " in line for line in lines), f"{name} is pinned twice"
 
 
-def test_torch_is_pinned_once_for_all_pythons() -> None:
-    assert pins()["torch"] == ["torch==2.13.0"]
-
-
 def test_constraints_name_no_host_and_no_path() -> None:
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     assert re.findall(r"://|file:|(?:^|\s)/\w", text, re.MULTILINE) == []
@@ -122,11 +118,8 @@ def documented_targets(text: str) -> set[str]:
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_documents_name_only_make_targets_that_exist(name: str) -> None:
-    path = ROOT / name
-    if not path.is_file():
-        pytest.skip(f"{name} does not exist yet")
     targets = make_targets((ROOT / "Makefile").read_text(encoding="utf-8"))
-    assert documented_targets(path.read_text(encoding="utf-8")) <= targets
+    assert documented_targets((ROOT / name).read_text(encoding="utf-8")) <= targets
 
 
 def test_every_make_target_is_in_its_help() -> None:

@@ -31,7 +31,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", [str(PEERS), *sys.path])
     monkeypatch.setenv("GOMP_SPINCOUNT", "3000")
     yield
-    for path in [*PEERS.parent.glob("*.py"), *PEERS.rglob("*.py")]:  # accuracy/ is a package
+    for path in PEERS.parent.rglob("*.py"):
         sys.modules.pop(path.stem, None)
 
 
@@ -64,19 +64,10 @@ def test_the_clock_measures_steps_after_a_warm_up_of_steps_and_seconds(
     ticks, result = ticked(monkeypatch, capsys, 0.125)
     assert ticks == 1 + 4 + 8
     assert result == {"examples_per_s": 80.0, "steps": 8, "seconds": 1.0, "warm_up_steps": 4}
-
-
-def test_slow_steps_are_counted_and_not_only_timed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A step of 2 s: two to warm up and three to measure, though one takes long enough."""
+    # A step of 2 s: two to warm up and three to measure, though one takes long enough.
     ticks, result = ticked(monkeypatch, capsys, 2.0)
     assert (ticks, result["steps"], result["warm_up_steps"]) == (1 + 2 + 3, 3, 2)
-
-
-def test_the_clock_ends_before_the_short_batch_of_an_epoch(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    # It ends before the short batch of an epoch.
     ticks, result = ticked(monkeypatch, capsys, 0.125, full_batches=6)
     assert (ticks, result["steps"]) == (1 + 6, 2)
 

@@ -20,7 +20,7 @@ from recsys_moe.inference.ranking import evaluate_ranking
 from recsys_moe.inference.ranking_metrics import PerUser, means
 from research.accuracy import finished, paired
 from research.accuracy.finished import Row
-from research.accuracy.judge import Judge, answers_of, mean_per_user
+from research.accuracy.judge import Judge, answers_of
 from research.accuracy.peers import PEERS
 from research.accuracy.rows import Scores
 from tests.conftest import tells
@@ -57,20 +57,6 @@ def test_scores_of_a_peer_have_the_figures_that_its_table_has(prepared: Path) ->
     assert found == pytest.approx({name: table[name] for name in ("ndcg", "mse")}, abs=1e-6)
 
 
-def test_a_peer_of_one_task_answers_it_alone(prepared: Path) -> None:
-    scores_UI = np.zeros((60, 40), np.float32)
-    judge = Judge(prepared)
-    assert set(judge.per_user(answers_of(Scores(watch=scores_UI)), "test")) == {"ndcg"}
-    assert set(judge.per_user(answers_of(Scores(rating=scores_UI)), "test")) == {"mse"}
-
-
-def test_a_user_counts_as_often_as_it_has_rows() -> None:
-    """User 0 has (1 + 3) / 2 = 2 of two rows, user 2 has 5 of one: (2 * 2 + 5) / 3 = 3."""
-    found = mean_per_user(torch.tensor([0, 2, 0]), torch.tensor([1.0, 5.0, 3.0]), 3)
-    assert (found.value.tolist(), found.weight.tolist()) == ([2, 0, 5], [2, 0, 1])
-    assert means({"mse": found}) == {"mse": 3}
-
-
 def test_the_difference_is_of_the_same_users_and_counts_their_rows() -> None:
     """Ours less theirs: 1 - 2 of three rows, 4 - 2 of one: (3 * -1 + 2) / 4 = -0.25."""
     ours = {"mse": per_user([1, 4], [3, 1]), "ndcg": per_user([0.5, 0.5], [1, 1])}
@@ -84,13 +70,6 @@ def test_a_difference_that_is_the_same_for_every_user_is_sure_however_users_diff
     ours = {"ndcg": per_user([value + 0.125 for value in values], [1.0] * 50)}
     (found,) = paired.differences(ours, {"ndcg": per_user(values, [1.0] * 50)})
     assert [found[name] for name in ("difference", "low", "high")] == pytest.approx([0.125] * 3)
-
-
-def test_runs_are_seeds_of_one_configuration_each_user_their_mean() -> None:
-    """(1 + 3) / 2 = 2 and (2 + 6) / 2 = 4."""
-    runs = [{"mse": per_user(values, [1, 2])} for values in ([1, 2], [3, 6])]
-    found = paired.mean_of(runs)["mse"]
-    assert (found.value.tolist(), found.weight.tolist()) == ([2, 4], [1, 2])
 
 
 def test_the_command_fits_the_chosen_settings_and_prints_a_row_for_each_peer(
@@ -136,23 +115,6 @@ def test_a_peer_that_no_sitting_tested_on_these_data_is_refused(
     assert tells(said, f"error: --chosen {chosen} ... mmoe on synthetic")
 
 
-def test_a_peer_or_a_file_that_is_not_there_is_refused(
-    run: Path, prepared: Path, chosen: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [run, "--data", prepared, "--peers"]
-    assert "must be of popularity, ease" in refused(capsys, *words, "theirs", "--chosen", chosen)
-    said = refused(capsys, *words, "ease", "--chosen", "rows.csv")
-    assert "--chosen rows.csv: there is no such file" in said
-
-
-def test_the_environment_of_the_peers_is_asked_for_before_anything_is_fitted(
-    run: Path, prepared: Path, chosen: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [run, "--data", prepared, "--peers", "als", "--chosen", chosen]
-    said = refused(capsys, *words, "--peers-python", "none")
-    assert tells(said, "als ... environment ... none")
-
-
 def test_a_run_on_other_data_is_refused(
     run: Path, featured: Path, chosen: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,18 +124,6 @@ def test_a_run_on_other_data_is_refused(
         paired.main([str(word) for word in words])
     said = capsys.readouterr().err
     assert tells(said, f"RUN ... --data {featured}, got {run}")
-
-
-def test_a_peer_that_fails_is_named_and_the_others_go_on(
-    run: Path, prepared: Path, chosen: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    finished.add(chosen, replace(finished.read(chosen)[1], peer="als"))
-    words = [run, "--data", prepared, "--peers", "als,popularity,popularity", "--chosen", chosen]
-    with pytest.raises(SystemExit, match="1"):  # the project's Python has no implicit
-        paired.main([str(word) for word in [*words, "--peers-python", sys.executable]])
-    said = capsys.readouterr()
-    assert "als is left out: ModuleNotFoundError" in said.err
-    assert [row["peer"] for row in json.loads(said.out.splitlines()[-1])["rows"]] == ["popularity"]
 
 
 def test_what_is_no_seed_of_the_same_configuration_is_refused(
@@ -189,12 +139,3 @@ def test_what_is_no_seed_of_the_same_configuration_is_refused(
     paired.check_seeds(
         [model, replace(model, config=parse_config(merge(config, {"trainer": {"seed": 1}})))]
     )
-
-
-def test_a_file_of_another_kind_is_refused(
-    run: Path, prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "runs.csv").write_text("run,label\na,b\n")
-    words = ["--data", prepared, "--peers", "ease", "--chosen", tmp_path / "runs.csv"]
-    said = refused(capsys, run, *words)
-    assert tells(said, "rows of research.accuracy, got none")

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse
 import torch
 
 from recsys_moe.artifact.evaluate import evaluate_artifact
@@ -19,7 +18,7 @@ from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.ranking import evaluate_ranking
 from research.accuracy import __main__ as accuracy
-from research.accuracy import finished, rows, table
+from research.accuracy import finished, table
 from research.accuracy.finished import Row
 from research.accuracy.judge import Judge, of_rows
 from research.accuracy.peers import PEERS
@@ -79,15 +78,6 @@ def test_scores_are_judged_as_evaluate_and_its_ranking_judge_a_model(
     assert found["loss"] == pytest.approx(0.9 * binary["bce"] + 0.1 * regression["mse"], abs=1e-6)
 
 
-def test_a_peer_has_the_figures_of_its_tasks_alone(prepared: Path) -> None:
-    judge = Judge(prepared)
-    scores_UI = np.zeros((60, 40), np.float32)
-    rates = judge.figures(Scores(rating=scores_UI), "val", probabilities=False)
-    ranks = judge.figures(Scores(watch=scores_UI), "val", probabilities=False)
-    assert set(rates) == {"mse"}
-    assert (ranks["auc"], ranks["bce"]) == (0.5, None) and "loss" not in ranks
-
-
 def test_an_id_that_training_does_not_know_counts_as_the_average_one() -> None:
     """Scores 0 1 / 2 5: an unknown item of user 1 has (2 + 5) / 2, both unknown 8 / 4."""
     scores_UI = torch.tensor([[0.0, 1.0], [2.0, 5.0]])
@@ -121,11 +111,6 @@ def test_ease_minimises_its_objective_with_a_diagonal_of_zero(prepared: Path) ->
     assert np.abs(gradient_II).max() < 1e-4
 
 
-def test_a_pair_that_stands_twice_is_watched_once() -> None:
-    twice = SMALL._replace(train=part((0, 0, 1, 5), (0, 0, 1, 4), (1, 1, 0, 1)))
-    assert linear.watched_matrix(twice).toarray().tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 0]]
-
-
 @pytest.mark.parametrize("history", [False, True])
 def test_vectors_of_both_sides_give_the_factorization_machine_of_the_whole_row(
     history: bool,
@@ -146,22 +131,6 @@ def test_vectors_of_both_sides_give_the_factorization_machine_of_the_whole_row(
         pairs = (one.V @ one.V.T) * np.outer(row, row)
         wanted += (one.w0 + one.w @ row + np.triu(pairs, 1).sum()) / len(samples)
     assert ratings._of_samples(samples, *inputs)[2, 1] == pytest.approx(wanted)
-
-
-def test_a_history_is_divided_by_the_root_of_its_length() -> None:
-    """User 0 watched items 0 and 1: 1 / sqrt(2) each; nobody watched item 2."""
-    user_UX, item_IX = ratings._blocks(SMALL, history=True)
-    assert user_UX[[0]].toarray()[0] == pytest.approx([1, 0, 0, 0.5**0.5, 0.5**0.5, 0])
-    assert item_IX[[2]].toarray()[0].tolist() == [0, 0, 1, 0, 0, 0]
-    assert scipy.sparse.issparse(user_UX) and (WATCHED.sum(0) == [2, 2, 0]).all()
-
-
-def test_rows_come_back_from_their_file(tmp_path: Path) -> None:
-    rows.write(tmp_path / "rows.npz", SMALL)
-    back = rows.read(tmp_path / "rows.npz")
-    assert (back.users, back.items) == (3, 3)
-    for one, other in ((back.train, SMALL.train), (back.val, SMALL.val)):
-        assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one, other, strict=True))
 
 
 def test_a_peer_is_told_nothing_of_the_test_split(prepared: Path) -> None:
@@ -202,15 +171,6 @@ def test_trials_on_other_data_choose_where_they_are_given_and_none_are_made_here
     (kept,) = finished.read(tmp_path / "rows.csv")
     assert (kept.split, kept.settings) == ("test", '{"l2": 200}')
     assert "l2 200, chosen on other data" in (tmp_path / "table.md").read_text()
-
-
-def test_a_peer_without_trials_where_they_are_looked_for_is_refused(
-    main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    finished.add(tmp_path / "other.csv", replace(row("ease", 0, ndcg=0.1), split="val"))
-    assert main("--peers", "ease,popularity", "--chosen-on", tmp_path / "other.csv") == 2
-    assert "must hold trials of popularity" in capsys.readouterr().err
-    assert not (tmp_path / "rows.csv").exists()
 
 
 def test_a_peer_that_fails_is_named_and_the_others_go_on(
@@ -268,13 +228,6 @@ def test_a_cell_is_the_mean_and_standard_error_over_seeds_and_a_dash_where_there
     assert table.markdown([*given, *trials]).endswith("- EASE: l2 30, best of 2; numpy 2.\n")
 
 
-def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
-    given = [row("ease", 0, auc=0.25), row("mine", 3, None, mse=1.5, loss=0.5)]
-    for one in given:
-        finished.add(tmp_path / "rows.csv", one)
-    assert finished.read(tmp_path / "rows.csv") == given
-
-
 def test_the_chosen_trial_has_the_largest_ndcg_or_the_smallest_error() -> None:
     trials = [
         row("x", seed, ndcg=n, mse=m) for seed, n, m in ((0, 0.1, 2), (1, 0.3, 3), (2, 0.2, 1))
@@ -286,18 +239,6 @@ def test_the_chosen_trial_has_the_largest_ndcg_or_the_smallest_error() -> None:
     assert finished.chosen([without, *trials], PEERS["ease"]).seed == 1
 
 
-def test_a_test_row_of_settings_that_a_later_trial_beats_leaves_the_table() -> None:
-    def at(split: str, l2: int, ndcg: float) -> Row:
-        return replace(row("ease", 0, ndcg=ndcg), split=split, settings=f'{{"l2": {l2}}}')
-
-    first = [at("val", 30, 0.1), at("test", 30, 0.5), row("mine", 0)]
-    later = [*first, at("val", 100, 0.2), at("test", 100, 0.4)]
-    assert finished.tested(first) == first[1:]
-    assert finished.tested(later) == [first[2], later[-1]]
-    elsewhere = [row for row in later if row.split == "test"]  # chosen by trials on other data
-    assert finished.tested(elsewhere) == [first[2], later[-1]]
-
-
 @pytest.mark.parametrize(
     "page", sorted((ROOT / "research" / "results").glob("*-peers.md")), ids=str
 )
@@ -305,13 +246,3 @@ def test_the_table_of_a_page_is_what_its_rows_give(page: Path) -> None:
     wanted = table.markdown(finished.read(page.with_suffix(".csv")))
     before, mark, rest = page.read_text(encoding="utf-8").partition(table.MARKS[0] + "\n")
     assert mark and rest.partition(table.MARKS[1])[0] == wanted
-
-
-def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("# Title\n")
-    with pytest.raises(ValueError, match="needs a line <!-- peers -->"):
-        table.fill(page, "table\n")
-    page.write_text("a\n<!-- peers -->\nold\n<!-- /peers -->\nb\n")
-    table.fill(page, "new\n")
-    assert page.read_text() == "a\n<!-- peers -->\nnew\n<!-- /peers -->\nb\n"

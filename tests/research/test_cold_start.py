@@ -109,16 +109,3 @@ def test_one_model_scores_hidden_rows_in_both_ways(
     assert run["given_mse"] != run["alone_mse"]
     figures = [run[f"{way}_{name}"] for way in ("given", "alone") for name in ("auc", "mse")]
     assert np.isfinite(figures).all()
-
-
-def test_a_gain_is_the_mean_of_paired_differences() -> None:
-    """0.01 and 0.03 more AUC: 0.02 with a standard error of 0.01 (deviation .01 sqrt 2, sqrt 2
-    seeds); an MSE that falls is a gain."""
-    rows = [
-        {"alone_auc": 0.6, "given_auc": 0.61, "alone_mse": 1.2, "given_mse": 1.0},
-        {"alone_auc": 0.7, "given_auc": 0.73, "alone_mse": 1.1, "given_mse": 1.0},
-    ]
-    found = cold_start.gain(rows, "auc")
-    assert (found["gain"], found["error"]) == pytest.approx((0.02, 0.01))
-    assert cold_start.gain(rows, "mse")["gain"] == pytest.approx(0.15)
-    assert cold_start.gain(rows[:1], "auc")["error"] is None

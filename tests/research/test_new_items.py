@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from research import new_items
@@ -17,19 +16,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"FILMS": 60, "USERS": 20, "RATINGS": 600, "NEGATIVES": 10, "HIDDEN": 4}
     for name, value in sizes.items():
         monkeypatch.setattr(new_items, name, value)
-
-
-@pytest.mark.slow
-def test_hidden_items_are_in_neither_training_nor_validation(tmp_path: Path) -> None:
-    cold, told = new_items.prepare(tmp_path, new_items.synthetic(tmp_path, 0), 0)
-    splits = {split: pd.read_csv(tmp_path / f"{split}.csv") for split in ("train", "val", "test")}
-    assert len(told) == 4 == cold["item"].nunique() and set(cold["item"]) == set(told)
-    assert not any(splits[name]["item"].isin(told).any() for name in ("train", "val"))
-    assert len(splits["test"]) == len(cold)
-    every = pd.concat(splits.values())
-    assert (every[every["watch"] == 0].groupby("user").size() == 10).all()
-    assert every["rating"].notna().equals(every["watch"] == 1)
-    assert all(isinstance(one.features["genres"], str) for one in told.values())
 
 
 @pytest.mark.slow

@@ -103,28 +103,11 @@ def test_the_numbers_of_a_table_are_those_of_the_runs(place: Place) -> None:
     assert papers[::2] == ["0.4193, 0.9106, 0.7569", "0.4089, 0.9161, 0.7430"]
 
 
-def test_seeds_whose_epochs_are_not_known_are_not_among_those_that_reach(place: Place) -> None:
-    lines = EPOCHS.splitlines(keepends=True)
-    place.epochs.write_text("".join(line for line in lines if "dense-0.9_0.1-seed0" not in line))
-    assert place.make() == 0
-    # Seed 1 reaches 0.41 in epoch 3; of seed 0 nothing is known.
-    assert place.cells("dense")["epochs to 0.41"] == "3.0 (1 of 2)"
-
-
 def test_the_best_k_sparse_router_is_tested_against_the_others(place: Place) -> None:
     place.make()
     # Welch: t = 0.02 / 0.01 with one degree of freedom, as cured does not vary:
     # p = 1/2 - atan(2) / pi = 0.148
     assert "- loss: `cured` is the best k-sparse one; p `topk` 0.15." in place.page.read_text()
-
-
-@pytest.mark.parametrize(
-    ("visits", "sparse"), [("2", True), ("dense", False), ("1 fixed", False), ("16 fixed", False)]
-)
-def test_experts_that_are_fixed_per_task_do_not_compete_as_k_sparse(
-    visits: str, sparse: bool
-) -> None:
-    assert results_rows.Router("a", "a", visits, [], {}).is_sparse == sparse
 
 
 def test_the_lowest_loss_stands_first_and_what_is_around_the_markers_stays(place: Place) -> None:
@@ -170,18 +153,6 @@ def test_a_filled_page_is_made_anew_by_the_command_that_it_shows(
     assert place.main("--check") == 1
 
 
-def test_files_of_several_sittings_are_one_table(place: Place) -> None:
-    place.make()
-    whole = place.page.read_text()
-    lines = RUNS.splitlines()
-    halves = [place.folder / name for name in ("one.csv", "two.csv")]
-    for half, part in zip(halves, (lines[1:4], lines[2:]), strict=True):  # two lines in both
-        half.write_text("\n".join([lines[0], *part]) + "\n")
-    place.make(runs=tuple(halves))
-    table = results_table.BEGIN, "Made by"
-    assert place.page.read_text().split(table[1])[0] == whole.split(table[1])[0]
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -200,17 +171,6 @@ def test_files_that_contradict_each_other_are_refused(
     assert place.make(runs=(place.runs, other)) == 2
     assert words in capsys.readouterr().err
     assert place.page.read_text() == PAGE
-
-
-def test_older_files_say_label_weights_and_seed_in_the_name_of_the_run(place: Place) -> None:
-    header = "run,best_epoch,epochs,loss,watch.auc,rating.mse,seconds_per_epoch\n"
-    lines = "softmax-0.1_0.9-seed0,4,4,0.84,0.85,0.87,28\ntopk-0.1_0.9-seed3,4,4,0.85,0.84,0.9,12\n"
-    place.runs.write_text(header + lines)
-    assert place.make() == 0
-    assert "Task weights watch 0.1, rating 0.9, " in place.page.read_text()
-    # One seed has no standard error; softmax is known to be dense, so topk is the best k-sparse.
-    assert place.cells("topk")["above the best"] == "+0.0100"
-    assert place.cells("topk")["above the best k-sparse"] == "-"
 
 
 def test_the_figure_shows_the_mean_of_the_epochs_that_all_seeds_have(place: Place) -> None:
@@ -239,19 +199,3 @@ def test_the_figure_is_an_svg_and_needs_epochs(
     assert "](images/p.svg)" in place.page.read_text()
     assert place.main(place.runs, "--write", place.page, "--plot", picture) == 2
     assert "no run has epochs" in capsys.readouterr().err
-
-
-def test_a_figure_can_be_drawn_without_a_page(place: Place) -> None:
-    picture = place.folder / "p.svg"
-    words = [place.runs, "--epochs", place.epochs, "--plot", picture]
-    assert place.main(*words, "--check") == 1
-    assert place.main(*words) == 0
-    assert place.main(*words, "--check") == 0
-    assert place.page.read_text() == PAGE
-
-
-def test_names_beside_the_panels_do_not_cover_each_other() -> None:
-    plot = results_plot
-    # Two at the same height part by as much; below 1 there is room for three from 0.8 on.
-    assert plot.spread_out([0.5, 0.5, 0.9], 0.1) == pytest.approx([0.45, 0.55, 0.9])
-    assert plot.spread_out([0.95, 0.98, 1.0], 0.1) == pytest.approx([0.8, 0.9, 1.0])

@@ -16,7 +16,7 @@ from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import Columns
 from recsys_moe.schema import Schema
 from recsys_moe.train.module import RecModule
-from research import slow_causes, slow_probes, slow_start
+from research import slow_probes, slow_start
 
 EXPERTS = 16
 
@@ -56,18 +56,6 @@ def test_a_draw_of_all_experts_has_the_dense_gradient_and_no_noise(prepared: Pat
         assert found[f"gate_dense_part.{task}"] == pytest.approx(1, abs=1e-5)
 
 
-def test_the_dense_gradient_is_that_of_the_softmax_router_in_training(prepared: Path) -> None:
-    module, rows = built(prepared)
-    dense, _ = built(prepared, name="softmax")
-    dense.load_state_dict(module.state_dict())
-    dense.model.moe.experts.dropout.keep_of_256 = 256
-    output = dense.model.train()(rows.user[:32], rows.item[:32])
-    dense.losses(output, rows.labels[:32])[0].backward()
-    for router, found_CG in zip(dense.model.routers, gradients(module, rows).dense(), strict=True):
-        own_G = torch.cat([p.grad.flatten() for p in router.gate.parameters()])
-        torch.testing.assert_close(found_CG[0], own_G)
-
-
 @pytest.mark.slow
 def test_with_an_even_gate_the_mean_draw_is_a_seventeenth_of_the_dense_gradient(
     prepared: Path, monkeypatch: pytest.MonkeyPatch
@@ -100,26 +88,6 @@ def test_signal_and_noise_are_told_apart() -> None:
     assert found == pytest.approx(expected, rel=0.01)
 
 
-def test_the_snr_of_experts_is_that_of_one_step_among_many(prepared: Path) -> None:
-    """Each chunk's gradient is that of its rows; the naive twin has them all in memory."""
-    module, rows = built(prepared)
-    module.model.moe.experts.dropout.keep_of_256 = 128  # a rate of 1/2, which must be off
-    found = slow_probes.expert_signal(module, rows, 16)["expert_snr"]
-    module.model.moe.experts.dropout.keep_of_256 = 256
-    grads = []
-    for number in range(4):
-        module.model.train().reseed(number)
-        part = slice(16 * number, 16 * number + 16)
-        output = module.model(rows.user[part], rows.item[part])
-        module.zero_grad()
-        module.losses(output, rows.labels[part])[0].backward()
-        grads.append(module.model.moe.experts.kernel_EDH.grad.flatten().double())
-    products_CC = torch.stack(grads) @ torch.stack(grads).T
-    signal_2 = (products_CC.sum() - products_CC.trace()) / 12
-    noise_2 = products_CC.trace() / 4 - signal_2
-    assert found == pytest.approx((signal_2 / noise_2).sqrt().item(), rel=1e-3)
-
-
 def test_equal_experts_have_no_distance_and_opposite_ones_all(prepared: Path) -> None:
     module, rows = built(prepared)
     experts = module.model.moe.experts
@@ -137,16 +105,6 @@ def test_equal_experts_have_no_distance_and_opposite_ones_all(prepared: Path) ->
     assert apart["expert_cosine"] == pytest.approx(16 / 240)
     assert apart["expert_difference"] == pytest.approx(math.sqrt(2 * 224 / 240))
     assert apart["expert_share"] == pytest.approx(1)
-
-
-def test_an_even_gate_considers_all_experts_and_learns_nothing_from_a_row(prepared: Path) -> None:
-    module, rows = built(prepared)
-    for router in module.model.routers:
-        nn.init.zeros_(router.gate.weight)
-    found = slow_probes.gate_state(module.model, rows, ["watch", "b"])
-    assert found["effective_experts.watch"] == pytest.approx(16)
-    assert found["largest_g.b"] == pytest.approx(1 / 16)
-    assert found["information.watch"] == pytest.approx(0, abs=1e-6)
 
 
 def table_rows(path: Path) -> list[dict[str, str]]:
@@ -194,8 +152,3 @@ def test_adams_steps_are_as_long_as_the_rate_of_their_group(prepared: Path, tmp_
     ratio = float(quick["gate_update_share"]) / float(slow["gate_update_share"])
     assert ratio == pytest.approx(10, rel=1e-3)
     assert float(quick["expert_update_share"]) == pytest.approx(float(slow["expert_update_share"]))
-
-
-def test_an_unknown_change_is_refused_by_its_name() -> None:
-    with pytest.raises(ValueError, match=r"try\.gates .*embeddings, gate,"):
-        slow_causes.Changes({"gates": 2.0})

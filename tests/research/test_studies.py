@@ -16,7 +16,7 @@ from recsys_moe.config.settings import parse_config
 from recsys_moe.train.fit import fit
 from research import draws, epoch_minutes, row_errors
 from research.plain_factors import Factors, weights_and_offsets
-from tests.conftest import TINY_MODEL, tells
+from tests.conftest import TINY_MODEL
 
 
 def test_errors_of_rows_are_those_of_means_over_users_and_the_figures_those_of_evaluate(
@@ -88,14 +88,6 @@ def test_epochs_are_measured_in_turn_forwards_and_backwards_without_the_first_st
         assert block.epoch == pytest.approx(11)
 
 
-def test_the_interval_of_a_median_is_that_of_resampled_rounds() -> None:
-    assert epoch_minutes.interval([2.0] * 4) == (2, 2, 2)
-    # Three or more of five draws are the 9 with 10 x .2^3 x .8^2 + 5 x .2^4 x .8 + .2^5 = 5.8%,
-    # so 97.5% of the medians reach up to it; none lies below 1.
-    assert epoch_minutes.interval([1.0, 1.0, 9.0, 1.0, 1.0]) == (1, 1, 9)
-    assert epoch_minutes.quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == (2, 4)
-
-
 def test_a_router_in_turn_trains_as_a_run_does(prepared: Path, tmp_path: Path) -> None:
     """Two epochs; a block ends in the middle of the first."""
     trainer = {"max_epochs": 2, "batch_size": 256, "accelerator": "cpu"}
@@ -125,23 +117,6 @@ def test_seeds_of_a_draw_are_one_mean_and_other_labels_are_not_in_it(
     draws.main([chosen, *others, "--label", "best"])
     [row] = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
     assert (row["figure"], row["chosen"], row["others"]) == ("loss", 5.0, 2.0)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "a.csv ... got ['best', 'other'] ... --label"),
-        (["--label", "none"], "a.csv, ['best', 'other'], got 'none'"),
-    ],
-)
-def test_runs_of_several_labels_are_told_apart_or_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
-) -> None:
-    chosen = runs(tmp_path / "a.csv", 4.0)
-    runs(tmp_path / "a.csv", 5.0, label="other")
-    with pytest.raises(SystemExit, match="2"):
-        draws.main([chosen, chosen, chosen, *words])
-    assert tells(capsys.readouterr().err, said)
 
 
 WATCHED_UI = torch.tensor([[1.0, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
