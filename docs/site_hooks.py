@@ -77,7 +77,7 @@ def _command(command: Any, name: str) -> Iterator[str]:
 def _option(parameter: Any) -> str:
     names = ", ".join(f"`{name}`" for name in parameter.opts)
     if parameter.param_type_name == "argument":
-        names = f"`{parameter.make_metavar(None) if parameter.metavar is None else parameter.metavar}`"
+        names = f"`{parameter.metavar or parameter.name.upper()}`"
     default = parameter.default
     shown = "required" if parameter.required else "" if default in (None, False) else f"`{default}`"
     meaning = " ".join((getattr(parameter, "help", None) or "").split())
