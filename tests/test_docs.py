@@ -1,4 +1,4 @@
-"""docs/reference/routers.md tells the truth: routers, keys, defaults, sizes and refusals are the code's."""
+"""The page on routers tells the truth: keys, defaults, sizes and refusals are the code's."""
 
 from __future__ import annotations
 
