@@ -30,7 +30,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format types test fast test-all matrix crash-test kill-test fault-test demo bench bench-peers accuracy-venv clean fuzz fuzz-guided load-test versions
+.PHONY: help venv lint format types test fast test-all matrix crash-test kill-test fault-test demo bench bench-peers accuracy-venv docs clean fuzz fuzz-guided load-test versions
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +125,9 @@ versions: build/uv/bin/uv ## Python 3.10 to 3.14, pinned and lowest versions: th
 build/uv/bin/uv:
 	$(PYTHON) -m venv --clear build/uv
 	PIP_CONSTRAINT= build/uv/bin/python -m pip install --quiet uv
+
+docs: venv ## build the documentation site into build/site, with checked links
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 demo: venv ## synthetic data, fit MOESART, print AUC and MSE and a user's top 10
 	$(BIN)/recsys-moe prepare synthetic --out $(DEMO)/data --overwrite

@@ -1,4 +1,4 @@
-"""docs/examples.md tells the truth about the image studies: options, data sets, recipes."""
+"""research/examples.md tells the truth about the image studies: options, data sets, recipes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from examples.images.recipes import RECIPES
 from examples.images.settings import PROTOCOLS
 from examples.images.table import ORDER, table
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "examples.md").read_text(encoding="utf-8")
+RESEARCH = Path(__file__).parents[2] / "research"
+PAGE = (RESEARCH / "examples.md").read_text(encoding="utf-8")
 TEXT = PAGE[PAGE.index("## Images") : PAGE.index("## Language")]
 
 
@@ -46,7 +46,7 @@ def test_the_commands_of_the_page_are_understood() -> None:
 
 
 def test_the_table_is_what_its_csv_gives() -> None:
-    rows = read_rows(DOCS / "results" / "multi-mnist.csv")
+    rows = read_rows(RESEARCH / "results" / "multi-mnist.csv")
     shown = PAGE.partition("<!-- images -->\n")[2].partition("<!-- /images -->")[0]
     assert shown == table(rows)
     runs = sorted((row["label"], row["seed"]) for row in rows)

@@ -1,4 +1,4 @@
-"""docs/examples.md tells the truth about the language example: options, tasks, its table."""
+"""research/examples.md tells the truth about the language example: options, tasks, its table."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from examples.moebert import compare, teacher, train
 from examples.moebert.settings import TASKS, student
 from examples.moebert.table import table
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "examples.md").read_text(encoding="utf-8")
+RESEARCH = Path(__file__).parents[2] / "research"
+PAGE = (RESEARCH / "examples.md").read_text(encoding="utf-8")
 TEXT = PAGE[PAGE.index("## Language") :]
 PARSERS = {"teacher": teacher.parser(), "train": train.parser(), "compare": compare.parser()}
 
@@ -50,7 +50,7 @@ def test_the_defaults_are_those_of_the_page() -> None:
 
 
 def test_the_table_is_what_its_csv_gives() -> None:
-    rows = read_rows(DOCS / "results" / "moebert-titles.csv")
+    rows = read_rows(RESEARCH / "results" / "moebert-titles.csv")
     shown = PAGE.partition("<!-- moebert -->\n")[2].partition("<!-- /moebert -->")[0]
     assert shown == table(rows)
     runs = sorted((row["label"], row["seed"]) for row in rows)
