@@ -43,9 +43,13 @@ class ExpertLoad:
     light: list[int]
     """Of the others, those with less than IDLE of an even share of the weight in every task."""
 
+    def spared(self, task: str) -> list[int]:
+        """Experts that the task spares and another one does not."""
+        return [expert for expert in spared_experts(self.visits[task]) if expert not in self.idle]
+
     def spared_by(self, expert: int) -> list[str]:
-        """Tasks that spare it."""
-        return [task for task, visits in self.visits.items() if expert in spared_experts(visits)]
+        """Tasks that spare it though another one does not."""
+        return [task for task in self.visits if expert in self.spared(task)]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from recsys_moe.config.overview import overviews
 from recsys_moe.errors import DataError
 from recsys_moe.files import read_object, sha256_file
 from recsys_moe.inference.ranking_figures import titles
-from recsys_moe.lab.report import findings, plots_features, plots_run
+from recsys_moe.lab.report import findings, plots_run
 from recsys_moe.lab.report.experts import ExpertLoad, expert_load, likeness, sharpness
 from recsys_moe.lab.report.findings import Finding, percent, slug
 from recsys_moe.lab.report.importance import ROWS, importance, passes
@@ -189,7 +189,7 @@ def _features(run: Run, progress: Progress) -> Iterator[Section]:
     if data is not None:
         source = "model/", f"{data.rows:,} of {data.split_rows:,} rows of the {split} split"
         title = "What is missed when it is shuffled"
-        figure = Shown("importance", title, source, data, plots_features.importance)
+        figure = Shown("importance", title, source, data, plots_run.importance)
         heads = [f"{task}, {what}" for task in data.rise for what in ("mean", "spread")]
         yield _section("features", [figure], heads=["shuffled", *heads])
 
