@@ -180,7 +180,7 @@ def _group(
         test
         for column in columns
         if column.better
-        for test in compare_best(column, {key: _values(runs[key], column) for key in sparse})
+        for test in compare_best(column, {key: values_by_seed(runs[key], column) for key in sparse})
     ]
     names = [task.name for task in schema.tasks]
     weights = dict(zip(names, contenders[keys[0]].weights, strict=True))
@@ -195,7 +195,7 @@ def _group(
             cells={
                 column.name: spread(list(values.values()))
                 for column in columns
-                if (values := _values(runs[key], column))
+                if (values := values_by_seed(runs[key], column))
             },
             bold=tuple(test.column for test in tests if is_bold(test) and test.best == key),
             paper=paper.get(contender.config["model"]["router"]["name"], {}),
@@ -211,7 +211,7 @@ def _experts(raw: str) -> str:
     return overviews(config)[config.model.router.name].training or ""
 
 
-def _values(runs: Iterable[RunRecord], column: Column) -> dict[int, float]:
+def values_by_seed(runs: Iterable[RunRecord], column: Column) -> dict[int, float]:
     """Value per seed where it is defined."""
     values = {run.seed: run.values[column.name] for run in runs}
     return {seed: value for seed, value in values.items() if value is not None}

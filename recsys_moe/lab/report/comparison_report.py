@@ -13,7 +13,6 @@ from recsys_moe.lab.compare.results import Results
 from recsys_moe.lab.compare.tables import notes_of, weights_of
 from recsys_moe.lab.report import comparison, plots_comparison
 from recsys_moe.lab.report.comparison import RESULTS, idle_in, runs_of
-from recsys_moe.lab.report.findings import worst_first
 from recsys_moe.lab.report.page import Report, Section, Shown
 
 
@@ -37,7 +36,7 @@ def comparison_report(folder: Path, out: Path) -> Report:
         subtitle=f"{name}: {results.split} split, {seeds} (protocol {results.protocol})",
         summary="comparison/summary.html",
         values=values,
-        findings=worst_first(comparison.comparison_findings(results)),
+        findings=comparison.comparison_findings(results),
         sections=[
             *(_group(folder, results, number) for number in range(len(results.groups))),
             Section("runs", "Runs", "comparison/runs.html", {}, values),

@@ -70,6 +70,11 @@ class Sharpness:
     basis: dict[str, str]
     """`probabilities` of the router, or its `weights` where it has no probabilities."""
 
+    @property
+    def held(self) -> dict[str, float]:
+        """Per task the mean share of the k most probable experts."""
+        return {task: mass[self.kept[task] - 1] for task, mass in self.mass.items()}
+
 
 @dataclass(frozen=True)
 class Likeness:

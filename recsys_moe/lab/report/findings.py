@@ -119,9 +119,9 @@ def pairs(alike: Likeness) -> str:
 
 def consistency_findings(steady: Consistency) -> list[Finding]:
     moving = [
-        f"{percent(same[-1])} of examples for {task}"
-        for task, same in steady.same.items()
-        if same[-1] < STEADY
+        f"{percent(share)} of examples for {task}"
+        for task, share in steady.last.items()
+        if share < STEADY
     ]
     text = f"Routing is not settled: in epoch {steady.epochs[-1]} only {join(moving)}"
     return _said("consistency", (moving, "warning", f"{text} kept their top expert."))

@@ -45,6 +45,11 @@ class Consistency:
     """What to expect of two routings with these loads that know nothing of each other."""
     rows: int
 
+    @property
+    def last(self) -> dict[str, float]:
+        """Per task the share in the last epoch."""
+        return {task: same[-1] for task, same in self.same.items()}
+
 
 def learning_curves(
     epochs: Mapping[int, Numbers],
