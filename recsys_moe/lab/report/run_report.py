@@ -22,7 +22,7 @@ from recsys_moe.inference.ranking_figures import titles
 from recsys_moe.lab.report import findings, plots_run
 from recsys_moe.lab.report.experts import ExpertLoad, expert_load, likeness, sharpness
 from recsys_moe.lab.report.findings import Finding, percent, slug
-from recsys_moe.lab.report.importance import ROWS, importance, passes
+from recsys_moe.lab.report.importance import ROWS, importance
 from recsys_moe.lab.report.learning import LearningCurves, consistency
 from recsys_moe.lab.report.page import Report, Section, Shown
 from recsys_moe.lab.report.quality import task_quality
@@ -147,17 +147,15 @@ def _quality(run: Run, recorded: dict[str, Any]) -> Section:
 
 def _features(run: Run, progress: Progress) -> Iterator[Section]:
     """None of a model of ids. On validation unless a split is asked for: test stays unread."""
-    split, times = run.options.split or "val", passes(run.artifact)
-    if not times:
+    split, most = run.options.split or "val", min(ROWS, run.options.rows or ROWS)
+    if not run.artifact.encoders:
         return
-    rows, most, seed = run.rows(split), min(ROWS, run.options.rows or ROWS), run.options.seed
-    with progress(f"shuffling features on {split}", times * min(most, len(rows))) as done:
-        data = importance(run.artifact, rows, split, seed=seed, most=most, progress=done)
+    rows, seed = run.rows(split), run.options.seed
+    data = importance(run.artifact, rows, split, seed=seed, most=most, progress=progress)
     if data is not None:
         source = "model/", f"{data.rows:,} of {data.split_rows:,} rows of the {split} split"
         title = "What is missed when it is shuffled"
-        figure = Shown("importance", title, source, data, plots_run.importance)
-        yield _section("features", [figure])
+        yield _section("features", [Shown("importance", title, source, data, plots_run.importance)])
 
 
 def _recorded(run: Run) -> dict[str, Any]:
@@ -191,8 +189,9 @@ def _about_the_rows(run: Run, recorded: dict[str, Any]) -> Iterator[Finding]:
         text = "These are not the data of the training: the model may know some of these rows."
         yield findings.warning(text)
     elif sample.is_whole and not math.isclose(loss, recorded.get("loss", loss), rel_tol=1e-4):
-        text = f"The loss of these rows is {loss:.6f}; evaluation/{sample.split}.json of the run has"
-        yield findings.warning(f"{text} {recorded['loss']:.6f}.")
+        file, other = f"evaluation/{sample.split}.json", recorded["loss"]
+        text = f"The loss of these rows is {loss:.6f}; {file} of the run has {other:.6f}."
+        yield findings.warning(text)
     pairs = (sample.columns.user, schema.user), (sample.columns.item, schema.item)
     for index_N, feature in pairs:
         unseen = float((index_N == feature.size).double().mean())
