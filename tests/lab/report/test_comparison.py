@@ -17,7 +17,6 @@ from recsys_moe.lab.report.comparison import (
     comparison_findings,
     costs,
     curves,
-    idle_in,
     read_results,
     seeds,
 )
@@ -65,11 +64,6 @@ def test_seeds_are_every_run_the_best_mean_first() -> None:
     found = seeds(results, results.groups[0], results.columns[0])
     assert list(found.values) == ["moe<b>sart</b>", "softmax", "topk"]
     assert found.values["topk"] == {0: 0.40, 1: 0.42}
-
-
-def test_an_idle_expert_is_found_in_the_run_that_has_it() -> None:
-    idle = {run.run: idle_in(run) for run in example_results().runs}
-    assert {run: found for run, found in idle.items() if found} == {"runs/0-seed1": [3]}
 
 
 def test_findings_name_the_best_the_missing_and_the_idle() -> None:
