@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 import torch
+from scipy.stats import norm
 from torch import Tensor
 from torchmetrics.functional.classification import binary_roc
 
@@ -22,8 +23,7 @@ from recsys_moe.schema import TaskKind
 ROC_POINTS = 400
 GROUPS = 6
 """Groups of users or items, of about as many rows each."""
-Z95 = 1.959964
-"""97.5% quantile of the normal law."""
+Z95 = float(norm.ppf(0.975))
 
 
 @dataclass(frozen=True)
