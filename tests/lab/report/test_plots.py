@@ -14,7 +14,7 @@ from recsys_moe.lab.report import plots_comparison, plots_run
 from recsys_moe.lab.report.comparison import Curves, RouterCurve, costs, seeds
 from recsys_moe.lab.report.experts import ExpertLoad, Likeness, Sharpness
 from recsys_moe.lab.report.learning import Consistency, LearningCurves
-from recsys_moe.lab.report.plots import INK, render
+from recsys_moe.lab.report.plots import INK, canvas, plain_log, render
 from recsys_moe.lab.report.quality import ErrorBy, Reliability, Roc
 from recsys_moe.lab.report.specialisation import ExpertMap, GenreBreakdown
 from tests.lab.report.conftest import example_results
@@ -82,6 +82,14 @@ def test_a_first_epoch_that_would_flatten_the_others_is_left_out_and_said() -> N
     assert [text.get_text() for text in loss.texts] == ["epoch 1 above: 9 and 5"]
     assert list(auc.texts) == []  # .5 to .7 is twice .6 to .7, not more
     assert auc.get_ylim()[0] < 0.5
+
+
+def test_a_first_epoch_below_the_others_is_said_below() -> None:
+    curves = LearningCurves([1, 2, 3], [1] * 3, [1] * 3, {"watch AUC": [0.5, 0.85, 0.9]}, 2)
+    _, auc = plots_run.learning(curves).axes
+    assert auc.get_ylim() == pytest.approx((0.845, 0.905))
+    (text,) = auc.texts
+    assert (text.get_text(), text.get_va()) == ("epoch 1 below: 0.5", "bottom")
 
 
 def test_routers_whose_first_epoch_flattens_the_others_share_the_later_range() -> None:
@@ -178,6 +186,29 @@ def test_each_of_a_few_epochs_has_one_tick(epochs: int) -> None:
     for axes in (axes for figure in figures for axes in figure.axes):
         assert axes.get_xticks().tolist() == steps
         assert [label.get_text() for label in axes.get_xticklabels()] == list(map(str, steps))
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ((0.001, 1.0), {"0.001", "0.01", "0.1", "1"}),
+        ((1, 200), {"1", "10", "100"}),
+        ((2, 5), {"3"}),
+    ],
+)
+def test_labels_of_a_logarithmic_axis_are_plain_numbers(
+    ends: tuple[float, float], expected: set[str]
+) -> None:
+    with canvas() as (figure, grid):
+        axis = grid[0][0].yaxis
+        grid[0][0].plot([0, 1], ends)
+        grid[0][0].set_yscale("log")
+        plain_log(axis)
+        figure.draw_without_rendering()
+        labels = {label.get_text() for label in axis.get_ticklabels(which="both")} - {""}
+    assert expected <= labels
+    assert not any("$" in label for label in labels)
+    assert all(float(label) > 0 for label in labels)
 
 
 def test_the_map_has_every_example_at_its_place_under_its_expert() -> None:
