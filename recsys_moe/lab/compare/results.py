@@ -176,11 +176,12 @@ def _group(
     experts = {key: _experts(json.dumps(c.config)) for key, c in contenders.items()}
     sparse = [key for key in keys if not experts[key].endswith(NOT_SPARSE)]
     runs = {key: [r for r in records if r.contender == key] for key in keys}
+    values = {c.name: {key: values_by_seed(runs[key], c) for key in keys} for c in columns}
     tests = [
         test
         for column in columns
         if column.better
-        for test in compare_best(column, {key: _values(runs[key], column) for key in sparse})
+        for test in compare_best(column, {key: values[column.name][key] for key in sparse})
     ]
     names = [task.name for task in schema.tasks]
     weights = dict(zip(names, contenders[keys[0]].weights, strict=True))
@@ -192,11 +193,7 @@ def _group(
             experts=experts[key],
             k_sparse=key in sparse,
             runs=len(runs[key]),
-            cells={
-                column.name: spread(list(values.values()))
-                for column in columns
-                if (values := _values(runs[key], column))
-            },
+            cells={name: spread([*of[key].values()]) for name, of in values.items() if of[key]},
             bold=tuple(test.column for test in tests if is_bold(test) and test.best == key),
             paper=paper.get(contender.config["model"]["router"]["name"], {}),
         )
@@ -211,7 +208,7 @@ def _experts(raw: str) -> str:
     return overviews(config)[config.model.router.name].training or ""
 
 
-def _values(runs: Iterable[RunRecord], column: Column) -> dict[int, float]:
+def values_by_seed(runs: Iterable[RunRecord], column: Column) -> dict[int, float]:
     """Value per seed where it is defined."""
     values = {run.seed: run.values[column.name] for run in runs}
     return {seed: value for seed, value in values.items() if value is not None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,11 @@ import pandas as pd
 
 from recsys_moe.config.build import unit_of_losses
 from recsys_moe.config.settings import parse_config
-from recsys_moe.lab.compare.columns import RANKING
+from recsys_moe.lab.compare.columns import RANKING, Column
 from recsys_moe.lab.compare.epochs import Epoch, read_epochs
 from recsys_moe.lab.compare.paper_figures import paper_data
 from recsys_moe.lab.compare.plan import ComparisonPlan
-from recsys_moe.lab.compare.results import Results, Row, RunRecord, lab_run
+from recsys_moe.lab.compare.results import Results, RunRecord, lab_run
 from recsys_moe.schema import Schema
 
 DIGITS = 6
@@ -25,8 +24,7 @@ DIGITS = 6
 def run_files(results: Results, plan: ComparisonPlan, schema: Schema, out: Path) -> dict[str, str]:
     """Content by name of the file, in the order of the plan: seed by seed, all routers of each."""
     rows = {row.contender: (row, group.weights) for group in results.groups for row in group.rows}
-    names = [(column.name, column.better) for column in results.columns]
-    metrics = [name for name, better in names if better or name.startswith(RANKING)]
+    names = [column.name for column in results.columns if _is_metric(column)]
     facts = {
         "data": results.data,
         "protocol": results.protocol,
@@ -37,42 +35,42 @@ def run_files(results: Results, plan: ComparisonPlan, schema: Schema, out: Path)
     for record in results.runs:
         epochs = read_epochs(lab_run(out, record.contender, record.seed))
         row, weights = rows[record.contender]
-        head = _head(record, row, weights)
+        head = {
+            "run": f"{record.contender}-seed{record.seed}",
+            "label": row.router,
+            **{f"weight.{task}": weight for task, weight in weights.items()},
+            "seed": record.seed,
+        }
         config = parse_config(plan.contenders[record.contender].config)
         kind = {"router": config.model.router.name, "visits": row.experts}
         kind["losses"] = unit_of_losses(config)
-        runs.append({**head, **kind, **_run(record, epochs, metrics), **facts})
-        lines += [{**head, **_epoch(epoch, metrics)} for epoch in epochs]
+        runs.append({**head, **kind, **_run(record, epochs, names), **facts})
+        lines += [{**head, **_epoch(epoch, names)} for epoch in epochs]
     return {"runs.csv": _csv(runs), "epochs.csv": _csv(lines)}
 
 
-def _head(record: RunRecord, row: Row, weights: dict[str, float]) -> dict[str, Any]:
-    shares = {f"weight.{task}": weight for task, weight in weights.items()}
-    run = f"{record.contender}-seed{record.seed}"
-    return {"run": run, "label": row.router, **shares, "seed": record.seed}
+def _is_metric(column: Column) -> bool:
+    return column.better is not None or column.name.startswith(RANKING)
 
 
-def _run(record: RunRecord, epochs: Sequence[Epoch], metrics: Sequence[str]) -> dict[str, Any]:
+def _run(record: RunRecord, epochs: Sequence[Epoch], names: Sequence[str]) -> dict[str, Any]:
     best = next(epoch for epoch in epochs if epoch.epoch == record.best_epoch)
-    values = record.values
     costs = ("experts_training", "experts_inference", "seconds_per_epoch")
     return {
         "best_epoch": record.best_epoch,
         "epochs": record.epochs,
-        **{name: values[name] for name in metrics},
-        **_validation(best, metrics),
-        **{name: values[name] for name in costs},
+        **{name: record.values[name] for name in names},
+        **_validation(best, names),
+        **{name: record.values[name] for name in costs},
         "seconds_total": total_seconds(epochs),
-        "parameters": int(values["parameters"] or 0),
+        "parameters": int(record.values["parameters"] or 0),
     }
 
 
 def total_seconds(epochs: Sequence[Epoch]) -> float | None:
     """Of all epochs; one whose time is unknown counts as the median. None where all are."""
-    known = [epoch.seconds for epoch in epochs if epoch.seconds is not None]
-    if not known:
-        return None
-    return sum(known) + (len(epochs) - len(known)) * statistics.median(known)
+    seconds = pd.Series([epoch.seconds for epoch in epochs], dtype=float)
+    return None if seconds.isna().all() else float(seconds.fillna(seconds.median()).sum())
 
 
 def _epoch(epoch: Epoch, metrics: Sequence[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from recsys_moe.artifact.monitor import LOSS
 from recsys_moe.config.settings import named_weights
 from recsys_moe.lab.compare.columns import RANKING, RANKING_NOTE, Column
 from recsys_moe.lab.compare.paper_figures import RUNS
-from recsys_moe.lab.compare.results import Group, Results, Row, is_bold
+from recsys_moe.lab.compare.results import Group, Results, is_bold
 from recsys_moe.lab.compare.significance import LEVEL, Spread
 
 NONE = "-"
@@ -176,20 +176,21 @@ def weights_of(group: Group) -> str:
 
 def cells_of(group: Group, columns: Sequence[Column], markup: Markup) -> list[list[str]]:
     """The header, then a line per router."""
-    beside = [c for c in columns if any(c.name in row.paper for row in group.rows)]
+    papers = beside(group, columns)
     header = ["router", "k-sparse", "runs", *(column.title for column in columns)]
-    header += [f"paper {column.title}" for column in beside]
-    lines = [_line(row, columns, beside, markup) for row in group.rows]
-    return [[markup.escape(cell) for cell in header], *lines]
+    header += [f"paper {column.title}" for column in papers]
+    lines = [[markup.escape(cell) for cell in header]]
+    for row in group.rows:
+        cells = [written(row.cells.get(c.name), c, c.name in row.bold, markup) for c in columns]
+        cells += [written(row.paper.get(column.name), column, False, markup) for column in papers]
+        sparse = "yes" if row.k_sparse else row.experts
+        lines.append([markup.escape(row.router), sparse, str(row.runs), *cells])
+    return lines
 
 
-def _line(
-    row: Row, columns: Sequence[Column], beside: Sequence[Column], markup: Markup
-) -> list[str]:
-    sparse = "yes" if row.k_sparse else row.experts
-    cells = [written(row.cells.get(c.name), c, c.name in row.bold, markup) for c in columns]
-    paper = [written(row.paper.get(column.name), column, False, markup) for column in beside]
-    return [markup.escape(row.router), sparse, str(row.runs), *cells, *paper]
+def beside(group: Group, columns: Sequence[Column]) -> list[Column]:
+    """Columns of which the paper has a figure for a router of the group."""
+    return [column for column in columns if any(column.name in row.paper for row in group.rows)]
 
 
 def written(cell: Spread | None, column: Column, bold: bool, markup: Markup) -> str:

@@ -16,23 +16,30 @@ from recsys_moe.artifact.epoch_metrics import EPOCH_METRICS, read_epochs, valida
 from recsys_moe.artifact.idle import idle_experts
 from recsys_moe.errors import DataError
 from recsys_moe.lab.compare.columns import Column
-from recsys_moe.lab.compare.results import Group, Results, Row, RunRecord, is_bold
+from recsys_moe.lab.compare.results import (
+    Group,
+    Results,
+    Row,
+    RunRecord,
+    TTest,
+    is_bold,
+    values_by_seed,
+)
 from recsys_moe.lab.compare.tables import weights_of
-from recsys_moe.lab.report.findings import Finding, join, note, slug, warning
+from recsys_moe.lab.report.findings import Finding, join, note, slug, warning, worst_first
 
 RESULTS = "results.json"
 
 
 @dataclass(frozen=True)
 class RouterCurve:
-    """Validation loss of one router over the epochs, over its seeds."""
+    """Validation loss of one router per epoch: mean, least and largest of the seeds."""
 
     router: str
     epochs: list[int]
     mean: list[float]
     low: list[float]
     high: list[float]
-    """Least and largest of the seeds."""
     runs: list[int]
     """Runs that reached the epoch; the others had stopped."""
 
@@ -54,12 +61,11 @@ class Curves:
 
 @dataclass(frozen=True)
 class Costs:
-    """Loss against experts evaluated per example; one point per router with a finished run."""
+    """Loss against distinct experts evaluated per example at inference; a point per router."""
 
     weights: dict[str, float]
     router: list[str]
     cost: list[float]
-    """Distinct experts evaluated per example at inference."""
     loss: list[float]
     error: list[float]
     """Standard error over seeds; NaN for one run."""
@@ -138,12 +144,7 @@ def costs(group: Group) -> Costs:
 def seeds(results: Results, group: Group, column: Column) -> Seeds:
     """Values where they are defined."""
     values = {
-        row.router: {
-            run.seed: value
-            for run in runs_of(results, row)
-            if (value := run.values.get(column.name)) is not None
-        }
-        for row in ranked(group, column)
+        row.router: values_by_seed(runs_of(results, row), column) for row in ranked(group, column)
     }
     return Seeds(group.weights, column.name, column.title, column.better or "", values)
 
@@ -165,45 +166,45 @@ def idle_in(run: RunRecord) -> list[int]:
     return idle_experts(routing["load"] for routing in run.details["routing"].values())
 
 
-def comparison_findings(results: Results) -> Iterator[Finding]:
+def comparison_findings(results: Results) -> list[Finding]:
     """Who is best and how sure that is; what is missing; which routers have idle experts."""
-    for number, group in enumerate(results.groups):
-        yield from _verdicts(results, group, number)
-    if results.missing:
-        count = len(results.missing)
-        text = f"{count} of {count + len(results.runs)} runs have not finished and are not counted."
-        yield warning(text)
+    missing, finished = len(results.missing), len(results.runs)
+    found = [
+        note(_verdict(results, group, test), seeds_figure(number, test.column))
+        for number, group in enumerate(results.groups)
+        for test in group.tests
+        if test.runner_up
+    ]
+    if missing:
+        text = f"{missing} of {missing + finished} runs have not finished and are not counted."
+        found.append(warning(text))
     if len(results.seeds) == 1:
-        text = "There is one seed: no spread is known and nothing was tested."
-        yield warning(text)
+        found.append(warning("There is one seed: no spread is known and nothing was tested."))
     for group in results.groups:
-        yield from _idle(results, group)
+        if idle := [*_idle(results, group)]:
+            text = f"Routers with idle experts (weights {weights_of(group)}): {join(idle)}."
+            found.append(warning(text))
+    return worst_first(found)
 
 
-def _idle(results: Results, group: Group) -> Iterator[Finding]:
-    """One warning for all routers; the table of runs has the experts."""
-    counts = []
+def _idle(results: Results, group: Group) -> Iterator[str]:
+    """Routers with the number of their runs; the table of runs has the experts."""
     for row in group.rows:
         idle = [bool(idle_in(run)) for run in runs_of(results, row)]
         if any(idle):
-            counts.append(f"{row.router} ({sum(idle)} of {len(idle)} runs)")
-    if counts:
-        text = f"Routers with idle experts (weights {weights_of(group)}): {join(counts)}."
-        yield warning(text)
+            yield f"{row.router} ({sum(idle)} of {len(idle)} runs)"
 
 
-def _verdicts(results: Results, group: Group, number: int) -> Iterator[Finding]:
+def _verdict(results: Results, group: Group, test: TTest) -> str:
     rows = {row.contender: row for row in group.rows}
-    titles = {column.name: column.title for column in results.columns}
-    for test in (test for test in group.tests if test.runner_up):
-        best, other = (
-            f"{rows[key].router} ({rows[key].cells[test.column].mean:.4f}"
-            for key in (test.best, test.other)
-        )
-        p = "untested" if test.unpaired is None else f"p = {test.unpaired:.2g}"
-        sure = "is significantly better than" if is_bold(test) else "is not shown to be better than"
-        text = (
-            f"{titles[test.column]} (weights {weights_of(group)}): of the k-sparse routers the "
-            f"best mean is {best}); it {sure} {other}, {p})."
-        )
-        yield note(text, seeds_figure(number, test.column))
+    title = next(column.title for column in results.columns if column.name == test.column)
+    best, other = (
+        f"{rows[key].router} ({rows[key].cells[test.column].mean:.4f}"
+        for key in (test.best, test.other)
+    )
+    p = "untested" if test.unpaired is None else f"p = {test.unpaired:.2g}"
+    sure = "is significantly better than" if is_bold(test) else "is not shown to be better than"
+    return (
+        f"{title} (weights {weights_of(group)}): of the k-sparse routers the "
+        f"best mean is {best}); it {sure} {other}, {p})."
+    )

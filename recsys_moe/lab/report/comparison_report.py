@@ -10,10 +10,9 @@ from recsys_moe.artifact.epoch_metrics import EPOCH_METRICS
 from recsys_moe.artifact.idle import IDLE_WORDS
 from recsys_moe.files import sha256_file
 from recsys_moe.lab.compare.results import Results
-from recsys_moe.lab.compare.tables import notes_of, weights_of
+from recsys_moe.lab.compare.tables import beside, notes_of, weights_of
 from recsys_moe.lab.report import comparison, plots_comparison
 from recsys_moe.lab.report.comparison import RESULTS, idle_in, runs_of
-from recsys_moe.lab.report.findings import worst_first
 from recsys_moe.lab.report.page import Report, Section, Shown
 
 
@@ -37,7 +36,7 @@ def comparison_report(folder: Path, out: Path) -> Report:
         subtitle=f"{name}: {results.split} split, {seeds} (protocol {results.protocol})",
         summary="comparison/summary.html",
         values=values,
-        findings=worst_first(comparison.comparison_findings(results)),
+        findings=comparison.comparison_findings(results),
         sections=[
             *(_group(folder, results, number) for number in range(len(results.groups))),
             Section("runs", "Runs", "comparison/runs.html", {}, values),
@@ -67,19 +66,14 @@ def _group(folder: Path, results: Results, number: int) -> Section:
         name, title = comparison.seeds_figure(number, column.name), f"Seeds: {column.title}"
         seeds = comparison.seeds(results, group, column)
         figures[name] = Shown(name, title, source, seeds, plots_comparison.seeds)
-    points = zip(costs.router, costs.loss, costs.cost, strict=True)
-    words = [f"{router} ({loss:.4f} at {cost:.2f})" for router, loss, cost in points]
-    beside = [c for c in results.columns if any(c.name in row.paper for row in group.rows)]
     values = {
         "group": group,
         "idle_words": IDLE_WORDS,
         "columns": results.columns,
-        "beside": beside,
-        "papers": [f"paper {column.title}" for column in beside],
+        "beside": beside(group, results.columns),
         "idle": {
             row.contender: [len(idle_in(run)) for run in runs_of(results, row)]
             for row in group.rows
         },
-        "unbeaten": [words[n] for n in costs.best],
     }
     return Section(*heading, figures=figures, values=values)

@@ -43,9 +43,13 @@ class ExpertLoad:
     light: list[int]
     """Of the others, those with less than IDLE of an even share of the weight in every task."""
 
+    def spared(self, task: str) -> list[int]:
+        """Experts that the task spares and another one does not."""
+        return [expert for expert in spared_experts(self.visits[task]) if expert not in self.idle]
+
     def spared_by(self, expert: int) -> list[str]:
-        """Tasks that spare it."""
-        return [task for task, visits in self.visits.items() if expert in spared_experts(visits)]
+        """Tasks that spare it though another one does not."""
+        return [task for task in self.visits if expert in self.spared(task)]
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,11 @@ class Sharpness:
     """The router's k; the number of experts where it has none."""
     basis: dict[str, str]
     """`probabilities` of the router, or its `weights` where it has no probabilities."""
+
+    @property
+    def held(self) -> dict[str, float]:
+        """Per task the mean share of the k most probable experts."""
+        return {task: mass[self.kept[task] - 1] for task, mass in self.mass.items()}
 
 
 @dataclass(frozen=True)

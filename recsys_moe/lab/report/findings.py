@@ -1,10 +1,13 @@
-"""What a run's figures say, in words: what to look at first, worst first."""
+"""What a run's figures say, in words: what to look at first, worst first.
+
+Findings are a table of rules per figure: when, how urgent, and the sentence.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -22,21 +25,30 @@ STEADY = 0.8
 PAIRS = 3
 """Twins that are named; a model that has just begun has dozens."""
 MISCALIBRATED = 0.05
+CHANCE = 0.55
+"""AUC below which a model is hardly better than guessing."""
 WORSE_AT_END = 1.02
 """Last validation loss over the best one, from which training went on too long."""
+
+Level = Literal["warning", "note"]
 
 
 @dataclass(frozen=True)
 class Finding:
     """One sentence and where its number stands."""
 
-    level: Literal["warning", "note"]
+    level: Level
     text: str
     figure: str = ""
     """Name of the figure that shows it, without ending; empty where none does."""
 
 
 warning, note = partial(Finding, "warning"), partial(Finding, "note")
+
+
+def _said(figure: str, *rules: tuple[object, Level, str]) -> list[Finding]:
+    """The sentences whose condition, the first of each rule, holds."""
+    return [Finding(level, text, figure) for holds, level, text in rules if holds]
 
 
 def slug(name: str) -> str:
@@ -64,45 +76,37 @@ def named(experts: Sequence[object]) -> str:
     return f"{'expert' if len(experts) == 1 else 'experts'} {join(experts)}"
 
 
-def expert_findings(load: ExpertLoad) -> Iterator[Finding]:
-    """Idle experts, experts without weight, and an expert that takes most; one sentence a kind."""
-    if load.idle:
-        visits = join(percent(load.either[e]) for e in load.idle)
-        text = f"Idle: {named(load.idle)}, visited by {visits} of examples"
-        even = percent(max(load.even.values(), default=0.0))
-        yield warning(f"{text} (an even share would be {even} per task).", "load")
-    if load.light:
-        text = f"Visited, but hardly with any weight: {named(load.light)}."
-        yield warning(text, "load")
-    if busy := [text for task, first in load.first.items() for text in _dominant(task, first)]:
-        yield warning(f"First choice of most examples: {join(busy)}.", "load")
-    nobody = {task: 1 - sum(first) for task, first in load.first.items()}
-    if left := [f"{percent(share)} for {task}" for task, share in nobody.items() if share > 1e-6]:
-        yield warning(f"Examples that no expert takes: {join(left)}.", "load")
-    if elsewhere := [text for task in load.visits for text in _spared(load, task)]:
-        yield note(f"Not used by all tasks: {'; '.join(elsewhere)}.", "load")
+def expert_findings(load: ExpertLoad) -> list[Finding]:
+    """Idle experts, experts without weight, an expert that takes most; one sentence a kind."""
+    visits = join(percent(load.either[expert]) for expert in load.idle)
+    even = percent(max(load.even.values(), default=0.0))
+    many = len(load.either) > 2
+    busy, nobody, hardly = [], [], []
+    for task, first in load.first.items():
+        if many and (share := max(first)) > DOMINANT:
+            busy.append(f"expert {first.index(share)} ({percent(share)} for {task})")
+        if (left := 1 - sum(first)) > 1e-6:
+            nobody.append(f"{percent(left)} for {task}")
+        if spared := load.spared(task):
+            shares = [f"{expert} ({percent(load.visits[task][expert])})" for expert in spared]
+            hardly.append(f"{task} hardly uses {named(shares)}")
+    idle = f"Idle: {named(load.idle)}, visited by {visits} of examples"
+    return _said(
+        "load",
+        (load.idle, "warning", f"{idle} (an even share would be {even} per task)."),
+        (load.light, "warning", f"Visited, but hardly with any weight: {named(load.light)}."),
+        (busy, "warning", f"First choice of most examples: {join(busy)}."),
+        (nobody, "warning", f"Examples that no expert takes: {join(nobody)}."),
+        (hardly, "note", f"Not used by all tasks: {'; '.join(hardly)}."),
+    )
 
 
-def _dominant(task: str, first: Sequence[float]) -> Iterator[str]:
-    busiest = max(range(len(first)), key=first.__getitem__)
-    if len(first) > 2 and first[busiest] > DOMINANT:
-        yield f"expert {busiest} ({percent(first[busiest])} for {task})"
-
-
-def _spared(load: ExpertLoad, task: str) -> Iterator[str]:
-    """Experts that the task spares and another one does not."""
-    visits = load.visits[task]
-    shared = (e for e in range(len(visits)) if e not in load.idle)
-    if spared := [f"{e} ({percent(visits[e])})" for e in shared if task in load.spared_by(e)]:
-        yield f"{task} hardly uses {named(spared)}"
-
-
-def likeness_findings(alike: Likeness) -> Iterator[Finding]:
-    if alike.twins:
-        yield warning(f"Nearly identical in their outputs (cosine): {pairs(alike)}.", "likeness")
-    if alike.silent:
-        text = f"Answering 0 to every example: {named(alike.silent)}."
-        yield warning(text, "likeness")
+def likeness_findings(alike: Likeness) -> list[Finding]:
+    return _said(
+        "likeness",
+        (alike.twins, "warning", f"Nearly identical in their outputs (cosine): {pairs(alike)}."),
+        (alike.silent, "warning", f"Answering 0 to every example: {named(alike.silent)}."),
+    )
 
 
 def pairs(alike: Likeness) -> str:
@@ -113,46 +117,53 @@ def pairs(alike: Likeness) -> str:
     return f"experts {', '.join(first)}{words}"
 
 
-def consistency_findings(steady: Consistency) -> Iterator[Finding]:
+def consistency_findings(steady: Consistency) -> list[Finding]:
     moving = [
-        f"{percent(same[-1])} of examples for {task}"
-        for task, same in steady.same.items()
-        if same and same[-1] < STEADY
+        f"{percent(share)} of examples for {task}"
+        for task, share in steady.last.items()
+        if share < STEADY
     ]
-    if moving:
-        text = f"Routing is not settled: in epoch {steady.epochs[-1]} only {join(moving)}"
-        yield warning(f"{text} kept their top expert.", "consistency")
+    text = f"Routing is not settled: in epoch {steady.epochs[-1]} only {join(moving)}"
+    return _said("consistency", (moving, "warning", f"{text} kept their top expert."))
 
 
-def learning_findings(curves: LearningCurves, asked: int) -> Iterator[Finding]:
+def learning_findings(curves: LearningCurves, asked: int) -> list[Finding]:
     """`asked`: trainer.max_epochs."""
-    last, best, lowest = curves.epochs[-1], curves.best_epoch, min(curves.val_loss)
+    last, best, end = curves.epochs[-1], curves.best_epoch, curves.val_loss[-1]
+    lowest = min(curves.val_loss)
     lowest_at = curves.epochs[curves.val_loss.index(lowest)]
-    if best == last == asked:
-        moves = "falling" if curves.monitor == LOSS else "improving"
-        text = f"The validation {curves.monitor} was still {moves} in the last epoch ({last}):"
-        yield note(f"{text} more epochs may help.", "learning")
-    if curves.val_loss[-1] > WORSE_AT_END * lowest:
-        text = f"The validation loss rose from {lowest:.4f} (epoch {lowest_at}) to"
-        text = f"{text} {curves.val_loss[-1]:.4f} (epoch {last}); the model is that of epoch"
-        yield note(f"{text} {best}.", "learning")
+    moves = "falling" if curves.monitor == LOSS else "improving"
+    short = f"The validation {curves.monitor} was still {moves} in the last epoch ({last})"
+    long = f"The validation loss rose from {lowest:.4f} (epoch {lowest_at}) to {end:.4f}"
+    end_at = f"epoch {last}); the model is that of epoch {best}"
+    return _said(
+        "learning",
+        (best == last == asked, "note", f"{short}: more epochs may help."),
+        (end > WORSE_AT_END * lowest, "note", f"{long} ({end_at}."),
+    )
 
 
-def quality_findings(task: str, quality: Quality, behind: Sequence[str]) -> Iterator[Finding]:
+def quality_findings(task: str, quality: Quality, behind: Sequence[str]) -> list[Finding]:
     """Baselines that win, `behind`, or else guessing that nearly does; probabilities that are off.
 
     `behind`: the lines of `baselines.missed` for the task.
     """
-    shown = f"{'roc' if quality.roc else 'error'}-{slug(task)}"
-    yield from (warning(f"{line}.", shown) for line in behind)
-    if not behind and quality.roc and quality.roc.auc < 0.55:
-        text = f"{task} is hardly better than chance: AUC {quality.roc.auc:.3f}"
-        yield warning(f"{text} (0.5 is guessing).", shown)
-    if quality.reliability:
-        error = quality.reliability.error.get("calibrated", quality.reliability.error["raw"])
-        if error > MISCALIBRATED:
-            text = f"Probabilities of {task} are off by {100 * error:.1f} points on average"
-            yield warning(f"{text} ({CALIBRATION_BINS} bins).", f"calibration-{slug(task)}")
+    auc = quality.roc.auc if quality.roc else 1.0
+    errors = quality.reliability.error if quality.reliability else {}
+    off = errors.get("calibrated", errors.get("raw", 0.0))
+    chance = f"{task} is hardly better than chance: AUC {auc:.3f} (0.5 is guessing)."
+    points = f"Probabilities of {task} are off by {100 * off:.1f} points on average"
+    return [
+        *_said(
+            f"{'roc' if quality.roc else 'error'}-{slug(task)}",
+            *((True, "warning", f"{line}.") for line in behind),
+            (auc < CHANCE and not behind, "warning", chance),
+        ),
+        *_said(
+            f"calibration-{slug(task)}",
+            (off > MISCALIBRATED, "warning", f"{points} ({CALIBRATION_BINS} bins)."),
+        ),
+    ]
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

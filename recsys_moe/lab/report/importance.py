@@ -7,7 +7,7 @@ again. Axes: N rows, U distinct users or items of the rows, P entries, D width o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -29,13 +29,10 @@ from recsys_moe.data.entries import entries_of_table, table_rows
 from recsys_moe.inference.newcomers import SIDES
 from recsys_moe.inference.reasons import LeftOut
 from recsys_moe.inference.told import with_newcomers
-from recsys_moe.lab.report.run import choose_rows
-from recsys_moe.schema import SideFeature
+from recsys_moe.lab.report.run import Progress, choose_rows
 from recsys_moe.seeds import stream_seed
 
 ROWS, SHUFFLES = 20_000, 5
-Chosen = dict[str, tuple[SideFeature, ...]]
-"""Features of `user` and of `item`."""
 
 
 @dataclass(frozen=True)
@@ -85,42 +82,30 @@ class _Part(NamedTuple):
 
 
 def importance(
-    artifact: Artifact,
-    rows: Rows,
-    split: str,
-    *,
-    seed: int,
-    most: int = ROWS,
-    progress: Callable[[int], None] = lambda rows: None,
+    artifact: Artifact, rows: Rows, split: str, *, seed: int, progress: Progress, most: int = ROWS
 ) -> Importance | None:
     """On at most `most` rows; None for a model of ids alone, or rows without labels of a task."""
     row_N = choose_rows(len(rows), most, artifact.config.model.router.eval_rows, seed)
     columns = take_rows(rows, row_N)
-    parts = [*_parts(artifact, columns)]
-    before = _losses(artifact, columns, {})
+    parts = [*_parts(artifact, columns)] if artifact.encoders else []
+    before = _losses(artifact, columns, {}) if parts else {}
     if not parts or None in before.values():
         return None
     rise: dict[str, dict[str, list[float]]] = {task: {} for task in before}
-    for part in parts:
-        generator = torch.Generator().manual_seed(stream_seed(seed, f"importance {part.name}"))
-        for _ in range(SHUFFLES):
-            order_U = torch.randperm(len(part.added_UD), generator=generator)
-            change_UD = part.added_UD[order_U] - part.added_UD
-            change_ND = F.pad(change_UD, (0, 0, 0, 1))[part.place_N]  # -1: nothing
-            for task, loss in _losses(artifact, columns, {part.side: change_ND}).items():
-                rise[task].setdefault(part.name, []).append(loss - before[task])
-            progress(len(columns))
+    times = SHUFFLES * len(parts)
+    with progress(f"shuffling features on {split}", times * len(columns)) as done:
+        for part in parts:
+            generator = torch.Generator().manual_seed(stream_seed(seed, f"importance {part.name}"))
+            for _ in range(SHUFFLES):
+                order_U = torch.randperm(len(part.added_UD), generator=generator)
+                change_UD = part.added_UD[order_U] - part.added_UD
+                change_ND = F.pad(change_UD, (0, 0, 0, 1))[part.place_N]  # -1: nothing
+                for task, loss in _losses(artifact, columns, {part.side: change_ND}).items():
+                    rise[task].setdefault(part.name, []).append(loss - before[task])
+                done(len(columns))
     metric = {task.name: METRICS[task.kind].loss for task in artifact.schema.tasks}
     sizes = len(columns), len(rows)
     return Importance(split, *sizes, SHUFFLES, seed, metric=metric, before=before, rise=rise)
-
-
-def passes(artifact: Artifact) -> int:
-    """How often the rows go through the model, but for the first time."""
-    chosen = chosen_features(artifact.config, artifact.schema)
-    features = sum(len(features) for features in chosen.values())
-    histories = sum(has_rows(artifact.history, side) for side in SIDES)
-    return SHUFFLES * (features + histories) if artifact.encoders else 0
 
 
 def _losses(artifact: Artifact, columns: Columns, added: dict[str, Tensor]) -> dict[str, float]:
@@ -141,39 +126,27 @@ def _losses(artifact: Artifact, columns: Columns, added: dict[str, Tensor]) -> d
 
 def _parts(artifact: Artifact, columns: Columns) -> Iterator[_Part]:
     """Features and histories, of users and of items."""
-    chosen = chosen_features(artifact.config, artifact.schema)
     sides = (columns.user, artifact.schema.user.size), (columns.item, artifact.known_items)
     for side, (index_N, size) in zip(SIDES, sides, strict=True):
-        if not artifact.encoders:
-            return
-        index_U, place_N = _known(index_N.long(), size)
-        yield from (
-            _Part(feature, side, added_UD, place_N)
-            for feature, added_UD in _features(artifact, side, index_U, chosen)
-        )
+        index_U = index_N[index_N < size].unique().long()
+        place_N = torch.where(index_N < size, torch.searchsorted(index_U, index_N.long()), -1)
+        added = dict(_features(artifact, side, index_U))
         if has_rows(artifact.history, side):
-            added_UD = _histories(artifact, side, index_U)
-            yield _Part(f"history of {side}s", side, added_UD, place_N)
+            added[f"history of {side}s"] = _histories(artifact, side, index_U)
+        for name, added_UD in added.items():
+            yield _Part(name, side, added_UD, place_N)
 
 
-def _known(index_N: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Distinct indices below `size`, and per row the place among them; -1 for others."""
-    index_U = index_N.unique()
-    index_U = index_U[index_U < size]
-    return index_U, torch.where(index_N < size, torch.searchsorted(index_U, index_N), -1)
-
-
-def _features(
-    artifact: Artifact, side: str, index_U: Tensor, chosen: Chosen
-) -> Iterator[tuple[str, Tensor]]:
+def _features(artifact: Artifact, side: str, index_U: Tensor) -> Iterator[tuple[str, Tensor]]:
     """What each feature adds to the vectors. (U, D)"""
-    if not chosen[side]:
+    chosen = chosen_features(artifact.config, artifact.schema)[side]
+    if not chosen:
         return
     table = (artifact.users if side == "user" else artifact.items).take(pa.array(index_U.numpy()))
-    first, row_P, weight_P = entries_of_table(table, chosen[side], Path(f"{side}s.parquet"))
+    first, row_P, weight_P = entries_of_table(table, chosen, Path(f"{side}s.parquet"))
     entity_P = torch.repeat_interleave(first.diff())
     table_RD, start = artifact.encoders[f"{side}s.table_RD"], 0
-    for feature in chosen[side]:
+    for feature in chosen:
         stop = start + table_rows([feature])
         mine_P = ((row_P >= start) & (row_P < stop)).nonzero()[:, 0]
         added_PD = weight_P[mine_P, None] * table_RD[row_P[mine_P].long()]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 
 from recsys_moe.artifact.epoch_metrics import Numbers
 from recsys_moe.artifact.monitor import BY_LOSS, LOSS, Monitor
@@ -45,6 +45,11 @@ class Consistency:
     """What to expect of two routings with these loads that know nothing of each other."""
     rows: int
 
+    @property
+    def last(self) -> dict[str, float]:
+        """Per task the share in the last epoch."""
+        return {task: same[-1] for task, same in self.same.items()}
+
 
 def learning_curves(
     epochs: Mapping[int, Numbers],
@@ -77,13 +82,11 @@ def consistency(history: RoutingHistory, tasks: tuple[Task, ...]) -> Consistency
     """Pairs of successive epochs; empty with fewer than two."""
     if history.top_RTN.shape[1] != len(tasks):
         raise DataError(f"routing.safetensors is of {history.top_RTN.shape[1]} tasks; remove it")
-    size = 2 + max(history.top_RTN.flatten().tolist(), default=0)  # -1, nobody, counts as one
-    same: dict[str, list[float]] = {}
-    chance: dict[str, list[float]] = {}
-    for task, top_RN in zip(tasks, history.top_RTN.long().unbind(1), strict=True):
-        same[task.name] = (top_RN[1:] == top_RN[:-1]).double().mean(1).tolist()
-        counts = [torch.bincount(top_N + 1, minlength=size) for top_N in top_RN]
-        shares = [(count_E / top_RN.shape[1]).double() for count_E in counts]
-        # sum_e p_e q_e with the shares p and q of the experts
-        chance[task.name] = [float(old_E @ new_E) for old_E, new_E in pairwise(shares)]
+    top_RTN = history.top_RTN.long() + 1  # -1, nobody, counts as one
+    size = 1 + int(top_RTN.max()) if top_RTN.numel() else 1
+    share_RTE = torch.stack([F.one_hot(top_TN, size).double().mean(1) for top_TN in top_RTN])
+    same_RT = (top_RTN[1:] == top_RTN[:-1]).double().mean(-1)
+    chance_RT = (share_RTE[1:] * share_RTE[:-1]).sum(-1)
+    names = [task.name for task in tasks]
+    same, chance = (dict(zip(names, x_RT.T.tolist(), strict=True)) for x_RT in (same_RT, chance_RT))
     return Consistency(history.epoch_R[1:].tolist(), same, chance, len(history.row_N))

@@ -178,17 +178,14 @@ def later_range(curves: Sequence[Sequence[float]]) -> tuple[float, float] | None
 def focus(axes: Axes, epoch: int, values: Sequence[float], ends: tuple[float, float]) -> None:
     """Leave what is beyond `ends` out; a corner says what is at `epoch`."""
     axes.set_ylim(*ends)
-    above = [value for value in values if value > ends[1]]
-    below = [value for value in values if value < ends[0]]
-    for outside, where, height in ((above, "above", 1.0), (below, "below", 0.0)):
+    style: dict[str, Any] = {"fontsize": 7.5, "color": QUIET, "transform": axes.transAxes}
+    style["bbox"] = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 1}
+    above = [f"{value:.4g}" for value in values if value > ends[1]]
+    below = [f"{value:.4g}" for value in values if value < ends[0]]
+    for outside, where, height, side in ((above, "above", 1, "top"), (below, "below", 0, "bottom")):
         if outside:
-            text = " and ".join(f"{value:.4g}" for value in outside)
-            style: dict[str, Any] = {"fontsize": 7.5, "color": QUIET, "ha": "right"}
-            style["bbox"] = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 1}
-            style["va"] = "top" if height else "bottom"
-            axes.text(
-                0.98, height, f"epoch {epoch} {where}: {text}", style, transform=axes.transAxes
-            )
+            text = f"epoch {epoch} {where}: {' and '.join(outside)}"
+            axes.text(0.98, height, text, ha="right", va=side, **style)
 
 
 def as_percent(axis: Any, digits: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Draws the figures of a comparison."""
+"""Draws the figures of a comparison; every number comes from comparison.py."""
 
 from __future__ import annotations
 
@@ -7,18 +7,9 @@ import statistics
 import numpy as np
 from matplotlib.figure import Figure
 
+from recsys_moe.lab.report import plots
 from recsys_moe.lab.report.comparison import Costs, Curves, Seeds
-from recsys_moe.lab.report.plots import (
-    INK,
-    QUIET,
-    canvas,
-    colour,
-    focus,
-    in_common,
-    later_range,
-    titled,
-    whole_numbers,
-)
+from recsys_moe.lab.report.plots import QUIET, canvas, colour
 
 COLUMNS = 4
 NAMED = 14
@@ -31,7 +22,7 @@ def learning(data: Curves) -> Figure:
     columns = min(COLUMNS, len(data.routers))
     with canvas(columns, rows, height=0.6 + 1.65 * rows) as (figure, grid):
         panels = grid.flatten()
-        ends = later_range([curve for one in data.routers for curve in (one.low, one.high)])
+        ends = plots.later_range([curve for one in data.routers for curve in (one.low, one.high)])
         epochs = sorted({epoch for router in data.routers for epoch in router.epochs})
         for axes, mine in zip(panels, data.routers, strict=False):
             for other in data.routers:
@@ -43,11 +34,11 @@ def learning(data: Curves) -> Figure:
             axes.tick_params(labelsize=7.5)
             axes.sharey(panels[0])
             if ends:
-                focus(axes, epochs[0], mine.mean[:1], ends)
-            whole_numbers(axes.xaxis, epochs)
+                plots.focus(axes, epochs[0], mine.mean[:1], ends)
+            plots.whole_numbers(axes.xaxis, epochs)
         for axes in panels[len(data.routers) :]:
             axes.set_visible(False)
-        in_common(figure, "epoch", "validation loss")
+        plots.in_common(figure, "epoch", "validation loss")
     return figure
 
 
@@ -59,20 +50,19 @@ def costs(data: Costs) -> Figure:
         best = ([values[n] for n in data.best] for values in (data.cost, data.loss))
         axes.plot(*best, drawstyle="steps-post", color=colour(1), lw=1, ls="--", zorder=0)
         shown = range(len(data.router)) if len(data.router) <= NAMED else data.best
-        # Neighbours are often near each other: their names go to other sides.
-        order = sorted(shown, key=lambda n: (data.cost[n], data.loss[n]))
-        for n, place in zip(shown, map(order.index, shown), strict=True):
+        for place, n in enumerate(sorted(shown, key=lambda n: (data.cost[n], data.loss[n]))):
             axes.annotate(
                 data.router[n],
                 (data.cost[n], data.loss[n]),
+                # Neighbours are often near each other: their names go to other sides.
                 xytext=(-6 if place % 2 else 6, -11 if place % 4 > 1 else 5),
                 textcoords="offset points",
                 fontsize=8,
                 ha="right" if place % 2 else "left",
-                color=colour(1) if n in data.best else INK,
+                color=colour(1) if n in data.best else plots.INK,
             )
         x = "distinct experts evaluated per example at inference"
-        titled(axes, "Loss and cost (dashed: nothing is better at this cost)", x, "loss")
+        plots.titled(axes, "Loss and cost (dashed: nothing is better at this cost)", x, "loss")
         axes.margins(x=0.25, y=0.12)
     return figure
 
@@ -82,12 +72,12 @@ def seeds(data: Seeds) -> Figure:
     with canvas(height=max(2.0, 0.24 * len(data.values) + 1.1)) as (figure, grid):
         axes = grid[0][0]
         for place, values in enumerate(data.values.values()):
-            mean = statistics.fmean(values.values())
-            axes.plot([mean, mean], [place - 0.32, place + 0.32], color=colour(1), linewidth=2)
             dots = list(values.values())
+            mean = statistics.fmean(dots)
+            axes.plot([mean, mean], [place - 0.32, place + 0.32], color=colour(1), linewidth=2)
             axes.plot(dots, [place] * len(dots), "o", color=colour(0), alpha=0.6, mew=0)
         axes.set_yticks(range(len(data.values)), list(data.values))
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
-        titled(axes, data.title, f"{data.title} ({data.better} is better)", "")
+        plots.titled(axes, data.title, f"{data.title} ({data.better} is better)", "")
     return figure

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 import torch
+from scipy.stats import norm
 from torch import Tensor
+from torchmetrics.functional.classification import binary_roc
 
 from recsys_moe.artifact.calibration import identity
 from recsys_moe.artifact.metrics import CALIBRATION_BINS, exact_auc
@@ -21,8 +23,7 @@ from recsys_moe.schema import TaskKind
 ROC_POINTS = 400
 GROUPS = 6
 """Groups of users or items, of about as many rows each."""
-Z95 = 1.959964
-"""97.5% quantile of the normal law."""
+Z95 = float(norm.ppf(0.975))
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,8 @@ def roc(task: str, logits_N: Tensor, labels_N: Tensor) -> Roc | None:
     rows, positive = len(labels_N), int(labels_N.count_nonzero())
     if not 0 < positive < rows:
         return None
-    # One point per distinct score: rows of one score are above or below a threshold together.
-    _, score_N, rows_P = logits_N.unique(return_inverse=True, return_counts=True)
-    hits_P = torch.bincount(score_N, weights=labels_N.double()).flip(0).cumsum(0)
-    seen_P = rows_P.flip(0).cumsum(0)
-    rates = ((seen_P - hits_P) / (rows - positive), hits_P / positive)
-    x_P, y_P = (torch.cat([rate.new_zeros(1), rate]) for rate in rates)
+    scores, rank_N = logits_N.unique(return_inverse=True)  # a sigmoid would merge large logits
+    x_P, y_P, _ = binary_roc(rank_N.double() / len(scores), labels_N.long())
     kept = _thinned(x_P + y_P, ROC_POINTS)
     auc = exact_auc(logits_N, labels_N)
     return Roc(task, rows, positive, auc, x_P[kept].tolist(), y_P[kept].tolist())

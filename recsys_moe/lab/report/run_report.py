@@ -1,4 +1,4 @@
-"""The report of one run: key numbers, facts, and the sections with their figures and findings.
+"""The report of one run: its sections with their figures and findings.
 
 How to read a figure, and what is said about it, stands in templates/run.
 """
@@ -6,7 +6,7 @@ How to read a figure, and what is said about it, stands in templates/run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,10 @@ from recsys_moe.config.overview import overviews
 from recsys_moe.errors import DataError
 from recsys_moe.files import read_object, sha256_file
 from recsys_moe.inference.ranking_figures import titles
-from recsys_moe.lab.report import findings, plots_features, plots_run
+from recsys_moe.lab.report import findings, plots_run
 from recsys_moe.lab.report.experts import ExpertLoad, expert_load, likeness, sharpness
 from recsys_moe.lab.report.findings import Finding, percent, slug
-from recsys_moe.lab.report.importance import ROWS, importance, passes
+from recsys_moe.lab.report.importance import ROWS, importance
 from recsys_moe.lab.report.learning import LearningCurves, consistency
 from recsys_moe.lab.report.page import Report, Section, Shown
 from recsys_moe.lab.report.quality import task_quality
@@ -37,21 +37,19 @@ LIKENESS_ROWS = 2048
 def run_report(path: Path, options: Options, progress: Progress) -> Report:
     """Raises ConfigError and DataError."""
     run = look_at(path, options, progress)
-    sample, load, curves = run.sample, expert_load(run.sample, run.tasks), run.curves()
-    genres, config = run.genres(), run.artifact.config
-    sections = [
-        _learning(run, curves),
-        _experts(run, load, genres),
-        _routing(run),
-        _quality(run),
-        *_features(run, progress),
-        _specialisation(run, genres),
-    ]
+    sample, config = run.sample, run.artifact.config
+    load, curves, genres = expert_load(sample, run.tasks), run.curves(), run.genres()
+    recorded = _recorded(run)
+    quality = _quality(run, recorded)
+    others = [_learning(run, curves), _experts(run, load, genres), _routing(run)]
+    more = [*_features(run, progress), _specialisation(run, genres)]
+    # What a model is worth comes before how it works.
+    found = [one for section in (quality, *others, *more) for one in section.findings]
     what = "all" if sample.is_whole else f"a sample of {sample.rows:,}"
-    rows = f"{what} of the {sample.split_rows:,} rows"
     return Report(
         title=f"Run {run.folder.name}",
-        subtitle=f"{run.artifact.schema.name}, {sample.split} split ({rows})",
+        subtitle=f"{run.artifact.schema.name}, {sample.split} split "
+        f"({what} of the {sample.split_rows:,} rows)",
         summary="run/summary.html",
         values={
             "run": run,
@@ -60,31 +58,17 @@ def run_report(path: Path, options: Options, progress: Progress) -> Report:
             "visited": overviews(config)[config.model.router.name].inference or "?",
             "parameters": sum(p.numel() for p in run.artifact.model.parameters()),
         },
-        findings=findings.worst_first(
-            [*(one for section in _quality_first(sections) for one in section.findings)]
-            + [*_about_the_rows(run)]
-        ),
-        sections=sections,
+        findings=findings.worst_first([*found, *_about_the_rows(run, recorded)]),
+        sections=[*others, quality, *more],
         provenance=_provenance(path, run),
     )
 
 
-def _quality_first(sections: Iterable[Section]) -> list[Section]:
-    """What a model is worth comes before how it works."""
-    return sorted(sections, key=lambda section: section.key != "quality")
-
-
 def _section(
-    key: str, figures: Sequence[Shown], found: Iterable[Finding] = (), **values: Any
+    key: str, figures: Sequence[Shown], found: Sequence[Finding] = (), **values: Any
 ) -> Section:
-    return Section(
-        key=key,
-        title=key.title(),
-        template=f"run/{key}.html",
-        figures={figure.name: figure for figure in figures},
-        values=values,
-        findings=list(found),
-    )
+    named = {figure.name: figure for figure in figures}
+    return Section(key, key.title(), f"run/{key}.html", named, values, found)
 
 
 def _model(run: Run, rows: int | None = None) -> tuple[str, str]:
@@ -97,16 +81,13 @@ def _model(run: Run, rows: int | None = None) -> tuple[str, str]:
 def _learning(run: Run, curves: LearningCurves | None) -> Section:
     if curves is None:
         return _section("learning", [])
-    source = (EPOCH_METRICS,)
-    figure = Shown("learning", "Learning curves", source, curves, plots_run.learning)
+    figure = Shown("learning", "Learning curves", (EPOCH_METRICS,), curves, plots_run.learning)
     asked = run.artifact.config.trainer.max_epochs
     return _section("learning", [figure], findings.learning_findings(curves, asked))
 
 
 def _experts(run: Run, load: ExpertLoad, genres: list[GenreBreakdown]) -> Section:
     alike = likeness(run.artifact, run.some(LIKENESS_ROWS)[0])
-    shares = [f"{what}, {task}" for task in load.visits for what in ("visits", "weight")]
-    busiest = {task: max(enumerate(v), key=lambda pair: pair[1]) for task, v in load.visits.items()}
     return _section(
         "experts",
         [
@@ -114,9 +95,7 @@ def _experts(run: Run, load: ExpertLoad, genres: list[GenreBreakdown]) -> Sectio
             Shown("likeness", "Who is alike", _model(run, alike.rows), alike, plots_run.likeness),
         ],
         [*findings.expert_findings(load), *findings.likeness_findings(alike)],
-        header=["expert", "state", *shares, "most like", *(f"genres, {g.task}" for g in genres)],
         genres=genres,
-        busiest=[f"expert {e} ({percent(share)}) for {t}" for t, (e, share) in busiest.items()],
         twins=findings.pairs(alike),
         idle_words=IDLE_WORDS,
     )
@@ -130,68 +109,53 @@ def _routing(run: Run) -> Section:
         Shown("entropy", "How decided the routers are", source, sharp, plots_run.entropy),
         Shown("mass", "How much the best experts hold", source, sharp, plots_run.mass),
     ]
-    found: list[Finding] = []
-    steady: list[str] = []
+    steady = None
     if record.is_file():
-        data = consistency(read_routing(record), run.artifact.schema.tasks)
-        if data.epochs:
-            title = "How steady the routing became"
-            figures.append(Shown("consistency", title, (FILE,), data, plots_run.consistency))
-            found = list(findings.consistency_findings(data))
-            steady = [f"{percent(shares[-1])} for {task}" for task, shares in data.same.items()]
-    return _section(
-        "routing",
-        figures,
-        found,
-        means=[f"{mean:.2f} for {task}" for task, mean in sharp.mean.items()],
-        kept=[f"{percent(m[sharp.kept[t] - 1])} for {t}" for t, m in sharp.mass.items()],
-        steady=steady,
-    )
+        steady = consistency(read_routing(record), run.artifact.schema.tasks)
+    if steady is None or not steady.epochs:
+        return _section("routing", figures)
+    title = "How steady the routing became"
+    figures.append(Shown("consistency", title, (FILE,), steady, plots_run.consistency))
+    return _section("routing", figures, findings.consistency_findings(steady))
 
 
-def _quality(run: Run) -> Section:
+def _quality(run: Run, recorded: dict[str, Any]) -> Section:
     figures: list[Shown] = []
     found: list[Finding] = []
-    source = _model(run)
+    evaluation, source = run.sample.evaluation, _model(run)
+    seen = (*source, "model/seen.safetensors")
     for index, task in enumerate(run.tasks):
         one = task_quality(run.artifact, run.sample, index)
         if one is None:
             continue
-        bounds = run.sample.evaluation["baselines"][task]
-        behind = missed({**run.sample.evaluation, "baselines": {task: bounds}})
-        found += findings.quality_findings(task, one, list(behind))
-        seen = (*source, "model/seen.safetensors")
+        bounds = {task: evaluation["baselines"][task]}
+        behind = [*missed({**evaluation, "baselines": bounds})]
+        found += findings.quality_findings(task, one, behind)
         for name, title, sources, data, draw in (
             ("roc", "Ranking", source, one.roc, plots_run.roc),
             ("calibration", "Honest probabilities", source, one.reliability, plots_run.calibration),
             ("error", "Who gets good predictions", seen, one.groups, plots_run.error),
         ):
             if data:
-                figures.append(
-                    Shown(f"{name}-{slug(task)}", f"{title}: {task}", sources, data, draw)
-                )
-    ranking = _recorded(run).get("ranking")
+                name, title = f"{name}-{slug(task)}", f"{title}: {task}"
+                figures.append(Shown(name, title, sources, data, draw))
+    ranking = recorded.get("ranking")
     names = titles(ranking["k"]) if ranking else {}
     shown = {"ranking": ranking, "titles": names, "segments": run.segments()}
-    return _section("quality", figures, found, result=run.sample.evaluation, **shown)
+    return _section("quality", figures, found, result=evaluation, **shown)
 
 
 def _features(run: Run, progress: Progress) -> Iterator[Section]:
     """None of a model of ids. On validation unless a split is asked for: test stays unread."""
-    split, times = run.options.split or "val", passes(run.artifact)
-    if not times:
+    split, most = run.options.split or "val", min(ROWS, run.options.rows or ROWS)
+    if not run.artifact.encoders:
         return
-    rows, most = run.rows(split), min(ROWS, run.options.rows or ROWS)
-    with progress(f"shuffling features on {split}", times * min(most, len(rows))) as done:
-        data = importance(
-            run.artifact, rows, split, seed=run.options.seed, most=most, progress=done
-        )
+    rows, seed = run.rows(split), run.options.seed
+    data = importance(run.artifact, rows, split, seed=seed, most=most, progress=progress)
     if data is not None:
         source = "model/", f"{data.rows:,} of {data.split_rows:,} rows of the {split} split"
         title = "What is missed when it is shuffled"
-        figure = Shown("importance", title, source, data, plots_features.importance)
-        heads = [f"{task}, {what}" for task in data.rise for what in ("mean", "spread")]
-        yield _section("features", [figure], heads=["shuffled", *heads])
+        yield _section("features", [Shown("importance", title, source, data, plots_run.importance)])
 
 
 def _recorded(run: Run) -> dict[str, Any]:
@@ -214,29 +178,20 @@ def _specialisation(run: Run, genres: list[GenreBreakdown]) -> Section:
     for one in genres:
         name, title = f"genres-{slug(one.task)}", f"Genres: {one.task}"
         figures.append(Shown(name, title, items, one, plots_run.genres))
-    return _section(
-        "specialisation",
-        figures,
-        neighbours=[
-            f"{percent(share)} for {task} (by chance {percent(mapped.chance[task])})"
-            for task, share in mapped.neighbours.items()
-        ],
-        fewest=FEWEST,
-    )
+    return _section("specialisation", figures, fewest=FEWEST)
 
 
-def _about_the_rows(run: Run) -> Iterator[Finding]:
+def _about_the_rows(run: Run, recorded: dict[str, Any]) -> Iterator[Finding]:
     """Other data than in training, another evaluation on record, users and items without a name."""
     sample, schema = run.sample, run.artifact.schema
+    loss = sample.evaluation["loss"]
     if not run.same_data:
         text = "These are not the data of the training: the model may know some of these rows."
         yield findings.warning(text)
-    elif sample.is_whole and (recorded := _recorded(run)):
-        loss = sample.evaluation["loss"]
-        if not math.isclose(loss, recorded["loss"], rel_tol=1e-4):
-            file = f"evaluation/{sample.split}.json"
-            text = f"The loss of these rows is {loss:.6f}; {file} of the run has"
-            yield findings.warning(f"{text} {recorded['loss']:.6f}.")
+    elif sample.is_whole and not math.isclose(loss, recorded.get("loss", loss), rel_tol=1e-4):
+        file, other = f"evaluation/{sample.split}.json", recorded["loss"]
+        text = f"The loss of these rows is {loss:.6f}; {file} of the run has {other:.6f}."
+        yield findings.warning(text)
     pairs = (sample.columns.user, schema.user), (sample.columns.item, schema.item)
     for index_N, feature in pairs:
         unseen = float((index_N == feature.size).double().mean())
@@ -247,19 +202,19 @@ def _about_the_rows(run: Run) -> Iterator[Finding]:
 
 def _provenance(path: Path, run: Run) -> dict[str, Any]:
     """Files that the numbers come from, each with its SHA-256."""
-    names = (EPOCH_METRICS, FILE, f"evaluation/{run.sample.split}.json")
+    sample, schema = run.sample, run.data / SCHEMA_FILE
+    names = (EPOCH_METRICS, FILE, f"evaluation/{sample.split}.json")
     files = [run.folder / name for name in names]
     sources = {file.name: sha256_file(file) for file in files if file.is_file()}
     sources[f"model/{MANIFEST}"] = sha256_file(find_artifact(path) / MANIFEST)
-    schema = run.data / SCHEMA_FILE
     return {
         "kind": "run",
         "run": str(path),
         "files": sources,
         "data": {"name": Schema.load(run.data).name, SCHEMA_FILE: sha256_file(schema)},
-        "split": run.sample.split,
-        "rows": run.sample.rows,
-        "split_rows": run.sample.split_rows,
+        "split": sample.split,
+        "rows": sample.rows,
+        "split_rows": sample.split_rows,
         "seed": run.options.seed,
-        "evaluation": run.sample.evaluation,
+        "evaluation": sample.evaluation,
     }

@@ -99,7 +99,7 @@ def expert_map(
         top=dict(zip(tasks, top_NT.T.tolist(), strict=True)),
         explained=explained,
         neighbours=dict(zip(tasks, same_T.tolist(), strict=True)),
-        chance=dict(zip(tasks, map(_same_by_chance, top_NT.T), strict=True)),
+        chance=dict(zip(tasks, map(_chance, top_NT.T), strict=True)),
     )
 
 
@@ -108,10 +108,9 @@ def _pca(x_ND: Tensor) -> tuple[Tensor, float]:
     centred_ND = x_ND.double() - x_ND.double().mean(0)
     values_D, axes_DD = torch.linalg.eigh(centred_ND.T @ centred_ND)
     axes_D2 = axes_DD[:, [-1, -2]]
-    largest_2 = axes_D2.abs().argmax(0)
-    axes_D2 = axes_D2 * axes_D2[largest_2, torch.arange(2)].sign()
+    signs_2 = axes_D2.gather(0, axes_D2.abs().argmax(0, keepdim=True)).sign()
     explained = float(values_D[-2:].sum() / values_D.sum().clamp(min=1e-30))
-    return centred_ND @ axes_D2, explained
+    return centred_ND @ (axes_D2 * signs_2), explained
 
 
 def load_umap() -> Any:
@@ -132,8 +131,8 @@ def _umap(x_ND: Tensor, seed: int) -> Tensor:
     return torch.from_numpy(reducer.fit_transform(x_ND.numpy()).copy()).double()
 
 
-def _same_by_chance(top_N: Tensor) -> float:
-    """Chance that another row drawn at random has the same top expert."""
+def _chance(top_N: Tensor) -> float:
+    """That another row drawn at random has the same top expert."""
     counts = torch.bincount(top_N + 1).double()
     return float((counts * (counts - 1)).sum() / max(len(top_N) * (len(top_N) - 1), 1))
 
@@ -161,15 +160,12 @@ def genre_breakdown(
     share = table[count.index] / count
     first = rows["top"][~rows.index.duplicated()].value_counts().reindex(share.index, fill_value=0)
     overall = first / first.sum()
-    lift = share.div(overall, axis=0).to_numpy()
+    shown = share.div(overall, axis=0).where(first >= FEWEST, axis=0).astype(object)
     return GenreBreakdown(
         task=task,
         genres=count.index.tolist(),
         rows=count.tolist(),
         share=share.to_numpy().tolist(),
         overall=overall.tolist(),
-        lift=[
-            row if few >= FEWEST else [None] * len(row)
-            for row, few in zip(lift.tolist(), first, strict=True)
-        ],
+        lift=shown.where(shown.notna(), None).to_numpy().tolist(),
     )

@@ -15,7 +15,6 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.inference.ranking import evaluate_ranking
 from recsys_moe.lab.compare.run import compare
 from recsys_moe.lab.jobs.lab_run import LabRun
-from recsys_moe.lab.report.comparison import read_results
 from recsys_moe.schema import Schema
 from tests.lab.in_process import ASKED, InProcess
 
@@ -50,11 +49,6 @@ def test_the_tables_have_the_columns_and_say_what_they_are(ranked: Path) -> None
     assert all(0 < float(run["ranking.coverage"]) <= 1 for run in runs)
     for name in ("runs.csv", "epochs.csv"):
         assert "val.ranking" not in (ranked / name).read_text()
-
-
-def test_a_report_of_the_comparison_has_them_too(ranked: Path) -> None:
-    titles = [column.title for column in read_results(ranked).columns]
-    assert "NDCG@10" in titles and "coverage" in titles
 
 
 @pytest.mark.parametrize("options", [{"k": 5}, {"relevant": "rating>=4"}])

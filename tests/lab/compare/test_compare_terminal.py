@@ -43,14 +43,6 @@ def test_columns_that_do_not_fit_stand_below_with_the_routers_again() -> None:
     assert sum(line.startswith("router ") for line in shown(200).splitlines()) == 1
 
 
-def test_columns_are_aligned() -> None:
-    moesart, single = (
-        line for line in shown(200).splitlines() if line.startswith(("moesart ", "expert_choice "))
-    )
-    assert moesart.index("0.4089 +- 0.0002") + 16 == single.index("0.4494") + 6
-    assert len(moesart) == len(single)
-
-
 def test_the_best_is_bold_on_a_terminal_and_no_markdown_is_left() -> None:
     assert "\x1b[1m0.4089 +- 0.0002\x1b[0m" in shown(200, styled=True)
     assert "|" not in shown(200) and "**" not in shown(200)

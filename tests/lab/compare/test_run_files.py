@@ -13,7 +13,6 @@ import yaml
 from recsys_moe.config.build import unit_of_losses
 from recsys_moe.config.settings import parse_config
 from recsys_moe.lab.compare.epochs import Epoch, seconds_of_epochs
-from recsys_moe.lab.compare.paper_figures import figures_of
 from recsys_moe.lab.compare.run import compare
 from recsys_moe.lab.compare.run_files import total_seconds
 from tests.lab.in_process import ASKED, InProcess
@@ -111,9 +110,3 @@ def test_an_epoch_without_a_time_counts_as_the_median_in_the_total() -> None:
     epochs = [Epoch(n, seconds, {}) for n, seconds in enumerate([10.0, None, 30.0, 14.0], 1)]
     assert total_seconds(epochs) == 10 + 14 + 30 + 14  # the median of 10, 14, 30 is 14
     assert total_seconds(epochs[1:2]) is None
-
-
-def test_the_papers_figures_follow_from_the_name_of_its_data() -> None:
-    found = figures_of("movielens-1m", {"watch": 0.9, "rating": 0.1})
-    assert found["moesart"]["loss"].mean == pytest.approx(0.4089)
-    assert figures_of("", {"watch": 0.9, "rating": 0.1}) == {}

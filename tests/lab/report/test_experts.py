@@ -65,13 +65,6 @@ def test_an_expert_is_idle_below_a_tenth_of_an_even_share() -> None:
     assert [idle(n) for n in (0, 5, 6, 50)] == [[1], [1], [], []]
 
 
-def test_a_visited_expert_without_weight_is_light_and_not_idle() -> None:
-    weights_BE = torch.tensor([[1.0, 0.0], [0.99, 0.01]])
-    dense = Routing(weights_BE, torch.ones(2, 2, dtype=torch.bool))
-    found = expert_load(sample_of(dense), ["watch"])
-    assert (found.idle, found.light) == ([], [1])
-
-
 @pytest.mark.parametrize(("weight", "light"), [(0.02, [1]), (0.03, [])])
 def test_an_expert_hardly_counts_below_a_tenth_of_an_even_share_of_the_weight(
     weight: float, light: list[int]

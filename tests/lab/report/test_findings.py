@@ -127,20 +127,6 @@ def test_warnings_come_first_and_are_counted() -> None:
     assert in_short([note]) == "Nothing stands out."
 
 
-def test_small_shares_keep_a_digit() -> None:
-    shares = [0, 1, 0.1234, 0.0005, 0.00049, 0.00001, 1e-7]
-    words = ["0.0%", "100.0%", "12.3%", "0.1%", "0.05%", "0.001%", "less than 0.001%"]
-    assert [percent(share) for share in shares] == words
-
-
-def test_several_experts_are_in_the_plural() -> None:
-    assert [findings.named(experts) for experts in ([9], [9, 14], [1, 2, 3])] == [
-        "expert 9",
-        "experts 9 and 14",
-        "experts 1, 2 and 3",
-    ]
-
-
 def test_names_of_files_are_plain_and_stay_apart() -> None:
     assert slug("watch") == "watch"
     odd = ["../a b", "../a_b", "a/b", "", "\u00e9"]
@@ -149,13 +135,12 @@ def test_names_of_files_are_plain_and_stay_apart() -> None:
     assert not any("/" in slug(name) or ".." in slug(name) for name in odd)
 
 
-def test_a_group_of_one_number_is_not_said_from_it_to_itself() -> None:
+def test_numbers_and_names_in_words() -> None:
+    shares = [0, 1, 0.1234, 0.0005, 0.00049, 0.00001, 1e-7]
+    words = ["0.0%", "100.0%", "12.3%", "0.1%", "0.05%", "0.001%", "less than 0.001%"]
+    assert [percent(share) for share in shares] == words
+    experts = ["expert 9", "experts 9 and 14", "experts 1, 2 and 3"]
+    assert [findings.named(some) for some in ([9], [9, 14], [1, 2, 3])] == experts
     assert [reach(ends) for ends in ((2, 2), (2, 1500))] == ["2", "2 to 1,500"]
-
-
-def test_large_key_numbers_have_five_digits() -> None:
     assert [figure(value) for value in (0.12345, 9.5, 189.8976)] == ["0.1235", "9.5000", "189.9"]
-
-
-def test_a_name_may_be_broken_behind_its_underscores_and_is_escaped() -> None:
     assert breakable("a_b<c>") == "a_<wbr>b&lt;c&gt;"

@@ -14,17 +14,14 @@ import torch
 from typer.testing import CliRunner
 
 from recsys_moe.artifact.evaluate import evaluate_artifact
-from recsys_moe.artifact.histories import ENCODER
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.artifact.segments import NAMES
 from recsys_moe.cli import app
 from recsys_moe.data.columns import load_columns
 from recsys_moe.lab.report import importance as module
-from recsys_moe.lab.report.importance import SHUFFLES, importance, passes
+from recsys_moe.lab.report.importance import SHUFFLES, importance
 from recsys_moe.schema import Schema
-from recsys_moe.train.fit import fit
-from recsys_moe.train.module import RecModule
-from tests.conftest import TINY_MODEL
+from tests.lab.report.conftest import silent
 
 PARTS = {"age", "job", "history of users", "genres", "year", "history of items"}
 
@@ -38,7 +35,7 @@ def test_losses_before_are_those_of_evaluate_and_every_part_is_shuffled(
     artifact: Artifact, featured_run: Path, featured: Path
 ) -> None:
     rows = load_columns(featured, artifact.schema, "val")
-    found = importance(artifact, rows, "val", seed=0)
+    found = importance(artifact, rows, "val", seed=0, progress=silent)
     assert found is not None
     tasks = evaluate_artifact(featured_run, "val", featured)["tasks"]
     assert found.before["watch"] == pytest.approx(tasks["watch"]["bce"], abs=1e-6)
@@ -47,9 +44,8 @@ def test_losses_before_are_those_of_evaluate_and_every_part_is_shuffled(
     for rise in found.rise.values():
         assert rise.keys() == PARTS == {*found.parts}
         assert all(len(values) == SHUFFLES for values in rise.values())
-    assert passes(artifact) == 6 * SHUFFLES
-    assert importance(artifact, rows, "val", seed=0) == found
-    assert importance(artifact, rows, "val", seed=1) != found
+    assert importance(artifact, rows, "val", seed=0, progress=silent) == found
+    assert importance(artifact, rows, "val", seed=1, progress=silent) != found
 
 
 @torch.no_grad()
@@ -73,33 +69,15 @@ def test_a_part_that_adds_nothing_changes_nothing_and_one_that_adds_much_does(
             replace(artifact, encoders=tables),
             "item",
             torch.arange(40),
-            {"item": artifact.schema.item_features},
         )
     }
     weight[:40] += columns["year"]
-    found = importance(replace(artifact, encoders=tables), rows, "val", seed=0)
+    found = importance(replace(artifact, encoders=tables), rows, "val", seed=0, progress=silent)
     assert found is not None
     for rise in found.rise.values():
         for part in PARTS - {"year"}:
             assert rise[part] == pytest.approx([0.0] * SHUFFLES, abs=1e-9)
         assert max(map(abs, rise["year"])) > 1e-3
-
-
-@pytest.mark.parametrize("dim", [0, 4])
-def test_histories_are_those_of_the_trained_model(dim: int, prepared: Path, tmp_path: Path) -> None:
-    histories = {"history": "ratings", "item_history": "ratings", "history_dim": dim}
-    trainer = {"max_epochs": 1, "batch_size": 64}
-    fit({"model": {**TINY_MODEL, **histories}, "trainer": trainer}, prepared, tmp_path / "run")
-    artifact = load_artifact(tmp_path / "run")
-    best = tmp_path / "run" / "checkpoints" / "best.ckpt"
-    trained = RecModule.load_from_checkpoint(best, map_location="cpu", weights_only=True)
-    trained.start_encoders(prepared, load_columns(prepared, artifact.schema, "train"))
-    for side, size in (("user", 60), ("item", 40)):
-        history = getattr(trained.model.encoders, ENCODER[side])
-        index_U = torch.arange(size)
-        found_UD = module._histories(artifact, side, index_U)  # noqa: SLF001
-        assert found_UD.any()
-        torch.testing.assert_close(found_UD, history.of_owners(index_U).detach())
 
 
 def test_users_that_training_does_not_know_are_left_alone(
@@ -108,7 +86,7 @@ def test_users_that_training_does_not_know_are_left_alone(
     rows = load_columns(featured, artifact.schema, "val")
     size = artifact.schema.user.size
     rows = replace(rows, user=torch.full_like(rows.user, size))
-    found = importance(artifact, rows, "val", seed=0)
+    found = importance(artifact, rows, "val", seed=0, progress=silent)
     assert found is not None
     for rise in found.rise.values():
         for part in ("age", "job", "history of users"):
@@ -118,8 +96,7 @@ def test_users_that_training_does_not_know_are_left_alone(
 def test_a_model_of_ids_has_none(run: Path, prepared: Path) -> None:
     artifact = load_artifact(run)
     rows = load_columns(prepared, Schema.load(prepared), "val")
-    assert importance(artifact, rows, "val", seed=0) is None
-    assert passes(artifact) == 0
+    assert importance(artifact, rows, "val", seed=0, progress=silent) is None
 
 
 @pytest.fixture(scope="module")

@@ -30,8 +30,7 @@ from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import DataError
 from recsys_moe.lab.report.learning import consistency, learning_curves
 from recsys_moe.lab.report.run import Options, look_at
-from recsys_moe.routers import RouterShape, Routing
-from recsys_moe.routers.moesart import MoesartRouter
+from recsys_moe.routers import Routing
 from recsys_moe.schema import Schema
 from tests.lab.report.conftest import silent
 
@@ -106,27 +105,14 @@ def test_the_last_epoch_of_the_log_is_where_the_last_model_sends_its_rows(
     assert torch.equal(expected[0].long(), artifact.model.routers[0](x_ND).logits_BE.argmax(1))
 
 
-def test_without_probabilities_ties_go_to_the_lowest_and_a_row_of_nobody_has_no_top() -> None:
-    weights_BE = torch.tensor([[0.0, 0.0, 0.0], [0.5, 0.0, 0.5], [0.0, 0.0, 0.0]])
-    selected_BE = torch.tensor([[False] * 3, [True, False, True], [False, True, False]])
-    assert top_expert(Routing(weights_BE, selected_BE)).tolist() == [-1, 0, 1]
-
-
-def test_of_equal_weights_the_most_probable_selected_expert_is_the_top_one() -> None:
-    weights_BE = torch.tensor([[0.5, 0.0, 0.5, 0.0], [0.4, 0.6, 0.0, 0.0], [0.5, 0.0, 0.0, 0.5]])
-    # row 0: 2 of the tied 0 and 2, though 1 is more probable; row 1: no tie; row 2: equal again
-    probs_BE = torch.tensor([[0.1, 0.5, 0.3, 0.1], [0.6, 0.3, 0.1, 0.0], [0.2, 0.3, 0.3, 0.2]])
-    assert top_expert(Routing(weights_BE, weights_BE > 0, probs_BE)).tolist() == [2, 1, 0]
-
-
-def test_the_top_expert_of_moesart_is_its_most_probable_one_though_its_weights_are_equal() -> None:
-    router = MoesartRouter(MoesartRouter.Config(k=2), RouterShape(input_dim=3, num_experts=4))
-    with torch.no_grad():  # experts 3 and 0 are chosen in every row, 3 is the more probable
-        router.gate.weight.zero_()
-        router.gate.bias.copy_(torch.tensor([2.0, 0.0, 1.0, 3.0]))
-    routing = router.eval()(torch.zeros(5, 3))
-    assert routing.weights_BE.tolist() == [[0.5, 0.0, 0.0, 0.5]] * 5
-    assert top_expert(routing).tolist() == [3] * 5
+def test_the_top_expert_has_the_largest_weight_and_of_equal_ones_the_largest_probability() -> None:
+    weights_BE = torch.tensor([[0.5, 0.0, 0.5, 0.0], [0.4, 0.6, 0.0, 0.0], [0.0] * 4])
+    # row 0: 2 of the tied 0 and 2, though 1 is more probable; row 1: no tie; row 2: nobody
+    probs_BE = torch.tensor([[0.1, 0.5, 0.3, 0.1], [0.6, 0.3, 0.1, 0.0], [0.25] * 4])
+    selected_BE = weights_BE > 0
+    assert top_expert(Routing(weights_BE, selected_BE, probs_BE)).tolist() == [2, 1, -1]
+    selected_BE[2, 3] = True  # an expert of weight 0 takes the row
+    assert top_expert(Routing(weights_BE, selected_BE)).tolist() == [0, 1, 3]
 
 
 @pytest.mark.parametrize(("total", "group"), [(100_003, 1), (100_003, 512), (10, 4), (5000, 3000)])

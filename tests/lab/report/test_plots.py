@@ -14,7 +14,7 @@ from recsys_moe.lab.report import plots_comparison, plots_run
 from recsys_moe.lab.report.comparison import Curves, RouterCurve, costs, seeds
 from recsys_moe.lab.report.experts import ExpertLoad, Likeness, Sharpness
 from recsys_moe.lab.report.learning import Consistency, LearningCurves
-from recsys_moe.lab.report.plots import INK, canvas, plain_log, render, whole_numbers
+from recsys_moe.lab.report.plots import INK, canvas, plain_log, render
 from recsys_moe.lab.report.quality import ErrorBy, Reliability, Roc
 from recsys_moe.lab.report.specialisation import ExpertMap, GenreBreakdown
 from tests.lab.report.conftest import example_results
@@ -70,15 +70,8 @@ def test_curves_are_drawn_by_epoch_with_the_best_one_named() -> None:
     assert list(loss.lines[0].get_xdata()) == CURVES.epochs
     assert lines(auc)[0] == CURVES.metrics["watch AUC"]
     assert loss.get_title(loc="left") == "Loss (best: epoch 2)"
-
-
-@pytest.mark.parametrize(
-    ("weights", "label"),
-    [("", "training"), ("watch 0.9, rating 0.1", "training, of watch 0.9, rating 0.1")],
-)
-def test_a_training_loss_of_other_weights_says_so(weights: str, label: str) -> None:
-    figure = plots_run.learning(replace(CURVES, trained_by=weights))
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [label, "validation"]
+    figure = plots_run.learning(replace(CURVES, trained_by="watch 0.9, rating 0.1"))
+    assert legend(figure) == ["training, of watch 0.9, rating 0.1", "validation"]
 
 
 def test_a_first_epoch_that_would_flatten_the_others_is_left_out_and_said() -> None:
@@ -195,15 +188,6 @@ def test_each_of_a_few_epochs_has_one_tick(epochs: int) -> None:
         assert [label.get_text() for label in axes.get_xticklabels()] == list(map(str, steps))
 
 
-def test_of_many_epochs_some_whole_ones_have_a_tick() -> None:
-    with canvas() as (_, grid):
-        axes = grid[0][0]
-        axes.plot(range(1, 101), range(100))
-        whole_numbers(axes.xaxis, range(1, 101))
-        ticks = axes.get_xticks().tolist()
-    assert len(ticks) <= 10 and all(tick == int(tick) for tick in ticks)
-
-
 @pytest.mark.parametrize(
     ("ends", "expected"),
     [
@@ -261,7 +245,7 @@ def test_costs_and_seeds_of_a_comparison() -> None:
     data = costs(results.groups[0])
     (axes,) = plots_comparison.costs(data).axes
     assert lines(axes)[0] == data.loss
-    assert [text.get_text() for text in axes.texts] == data.router
+    assert sorted(text.get_text() for text in axes.texts) == sorted(data.router)
     found = seeds(results, results.groups[0], results.columns[0])
     (axes,) = plots_comparison.seeds(found).axes
     assert [list(line.get_xdata()) for line in axes.lines[1::2]] == [
