@@ -151,6 +151,10 @@ def test_data_prep_imports_nothing_of_ours_but_what_both_share() -> None:
     assert users_of({"torch", "lightning"}, modules) == set()
 
 
+def test_the_packages_do_not_import_research() -> None:
+    assert users_of({"research"}, list(FILES)) == set()
+
+
 def test_only_the_command_line_imports_typer_or_data_prep() -> None:
     users = users_of({"typer", "data_prep"}, MODULES)
     assert users and {module for module in users if not inside(module, "recsys_moe.cli")} == set()
@@ -200,7 +204,7 @@ def test_the_package_has_few_entries_beside_the_ground() -> None:
 
 
 def test_source_files_are_short_and_plain_ascii() -> None:
-    files = python_files("recsys_moe", "data_prep", "tests", "benchmarks", "examples")
+    files = python_files("recsys_moe", "data_prep", "tests", "benchmarks", "examples", "research")
     assert len(files) > 500
     for path in files:
         text = path.read_text(encoding="utf-8")
