@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from recsys_moe.files import replacing, write_json
 from recsys_moe.lab.report.plots import canvas, colour, marker, plain_log, render, titled
-from recsys_moe.lab.tune.curve import Point, band, tested
 from research.paper.bias import Bias
+from research.paper.curve import Point, band, tested
 from research.paper.figures import Balance, Histogram
 
 

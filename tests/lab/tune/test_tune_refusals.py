@@ -13,9 +13,8 @@ import pytest
 from recsys_moe.cli import main
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, DataError, RunError
-from recsys_moe.lab.tune import results as tune_results
 from recsys_moe.lab.tune.run import tune
-from recsys_moe.lab.tune.study import safe_storage
+from recsys_moe.lab.tune.study import Study, safe_storage
 from tests.conftest import TINY_MODEL, tells
 from tests.lab.tune.tune_pretend import ASKED, Pretend, in_memory, trials
 
@@ -28,7 +27,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def unplotted(monkeypatch: pytest.MonkeyPatch) -> None:
     """For studies with a real database: what else takes seconds is left out."""
-    monkeypatch.setattr(tune_results, "plot", lambda results, out: None)
+    monkeypatch.setattr(Study, "plot", lambda self, file: None)
 
 
 UNTRAINED = {"training_weight": 0.0}

@@ -18,8 +18,8 @@ from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.errors import ConfigError
 from recsys_moe.lab.compare.results import Results
 from recsys_moe.lab.compare.significance import Spread
-from recsys_moe.lab.tune.curve import Point
 from research.paper import bias, drawing, figures, inference_gap
+from research.paper.curve import Point
 from research.paper.recipes import Recipe
 from research.paper.study import draw, draw_bias, run_recipe
 from tests.lab.in_process import TINY, InProcess

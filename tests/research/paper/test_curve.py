@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import random
 import statistics
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys_moe.lab.tune.curve import Point, chances_of_best, csv_text, curve, plot, sizes
+from research.paper.curve import chances_of_best, curve, sizes
 
 LOSSES = st.lists(st.integers(0, 1000), min_size=1, max_size=7, unique=True)
 
@@ -75,18 +74,3 @@ def test_the_repeats_of_the_paper_estimate_it() -> None:
     # within four standard errors of a mean over 1,000
     assert abs(statistics.fmean(repeats) - point.test) < 4 * point.test_std / 1000**0.5
     assert statistics.stdev(repeats) == pytest.approx(point.test_std, rel=0.1)
-
-
-def test_table_and_plot_are_the_same_every_time(tmp_path: Path) -> None:
-    points = [Point(1, 0.5, 0.1, 0.6, 0.2), Point(2, 0.4, 0.0, 0.5, 0.1)]
-    assert csv_text(points).splitlines() == [
-        "trials,validation,validation_std,test,test_std",
-        "1,0.5,0.1,0.6,0.2",
-        "2,0.4,0.0,0.5,0.1",
-    ]
-    assert csv_text([Point(1, 0.5, 0.1)]).splitlines()[1] == "1,0.5,0.1,,"
-    files = [tmp_path / name for name in ("a.svg", "b.svg", "c.png")]
-    plot(points, "title", files)
-    assert files[0].read_bytes() == files[1].read_bytes()
-    assert files[2].read_bytes().startswith(b"\x89PNG")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.svg", "b.svg", "c.png"]
