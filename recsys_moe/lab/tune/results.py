@@ -173,22 +173,20 @@ def summary(results: Raw, out: Path) -> str:
     states = [trial["state"] for trial in results["trials"]]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     lines = [f"{results['router']} on {results['data']}: {len(states)} trials, {counts}"]
-    widths = {key: max(len(key), 10) for key in results["space"]}
-    ranked = _complete(results["trials"])
-    if ranked:
-        heads = "".join(f"  {key:>{width}}" for key, width in widths.items())
-        lines += ["", f"trial  val loss  test loss  epoch{heads}"]
-        lines += [_line(trial, widths) for trial in ranked[:SHOWN]]
-        lines += ["", f"best: {out / BEST_FILE}"]
+    if ranked := _complete(results["trials"])[:SHOWN]:
+        table = pd.DataFrame(
+            {
+                "trial": f"{trial['number']:04d}",
+                "val loss": f"{trial['loss']:.4f}",
+                "test loss": f"{trial['test']['loss']:.4f}" if trial["test"] else "-",
+                "epoch": trial["best_epoch"] or "-",
+                **{key: _short(value) for key, value in trial["params"].items()},
+            }
+            for trial in ranked
+        )
+        lines += ["", table.to_string(index=False), "", f"best: {out / BEST_FILE}"]
     return "\n".join([*lines, "", *results["notes"]])
 
 
-def _line(trial: Raw, widths: dict[str, int]) -> str:
-    test = "-" if trial["test"] is None else f"{trial['test']['loss']:.4f}"
-    epoch = trial["best_epoch"] or "-"
-    values = [(trial["params"].get(key), width) for key, width in widths.items()]
-    cells = "".join(
-        f"  {f'{value:.4g}' if isinstance(value, float) else str(value):>{width}}"
-        for value, width in values
-    )
-    return f" {trial['number']:04d}  {trial['loss']:8.4f}  {test:>9}  {epoch:>5}{cells}"
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -35,7 +35,7 @@ def step(marker: Path, code: str) -> Callable[[], list[str] | None]:
 
 
 def run(out: Path, *jobs: Job, **options: Any) -> dict[str, Outcome]:
-    found = RayExecutor("local", out, **options).run(jobs)
+    found = RayExecutor("auto", out, **options).run(jobs)
     return {outcome.job.name: outcome for outcome in found}
 
 
@@ -46,14 +46,14 @@ def ends(outcome: Outcome) -> tuple[int, int]:
 # What is asked for
 
 
-@pytest.mark.parametrize("address", ["local", "auto", "10.0.0.1:6379", "head.lan:1", "[::1]:65535"])
+@pytest.mark.parametrize("address", ["auto", "10.0.0.1:6379", "head.lan:1", "[::1]:65535"])
 def test_an_address_is_accepted(address: str) -> None:
     check_address(address)
 
 
 @pytest.mark.parametrize(
     "address",
-    ["", "head", "head:0", "head:65536", "head:6379/x", "a b:1", "ray://head:10001", "-x"],
+    ["", "head", "head:0", "head:65536", "head:6379/x", "a b:1", "ray://head:10001", "-x", "local"],
 )
 def test_what_is_no_address_is_refused_with_the_remedy(address: str) -> None:
     with pytest.raises(ConfigError, match="--address") as caught:

@@ -45,7 +45,7 @@ UNTRAINED = {"training_weight": 0.0}
         ({"weights": "0.9"}, "each .*got '0.9'"),
         ({"storage": "mysql://u:secret@h/db"}, "must look like sqlite:///FILE or postgresql"),
         ({"storage": "study.db"}, "must look like"),
-        ({"space": {"optim.lr": 3}}, "--space optim.lr must be"),
+        ({"space": {"optim.lr": 3}}, "--space optim.lr: .*low: 1e-5"),
         (
             {"config": parse_config({"trainer": {"monitor": "watch/acc"}})},
             "trainer.monitor .*got 'watch/acc'",
