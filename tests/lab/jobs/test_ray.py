@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,8 @@ from recsys_moe.lab.jobs import executor as executors
 from recsys_moe.lab.jobs.ray_cluster import load_ray
 from recsys_moe.lab.jobs.ray_executor import RayExecutor
 from tests.conftest import TINY_MODEL
-from tests.lab.jobs.test_ray_executor import ends, job, run
+from tests.lab.jobs.commands import ends, ends_soon, job, wait_for
+from tests.lab.jobs.test_ray_executor import run
 
 ROOT = Path(__file__).parents[3]
 pytestmark = [
@@ -41,29 +41,6 @@ def once(marker: Path, code: str) -> str:
     """Code that is run the first time alone."""
     first = f"first = pathlib.Path({str(marker)!r})\nif not first.exists():\n    first.touch()\n"
     return first + "".join(f"    {line}\n" for line in code.splitlines())
-
-
-def wait_for(path: Path) -> str:
-    deadline = time.monotonic() + 200  # of a busy machine
-    while not (path.is_file() and path.read_text()):
-        assert time.monotonic() < deadline, path
-        time.sleep(0.02)
-    return path.read_text()
-
-
-def is_alive(pid: int) -> bool:
-    """False also for a process that has ended and waits for its parent to notice."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def ends_soon(pid: int, seconds: float = 20) -> bool:
-    deadline = time.monotonic() + seconds
-    while is_alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not is_alive(pid)
 
 
 @pytest.fixture(scope="module")
