@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -32,9 +33,10 @@ pytestmark = [
         importlib.util.find_spec("ray") is None, reason='needs ray: pip install "recsys-moe[ray]"'
     ),
 ]
-ENVIRONMENT = {
-    **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": "/tmp"
-}  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": "/tmp"}
 
 
 def once(marker: Path, code: str) -> str:
@@ -44,8 +46,16 @@ def once(marker: Path, code: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def ray() -> Iterator[Any]:
-    """A cluster of one node for all tests that ask for it."""
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A cluster of one node for all tests that ask for it, with a key that no other user has."""
+    key = tmp_path_factory.mktemp("key") / "token"
+    key.touch(mode=0o600)
+    key.write_text(secrets.token_hex(32))
+    os.environ |= {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(key),
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # it listens on loopback alone
+    }
     module = load_ray()
     options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 80 * 2**20}
     module.init("local", num_cpus=2, log_to_driver=False, configure_logging=False, **options)
@@ -112,7 +122,9 @@ def test_an_address_where_nobody_listens_is_said_at_once(tmp_path: Path) -> None
             "list(RayExecutor(sys.argv[1], pathlib.Path(sys.argv[2])).run([]))"
         )
         command = [sys.executable, "-c", code, address, str(tmp_path)]
-        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            command, env=environment(), capture_output=True, text=True, timeout=60
+        )
     assert f"RunError: --address {address}: Connection refused" in done.stderr
 
 
@@ -137,7 +149,7 @@ def test_no_run_is_left_after_an_interruption(
     address: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     command = [sys.executable, "-c", LONG, str(tmp_path), address]
-    with subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True) as process:
+    with subprocess.Popen(command, env=environment(), start_new_session=True) as process:
         try:
             pid = int(wait_for(tmp_path / "pid"))
             process.send_signal(number)
@@ -161,7 +173,7 @@ def test_compare_and_tune_run_on_a_cluster(
     command = [sys.executable, "-m", "recsys_moe.cli", *words, "--data", str(prepared), "--json"]
     command += ["--out", str(out), "--set", f"model={json.dumps(TINY_MODEL)}", "--max-epochs", "1"]
     command += ["--engine", "ray", "--address", address]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)[kept]  # stdout holds the result alone
     assert "ray: 1 nodes" in done.stderr and counted in done.stderr

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.paper.curve import chances_of_best, curve, sizes
+from research.paper.curve import curve, sizes
 
 LOSSES = st.lists(st.integers(0, 1000), min_size=1, max_size=7, unique=True)
 
@@ -19,18 +19,6 @@ def test_the_numbers_of_trials_are_those_of_the_paper() -> None:
     assert sizes(21) == [1, 2, 5, 10, 15, 20]
     assert sizes(1) == [1] and sizes(4) == [1, 2] and sizes(0) == []
     assert sizes(500)[-1] == 500
-
-
-def test_two_of_four_by_hand() -> None:
-    # the best of 2 of 4 is the first in 3 of 6 pairs, the second in 2, the third in 1
-    assert chances_of_best(4, 2) == pytest.approx([3 / 6, 2 / 6, 1 / 6, 0])
-    one, two = curve([3.0, 1.0, 4.0, 2.0], [30.0, 50.0, 10.0, 20.0])
-    assert (one.trials, one.validation, one.test) == (1, 2.5, 27.5)  # plain means
-    assert two.validation == pytest.approx((3 * 1 + 2 * 2 + 1 * 3) / 6)
-    # by validation the test losses are 50, 20, 30, 10
-    assert two.test == pytest.approx((3 * 50 + 2 * 20 + 1 * 30) / 6)
-    # mean of squares 14/6 * ... : (3 * 1 + 2 * 4 + 1 * 9) / 6 = 20/6, minus (10/6) squared
-    assert two.validation_std == pytest.approx((20 / 6 - (10 / 6) ** 2) ** 0.5)
 
 
 @pytest.mark.parametrize("test", [[10.0, 20.0, 30.0], [30.0, 20.0, 10.0]])
@@ -61,16 +49,3 @@ def test_more_trials_never_make_the_selected_loss_worse(losses: list[float]) -> 
     assert points[0].validation == pytest.approx(statistics.fmean(losses))
     assert min(losses) - 1e-9 <= points[-1].validation
     assert all(point.test is None for point in points)
-
-
-def test_the_repeats_of_the_paper_estimate_it() -> None:
-    generator = random.Random(0)
-    losses = [generator.random() for _ in range(100)]
-    test = [loss + generator.random() for loss in losses]
-    (point,) = (point for point in curve(losses, test) if point.trials == 10)
-    draws = [generator.sample(range(100), 10) for _ in range(1000)]
-    repeats = [test[min(draw, key=losses.__getitem__)] for draw in draws]
-    assert point.test is not None and point.test_std is not None
-    # within four standard errors of a mean over 1,000
-    assert abs(statistics.fmean(repeats) - point.test) < 4 * point.test_std / 1000**0.5
-    assert statistics.stdev(repeats) == pytest.approx(point.test_std, rel=0.1)
