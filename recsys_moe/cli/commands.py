@@ -19,7 +19,6 @@ from recsys_moe.cli import (
     export,
     faults,
     inference,
-    paper,
     prepare,
     recommend,
     report,
@@ -46,7 +45,6 @@ app.command()(inference.evaluate)
 app.command()(inference.predict)
 app.command()(compare.compare)
 app.command()(tune.tune)
-app.command()(paper.paper)
 app.command()(export.export)
 app.command()(recommend.recommend)
 app.command()(recommend.similar)
@@ -68,6 +66,16 @@ ORDER = (
 def version() -> None:
     """Print the version."""
     print(recsys_moe.__version__)
+
+
+@app.command(
+    hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+)
+def paper() -> None:
+    """Moved out of the package."""
+    raise ConfigError(
+        "the paper's studies need a checkout: there `python -m research.paper` runs them"
+    )
 
 
 def _print_version(asked: bool) -> None:

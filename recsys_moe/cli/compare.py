@@ -29,9 +29,7 @@ logger = logging.getLogger("recsys_moe.compare")
 
 # Also for other commands that hand runs to `engines.choose_executor`.
 Engine = Annotated[str, typer.Option(help="Where runs are executed: local, or ray (a cluster).")]
-Address = Annotated[
-    str | None, typer.Option(help="Of the cluster: HOST:PORT, auto, or local to try it here.")
-]
+Address = Annotated[str | None, typer.Option(help="Of the cluster: HOST:PORT or auto.")]
 CpusPerRun = Annotated[
     int | None, typer.Option(min=1, help="On a cluster: CPUs and threads of a run [1].")
 ]

@@ -41,7 +41,7 @@ Storage = Annotated[
     str | None, typer.Option(metavar="URL", help="Database; without it OUT/study.db.")
 ]
 EvaluateTest = Annotated[
-    bool, typer.Option("--evaluate-test", help="Also evaluate on test, for the curve alone.")
+    bool, typer.Option("--evaluate-test", help="Also evaluate trials on test; it chooses nothing.")
 ]
 Jobs = Annotated[
     int | None, typer.Option(help="Trials at a time; without it one per core, or one on a GPU.")

@@ -13,7 +13,7 @@ import platform
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -69,36 +69,33 @@ class Report:
 def examine(data: Path | None = None, run: Path | None = None) -> Report:
     """Look at everything; with `data` at a prepared folder and with `run` at a run or model too."""
     report = Report()
-    report.facts["versions"] = _versions(report)
-    report.facts["system"] = machine.system()
-    report.facts["threads"] = _threads(report)
-    report.facts["resources"] = _resources(report)
+    for section, look in CHECKS.items():
+        report.facts[section] = look(report)
     if not any(problem.startswith("torch ") for problem in report.problems):
         _ask_torch(report)
-    report.facts["extras"] = {name: _extra(name) for name in EXTRAS}
-    if not any(map(shutil.which, filter(None, [os.environ.get("CXX"), *COMPILERS]))):
-        report.warnings.append(
-            "no C++ compiler: `export --format aoti` and torch.compile need one (g++ or clang++)"
-        )
-    for option, path, name, look in (
+    for option, path, name, examined in (
         ("--data", data, "data", look_at_data),
         ("--run", run, "model", look_at_model),
     ):
         if path is not None:
             with _noted(report.invalid, option), inside(path):
-                report.facts[name] = look(Path())
+                report.facts[name] = examined(Path())
     if data is not None and run is not None and not report.invalid:
         with _noted(report.invalid, "--run"):
-            changed = changed_data(data, run)
-            if changed:
-                report.invalid.append(
-                    f"--data is not what --run was trained on: {', '.join(changed)} "
-                    "differ; evaluate on the data of the run"
-                )
-            same = "not those of it" if changed else "those of the run"
-            unknown = "not compared: the model lies in no run folder"
-            report.facts["data"]["files"] = unknown if changed is None else same
+            _compare(report, data, run)
     return report
+
+
+def _compare(report: Report, data: Path, run: Path) -> None:
+    changed = changed_data(data, run)
+    if changed:
+        report.invalid.append(
+            f"--data is not what --run was trained on: {', '.join(changed)} "
+            "differ; evaluate on the data of the run"
+        )
+    same = "not those of it" if changed else "those of the run"
+    unknown = "not compared: the model lies in no run folder"
+    report.facts["data"]["files"] = unknown if changed is None else same
 
 
 @contextmanager
@@ -200,9 +197,27 @@ def _ask_torch(report: Report) -> None:
         )
 
 
+def _extras(report: Report) -> dict[str, Any]:
+    if not any(map(shutil.which, filter(None, [os.environ.get("CXX"), *COMPILERS]))):
+        report.warnings.append(
+            "no C++ compiler: `export --format aoti` and torch.compile need one (g++ or clang++)"
+        )
+    return {name: _extra(name) for name in EXTRAS}
+
+
 def _extra(name: str) -> dict[str, Any]:
     versions = {package: version_of(package) for package in EXTRAS[name]}
     missing = [package for package, version in versions.items() if version is None]
     present = {package: version for package, version in versions.items() if version}
     remedy = {"install": f'pip install "recsys-moe[{name}]"'} if missing else {}
     return {"present": present, "missing": missing, **remedy}
+
+
+CHECKS: dict[str, Callable[[Report], dict[str, Any]]] = {
+    "versions": _versions,
+    "system": lambda report: machine.system(),
+    "threads": _threads,
+    "resources": _resources,
+    "extras": _extras,
+}
+"""By section of the report: its facts. What follows from them is added to the report."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys_moe.errors import DataError
+from recsys_moe.schema import SIDES, SPLITS, Schema
 
 
 @contextmanager
@@ -26,12 +27,10 @@ def inside(folder: Path) -> Iterator[None]:
 
 
 def look_at_data(folder: Path) -> dict[str, Any]:
-    """Counts of a prepared folder, checked against its schema.json. Raises DataError."""
+    """Counts of a prepared folder, read as training reads it. Raises DataError."""
     import pyarrow.parquet as pq
 
     from recsys_moe.data.columns import StoredColumns, reading
-    from recsys_moe.lab.doctor_features import look_at_features
-    from recsys_moe.schema import SPLITS, Schema
 
     schema = Schema.load(folder)
     rows = {}
@@ -46,7 +45,7 @@ def look_at_data(folder: Path) -> dict[str, Any]:
             raise DataError(
                 f"{file} must have {feature.size} rows, got {count}; prepare the data again"
             )
-    features = look_at_features(folder, schema)
+    features = _look_at_features(folder, schema) if schema.has_features else {}
     return {
         "name": schema.name,
         "protocol": schema.protocol,
@@ -58,15 +57,61 @@ def look_at_data(folder: Path) -> dict[str, Any]:
     }
 
 
+def _look_at_features(folder: Path, schema: Schema) -> dict[str, str]:
+    """Kinds by name. Of the split files the first row group is read."""
+    import pyarrow.parquet as pq
+
+    from recsys_moe.data.columns import reading
+    from recsys_moe.data.entries import entries_of_table, feature_entries
+
+    for side in ("user", "item"):
+        entity, features = getattr(schema, side), getattr(schema, f"{side}_features")
+        if features:
+            feature_entries(folder / f"{side}s.parquet", features, entity.size)
+    for split in SPLITS if schema.context_features else ():
+        path = min((folder / split).glob("*.parquet"))
+        with reading(path):
+            table = pq.ParquetFile(path).read_row_group(0)
+        entries_of_table(table, schema.context_features, path)
+    _check_vocabularies(folder / "features.parquet", schema)
+    return {one.name: one.kind for side in SIDES for one in getattr(schema, f"{side}_features")}
+
+
+def _check_vocabularies(path: Path, schema: Schema) -> None:
+    """Every category has its text, and each feature as many as schema.json says."""
+    import pandas as pd
+
+    from recsys_moe.data.columns import reading
+
+    if not path.is_file():
+        raise DataError(f"{path} is missing; prepare the data again")
+    try:
+        with reading(path):
+            known = dict(list(pd.read_parquet(path).groupby(["side", "feature"], sort=False)))
+        for side in SIDES:
+            for one in getattr(schema, f"{side}_features"):
+                rows = known.pop((side, one.name), pd.DataFrame({"index": [], "value": []}))
+                if [*rows["index"]] != [*range(one.size)] or rows["value"].nunique() != one.size:
+                    raise DataError(
+                        f"{path}: {side} feature {one.name!r} must have {one.size} indices from 0 "
+                        "on, each with a value of its own; prepare the data again"
+                    )
+    except KeyError as error:
+        raise DataError(f"{path}: column {error} is missing; prepare the data again") from None
+    if known:
+        raise DataError(
+            f"{path}: feature {min(known)} is not in schema.json; prepare the data again"
+        )
+
+
 def look_at_model(path: Path) -> dict[str, Any]:
     """What a model or a run's model is; its files must have their hashes. Raises DataError."""
     from recsys_moe.artifact.model_folder import load_artifact
 
     artifact = load_artifact(path)
-    router = artifact.config.model.router
     return {
         "data": artifact.schema.name,
-        "router": router.name,
+        "router": artifact.config.model.router.name,
         "experts": artifact.config.model.num_experts,
         "tasks": [task.name for task in artifact.schema.tasks],
         "parameters": sum(parameter.numel() for parameter in artifact.model.parameters()),
@@ -79,12 +124,7 @@ def changed_data(data: Path, run: Path) -> list[str] | None:
     None where the model lies in no run folder, so that nothing can be compared.
     """
     from recsys_moe.artifact.model_folder import find_artifact
-    from recsys_moe.artifact.run_folder import (
-        DATA_LOCK,
-        changed_files,
-        data_hashes,
-        locked_hashes,
-    )
+    from recsys_moe.artifact.run_folder import DATA_LOCK, changed_files, data_hashes, locked_hashes
 
     # What a run, or the run of a model, has kept of its data.
     folders = [run, find_artifact(run).resolve().parent]

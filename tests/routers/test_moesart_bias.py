@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe.lab.paper.bias import bias, distribution, draws
+from research.paper.bias import bias, distribution, draws
 from tests.routers.test_moesart import L, O, router, weigh
 
 

@@ -38,9 +38,9 @@ def choose_executor(
                 raise ConfigError(f"{option} is for --engine ray, got --engine local; leave it out")
         return None
     if address is None:
-        raise ConfigError("--engine ray needs --address: local, auto or HOST:PORT")
+        raise ConfigError("--engine ray needs --address: auto or HOST:PORT")
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {jobs}; leave it out for the most")
     check_address(address)
-    load_ray(address)
+    load_ray()
     return RayExecutor(address, Path(out), tuple(needed), jobs, cpus or 1, gpus or 0)

@@ -54,7 +54,7 @@ class RayExecutor:
     """
 
     address: str
-    """`local` (a private instance on this machine), `auto` or HOST:PORT of the cluster."""
+    """`auto` or HOST:PORT of the cluster."""
     out: Path
     """Folder that all nodes share; the logs of the jobs are in it."""
     needed: tuple[Path, ...] = ()
@@ -73,7 +73,7 @@ class RayExecutor:
 
         Until it is closed, what is printed goes to stderr: Ray prints messages of its own.
         """
-        ray = load_ray(self.address)
+        ray = load_ray()
         with connected(ray, self.address), redirect_stdout(sys.stderr):
             nodes = _fitting(ray.nodes(), self.cpus, self.gpus)
             _probe(ray, nodes, self)

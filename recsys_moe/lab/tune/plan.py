@@ -52,7 +52,7 @@ class StudyRequest:
     storage: str | None = None
     """URL of a database; None: study.db in the folder."""
     evaluate_test: bool = False
-    """Also evaluate finished trials on the test split, for the curve alone."""
+    """Also evaluate finished trials on the test split, which chooses nothing."""
     try_given: bool = True
     """Begin with the configuration as it is. The paper's search does not."""
 

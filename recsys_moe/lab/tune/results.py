@@ -1,4 +1,4 @@
-"""The trials of a study as tables, its best configuration, and its curve."""
+"""The trials of a study as tables, and its best configuration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from recsys_moe.config.settings import parse_config
 from recsys_moe.files import write_json, write_text
 from recsys_moe.lab.jobs.lab_run import LabRun
 from recsys_moe.lab.jobs.plan_file import Raw
-from recsys_moe.lab.tune import curve as tune_curve
 from recsys_moe.lab.tune.plan import StudyPlan
 from recsys_moe.lab.tune.study import Entry
 from recsys_moe.schema import Schema
@@ -77,7 +76,6 @@ def collect(plan: StudyPlan, schema: Schema, entries: Sequence[Entry], out: Path
         "space": {key: dimension.to_json() for key, dimension in plan.space.items()},
         "best": complete[0]["number"] if complete else None,
         "trials": trials,
-        "curve": [point._asdict() for point in _curve(trials)],
         "notes": _notes(plan, trials),
     }
 
@@ -108,46 +106,23 @@ def _complete(trials: Sequence[Raw]) -> list[Raw]:
     return sorted(complete, key=lambda trial: trial["loss"])
 
 
-def _curve(trials: Sequence[Raw]) -> list[tune_curve.Point]:
-    complete = [trial for trial in _complete(trials) if not trial["given"]]
-    test = [trial["test"]["loss"] for trial in complete if trial["test"] is not None]
-    validation = [trial["loss"] for trial in complete]
-    return tune_curve.curve(validation, test if len(test) == len(validation) else None)
-
-
 def _notes(plan: StudyPlan, trials: Sequence[Raw]) -> list[str]:
     """What a reader of the numbers must know."""
     complete = _complete(trials)
-    tested = sum(trial["test"] is not None for trial in complete)
-    ended = [trial for trial in trials if trial["state"] not in ("complete", "running")]
     monitor = plan.config["trainer"]["monitor"]
     kept_at = "" if monitor == LOSS else f", each at its epoch with the best validation {monitor}"
-    notes = [
+    return [
         f"The best trial is that with the lowest validation loss{kept_at}; "
         "test losses choose nothing.",
         *_given_notes(plan, trials),
         *(_edge_notes(plan, complete[0]["params"]) if complete else ()),
     ]
-    if tested < len(complete):
-        count = f"Only {tested}" if tested else "None"
-        notes.append(
-            f"{count} of {len(complete)} complete trials are evaluated on the test split, so the "
-            "curve is of validation alone; --evaluate-test evaluates them."
-        )
-    if ended:
-        notes.append(f"The curve leaves out {len(ended)} trials that were pruned or diverged.")
-    if plan.sampler != "random":
-        notes.append(
-            "The curve is that of random search for --sampler random alone: later trials of "
-            f"{plan.sampler} build on earlier ones."
-        )
-    return notes
 
 
 def _given_notes(plan: StudyPlan, trials: Sequence[Raw]) -> Iterator[str]:
     """What became of the configuration that the study was given."""
     if any(trial["given"] for trial in trials):
-        yield "Trial 0 is the given configuration; the curve, of drawn trials, leaves it out."
+        yield "Trial 0 is the given configuration."
     elif plan.outside:
         keys = ", ".join(plan.outside)
         yield f"The given configuration is no trial: its {keys} is not among what is searched."
@@ -165,10 +140,9 @@ def _edge_notes(plan: StudyPlan, params: dict[str, Any]) -> Iterator[str]:
 
 
 def write(results: Raw, plan: StudyPlan, out: Path) -> None:
-    """trials.json and trials.csv, best.yaml and settings.yaml, bootstrap.csv."""
+    """trials.json and trials.csv, best.yaml and settings.yaml."""
     write_json(out / "trials.json", results)
     write_text(out / "trials.csv", csv_text(results))
-    write_text(out / "bootstrap.csv", tune_curve.csv_text(curve_of(results)))
     if results["best"] is not None:
         best = _complete(results["trials"])[0]
         kept_by = "" if results["monitor"] == LOSS else f", the best by {results['monitor']}"
@@ -181,19 +155,6 @@ def write(results: Raw, plan: StudyPlan, out: Path) -> None:
         settings = merge_all([nested(key, value) for key, value in best["params"].items()])
         text = yaml.safe_dump({plan.router: settings}, sort_keys=False)
         write_text(out / SETTINGS_FILE, header + text)
-
-
-def curve_of(results: Raw) -> list[tune_curve.Point]:
-    """Its points."""
-    return [tune_curve.Point(**point) for point in results["curve"]]
-
-
-def plot(results: Raw, out: Path) -> None:
-    """bootstrap.png and bootstrap.svg, where a trial is complete."""
-    if results["curve"]:
-        title = f"Best of s trials: {results['router']} on {results['data']}"
-        files = [out / "bootstrap.png", out / "bootstrap.svg"]
-        tune_curve.plot(curve_of(results), title, files)
 
 
 def csv_text(results: Raw) -> str:
@@ -212,23 +173,20 @@ def summary(results: Raw, out: Path) -> str:
     states = [trial["state"] for trial in results["trials"]]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     lines = [f"{results['router']} on {results['data']}: {len(states)} trials, {counts}"]
-    widths = {key: max(len(key), 10) for key in results["space"]}
-    ranked = _complete(results["trials"])
-    if ranked:
-        heads = "".join(f"  {key:>{width}}" for key, width in widths.items())
-        lines += ["", f"trial  val loss  test loss  epoch{heads}"]
-        lines += [_line(trial, widths) for trial in ranked[:SHOWN]]
-        curve = f"   curve: {out / 'bootstrap.png'}" if results["curve"] else ""
-        lines += ["", f"best: {out / BEST_FILE}{curve}"]
+    if ranked := _complete(results["trials"])[:SHOWN]:
+        table = pd.DataFrame(
+            {
+                "trial": f"{trial['number']:04d}",
+                "val loss": f"{trial['loss']:.4f}",
+                "test loss": f"{trial['test']['loss']:.4f}" if trial["test"] else "-",
+                "epoch": trial["best_epoch"] or "-",
+                **{key: _short(value) for key, value in trial["params"].items()},
+            }
+            for trial in ranked
+        )
+        lines += ["", table.to_string(index=False), "", f"best: {out / BEST_FILE}"]
     return "\n".join([*lines, "", *results["notes"]])
 
 
-def _line(trial: Raw, widths: dict[str, int]) -> str:
-    test = "-" if trial["test"] is None else f"{trial['test']['loss']:.4f}"
-    epoch = trial["best_epoch"] or "-"
-    values = [(trial["params"].get(key), width) for key, width in widths.items()]
-    cells = "".join(
-        f"  {f'{value:.4g}' if isinstance(value, float) else str(value):>{width}}"
-        for value, width in values
-    )
-    return f" {trial['number']:04d}  {trial['loss']:8.4f}  {test:>9}  {epoch:>5}{cells}"
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

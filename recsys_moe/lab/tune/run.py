@@ -60,7 +60,7 @@ def tune(
             search = _Search(plan, study, request, data=data, out=out)
             failures = search.run(executor)
             results = search.write()
-        tune_results.plot(results, out)
+            study.plot(out / "history.png")
         return Tuning(results, "trials", failures)
 
 

@@ -5,8 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    FiniteFloat,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic.dataclasses import dataclass
 
 from recsys_moe.config.diff import flat
 from recsys_moe.config.files import merge, nested
@@ -15,17 +27,35 @@ from recsys_moe.errors import ConfigError
 
 Raw = dict[str, Any]
 Value = float | int | str | bool | None
+PLAIN = ConfigDict(extra="forbid")
 
 
-@dataclass(frozen=True)
+def _no_switch(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("input should be a number and not a switch")
+    return value
+
+
+Bound = Annotated[FiniteFloat, BeforeValidator(_no_switch)]
+"""Also as text: YAML takes 1e-5 for one."""
+Plain = StrictBool | StrictInt | StrictFloat | StrictStr | None
+
+
+@dataclass(frozen=True, config=PLAIN)
 class Range:
     """Numbers between two bounds, both included."""
 
-    low: float
-    high: float
-    log: bool = False
+    low: Bound
+    high: Bound
+    log: StrictBool = False
     """Evenly in the logarithm."""
-    whole: bool = False
+    whole: StrictBool = False
+
+    def __post_init__(self) -> None:
+        if self.low >= self.high:
+            raise ValueError("low must be less than high")
+        if self.log and self.low <= 0:
+            raise ValueError("log: true needs low > 0")
 
     def __contains__(self, value: object) -> bool:
         if not isinstance(value, int | float) or isinstance(value, bool):
@@ -48,11 +78,15 @@ class Range:
         return {"low": self.low, "high": self.high, "log": self.log}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=PLAIN)
 class Choices:
     """One of these, each as likely as the others."""
 
-    choices: tuple[Value, ...]
+    choices: tuple[Plain, ...]
+
+    def __post_init__(self) -> None:
+        if len(set(map(repr, self.choices))) < max(len(self.choices), 1):
+            raise ValueError("choices must list different plain values")
 
     def __contains__(self, value: object) -> bool:
         return any(value == choice and type(value) is type(choice) for choice in self.choices)
@@ -103,7 +137,6 @@ EDGE = 0.05
 AROUND = 10
 """The learning rate is searched from the given one divided by this to it times this."""
 PAPER_LR = Range(5e-5, 5e-4, log=True)  # MOESART S6.3, MovieLens and Books
-_LASSO = {"penalties.trimmed_lasso": Choices((0.0, 0.01, 0.1, 1.0, 10.0))}  # MOESART S6.3
 # Supplement of COMET (Ibrahim et al. 2023), MovieLens and Books; MOESART states no ranges.
 _SMOOTH_STEP = {
     "model.router.gamma": Choices((0.01, 0.1, 1.0, 5.0, 10.0)),
@@ -113,22 +146,19 @@ _SMOOTH_STEP_BOOKS = {
     "model.router.gamma": Choices((0.1, 0.5, 1.0, 5.0, 10.0)),
     "model.router.entropy": Choices((1.0, 5.0, 10.0, 50.0, 100.0)),
 }
-# Around the 0.001 of Wang et al. 2024 and of DeepSeek-V3.
-_BIAS_RATE = {"model.router.bias_rate": Choices((1e-4, 1e-3, 1e-2))}
-# Around the 1.2 of Wang et al. 2024 (ReMoE): slower and faster to become sparse.
-_L1_GROWTH = {"model.router.l1_growth": Choices((1.05, 1.1, 1.2, 1.5))}
-# Around the 0.1 of the code of SparseMixer.
-_EPSILON = {"model.router.epsilon": Choices((0.05, 0.1, 0.2, 0.5))}
 SPACES: dict[str, dict[str, Choices]] = {
-    "moesart": _LASSO,
+    "moesart": {"penalties.trimmed_lasso": Choices((0.0, 0.01, 0.1, 1.0, 10.0))},  # S6.3
     "dselect_k": _SMOOTH_STEP,
     "comet": _SMOOTH_STEP,
     "dselect_k on books": _SMOOTH_STEP_BOOKS,
     "comet on books": _SMOOTH_STEP_BOOKS,
     "default_moe": {"model.router.momentum": Choices((0.5, 0.9, 0.99, 0.999))},  # ours
-    "loss_free": _BIAS_RATE,
-    "relu": _L1_GROWTH,
-    "sparsemixer": _EPSILON,
+    # Around the 0.001 of Wang et al. 2024 and of DeepSeek-V3.
+    "loss_free": {"model.router.bias_rate": Choices((1e-4, 1e-3, 1e-2))},
+    # Around the 1.2 of Wang et al. 2024 (ReMoE): slower and faster to become sparse.
+    "relu": {"model.router.l1_growth": Choices((1.05, 1.1, 1.2, 1.5))},
+    # Around the 0.1 of the code of SparseMixer.
+    "sparsemixer": {"model.router.epsilon": Choices((0.05, 0.1, 0.2, 0.5))},
 }
 """Beside the learning rate. Where no paper states more: lr alone."""
 
@@ -189,41 +219,17 @@ def _dimension(base: Raw, key: str, section: Any) -> Dimension:
     for prefix, remedy in FIXED.items():
         if key not in free and (key == prefix or key.startswith(f"{prefix}.")):
             raise ConfigError(f"--space {key}: {remedy}")
-    if isinstance(section, dict) and set(section) == {"choices"}:
-        return _choices(key, section["choices"])
-    if isinstance(section, dict) and {"low", "high"} <= set(section) <= {"low", "high", "log"}:
-        return _range(key, section["low"], section["high"], section.get("log", False))
-    raise ConfigError(
-        f"--space {key} must be {{low: 1e-5, high: 1e-3, log: true}} or {{choices: [0, 0.1]}}, "
-        f"got {section!r}"
-    )
-
-
-def _choices(key: str, values: Any) -> Choices:
-    plain = isinstance(values, list) and all(isinstance(v, Value) for v in values)
-    if not plain or not values or len(set(map(repr, values))) < len(values):
-        raise ConfigError(
-            f"--space {key}.choices must list different plain values, got {values!r}; e.g. [0, 0.1]"
-        )
-    return Choices(tuple(values))
-
-
-def _range(key: str, low: Any, high: Any, log: Any) -> Range:
+    wanted: Any = Choices if isinstance(section, dict) and "choices" in section else Range
     try:
-        bounds = float(low), float(high)  # YAML takes 1e-5 for text
-    except (TypeError, ValueError):
-        bounds = math.nan, math.nan
-    if not (-math.inf < bounds[0] < bounds[1] < math.inf) or isinstance(low, bool):
+        found: Dimension = TypeAdapter(wanted).validate_python(section)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, [key, *first["loc"][:1]]))
         raise ConfigError(
-            f"--space {key} needs numbers low < high, got low: {low!r}, high: {high!r}; "
-            "e.g. {low: 1e-5, high: 1e-3, log: true}"
-        )
-    if not isinstance(log, bool) or (log and bounds[0] <= 0):
-        raise ConfigError(
-            f"--space {key}.log must be true, with low > 0, or false, got log: {log!r} with "
-            f"low: {low!r}"
-        )
-    return Range(*bounds, log)
+            f"--space {where}: {first['msg'].removeprefix('Value error, ')}; it must be like "
+            f"{{low: 1e-5, high: 1e-3, log: true}} or {{choices: [0, 0.1]}}, got {section!r}"
+        ) from None
+    return found
 
 
 def _checked(base: Raw, key: str, dimension: Dimension) -> Dimension:

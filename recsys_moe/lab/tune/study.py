@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys_moe.errors import ConfigError, RunError, UserError
+from recsys_moe.files import replacing
 from recsys_moe.lab.tune.plan import StudyPlan
 from recsys_moe.lab.tune.space import Choices, Space, untried
 from recsys_moe.seeds import stream_seed
@@ -116,6 +117,17 @@ class Study:
                 f"the study {plan.study} is not in --storage {plan.storage}, but {out} has trials; "
                 "bring the database back or choose another --out"
             )
+
+    def plot(self, file: Path) -> None:
+        """The losses of the trials in the order of their numbers, and the best so far."""
+        from matplotlib import pyplot
+
+        pyplot.switch_backend("agg")
+        with self._stored():
+            axes = self.optuna.visualization.matplotlib.plot_optimization_history(self._study)
+        with replacing(file) as stream:
+            axes.figure.savefig(stream, format="png", bbox_inches="tight")
+        pyplot.close(axes.figure)
 
     def close(self) -> None:
         """Give the connections back to the database."""

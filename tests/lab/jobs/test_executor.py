@@ -6,29 +6,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from recsys_moe.lab.jobs.executor import Job, LocalExecutor, Outcome
+from tests.lab.jobs.commands import TELL, ends, ends_soon, job, wait_for
 
 ROOT = Path(__file__).parents[3]
 ASKED_TO_END = ("sys.exit(130)", "sys.exit(143)")
 """How `fit` ends after SIGINT and SIGTERM."""
-
-
-def job(folder: Path, name: str, *codes: str) -> Job:
-    """A job of Python commands; each is done once its marker file is there."""
-    return Job(name, tuple(step(folder / f"{name}-{i}", c) for i, c in enumerate(codes)),
-               folder / f"{name}.log")  # fmt: skip
-
-
-def step(marker: Path, code: str) -> Callable[[], list[str] | None]:
-    done = f"import os, pathlib, signal, sys, time\n{code}\npathlib.Path({str(marker)!r}).touch()"
-    return lambda: None if marker.exists() else [sys.executable, "-c", done]
 
 
 def run(executor: LocalExecutor, *jobs: Job) -> dict[str, Outcome]:
@@ -37,8 +26,8 @@ def run(executor: LocalExecutor, *jobs: Job) -> dict[str, Outcome]:
 
 def test_steps_run_in_order_with_their_output_in_the_log(tmp_path: Path) -> None:
     found = run(LocalExecutor(1, 1), job(tmp_path, "a", "print('one')", "print('two')"))
-    assert (found["a"].exit_code, found["a"].started) == (0, 2)
-    lines = (tmp_path / "a.log").read_text().splitlines()
+    assert ends(found["a"]) == (0, 2)
+    lines = (tmp_path / "logs" / "a.log").read_text().splitlines()
     assert lines.index("one") < lines.index("two")
     assert lines[0].startswith("$ ") and sys.executable in lines[0]
 
@@ -56,7 +45,7 @@ def test_no_more_than_the_workers_run_at_a_time(tmp_path: Path) -> None:
     code += "while len(list(p.glob('*.ever'))) < 2 and time.monotonic() < late: time.sleep(.01)\n"
     code += "time.sleep(0.1); n = len(list(p.glob('*.now'))); me.unlink(); print('at once', n)"
     run(LocalExecutor(2, 1), *(job(tmp_path, name, code) for name in "abcd"))
-    counts = [int((tmp_path / f"{name}.log").read_text().split()[-1]) for name in "abcd"]
+    counts = [int((tmp_path / "logs" / f"{name}.log").read_text().split()[-1]) for name in "abcd"]
     assert max(counts) == 2
 
 
@@ -73,16 +62,6 @@ def test_processes_have_their_share_of_threads(
     assert (environment["OMP_NUM_THREADS"], environment["MKL_NUM_THREADS"]) == (expected, expected)
 
 
-def test_torch_keeps_to_the_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    done = subprocess.run(
-        [sys.executable, "-c", "import torch; print(torch.get_num_threads())"],
-        env=LocalExecutor(1, 3).environment(), capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert int(done.stdout) == 1
-
-
 @pytest.mark.parametrize(
     "end", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(137)", *ASKED_TO_END]
 )
@@ -90,40 +69,20 @@ def test_a_lost_worker_is_replaced(tmp_path: Path, end: str) -> None:
     first = tmp_path / "first"
     code = f"p = pathlib.Path({str(first)!r})\nif not p.exists():\n    p.touch()\n    {end}"
     found = run(LocalExecutor(1, 1), job(tmp_path, "a", "pass", code, "pass"))
-    assert (found["a"].exit_code, found["a"].started) == (0, 4)  # the second step twice
+    assert ends(found["a"]) == (0, 4)  # the second step twice
 
 
 def test_a_worker_that_is_always_lost_is_given_up(tmp_path: Path) -> None:
     code = "os.kill(os.getpid(), signal.SIGKILL)"
     found = run(LocalExecutor(1, 1, retries=2), job(tmp_path, "a", code))
-    assert (found["a"].exit_code, found["a"].started) == (-signal.SIGKILL, 3)
+    assert ends(found["a"]) == (-signal.SIGKILL, 3)
 
 
 def test_a_failure_is_not_repeated_and_the_others_go_on(tmp_path: Path) -> None:
     bad, good = job(tmp_path, "bad", "sys.exit(3)", "pass"), job(tmp_path, "good", "pass")
     found = run(LocalExecutor(1, 1), bad, good)
-    assert (found["bad"].exit_code, found["bad"].started) == (3, 1)
-    assert (found["good"].exit_code, found["good"].started) == (0, 1)
-
-
-def wait_for(path: Path) -> str:
-    deadline = time.monotonic() + 30
-    while not (path.is_file() and path.read_text()):
-        assert time.monotonic() < deadline, path
-        time.sleep(0.02)
-    return path.read_text()
-
-
-def is_alive(pid: int) -> bool:
-    """False also for a process that has ended and waits for its new parent to notice."""
-    stat = Path(f"/proc/{pid}/stat")
-    try:
-        return stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-TELL = "p = pathlib.Path({!r}); p.write_text(str(os.getpid())); time.sleep(60)"
+    assert ends(found["bad"]) == (3, 1)
+    assert ends(found["good"]) == (0, 1)
 
 
 def test_closing_the_generator_stops_what_runs(tmp_path: Path) -> None:
@@ -153,10 +112,7 @@ def test_processes_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", code, str(pid_file)], cwd=ROOT) as parent:
         pid = int(wait_for(pid_file))
         parent.kill()
-    deadline = time.monotonic() + 10
-    while is_alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not is_alive(pid)
+    assert ends_soon(pid)
 
 
 def test_a_job_is_taken_when_a_worker_is_free_for_it(tmp_path: Path) -> None:
@@ -180,8 +136,8 @@ def test_a_job_that_ends_early_is_stopped_and_done(
     looks = Path("begun").exists
     early = replace(job(tmp_path, "early", code, "print('next')"), ends_early=looks)
     (outcome,) = LocalExecutor(1, 1).run([early])
-    assert (outcome.exit_code, outcome.started) == (0, 1)
-    assert "next" not in (tmp_path / "early.log").read_text().split("\n", 1)[1]
+    assert ends(outcome) == (0, 1)
+    assert "next" not in (tmp_path / "logs" / "early.log").read_text().split("\n", 1)[1]
 
 
 def test_a_job_that_does_not_stop_when_it_ends_early_is_killed(

@@ -5,7 +5,6 @@ Without Ray: a stand-in has threads for workers. tests/lab/jobs/test_ray.py has 
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,39 +20,25 @@ from recsys_moe.lab.jobs.engines import choose_executor
 from recsys_moe.lab.jobs.executor import Job, Outcome, is_free
 from recsys_moe.lab.jobs.ray_cluster import check_address
 from recsys_moe.lab.jobs.ray_executor import RayExecutor, missing_on_worker, worker_environment
-
-
-def job(folder: Path, name: str, *codes: str) -> Job:
-    """A job of Python commands; each is done once its marker file is there."""
-    steps = tuple(step(folder / f"{name}-{i}", code) for i, code in enumerate(codes))
-    return Job(name, steps, folder / "logs" / f"{name}.log")
-
-
-def step(marker: Path, code: str) -> Callable[[], list[str] | None]:
-    done = f"import os, pathlib, signal, sys, time\n{code}\npathlib.Path({str(marker)!r}).touch()"
-    return lambda: None if marker.exists() else [sys.executable, "-c", done]
+from tests.lab.jobs.commands import ends, job
 
 
 def run(out: Path, *jobs: Job, **options: Any) -> dict[str, Outcome]:
-    found = RayExecutor("local", out, **options).run(jobs)
+    found = RayExecutor("auto", out, **options).run(jobs)
     return {outcome.job.name: outcome for outcome in found}
-
-
-def ends(outcome: Outcome) -> tuple[int, int]:
-    return outcome.exit_code, outcome.started
 
 
 # What is asked for
 
 
-@pytest.mark.parametrize("address", ["local", "auto", "10.0.0.1:6379", "head.lan:1", "[::1]:65535"])
+@pytest.mark.parametrize("address", ["auto", "10.0.0.1:6379", "head.lan:1", "[::1]:65535"])
 def test_an_address_is_accepted(address: str) -> None:
     check_address(address)
 
 
 @pytest.mark.parametrize(
     "address",
-    ["", "head", "head:0", "head:65536", "head:6379/x", "a b:1", "ray://head:10001", "-x"],
+    ["", "head", "head:0", "head:65536", "head:6379/x", "a b:1", "ray://head:10001", "-x", "local"],
 )
 def test_what_is_no_address_is_refused_with_the_remedy(address: str) -> None:
     with pytest.raises(ConfigError, match="--address") as caught:
@@ -170,21 +155,6 @@ def test_a_lost_worker_is_replaced_twice_and_finished_steps_stay(
     assert ends(found["a"]) == (0, 4)
     log = (tmp_path / "logs" / "a.log").read_text()
     assert f"ran {Path.cwd()}" in log and log.count("$ ") == 2
-
-
-def test_a_worker_that_is_lost_three_times_is_given_up(threads: Threads, tmp_path: Path) -> None:
-    threads.loses = 3
-    assert ends(run(tmp_path, job(tmp_path, "a", "pass"))["a"]) == (-signal.SIGKILL, 3)
-    assert not (tmp_path / "a-0").exists()
-
-
-def test_an_ordinary_failure_is_not_repeated_and_the_others_go_on(
-    threads: Threads, tmp_path: Path
-) -> None:
-    found = run(
-        tmp_path, job(tmp_path, "bad", "sys.exit(1)", "pass"), job(tmp_path, "good", "pass")
-    )
-    assert (ends(found["bad"]), ends(found["good"])) == ((1, 1), (0, 1))
 
 
 def test_a_command_that_cannot_start_on_the_worker_is_a_failure(

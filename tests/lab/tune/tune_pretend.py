@@ -13,7 +13,6 @@ import pytest
 from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import parse_config
 from recsys_moe.lab.jobs.executor import Job, Outcome
-from recsys_moe.lab.tune import results as tune_results
 from recsys_moe.lab.tune.plan import StudyRequest
 from recsys_moe.lab.tune.study import Study
 from tests.conftest import TINY_MODEL
@@ -97,4 +96,4 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = lambda self, url: kept.setdefault(url, optuna.storages.InMemoryStorage())  # noqa: E731
     monkeypatch.setattr(Study, "_open", opened)
     monkeypatch.setattr(Study, "close", lambda self: None)
-    monkeypatch.setattr(tune_results, "plot", lambda results, out: None)
+    monkeypatch.setattr(Study, "plot", lambda self, file: None)

@@ -1,9 +1,10 @@
-"""`recsys-moe paper`."""
+"""`python -m research.paper`: a study of the MOESART paper, its runs, its table, its figure."""
 
 from __future__ import annotations
 
 import json
 import logging
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +12,15 @@ import typer
 
 from recsys_moe.cli.compare import print_comparison, read_sections
 from recsys_moe.cli.training import MaxEpochs, Sets, fit_flags, typed_sections
+from recsys_moe.errors import UserError
+from recsys_moe.interrupts import listen
+from research.paper.recipes import find_recipe, recipes
 
 logger = logging.getLogger("recsys_moe.paper")
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
+@app.command()
 def paper(
     recipe: Annotated[
         str | None, typer.Argument(help="Recipe; without one they are listed.")
@@ -40,15 +46,13 @@ def paper(
 
     Starting it again repeats no finished run.
     """
-    from recsys_moe.lab.paper.recipes import find_recipe
-
     if recipe is None:
         return _list_recipes(as_json)
     asked = find_recipe(recipe)
     data, out = asked.check(data, out, seeds=seeds, settings=settings, trials=trials)
     logger.info("loading torch ...")
-    from recsys_moe.lab.paper.study import run_paper
     from recsys_moe.schema import Schema
+    from research.paper.study import run_paper
 
     logger.info("%s", asked.reading)
     if asked.routers:
@@ -71,11 +75,25 @@ def paper(
 
 
 def _list_recipes(as_json: bool) -> None:
-    from recsys_moe.lab.paper.recipes import recipes
-
     shipped = recipes()
     if as_json:
         print(json.dumps({name: r.model_dump(by_alias=True) for name, r in shipped.items()}))
         return
     for name, entry in shipped.items():
         print(f"{name:20} {entry.makes}")
+
+
+def main() -> None:
+    """Ends as `recsys-moe` does: a readable error in one line, and its exit code."""
+    listen()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    try:
+        app(prog_name="python -m research.paper")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

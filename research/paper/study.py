@@ -17,17 +17,16 @@ from recsys_moe.lab.compare.run import Comparison, compare
 from recsys_moe.lab.jobs.executor import Executor
 from recsys_moe.lab.jobs.local_runs import Finished
 from recsys_moe.lab.jobs.plan_file import Raw
-from recsys_moe.lab.paper import bias, drawing, figures
-from recsys_moe.lab.paper.recipes import Recipe
 from recsys_moe.lab.report import comparison, plots_comparison, plots_run
 from recsys_moe.lab.report.run import Options, look_at
 from recsys_moe.lab.report.specialisation import load_umap
-from recsys_moe.lab.tune.curve import Point
 from recsys_moe.lab.tune.plan import StudyRequest
-from recsys_moe.lab.tune.results import curve_of
 from recsys_moe.lab.tune.run import tune
 from recsys_moe.lab.tune.space import PAPER_LR
 from recsys_moe.progress import row_progress
+from research.paper import bias, drawing, figures
+from research.paper.curve import Point, curve_of
+from research.paper.recipes import Recipe
 
 BIAS_SIZES = ((8, 2), (8, 4))
 """Experts and k of Fig. S1, which does not state them."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from recsys_moe.lab.compare.results import Results, RunRecord
 from recsys_moe.lab.compare.significance import Spread, spread
-from recsys_moe.lab.paper.inference_gap import Gap, distances, inference_gap, selected_by
+from research.paper.inference_gap import Gap, distances, inference_gap, selected_by
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
-
-from recsys_moe.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 class Point(NamedTuple):
@@ -68,32 +63,12 @@ def _mean_and_std(chances: Sequence[float], values: Sequence[float]) -> tuple[fl
     return mean, math.sqrt(math.fsum(p * (value - mean) ** 2 for p, value in pairs))
 
 
-def csv_text(points: Sequence[Point]) -> str:
-    """A line per point; empty where there is no test loss."""
-    return pd.DataFrame(points, columns=Point._fields, dtype=object).to_csv(index=False)
-
-
-def plot(points: Sequence[Point], title: str, files: Sequence[Path]) -> None:
-    """Mean and one standard deviation over the number of trials; the ending says the format."""
-    from recsys_moe.lab.report.plots import render
-
-    image = render("curve", lambda points: _draw(points, title), points)
-    for file in files:
-        with replacing(file) as stream:
-            stream.write(image.svg if file.suffix == ".svg" else image.png)
-
-
-def _draw(points: Sequence[Point], title: str) -> Figure:
-    from recsys_moe.lab.report.plots import canvas, titled, whole_numbers
-
-    with canvas(height=3.8) as (figure, ((axes,),)):
-        band(axes, 0, "validation", [point[:3] for point in points])
-        if tested(points):
-            band(axes, 1, "test, of the best on validation", tested(points))
-        titled(axes, title, "trials", "loss")
-        whole_numbers(axes.xaxis, [point.trials for point in points])
-        axes.legend()
-    return figure
+def curve_of(results: dict[str, Any]) -> list[Point]:
+    """Of the trials of a study that were drawn and came to their end, as trials.json has them."""
+    complete = [t for t in results["trials"] if t["state"] == "complete" and not t["given"]]
+    test = [trial["test"]["loss"] for trial in complete if trial["test"] is not None]
+    validation = [trial["loss"] for trial in complete]
+    return curve(validation, test if len(test) == len(validation) else None)
 
 
 def tested(points: Sequence[Point]) -> list[tuple[int, float, float]]:

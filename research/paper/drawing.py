@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recsys_moe.files import replacing, write_json
-from recsys_moe.lab.paper.bias import Bias
-from recsys_moe.lab.paper.figures import Balance, Histogram
 from recsys_moe.lab.report.plots import canvas, colour, marker, plain_log, render, titled
-from recsys_moe.lab.tune.curve import Point, band, tested
+from research.paper.bias import Bias
+from research.paper.curve import Point, band, tested
+from research.paper.figures import Balance, Histogram
 
 
 def save(out: Path, name: str, draw: Callable[[Any], Figure], data: Any, *, numbers: Any) -> None:

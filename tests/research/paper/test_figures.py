@@ -1,11 +1,10 @@
-"""The studies of the paper: what a recipe trains, and that its figures show the runs' numbers."""
+"""The figures of the studies show the numbers of their runs."""
 
 from __future__ import annotations
 
 import csv
 import json
 import math
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,26 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from recsys_moe import cli
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.errors import ConfigError
-from recsys_moe.lab.compare.plan import make_plan
 from recsys_moe.lab.compare.results import Results
-from recsys_moe.lab.paper import bias, drawing, figures, inference_gap
-from recsys_moe.lab.paper.recipes import Recipe, find_recipe, folder, read_recipe
-from recsys_moe.lab.paper.study import (
-    as_request,
-    draw,
-    draw_bias,
-    run_recipe,
-    run_tuning,
-    tuning_request,
-)
-from tests.conftest import tells
+from recsys_moe.lab.compare.significance import Spread
+from research.paper import bias, drawing, figures, inference_gap
+from research.paper.curve import Point
+from research.paper.recipes import Recipe
+from research.paper.study import draw, draw_bias, run_recipe
 from tests.lab.in_process import TINY, InProcess
-from tests.lab.tune.tune_pretend import Pretend
 
 RECIPE = Recipe(
     makes="Figure 2",
@@ -46,47 +35,12 @@ RECIPE = Recipe(
 
 
 @pytest.fixture(scope="module")
-def study(
-    prepared: Path, comparison: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Results, Path]:
-    """A finished study of three routers, two seeds, of which two were there. Read only."""
+def study(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
+    """A finished study of three routers and two seeds. Read only."""
     out = tmp_path_factory.mktemp("paper") / "out"
-    shutil.copytree(comparison, out)
     finished = run_recipe(RECIPE, prepared, out, typed=TINY, executor=InProcess())
     assert finished.failures == []
     return finished.results, out
-
-
-NAMES = sorted(file.stem for file in folder().glob("*.yaml"))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_recipe_resolves_to_runs_that_could_start(name: str, prepared: Path) -> None:
-    recipe = find_recipe(name)
-    if not recipe.routers:
-        return
-    plan = make_plan(as_request(recipe), prepared)
-    assert len(plan.contenders) == len(recipe.routers) * len(recipe.weights)
-    assert len({json.dumps(c.config) for c in plan.contenders.values()}) == len(plan.contenders)
-
-
-def test_a_recipe_sets_what_the_paper_says() -> None:
-    """Fig. 5: 4 experts, learning rate 5e-5; Table 1: 50 runs of nine routers, two weights."""
-    request = as_request(find_recipe("fig5_specialisation"))
-    assert request.file is not None
-    assert request.file["model"]["num_experts"] == 4
-    assert request.file["optim"]["lr"] == 5e-5
-    table = find_recipe("table1_movielens")
-    assert (table.seeds, len(table.routers), table.weights) == (50, 9, ["0.1,0.9", "0.9,0.1"])
-
-
-def test_what_is_tuned_stands_over_the_recipe() -> None:
-    tuned = {"moesart_2": {"optim": {"lr": 1e-5}}}
-    request = as_request(find_recipe("fig4_k"), seeds=[7], settings=tuned)
-    assert request.settings is not None
-    assert request.settings["moesart_2"]["optim"]["lr"] == 1e-5
-    assert request.settings["moesart_2"]["model"]["router"] == {"name": "moesart", "k": 2}
-    assert request.seeds == [7]
 
 
 def test_curves_are_those_of_the_comparison(study: tuple[Results, Path], prepared: Path) -> None:
@@ -232,12 +186,6 @@ def test_sparse_inference_keeps_as_many_experts_for_every_router(
     assert asked == [(f"{name}-0.9_0.1-seed0", "test", 3) for name in routers]
 
 
-def test_the_bars_are_as_high_as_the_biases() -> None:
-    found = bias.study(4, 2)
-    bars = [bar.get_height() for bar in drawing.draw_bias(found).axes[0].patches]
-    assert sorted(bars) == sorted(b.bias for b in found if b.replacement)
-
-
 def test_the_figure_has_its_numbers_beside_it(study: tuple[Results, Path], prepared: Path) -> None:
     results, out = study
     draw("inference", results, prepared, out)
@@ -258,88 +206,50 @@ def test_the_bias_study_says_what_the_paper_shows(tmp_path: Path) -> None:
         assert found[shape, False, "i"] == pytest.approx(found[shape, False, "ii"])
 
 
-@pytest.mark.parametrize(
-    ("shape", "with_", "without"),
-    [  # of (i), (iii), (3); n = 8, k = 4
-        ("2^-i", [0.1721, 0, 0.0837], [0.0671, 0.2876, 0.2238]),
-        ("0.9 on one", [0.1003, 0, 0.0698], [0.0583, 0.6949, 0.5721]),
-    ],
-)
-def test_eq_3_is_worse_than_i_for_a_confident_router_without_replacement(
-    shape: str, with_: list[float], without: list[float]
-) -> None:
-    found = {(b.shape, b.replacement, b.strategy): b.bias for b in bias.study(8, 4)}
-    for replacement, expected in ((True, with_), (False, without)):
-        biases = [found[shape, replacement, strategy] for strategy in ("i", "iii", "3")]
-        assert biases == pytest.approx(expected, abs=6e-5)
-    assert found[shape, False, "3"] > found[shape, False, "i"]
-
-
 def test_probabilities_of_all_draws_add_up_to_one() -> None:
     g = bias.distribution("random", 6)
     for replacement in (True, False):
         assert sum(p for _, p in bias.draws(g, 3, replacement)) == pytest.approx(1)
 
 
-def test_what_is_typed_is_not_searched_and_stands_over_the_recipe() -> None:
-    typed = {"optim": {"lr": 1e-3}, "trainer": {"max_epochs": 2}}
-    request = tuning_request(find_recipe("figs2_tuning"), "moesart", 7, typed)
-    assert request.fixed == ["optim.lr", "trainer.max_epochs"]
-    assert (request.config.optim.lr, request.config.trainer.max_epochs) == (1e-3, 2)
-    assert (request.trials, request.weights, request.sampler) == (7, "0.1,0.9", "random")
+def test_the_bars_are_as_high_as_the_biases() -> None:
+    found = bias.study(4, 2)
+    bars = [bar.get_height() for bar in drawing.draw_bias(found).axes[0].patches]
+    assert sorted(bars) == sorted(b.bias for b in found if b.replacement)
 
 
-def test_tuning_draws_the_curve_of_every_router(prepared: Path, tmp_path: Path) -> None:
-    """The figure's numbers are those of each study's own results."""
-    recipe = find_recipe("figs2_tuning")
-    found = run_tuning(recipe, prepared, tmp_path, trials=3, typed=TINY, executor=Pretend())
-    numbers = json.loads((tmp_path / "figure.json").read_text())["tuning"]
-    assert list(numbers) == ["moesart", "topk"]
-    for router, points in found.items():
-        own = json.loads((tmp_path / router / "trials.json").read_text())
-        assert [point["test"] for point in numbers[router]] == [p.test for p in points]
-        assert own["curve"] == numbers[router]
-        assert own["sampler"] == "random" and own["weights"] == {"watch": 0.1, "rating": 0.9}
-    lines = drawing.draw_tuning(found).axes[0].lines
-    assert [line.get_ydata().tolist() for line in lines] == [
-        [point.test for point in points] for points in found.values()
-    ]
+def test_balances_are_drawn_at_their_evenness_and_loss() -> None:
+    point = figures.Balance(
+        "topk", "watch", Spread(0.5, 0.1, 2), Spread(0, 0, 2), Spread(1, 0, 2), Spread(0.7, 0, 2)
+    )
+    (axes,) = drawing.draw_balances([point]).axes
+    assert axes.containers[0].lines[0].get_xydata().tolist() == [[0.5, 0.7]]
 
 
-def call(*arguments: str) -> Any:
-    return CliRunner().invoke(cli.app, ["paper", *arguments])
+def test_histograms_are_drawn_as_they_are() -> None:
+    sparse = figures.Histogram("topk", "sparse", "watch", 0.5, [0, 1, 2], [0.9, 0.1])
+    dense = figures.Histogram("topk", "dense", "watch", 0.6, [0, 1, 2], [0.2, 0.8])
+    (axes,) = drawing.draw_histograms([sparse, dense]).axes
+    drawn = {patch.get_label(): patch.get_data().values.tolist() for patch in axes.patches}
+    assert drawn == {"sparse, mean 0.5000": [0.9, 0.1], "dense, mean 0.6000": [0.2, 0.8]}
 
 
-def test_recipes_are_listed_with_what_they_make() -> None:
-    lines = call().stdout.splitlines()
-    assert len(lines) == len(NAMES)
-    assert any(line.startswith("fig4_k ") and "Figure 4" in line for line in lines)
+def test_the_band_of_tuning_is_one_standard_deviation() -> None:
+    points = [Point(1, 1, 0, 0.8, 0.1), Point(2, 1, 0, 0.6, 0.05)]
+    (axes,) = drawing.draw_tuning({"topk": points}).axes
+    assert not any("$" in label.get_text() for label in axes.get_xticklabels(which="both"))
+    heights = {round(y, 6) for _, y in axes.collections[0].get_paths()[0].vertices.tolist()}
+    assert heights == {0.7, 0.9, 0.55, 0.65}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["fig4"], "'fig4' ... 'fig4_k'"),
-        (["fig4_k"], "--out is needed"),
-        (["fig4_k", "--trials", "3"], "--trials ... got 3"),
-        (["figs2_tuning", "--seeds", "3"], "--seeds ... got 3"),
-        (["fig4_k", "--out", "x"], "--data is needed for Figure 4"),
-    ],
-)
-def test_what_is_missing_is_said(
-    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_losses_of_other_task_weights_are_in_another_figure(
+    study: tuple[Results, Path], prepared: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    error = call(*arguments).exception
-    assert isinstance(error, ConfigError) and tells(str(error), message)
-    assert not (tmp_path / "x").exists()
-
-
-def test_a_damaged_recipe_is_refused_by_name(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("makes: Figure 9\nreading: ''\nrouters: [topk]\nfigur: curves\n")
-    with pytest.raises(ConfigError, match="mine.yaml: figur"):
-        read_recipe(file)
-    file.write_text("makes: Figure 9\nreading: ''\nfigure: curves\n")
-    with pytest.raises(ConfigError, match="routers must be named"):
-        read_recipe(file)
+    results, _ = study
+    (group,) = results.groups
+    groups = [replace(group, rows=[row]) for row in group.rows[:2]]
+    draw("balance", replace(results, groups=groups), prepared, tmp_path)
+    for number, own in enumerate(groups, 1):
+        drawn = json.loads((tmp_path / f"figure-{number}.json").read_text())["balance"]
+        assert {point["contender"] for point in drawn} == {own.rows[0].contender}
+    assert not (tmp_path / "figure.json").exists()

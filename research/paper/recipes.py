@@ -1,4 +1,4 @@
-"""Recipes in configs/paper: which runs a table or figure of the paper needs, and how to draw it."""
+"""Recipes in studies/: which runs a table or figure of the paper needs, and what is drawn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from recsys_moe.config.files import configs_folder, merge, read_config_file
+from recsys_moe.config.files import merge, read_config_file
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.schema import Schema
 from recsys_moe.section import Section
@@ -100,4 +100,4 @@ def read_recipe(file: Path) -> Recipe:
 
 
 def folder() -> Path:
-    return configs_folder() / "paper"
+    return Path(__file__).parent / "studies"
