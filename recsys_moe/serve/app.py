@@ -20,7 +20,6 @@ from recsys_moe.serve.service import Service
 FAULTS = {
     400: "The body is not JSON, or it ended early.",
     401: "The API key is missing or wrong.",
-    408: "The body did not arrive in time.",
     409: "The new model cannot be used; the old one stays.",
     413: "The body is too large.",
     415: "The body is not application/json.",
@@ -31,7 +30,7 @@ FAULTS = {
     503: "The service is shutting down.",
     504: "The answer was not ready in time.",
 }
-ASKING = (400, 408, 413, 415, 422, 429, 504)
+ASKING = (400, 413, 415, 422, 429, 504)
 
 
 @dataclass(frozen=True)

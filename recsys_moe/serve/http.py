@@ -12,7 +12,6 @@ import ipaddress
 import json
 import logging
 import re
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
@@ -28,11 +27,6 @@ from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.schemas import ErrorReply
 from recsys_moe.serve.values import RULE
-
-if sys.version_info >= (3, 11):
-    from asyncio import timeout
-else:
-    from async_timeout import timeout
 
 logger = logging.getLogger("recsys_moe")
 Body = TypeVar("Body", bound=BaseModel)
@@ -74,14 +68,9 @@ def check_key(request: Request, key: str | None) -> None:
 
 
 async def read(request: Request, body: type[Body], limits: Limits) -> Body:
-    """The validated body. Raises 400, 408, 413, 415 or 422."""
+    """The validated body. Raises 400, 413, 415 or 422."""
     _check_headers(request, limits.max_body)
-    try:
-        async with timeout(limits.timeout):
-            raw = await _read_bytes(request, limits.max_body)
-    except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
-        message = f"the body did not arrive within {limits.timeout:g} s"
-        raise refuse(408, message, {"Connection": "close"}) from None  # the rest is not wanted
+    raw = await _read_bytes(request, limits.max_body)
     try:
         return body.model_validate_json(raw)
     except ValidationError as error:
