@@ -106,7 +106,8 @@ def growth(watched: Sequence[tuple[float, int]]) -> dict[str, float]:
     fifth = max(1, len(watched) // 5)
     warm = np.median(watched[fifth : 2 * fifth] or watched, axis=0)
     end = np.median(watched[-fifth:], axis=0)
-    return {"mb": end[0], "growth": end[0] / warm[0], "more_handles": end[1] - warm[1]}
+    found = {"mb": end[0], "growth": end[0] / warm[0], "more_handles": end[1] - warm[1]}
+    return {name: float(value) for name, value in found.items()}
 
 
 def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
