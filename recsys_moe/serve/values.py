@@ -103,8 +103,17 @@ def exact(raw: Any) -> Any:
     return str(raw) if isinstance(raw, int) and abs(raw) > LARGEST_EXACT else raw
 
 
+ShownId = Annotated[int | str, BeforeValidator(exact)]
+ShownValue = Annotated[str | int | float | None, BeforeValidator(exact)]
+
+
 class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @property
+    def rows(self) -> int:
+        """Pairs or users, by which waiting requests are counted."""
+        return 1
 
 
 Number = WholeNumber | Annotated[StrictFloat, Field(allow_inf_nan=False)]

@@ -120,7 +120,7 @@ def settings(path: Path) -> None:
 
 @functools.cache
 def kind_of_body(name: str) -> Any:
-    return getattr(schemas, f"{name}_request")(limits.Limits())
+    return schemas.request_types(limits.Limits())[name]
 
 
 def body(path: Path) -> None:
@@ -132,7 +132,7 @@ def body(path: Path) -> None:
     scope = {"type": "http", "headers": [(b"content-type", b"application/json")]}
     request, bounds = Request(scope, receive), limits.Limits()
     try:
-        asyncio.run(http.read(request, kind_of_body(path.name), bounds))
+        asyncio.run(http.read(request, kind_of_body(path.name), bounds.max_body))
     except HTTPException as error:
         answer = asyncio.run(http.on_http_error(request, error))
         assert answer.status_code < 500 and list(json.loads(answer.body)) == ["error"]

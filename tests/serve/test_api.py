@@ -8,7 +8,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import torch
 
@@ -16,9 +15,8 @@ from recsys_moe.artifact.calibration import Calibration
 from recsys_moe.artifact.idle import IDLE_WORDS
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.top_items import Recommendation
-from recsys_moe.serve.description import _spread
 from recsys_moe.serve.limits import Limits
-from recsys_moe.serve.scoring import _ranked
+from recsys_moe.serve.schemas import RankedItem
 from recsys_moe.serve.values import exact
 from tests.serve.conftest import KEY, Caller
 
@@ -309,9 +307,8 @@ def test_ids_that_javascript_would_round_are_told_as_text() -> None:
     """2**53 + 1 reads as 2**53 there; the text is the same id to us."""
     ids = [2**53 + 1, 2**53 - 1, -(2**53), 7, "x"]
     assert [exact(raw) for raw in ids] == [str(2**53 + 1), 2**53 - 1, str(-(2**53)), 7, "x"]
-    assert _spread(pa.array([2**53 + 1, 3])) == ["9007199254740993", 3]
     entry = Recommendation(1, 2**60, None, {"watch": 0.5})
-    assert _ranked(entry, {}).item == str(2**60)
+    assert RankedItem(**vars(entry), columns={"n": 2**60}).item == str(2**60)
 
 
 def test_a_whole_number_with_a_point_is_the_whole_number(caller: Caller) -> None:
