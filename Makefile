@@ -15,7 +15,6 @@ CRASH_ARGS ?=
 KILL_SEED ?= 1
 FUZZ_INPUTS ?= 10000
 FUZZ_ARGS ?=
-ATHERIS := build/atheris
 LOAD_MINUTES ?= 30
 LOAD_RUN ?= build/load/run
 VERSIONS_ARGS ?=
@@ -30,7 +29,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format types test fast test-all matrix crash-test kill-test fault-test demo bench bench-peers accuracy-venv clean fuzz fuzz-guided load-test versions
+.PHONY: help venv lint format types test fast test-all matrix crash-test kill-test fault-test demo bench bench-peers accuracy-venv clean fuzz load-test versions
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -102,14 +101,6 @@ fault-test: venv ## let the disk fail at each write of seven commands, and the c
 
 fuzz: venv ## send FUZZ_INPUTS made-up inputs (10,000) through every door; goes on where it ended
 	PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz.py --inputs $(FUZZ_INPUTS) --state build/fuzz $(FUZZ_ARGS)
-
-fuzz-guided: venv $(ATHERIS)/.installed ## let atheris lead 10,000 inputs into each parser by what they reach
-	PYTHONPATH=.:$(ATHERIS) $(BIN)/python tests/fuzz/guided.py $(FUZZ_ARGS)
-
-# In a folder of its own, beside the environment: never a dependency of this project.
-$(ATHERIS)/.installed: | venv
-	PIP_CONSTRAINT= $(BIN)/python -m pip install --quiet --target $(ATHERIS) atheris==3.0.0
-	@touch $@
 
 load-test: venv ## soak the service LOAD_MINUTES (30): bad requests, hot reloads, memory
 	@test -d $(LOAD_RUN)/model || { \
