@@ -11,7 +11,6 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO := build/demo
 BENCH_ARGS ?=
-CRASH_ARGS ?=
 KILL_SEED ?= 1
 FUZZ_INPUTS ?= 10000
 FUZZ_ARGS ?=
@@ -29,7 +28,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format types test fast test-all matrix crash-test kill-test fault-test demo bench bench-peers accuracy-venv clean fuzz load-test versions
+.PHONY: help venv lint format types test fast test-all matrix kill-test fault-test demo bench bench-peers accuracy-venv clean fuzz load-test versions
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,10 +80,6 @@ test-all: lint types ## lint, types, then all tests
 
 matrix: venv ## the fast tests under other circumstances; MATRIX_ARGS="avx2 c-locale": these alone
 	$(BIN)/python tests/matrix/matrix.py $(MATRIX_ARGS)
-
-crash-test: venv ## kill -9 a fit at 100 random moments, interrupt commands at 160: see how they end
-	PYTHONPATH=. timeout -k 10 3600 $(BIN)/python tests/crash/kills.py $(CRASH_ARGS)
-	PYTHONPATH=. timeout -k 10 1800 $(BIN)/python tests/crash/interrupts.py
 
 # 336 + 20 + 4 of fit and its workers, 600 of other commands, 40 of a service and what replaces its model.
 kill-test: venv ## 1,000 SIGKILLs: fit, its workers, eight other commands, the service; an hour
