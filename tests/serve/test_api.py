@@ -311,14 +311,6 @@ def test_ids_that_javascript_would_round_are_told_as_text() -> None:
     assert RankedItem(**vars(entry), columns={"n": 2**60}).item == str(2**60)
 
 
-def test_a_whole_number_with_a_point_is_the_whole_number(caller: Caller) -> None:
-    plain, pointed = (
-        caller.post("/recommend", {"users": [one], "candidates": [2, one]}).json()
-        for one in (1, 1.0)
-    )
-    assert plain == pointed and plain["rankings"][0]["user"] == 1
-
-
 @pytest.mark.parametrize("user", [-(2**63) - 193, 2**63])
 def test_a_whole_number_beyond_64_bits_is_refused_and_not_rounded(
     caller: Caller, user: int
