@@ -11,11 +11,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO := build/demo
 BENCH_ARGS ?=
-CRASH_ARGS ?=
 KILL_SEED ?= 1
 FUZZ_INPUTS ?= 10000
 FUZZ_ARGS ?=
-ATHERIS := build/atheris
 LOAD_MINUTES ?= 30
 LOAD_RUN ?= build/load/run
 VERSIONS_ARGS ?=
@@ -30,7 +28,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format types test fast test-all matrix crash-test kill-test fault-test demo bench bench-peers accuracy-venv docs clean fuzz fuzz-guided load-test versions
+.PHONY: help venv lint format types test fast test-all matrix kill-test fault-test demo bench bench-peers accuracy-venv docs clean fuzz load-test versions
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,10 +81,6 @@ test-all: lint types ## lint, types, then all tests
 matrix: venv ## the fast tests under other circumstances; MATRIX_ARGS="avx2 c-locale": these alone
 	$(BIN)/python tests/matrix/matrix.py $(MATRIX_ARGS)
 
-crash-test: venv ## kill -9 a fit at 100 random moments, interrupt commands at 160: see how they end
-	PYTHONPATH=. timeout -k 10 3600 $(BIN)/python tests/crash/kills.py $(CRASH_ARGS)
-	PYTHONPATH=. timeout -k 10 1800 $(BIN)/python tests/crash/interrupts.py
-
 # 336 + 20 + 4 of fit and its workers, 600 of other commands, 40 of a service and what replaces its model.
 kill-test: venv ## 1,000 SIGKILLs: fit, its workers, eight other commands, the service; an hour
 	PYTHONPATH=. $(BIN)/python tests/crash/kills.py --kills 336 --commands 0 --seed $(KILL_SEED)
@@ -103,21 +97,11 @@ fault-test: venv ## let the disk fail at each write of seven commands, and the c
 fuzz: venv ## send FUZZ_INPUTS made-up inputs (10,000) through every door; goes on where it ended
 	PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz.py --inputs $(FUZZ_INPUTS) --state build/fuzz $(FUZZ_ARGS)
 
-fuzz-guided: venv $(ATHERIS)/.installed ## let atheris lead 10,000 inputs into each parser by what they reach
-	PYTHONPATH=.:$(ATHERIS) $(BIN)/python tests/fuzz/guided.py $(FUZZ_ARGS)
-
-# In a folder of its own, beside the environment: never a dependency of this project.
-$(ATHERIS)/.installed: | venv
-	PIP_CONSTRAINT= $(BIN)/python -m pip install --quiet --target $(ATHERIS) atheris==3.0.0
-	@touch $@
-
-load-test: venv ## soak the service LOAD_MINUTES (30), overload it, 10,000 connections, slow clients
+load-test: venv ## soak the service LOAD_MINUTES (30): bad requests, hot reloads, memory
 	@test -d $(LOAD_RUN)/model || { \
 		$(BIN)/recsys-moe prepare synthetic --out build/load/data --overwrite && \
 		$(BIN)/recsys-moe fit --data build/load/data --config quickstart --out $(LOAD_RUN) --overwrite; }
 	$(BIN)/python benchmarks/soak.py $(LOAD_RUN) --minutes $(LOAD_MINUTES) --seed 1
-	$(BIN)/python benchmarks/overload.py $(LOAD_RUN) --seed 1
-	$(BIN)/python benchmarks/connections.py $(LOAD_RUN)
 
 versions: build/uv/bin/uv ## Python 3.10 to 3.14, pinned and lowest versions: the basics; VERSIONS_ARGS="--python 3.12"
 	build/uv/bin/python tests/versions/versions.py $(VERSIONS_ARGS)

@@ -22,10 +22,10 @@ from typing import Any
 
 import common
 import shape
-import waits
 
 HERE = Path(__file__).parent
 RATINGS_TO_RANK = 30_000
+SHIPPED_BATCH = 2048
 SCRIPTS = (
     "step",
     "experts",
@@ -58,7 +58,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         results = {script: run(script, arguments(script, options)) for script in scripts}
     print("## All targets\n")
     common.print_targets([t for result in results.values() for t in result.get("targets", [])])
-    waits.show(results)
     failed = [script for script, result in results.items() if "failed" in result]
     print(json.dumps({"benchmark": "all", **common.facts(), "failed": failed, "results": results}))
     sys.exit(1 if failed else 0)
@@ -83,7 +82,7 @@ def arguments(script: str, options: argparse.Namespace) -> list[str]:
         "memory": ["--data", str(options.data)],
         "peers": [
             *("--peers-python", str(options.peers_python), "--data", str(options.data)),
-            *("--batch-size", str(waits.SHIPPED_BATCH)),
+            *("--batch-size", str(SHIPPED_BATCH)),
         ],
         "embeddings": ["--rows", "10000", "100000"],  # its table of a million takes minutes
     }.get(script, [])

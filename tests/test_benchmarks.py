@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import tells
-
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 TINY = {
     "step": ["--rounds=2", "--experts=2", "--squares", "16"],
@@ -28,7 +26,7 @@ TINY = {
     "gpu": ["--rounds=2", "--batch-size=32", "--device=cpu", "--ways", "sparse", "dense"],
 }
 
-NOT_IN_MAKE = {"run_all", "serving", "soak", "streaming", "waits", "overload", "connections"}
+NOT_IN_MAKE = {"run_all", "serving", "soak", "streaming"}
 
 
 @pytest.fixture(autouse=True)
@@ -124,83 +122,3 @@ def test_rows_are_prepared_and_trained_on_from_disk_and_in_memory(tmp_path: Path
     streaming.make(tmp_path / "raw", 5000)
     rows = [streaming.measure(stage, tmp_path)["rows"] for stage in streaming.STAGES]
     assert rows[0] == 5000 > rows[1] == rows[2] > 0  # all, then those to train on
-
-
-def test_each_thing_waited_for_is_met_or_not_or_why_it_is_not_measured(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Of the peers the one that is beaten by less counts: 7 times is below 8."""
-    waits, common = importlib.import_module("waits"), importlib.import_module("common")
-    summary = [
-        {"contender": name, "experts": 16, "ratio": [ratio, ratio, ratio]}
-        for name, ratio in (("rechub", 9.0), ("deepctr", 7.0), ("twin", 2.0))
-    ]
-    targets = [common.target("predict, pairs/s", 350_000, 300_000, at_least=True)]
-    waits.show({"peers": {"batch": 2048, "summary": summary}, "scoring": {"targets": targets}})
-    lines = capsys.readouterr().out.splitlines()
-    cells = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:4] for line in lines}
-    found = {what: [cell.strip() for cell in row] for what, row in cells.items()}
-    assert found["predict, pairs/s"] == ["350,000", ">= 300,000", "yes"]
-    assert found["whole loop over torch-rechub and DeepCTR-Torch, E=16"] == ["7x", ">= 8x", "no"]
-    assert found["whole loop over torch-rechub and DeepCTR-Torch, E=64"][2] == "not measured"
-    assert found["recommend 100 to all users"][2] == "not measured"
-    assert found["16 settings in one process, over compare --jobs 2"][2] == "no"
-    waits.show({"peers": {"batch": 2048, "summary": summary[:1]}})  # one peer alone is not both
-    assert "| 9x" not in capsys.readouterr().out
-
-
-def test_minutes_to_a_loss_are_epochs_times_what_an_epoch_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """2 epochs of 0.5 against 8 of 0.6 are 1 / 4.8 = 0.2083 of the minutes."""
-    waits = importlib.import_module("waits")
-    lines = ["run,label,weight.watch,epoch,val.loss"]
-    lines += [f"a,ours,0.9,{epoch},{loss}" for epoch, loss in ((1, 0.5), (2, 0.4089), (3, 0.3))]
-    lines += ["b,ours,0.1,1,0.1"]  # of other task weights
-    file = tmp_path / "page.epochs.csv"
-    minutes = waits.minutes(waits.Fit("page", "ours", 0.5))
-    monkeypatch.setattr(waits, "RESULTS", tmp_path)
-    monkeypatch.setattr(waits, "PAPER", waits.Fit("page", "paper", 0.6))
-    file.write_text("\n".join(lines))
-    assert tells(minutes({}), "page.epochs.csv ... paper ... 0.4089")
-    lines += ["c,paper,0.9,7,0.41", "c,paper,0.9,8,0.40"]
-    file.write_text("\n".join(lines))
-    assert minutes({})["value"] == pytest.approx(0.2083, abs=1e-4)
-
-
-def test_the_loss_at_the_end_is_the_mean_over_three_seeds_above_that_of_the_paper(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """0.41, 0.42 and 0.43 have a mean that is 0.02 above 0.39, 0.40 and 0.41."""
-    waits = importlib.import_module("waits")
-    lines = ["run,label,weight.watch,loss", *(f"a{x},ours,0.9,{x}" for x in (0.41, 0.42, 0.43))]
-    lines += ["b,ours,0.1,7", *(f"c{x},paper,0.9,{x}" for x in (0.39, 0.40))]
-    file = tmp_path / "page.runs.csv"
-    monkeypatch.setattr(waits, "RESULTS", tmp_path)
-    monkeypatch.setattr(waits, "IDS", waits.Fit("page", "ours"))
-    monkeypatch.setattr(waits, "PAPER", waits.Fit("page", "paper"))
-    file.write_text("\n".join(lines))
-    assert waits.final_loss({}) == "page.runs.csv has 2 of 3 seeds of paper"
-    file.write_text("\n".join([*lines, "d,paper,0.9,0.41"]))
-    found = waits.final_loss({})
-    assert (found["value"], found["met"]) == (pytest.approx(0.02), False)
-
-
-def test_minutes_to_the_auc_of_a_peer_are_those_of_whole_epochs_over_its_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Epoch 3 and epoch 1 reach 0.91, the best test AUC of a fit: 2 epochs of (1 + 2) / 2 minutes
-    against 12 are 0.25. Trials of the peer do not count."""
-    waits = importlib.import_module("waits")
-    lines = ["run,label,weight.watch,epoch,val.watch.auc"]
-    lines += [f"a,quick,0.9,{epoch},{auc}" for epoch, auc in ((1, 0.8), (2, 0.9), (3, 0.92))]
-    lines += ["b,quick,0.9,1,0.91"]
-    (tmp_path / "page.epochs.csv").write_text("\n".join(lines))
-    peers = ["peer,split,auc", "mmoe,val,0.99", "mmoe,test,0.8", "mmoe,test,0.91", "ple,test,0.95"]
-    (tmp_path / "ml-1m-peers.csv").write_text("\n".join(peers))
-    taken = ["what,minutes", f"{waits.QUICK_NAME},1", f"{waits.QUICK_NAME},2", "mmoe,12", "ple,5"]
-    (tmp_path / waits.MINUTES).write_text("\n".join(taken))
-    monkeypatch.setattr(waits, "RESULTS", tmp_path)
-    monkeypatch.setattr(waits, "QUICK", waits.Fit("page", "quick"))
-    found = waits.minutes_to_mmoe({})
-    assert (found["value"], found["met"]) == (pytest.approx(0.25), False)

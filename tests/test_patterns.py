@@ -19,14 +19,13 @@ from recsys_moe.inference import feature_values, item_filters, ranking_rows
 from recsys_moe.lab.compare import epochs
 from recsys_moe.lab.jobs import ray_cluster
 from recsys_moe.lab.tune import run as tune_run
-from recsys_moe.serve import http, shedding
+from recsys_moe.serve import http
 
 ROOT = Path(__file__).parents[1]
 LONG = 100_000
 SECONDS = 1.0
 TASK = r"([A-Za-z][A-Za-z0-9_]*):([a-z]+)(?:=(.+))?"
 OUTSIDE: dict[str, tuple[str, re.Pattern[str] | re.Pattern[bytes] | str]] = {
-    "serve/shedding.py: FIELD": ("fullmatch", shedding.FIELD),
     "serve/http.py: NAME": ("fullmatch", http.NAME),
     "inference/item_filters.py: CONDITION": ("fullmatch", item_filters.CONDITION),
     "inference/ranking_rows.py: LEAST": ("fullmatch", ranking_rows.LEAST),

@@ -37,7 +37,7 @@ Watch = Annotated[
 Rows = Annotated[int, _limit("Pairs of one /predict, candidates of one /recommend.")]
 UsersWaiting = Annotated[int, _limit("Users, and pairs to explain, that may wait; then 429.")]
 Timeout = Annotated[
-    float, _limit("Seconds until the body (408) and the answer (504) must be there.")
+    float, _limit("Seconds for an answer (else 504), and to keep an idle connection.")
 ]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
+from fastapi import Request as HTTPRequest
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -15,12 +16,13 @@ from recsys_moe.errors import UserError
 from recsys_moe.serve import http, schemas
 from recsys_moe.serve.description import ModelReply
 from recsys_moe.serve.page import add_page
+from recsys_moe.serve.schemas import request_types
 from recsys_moe.serve.service import Service
+from recsys_moe.serve.values import Request
 
 FAULTS = {
     400: "The body is not JSON, or it ended early.",
     401: "The API key is missing or wrong.",
-    408: "The body did not arrive in time.",
     409: "The new model cannot be used; the old one stays.",
     413: "The body is too large.",
     415: "The body is not application/json.",
@@ -31,7 +33,15 @@ FAULTS = {
     503: "The service is shutting down.",
     504: "The answer was not ready in time.",
 }
-ASKING = (400, 408, 413, 415, 422, 429, 504)
+QUESTIONS: dict[str, tuple[str, type[schemas.Reply]]] = {
+    "predict": ("Scores of pairs", schemas.PredictReply),
+    "recommend": ("The k best items for each user", schemas.RecommendReply),
+    "explain": ("Which experts decided, per pair and task", schemas.ExplainReply),
+    "similar": ("The items nearest to one", schemas.SimilarReply),
+    "seen": ("What a user watched in training", schemas.SeenReply),
+}
+"""By path, without its slash: what it is for, and the answer."""
+ASKING = (400, 413, 415, 422, 429, 504)
 
 
 @dataclass(frozen=True)
@@ -69,15 +79,10 @@ def build_app(service: Service) -> FastAPI:
         metrics=service.metrics,
         paths=paths,
         hosts=service.hosts,
-        asking=asking(service),
+        asking=frozenset(f"/{kind}" for kind in QUESTIONS),
         full=lambda: service.batcher.full,
     )
     return app
-
-
-def asking(service: Service) -> frozenset[str]:
-    """The paths that may be refused because too much is waiting."""
-    return frozenset(route.path for route in routes(service) if 429 in route.faults)
 
 
 def routes(service: Service) -> list[Route]:
@@ -87,53 +92,31 @@ def routes(service: Service) -> list[Route]:
 
 def _asking(service: Service) -> list[Route]:
     """What the model is asked."""
-    limits = service.limits
-    predict, explain = schemas.predict_request(limits), schemas.explain_request(limits)
-    recommend = schemas.recommend_request(limits)
-    similar, seen = schemas.similar_request(limits), schemas.seen_request(limits)
+    return [_question(service, kind, body) for kind, body in request_types(service.limits).items()]
 
-    async def on_predict(request: Request) -> Response:
-        return http.reply(await service.predict(await http.read(request, predict, limits)))
 
-    async def on_recommend(request: Request) -> Response:
-        return http.reply(await service.recommend(await http.read(request, recommend, limits)))
+def _question(service: Service, kind: str, body: type[Request]) -> Route:
+    async def handle(request: HTTPRequest) -> Response:
+        asked = await http.read(request, body, service.limits.max_body)
+        return http.reply(await service.answer(kind, asked))
 
-    async def on_explain(request: Request) -> Response:
-        return http.reply(await service.explain(await http.read(request, explain, limits)))
-
-    async def on_similar(request: Request) -> Response:
-        return http.reply(await service.similar(await http.read(request, similar, limits)))
-
-    async def on_seen(request: Request) -> Response:
-        return http.reply(await service.seen(await http.read(request, seen, limits)))
-
-    best, why = "The k best items for each user", "Which experts decided, per pair and task"
-    listed: list[tuple[str, http.Endpoint, str, type[BaseModel], type[BaseModel]]] = [
-        ("/predict", on_predict, "Scores of pairs", schemas.PredictReply, predict),
-        ("/recommend", on_recommend, best, schemas.RecommendReply, recommend),
-        ("/explain", on_explain, why, schemas.ExplainReply, explain),
-        ("/similar", on_similar, "The items nearest to one", schemas.SimilarReply, similar),
-        ("/seen", on_seen, "What a user watched in training", schemas.SeenReply, seen),
-    ]
-    return [
-        Route(path, handle, summary, replies, body=body, method="POST", faults=ASKING)
-        for path, handle, summary, replies, body in listed
-    ]
+    summary, replies = QUESTIONS[kind]
+    return Route(f"/{kind}", handle, summary, replies, body=body, method="POST", faults=ASKING)
 
 
 def _telling(service: Service) -> list[Route]:
     """What the service tells of itself."""
 
-    async def on_model(request: Request) -> Response:
+    async def on_model(request: HTTPRequest) -> Response:
         return http.reply(service.describe())
 
-    async def on_metrics(request: Request) -> Response:
+    async def on_metrics(request: HTTPRequest) -> Response:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-    async def on_health(request: Request) -> Response:
+    async def on_health(request: HTTPRequest) -> Response:
         return http.reply(schemas.HealthReply(status="ok"))
 
-    async def on_ready(request: Request) -> Response:
+    async def on_ready(request: HTTPRequest) -> Response:
         if service.draining:
             raise http.refuse(503, "shutting down")
         return http.reply(schemas.HealthReply(status="ready"))
@@ -150,7 +133,7 @@ def _telling(service: Service) -> list[Route]:
 def _reload(service: Service) -> Route:
     """Only behind a key: without one anybody could make the service read files."""
 
-    async def on_reload(request: Request) -> Response:
+    async def on_reload(request: HTTPRequest) -> Response:
         try:
             changed = await service.models.reload()
         except UserError as error:
@@ -169,7 +152,7 @@ def _add(app: FastAPI, route: Route, service: Service) -> None:
     key = service.key
     guarded = route.guarded and key is not None
 
-    async def endpoint(request: Request) -> Response:
+    async def endpoint(request: HTTPRequest) -> Response:
         if guarded:
             http.check_key(request, key)
         return await route.handle(request)

@@ -6,28 +6,26 @@ from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
 
 import recsys_moe
 from recsys_moe.artifact.idle import IDLE_WORDS, idle_experts, spared_experts
 from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.inference.expert_profiles import Trait
 from recsys_moe.inference.feature_values import FeatureReader
 from recsys_moe.inference.item_filters import filter_columns
-from recsys_moe.inference.item_values import KEPT
+from recsys_moe.inference.item_values import KEPT, ItemColumn
 from recsys_moe.schema import Task
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.models import Loaded
-from recsys_moe.serve.schemas import Item, Reply
+from recsys_moe.serve.schemas import Item, Part, Reply
 from recsys_moe.serve.scoring import items_of
-from recsys_moe.serve.values import exact
+from recsys_moe.serve.values import ShownId
 
 EXAMPLES = 8
 """Users that /model names to try it with."""
 
 
-class TaskInfo(BaseModel):
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
+class TaskInfo(Part):
     name: str
     kind: str
     low: float | None
@@ -40,15 +38,7 @@ class TaskInfo(BaseModel):
     """Experts that validation hardly chose for this task, see `idle_rule`."""
 
 
-class Trait(BaseModel):
-    column: str
-    value: str
-    lift: float
-
-
-class ExpertInfo(BaseModel):
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
+class ExpertInfo(Part):
     expert: int
     idle: bool
     """Do all tasks spare it on the rows of the metric card?"""
@@ -60,19 +50,7 @@ class ExpertInfo(BaseModel):
     """Much watched items for which it is chosen most, over what it is chosen for otherwise."""
 
 
-class ItemFilter(BaseModel):
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    name: str
-    kind: str
-    operators: list[str]
-    values: list[str]
-    """The members of a text column where they are few, the commonest first."""
-
-
-class UserFeature(BaseModel):
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
+class UserFeature(Part):
     name: str
     kind: str
     values: list[str]
@@ -85,13 +63,13 @@ class ModelReply(Reply):
     """Name of the data set it learned from."""
     users: int
     items: int
-    example_users: list[int | str]
+    example_users: list[ShownId]
     """A few ids of users, spread over all of them, to try the model with."""
     tasks: list[TaskInfo]
     score_names: list[str]
     item_columns: list[str]
     """Columns that conditions in `where`, and `columns`, may name."""
-    item_filters: list[ItemFilter]
+    item_filters: list[ItemColumn]
     """The same columns and what conditions may say about them."""
     experts: list[ExpertInfo]
     idle_rule: str
@@ -126,7 +104,7 @@ def describe(loaded: Loaded, limits: Limits) -> ModelReply:
         tasks=[_task(task, artifact, loads) for task in schema.tasks],
         score_names=list(predictor.score_names),
         item_columns=filter_columns(artifact.items),
-        item_filters=[ItemFilter(**asdict(column)) for column in loaded.columns],
+        item_filters=loaded.columns,
         experts=_experts(loaded, idle_experts(loads.values())),
         idle_rule=IDLE_WORDS,
         rows_are_independent=predictor.rows_are_independent,
@@ -151,12 +129,10 @@ def _user_features(reader: FeatureReader) -> list[UserFeature]:
 
 def _loads(card: dict[str, Any]) -> dict[str, list[float]]:
     """Per task the load of each expert, of the first split that the metric card has them for."""
-    routings = (split["routing"] for split in card.values() if _has_routing(split))
-    return {task: one["load"] for task, one in next(routings, {}).items() if "load" in one}
-
-
-def _has_routing(split: Any) -> bool:
-    return isinstance(split, dict) and isinstance(split.get("routing"), dict)
+    for split in card.values():
+        if isinstance(split, dict) and isinstance(split.get("routing"), dict):
+            return {task: one["load"] for task, one in split["routing"].items() if "load" in one}
+    return {}
 
 
 def _task(task: Task, artifact: Artifact, loads: dict[str, list[float]]) -> TaskInfo:
@@ -178,7 +154,7 @@ def _experts(loaded: Loaded, idle: list[int]) -> list[ExpertInfo]:
             expert=profile.expert,
             idle=profile.expert in idle,
             spared=profile.spared,
-            traits=[Trait(**asdict(trait)) for trait in profile.traits],
+            traits=profile.traits,
             items=items_of(loaded.predictor, loaded.predictor.items.index(profile.items)[0]),
         )
         for profile in loaded.profiles
@@ -188,4 +164,4 @@ def _experts(loaded: Loaded, idle: list[int]) -> list[ExpertInfo]:
 def _spread(ids: pa.Array) -> list[int | str]:
     """Up to EXAMPLES of the ids, at equal distances from the first one on."""
     step = max(1, len(ids) // EXAMPLES)
-    return [exact(raw) for raw in ids[::step][:EXAMPLES].to_pylist()]
+    return list(ids[::step][:EXAMPLES].to_pylist())

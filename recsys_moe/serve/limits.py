@@ -28,11 +28,7 @@ class Limits:
     max_requests: int = 256
     """Requests that may wait for the model's answer, of all kinds; above it 429."""
     timeout: float = 10.0
-    """Seconds until an answer must be there (else 504), and the body (else 408).
-
-    So long may a head take to come, and an answer to be read; then the connection is dropped. One
-    on which nothing is asked is closed then.
-    """
+    """Seconds until an answer must be there (else 504), and that an idle connection is kept."""
     drain: float = 30.0
     """Seconds that requests in flight have to finish after SIGTERM."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from copy import copy
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -23,11 +24,11 @@ from recsys_moe.serve.values import (
     NamedItem,
     NewUser,
     Request,
+    ShownId,
+    ShownValue,
     Text,
     User,
 )
-
-P = TypeVar("P", bound="Pairs")
 
 
 class Pairs(Request):
@@ -35,6 +36,17 @@ class Pairs(Request):
     """Raw user ids, one per pair; of a new user features and history."""
     items: list[NamedItem] = Field(min_length=1, examples=[[2, 3]])
     """Raw item ids, as many as users; of a new item its features."""
+
+    @model_validator(mode="after")
+    def _as_many(self) -> Pairs:
+        users, items = len(self.users), len(self.items)
+        if users != items:
+            raise ValueError(f"users and items must be as many, got {users} and {items}")
+        return self
+
+    @property
+    def rows(self) -> int:
+        return len(self.users)
 
 
 class ExplainRequest(Pairs):
@@ -74,6 +86,10 @@ class RecommendRequest(Request):
             return self.users
         return [*self.users, NewUser(features=self.features, history=self.history)]
 
+    @property
+    def rows(self) -> int:
+        return len(self.everybody)
+
 
 class SimilarRequest(Request):
     item: Id = Field(examples=[2])
@@ -91,21 +107,23 @@ class SeenRequest(Request):
     columns: Columns = []
 
 
-class Reply(BaseModel):
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+class Part(BaseModel):
+    """Of an answer."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class Reply(Part):
     model: str
     """Version of the model that answered: the first 12 digits of its manifest's SHA-256."""
 
 
-class UnusedReply(BaseModel):
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
+class UnusedReply(Part):
     categories: dict[str, list[str]]
     """By feature those that training has not seen; they add nothing."""
-    items: list[int | str]
+    items: list[ShownId]
     """Of the history those that training has not seen."""
-    repeated: list[int | str] = []
+    repeated: list[ShownId] = []
     """Of the history those that come again, each once; the first counts."""
 
 
@@ -129,12 +147,10 @@ class PredictReply(Reply):
     out."""
 
 
-class Item(BaseModel):
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    item: int | str
+class Item(Part):
+    item: ShownId
     title: str | None
-    columns: dict[str, str | int | float | None]
+    columns: dict[str, ShownValue]
     """What the request named in `columns`."""
 
 
@@ -144,7 +160,7 @@ class RankedItem(Item):
 
 
 class Ranking(BaseModel):
-    user: int | str | None
+    user: ShownId | None
     """Null for a new user."""
     unseen_user: bool
     unused: UnusedReply | None = None
@@ -159,13 +175,13 @@ class RecommendReply(Reply):
 
 
 class SimilarReply(Reply):
-    item: int | str
+    item: ShownId
     items: list[RankedItem]
     """Nearest first; `scores` holds the `cosine` of the embeddings."""
 
 
 class SeenReply(Reply):
-    user: int | str
+    user: ShownId
     unseen_user: bool
     total: int
     """Items that the user watched in training."""
@@ -173,9 +189,7 @@ class SeenReply(Reply):
     """Those that most others watched too first."""
 
 
-class Share(BaseModel):
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
+class Share(Part):
     expert: int
     weight: float
     """Routing weight."""
@@ -185,16 +199,14 @@ class Share(BaseModel):
     """|contribution| over the sum of all |contributions|; they sum to 1 unless all are 0."""
 
 
-class ReasonReply(BaseModel):
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
+class ReasonReply(Part):
     kind: str
     """`feature`, `item` of the user's history, `history` for all of it or of an item's, or `id`."""
     side: str
     """`user` or `item`: whose it is."""
     name: str | None
     """Of the feature."""
-    value: int | float | str | None
+    value: ShownValue
     """Category (null: one that training has not seen), number, or raw id of the item."""
     title: str | None
     rating: float | None
@@ -204,9 +216,7 @@ class ReasonReply(BaseModel):
     words: str
 
 
-class TaskExplanation(BaseModel):
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
+class TaskExplanation(Part):
     score: float
     experts: list[Share]
     reasons: list[ReasonReply] = []
@@ -214,8 +224,8 @@ class TaskExplanation(BaseModel):
 
 
 class Explanation(BaseModel):
-    user: int | str | None
-    item: int | str | None
+    user: ShownId | None
+    item: ShownId | None
     unseen_user: bool
     unseen_item: bool
     tasks: dict[str, TaskExplanation]
@@ -238,37 +248,30 @@ class ErrorReply(BaseModel):
     error: str
 
 
-def predict_request(limits: Limits) -> type[Pairs]:
-    return _pairs("PredictRequest", limits.max_rows, Pairs)
-
-
-def explain_request(limits: Limits) -> type[ExplainRequest]:
-    return _pairs("ExplainRequest", limits.max_explain, ExplainRequest)
-
-
-def recommend_request(limits: Limits) -> type[RecommendRequest]:
-    return create_model(
-        "RecommendRequest",
-        __base__=RecommendRequest,
-        users=(list[User], Field(default=[], max_length=limits.max_users, examples=[[1]])),
-        k=(StrictInt, Field(default=10, ge=1, le=limits.max_k)),
-        candidates=(
-            Annotated[list[Id], Field(min_length=1, max_length=limits.max_rows)] | None,
-            None,
+def request_types(limits: Limits) -> dict[str, type[Request]]:
+    """By path, without its slash: the body of requests, within the limits."""
+    k = Annotated[StrictInt, Field(le=limits.max_k)]
+    candidates = Annotated[list[Id], Field(min_length=1, max_length=limits.max_rows)] | None
+    users = Annotated[list[User], Field(max_length=limits.max_users)]
+    return {
+        "predict": _bounded("PredictRequest", Pairs, **_pairs(limits.max_rows)),
+        "recommend": _bounded(
+            "RecommendRequest", RecommendRequest, users=users, k=k, candidates=candidates
         ),
-    )
+        "explain": _bounded("ExplainRequest", ExplainRequest, **_pairs(limits.max_explain)),
+        "similar": _bounded("SimilarRequest", SimilarRequest, k=k),
+        "seen": _bounded("SeenRequest", SeenRequest, k=k),
+    }
 
 
-def similar_request(limits: Limits) -> type[SimilarRequest]:
-    k = (StrictInt, Field(default=10, ge=1, le=limits.max_k))
-    return create_model("SimilarRequest", __base__=SimilarRequest, k=k)
+def _pairs(most: int) -> dict[str, Any]:
+    bound = Field(max_length=most)
+    return {"users": Annotated[list[User], bound], "items": Annotated[list[NamedItem], bound]}
 
 
-def seen_request(limits: Limits) -> type[SeenRequest]:
-    k = (StrictInt, Field(default=20, ge=1, le=limits.max_k))
-    return create_model("SeenRequest", __base__=SeenRequest, k=k)
-
-
-def _pairs(name: str, rows: int, base: type[P]) -> type[P]:
-    ids = Field(min_length=1, max_length=rows, examples=[[1, 1]])
-    return create_model(name, __base__=base, users=(list[User], ids), items=(list[NamedItem], ids))
+def _bounded(name: str, base: type[Request], **kinds: Any) -> type[Request]:
+    """`base` with other types of some fields, whose defaults and descriptions stay."""
+    fields: dict[str, Any] = {
+        field: (kind, copy(base.model_fields[field])) for field, kind in kinds.items()
+    }
+    return create_model(name, __base__=base, **fields)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any
 
 from torch import Tensor
 
 from recsys_moe.inference.explanation import ExpertShare
 from recsys_moe.inference.item_values import Value, item_values
-from recsys_moe.inference.newcomers import SIDES, Unused
+from recsys_moe.inference.newcomers import SIDES
 from recsys_moe.inference.predictor import Newcomer, Predictor, Reason, Recommendation, Scores
 from recsys_moe.serve import schemas
 from recsys_moe.serve.metrics import Metrics
@@ -85,7 +84,12 @@ class Scoring:
 
     def _rankings(self, loaded: Loaded, request: RecommendRequest) -> schemas.RecommendReply:
         users = whom(request.everybody)
-        unused = [_unused(loaded.predictor, user) for user in users]
+        unused = [
+            schemas.UnusedReply(**vars(loaded.predictor.unused(user)))
+            if isinstance(user, Newcomer)
+            else None
+            for user in users
+        ]
         lists = loaded.predictor.recommend(
             users,
             request.k,
@@ -128,7 +132,10 @@ class Scoring:
                     task: schemas.TaskExplanation(
                         score=tasks[task][row],
                         experts=_shares(experts),
-                        reasons=_reasons(reasons[row].get(task, [])),
+                        reasons=[
+                            schemas.ReasonReply(**one.as_object())
+                            for one in reasons[row].get(task, [])
+                        ],
                     )
                     for task, experts in explanations[row].items()
                 },
@@ -167,22 +174,10 @@ class Scoring:
 
 
 def _unused_of_pairs(predictor: Predictor, pairs: Pairs) -> Iterator[schemas.PairUnused]:
-    sides = (SIDES[0], whom(pairs.users)), (SIDES[1], whom(pairs.items))
-    for side, named in sides:
+    for side, named in zip(SIDES, (whom(pairs.users), whom(pairs.items)), strict=True):
         for row, one in enumerate(named):
             if isinstance(one, Newcomer) and (unused := predictor.unused(one, side=side)):
-                yield schemas.PairUnused(row=row, side=side, **_plain_unused(unused))
-
-
-def _plain_unused(unused: Unused) -> dict[str, Any]:
-    items, repeated = ([exact(item) for item in ids] for ids in (unused.items, unused.repeated))
-    return {"categories": unused.categories, "items": items, "repeated": repeated}
-
-
-def _unused(predictor: Predictor, user: int | str | Newcomer) -> schemas.UnusedReply | None:
-    if not isinstance(user, Newcomer):
-        return None
-    return schemas.UnusedReply(**_plain_unused(predictor.unused(user)))
+                yield schemas.PairUnused(row=row, side=side, **vars(unused))
 
 
 def _plain(columns: dict[str, Tensor]) -> dict[str, list[float]]:
@@ -195,10 +190,12 @@ def items_of(
     """Items by their indices. Raises ConfigError for an unknown column."""
     table = predictor.artifact.items
     named = ["item", *{"title"}.intersection(table.column_names)]
-    rows = item_values(table, index_K, named)
+    rows = zip(
+        item_values(table, index_K, named), item_values(table, index_K, columns), strict=True
+    )
     return [
         schemas.Item(item=exact(row["item"]), title=_text(row.get("title")), columns=values)
-        for row, values in zip(rows, _columns(predictor, index_K, columns), strict=True)
+        for row, values in rows
     ]
 
 
@@ -206,43 +203,19 @@ def _text(value: Value) -> str | None:
     return None if value is None else str(value)
 
 
-def _columns(
-    predictor: Predictor, index_K: Tensor, columns: Sequence[str]
-) -> list[dict[str, Value]]:
-    rows = item_values(predictor.artifact.items, index_K, columns)
-    return [{name: exact(value) for name, value in row.items()} for row in rows]
-
-
 def _listed(
     predictor: Predictor, entries: list[Recommendation], columns: Sequence[str]
 ) -> list[schemas.RankedItem]:
     index_K, _ = predictor.items.index([entry.item for entry in entries])
-    rows = _columns(predictor, index_K, columns)
-    return [_ranked(entry, row) for entry, row in zip(entries, rows, strict=True)]
-
-
-def _ranked(entry: Recommendation, columns: dict[str, Value]) -> schemas.RankedItem:
-    item, title = exact(entry.item), entry.title
-    return schemas.RankedItem(
-        rank=entry.rank, item=item, title=title, scores=entry.scores, columns=columns
-    )
-
-
-def _reasons(reasons: list[Reason]) -> list[schemas.ReasonReply]:
+    rows = item_values(predictor.artifact.items, index_K, columns)
     return [
-        schemas.ReasonReply(**{**reason.as_object(), "value": exact(reason.value)})
-        for reason in reasons
+        schemas.RankedItem(**vars(entry), columns=row)
+        for entry, row in zip(entries, rows, strict=True)
     ]
 
 
 def _shares(experts: list[ExpertShare]) -> list[schemas.Share]:
-    total = sum(abs(expert.contribution) for expert in experts)
+    total = sum(abs(expert.contribution) for expert in experts) or 1.0
     return [
-        schemas.Share(
-            expert=expert.expert,
-            weight=expert.weight,
-            contribution=expert.contribution,
-            share=abs(expert.contribution) / total if total else 0.0,
-        )
-        for expert in experts
+        schemas.Share(**vars(expert), share=abs(expert.contribution) / total) for expert in experts
     ]

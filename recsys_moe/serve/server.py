@@ -22,14 +22,12 @@ import uvicorn
 
 from recsys_moe.errors import ConfigError, RunError
 from recsys_moe.interrupts import unwinding
-from recsys_moe.serve.app import asking, build_app
+from recsys_moe.serve.app import build_app
 from recsys_moe.serve.http import allowed_hosts, checked_names
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Models
-from recsys_moe.serve.patience import Patience, allow_connections
 from recsys_moe.serve.service import Service
-from recsys_moe.serve.shedding import Gate, protocol
 
 logger = logging.getLogger("recsys_moe")
 KEY_VARIABLE = "RECSYS_MOE_API_KEY"
@@ -84,7 +82,6 @@ def serve(model: Path, settings: Settings) -> None:
     Raises RunError when the address cannot be used, DataError when the model cannot. The signal is
     raised again at the end, so that the caller's handler decides about the exit.
     """
-    allow_connections()
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     with _threads(settings.threads), _listener(settings.host, settings.port) as listener:
         metrics = Metrics()
@@ -93,11 +90,6 @@ def serve(model: Path, settings: Settings) -> None:
         service = Service(models, metrics, settings.limits, key=settings.key, hosts=hosts)
         config = uvicorn.Config(
             build_app(service),
-            http=protocol(
-                gate=Gate(settings.limits.max_requests, lambda: service.batcher.open),
-                refused=lambda path: metrics.answered(path, 429, 0.0),
-                asking=asking(service),
-            ),
             log_config=None,
             access_log=settings.access_log,
             server_header=False,
@@ -136,8 +128,6 @@ class Server(uvicorn.Server):
         models, seconds = self._service.models, self._settings.watch
         if seconds:
             self._start(models.watch(seconds))
-        patience = Patience(self._settings.limits.timeout)
-        self._start(patience.watch(self.server_state.connections))
         if hasattr(signal, "SIGHUP"):
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, lambda: self._start(models.follow()))

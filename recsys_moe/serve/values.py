@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
     GetCoreSchemaHandler,
+    PlainValidator,
     StrictBool,
     StrictFloat,
     StrictInt,
@@ -24,7 +24,7 @@ from pydantic import (
     Tag,
     WithJsonSchema,
 )
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from recsys_moe import raw_ids
 from recsys_moe.inference.newcomers import Newcomer
@@ -52,42 +52,27 @@ WholeNumber = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
 Text = Annotated[StrictStr, Field(max_length=512)]
 
 
-def _id_text(text: str) -> str:
-    if raw_ids.of_text(text) is None:
-        raise ValueError("must be an id")
-    return text
+ID_RULE = "must be an id: text of 1 to 512 characters, not blank, or a whole number of 64 bits"
+ID_SCHEMA = {"anyOf": [INTEGER, {"type": "string", "maxLength": 512, "pattern": r"\S"}]}
 
 
-IdText = Annotated[Text, Field(pattern=r"\S"), AfterValidator(_id_text)]
+def _id(value: Any) -> int | str:
+    """A text, or the whole number that 7.0 is, which is an integer in JSON Schema too."""
+    if isinstance(value, str) and len(value) <= 512 and raw_ids.of_text(value) is not None:
+        return value
+    if isinstance(value, float) and raw_ids.of_value(value) is not None:
+        return int(value)
+    raise PydanticCustomError(RULE, ID_RULE)
 
 
-def _float(number: Any) -> Any:
-    """A float takes integers too; those beyond 64 bits would be rounded to one that has room."""
-    if not isinstance(number, float):
-        raise ValueError("must be a number with a point")
-    return number
-
-
-def _whole(number: float) -> int:
-    if not number.is_integer():
-        raise ValueError("must be a whole number")
-    return int(number)
-
-
-Pointed = Annotated[
-    StrictFloat,
-    BeforeValidator(_float),
-    Field(ge=-(2**63), lt=2**63),
-    AfterValidator(_whole),
-    WithJsonSchema(INTEGER),
-]
-"""7.0, which is an integer in JSON Schema too."""
 if TYPE_CHECKING:  # which does not see what a validator returns
     Id = int | str
 else:
     Id = Annotated[
-        WholeNumber | IdText | Pointed,
-        Rule("must be an id: text of 1 to 512 characters, not blank, or a whole number of 64 bits"),
+        WholeNumber | Annotated[Any, PlainValidator(_id)],
+        Field(union_mode="left_to_right"),  # most ids are numbers, which no Python looks at
+        Rule(ID_RULE),
+        WithJsonSchema(ID_SCHEMA),
     ]
 """A raw id; 7, 7.0 and "7" are the same id, as everywhere."""
 Columns = Annotated[
@@ -103,8 +88,17 @@ def exact(raw: Any) -> Any:
     return str(raw) if isinstance(raw, int) and abs(raw) > LARGEST_EXACT else raw
 
 
+ShownId = Annotated[int | str, BeforeValidator(exact)]
+ShownValue = Annotated[str | int | float | None, BeforeValidator(exact)]
+
+
 class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @property
+    def rows(self) -> int:
+        """Pairs or users, by which waiting requests are counted."""
+        return 1
 
 
 Number = WholeNumber | Annotated[StrictFloat, Field(allow_inf_nan=False)]

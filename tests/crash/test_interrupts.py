@@ -1,20 +1,21 @@
-"""A few of the moments of `make crash-test`, and what happens at each kind of them."""
+"""SIGINT and SIGTERM at the moments of a command: one line, the exit code, nothing half-written."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.crash import interrupts
-
 ROOT = Path(__file__).parents[2]
-NUMBERS = pytest.mark.parametrize("number", interrupts.SIGNALS, ids=lambda n: n.name)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+NUMBERS = pytest.mark.parametrize("number", SIGNALS, ids=lambda n: n.name)
 BEGIN = """
 import os, signal, sys, time
 from pathlib import Path
@@ -22,6 +23,63 @@ from recsys_moe.interrupts import listen, unwinding
 listen()
 number = signal.Signals(int(sys.argv[1]))
 """
+SECONDS = 120.0
+"""No command takes longer; one that does hangs."""
+ENDS = re.compile(r"error: interrupted(; .*)?")
+LOGS = re.compile(
+    r"loading .*|[\d,]+ rows .*|wrote .*|epoch \d.*|stopping after this step.*|serving model .*"
+    r"|drawing .*|export: .*|\w+: [\d,]+ rows|warning: .*"
+)
+"""What commands say of their work."""
+COMMANDS = {
+    "prepare": "prepare synthetic --out {out}",
+    "fit": "fit --data {folder}/data --out {out} --max-epochs 200 --set model.expert_dim=16",
+    "recommend": "recommend {folder}/run --user 1",
+    "serve": "serve {folder}/run --port 0",
+}
+
+
+def wait_until_it_listens(process: subprocess.Popen[str]) -> None:
+    """Python takes SIGINT as it starts; SIGTERM is what a command takes."""
+    mask = 1 << (signal.SIGTERM - 1)
+    while process.poll() is None:
+        caught = re.search(
+            r"^SigCgt:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text(), re.M
+        )
+        if caught and int(caught[1], 16) & mask:
+            return
+        time.sleep(0.001)
+
+
+def one(
+    command: str, folder: Path, out: Path, moment: float, number: signal.Signals
+) -> tuple[int, list[str]]:
+    """Exit code and lines of stderr."""
+    words = COMMANDS[command].format(folder=folder, out=out).split()
+    line = [sys.executable, "-m", "recsys_moe", *words]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=pipe, text=True) as process:
+        wait_until_it_listens(process)
+        time.sleep(moment)
+        process.send_signal(number)
+        try:
+            _, err = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return 0, ["it hangs"]
+    return process.returncode, err.splitlines()
+
+
+def fault(code: int, lines: Sequence[str], number: signal.Signals, left: Sequence[str]) -> str:
+    """What is wrong with the end of a command, or nothing. `left`: names beside its output."""
+    *logs, last = lines or [""]
+    if code == 0 and all(map(LOGS.fullmatch, lines)):
+        return ""  # it was done
+    if code != 128 + number:
+        return f"exit code {code}"
+    if not ENDS.fullmatch(last) or not all(map(LOGS.fullmatch, logs)):
+        return "other lines than the one"
+    return f"left {left}" if left else ""
 
 
 def ends(code: str, number: signal.Signals, folder: Path) -> tuple[int, str]:
@@ -34,17 +92,17 @@ def ends(code: str, number: signal.Signals, folder: Path) -> tuple[int, str]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 @pytest.mark.parametrize("moment", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("command", ["prepare", "fit", "recommend", "serve"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_signal_while_libraries_load_is_one_line(
     command: str, moment: float, run: Path, prepared: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "data").symlink_to(prepared)
     (tmp_path / "run").symlink_to(run)
     (tmp_path / "new").mkdir()
-    number = interrupts.SIGNALS[moment == 0.3]
-    code, lines = interrupts.one(command, tmp_path, tmp_path / "new" / "out", moment, number)
+    number = SIGNALS[moment == 0.3]
+    code, lines = one(command, tmp_path, tmp_path / "new" / "out", moment, number)
     left = [path.name for path in (tmp_path / "new").iterdir() if path.name != "out"]
-    assert interrupts.fault(code, lines, number, left) == "", lines
+    assert fault(code, lines, number, left) == "", lines
 
 
 @NUMBERS

@@ -6,7 +6,9 @@ import json
 import shutil
 import sqlite3
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,28 +123,23 @@ def test_a_study_whose_cells_were_changed_ends_in_one_line(tmp_path: Path) -> No
     assert "\n" not in str(error.value)
 
 
-def test_a_checkpoint_whose_pickle_ends_early_cannot_be_read(tmp_path: Path) -> None:
-    with (
-        zipfile.ZipFile(RUN / "checkpoints" / "last.ckpt") as old,
-        zipfile.ZipFile(tmp_path / "last.ckpt", "w") as new,
-    ):
-        for name in old.namelist():
-            content = old.read(name)
-            new.writestr(name, b"\x80\x02X\x01" if name.endswith("data.pkl") else content)
-    with pytest.raises(ValueError, match="it is cut off or no checkpoint at all"):
-        read_checkpoint(tmp_path / "last.ckpt")
-
-
 @pytest.mark.timeout(10)
-def test_a_checkpoint_that_names_a_class_of_a_megabyte_is_refused_at_once(tmp_path: Path) -> None:
-    """torch 2.13 looks for it in its own message by a pattern of quadratic time."""
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"\x80\x02X\x01",  # it ends early
+        # torch 2.13 looks for this class in its own message by a pattern of quadratic time
+        b"\x80\x02c" + b"x" * (1 << 20) + b"\nname\n.",
+    ],
+    ids=["cut off", "a class of a megabyte"],
+)
+def test_a_checkpoint_whose_pickle_is_none_cannot_be_read(tmp_path: Path, pickled: bytes) -> None:
     with (
         zipfile.ZipFile(RUN / "checkpoints" / "last.ckpt") as old,
         zipfile.ZipFile(tmp_path / "last.ckpt", "w") as new,
     ):
-        named = b"\x80\x02c" + b"x" * (1 << 20) + b"\nname\n."
         for name in old.namelist():
-            new.writestr(name, named if name.endswith("data.pkl") else old.read(name))
+            new.writestr(name, pickled if name.endswith("data.pkl") else old.read(name))
     with pytest.raises(ValueError, match="it is cut off or no checkpoint at all"):
         read_checkpoint(tmp_path / "last.ckpt")
 
@@ -177,23 +174,6 @@ def test_a_link_to_another_file_is_not_read(tmp_path: Path) -> None:
     assert "secret" not in str(error.value)
 
 
-def test_more_positive_labels_than_labels_are_impossible(command: Command, data: Path) -> None:
-    raw = json.loads((data / "schema.json").read_text())
-    raw["labels"]["train"]["watch"]["positive"] = 10**9
-    (data / "schema.json").write_text(json.dumps(raw))
-    words = ["--data", data, "--out", data.parent / "run", "--dry-run"]
-    assert "impossible counts" in command.fails(3, "fit", *words)
-
-
-def test_counts_without_the_labelled_rows_are_refused(command: Command, data: Path) -> None:
-    raw = json.loads((data / "schema.json").read_text())
-    del raw["labels"]["val"]["watch"]["labelled"]
-    (data / "schema.json").write_text(json.dumps(raw))
-    words = ["--data", data, "--out", data.parent / "run", "--set", "model.main_effects=false"]
-    message = command.fails(3, "fit", *words)
-    assert tells(message, "labels.val.watch ... 'labelled' ... prepare")
-
-
 @pytest.mark.parametrize("value", ["1", "[1]", "{a: 1}", "null", "[genres, '']", "[[]]"])
 def test_features_are_names(command: Command, value: str) -> None:
     message = command.fails(2, "config", "show", "--set", f"model.features={value}")
@@ -213,22 +193,6 @@ def test_more_ids_than_an_index_can_tell_are_refused(command: Command, option: s
     message = command.fails(2, "prepare", "synthetic", option, 10**18, "--out", "nowhere")
     # int32 ends at 2^31 - 1, and the last index is that of unseen ids
     assert tells(message, f"{option} ... 2147483646, got {10**18}")
-
-
-def test_a_deviation_beyond_all_numbers_is_impossible(command: Command, data: Path) -> None:
-    schema = json.loads((data / "schema.json").read_text())
-    schema["labels"]["train"]["rating"]["std"] = 10**200
-    (data / "schema.json").write_text(json.dumps(schema))
-    message = command.fails(3, "fit", "--data", data, "--out", data.parent / "out", "--dry-run")
-    assert "labels.train holds impossible counts" in message
-
-
-def test_a_weight_beyond_all_numbers_is_not_finite(command: Command, data: Path) -> None:
-    schema = json.loads((data / "schema.json").read_text())
-    schema["tasks"][0]["weight"] = 10**400
-    (data / "schema.json").write_text(json.dumps(schema))
-    message = command.fails(3, "fit", "--data", data, "--out", data.parent / "out", "--dry-run")
-    assert "weight must be finite" in message
 
 
 def test_a_calibration_of_a_task_that_is_not_there_is_damaged(tmp_path: Path) -> None:
@@ -251,8 +215,26 @@ def test_a_path_longer_than_the_system_takes_is_a_setting_that_cannot_be_used(
     assert message.startswith(f"error: {'9' * 40}...: ") and "\n" not in message
 
 
-def test_a_schema_without_tasks_is_refused(command: Command, data: Path) -> None:
-    schema = json.loads((data / "schema.json").read_text())
-    (data / "schema.json").write_text(json.dumps(schema | {"tasks": []}))
-    message = command.fails(3, "fit", "--data", data, "--out", data.parent / "out", "--dry-run")
-    assert tells(message, "schema.json: tasks ... got [] ... prepare")
+def _without_labelled(raw: dict[str, Any]) -> None:
+    del raw["labels"]["val"]["watch"]["labelled"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda raw: raw["labels"]["train"]["watch"].update(positive=10**9), "impossible counts"),
+        (lambda raw: raw["labels"]["train"]["rating"].update(std=10**200), "impossible counts"),
+        (lambda raw: raw["tasks"][0].update(weight=10**400), "weight must be finite"),
+        (lambda raw: raw.update(tasks=[]), "schema.json: tasks ... got [] ... prepare"),
+        (_without_labelled, "labels.val.watch ... 'labelled' ... prepare"),
+    ],
+)
+def test_a_schema_of_impossible_numbers_is_refused(
+    command: Command, data: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    raw = json.loads((data / "schema.json").read_text())
+    change(raw)
+    (data / "schema.json").write_text(json.dumps(raw))
+    words = ["--data", data, "--out", data.parent / "run"]
+    words += ["--set", "model.main_effects=false"] if "labelled" in message else ["--dry-run"]
+    assert tells(command.fails(3, "fit", *words), message)

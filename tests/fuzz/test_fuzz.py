@@ -1,7 +1,4 @@
-"""A few of the inputs of `make fuzz`, one through each door, and that it sees what breaks.
-
-Of `make fuzz-guided`: what its inputs begin with, and that it sees too.
-"""
+"""A few of the inputs of `make fuzz`, one through each door, and that it sees what breaks."""
 
 from __future__ import annotations
 
@@ -17,8 +14,6 @@ import pytest
 
 from tests.fuzz.doors import KEPT, Broken, command, hashes, writing
 from tests.fuzz.doors_words import words
-from tests.fuzz.guided import main
-from tests.fuzz.parsers import TARGETS, Parser
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,29 +60,3 @@ def test_an_input_leaves_the_kept_formats_as_they_are(
     words(np.random.default_rng([6, zlib.crc32(b"words"), 1209]), tmp_path)()
     assert (tmp_path / "run" / "evaluation" / "test.json").is_file()
     assert hashes(KEPT) == before
-
-
-@pytest.mark.parametrize("name", TARGETS)
-def test_the_files_that_guided_inputs_begin_with_are_good(name: str, tmp_path: Path) -> None:
-    parser = Parser(name, tmp_path)
-    assert parser.good
-    for good in parser.good:
-        parser(good)  # which raises no error for the user either
-
-
-def test_a_guided_input_that_meets_a_fault_of_ours_breaks_a_law(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    parser = Parser("schema", tmp_path)
-    assert parser.broken(b"\0no JSON") == ""  # which is refused
-    monkeypatch.setattr("recsys_moe.schema._check_counts", lambda schema: 1 / 0)
-    assert parser.broken(parser.good[0]).endswith(" ZeroDivisionError('division by zero')")
-
-
-def test_without_atheris_one_line_says_where_it_comes_from(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr(sys, "argv", ["guided.py"])
-    with pytest.raises(SystemExit, match=r"^error: atheris is not installed"):
-        main()

@@ -92,18 +92,6 @@ def test_a_late_answer_is_504_and_later_requests_are_answered(
     assert last.status_code == 200
 
 
-def test_a_body_that_stops_half_way_is_408(run: Path) -> None:
-    async def half() -> AsyncIterator[bytes]:
-        yield b'{"users": [1], '
-        await asyncio.sleep(1)
-        yield b'"items": [2]}'
-
-    answer = Caller(run, Limits(timeout=0.05))("POST", "/predict", content=half(), headers=JSON)
-    assert answer.status_code == 408
-    assert "did not arrive within 0.05 s" in answer.json()["error"]
-    assert answer.headers["connection"] == "close"  # and nobody waits for the other half
-
-
 def test_an_announced_size_above_the_limit_is_refused_before_the_body_is_read(
     caller: Caller,
 ) -> None:
