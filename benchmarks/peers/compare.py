@@ -35,7 +35,6 @@ from shape import BATCH, RATINGS, make_data  # noqa: E402
 
 from recsys_moe.data.columns import StoredColumns  # noqa: E402
 from recsys_moe.schema import Schema  # noqa: E402
-from recsys_moe.train.processes import spinning  # noqa: E402
 
 CONTENDERS = {
     "ours": "recsys-moe fit (moesart, k=2)",
@@ -52,7 +51,6 @@ GOALS[16]["twin"] = 6.0
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
-    spinning.give_turn_back()  # importing common took it, and it is for `recsys-moe fit`
     with tempfile.TemporaryDirectory(prefix="peers-") as folder:
         scratch = Path(folder)
         data = options.data or make_data(scratch / "data", options.ratings)
@@ -128,7 +126,7 @@ def measure(
     watch = OtherWork()
     run = subprocess.run(
         [str(python), str(script), json.dumps(settings | block)],
-        env=spinning.undecided(dict(os.environ)) | threads,
+        env=dict(os.environ) | threads,
         capture_output=True,
         text=True,
     )

@@ -9,7 +9,6 @@ from clock import Clock, read_options
 
 from recsys_moe import cli
 from recsys_moe.cli import commands
-from recsys_moe.train.processes import spinning
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -19,7 +18,6 @@ def main() -> None:
     clock, command_line = Clock(options), commands.invoke
 
     def watched() -> None:
-        spinning.spin_long_if_alone()  # as fit, which would come too late: this loads torch
         from lightning.pytorch.callbacks import LambdaCallback
         from watching import watched_by
 

@@ -25,7 +25,6 @@ from recsys_moe.files import write_json
 from recsys_moe.interrupts import NUMBERS, REPORTS, SECONDS_OF_ONE_WISH, unwinding
 from recsys_moe.machine import core_quota, cores
 from recsys_moe.train.processes.signals import end_with_parent, handled
-from recsys_moe.train.processes.spinning import undecided
 from recsys_moe.train.processes.starter import rank
 
 SECONDS_BETWEEN_LOOKS = 0.05
@@ -77,8 +76,8 @@ def _environment(devices: int, num_nodes: int) -> dict[str, str]:
     check_nodes(num_nodes)
     own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "NODE_RANK": "0"}
     threads = str(max(1, int(min(cores(), core_quota() or cores())) // devices))
-    known = {"OMP_NUM_THREADS": threads, **undecided(dict(os.environ))}
-    return {**known, **(own if num_nodes == 1 else {}), "WORLD_SIZE": str(devices * num_nodes)}
+    found = {"OMP_NUM_THREADS": threads, **os.environ, "WORLD_SIZE": str(devices * num_nodes)}
+    return found | (own if num_nodes == 1 else {})
 
 
 def _free_port() -> int:
