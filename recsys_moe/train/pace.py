@@ -6,7 +6,7 @@ import time
 
 from lightning import Trainer
 
-from recsys_moe.train.workarounds import Patience
+from recsys_moe.train.workarounds import ResumableEarlyStopping
 
 UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 WHOLE_FROM = 10
@@ -26,7 +26,7 @@ class Pace:
         """`no improvement for 7 of 15 epochs` and `at most 12 min left`, at the speed so far; each
         where there is anything to say. `ended`: the epoch has just been validated."""
         stopping = self._trainer.early_stopping_callback
-        assert isinstance(stopping, Patience)
+        assert isinstance(stopping, ResumableEarlyStopping)
         waited = stopping.waited(self._trainer) if ended else stopping.wait_count
         wait = f"no improvement for {waited} of {stopping.patience} epochs" if waited else ""
         left = "" if waited >= stopping.patience else self._left()

@@ -30,8 +30,6 @@ from recsys_moe.train.processes.starter import rank
 SECONDS_BETWEEN_LOOKS = 0.05
 SECONDS_TO_END = 15.0
 """Left to the others after a failure; the first process may have a folder to clear."""
-SECONDS_AFTER_FIRST = 1.0
-"""Left to the others when the first process has ended too: nothing of theirs can be lost."""
 
 
 class WorkerError(UserError):
@@ -53,11 +51,16 @@ def run_workers(devices: int, num_nodes: int) -> None:
         common = _environment(devices, num_nodes)
         node = int(common["NODE_RANK"])
         workers: list[subprocess.Popen[bytes]] = []
-        with _passing_on(workers), _ending(workers):
-            for local in range(devices):
-                ranks = {"LOCAL_RANK": str(local), "RANK": str(node * devices + local)}
-                workers.append(_start({**common, **ranks, REPORTS: str(reports)}))
-            codes = _wait(workers)
+        try:
+            with _passing_on(workers):
+                for local in range(devices):
+                    ranks = {"LOCAL_RANK": str(local), "RANK": str(node * devices + local)}
+                    workers.append(_start({**common, **ranks, REPORTS: str(reports)}))
+                codes = _wait(workers)
+        finally:
+            for worker in workers:
+                worker.kill()  # those that have ended do not mind
+                worker.wait()
         _raise_first(codes, reports)
 
 
@@ -115,18 +118,6 @@ def _passing_on(workers: list[subprocess.Popen[bytes]]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _ending(workers: list[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Leave no process behind."""
-    try:
-        yield
-    finally:
-        for worker in workers:
-            if worker.poll() is None:
-                worker.kill()
-                worker.wait()
-
-
 def _wait(workers: list[subprocess.Popen[bytes]]) -> list[int | None]:
     """Until all have ended, or a while after one has failed: the others may wait for it.
 
@@ -139,8 +130,6 @@ def _wait(workers: list[subprocess.Popen[bytes]]) -> list[int | None]:
         codes = [worker.poll() for worker in workers]
         if not seen and any(codes):
             seen, deadline = codes, time.monotonic() + SECONDS_TO_END
-        if seen and codes[0] is not None:
-            deadline = min(deadline, time.monotonic() + SECONDS_AFTER_FIRST)
         if None not in codes:
             break
         time.sleep(SECONDS_BETWEEN_LOOKS)
