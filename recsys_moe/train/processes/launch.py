@@ -1,7 +1,8 @@
 """One process per device of this machine: started, watched and stopped by the command itself.
 
-Standard library only. Lightning can start processes too, but after an error in one of them it
-kills the command itself, whose exit code then says nothing.
+Standard library only. After an error in one of its processes Lightning kills the command itself,
+and torchrun ends with exit code 1 whatever it was. What torchrun starts processes with
+(torch.distributed.elastic) takes signals that nohup ignores, and needs as many lines around it.
 """
 
 from __future__ import annotations
