@@ -1,7 +1,7 @@
 """What the benchmarks share: timing rivals in turn, medians and spread, tables, a line of JSON.
 
 Import it before torch: GNU OpenMP reads GOMP_SPINCOUNT when torch loads, and the benchmarks run
-with the value that `recsys-moe fit` takes (`recsys_moe.train.processes.spinning`).
+with the value that `recsys-moe` sets.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from recsys_moe import machine
-from recsys_moe.train.processes import spinning
 
-spinning.spin_briefly()
-spinning.spin_long_if_alone()
+machine.let_idle_threads_sleep()
 
 import torch  # noqa: E402
 
@@ -193,9 +191,9 @@ def measured(name: str, words: Sequence[object], **variables: str) -> dict[str, 
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Of a process of this checkout, which decides for itself how long its idle threads spin."""
+    """Of a process of this checkout."""
     paths = os.pathsep.join(path for path in sys.path if path)
-    return spinning.undecided(dict(os.environ)) | {"PYTHONPATH": paths} | variables
+    return dict(os.environ) | {"PYTHONPATH": paths} | variables
 
 
 def resident(key: str, pid: int | str = "self") -> float:

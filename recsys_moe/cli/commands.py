@@ -28,7 +28,8 @@ from recsys_moe.cli import (
     tune,
 )
 from recsys_moe.errors import ConfigError, UserError
-from recsys_moe.train.processes import launch, spinning
+from recsys_moe.machine import let_idle_threads_sleep
+from recsys_moe.train.processes import launch
 from recsys_moe.train.processes.starter import rank
 
 app = typer.Typer(
@@ -124,7 +125,7 @@ def _show_flags(command: Any, parent: typer.Context | None) -> None:
 
 def run() -> None:
     """The command of sys.argv, to its end: raises SystemExit."""
-    spinning.spin_briefly()
+    let_idle_threads_sleep()
     level = logging.ERROR if rank() else logging.INFO  # the first process speaks for all
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Severity("%(message)s"))

@@ -17,7 +17,7 @@ from recsys_moe.cli.ranking import sample_lines
 from recsys_moe.errors import ConfigError
 from recsys_moe.files import check_place
 from recsys_moe.schema import check_split
-from recsys_moe.train.processes import launch, spinning
+from recsys_moe.train.processes import launch
 from recsys_moe.train.processes.starter import is_started_outside
 
 if TYPE_CHECKING:
@@ -104,8 +104,6 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Train a model on prepared data and keep its best checkpoint and artifact."""
-    if not is_started_outside():
-        spinning.spin_long_if_alone()  # now: settings need torch, which reads it once, as it loads
     flags = fit_flags(
         k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices,
         seed=seed, num_nodes=num_nodes,
@@ -120,7 +118,6 @@ def fit(
     if trainer.processes > 1 and not is_started_outside():
         launch.check_nodes(trainer.num_nodes)
     if trainer.processes > 1 and not (dry_run or is_started_outside()):
-        spinning.give_turn_back()
         launch.run_workers(trainer.devices, trainer.num_nodes)
         return
     logger.info("loading torch and lightning ...")

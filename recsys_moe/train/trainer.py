@@ -89,7 +89,7 @@ def _strategy(config: Config, checkpoints: Checkpoints, **ddp: Any) -> Strategy 
 
 def _callbacks(config: Config, out: Path, monitor: Monitor, bar: bool) -> Iterable[Callback]:
     settings = config.trainer
-    yield workarounds.Patience(
+    yield workarounds.ResumableEarlyStopping(
         monitor.column,
         mode=monitor.direction,
         patience=settings.patience,

@@ -98,7 +98,7 @@ def validate_again(checkpoint: dict[str, Any]) -> None:
     progress |= {"total": BEGUN, "current": UNTOUCHED, "is_last_batch": False}
 
 
-class Patience(EarlyStopping):
+class ResumableEarlyStopping(EarlyStopping):
     """Early stopping: a run that had stopped stays so, and a resumed one may be more patient.
 
     Lightning's own forgets the first and restores the old patience. To go when it does neither.

@@ -37,21 +37,14 @@ def nan_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RecModule, "losses", spoilt)
 
 
-def test_at_a_logged_step_the_run_ends_there(
-    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("at", "seen"), [(6, 6), (7, 25)], ids=["logged", "not logged"])
+def test_the_run_ends_at_the_logged_step_or_with_the_epoch(
+    at: int, seen: int, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nan_at(6, monkeypatch)
-    with pytest.raises(RunError, match="the training loss became nan by step 6"):
+    """Every third step is logged, and 25 are an epoch."""
+    nan_at(at, monkeypatch)
+    with pytest.raises(RunError, match=f"the training loss became nan by step {seen}"):
         fit(config(3), prepared, tmp_path / "run")
-    assert not (tmp_path / "run").exists()  # else the next run would meet a folder of nothing
-
-
-def test_between_logged_steps_the_run_ends_with_the_epoch(
-    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nan_at(7, monkeypatch)
-    with pytest.raises(RunError, match="the training loss became nan by step 25"):
-        fit(config(3), prepared, tmp_path / "run")  # 25 steps are an epoch
     assert not (tmp_path / "run").exists()  # else the next run would meet a folder of nothing
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightning.pytorch.loggers import TensorBoardLogger
 
 from recsys_moe.artifact.monitor import find_monitor
 from recsys_moe.config.settings import Config, parse_config
@@ -61,11 +60,6 @@ def test_metrics_and_weights_are_the_same_whichever_logger_there_is(
     assert content(tmp_path / "csv") == content(tmp_path / "tensorboard")
     assert not (tmp_path / "csv" / "events").exists()
     assert list((tmp_path / "tensorboard" / "events").glob("events.out.tfevents.*"))
-
-
-def test_tensorboard_is_the_default(tmp_path: Path) -> None:
-    assert config().trainer.logger == "tensorboard"
-    assert isinstance(open_logger("tensorboard", tmp_path), TensorBoardLogger)
 
 
 def test_events_that_cannot_be_written_cost_a_warning_and_not_the_run(

@@ -110,12 +110,6 @@ def test_fit_prints_which_metric_chose_the_epoch(
     assert "best epoch 1 by rating/mse on val" in done.out
 
 
-def test_another_monitor_is_refused_on_resume(prepared: Path, tmp_path: Path) -> None:
-    fit(config(max_epochs=1), prepared, tmp_path / "run")
-    with pytest.raises(ConfigError, match="trainer.monitor was loss"):
-        fit(config(monitor="watch/auc"), prepared, tmp_path / "run", resume="auto")
-
-
 def test_a_metric_that_the_data_do_not_have_is_refused_with_those_that_they_have(
     prepared: Path, tmp_path: Path, command: Command
 ) -> None:

@@ -77,19 +77,14 @@ def values(state: Any) -> Iterator[Tensor]:
 
 
 @pytest.mark.parametrize("name", sorted(ROUTERS))
-def test_a_table_of_nan_ends_training_by_the_next_logged_step(
+def test_a_gate_or_a_table_of_nan_ends_training_by_the_next_logged_step(
     name: str, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    break_at(monkeypatch, AT, user_table)
-    assert step_of(failure(prepared, tmp_path / "run", name)) == 2 * EVERY
-
-
-@pytest.mark.parametrize("name", sorted(set(ROUTERS) - WITHOUT_GATE))
-def test_a_gate_of_nan_ends_training_by_the_next_logged_step(
-    name: str, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    break_at(monkeypatch, AT, first_gate)
-    assert step_of(failure(prepared, tmp_path / "run", name)) == 2 * EVERY
+    for weight in [user_table] if name in WITHOUT_GATE else [user_table, first_gate]:
+        with monkeypatch.context() as patched:
+            break_at(patched, AT, weight)
+            message = failure(prepared, tmp_path / weight.__name__, name)
+        assert step_of(message) == 2 * EVERY
 
 
 def test_an_expert_of_nan_that_no_row_visits_ends_training_too(

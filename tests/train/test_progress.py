@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from recsys_moe.config.settings import parse_config
-from recsys_moe.train import callbacks, pace
+from recsys_moe.train import callbacks
 from recsys_moe.train.fit import fit
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
@@ -93,7 +93,6 @@ def test_lines_say_how_long_at_most_and_how_long_without_a_better_epoch(
 
     monkeypatch.setattr(RecModule, "training_step", ticking)
     monkeypatch.setattr(callbacks, "time", clock)
-    monkeypatch.setattr(pace, "time", clock)
     trainer = {"max_epochs": 9, "batch_size": 64, "patience": 3, "min_delta": 1e6}
     with caplog.at_level(logging.INFO, logger="recsys_moe.fit"):
         fit(parse_config({"model": TINY_MODEL, "trainer": trainer}), prepared, tmp_path / "run")
@@ -116,7 +115,7 @@ def test_lines_say_how_long_at_most_and_how_long_without_a_better_epoch(
     ],
 )
 def test_a_duration_is_said_in_the_units_that_matter(seconds: float, said: str) -> None:
-    assert pace.duration(seconds) == said
+    assert callbacks.duration(seconds) == said
 
 
 @pytest.mark.slow

@@ -238,13 +238,6 @@ def test_histories_with_slopes_go_on(folder: Path, tmp_path: Path, unit: float) 
     assert was[:5, before].std(0).max() > 1e-3
 
 
-def test_training_goes_on_and_ends_better_than_anew(folder: Path, tmp_path: Path) -> None:
-    data, slow = folder / "new/featured", {"optim": {"lr": 1e-4}}
-    more = fit(once(**slow), data, tmp_path / "more", start_from=folder / "both")
-    anew = fit(settings(model=BOTH, **once(**slow)), data, tmp_path / "anew")
-    assert more["loss"] < anew["loss"]
-
-
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

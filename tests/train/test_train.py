@@ -18,11 +18,11 @@ from torch import Tensor
 from recsys_moe.config.settings import Config, ConfigError, parse_config
 from recsys_moe.data.columns import Batch, load_columns
 from recsys_moe.data.streaming import watched_items
-from recsys_moe.errors import DataError, RunError
+from recsys_moe.errors import DataError
 from recsys_moe.model.moe import MoE
 from recsys_moe.routers.base_layer import BaseLayerRouter
 from recsys_moe.schema import Schema
-from recsys_moe.train.fit import dry_run, fit
+from recsys_moe.train.fit import fit
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
 
@@ -195,42 +195,9 @@ def test_dropout_and_sampling_are_on_in_every_epoch_and_off_in_validation(
     }
 
 
-def test_early_stopping_ends_a_run_that_does_not_improve(prepared: Path, tmp_path: Path) -> None:
-    trainer = {"max_epochs": 30, "patience": 1, "min_delta": 1e9}
-    fit(config(trainer=trainer), prepared, tmp_path / "run")
-    assert len(metrics_text(tmp_path / "run").splitlines()) - 1 == 2
-
-
-def test_a_loss_that_is_not_finite_stops_the_run_in_words(prepared: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="loss became nan by step .*lower optim.lr"):
-        fit(config(optim={"lr": 1e30}), prepared, tmp_path / "run")
-    assert not (tmp_path / "run" / "model").exists()
-
-
 def test_fit_leaves_the_float_state_of_the_process_as_it_was(run: Path) -> None:
     """Denormals are flushed during training only: 1e-40 is a float32 denormal."""
     assert torch.tensor([1e-40]).mul(1.0).item() != 0
-
-
-def test_resume_continues_to_the_same_weights(prepared: Path, run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    fit(config(trainer={"max_epochs": 1}), prepared, out)
-    fit(config(), prepared, out, resume="auto")
-    assert digest(out) == digest(run)
-
-
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        ({"optim": {"lr": 0.1}}, "optim.lr .*got 0.1"),
-        ({"model": {**TINY_MODEL, "embedding_dim": 16}}, "model.embedding_dim was 8"),
-    ],
-)
-def test_resume_refuses_another_configuration_by_name(
-    prepared: Path, run: Path, sections: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        fit(config(**sections), prepared, run, resume="auto")
 
 
 def test_resume_refuses_other_data_other_files_and_foreign_folders(
@@ -246,27 +213,6 @@ def test_resume_refuses_other_data_other_files_and_foreign_folders(
     with pytest.raises(ConfigError, match="exists"):
         fit(config(), prepared, tmp_path / "other", resume=str(run / "checkpoints" / "last.ckpt"))
     assert not (tmp_path / "new").exists()
-
-
-def test_what_cannot_train_leaves_the_previous_run_alone(prepared: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    fit(config(trainer={"max_epochs": 1}), prepared, out)
-    before = digest(out)
-    if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="trainer.accelerator=gpu"):
-            fit(config(trainer={"accelerator": "gpu"}), prepared, out, overwrite=True)
-    assert digest(out) == before
-
-
-def test_an_existing_run_is_kept_unless_told_otherwise(prepared: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    fit(config(trainer={"max_epochs": 1}), prepared, out)
-    before = digest(out)
-    with pytest.raises(ConfigError, match="--out .* exists.*--overwrite"):
-        fit(config(), prepared, out)
-    assert digest(out) == before
-    fit(config(trainer={"max_epochs": 1, "seed": 1}), prepared, out, overwrite=True)
-    assert digest(out) != before
 
 
 def test_overwrite_never_deletes_a_folder_that_is_no_run(prepared: Path, tmp_path: Path) -> None:
@@ -293,21 +239,6 @@ def test_a_weight_for_an_unknown_task_is_refused_before_anything_is_written(
     with pytest.raises(ConfigError, match="unknown task 'wach'.*'watch'"):
         fit(config(tasks={"wach": {"weight": 1}}), prepared, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_dry_run_tells_sizes_and_writes_nothing(prepared: Path, tmp_path: Path) -> None:
-    before = sorted(prepared.rglob("*"))
-    result = dry_run(config(), prepared, tmp_path / "run")
-    assert result["parameters"] > 0 and result["steps_per_epoch"] > 0
-    assert sorted(prepared.rglob("*")) == before
-
-
-@pytest.mark.parametrize("router", ["softmax", "topk"])
-def test_other_routers_train(router: str, prepared: Path, tmp_path: Path) -> None:
-    settings = {**TINY_MODEL, "router": {"name": router}}
-    result = fit(config(model=settings, trainer={"max_epochs": 1}), prepared, tmp_path / "run")
-    per_example = result["routing"]["watch"]["experts_per_example"]
-    assert per_example == (4 if router == "softmax" else 2)
 
 
 def test_a_cosine_schedule_and_a_penalty_change_the_result(

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from recsys_moe.train.processes.signals import end_with_parent
-from recsys_moe.train.processes.spinning import undecided
 from recsys_moe.train.processes.starter import inherited
 
 logger = logging.getLogger("recsys_moe.executor")
@@ -159,7 +158,7 @@ class LocalExecutor:
         """
         set_ = [os.environ.get(name, "") for name in THREADS]
         most = min([self.threads, *(int(value) for value in set_ if value.isdigit())])
-        return {**undecided(inherited()), **dict.fromkeys(THREADS, str(most))}
+        return {**inherited(), **dict.fromkeys(THREADS, str(most))}
 
 
 def start(command: list[str], log: Path, **options: Any) -> subprocess.Popen[bytes]:

@@ -1,7 +1,8 @@
 """One process per device of this machine: started, watched and stopped by the command itself.
 
-Standard library only. Lightning can start processes too, but after an error in one of them it
-kills the command itself, whose exit code then says nothing.
+Standard library only. After an error in one of its processes Lightning kills the command itself,
+and torchrun ends with exit code 1 whatever it was. What torchrun starts processes with
+(torch.distributed.elastic) takes signals that nohup ignores, and needs as many lines around it.
 """
 
 from __future__ import annotations
@@ -25,14 +26,11 @@ from recsys_moe.files import write_json
 from recsys_moe.interrupts import NUMBERS, REPORTS, SECONDS_OF_ONE_WISH, unwinding
 from recsys_moe.machine import core_quota, cores
 from recsys_moe.train.processes.signals import end_with_parent, handled
-from recsys_moe.train.processes.spinning import undecided
 from recsys_moe.train.processes.starter import rank
 
 SECONDS_BETWEEN_LOOKS = 0.05
 SECONDS_TO_END = 15.0
 """Left to the others after a failure; the first process may have a folder to clear."""
-SECONDS_AFTER_FIRST = 1.0
-"""Left to the others when the first process has ended too: nothing of theirs can be lost."""
 
 
 class WorkerError(UserError):
@@ -54,11 +52,16 @@ def run_workers(devices: int, num_nodes: int) -> None:
         common = _environment(devices, num_nodes)
         node = int(common["NODE_RANK"])
         workers: list[subprocess.Popen[bytes]] = []
-        with _passing_on(workers), _ending(workers):
-            for local in range(devices):
-                ranks = {"LOCAL_RANK": str(local), "RANK": str(node * devices + local)}
-                workers.append(_start({**common, **ranks, REPORTS: str(reports)}))
-            codes = _wait(workers)
+        try:
+            with _passing_on(workers):
+                for local in range(devices):
+                    ranks = {"LOCAL_RANK": str(local), "RANK": str(node * devices + local)}
+                    workers.append(_start({**common, **ranks, REPORTS: str(reports)}))
+                codes = _wait(workers)
+        finally:
+            for worker in workers:
+                worker.kill()  # those that have ended do not mind
+                worker.wait()
         _raise_first(codes, reports)
 
 
@@ -77,8 +80,8 @@ def _environment(devices: int, num_nodes: int) -> dict[str, str]:
     check_nodes(num_nodes)
     own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "NODE_RANK": "0"}
     threads = str(max(1, int(min(cores(), core_quota() or cores())) // devices))
-    known = {"OMP_NUM_THREADS": threads, **undecided(dict(os.environ))}
-    return {**known, **(own if num_nodes == 1 else {}), "WORLD_SIZE": str(devices * num_nodes)}
+    found = {"OMP_NUM_THREADS": threads, **os.environ, "WORLD_SIZE": str(devices * num_nodes)}
+    return found | (own if num_nodes == 1 else {})
 
 
 def _free_port() -> int:
@@ -116,18 +119,6 @@ def _passing_on(workers: list[subprocess.Popen[bytes]]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _ending(workers: list[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Leave no process behind."""
-    try:
-        yield
-    finally:
-        for worker in workers:
-            if worker.poll() is None:
-                worker.kill()
-                worker.wait()
-
-
 def _wait(workers: list[subprocess.Popen[bytes]]) -> list[int | None]:
     """Until all have ended, or a while after one has failed: the others may wait for it.
 
@@ -140,8 +131,6 @@ def _wait(workers: list[subprocess.Popen[bytes]]) -> list[int | None]:
         codes = [worker.poll() for worker in workers]
         if not seen and any(codes):
             seen, deadline = codes, time.monotonic() + SECONDS_TO_END
-        if seen and codes[0] is not None:
-            deadline = min(deadline, time.monotonic() + SECONDS_AFTER_FIRST)
         if None not in codes:
             break
         time.sleep(SECONDS_BETWEEN_LOOKS)

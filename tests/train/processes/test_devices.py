@@ -19,7 +19,6 @@ import pytest
 import torch
 
 from recsys_moe.artifact.evaluation import Evaluation, merged
-from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import Batch, load_columns
 from recsys_moe.errors import ConfigError
@@ -185,24 +184,6 @@ def test_a_last_batch_of_fewer_rows_than_devices_is_a_step_as_on_one_device(
     for name in ("one", "two"):
         rows = list(csv.DictReader((tmp_path / name / "metrics.csv").read_text().splitlines()))
         assert [row["step"] for row in rows] == [str(2 * epoch) for epoch in range(1, 7)]
-
-
-@pytest.mark.slow
-def test_two_devices_settle_in_every_step_what_one_does(prepared: Path, tmp_path: Path) -> None:
-    """After 2 epochs of 25 steps: the L1 factor. A step of each router that settles: above."""
-    args = command(prepared, tmp_path / "two", 2, 2, "--router", "relu")
-    result = subprocess.run(args, env=ENVIRONMENT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    model = {**SETTINGS["model"], "router": {"name": "relu"}}
-    trainer = {**SETTINGS["trainer"], "max_epochs": 2}
-    fit(parse_config({"model": model, "trainer": trainer}), prepared, tmp_path / "one")
-    found, wanted = (
-        dict(load_artifact(tmp_path / name / "model").model.moe.routers.named_buffers())
-        for name in ("two", "one")
-    )
-    assert found.keys() == wanted.keys() and len(found) == 2
-    for name, values in wanted.items():
-        torch.testing.assert_close(found[name], values)
 
 
 @pytest.mark.slow

@@ -32,30 +32,32 @@ def run(monkeypatch: pytest.MonkeyPatch, code: str, devices: int = 2, num_nodes:
     launch.run_workers(devices, num_nodes)
 
 
+@pytest.mark.parametrize(
+    ("environment", "devices", "num_nodes", "first"),
+    [
+        ({}, 3, 1, 0),
+        ({"NODE_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "5"}, 2, 2, 2),
+    ],
+    ids=["alone", "second of two machines"],
+)
 def test_each_device_gets_a_process_with_its_rank_and_its_share_of_the_threads(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    environment: dict[str, str],
+    devices: int,
+    num_nodes: int,
+    first: int,
 ) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
     write = f"open({str(tmp_path)!r} + f'/{{rank}}', 'w').write(' '.join("
-    run(monkeypatch, LOCAL + write + f"os.environ[n] for n in {names}))", devices=3)
-    found = [(tmp_path / str(rank)).read_text().split() for rank in range(3)]
-    port, threads = found[0][3], str(max(1, (os.cpu_count() or 1) // 3))
-    assert found == [[str(rank), "3", "127.0.0.1", port, threads] for rank in range(3)]
-
-
-def test_ranks_go_on_from_machine_to_machine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The second machine of two with 2 devices each has ranks 2 and 3 of 4."""
-    for name, value in (("NODE_RANK", "1"), ("MASTER_ADDR", "node0"), ("MASTER_PORT", "5")):
-        monkeypatch.setenv(name, value)
-    write = f"open({str(tmp_path)!r} + f'/{{rank}}', 'w').write(' '.join("
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    run(monkeypatch, LOCAL + write + f"os.environ[n] for n in {names}))", num_nodes=2)
-    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == [
-        "2 4 node0 5",
-        "3 4 node0 5",
-    ]
+    run(monkeypatch, LOCAL + write + f"os.environ[n] for n in {names}))", devices, num_nodes)
+    found = [(tmp_path / str(rank)).read_text().split() for rank in range(devices)]
+    address, port = environment.get("MASTER_ADDR", "127.0.0.1"), found[0][3]
+    assert port == environment.get("MASTER_PORT", port)
+    threads, world = str(max(1, (os.cpu_count() or 1) // devices)), str(devices * num_nodes)
+    assert found == [[str(first + n), world, address, port, threads] for n in range(devices)]
 
 
 def test_several_machines_must_know_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
