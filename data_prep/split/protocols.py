@@ -96,6 +96,7 @@ def prepare_rows(
         report=report,
         weighted=raw.weight is not None,
         repeats=repeats,
+        negatives=to_draw.distribution if to_draw else None,
     )
     training = Training.of(parts["train"], sizes, of_side(raw.features, "context"))
     prepared = with_features(prepared, raw.features, training)

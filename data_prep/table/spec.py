@@ -16,10 +16,10 @@ from data_prep.features.spec import Wanted, of_side
 from data_prep.ids import Ints
 from data_prep.options import one_of
 from data_prep.read.bad_rows import OPTION
-from data_prep.split.negatives import Distribution, Negatives
+from data_prep.split.negatives import Negatives
 from data_prep.split.splits import MOVIELENS, Holdout
 from recsys_moe.encodings import UTF8
-from recsys_moe.schema import ConfigError, DataError, Task, TaskKind
+from recsys_moe.schema import ConfigError, DataError, Distribution, Task, TaskKind
 
 Duplicates = Literal["error", "first", "last", "keep"]
 Unit = Literal["auto", "s", "ms", "us", "ns"]
