@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import WrapValidator
 
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.validation import STRICT, validated
+from recsys_moe.section import STRICT, validated
 
 __all__ = ["ConfigError", "DataError", "Feature", "Schema", "SideFeature", "Source", "Task"]
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from data_prep import table
 from data_prep.features.fitting import LARGEST, Fitted, fit, mean_and_std, note
 from data_prep.features.spec import READ, parse, wanted
-from recsys_moe.schema import DataError, FeatureKind, Schema
+from recsys_moe.schema import FeatureKind, Schema
 from tests.data_prep.samples import columns, save
 
 NUMBERS = st.floats(-LARGEST, LARGEST)
@@ -83,12 +83,6 @@ def test_numbers_are_in_standard_deviations_and_finite() -> None:
     assert one.encode(pa.array([5.0, None, 1.0])).to_pylist() == [3.0, None, -1.0]
     tiny = fitted("numeric", [1e-40, 3e-40])
     assert tiny.encode(pa.array([LARGEST])).to_pylist() == [LARGEST]
-
-
-@pytest.mark.parametrize("kind", READ)
-def test_no_value_in_training_is_refused(kind: FeatureKind) -> None:
-    with pytest.raises(DataError, match="'x' .*no value"):
-        fitted(kind, [None, None])
 
 
 def rows(hours: list[Any]) -> pd.DataFrame:

@@ -130,21 +130,6 @@ def test_an_existing_output_is_kept_unless_told(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_folder_of_something_else_is_never_replaced(tmp_path: Path) -> None:
-    (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(ConfigError, match="is not prepared data"):
-        writer.write(prepared(), tmp_path, force=True)
-    with pytest.raises(ConfigError, match="is not prepared data"):
-        writer.write(prepared(), tmp_path / "letter.txt", force=True)
-    assert (tmp_path / "letter.txt").read_text() == "dear"
-
-
-def test_an_empty_folder_is_used(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    writer.write(prepared(), tmp_path / "out")
-    assert Schema.load(tmp_path / "out").name == "tiny"
-
-
 @pytest.mark.parametrize("moment", ["writing", "replacing"])
 def test_an_interruption_keeps_the_previous_output(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -168,12 +153,6 @@ def test_an_interruption_keeps_the_previous_output(
         writer.write(prepared(), out, force=True)
     assert hashes(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"--out .*file/out cannot be written"):
-        writer.write(prepared(), tmp_path / "file" / "out")
 
 
 def test_many_rows_make_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from data_prep.features import spec
 from data_prep.movielens import files as movielens_files
 from data_prep.read.bad_rows import BadRows
 from data_prep.read.raw_files import RawFiles
-from data_prep.table import cells, columns, feature_cells, files, items
+from data_prep.table import cells, columns, entities, feature_cells, files
 from recsys_moe.config.files import merge_all, parse_set, read_config_file
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import UserError
@@ -89,7 +89,7 @@ FEATURES = spec.parse("context", ["words:multi=what:sep=|", "stars:numeric=stars
 
 def table(path: Path) -> None:
     if path.name == "items.csv":
-        items.item_features(path, "what")
+        entities.item_features(path, "what")
         return
     wanted, bad = ["who", "what", "stars", "when"], BadRows(skips(path))
     pieces = (part for one in files.pieces(path) for part in files.read_piece(one, wanted, bad))

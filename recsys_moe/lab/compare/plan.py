@@ -34,7 +34,7 @@ from recsys_moe.lab.jobs.plan_file import (
 )
 from recsys_moe.routers import ROUTERS, find_router
 from recsys_moe.schema import SPLITS, Schema
-from recsys_moe.validation import STRICT, validated
+from recsys_moe.section import STRICT, validated
 
 
 @dataclass(frozen=True, kw_only=True)
