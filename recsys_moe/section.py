@@ -15,6 +15,8 @@ from pydantic import (
 )
 
 T = TypeVar("T")
+UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+"""Types of errors about keys that nothing has."""
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 """`__pydantic_config__` of such a dataclass, and of those in it that name none."""
 
@@ -45,13 +47,17 @@ def validated(kind: type[T], raw: Any) -> T:
         raise TypeError("it is nested without end") from None
 
 
+def first_problem(error: ValidationError) -> Any:
+    """The one to tell of: a key that is misspelt explains one that is missing."""
+    errors = error.errors()
+    return next((one for one in errors if one["type"] in UNKNOWN), errors[0])
+
+
 def _problem(error: ValidationError) -> str:
-    """One problem in one line; a key that is misspelt explains one that is missing."""
-    errors = error.errors(include_url=False)
-    unknown = ("extra_forbidden", "unexpected_keyword_argument")
-    first = next((one for one in errors if one["type"] in unknown), errors[0])
+    """One problem in one line."""
+    first = first_problem(error)
     where = ".".join(map(str, first["loc"]))
-    if first["type"] in unknown:
+    if first["type"] in UNKNOWN:
         return f"unknown key {where!r}"
     if first["type"] in ("missing", "missing_argument"):
         return f"key {where!r} is missing"
