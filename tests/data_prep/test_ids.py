@@ -37,11 +37,3 @@ def test_one_per_value_picks_the_first_or_the_last_place(values: list[int]) -> N
     assert ids.one_per_value(array).tolist() == sorted(-place for place in first)
     last = {value: place for place, value in enumerate(values)}
     assert ids.one_per_value(array, last=True).tolist() == sorted(last.values())
-
-
-@given(small, st.integers(6, 9))
-def test_unknown_ids_get_the_index_after_the_last_known_one(train: list[int], size: int) -> None:
-    kept, lookup = ids.known_only(np.array(train, dtype=np.int64), size)
-    for old in range(size):
-        expected = kept.tolist().index(old) if old in train else len(kept)
-        assert lookup[old] == expected

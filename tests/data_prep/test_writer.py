@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,17 +103,6 @@ def test_a_failed_check_writes_nothing(
     with pytest.raises(DataError, match=message):
         writer.write(prepared(**{split: part}), tmp_path / "deep" / "out")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_repeated_pairs_pass_when_they_are_wanted(tmp_path: Path) -> None:
-    again = prepared(val=examples([2], [2], [1], [5]))
-    schema = writer.write(replace(again, repeats=True), tmp_path / "out")
-    assert schema.rows["val"] == 1
-
-
-def test_unseen_ids_may_share_their_index(tmp_path: Path) -> None:
-    part = examples([3, 3], [1, 1], [1, 1], [5, 4])  # two users whom training does not know
-    assert writer.write(prepared(val=part), tmp_path / "out").rows["val"] == 2
 
 
 def test_an_existing_output_is_kept_unless_told(tmp_path: Path) -> None:
