@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from data_prep.features.fitting import Fitted
 from data_prep.features.spec import Wanted
 from data_prep.ids import Index, Ints
-from recsys_moe.schema import Source, Task, Vocabulary
+from recsys_moe.schema import Distribution, Source, Task, Vocabulary
 
 Floats = NDArray[np.float32]
 Nanoseconds = NDArray[np.int32]
@@ -164,5 +164,7 @@ class Prepared:
     """Whether the rows have weights."""
     repeats: bool = False
     """Whether a (user, item) pair may have several rows."""
+    negatives: Distribution | None = None
+    """How those in the rows were drawn; None where none were."""
     features: tuple[Fitted, ...] = ()
     """Of `users`, `items` and the rows, in this order."""

@@ -1,20 +1,23 @@
 """The contract on disk between data_prep and recsys_moe: a prepared folder and its schema.json.
 
 A prepared folder holds `train/`, `val/`, `test/` (Parquet parts), `users.parquet`,
-`items.parquet` and `schema.json`. Standard library only, so that every part may import it;
-the errors are offered here because data_prep imports nothing else of ours.
+`items.parquet` and `schema.json`. The errors are offered here for data_prep.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import WrapValidator
 
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.typed import typed
+from recsys_moe.section import STRICT, validated
 
 __all__ = ["ConfigError", "DataError", "Feature", "Schema", "SideFeature", "Source", "Task"]
 
@@ -33,6 +36,17 @@ TaskKind = Literal["binary", "regression"]
 IdType = Literal["int64", "string"]
 Vocabulary = Literal["all", "train"]
 FeatureKind = Literal["categorical", "multi", "numeric"]
+Distribution = Literal["uniform", "popularity"]
+"""Of the items that negatives are drawn from: `popularity`, an item as likely as it has rows."""
+
+
+def _as_read(value: Any, number: Callable[[Any], float]) -> float:
+    """A whole number stays one, so that schema.json is written as it was read."""
+    found = number(value)
+    return value if type(value) is int else found
+
+
+Count = Annotated[float, WrapValidator(_as_read)]
 SIDES = ("user", "item", "context")
 """Whose feature it is: the user's, the item's, or the single row's."""
 MOST = 2**31 - 1
@@ -133,6 +147,8 @@ class Source:
 class Schema:
     """What a prepared folder holds and where it came from."""
 
+    __pydantic_config__ = STRICT
+
     name: str
     protocol: str
     vocabulary: Vocabulary
@@ -142,7 +158,7 @@ class Schema:
     tasks: tuple[Task, ...]
     rows: dict[str, int]
     """Rows per split."""
-    labels: dict[str, dict[str, dict[str, float]]]
+    labels: dict[str, dict[str, dict[str, Count]]]
     """Per split and task: `labelled`, `mean`, and `positive` of binary tasks or `std` (of the
     population), `min` and `max` of regressions."""
     weight: str | None = None
@@ -154,6 +170,8 @@ class Schema:
     """The command without the input and output folders, so that equal input gives equal bytes."""
     report: dict[str, int] = field(default_factory=dict)
     """Counts a reader should know: broken lines, dropped duplicates, capped users, ..."""
+    negatives: Distribution | None = None
+    """How the negatives in the rows were drawn; None where none were drawn."""
     user_features: tuple[SideFeature, ...] = ()
     item_features: tuple[SideFeature, ...] = ()
     context_features: tuple[SideFeature, ...] = ()
@@ -173,8 +191,9 @@ class Schema:
 
     def to_json(self) -> str:
         raw = asdict(self)
-        if self.weight is None:  # as before there were weights
-            del raw["weight"]
+        for name in ("weight", "negatives"):
+            if raw[name] is None:  # as before there were any
+                del raw[name]
         if not self.has_features:  # as before there were features
             for side in SIDES:
                 del raw[f"{side}_features"]
@@ -186,20 +205,17 @@ class Schema:
         """Parse and check `text`. Raises DataError naming `origin` and the offending key."""
         try:
             raw = json.loads(text)
-            _check_version(raw, origin)
-            del raw["format_version"]
-            schema: Schema = typed(cls, raw, "")
-            check_names(schema.tasks, schema.weight, f"{origin}: ")
-            _check_counts(schema)
-            return schema
-        except KeyError as error:
-            raise DataError(f"{origin}: key {error} is missing; prepare the data again") from None
-        except TypeError as error:
-            raise DataError(f"{origin}: {error}; prepare the data again") from None
-        except DataError:
-            raise
         except (ValueError, RecursionError) as error:  # also numbers and nesting without end
             raise DataError(f"{origin}: not valid JSON ({error}); prepare the data again") from None
+        _check_version(raw, origin)
+        del raw["format_version"]
+        try:
+            schema = _with_negatives(validated(cls, raw))
+            check_names(schema.tasks, schema.weight, f"{origin}: ")
+            _check_counts(schema)
+        except TypeError as error:
+            raise DataError(f"{origin}: {error}; prepare the data again") from None
+        return schema
 
     @classmethod
     def load(cls, folder: Path) -> Schema:
@@ -215,6 +231,15 @@ class Schema:
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: {error}; prepare the data again") from None
         return cls.from_json(text, str(path))
+
+
+def _with_negatives(schema: Schema) -> Schema:
+    """`schema`; of a folder that was prepared before the key `negatives`, by its command."""
+    if schema.negatives is not None or "missing_negatives" not in schema.report:
+        return schema
+    words = shlex.split(schema.command)
+    is_popular = ("--negative-distribution", "popularity") in pairwise(words)
+    return replace(schema, negatives="popularity" if is_popular else "uniform")
 
 
 def _check_version(raw: Any, origin: str) -> None:

@@ -1,10 +1,24 @@
-"""What every section of the configuration, the routers' among them, agrees on."""
+"""What pydantic checks for us: sections of the configuration, and dataclasses from JSON."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+
+T = TypeVar("T")
+UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+"""Types of errors about keys that nothing has."""
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+"""`__pydantic_config__` of such a dataclass, and of those in it that name none."""
 
 
 class Section(BaseModel):
@@ -21,3 +35,31 @@ class Section(BaseModel):
         if listed or (isinstance(value, bool) and wanted in (int, float)):
             raise ValueError("input should be a number and not a switch")
         return value
+
+
+def validated(kind: type[T], raw: Any) -> T:
+    """`raw`, as json.loads gives it, as a `kind`. Raises TypeError with the key's path."""
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(raw))
+    except ValidationError as error:
+        raise TypeError(_problem(error)) from None
+    except RecursionError:
+        raise TypeError("it is nested without end") from None
+
+
+def first_problem(error: ValidationError) -> Any:
+    """The one to tell of: a key that is misspelt explains one that is missing."""
+    errors = error.errors()
+    return next((one for one in errors if one["type"] in UNKNOWN), errors[0])
+
+
+def _problem(error: ValidationError) -> str:
+    """One problem in one line."""
+    first = first_problem(error)
+    where = ".".join(map(str, first["loc"]))
+    if first["type"] in UNKNOWN:
+        return f"unknown key {where!r}"
+    if first["type"] in ("missing", "missing_argument"):
+        return f"key {where!r} is missing"
+    rule = first["msg"].removeprefix("Input ").removeprefix("should be ")
+    return f"{where} must be {rule}, got {repr(first['input'])[:60]}"

@@ -19,7 +19,7 @@ MAX_LINES, MAX_FUNCTION = 300, 60
 
 # Each room may import the ones on lines above it. Two rooms on one line do not know each other.
 HOUSE = (
-    "errors schema typed seeds section machine progress files folders interrupts raw_ids encodings",
+    "errors schema seeds section machine progress files folders interrupts raw_ids encodings",
     "routers",
     "model data",
     "config",

@@ -42,12 +42,6 @@ def test_all_public_names_are_there_and_no_other() -> None:
         _ = recsys_moe.moe
 
 
-def test_shapes_are_as_documented() -> None:
-    mixed_BTH, routings = layer_of("moesart", "topk")(torch.randn(11, D))
-    assert mixed_BTH.shape == (11, 2, H)
-    assert [routing.weights_BE.shape for routing in routings] == [(11, E)] * 2
-
-
 def test_a_router_is_made_by_name_with_its_settings() -> None:
     made = router("moesart", **SIZES, k=3)
     assert isinstance(made, Router)
@@ -73,16 +67,6 @@ def test_a_wrong_router_is_refused_in_words(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         router(name, **{**SIZES, **settings})
-
-
-def test_the_hash_router_asks_for_the_users() -> None:
-    with pytest.raises(ValueError, match="needs the user of each row"):
-        layer_of("hash")(torch.randn(2, D))
-
-
-def test_routers_for_other_sizes_are_refused() -> None:
-    with pytest.raises(ValueError, match="input_dim=6 .*TopKRouter"):
-        MoE(Experts(E, D, H), [router("topk", input_dim=D, num_experts=4)])
 
 
 def test_two_tasks_draw_different_experts_by_construction() -> None:
@@ -116,13 +100,10 @@ def test_a_seed_of_the_layers_own_stands_over_torchs() -> None:
     assert all(torch.equal(a, b) for a, b in zip(drawn(1), drawn(2), strict=True))
 
 
-def test_a_copy_before_the_first_draw_has_streams_of_its_own() -> None:
+def test_copies_have_streams_of_their_own_unless_a_seed_was_given() -> None:
     layer = layer_of("moesart")
-    twin = copy.deepcopy(layer)
+    twin = copy.deepcopy(layer)  # before the first draw
     assert not torch.equal(selections(layer)[0], selections(twin)[0])
-
-
-def test_copies_after_a_draw_have_streams_of_their_own_unless_a_seed_was_given() -> None:
     layer, seeded = layer_of("moesart"), layer_of("moesart", seed=3)
     selections(layer), selections(seeded)
     first, second = (selections(copy.deepcopy(layer))[0] for _ in range(2))
@@ -137,6 +118,11 @@ def test_copies_after_a_draw_have_streams_of_their_own_unless_a_seed_was_given()
         (lambda: MoE(Experts(E, D, H), []), r"a list .*got \[\]"),
         (lambda: MoE(Experts(E, D, H), router("topk", **SIZES)), "a list with a router per task"),
         (lambda: MoE(Experts(E, D, H), [router("topk", **SIZES)], "spase"), "got 'spase'"),
+        (
+            lambda: MoE(Experts(E, D, H), [router("topk", input_dim=D, num_experts=4)]),
+            "input_dim=6 .*TopKRouter",
+        ),
+        (lambda: layer_of("hash")(torch.randn(2, D)), "needs the user of each row"),
         (lambda: Experts(0, D, H), "must .*got 0"),
         (lambda: Experts(E, D, H, dropout=1.0), r"dropout .*got 1.0"),
     ],

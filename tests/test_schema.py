@@ -34,7 +34,14 @@ def test_a_folder_without_schema_is_not_prepared_data(tmp_path: Path) -> None:
         ({"format_version": 99}, "format_version .*got 99"),
         ({"rows": None, "surprise": 1}, "surprise"),
         ({"user": None}, "schema.json"),
-        ({"tasks": [{"name": "a", "kind": "ordinal", "column": "a"}]}, "kind must be one of"),
+        (
+            {"user_features": [{"name": "age", "kind": "ordinal"}]},
+            "user_features.0.kind must be 'cat.*got 'ordinal'",
+        ),
+        (
+            {"tasks": [{"name": "a", "kind": "ordinal", "column": "a"}]},
+            "tasks.0.kind must be 'binary'",
+        ),
     ],
 )
 def test_a_schema_that_does_not_fit_is_refused_in_one_line(
@@ -132,8 +139,28 @@ def test_a_schema_with_features_is_version_2_and_one_without_still_version_1(
     assert genres.column == "feature:genres"
 
 
-def test_a_feature_of_an_unknown_kind_is_refused(prepared: Path) -> None:
-    raw = json.loads((prepared / "schema.json").read_text())
-    raw |= {"format_version": 2, "user_features": [{"name": "age", "kind": "ordinal"}]}
-    with pytest.raises(DataError, match="user_features.0..kind must be one of.*got 'ordinal'"):
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("rows", {"train": 1.5}, "rows.train must be a valid integer, got 1.5"),
+        ("weight", 3, "weight must be a valid string, got 3"),
+        ("seeds", {"split": True}, "seeds.split must be a valid integer, got True"),
+        ("labels", {"val": {"watch": {"mean": float("nan")}}}, "labels.val.watch.mean.* finite"),
+    ],
+)
+def test_a_value_of_another_type_is_named_by_its_path(
+    prepared: Path, key: str, value: object, message: str
+) -> None:
+    raw = json.loads((prepared / "schema.json").read_text()) | {key: value}
+    with pytest.raises(DataError, match=rf"^schema\.json: {message}.*; prepare the data again$"):
         Schema.from_json(json.dumps(raw))
+
+
+def test_how_negatives_were_drawn_is_read_off_the_command_of_older_data(prepared: Path) -> None:
+    raw = json.loads((prepared / "schema.json").read_text())
+    assert raw.pop("negatives") == "uniform"
+    assert Schema.from_json(json.dumps(raw)) == Schema.load(prepared)
+    raw["command"] += " --negative-distribution popularity"
+    assert Schema.from_json(json.dumps(raw)).negatives == "popularity"
+    raw["report"] = {}
+    assert Schema.from_json(json.dumps(raw)).negatives is None

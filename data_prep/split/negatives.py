@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +15,12 @@ from numpy.typing import NDArray
 from data_prep.ids import Index, Ints, sorted_distinct
 from data_prep.rows import Examples
 from data_prep.split.randomness import Hashes, mix
+from recsys_moe.schema import Distribution
 
 GRID_CELLS = 4_000_000
 """Most (user, item) cells weighed at once for heavy users: bounds the memory at 32 MB."""
 MOST_ROUNDS = 64
 """By popularity: then the few users who own most of the popular items are left to the grid."""
-Distribution = Literal["uniform", "popularity"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from data_prep import ids
 from data_prep.features.spec import of_side
 from data_prep.features.training import Training, unused, with_features
-from data_prep.ids import Index, Ints, pair_keys, sorted_distinct
+from data_prep.ids import Ints, pair_keys, sorted_distinct
 from data_prep.options import at_least, one_of
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared, Raw, joined, unlabelled
 from data_prep.split import hash_split, negatives, randomness, splits
@@ -56,28 +56,27 @@ def prepare_rows(
     `to_draw`: the negatives that are drawn for every user; None draws none.
     Raises DataError when a protocol needs timestamps that are not there.
     """
-    user, user_ids = ids.encode(raw.user)
-    item, item_ids = ids.encode(raw.item)
+    (user, user_ids), (item, item_ids) = ids.encode(raw.user), ids.encode(raw.item)
     pa.default_memory_pool().release_unused()  # what reading took: more than the rows do
     rows = raw.examples(user, item)
     log.info("%d rows of %d users and %d items", len(rows), len(user_ids), len(item_ids))
     sizes = (len(user_ids), len(item_ids))
+    drawn_for: Sequence[Examples] = [rows]
     if given is None and protocol == "hash":
         hashes = IdHashes(randomness.of_ids(user_ids), randomness.of_ids(item_ids))
         placed = hash_split.place(rows, hashes, to_draw=to_draw, holdout=holdout, seed=seed)
-        parts, drawn_for = _parts(placed.rows, placed.split), [rows]
+        parts = _parts([placed.rows], placed.split)
     elif given is None and protocol == "paper":
-        pieces = [rows, _random_negatives(rows, sizes, to_draw, seed)] if to_draw else [rows]
-        pairs = _pairs(pieces, sizes[1]) if repeats else None
-        parts = _random_parts(pieces, raw.tasks, holdout, seed=seed, pairs=pairs)
-        drawn_for = [rows]
+        each = stream(seed, "negatives")
+        pieces = [rows, _negatives(rows, rows, sizes, to_draw, each)] if to_draw else [rows]
+        split = _random_split(pieces, raw.tasks, holdout, seed, sizes[1] if repeats else None)
+        parts = _parts(pieces, split, seed)
     else:
         split = _ordered_split(raw, rows, protocol, holdout) if given is None else given
-        parts = _parts(rows, split)
+        parts = _parts([rows], split)
         _tell_of_repeats(parts, sizes[1], repeats, given is not None)
         drawn_for = list(parts.values())
-        parts = _with_negatives(parts, sizes, to_draw, seed) if to_draw else parts
-        parts = _in_random_order(parts, seed)
+        parts = _in_random_order(parts, sizes, to_draw, seed)
     known = {"user": (raw.users, user_ids), "item": (raw.items, item_ids)}
     report = raw.report | unused(known, raw.features)
     drawn = sum(map(len, parts.values())) - len(rows)
@@ -96,6 +95,7 @@ def prepare_rows(
         report=report,
         weighted=raw.weight is not None,
         repeats=repeats,
+        negatives=to_draw.distribution if to_draw else None,
     )
     training = Training.of(parts["train"], sizes, of_side(raw.features, "context"))
     prepared = with_features(prepared, raw.features, training)
@@ -111,55 +111,66 @@ def check_options(protocol: str, seed: int, fractions: str | None = None) -> Non
     splits.Holdout.of(fractions, splits.MOVIELENS)
 
 
-def _random_parts(
+def _parts(
+    pieces: Sequence[Examples], split: splits.Splits, seed: int | None = None
+) -> dict[str, Examples]:
+    """The rows of each split, in random order where there is a `seed`."""
+    places = {name: np.flatnonzero(split == code) for code, name in enumerate(SPLITS)}
+    if seed is not None:
+        places = {name: _shuffled(some, name, seed) for name, some in places.items()}
+    return {name: joined(pieces, some) for name, some in places.items()}
+
+
+def _random_split(
     pieces: Sequence[Examples],
     tasks: tuple[Task, ...],
     holdout: splits.Holdout,
-    *,
     seed: int,
-    pairs: Ints | None,
-) -> dict[str, Examples]:
-    """`pairs`: of every row; rows of one pair go where the first of them goes. None: all differ."""
+    num_items: int | None,
+) -> splits.Splits:
+    """Rows of one pair go where the first of them goes; `num_items` None: no pair has several."""
     classes = _classes(pieces, tasks)
-    firsts: Ints | slice = slice(None) if pairs is None else ids.one_per_value(pairs)
+    if num_items is None:
+        return splits.stratified(classes, holdout, stream(seed, "split"))
+    pairs = np.concatenate([pair_keys(part.user, part.item, num_items) for part in pieces])
+    firsts = ids.one_per_value(pairs)
     split = splits.stratified(classes[firsts], holdout, stream(seed, "split"))
-    if pairs is not None:
-        order = np.argsort(pairs[firsts], kind="stable")
-        split = split[order[np.searchsorted(pairs[firsts][order], pairs)]]
-    return {
-        name: joined(pieces, _shuffled(np.flatnonzero(split == code), name, seed))
-        for code, name in enumerate(SPLITS)
-    }
-
-
-def _pairs(parts: Sequence[Examples], num_items: int) -> Ints:
-    return np.concatenate([pair_keys(part.user, part.item, num_items) for part in parts])
+    order = np.argsort(pairs[firsts], kind="stable")
+    return split[order[np.searchsorted(pairs[firsts][order], pairs)]]
 
 
 def _tell_of_repeats(parts: dict[str, Examples], num_items: int, repeats: bool, warn: bool) -> None:
     """How many rows have a pair that the training rows have, where pairs may repeat."""
-    train = _pairs([parts["train"]], num_items)
+    keys = {name: pair_keys(part.user, part.item, num_items) for name, part in parts.items()}
     for name in SPLITS[1:] if repeats else ():
-        again = int(np.isin(_pairs([parts[name]], num_items), train).sum())
+        again = int(np.isin(keys[name], keys["train"]).sum())
         if again:
             text = "%s: %d of %d rows have a (user, item) pair of the training rows"
             level = logging.WARNING if warn else logging.INFO
             log.log(level, text, name, again, len(parts[name]))
 
 
-def _random_negatives(
-    rows: Examples, sizes: tuple[int, int], to_draw: Negatives, seed: int
+def _negatives(
+    rows: Examples,
+    so_far: Examples,
+    sizes: tuple[int, int],
+    to_draw: Negatives,
+    each: np.random.Generator,
 ) -> Examples:
+    """Those for `rows`, of items of the rows `so_far` that a user has not touched in them."""
     num_users, num_items = sizes
+    rows_of_item = np.bincount(so_far.item, minlength=num_items)
+    items = np.flatnonzero(rows_of_item)
+    place = np.zeros(num_items, dtype=np.int64)
+    place[items] = np.arange(len(items))
     keys = negatives.draw(
         to_draw.wanted(rows, rows.user, num_users),
-        sorted_distinct(pair_keys(rows.user, rows.item, num_items)),
-        num_items,
-        to_draw.draws(
-            OneStream(stream(seed, "negatives")), np.bincount(rows.item, minlength=num_items)
-        ),
+        sorted_distinct(pair_keys(so_far.user, place[so_far.item], len(items))),
+        len(items),
+        to_draw.draws(OneStream(each), rows_of_item[items]),
     )
-    return _unlabelled(keys, num_items, rows, to_draw.task)
+    user, item = np.divmod(keys, max(1, len(items)))
+    return unlabelled(user, items[item], rows, to_draw.task)
 
 
 def _classes(pieces: Sequence[Examples], tasks: tuple[Task, ...]) -> NDArray[np.int8]:
@@ -186,51 +197,19 @@ def _ordered_split(
     return splits.leave_last(rows.user, rows.item, moments)
 
 
-def _parts(rows: Examples, split: splits.Splits) -> dict[str, Examples]:
-    return {name: rows.take(np.flatnonzero(split == code)) for code, name in enumerate(SPLITS)}
-
-
-def _with_negatives(
-    parts: dict[str, Examples], sizes: tuple[int, int], to_draw: Negatives, seed: int
+def _in_random_order(
+    parts: dict[str, Examples], sizes: tuple[int, int], to_draw: Negatives | None, seed: int
 ) -> dict[str, Examples]:
-    """Every split with its negatives."""
-    num_users, num_items = sizes
+    """Every split with its negatives, shuffled."""
     found = {}
     for code, (name, part) in enumerate(parts.items()):
-        so_far = joined([parts[known] for known in SPLITS[: code + 1]])
-        seen = sorted_distinct(so_far.item)
-        each = OneStream(stream(seed, f"negatives {name}"))
-        keys = _draw_among(
-            seen,
-            num_items,
-            wanted=to_draw.wanted(part, part.user, num_users),
-            taken=sorted_distinct(pair_keys(so_far.user, so_far.item, num_items)),
-            draws=to_draw.draws(each, np.bincount(so_far.item, minlength=num_items)[seen]),
-        )
-        found[name] = joined([part, _unlabelled(keys, num_items, part, to_draw.task)])
+        pieces = [part]
+        if to_draw is not None:
+            so_far = joined([parts[known] for known in SPLITS[: code + 1]])
+            each = stream(seed, f"negatives {name}")
+            pieces.append(_negatives(part, so_far, sizes, to_draw, each))
+        found[name] = joined(pieces, _shuffled(np.arange(sum(map(len, pieces))), name, seed))
     return found
-
-
-def _draw_among(
-    items: Index, num_items: int, *, wanted: Ints, taken: Ints, draws: negatives.Draws
-) -> Ints:
-    """negatives.draw with only `items` (sorted) to draw from; keys over all items."""
-    place = np.full(num_items, -1)
-    place[items] = np.arange(len(items))
-    inside = taken[place[taken % num_items] >= 0]
-    known = inside // num_items * len(items) + place[inside % num_items]
-    keys = negatives.draw(wanted, known, len(items), draws)
-    return keys // max(1, len(items)) * num_items + items[keys % max(1, len(items))]
-
-
-def _unlabelled(keys: Ints, num_items: int, like: Examples, task: str) -> Examples:
-    return unlabelled(keys // num_items, keys % num_items, like, task)
-
-
-def _in_random_order(parts: dict[str, Examples], seed: int) -> dict[str, Examples]:
-    return {
-        name: part.take(_shuffled(np.arange(len(part)), name, seed)) for name, part in parts.items()
-    }
 
 
 def _shuffled(places: Ints, split: str, seed: int) -> Ints:

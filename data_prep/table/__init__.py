@@ -11,14 +11,13 @@ from data_prep.features.spec import OPTIONS, Side, of_side, parse
 from data_prep.features.spec import check_names as check_feature_names
 from data_prep.options import one_of
 from data_prep.split import protocols
-from data_prep.split.negatives import Distribution
 from data_prep.table import engines, memory, stream
 from data_prep.table.spec import Duplicates, Request, Unit, parse_tasks
 from data_prep.write import writer
 from data_prep.write.parts import WEIGHT
 from recsys_moe import encodings
 from recsys_moe.encodings import UTF8
-from recsys_moe.schema import SPLITS, ConfigError, DataError, Schema, check_names
+from recsys_moe.schema import SPLITS, ConfigError, DataError, Distribution, Schema, check_names
 
 MOST_RATIO = 10_000
 NAMES = {field.name for field in fields(Request)}

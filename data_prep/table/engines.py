@@ -7,7 +7,7 @@ only ids, counts and paths travel between them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -19,8 +19,6 @@ Task = Callable[[Any], Any]
 Mapper = Callable[[Task, Sequence[Any]], Iterable[Any]]
 """Like map(); results in the order of the arguments."""
 ENGINES = ("stream", "dask")
-OPTIONS = {"--max-memory-mb": ENGINES, "--scheduler": ("dask",)}
-"""The engines that read each; the others would ignore what was asked for."""
 MEMORY_MB, SCHEDULER = 2048, "processes"
 """What stands for an option that is not given."""
 LOCAL = ("processes", "threads", "synchronous")
@@ -32,7 +30,8 @@ def bounds(engine: str, max_memory_mb: int | None, scheduler: str | None) -> dic
 
     Raises ConfigError for an option that the engine does not read, and what `mapper` raises.
     """
-    _check_options(engine, {"--max-memory-mb": max_memory_mb, "--scheduler": scheduler})
+    _check_read("--max-memory-mb", max_memory_mb, engine, ENGINES)
+    _check_read("--scheduler", scheduler, engine, ("dask",))
     if engine == "memory":
         return {}
     memory_mb = MEMORY_MB if max_memory_mb is None else max_memory_mb
@@ -41,13 +40,12 @@ def bounds(engine: str, max_memory_mb: int | None, scheduler: str | None) -> dic
     return {"max_memory_mb": memory_mb, "mapper": made}
 
 
-def _check_options(engine: str, given: Mapping[str, object]) -> None:
-    for option, engines in OPTIONS.items():
-        if given[option] is not None and engine not in engines:
-            raise ConfigError(
-                f"{option} needs --engine {' or '.join(engines)}, got {engine}; "
-                "pass that, or leave it out"
-            )
+def _check_read(option: str, value: object, engine: str, engines: tuple[str, ...]) -> None:
+    if value is not None and engine not in engines:
+        raise ConfigError(
+            f"{option} needs --engine {' or '.join(engines)}, got {engine}; "
+            "pass that, or leave it out"
+        )
 
 
 def mapper(engine: str, scheduler: str) -> Mapper:

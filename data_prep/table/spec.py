@@ -16,10 +16,10 @@ from data_prep.features.spec import Wanted, of_side
 from data_prep.ids import Ints
 from data_prep.options import one_of
 from data_prep.read.bad_rows import OPTION
-from data_prep.split.negatives import Distribution, Negatives
+from data_prep.split.negatives import Negatives
 from data_prep.split.splits import MOVIELENS, Holdout
 from recsys_moe.encodings import UTF8
-from recsys_moe.schema import ConfigError, DataError, Task, TaskKind
+from recsys_moe.schema import ConfigError, DataError, Distribution, Task, TaskKind
 
 Duplicates = Literal["error", "first", "last", "keep"]
 Unit = Literal["auto", "s", "ms", "us", "ns"]
@@ -92,29 +92,20 @@ class Request:
         """The command without places, so that equal input gives equal bytes."""
         words = ["prepare", "table", "--user", self.user, "--item", self.item]
         for task, column in self.tasks:
-            told = "" if column is None else f"={column}"
-            words += ["--task", f"{task.name}:{task.kind}{told}"]
-        if self.timestamp is not None:
-            words += ["--timestamp", self.timestamp]
-        if self.timestamp_unit != "auto":
-            words += ["--timestamp-unit", self.timestamp_unit]
-        if self.day_first:
-            words.append("--day-first")
-        if self.encoding != UTF8:
-            words += ["--encoding", self.encoding]
-        if self.weight is not None:
-            words += ["--weight", self.weight]
+            label = "" if column is None else f"={column}"
+            words += ["--task", f"{task.name}:{task.kind}{label}"]
+        words += _option("--timestamp", self.timestamp)
+        words += _option("--timestamp-unit", self.timestamp_unit, "auto")
+        words += ["--day-first"] if self.day_first else []
+        words += _option("--encoding", self.encoding, UTF8)
+        words += _option("--weight", self.weight)
         words += [word for one in self.features for word in one.words]
         words += ["--negatives", self.negatives]
-        if self.negative_ratio != 1:
-            words += ["--negative-ratio", f"{self.negative_ratio:g}"]
-        if self.negative_distribution != "uniform":
-            words += ["--negative-distribution", self.negative_distribution]
-        if self.fractions is not None:
-            words += ["--fractions", self.fractions]
+        words += _option("--negative-ratio", f"{self.negative_ratio:g}", "1")
+        words += _option("--negative-distribution", self.negative_distribution, "uniform")
+        words += _option("--fractions", self.fractions)
         words += ["--duplicates", self.duplicates]
-        if self.skip_bad_rows:
-            words.append(OPTION)
+        words += [OPTION] if self.skip_bad_rows else []
         return shlex.join([*words, "--protocol", self.protocol, "--seed", str(self.seed)])
 
     @property
@@ -135,6 +126,10 @@ class Request:
             again = int(np.setdiff1d(np.arange(len(pairs)), rows)[0])
             raise DataError(f"{repeated(again)}; pass --duplicates first, last or keep")
         return rows
+
+
+def _option(name: str, value: str | None, default: str | None = None) -> list[str]:
+    return [] if value is None or value == default else [name, value]
 
 
 def parse_tasks(specs: Sequence[str]) -> tuple[tuple[Task, str | None], ...]:

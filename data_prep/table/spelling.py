@@ -23,6 +23,14 @@ LONG = 1 << 26
 """Bytes of a text file in which the line of a row takes too long to find for a warning."""
 
 
+RULES = {
+    "floats": "whole numbers in floating point are read as whole numbers",
+    "rounded": "floating point numbers this large may be rounded; write integers or text",
+    "texts": "the ids are text, since not all of {cells} are plain whole numbers",
+}
+"""By field of Spelled."""
+
+
 class Found(NamedTuple):
     """Cells of a kind: how many, and of the first what it says and where it is."""
 
@@ -57,15 +65,10 @@ class Spelled(NamedTuple):
 
     def warn(self, column: str) -> None:
         """Say what a reader of the files may not expect."""
-        if self.floats.cells:
-            rule = "whole numbers in floating point are read as whole numbers"
-            log.warning("%s: %s (%s)", column, rule, self.floats)
-        if self.rounded.cells:
-            rule = "floating point numbers this large may be rounded; write integers or text"
-            log.warning("%s: %s (%s)", column, rule, self.rounded)
-        if 0 < 2 * self.texts.cells < self.cells:
-            rule = f"the ids are text, since not all of {self.cells} are plain whole numbers"
-            log.warning("%s: %s (%s)", column, rule, self.texts)
+        for name, rule in RULES.items():
+            found: Found = getattr(self, name)
+            if found.cells and (name != "texts" or 2 * found.cells < self.cells):
+                log.warning("%s: %s (%s)", column, rule.format(cells=self.cells), found)
 
 
 def joined(parts: Iterable[tuple[Spelled, Spelled]]) -> tuple[Spelled, Spelled]:
@@ -76,10 +79,10 @@ def joined(parts: Iterable[tuple[Spelled, Spelled]]) -> tuple[Spelled, Spelled]:
 
 def warned(parts: Iterable[tuple[Spelled, Spelled]], request: Request) -> tuple[Spelled, Spelled]:
     """`joined`, told on the log."""
-    users, items = joined(parts)
-    users.warn(request.user)
-    items.warn(request.item)
-    return users, items
+    both = joined(parts)
+    for found, column in zip(both, (request.user, request.item), strict=True):
+        found.warn(column)
+    return both
 
 
 def spelled(cells: Cells, column: str, texts: pa.Array) -> Spelled:

@@ -74,6 +74,7 @@ def prepare(
             command=request.command,
             report=report | _report(request, done),
             weighted=request.weight is not None,
+            negatives=request.to_draw.distribution if request.to_draw else None,
         )
         blocks = {name: table_tasks.blocks(job, name) for name in SPLITS}
         if request.features:

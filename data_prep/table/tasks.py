@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +27,6 @@ from data_prep.table import files as table_files
 from data_prep.table.files import Piece, TableFile
 from data_prep.table.spec import Request
 from data_prep.table.spelling import Spelled, joined
-from data_prep.table.spill import read_bin, write_bins
 from recsys_moe.schema import SPLITS
 
 Counts = dict[str, int]
@@ -171,3 +171,26 @@ def _examples(table: pa.Table) -> Examples:
         item=table["item"].to_numpy(),
         **table_columns.values_of(table),
     )
+
+
+def write_bins(rows: pa.Table, bin_of_row: ids.Ints, path: Path, bins: int) -> None:
+    """A file with one batch per bin, so that a bin is read without the others; none for no rows."""
+    if len(rows) == 0:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    order = np.argsort(bin_of_row, kind="stable")
+    edges = np.searchsorted(bin_of_row[order], np.arange(bins + 1))
+    ordered = rows.take(pa.array(order)).combine_chunks().to_batches()[0]
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(str(path), rows.schema, options=options) as file:
+        for start, stop in pairwise(edges):
+            file.write_batch(ordered.slice(start, stop - start))
+
+
+def read_bin(folder: Path, number: int) -> pa.Table | None:
+    """Bin `number` of all files of a folder, in their order; None when there is no file."""
+    batches: list[pa.RecordBatch] = []
+    for path in sorted(folder.glob("*.arrow")):
+        with pa.OSFile(str(path)) as file:
+            batches.append(pa.ipc.open_file(file).get_batch(number))
+    return pa.Table.from_batches(batches).combine_chunks() if batches else None

@@ -106,8 +106,7 @@ def _of_timestamps(raw: Any) -> Times:
     exact = raw.cast(pa.timestamp("s"), safe=False) if pa.types.is_date(raw.type) else raw
     numbers = np.asarray(pc.fill_null(exact.cast(pa.int64()), 0).to_numpy())
     seconds, rest = _divided(numbers, _PER_SECOND[exact.type.unit])
-    missing = np.asarray(pc.is_null(raw))
-    return Times(np.where(missing, UNKNOWN_TIME, seconds), rest)
+    return Times(np.where(np.asarray(pc.is_null(raw)), UNKNOWN_TIME, seconds), rest)
 
 
 def _of_numbers(

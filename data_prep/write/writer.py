@@ -220,6 +220,7 @@ def _schema(prepared: Prepared, counts: dict[str, Counts]) -> Schema:
         sources=prepared.sources,
         command=prepared.command,
         report=prepared.report,
+        negatives=prepared.negatives,
         **{
             f"{side}_features": tuple(f.feature for f in prepared.features if f.side == side)
             for side in SIDES

@@ -40,19 +40,12 @@ app = typer.Typer(
     epilog="Start with: recsys-moe prepare synthetic --out data/demo",
 )
 app.add_typer(prepare.app, name="prepare")
-app.command()(training.fit)
-app.command()(training.finish)
-app.command()(inference.evaluate)
-app.command()(inference.predict)
-app.command()(compare.compare)
-app.command()(tune.tune)
-app.command()(export.export)
-app.command()(recommend.recommend)
-app.command()(recommend.similar)
-app.command()(report.report)
-app.command()(serve.serve)
-app.command()(settings.routers)
-app.command()(doctor.doctor)
+for command in (
+    *(training.fit, training.finish, inference.evaluate, inference.predict, compare.compare),
+    *(tune.tune, export.export, recommend.recommend, recommend.similar),
+    *(report.report, serve.serve, settings.routers, doctor.doctor),
+):
+    app.command()(command)
 app.add_typer(settings.app, name="config")
 
 

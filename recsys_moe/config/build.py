@@ -17,12 +17,6 @@ from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import KINDS, Constant
 from recsys_moe.schema import SCHEMA_FILE, Schema, SideFeature
 
-OF_PARTS = (
-    *("main_effects", "features", "history", "item_history"),
-    *("history_dim", "history_levels", "history_slopes", "history_dropout"),
-)
-"""Keys of the model that say what is given to it."""
-
 LEAST, MOST = 1e-15, 1e15
 """Standard deviation and size of labels: the squares, up to 1e8 of them added up, are within the
 range of float32, 1.2e-38 to 3.4e38."""
@@ -40,15 +34,23 @@ def build_model(
     `tables`: see MultiTaskMoE. `finished`: whose tables are to hold whole vectors, features and
     history included. Raises ConfigError for features or a history that the data do not have.
     """
-    sizes = schema.user.size, schema.item.size, len(schema.tasks)
-    wanted = config.model.main_effects
-    effects = MainEffects(*sizes[:2], label_constants(schema)) if wanted else None
+    sizes = schema.user.size, schema.item.size
+    model = config.model
     return MultiTaskMoE(
         *sizes,
-        effects=effects,
-        tables=tables,
+        len(schema.tasks),
+        router=model.router,
+        embedding_dim=model.embedding_dim,
+        num_experts=model.num_experts,
+        expert_dim=model.expert_dim,
+        tower_dims=model.tower_dims,
+        dropout=model.dropout,
+        skip_rank=model.skip_rank,
+        skip_maps=model.skip_maps,
+        dispatch=model.dispatch,
+        effects=MainEffects(*sizes, label_constants(schema)) if model.main_effects else None,
         encoders=None if finished else _encoders(config, schema),
-        **{name: value for name, value in config.model if name not in OF_PARTS},
+        tables=tables,
     )
 
 
@@ -60,9 +62,10 @@ def chosen_features(config: Config, schema: Schema) -> dict[str, tuple[SideFeatu
         return dict.fromkeys(sides, ())
     _refuse_context(wanted, schema)
     if not known:
+        got = wanted if isinstance(wanted, str) else ",".join(wanted)
         raise ConfigError(
             "model.features must be none for data without features of users or items, "
-            f"got {_listed(wanted)}; prepare the data with features, or set model.features=none"
+            f"got {got}; prepare the data with features, or set model.features=none"
         )
     for name in () if wanted == "all" else wanted:
         if name not in known:
@@ -83,10 +86,6 @@ def _refuse_context(wanted: str | tuple[str, ...], schema: Schema) -> None:
                 f"model.features must be of users and items, got {one.name!r}, a context feature, "
                 "which models do not read; leave it out"
             )
-
-
-def _listed(names: str | tuple[str, ...]) -> str:
-    return names if isinstance(names, str) else ",".join(names)
 
 
 WEIGHTED = "weighted_"

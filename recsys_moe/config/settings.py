@@ -94,10 +94,7 @@ def task_weights(config: Config, tasks: Sequence[Task]) -> list[float]:
                 f"tasks: unknown task {name!r}; {suggestion(name, names)}; correct the "
                 "configuration's tasks, or leave them out"
             )
-    own = [config.tasks.get(task.name, TaskConfig()).weight for task in tasks]
-    weights = [_first(value, task.weight) for value, task in zip(own, tasks, strict=True)]
-    _check_any(weights, names, "weight")
-    return weights
+    return _chosen(config, "weight", {task.name: task.weight for task in tasks})
 
 
 def training_weights(config: Config, tasks: Sequence[Task]) -> list[float]:
@@ -105,11 +102,21 @@ def training_weights(config: Config, tasks: Sequence[Task]) -> list[float]:
 
     Raises ConfigError as `task_weights` does.
     """
-    names = [task.name for task in tasks]
-    own = [config.tasks.get(name, TaskConfig()).training_weight for name in names]
-    pairs = zip(own, task_weights(config, tasks), strict=True)
-    weights = [_first(value, weight) for value, weight in pairs]
-    _check_any(weights, names, "training_weight")
+    judged = zip((task.name for task in tasks), task_weights(config, tasks), strict=True)
+    return _chosen(config, "training_weight", dict(judged))
+
+
+def _chosen(config: Config, key: str, defaults: Mapping[str, float]) -> list[float]:
+    """Per task what the configuration says, else the default. Raises ConfigError where all are 0"""
+    own = {name: getattr(task, key) for name, task in config.tasks.items()}
+    weights = [
+        default if own.get(name) is None else own[name] for name, default in defaults.items()
+    ]
+    if not any(weights):
+        raise ConfigError(
+            f"tasks: a {key} must be above 0, got 0 for {', '.join(defaults)}; set "
+            f"tasks.{next(iter(defaults))}.{key}=1"
+        )
     return weights
 
 
@@ -121,23 +128,9 @@ def named_weights(weights: Mapping[str, float]) -> str:
 def weighed_apart(config: Config, tasks: Sequence[Task]) -> tuple[str, str] | None:
     """What training minimises and what judges, in words; None where they are the same."""
     names = [task.name for task in tasks]
-    trained, judged = training_weights(config, tasks), task_weights(config, tasks)
-    if trained == judged:
-        return None
-    words = [named_weights(dict(zip(names, w, strict=True))) for w in (trained, judged)]
-    return words[0], words[1]
-
-
-def _first(value: float | None, default: float) -> float:
-    return default if value is None else value
-
-
-def _check_any(weights: Sequence[float], names: Sequence[str], key: str) -> None:
-    if not any(weights):
-        raise ConfigError(
-            f"tasks: a {key} must be above 0, got 0 for {', '.join(names)}; set "
-            f"tasks.{names[0]}.{key}=1"
-        )
+    both = training_weights(config, tasks), task_weights(config, tasks)
+    trained, judged = (named_weights(dict(zip(names, w, strict=True))) for w in both)
+    return None if both[0] == both[1] else (trained, judged)
 
 
 def parse_config(raw: dict[str, Any]) -> Config:

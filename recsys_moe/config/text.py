@@ -14,7 +14,7 @@ from pydantic_core import PydanticUndefined
 
 from recsys_moe.errors import suggestion
 from recsys_moe.routers import ROUTERS, RouterConfig
-from recsys_moe.section import Section
+from recsys_moe.section import UNKNOWN, Section, first_problem
 
 OWN_WORDS = ("model.", "penalties.", "data.", "optim.")
 """Beginnings of messages that already are rule, value and remedy."""
@@ -94,12 +94,11 @@ def answer(error: ValidationError, root: type[Section], router: type[RouterConfi
 
     `root`: the configuration that was read; `router`: what its `model.router` is.
     """
-    errors = error.errors()  # a key that is misspelt explains one that is missing
-    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
+    first = first_problem(error)
     location = [part for part in first["loc"] if isinstance(part, str)]  # the rest are positions
     section, key = location[:-1], "".join(location[-1:])
     fields = _fields(section, root, router)
-    if first["type"] == "extra_forbidden":
+    if first["type"] in UNKNOWN:
         where = ".".join(section) or "the configuration"
         return f"{where}: unknown key {key!r}; {suggestion(key, fields)}"
     text = first["msg"].removeprefix("Value error, ")

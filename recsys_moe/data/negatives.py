@@ -9,7 +9,6 @@ T tasks, U users, I items.
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 
 import torch
@@ -130,11 +129,10 @@ def _draw(rate_X: Tensor, size: int, generator: torch.Generator) -> Tensor:
 
 
 def _check_drawn(schema: Schema) -> None:
-    words = shlex.split(schema.command)
-    if "missing_negatives" not in schema.report:
+    if schema.negatives is None:
         got = f"{schema.name}, where they are in the log"
-    elif "--negative-distribution" in words:
-        got = f"--negative-distribution {words[words.index('--negative-distribution') + 1]}"
+    elif schema.negatives != "uniform":
+        got = f"--negative-distribution {schema.negatives}"
     elif alike := schema.report.get("logged_negatives"):
         got = f"{schema.name}, where {alike} rows of the log look like drawn ones (label 0 alone)"
     else:

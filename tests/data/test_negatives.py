@@ -248,13 +248,13 @@ def test_two_processes_share_the_rows_that_one_would_have(prepared: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "got"),
     [
-        ({"report": {}}, "got synthetic, .*in the log"),
+        ({"negatives": None}, "got synthetic, .*in the log"),
         (
             {"report": {"missing_negatives": 0, "logged_negatives": 7}},
             "got synthetic, .*7 rows",
         ),
         (
-            {"command": "prepare table --negative-distribution popularity"},
+            {"negatives": "popularity"},
             "got --negative-distribution popularity",
         ),
     ],

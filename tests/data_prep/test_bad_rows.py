@@ -12,8 +12,8 @@ import pytest
 from data_prep import books, table
 from data_prep.read import bad_rows
 from data_prep.table import files
-from recsys_moe.schema import DataError, Schema
-from tests.conftest import Command, tells
+from recsys_moe.schema import DataError
+from tests.conftest import tells
 from tests.data_prep.samples import (
     IDS,
     RATINGS,
@@ -211,20 +211,3 @@ def test_books_go_on_without_ratings_off_the_scale(
     schema = books.prepare(tmp_path / "raw", tmp_path / "out", skip_bad_rows=True, **options)
     assert schema.report["skipped_rows"] == 1 and schema.report["records_read"] == 53
     assert tells(skipped(caplog)[0], "line 9: ... 0..10, got 11")
-
-
-def test_without_the_option_nothing_is_skipped_or_reported(tmp_path: Path) -> None:
-    schema = table.prepare(tmp_path / "o", input=save(frame(), tmp_path / "x.csv"), **IDS)
-    assert "skipped_rows" not in schema.report and "skip" not in schema.command
-
-
-def test_the_command_line_skips_and_says_so(command: Command, tmp_path: Path) -> None:
-    data = frame().astype(object)
-    data.loc[4, "clicked"] = "x"
-    source = save(data, tmp_path / "x.csv")
-    words = ["prepare", "table", "--user", "who", "--item", "what", "--task",
-             "watch:binary=clicked", "--input", source, "--out", tmp_path / "out"]  # fmt: skip
-    assert tells(command.fails(3, *words), "x.csv, line 6: clicked ... got 'x'")
-    done = command(*words, "--skip-bad-rows")
-    assert done.exit_code == 0 and "skipped rows: 1" in done.out
-    assert Schema.load(tmp_path / "out").report["skipped_rows"] == 1

@@ -11,7 +11,7 @@ import pytest
 from data_prep import books
 from data_prep.books import isbn
 from recsys_moe.schema import ConfigError, DataError, Schema
-from tests.data_prep.samples import columns, hashes, raw_rows
+from tests.data_prep.samples import columns, raw_rows
 
 HEADER = '"User-ID";"ISBN";"Book-Rating"'
 # 12 users with 6 books each (b0..b5), every second record explicit
@@ -216,10 +216,3 @@ def test_a_wrong_option_is_a_config_error(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         books.prepare(tmp_path, tmp_path / "out", **options)
-
-
-def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
-    raw = write_ratings(tmp_path / "raw", RECORDS)
-    for name in ("a", "b"):
-        books.prepare(raw, tmp_path / name)
-    assert hashes(tmp_path / "a") == hashes(tmp_path / "b")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep import table
-from recsys_moe.cli.commands import app, run
 from recsys_moe.schema import ConfigError, DataError
 from tests.data_prep.samples import columns, hashes, save
 from tests.data_prep.test_features import ASKED, ITEMS, USERS, rows, sides
@@ -193,24 +190,3 @@ def test_lists_and_numbers_of_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.table(items), tmp_path / "items.parquet")
     with pytest.raises(DataError, match=r"items\.parquet, row 1: genres .*categories"):
         prepared(tmp_path, item_features=tmp_path / "items.parquet", force=True)
-
-
-def test_the_command_line_says_it_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = sides(tmp_path)
-    words = ["prepare", "table", "--input", str(save(ALL_ROWS, tmp_path / "log.csv")), "--json"]
-    words += ["--user", "who", "--item", "what", "--task", "watch:binary=clicked"]
-    words += ["--user-features", str(given["user_features"]), "--out", str(tmp_path / "out")]
-    words += ["--protocol", "hash", "--fractions", "0.4,0.3,0.3"]
-    good = ["--user-feature", "gender:categorical=sex", "--context", "hour:categorical=hour"]
-    app([*words, *good], standalone_mode=False)
-    told = json.loads(capsys.readouterr().out)
-    assert (told["format_version"], told["user_features"][0]["name"]) == (2, "gender")
-    assert " ".join(good) in told["command"]
-    for spec, code in (("gender:numeric=sex", 3), ("gender:kind=sex", 2)):
-        argv = ["recsys-moe", *words, "--overwrite", "--user-feature", spec]
-        monkeypatch.setattr(sys, "argv", argv)
-        with pytest.raises(SystemExit) as end:
-            run()
-        assert (end.value.code, capsys.readouterr().err.count("\n")) == (code, 1)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from data_prep import table
 from data_prep.features.fitting import LARGEST, Fitted, fit, mean_and_std, note
 from data_prep.features.spec import READ, parse, wanted
-from recsys_moe.schema import DataError, FeatureKind, Schema
+from recsys_moe.schema import FeatureKind, Schema
 from tests.data_prep.samples import columns, save
 
 NUMBERS = st.floats(-LARGEST, LARGEST)
@@ -64,31 +64,11 @@ def test_a_separator_may_be_any_text_in_quotes_or_not(
     assert (one.told, one.separator) == (column, separator)
 
 
-def test_categories_are_in_the_order_of_their_text() -> None:
-    one = fitted("categorical", ["b", "10", "9", "b", None])
-    assert one.vocabulary.to_pylist() == ["10", "9", "b"]
-    assert one.encode(pa.array(["b", None, "new"])).to_pylist() == [2, None, 3]
-
-
-def test_a_list_is_a_set_and_new_categories_are_one() -> None:
-    one = fitted("multi", [["c", "a"], None, ["b"]])
-    lists = [["c", "a", "c"], ["new", "b", "newer"], None, ["a"]]
-    values = pa.chunked_array([pa.array(lists[:1]), pa.array(lists[1:])])
-    assert one.encode(values).to_pylist() == [[0, 2], [1, 3], None, [0]]
-    assert one.encode(pa.array(lists).slice(1, 2)).to_pylist() == [[1, 3], None]
-
-
 def test_numbers_are_in_standard_deviations_and_finite() -> None:
     one = fitted("numeric", [1.0, 3.0, None])
     assert one.encode(pa.array([5.0, None, 1.0])).to_pylist() == [3.0, None, -1.0]
     tiny = fitted("numeric", [1e-40, 3e-40])
     assert tiny.encode(pa.array([LARGEST])).to_pylist() == [LARGEST]
-
-
-@pytest.mark.parametrize("kind", READ)
-def test_no_value_in_training_is_refused(kind: FeatureKind) -> None:
-    with pytest.raises(DataError, match="'x' .*no value"):
-        fitted(kind, [None, None])
 
 
 def rows(hours: list[Any]) -> pd.DataFrame:

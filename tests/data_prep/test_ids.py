@@ -24,18 +24,6 @@ def test_an_index_leads_back_to_its_raw_id_and_grows_with_it(raw: list[int] | li
     assert known == sorted(set(raw))  # type: ignore[type-var]
 
 
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
-def test_the_plain_spelling_of_integers_is_read_as_integers(numbers: list[int]) -> None:
-    read = ids.integers_if_canonical(pa.array([str(number) for number in numbers]))
-    assert read.to_pylist() == numbers
-
-
-@given(st.lists(st.text("0123456789-+ x", max_size=4), min_size=1))
-def test_text_is_read_as_integers_only_if_nothing_is_lost(text: list[str]) -> None:
-    read = ids.integers_if_canonical(pa.array(text))
-    assert [str(one) for one in read.to_pylist()] == text
-
-
 @given(small)
 def test_sorted_distinct_is_numpy_unique(values: list[int]) -> None:
     array = np.array(values, dtype=np.int64)
@@ -49,17 +37,3 @@ def test_one_per_value_picks_the_first_or_the_last_place(values: list[int]) -> N
     assert ids.one_per_value(array).tolist() == sorted(-place for place in first)
     last = {value: place for place, value in enumerate(values)}
     assert ids.one_per_value(array, last=True).tolist() == sorted(last.values())
-
-
-@given(small, st.integers(6, 9))
-def test_unknown_ids_get_the_index_after_the_last_known_one(train: list[int], size: int) -> None:
-    kept, lookup = ids.known_only(np.array(train, dtype=np.int64), size)
-    for old in range(size):
-        expected = kept.tolist().index(old) if old in train else len(kept)
-        assert lookup[old] == expected
-
-
-def test_features_follow_the_vocabulary_and_are_null_where_there_are_none() -> None:
-    features = pa.table({"item": ["9", "7"], "title": ["nine", "seven"]})
-    aligned = ids.align(features, "item", pa.array([7, 8, 9]))
-    assert aligned.to_pydict() == {"item": [7, 8, 9], "title": ["seven", None, "nine"]}

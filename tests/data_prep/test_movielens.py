@@ -205,13 +205,6 @@ def test_a_missing_or_empty_file_is_named(variant: str, name: str, tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
-def test_a_csv_line_is_counted_with_the_header(tmp_path: Path) -> None:
-    write_csv(tmp_path / "raw")
-    edit(tmp_path / "raw" / "ratings.csv", "1,11,2,101", "1,11,7.5,101")
-    with pytest.raises(DataError, match=r"ratings\.csv, line 3: rating .*got 7\.5"):
-        prepare_subset("25m", tmp_path / "raw", tmp_path / "out")
-
-
 def test_a_csv_without_a_column_says_which_it_has(tmp_path: Path) -> None:
     write_csv(tmp_path / "raw")
     edit(tmp_path / "raw" / "ratings.csv", "movieId", "movie")

@@ -14,7 +14,7 @@ from data_prep import table
 from data_prep.split import negatives
 from data_prep.split.negatives import ByPopularity, HashedDraws, OneStream
 from data_prep.split.randomness import key, mix, stream
-from recsys_moe.schema import SPLITS, ConfigError, Schema
+from recsys_moe.schema import SPLITS, ConfigError
 from tests.conftest import Command
 from tests.data_prep.samples import columns, frame, hashes, raw_rows, rows_of, save
 
@@ -216,18 +216,6 @@ def test_labels_of_two_classes_are_not_warned_of(
 ) -> None:
     table.prepare(tmp_path / "out", input=save(frame(), tmp_path / "x.csv"), **DRAWN)
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
-
-
-def test_the_command_line_draws_by_popularity(command: Command, tmp_path: Path) -> None:
-    source = save(frame()[["who", "what"]], tmp_path / "x.csv")
-    words = ["--user", "who", "--item", "what", "--task", "watch:binary", "--negatives", "per-user"]
-    words += ["--negative-ratio", "0.5", "--negative-distribution", "popularity"]
-    words += ["--fractions", "0.6,0.2,0.2"]
-    done = command("prepare", "table", *words, "--input", source, "--out", tmp_path / "out")
-    assert done.exit_code == 0, done.err
-    schema = Schema.load(tmp_path / "out")
-    assert sum(schema.rows.values()) == 40 + 8 * 3  # 8 users with 5 rows: 2.5, rounded up
-    assert " ".join(words[-6:]) in schema.command
 
 
 def test_a_ratio_times_the_positives_is_not_rounded_up_for_its_last_bit() -> None:

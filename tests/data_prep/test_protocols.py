@@ -18,7 +18,7 @@ from data_prep.rows import Prepared, Raw
 from data_prep.split import protocols
 from data_prep.split.negatives import Negatives
 from recsys_moe.schema import SPLITS, Task
-from tests.data_prep.samples import IDS, columns, hashes, prepare_subset, raw_rows, save, write_dat
+from tests.data_prep.samples import IDS, columns, hashes, prepare_subset, save, write_dat
 
 WATCH = Negatives(task="watch")
 TASK = Task(name="watch", kind="binary", column="watch")
@@ -140,17 +140,6 @@ def test_a_user_with_room_gets_as_many_negatives_as_positives_in_each_split() ->
         "val": 5 * 2,
         "test": 5 * 2,
     }
-
-
-def test_the_last_two_of_each_user_are_held_out_on_disk(tmp_path: Path) -> None:
-    write_dat(tmp_path / "raw")
-    schema = prepare_subset("1m", tmp_path / "raw", tmp_path / "out", protocol="leave-last")
-    assert (schema.protocol, schema.vocabulary) == ("leave-last", "train")
-    rows = raw_rows(tmp_path / "out")
-    # user 1 rates items 10..17 in this order
-    assert [row[1] for row in rows["test"] if row[0] == 1 and row[2] == 1] == [17]
-    assert [row[1] for row in rows["val"] if row[0] == 1 and row[2] == 1] == [16]
-    assert schema.labels["test"]["watch"]["positive"] == 8
 
 
 def test_an_id_that_training_lacks_gets_the_index_after_the_last(tmp_path: Path) -> None:

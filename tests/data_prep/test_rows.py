@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from data_prep import ids
 from data_prep.read.ratings import rating_labels, rating_tasks
-from data_prep.rows import UNKNOWN_TIME, Examples, Raw, joined, unlabelled
+from data_prep.rows import Examples, Raw, joined
 from data_prep.split import protocols
 from data_prep.split.negatives import Negatives
 
@@ -61,17 +61,6 @@ def test_blocks_are_all_rows_in_their_order(count: int, size: int) -> None:
 def test_the_key_of_a_pair_is_right_beyond_32_bits() -> None:
     user, item = np.array([50_000], dtype=np.int32), np.array([7], dtype=np.int32)
     assert ids.pair_keys(user, item, 60_000).tolist() == [50_000 * 60_000 + 7]  # 3e9 > 2^31
-
-
-def test_drawn_rows_are_0_for_their_task_and_missing_for_the_others() -> None:
-    like = rows(2)
-    like.labels["watch"] = np.ones(2, dtype=np.float32)
-    drawn = unlabelled(np.array([3, 4]), np.array([5, 6]), like, "watch")
-    assert (drawn.user.tolist(), drawn.item.tolist()) == ([3, 4], [5, 6])
-    assert drawn.labels["watch"].tolist() == [0, 0]
-    assert np.isnan(drawn.labels["rating"]).all()
-    assert drawn.timestamp.tolist() == [UNKNOWN_TIME, UNKNOWN_TIME]
-    assert drawn.weight is not None and drawn.weight.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(("protocol", "bound"), [("paper", 100), ("time", 160)])

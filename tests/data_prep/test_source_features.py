@@ -130,15 +130,6 @@ def test_other_names_are_refused(variant: str, names: str, message: str, tmp_pat
     assert not (tmp_path / "o").exists()
 
 
-def test_a_feature_without_any_value_is_refused(tmp_path: Path) -> None:
-    source = write_csv(tmp_path / "raw")
-    movies = [f"{i},Film,(no genres listed)" for i in TITLES]
-    lines(source / "movies.csv", ["movieId,title,genres", *movies])
-    with pytest.raises(DataError, match="'genres' .*training rows"):
-        prepare_subset("latest-small", source, tmp_path / "o", features="genres")
-    assert not (tmp_path / "o").exists()
-
-
 BOOKS = [
     '"ISBN";"Book-Title";"Book-Author";"Year-Of-Publication";"Publisher"',
     '"b0";"One";"A &amp; B";"1999";"P"',

@@ -94,15 +94,6 @@ def test_leave_last_takes_the_last_two_of_users_with_three_or_more() -> None:
     assert split.tolist() == [TEST, TRAIN, VAL, TRAIN, TRAIN, TEST, VAL, TRAIN, TRAIN]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_seed_decides_the_split(seed: int) -> None:
-    classes = np.arange(200) % 2
-    one, two = (splits.stratified(classes, splits.MOVIELENS, stream(s, "x")) for s in (seed, seed))
-    other = splits.stratified(classes, splits.MOVIELENS, stream(seed + 1, "x"))
-    assert one.tolist() == two.tolist()
-    assert one.tolist() != other.tolist()
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_without_a_label_have_their_share_of_each_split(seed: int, tmp_path: Path) -> None:
     """10 clicks, 10 zeros, 20 empty cells: test 1, 1, 2 of them and val 1, 1, 3.

@@ -76,14 +76,6 @@ def test_ids_stay_what_they_are(ids: list[str], kind: str, tmp_path: Path) -> No
     assert columns(tmp_path / "out", "items")["item"] == wanted
 
 
-def test_ids_of_a_parquet_column_with_gaps_in_pandas_are_whole_numbers(tmp_path: Path) -> None:
-    data = frame(30)
-    data["who"] = np.arange(30) // 3 + 0.0
-    source = save(data, tmp_path / "x.parquet")
-    table.prepare(tmp_path / "out", input=source, **IDS)
-    assert columns(tmp_path / "out", "users")["user"] == list(range(10))
-
-
 def test_three_files_keep_their_split_and_training_makes_the_vocabulary(tmp_path: Path) -> None:
     data = frame()
     data.loc[36:, "who"] = "newcomer"
@@ -108,30 +100,6 @@ def test_binary_labels_may_be_spelled_in_several_ways(
     watch = [schema.labels[split]["watch"] for split in SPLITS]
     assert sum(one["positive"] for one in watch) == 14  # rows 0, 3, ..., 39
     assert sum(one["labelled"] for one in watch) == 39
-
-
-@pytest.mark.parametrize(
-    "times",
-    [
-        [f"1970-01-01T00:{16 + n // 60}:{n % 60:02d}Z" for n in range(40, 80)],
-        [f"1970-01-01 00:{16 + n // 60}:{n % 60:02d}" for n in range(40, 80)],
-        [f"{1000 + n}.25" for n in range(40)],
-    ],
-    ids=["ISO with zone", "ISO without", "fractions"],
-)
-def test_times_are_seconds_or_dates(times: list[str], tmp_path: Path) -> None:
-    data = frame().assign(when=times)
-    source = save(data, tmp_path / "x.csv")
-    table.prepare(tmp_path / "out", input=source, timestamp="when", protocol="time", **IDS)
-    stamps = [t for split in SPLITS for t in columns(tmp_path / "out", split)["timestamp"]]
-    assert sorted(stamps) == list(range(1000, 1040))  # 16 min 40 s after 1970 and on
-
-
-def test_dates_of_parquet_are_times(tmp_path: Path) -> None:
-    data = frame().assign(when=pd.to_datetime(np.arange(1000, 1040), unit="s"))
-    source = save(data, tmp_path / "x.parquet")
-    table.prepare(tmp_path / "out", input=source, timestamp="when", protocol="leave-last", **IDS)
-    assert max(columns(tmp_path / "out", "test")["timestamp"]) == 1039
 
 
 def test_negatives_are_zero_for_the_binary_task_and_missing_for_others(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from data_prep.split import randomness
 from data_prep.table import engines, files
 from data_prep.table import stream as table_stream
 from data_prep.write import parts
-from recsys_moe.cli import app
 from recsys_moe.schema import SPLITS, ConfigError, DataError
 from tests.data_prep.samples import IDS, columns, frame, hashes, raw_rows, save
 
@@ -41,10 +39,39 @@ def log(rows: int = ROWS, users: int = 120) -> pd.DataFrame:
     )
 
 
+FEATURES = {
+    "user_feature": ["gender:categorical=sex", "age:numeric=years"],
+    "item_feature": ["genres:multi=kinds:sep=;"],
+}
+CONTEXT = ["hour:categorical=hour", "tags:multi=tags", "price:numeric=price"]
+
+
+def with_context(data: pd.DataFrame) -> pd.DataFrame:
+    """Prices of many sizes, whose sums in double precision would depend on their order."""
+    rng, rows = np.random.default_rng(5), len(data)
+    tags = ["|".join(sorted({f"t{n}" for n in rng.integers(0, 9, k)})) for k in range(4)]
+    return data.assign(
+        hour=rng.integers(0, 24, rows),
+        tags=rng.choice(np.array(tags, dtype=object), rows),
+        price=np.where(rng.random(rows) < 0.1, np.nan, np.exp(rng.normal(0, 12, rows))),
+    )
+
+
+def sides(folder: Path, data: pd.DataFrame) -> dict[str, Path]:
+    """Of some users none, of some items no category."""
+    who, what = np.unique(data["who"]), np.unique(data["what"])
+    users = pd.DataFrame({"who": who, "sex": np.where(who % 2, "f", "m"), "years": who % 61 + 0.1})
+    kinds = [f"k{n % 5};k{n % 7}" if n % 3 else "" for n in range(len(what))]
+    return {
+        "user_features": save(users.iloc[3:], folder / "users.parquet"),
+        "item_features": save(pd.DataFrame({"what": what, "kinds": kinds}), folder / "items.csv"),
+    }
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Three files: Parquet with small row groups, CSV, packed TSV."""
-    data, place = log(), tmp_path / "log"
+    data, place = with_context(log()), tmp_path / "log"
     save(data.iloc[1200:2000], place / "b.csv")
     save(data.iloc[2000:], place / "c.tsv.gz")
     data.iloc[:1200].to_parquet(place / "a.parquet", index=False, row_group_size=250)
@@ -67,9 +94,12 @@ def test_every_engine_writes_the_bytes_of_the_one_in_memory(
     duplicates: str, negatives: str, folder: Path, small: None, tmp_path: Path
 ) -> None:
     options = {**HASH, "duplicates": duplicates, "negatives": negatives, "timestamp": "when"}
+    options |= FEATURES | sides(tmp_path / "about", log())
+    options["context"] = CONTEXT if negatives == "none" else []
     schema = table.prepare(tmp_path / "memory", input=folder, **options)
     expected = hashes(tmp_path / "memory")
     assert len([name for name in expected if name.startswith("train/")]) > 1
+    assert "features.parquet" in expected
     for name, more in (
         ("stream", {"max_memory_mb": 3}),  # 7 or more bins
         ("one bin", {"max_memory_mb": 4096}),
@@ -81,7 +111,7 @@ def test_every_engine_writes_the_bytes_of_the_one_in_memory(
         assert found == schema
         assert hashes(tmp_path / name) == expected, name
     assert {path.name for path in tmp_path.iterdir()} == {
-        "log", "memory", "stream", "one bin", "dask"
+        "log", "about", "memory", "stream", "one bin", "dask"
     }  # fmt: skip
 
 
@@ -148,15 +178,6 @@ def test_rows_of_the_log_that_look_like_drawn_ones_are_counted(engine: str, tmp_
     data.loc[:9, "stars"] = np.nan
     source = save(data, tmp_path / "y.csv")
     assert table.prepare(tmp_path / "p", input=source, **asked).report["logged_negatives"] == 10
-
-
-def test_heavy_users_get_all_items_that_are_left(tmp_path: Path) -> None:
-    data = pd.DataFrame({"who": 0, "what": range(40), "clicked": 1, "stars": 1.0})
-    data = pd.concat([data, data.iloc[:30].assign(who=1), data.iloc[:5].assign(who=2)])
-    source = save(data, tmp_path / "x.csv")
-    schema = table.prepare(tmp_path / "o", input=source, negatives="per-user", **HASH)
-    assert sum(schema.rows.values()) == 75 + 0 + 10 + 5
-    assert schema.report["missing_negatives"] == 40 + 20
 
 
 def test_hashes_stay_what_they_are() -> None:
@@ -281,15 +302,3 @@ def test_a_file_that_cannot_be_used_is_named(
         table.prepare(tmp_path / "out", input=source, engine="stream", **HASH)
     assert "\n" not in str(failure.value)
     assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-def test_the_command_line_streams(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = save(log().drop_duplicates(["who", "what"]), tmp_path / "x.parquet")
-    words = ["--user", "who", "--item", "what", "--task", "watch:binary=clicked", "--json"]
-    words += ["--out", str(tmp_path / "stream"), "--engine", "stream", "--max-memory-mb", "64"]
-    words += ["--protocol", "hash", "--input", str(source)]
-    assert app(["prepare", "table", *words], standalone_mode=False) is None
-    ids = {"user": "who", "item": "what", "tasks": ["watch:binary=clicked"]}
-    schema = table.prepare(tmp_path / "memory", input=source, protocol="hash", **ids)
-    assert json.loads(capsys.readouterr().out) == json.loads(schema.to_json())
-    assert hashes(tmp_path / "memory") == hashes(tmp_path / "stream")

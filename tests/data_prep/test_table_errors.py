@@ -90,9 +90,13 @@ def test_a_repeated_pair_is_an_error_with_its_remedy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("choice", "rows", "labels"),
-    [("first", 40, [(0.0, None)]), ("last", 40, [(1.0, 5.0)])],
+    [
+        ("first", 40, [(0.0, None)]),
+        ("last", 40, [(1.0, 5.0)]),
+        ("keep", 42, [(0.0, None), (1.0, 5.0)]),
+    ],
 )
-def test_of_a_repeated_pair_one_row_can_be_chosen(
+def test_of_a_repeated_pair_one_row_can_be_chosen_or_all_kept(
     choice: str, rows: int, labels: list[tuple[object, ...]], tmp_path: Path
 ) -> None:
     source = save(repeated(), tmp_path / "x.csv")
@@ -100,13 +104,7 @@ def test_of_a_repeated_pair_one_row_can_be_chosen(
     found = rows_of(tmp_path / "out")
     assert len(found) == rows
     assert [row[2:] for row in found if row[:2] == ("u2", "004")] == labels
-    assert schema.report == {"dropped_repeats": 2}
-
-
-def test_repeated_pairs_can_be_kept(tmp_path: Path) -> None:
-    source = save(repeated(), tmp_path / "x.csv")
-    schema = table.prepare(tmp_path / "out", input=source, duplicates="keep", **IDS)
-    assert sum(schema.rows.values()) == 42
+    assert schema.report == ({} if choice == "keep" else {"dropped_repeats": 2})
 
 
 def test_a_pair_of_training_in_the_test_file_is_a_repeated_pair(tmp_path: Path) -> None:

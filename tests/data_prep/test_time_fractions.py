@@ -26,6 +26,7 @@ FORMS: dict[str, tuple[str, Callable[[np.ndarray], Any]]] = {
     "seconds as text": ("x.csv", lambda ms: ms / 1000),
     "seconds of float64": ("x.parquet", lambda ms: ms / 1000),
     "ISO": ("x.csv", lambda ms: [f"{one.isoformat()}Z" for one in pd.to_datetime(ms, unit="ms")]),
+    "ISO without a zone": ("x.csv", lambda ms: pd.to_datetime(ms, unit="ms").astype(str)),
     "timestamp[ms]": ("x.parquet", lambda ms: pd.to_datetime(ms, unit="ms").as_unit("ms")),
     "timestamp[ns, UTC]": ("x.parquet", lambda ms: pd.to_datetime(ms, unit="ms", utc=True)),
 }

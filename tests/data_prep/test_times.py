@@ -13,7 +13,7 @@ import pytest
 from data_prep import table
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.schema import SPLITS
-from tests.data_prep.samples import IDS, columns, frame, hashes, prepare_subset, save, write_dat
+from tests.data_prep.samples import IDS, columns, frame, save
 
 START = 1_600_000_000
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -139,28 +139,6 @@ def test_what_has_no_day_first_is_refused(cell: str, tmp_path: Path) -> None:
         prepare(["1/2/2024", cell, *["1/2/2024"] * 38], tmp_path, day_first=True)
 
 
-def test_options_of_times_are_part_of_the_command(tmp_path: Path) -> None:
-    source = save(frame(), tmp_path / "x.csv")
-    schema = table.prepare(
-        tmp_path / "out", input=source, timestamp="when", timestamp_unit="ms", day_first=True, **IDS
-    )
-    assert "--timestamp when --timestamp-unit ms --day-first" in schema.command
-
-
 def test_a_time_of_day_is_no_time(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="when must hold numbers, not time64"):
         prepare([pd.Timestamp(n, unit="s").time() for n in range(40)], tmp_path, "x.parquet")
-
-
-def test_movielens_has_no_time_where_it_says_0(tmp_path: Path) -> None:
-    raw = write_dat(tmp_path / "raw")
-    before = (raw / "ratings.dat").read_text(encoding="latin-1")
-    prepare_subset("1m", raw, tmp_path / "known", features=None)
-    assert None in columns(tmp_path / "known", "train")["timestamp"]  # of negatives
-    lines = [line.rsplit("::", 1)[0] + "::0" for line in before.splitlines()]
-    (raw / "ratings.dat").write_text("\n".join(lines) + "\n")
-    prepare_subset("1m", raw, tmp_path / "unknown", features=None)
-    assert "timestamp" not in columns(tmp_path / "unknown", "train")
-    with pytest.raises(DataError, match="have no timestamp"):
-        prepare_subset("1m", raw, tmp_path / "time", protocol="time")
-    assert hashes(tmp_path / "unknown").keys() == hashes(tmp_path / "known").keys()

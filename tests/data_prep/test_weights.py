@@ -11,7 +11,6 @@ import pytest
 
 from data_prep import table
 from recsys_moe.schema import SPLITS, DataError, Schema
-from tests.conftest import Command
 from tests.data_prep.samples import IDS, columns, frame, hashes, save
 
 
@@ -89,16 +88,6 @@ def test_without_weights_the_schema_says_nothing_of_them(prepared: Path) -> None
 def _top_level(folder: Path) -> list[str]:
     lines = (folder / "schema.json").read_text().splitlines()
     return [line for line in lines if line.startswith('  "')]
-
-
-def test_the_command_line_takes_weights(command: Command, tmp_path: Path) -> None:
-    source = save(frame().assign(mass=2.0), tmp_path / "x.csv")
-    words = ["--user", "who", "--item", "what", "--task", "watch:binary=clicked"]
-    done = command("prepare", "table", *words, "--weight", "mass", "--input", source,
-                   "--out", tmp_path / "out")  # fmt: skip
-    assert done.exit_code == 0, done.err
-    assert set(columns(tmp_path / "out", "val")["weight"]) == {2.0}
-    assert "--weight mass" in Schema.load(tmp_path / "out").command
 
 
 @pytest.mark.parametrize("engine", ["memory", "stream"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -106,17 +105,6 @@ def test_a_failed_check_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_repeated_pairs_pass_when_they_are_wanted(tmp_path: Path) -> None:
-    again = prepared(val=examples([2], [2], [1], [5]))
-    schema = writer.write(replace(again, repeats=True), tmp_path / "out")
-    assert schema.rows["val"] == 1
-
-
-def test_unseen_ids_may_share_their_index(tmp_path: Path) -> None:
-    part = examples([3, 3], [1, 1], [1, 1], [5, 4])  # two users whom training does not know
-    assert writer.write(prepared(val=part), tmp_path / "out").rows["val"] == 2
-
-
 def test_an_existing_output_is_kept_unless_told(tmp_path: Path) -> None:
     out = tmp_path / "out"
     writer.write(prepared(), out)
@@ -128,21 +116,6 @@ def test_an_existing_output_is_kept_unless_told(tmp_path: Path) -> None:
     assert writer.write(other, out, force=True).rows["val"] == 2
     assert Schema.load(out).rows["val"] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_a_folder_of_something_else_is_never_replaced(tmp_path: Path) -> None:
-    (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(ConfigError, match="is not prepared data"):
-        writer.write(prepared(), tmp_path, force=True)
-    with pytest.raises(ConfigError, match="is not prepared data"):
-        writer.write(prepared(), tmp_path / "letter.txt", force=True)
-    assert (tmp_path / "letter.txt").read_text() == "dear"
-
-
-def test_an_empty_folder_is_used(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    writer.write(prepared(), tmp_path / "out")
-    assert Schema.load(tmp_path / "out").name == "tiny"
 
 
 @pytest.mark.parametrize("moment", ["writing", "replacing"])
@@ -168,12 +141,6 @@ def test_an_interruption_keeps_the_previous_output(
         writer.write(prepared(), out, force=True)
     assert hashes(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"--out .*file/out cannot be written"):
-        writer.write(prepared(), tmp_path / "file" / "out")
 
 
 def test_many_rows_make_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ from recsys_moe.lab.jobs.plan_file import (
 )
 from recsys_moe.routers import ROUTERS, find_router
 from recsys_moe.schema import SPLITS, Schema
-from recsys_moe.typed import typed
+from recsys_moe.section import STRICT, validated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +71,8 @@ class Contender:
 @dataclass(frozen=True)
 class ComparisonPlan:
     """Contenders x seeds on one data set."""
+
+    __pydantic_config__ = STRICT
 
     split: str
     files: dict[str, str]
@@ -253,7 +255,7 @@ def settle(plan: ComparisonPlan, out: Path) -> ComparisonPlan:
 def _load(out: Path) -> ComparisonPlan:
     with saved_plan(out, "compare") as raw:
         del raw["format_version"]
-        plan: ComparisonPlan = typed(ComparisonPlan, raw, "")
+        plan = validated(ComparisonPlan, raw)
     whole = {
         key: replace(contender, config=completed(contender.config, out))
         for key, contender in plan.contenders.items()
