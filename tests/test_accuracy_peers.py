@@ -23,8 +23,8 @@ from benchmarks.accuracy.rows import Part, Scores, TrainingRows
 from benchmarks.accuracy.scorers import linear, ratings
 from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.artifact.model_folder import load_artifact
+from recsys_moe.inference.evaluation.ranking import evaluate_ranking
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.ranking import evaluate_ranking
 from tests.conftest import tells
 
 ROOT = Path(__file__).parents[1]

@@ -28,8 +28,8 @@ from benchmarks.accuracy.judge import Answers, Judge, answers_of
 from benchmarks.accuracy.peers import PEERS
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.inference.evaluation.ranking_metrics import PerUser, bootstrap, means
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.ranking_metrics import PerUser, bootstrap, means
 
 SPLIT = "test"
 RESAMPLES = 10_000

@@ -8,7 +8,7 @@ from typing import Any
 
 def ranking_lines(ranking: dict[str, Any]) -> Iterator[str]:
     """The figures of rankings, for people."""
-    from recsys_moe.inference.ranking_figures import titles
+    from recsys_moe.inference.evaluation.ranking_report import titles
 
     least = f" with {ranking['at_least']}" if ranking["at_least"] else ""
     seen = f" but those watched in {' and '.join(ranking['excluded'])}"
@@ -44,7 +44,7 @@ def sample_lines(ranking: dict[str, Any]) -> Iterator[str]:
 
 
 def _segment(name: str, ranking: dict[str, Any]) -> str:
-    from recsys_moe.inference.ranking_figures import titles
+    from recsys_moe.inference.evaluation.ranking_report import titles
 
     segment = ranking["segments"][name]
     figures = [

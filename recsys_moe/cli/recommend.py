@@ -99,8 +99,8 @@ def similar(
     as_json: Json = False,
 ) -> None:
     """The items nearest to one: cosine of the item embeddings."""
+    from recsys_moe.inference.files.recommend import as_objects
     from recsys_moe.inference.predictor import Predictor
-    from recsys_moe.inference.recommend_files import as_objects
 
     predictor = Predictor.load(model)
     ranked = predictor.similar(item, k)
@@ -148,7 +148,7 @@ def _check_why(why: bool, users: Path | None) -> None:
 
 
 def _with_items(predictor: Predictor, items: Path | None) -> Predictor:
-    from recsys_moe.inference.new_items import read_items, with_items
+    from recsys_moe.inference.cold_start.new_items import read_items, with_items
 
     if items is None:
         return predictor
@@ -162,7 +162,7 @@ def _with_items(predictor: Predictor, items: Path | None) -> Predictor:
 
 def _candidates(predictor: Predictor, candidates: str | None) -> list[str] | None:
     """Ids from a file or from the option itself; unknown ones are counted on stderr."""
-    from recsys_moe.inference.recommend_files import names_ids_file, read_ids
+    from recsys_moe.inference.files.recommend import names_ids_file, read_ids
 
     if candidates is None:
         return None
@@ -180,7 +180,7 @@ def _candidates(predictor: Predictor, candidates: str | None) -> list[str] | Non
 def _recommend_one(
     predictor: Predictor, user: str, options: dict[str, Any], *, why: bool, as_json: bool
 ) -> None:
-    from recsys_moe.inference.recommend_files import as_object
+    from recsys_moe.inference.files.recommend import as_object
 
     [ranked] = predictor.recommend([user], **options)
     unseen, reasons = predictor.is_unseen_user(user), _reasons(predictor, user, ranked, why)
@@ -205,9 +205,9 @@ def _recommend_new(
     as_json: bool,
 ) -> None:
     """`told`: --history and --features."""
-    from recsys_moe.inference.newcomers import Newcomer
-    from recsys_moe.inference.recommend_files import as_object
-    from recsys_moe.inference.told_options import parse_features, parse_history, unused_lines
+    from recsys_moe.inference.cold_start.encode import Newcomer
+    from recsys_moe.inference.cold_start.options import parse_features, parse_history, unused_lines
+    from recsys_moe.inference.files.recommend import as_object
 
     newcomer = Newcomer(parse_features(told[1]), parse_history(told[0]))
     unused = predictor.unused(newcomer)
@@ -245,7 +245,7 @@ def _recommend_file(
     predictor: Predictor, files: tuple[Path, Path], options: dict[str, Any], *, as_json: bool
 ) -> None:
     """`files`: of users to read, of lists to write."""
-    from recsys_moe.inference.recommend_files import recommend_file
+    from recsys_moe.inference.files.recommend import recommend_file
     from recsys_moe.progress import row_progress
 
     with row_progress("recommending") as progress:

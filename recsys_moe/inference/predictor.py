@@ -15,11 +15,9 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.errors import ConfigError, DataError, suggestion
-from recsys_moe.inference.catalogue import CatalogueScorer
-from recsys_moe.inference.explanation import ExpertShare, expert_shares
-from recsys_moe.inference.item_filters import matching_items
-from recsys_moe.inference.mute_units import without_mute_units
-from recsys_moe.inference.newcomers import (
+from recsys_moe.inference.attribution.experts import ExpertShare, expert_shares
+from recsys_moe.inference.attribution.features import Reason, Reasons
+from recsys_moe.inference.cold_start.encode import (
     Newcomer,
     Newcomers,
     Pairs,
@@ -29,11 +27,13 @@ from recsys_moe.inference.newcomers import (
     Whom,
     plain_history,
 )
-from recsys_moe.inference.pair_scores import Draws, PairScorer, Scores, whole_batch
+from recsys_moe.inference.cold_start.model import with_newcomers
 from recsys_moe.inference.plain import plain, plain_list, whole_number
-from recsys_moe.inference.reasons import Reason, Reasons
-from recsys_moe.inference.told import with_newcomers
-from recsys_moe.inference.top_items import Recommendation, TopItems, largest
+from recsys_moe.inference.ranking.catalogue import CatalogueScorer
+from recsys_moe.inference.ranking.item_filters import matching_items
+from recsys_moe.inference.ranking.top_items import Recommendation, TopItems, largest
+from recsys_moe.inference.scoring.pair_scores import Draws, PairScorer, Scores, whole_batch
+from recsys_moe.inference.scoring.tower_pruning import without_mute_units
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
 from recsys_moe.routers import Routing
 

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict
 import recsys_moe
 from recsys_moe.artifact.idle import IDLE_WORDS, idle_experts, spared_experts
 from recsys_moe.artifact.model_folder import Artifact
-from recsys_moe.inference.feature_values import FeatureReader
-from recsys_moe.inference.item_filters import filter_columns
-from recsys_moe.inference.item_values import KEPT
+from recsys_moe.inference.cold_start.features import FeatureReader
+from recsys_moe.inference.ranking.item_filters import filter_columns
+from recsys_moe.inference.ranking.item_values import KEPT
 from recsys_moe.schema import Task
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.models import Loaded

@@ -17,8 +17,8 @@ from recsys_moe.artifact.export import export
 from recsys_moe.artifact.model_folder import FORMAT_VERSION, load_artifact, save_artifact
 from recsys_moe.errors import DataError
 from recsys_moe.files import sha256_file
+from recsys_moe.inference.files.predict import predict_file
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.score_files import predict_file
 
 SEEN = "seen.safetensors"
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe.inference import catalogue
-from recsys_moe.inference.catalogue import CatalogueScorer
-from recsys_moe.inference.pair_scores import Draws
-from recsys_moe.inference.top_items import largest
+from recsys_moe.inference.ranking import catalogue
+from recsys_moe.inference.ranking.catalogue import CatalogueScorer
+from recsys_moe.inference.ranking.top_items import largest
+from recsys_moe.inference.scoring.pair_scores import Draws
 from recsys_moe.model.moe import naive_moe
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.skip import BoundedSkip, MappedSkip

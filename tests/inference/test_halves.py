@@ -13,10 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe.inference import halves, pair_scores, score_files
-from recsys_moe.inference.halves import Halves
+from recsys_moe.inference.files import predict as score_files
+from recsys_moe.inference.files.predict import predict_file
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.score_files import predict_file
+from recsys_moe.inference.scoring import pair_scores
+from recsys_moe.inference.scoring import precomputed as halves
+from recsys_moe.inference.scoring.precomputed import Halves
 from recsys_moe.inference.threads import in_turn
 from recsys_moe.model.effects import MainEffects
 from recsys_moe.model.moe import naive_moe

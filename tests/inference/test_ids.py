@@ -21,9 +21,9 @@ from data_prep.table import files
 from data_prep.table.columns import Cells
 from data_prep.table.columns import ids as prepared_ids
 from recsys_moe.errors import DataError
+from recsys_moe.inference.files.predict import predict_file
+from recsys_moe.inference.files.recommend import recommend_file
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.recommend_files import recommend_file
-from recsys_moe.inference.score_files import predict_file
 from recsys_moe.inference.vocabulary import Vocabulary
 from recsys_moe.schema import Feature
 from tests.conftest import Command, tells

@@ -7,8 +7,8 @@ import copy
 import pytest
 import torch
 
-from recsys_moe.inference import mute_units
-from recsys_moe.inference.mute_units import without_mute_units
+from recsys_moe.inference.scoring import tower_pruning as mute_units
+from recsys_moe.inference.scoring.tower_pruning import without_mute_units
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.routers import find_router
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from recsys_moe.errors import DataError
-from recsys_moe.inference import row_files
-from recsys_moe.inference.new_items import read_items, with_items
+from recsys_moe.inference.cold_start.new_items import read_items, with_items
+from recsys_moe.inference.files import tables as row_files
 from recsys_moe.inference.predictor import Newcomer, Predictor
 from tests.conftest import Command, tells
 

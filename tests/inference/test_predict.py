@@ -18,8 +18,8 @@ from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.artifact.model_folder import FILES, load_artifact
 from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.inference.files.predict import predict_file
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.score_files import predict_file
 from recsys_moe.schema import Schema
 
 

@@ -20,18 +20,18 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from recsys_moe.data.streaming import Labelled
-from recsys_moe.inference import ranking_metrics
-from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.ranking import evaluate_ranking, top_lists
-from recsys_moe.inference.ranking_figures import NONE, described
-from recsys_moe.inference.ranking_metrics import (
+from recsys_moe.inference.evaluation import ranking_metrics
+from recsys_moe.inference.evaluation.ranking import evaluate_ranking, top_lists
+from recsys_moe.inference.evaluation.ranking_metrics import (
     PerUser,
     auc_per_user,
     bootstrap,
     list_metrics,
     means,
 )
-from recsys_moe.inference.ranking_rows import Pairs, RankingRows, _relevant
+from recsys_moe.inference.evaluation.ranking_report import NONE, described
+from recsys_moe.inference.evaluation.ranking_rows import Pairs, RankingRows, _relevant
+from recsys_moe.inference.predictor import Predictor
 from recsys_moe.schema import Schema
 
 LISTS = ("ndcg", "recall", "mrr", "hit_rate")

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from recsys_moe.errors import ConfigError
+from recsys_moe.inference.cold_start.columns import with_columns
+from recsys_moe.inference.cold_start.options import parse_features, parse_history, unused_lines
 from recsys_moe.inference.predictor import Newcomer, Predictor
-from recsys_moe.inference.told_columns import with_columns
-from recsys_moe.inference.told_options import parse_features, parse_history, unused_lines
 from tests.conftest import Command, tells
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from recsys_moe.inference.feature_values import NUMBER
+from recsys_moe.inference.cold_start.features import NUMBER
 
 RawHistory = list[str] | dict[str | int | float, float | None]
 

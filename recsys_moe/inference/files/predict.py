@@ -16,9 +16,9 @@ import pyarrow as pa
 from recsys_moe.encodings import UTF8, known
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import check_output, replacing_path, table_suffix
-from recsys_moe.inference.newcomers import SIDES, Side, Whom
-from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.row_files import (
+from recsys_moe.inference.cold_start.columns import with_columns
+from recsys_moe.inference.cold_start.encode import SIDES, Side, Whom
+from recsys_moe.inference.files.tables import (
     INPUTS,
     OUTPUTS,
     ROWS_PER_PIECE,
@@ -26,8 +26,8 @@ from recsys_moe.inference.row_files import (
     write_parquet,
     write_text,
 )
+from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.threads import in_turn
-from recsys_moe.inference.told_columns import with_columns
 from recsys_moe.inference.vocabulary import checked_ids
 
 FLAGS = ("unseen_user", "unseen_item")

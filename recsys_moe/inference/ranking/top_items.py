@@ -13,8 +13,8 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import DataError
-from recsys_moe.inference.catalogue import CatalogueScorer
-from recsys_moe.inference.told import Told
+from recsys_moe.inference.cold_start.model import Told
+from recsys_moe.inference.ranking.catalogue import CatalogueScorer
 from recsys_moe.model.tasks import KINDS
 
 SCORES_PER_BATCH = 1 << 21

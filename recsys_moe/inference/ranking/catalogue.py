@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.inference.pair_scores import Draws
-from recsys_moe.inference.told import Told, with_newcomers
+from recsys_moe.inference.cold_start.model import Told, with_newcomers
+from recsys_moe.inference.scoring.pair_scores import Draws
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.pair_plan import plan_pairs, starts
 from recsys_moe.routers import Router, Routing

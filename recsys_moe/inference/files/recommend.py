@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import PARQUET, TEXT, check_output, replacing_path, table_suffix
+from recsys_moe.inference.files.tables import opened_text, unreadable, write_parquet, write_text
 from recsys_moe.inference.predictor import Predictor, Recommendation
-from recsys_moe.inference.row_files import opened_text, unreadable, write_parquet, write_text
 from recsys_moe.inference.threads import USERS_AT_ONCE, one_thread_each
 from recsys_moe.inference.vocabulary import NoId, id_texts
 

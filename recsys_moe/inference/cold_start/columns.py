@@ -9,9 +9,9 @@ import pyarrow as pa
 import torch
 
 from recsys_moe.errors import DataError
-from recsys_moe.inference.feature_values import SEPARATOR, is_missing
-from recsys_moe.inference.history_values import RawHistory, history_of
-from recsys_moe.inference.newcomers import Newcomer, Side, Whom
+from recsys_moe.inference.cold_start.encode import Newcomer, Side, Whom
+from recsys_moe.inference.cold_start.features import SEPARATOR, is_missing
+from recsys_moe.inference.cold_start.histories import RawHistory, history_of
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.vocabulary import Ids
 

@@ -23,9 +23,9 @@ from recsys_moe.config.build import chosen_features, history_levels
 from recsys_moe.data.columns import Columns
 from recsys_moe.data.entries import history_entries
 from recsys_moe.errors import DataError
-from recsys_moe.inference.feature_values import Entries, FeatureReader, Unknown
+from recsys_moe.inference.cold_start.features import Entries, FeatureReader, Unknown
+from recsys_moe.inference.cold_start.model import Parts, Told
 from recsys_moe.inference.plain import plain, plain_dict, plain_ids, plain_list, shown
-from recsys_moe.inference.told import Parts, Told
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
 
 RawId: TypeAlias = str | int | float
