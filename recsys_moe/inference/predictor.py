@@ -20,14 +20,14 @@ from recsys_moe.inference.attribution.features import Reason, Reasons
 from recsys_moe.inference.cold_start.encode import (
     Newcomer,
     Newcomers,
-    Pairs,
     RawId,
+    Resolved,
     Side,
     Unused,
     Whom,
     plain_history,
 )
-from recsys_moe.inference.cold_start.model import with_newcomers
+from recsys_moe.inference.cold_start.model import Told, with_newcomers
 from recsys_moe.inference.plain import plain, plain_list, whole_number
 from recsys_moe.inference.ranking.catalogue import CatalogueScorer
 from recsys_moe.inference.ranking.item_filters import matching_items
@@ -46,6 +46,8 @@ __all__ = [
     "Scores",
     "Vocabulary",
 ]
+
+NOBODY = Resolved(torch.empty(0, dtype=torch.long))
 
 
 class Predictor:
@@ -95,7 +97,14 @@ class Predictor:
 
     def unused(self, newcomer: Newcomer, *, side: Side = "user") -> Unused:
         """What of a new user (or `item`) the model ignores. Raises DataError."""
-        return self.newcomers.unused(side, newcomer)
+        return self.resolve([newcomer], side=side).unused[0]
+
+    def resolve(self, whom: Whom, *, side: Side = "user") -> Resolved:
+        """What ids and newcomers stand for, to be passed in their place as often as needed.
+
+        Raises DataError for what is no id and for a newcomer that cannot be used.
+        """
+        return self.newcomers.resolve(side, whom)
 
     def recommend(
         self,
@@ -149,9 +158,11 @@ class Predictor:
         k = whole_number("k", k, 1)
         formula = self._formula(plain(score))
         item_N = self._allowed(candidates, plain_list(where, "conditions"))
-        index_U, _, told = self.newcomers.resolved(users, [])
-        top_items = self._top_items.with_newcomers(told)
-        return top_items.best(index_U, item_N, k, exclude_seen=exclude_seen, formula=formula)
+        resolved = self.resolve(users)
+        top_items = self._top_items.with_newcomers(self.newcomers.told(resolved, NOBODY))
+        return top_items.best(
+            resolved.index_N, item_N, k, exclude_seen=exclude_seen, formula=formula
+        )
 
     @property
     def score_names(self) -> dict[str, tuple[str, ...]]:
@@ -249,20 +260,21 @@ class Predictor:
 
     def is_unseen_user(self, user: str | int | Newcomer) -> bool:
         """Was this id unknown in training? Then its row of the embedding table stands in."""
-        return isinstance(user, Newcomer) or self.are_unseen_users([user])[0]
+        return self.are_unseen_users([user])[0]
 
-    def are_unseen_users(self, users: Ids) -> list[bool]:
-        """The same of several ids."""
-        return [bool(flag) for flag in self._unseen_users[self.users.index(users)[0]]]
+    def are_unseen_users(self, users: Whom) -> list[bool]:
+        """The same of several."""
+        index_N = self.resolve(users).index_N
+        return ((index_N < 0) | self._unseen_users[index_N.clamp(min=0)]).tolist()
 
-    def _pairs(self, users: Whom, items: Whom) -> Pairs:
-        pairs = self.newcomers.resolved(users, items)
-        rows = len(pairs.users), len(pairs.items)
-        if rows[0] != rows[1]:
+    def _pairs(self, users: Whom, items: Whom) -> tuple[Tensor, Tensor, Told | None]:
+        """Indices of both, ~i of newcomer i, and the newcomers."""
+        user, item = self.resolve(users), self.resolve(items, side="item")
+        if len(user) != len(item):
             raise DataError(
-                f"users and items must have the same length, got {rows[0]} and {rows[1]}"
+                f"users and items must have the same length, got {len(user)} and {len(item)}"
             )
-        return pairs
+        return user.index_N, item.index_N, self.newcomers.told(user, item)
 
     def _formula(self, score: str | None) -> tuple[str, ...]:
         """Names of the tasks to multiply."""

@@ -96,7 +96,7 @@ def test_a_history_is_the_same_beside_new_items_which_it_does_not_know(
 ) -> None:
     more = with_items(predictor, NEW).predictor
     new = Newcomer({}, {3: 5.0, 4: 2.0, 901: None})
-    vectors = [one.newcomers.told([new], [])[0]._users_UD for one in (predictor, more)]
+    vectors = [one.newcomers.vectors("user", one.resolve([new]).parts) for one in (predictor, more)]
     assert torch.equal(*vectors)
     assert [one.unused(new).items for one in (predictor, more)] == [[901], [901]]
 

@@ -28,7 +28,7 @@ def predictor(featured_run: Path) -> Predictor:
 
 def logits(predictor: Predictor, users: Any, items: Any) -> Tensor:
     """(B, T)"""
-    user_B, item_B, told = predictor.newcomers.resolved(users, items)
+    user_B, item_B, told = predictor._pairs(users, items)
     return predictor._pair_scores.logits(user_B, item_B, told)
 
 

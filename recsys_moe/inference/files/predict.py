@@ -17,7 +17,7 @@ from recsys_moe.encodings import UTF8, known
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import check_output, replacing_path, table_suffix
 from recsys_moe.inference.cold_start.columns import with_columns
-from recsys_moe.inference.cold_start.encode import SIDES, Side, Whom
+from recsys_moe.inference.cold_start.encode import SIDES, Resolved, Side
 from recsys_moe.inference.files.tables import (
     INPUTS,
     OUTPUTS,
@@ -114,7 +114,7 @@ def _with_scores(
     columns = zip(SIDES, ids, strict=True)
     scores = predictor.score(
         *(
-            _whom(predictor, side, (source, name, piece, rows_before), counts)
+            _resolved(predictor, side, (source, name, piece, rows_before), counts)
             for side, name in columns
         )
     )
@@ -126,24 +126,24 @@ def _with_scores(
     return piece, counts
 
 
-def _whom(
+def _resolved(
     predictor: Predictor,
     side: Side,
     place: tuple[Path, str, pa.Table, int],
     counts: dict[str, int],
-) -> Whom:
+) -> Resolved:
     """The ids in a column of a piece of a file, with newcomers where other columns tell of them.
 
     `place`: the file, the column, the piece and the rows before it."""
     source, name, piece, rows_before = place
     try:
         ids = checked_ids(piece[name], f" in {name!r}", rows_before)
-        whom, unknown = with_columns(predictor, side, ids, piece, rows_before)
+        resolved, unknown = with_columns(predictor, side, ids, piece, rows_before)
     except DataError as error:
         raise DataError(f"{source}: {error}") from None
     for kind, rows in unknown.items():
         counts[kind] = counts.get(kind, 0) + rows
-    return whom
+    return resolved
 
 
 def _check_columns(piece: pa.Table, source: Path, ids: tuple[str, str], new: list[str]) -> None:
