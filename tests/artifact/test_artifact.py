@@ -149,8 +149,9 @@ def test_files_that_do_not_fit_each_other_are_refused_by_name(model: Path) -> No
             load_artifact(model)
 
 
-def test_a_manifest_nested_without_end_is_damaged(model: Path) -> None:
-    (model / "manifest.json").write_text("[" * 100_000)
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"format_version": 3, "files": 3}'])
+def test_a_manifest_that_cannot_be_one_is_damaged(model: Path, content: str) -> None:
+    (model / "manifest.json").write_text(content)
     with pytest.raises(DataError, match=r"manifest\.json is damaged"):
         load_artifact(model)
 

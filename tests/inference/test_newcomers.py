@@ -54,7 +54,8 @@ def history_of(predictor: Predictor, featured: Path, user: int) -> dict[Any, flo
 
 def vectors(predictor: Predictor, users: list[Newcomer], items: list[Newcomer]) -> Any:
     """Without the row of the unseen id."""
-    told = predictor.newcomers.told(predictor.resolve(users), predictor.resolve(items, side="item"))
+    parts = predictor.resolve(users).parts, predictor.resolve(items, side="item").parts
+    told = predictor.newcomers.told(*parts)
     assert told is not None
     user_B, item_B = ~torch.arange(len(users)), ~torch.arange(len(items))
     return told(user_B, torch.zeros(1))[0], told(torch.zeros(1), item_B)[1]

@@ -9,8 +9,7 @@ import torch
 
 from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.encode import Newcomer, Resolved, Side
-from recsys_moe.inference.cold_start.features import SEPARATOR, is_missing
-from recsys_moe.inference.cold_start.histories import RawHistory, history_of
+from recsys_moe.inference.cold_start.features import SEPARATOR, RawHistory, history_of, is_missing
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.vocabulary import Ids
 

@@ -72,6 +72,10 @@ class Resolved:
     def __len__(self) -> int:
         return len(self.index_N)
 
+    def repeated(self, times: int) -> Resolved:
+        """One of them so often."""
+        return replace(self, index_N=self.index_N.expand(times))
+
 
 Whom: TypeAlias = Ids | Sequence[RawId | Newcomer] | Resolved
 """Raw ids, with newcomers among them."""
@@ -108,13 +112,13 @@ class Newcomers:
         read = [self.read(side, newcomer) for newcomer in new.values()]
         return Resolved(index_N, [parts for parts, _ in read], [unused for _, unused in read])
 
-    def told(self, users: Resolved, items: Resolved) -> Told | None:
-        """The newcomers among them; None where there are none."""
-        if not users.parts and not items.parts:
+    def told(self, users: Sequence[Parts], items: Sequence[Parts] = ()) -> Told | None:
+        """The newcomers of a request; None where there are none."""
+        if not users and not items:
             return None
-        users_UD, items_UD = self.vectors("user", users.parts), self.vectors("item", items.parts)
-        seen = [one.history % self._artifact.known_items for one in users.parts]
-        return Told(users_UD, items_UD, {"user": users.parts, "item": items.parts}, seen)
+        seen = [one.history % self._artifact.known_items for one in users]
+        users_UD, items_UD = self.vectors("user", users), self.vectors("item", items)
+        return Told(users_UD, items_UD, {"user": users, "item": items}, seen)
 
     def read(self, side: Side, newcomer: Newcomer) -> tuple[Parts, Unused]:
         """What the vector of one is made of, and what not. Raises DataError for what cannot be."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.cold_start.encode import Unused
-from recsys_moe.inference.cold_start.histories import RawHistory, history_of
+from recsys_moe.inference.cold_start.features import RawHistory, history_of
 from recsys_moe.inference.files.recommend import names_ids_file, read_ids
 
 

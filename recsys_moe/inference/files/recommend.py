@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import PARQUET, TEXT, check_output, replacing_path, table_suffix
 from recsys_moe.inference.cold_start.encode import Resolved
-from recsys_moe.inference.files.tables import opened_text, unreadable, write_parquet, write_text
+from recsys_moe.inference.files.tables import opened_text, unreadable, write_table
 from recsys_moe.inference.predictor import Predictor, Recommendation
 from recsys_moe.inference.threads import USERS_AT_ONCE, one_thread_each
 from recsys_moe.inference.vocabulary import NoId, id_texts
@@ -153,9 +153,8 @@ def _write(path: Path, suffix: str, pieces: Iterator[Rows], schema: pa.Schema) -
             for piece in pieces:
                 stream.writelines(json.dumps(user) + "\n" for user in piece)
         return
-    write = write_parquet if suffix == ".parquet" else write_text
     tables = (pa.Table.from_pylist(_flat(piece, schema), schema) for piece in pieces)
-    write(path, suffix, tables, schema)
+    write_table(path, suffix, tables, schema)
 
 
 def _flat(piece: Rows, schema: pa.Schema) -> Rows:
