@@ -134,6 +134,25 @@ def test_newcomers_are_ranked_and_scored_alike_beside_known_users(predictor: Pre
     assert {entry.item for entry in rest} == {*items[5:]}
 
 
+def test_what_is_resolved_is_not_read_again_and_goes_wherever_ids_go(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = predictor.items.ids.to_pylist()
+    whom = [1, Newcomer({"job": "astronaut"}, items[:3]), "nobody"]
+    scores, lists = predictor.score(whom, items[:3]).tasks, predictor.recommend(whom, 5)
+    users, named = predictor.resolve(whom), predictor.resolve(items[:3], side="item")
+    assert [one.categories for one in users.unused] == [{"job": ["astronaut"]}]
+    for door in (predictor.users, predictor.items, predictor.newcomers):
+        for name in {"index", "read"} & {*dir(door)}:
+            monkeypatch.setattr(door, name, None)
+    torch.testing.assert_close(predictor.score(users, named).tasks, scores, rtol=0, atol=0)
+    assert predictor.recommend(users, 5) == lists
+    assert [entry.index for entry in lists[0]] == [items.index(entry.item) for entry in lists[0]]
+    assert predictor.are_unseen_users(users) == [False, True, True]
+    for among in predictor.recommend(users, 9, candidates=named):
+        assert {entry.item for entry in among} == {*items[:3]}
+
+
 def test_a_new_item_is_scored_by_its_features(predictor: Predictor) -> None:
     user = predictor.users.ids[0].as_py()
     new = [Newcomer({"genres": ["genre 1"]}), Newcomer({"genres": ["genre 2"]}), Newcomer()]

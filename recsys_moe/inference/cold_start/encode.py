@@ -73,7 +73,7 @@ class Resolved:
         return len(self.index_N)
 
     def repeated(self, times: int) -> Resolved:
-        """One of them so often."""
+        """Of one user or item: the same in so many rows."""
         return replace(self, index_N=self.index_N.expand(times))
 
 
