@@ -17,9 +17,9 @@ import common
 import torch
 from torch import Tensor
 
-from recsys_moe.inference.catalogue import CatalogueScorer
-from recsys_moe.inference.pair_scores import Draws
 from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.ranking.catalogue import CatalogueScorer
+from recsys_moe.inference.scoring.pair_scores import Draws
 from recsys_moe.model.moe import naive_moe
 
 TASK = 0

@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.errors import DataError
+from recsys_moe.inference.files.predict import predict_file
+from recsys_moe.inference.files.recommend import recommend_file
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.recommend_files import recommend_file
-from recsys_moe.inference.score_files import predict_file
 
 PAIRS_PER_SECOND, SECONDS, MB, CORES = 300_000, 35, 1000, 2
 

@@ -44,16 +44,11 @@ class Calibration:
         """
         if len(self.logits) == 1:
             return torch.sigmoid(logits + (self.targets[0] - self.logits[0]))
-        x_K, y_K, width_S, slope_S = self._knots(logits)
+        x_K, y_K = (logits.new_tensor(values) for values in (self.logits, self.targets))
+        width_S = x_K.diff()
         done = (logits[..., None] - x_K[:-1]).clamp(min=0).minimum(width_S)  # in each segment
         outside = (logits - x_K[0]).clamp(max=0) + (logits - x_K[-1]).clamp(min=0)
-        return torch.sigmoid(y_K[0] + (done * slope_S).sum(-1) + outside)
-
-    def _knots(self, like: Tensor) -> tuple[Tensor, ...]:
-        """Knots (K,), widths and slopes of the segments (K - 1,), of the type of `like`."""
-        x_K, y_K = (like.new_tensor(values) for values in (self.logits, self.targets))
-        width_S = x_K.diff()
-        return x_K, y_K, width_S, y_K.diff() / width_S
+        return torch.sigmoid(y_K[0] + (done * (y_K.diff() / width_S)).sum(-1) + outside)
 
 
 Calibrations = dict[str, Calibration]

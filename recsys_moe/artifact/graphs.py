@@ -129,12 +129,7 @@ def _load_onnx(path: Path) -> Runner:
 
 
 FORMATS = {
-    "pt2": Format(
-        "model.pt2",
-        (),
-        _write_pt2,
-        lambda path: torch.export.load(path).module(),
-    ),
+    "pt2": Format("model.pt2", (), _write_pt2, lambda path: torch.export.load(path).module()),
     "onnx": Format("model.onnx", ("onnx", "onnxscript", "onnxruntime"), _write_onnx, _load_onnx),
     "aoti": Format(
         "model.aoti.pt2",

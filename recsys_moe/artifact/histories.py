@@ -26,21 +26,17 @@ def load_history(path: Path, schema: Schema, encoders: Mapping[str, Tensor]) -> 
     """Empty without the file. Raises DataError for one that does not fit the schema."""
     if not path.is_file():
         return {}
+    sizes = {"user": schema.user.size, "item": schema.item.size}
     with reading(path):
         history = load_file(path)
         is_whole = all(
-            _is_whole(history, side, encoders[f"{key}.table_RW"], size)
-            for side, key, size in _sides(schema)
+            _is_whole(history, side, encoders[f"{key}.table_RW"], sizes[side])
+            for side, key in ENCODER.items()
             if f"{key}.table_RW" in encoders
         )
     if not is_whole:
         raise damaged(path, "its histories do not fit schema.json")
     return history
-
-
-def _sides(schema: Schema) -> list[tuple[str, str, int]]:
-    sizes = {"user": schema.user.size, "item": schema.item.size}
-    return [(side, key, sizes[side]) for side, key in ENCODER.items()]
 
 
 def _is_whole(history: Mapping[str, Tensor], side: str, table_RW: Tensor, size: int) -> bool:

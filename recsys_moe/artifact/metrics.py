@@ -62,14 +62,17 @@ class BinaryMetrics:
             "auc": exact_auc(logits, labels) if 0 < positive < rows else None,
             "bce": self.loss_sum / rows if rows else None,
             "ece": _calibration_error(scores, labels) if rows else None,
-            "ece_calibrated": (
-                _calibration_error(_calibrated(self.calibration, logits), labels)
-                if rows and self.calibration
-                else None
-            ),
+            "ece_calibrated": self._error_of_map(logits, labels) if rows else None,
             "rows": rows,
             "positive": positive,
         }
+
+    def _error_of_map(self, logits: Tensor, labels: Tensor) -> float | None:
+        """Mapped in parts, which bounds the memory."""
+        if self.calibration is None:
+            return None
+        mapped = map(self.calibration.apply, logits.split(ROWS_PER_PART))
+        return _calibration_error(torch.cat([*mapped]), labels)
 
 
 class RegressionMetrics:
@@ -144,11 +147,6 @@ def _calibration_error(scores: Tensor, labels: Tensor) -> float:
     )
     gaps = (observed / rows - predicted / rows).abs() * (rows / len(scores))
     return float(gaps.nan_to_num().sum())
-
-
-def _calibrated(calibration: Calibration, logits: Tensor) -> Tensor:
-    """In parts, which bounds the memory."""
-    return torch.cat([calibration.apply(part) for part in logits.split(ROWS_PER_PART)])
 
 
 class RoutingMetrics:

@@ -77,7 +77,7 @@ def evaluated(
 
 
 def _ranked(model: Path, split: str, data: Path | None, options: dict[str, Any]) -> dict[str, Any]:
-    from recsys_moe.inference.ranking import evaluate_ranking
+    from recsys_moe.inference.evaluation.ranking import evaluate_ranking
     from recsys_moe.progress import row_progress
 
     with row_progress(f"ranking for the users of {split}") as progress:
@@ -92,7 +92,7 @@ def sampled(model: Path, result: dict[str, Any], data: Path | None) -> dict[str,
     """
     from recsys_moe.artifact.baselines import not_beaten
     from recsys_moe.artifact.evaluate import recorded_data
-    from recsys_moe.inference.ranking import sample_ranking
+    from recsys_moe.inference.evaluation.ranking import sample_ranking
     from recsys_moe.schema import Schema
 
     trained = Schema.load(data or recorded_data(model)).rows["train"] * result["epoch"]
@@ -121,9 +121,9 @@ def predict(
 ) -> None:
     """Score a file of (user, item) pairs by raw id; unseen ids are flagged, never an error."""
     from recsys_moe.encodings import known
+    from recsys_moe.inference.files.predict import check_paths, predict_file
+    from recsys_moe.inference.files.tables import count_rows
     from recsys_moe.inference.predictor import Predictor
-    from recsys_moe.inference.row_files import count_rows
-    from recsys_moe.inference.score_files import check_paths, predict_file
     from recsys_moe.progress import row_progress
 
     check_paths(input_, output, overwrite)

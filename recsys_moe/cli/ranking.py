@@ -8,7 +8,7 @@ from typing import Any
 
 def ranking_lines(ranking: dict[str, Any]) -> Iterator[str]:
     """The figures of rankings, for people."""
-    from recsys_moe.inference.ranking_figures import titles
+    from recsys_moe.inference.evaluation.ranking_report import titles
 
     least = f" with {ranking['at_least']}" if ranking["at_least"] else ""
     seen = f" but those watched in {' and '.join(ranking['excluded'])}"
@@ -23,8 +23,10 @@ def ranking_lines(ranking: dict[str, Any]) -> Iterator[str]:
         numbers = _number(ranking[name]), f"{interval:15}", _number(popular[name])
         yield f"  {title:12} {'  '.join(numbers)}"
     for name in ("cold_users", "cold_items"):
-        if ranking["segments"][name]["users"]:
-            yield f"  {_segment(name, ranking)}"
+        segment, names = ranking["segments"][name], titles(ranking["k"]).items()
+        if segment["users"]:
+            shown = [f"{t} {_number(segment[f]).strip()}" for f, t in names if f in segment]
+            yield f"  {name.replace('_', ' ')} ({segment['users']} users): {', '.join(shown)}"
     for count, why in (
         (ranking["relevant_of_unknown_users"], "of users that training does not know"),
         (ranking["relevant_excluded"], "that their user had watched before"),
@@ -41,18 +43,6 @@ def sample_lines(ranking: dict[str, Any]) -> Iterator[str]:
     yield f"  {'ranking':8} {name} {ranking['ndcg']:.4f}  ({lists}, by {ranking['task']})"
     popular = ranking["baselines"]["popularity"]["ndcg"]
     yield f"  {'':8} to beat: popularity {name} {popular:.4f}"
-
-
-def _segment(name: str, ranking: dict[str, Any]) -> str:
-    from recsys_moe.inference.ranking_figures import titles
-
-    segment = ranking["segments"][name]
-    figures = [
-        f"{title} {_number(segment[figure]).strip()}"
-        for figure, title in titles(ranking["k"]).items()
-        if figure in segment
-    ]
-    return f"{name.replace('_', ' ')} ({segment['users']} users): {', '.join(figures)}"
 
 
 def _number(value: float | None) -> str:

@@ -15,6 +15,7 @@ from recsys_moe.cli.inference import Json, Model
 from recsys_moe.errors import ConfigError
 
 if TYPE_CHECKING:
+    from recsys_moe.inference.cold_start.encode import Resolved
     from recsys_moe.inference.predictor import Newcomer, Predictor, Reason, Recommendation
 
     TaskReasons = dict[str, list[Reason]]
@@ -68,9 +69,9 @@ def recommend(
     as_json: Json = False,
 ) -> None:
     """The best items of the catalogue for one user, a new one, or a file of users."""
-    told = history is not None or bool(features)
-    _check(user, users, output, told)
-    _check_why(why, users)
+    _check(user, users, output, history is not None or bool(features))
+    if why and users is not None:
+        raise ConfigError("--why is about one user; leave it out, or pass --user ID")
     if overwrite and output is None:
         raise ConfigError("--overwrite replaces --output, which is not given; leave it out")
     from recsys_moe.inference.predictor import Predictor
@@ -86,10 +87,9 @@ def recommend(
     if users and output:
         options["overwrite"] = overwrite
         _recommend_file(predictor, (users, output), options, as_json=as_json)
-    elif user:
-        _recommend_one(predictor, user, options, why=why, as_json=as_json)
     else:
-        _recommend_new(predictor, (history, features or []), options, why=why, as_json=as_json)
+        whom = user or _newcomer(history, features or [])
+        _recommend_one(predictor, whom, options, why=why, as_json=as_json)
 
 
 def similar(
@@ -99,8 +99,8 @@ def similar(
     as_json: Json = False,
 ) -> None:
     """The items nearest to one: cosine of the item embeddings."""
+    from recsys_moe.inference.files.recommend import as_objects
     from recsys_moe.inference.predictor import Predictor
-    from recsys_moe.inference.recommend_files import as_objects
 
     predictor = Predictor.load(model)
     ranked = predictor.similar(item, k)
@@ -142,13 +142,8 @@ def _check(user: str | None, users: Path | None, output: Path | None, told: bool
         raise ConfigError("--users FILE and --output FILE go together; pass both or --user ID")
 
 
-def _check_why(why: bool, users: Path | None) -> None:
-    if why and users is not None:
-        raise ConfigError("--why is about one user; leave it out, or pass --user ID")
-
-
 def _with_items(predictor: Predictor, items: Path | None) -> Predictor:
-    from recsys_moe.inference.new_items import read_items, with_items
+    from recsys_moe.inference.cold_start.new_items import read_items, with_items
 
     if items is None:
         return predictor
@@ -160,9 +155,9 @@ def _with_items(predictor: Predictor, items: Path | None) -> Predictor:
     return extended.predictor
 
 
-def _candidates(predictor: Predictor, candidates: str | None) -> list[str] | None:
+def _candidates(predictor: Predictor, candidates: str | None) -> Resolved | None:
     """Ids from a file or from the option itself; unknown ones are counted on stderr."""
-    from recsys_moe.inference.recommend_files import names_ids_file, read_ids
+    from recsys_moe.inference.files.recommend import names_ids_file, read_ids
 
     if candidates is None:
         return None
@@ -172,67 +167,61 @@ def _candidates(predictor: Predictor, candidates: str | None) -> list[str] | Non
         ids = [part.strip() for part in candidates.split(",") if part.strip()]
     if not ids:
         raise ConfigError(f"--candidates must name an item or a file of items, got {candidates!r}")
-    if unknown := int(predictor.items.index(ids)[1].sum()):
+    resolved = predictor.resolve(ids, side="item")
+    if unknown := int((resolved.index_N == predictor.items.feature.size).sum()):
         logger.info("%d of %d candidates are unknown to the model: left out", unknown, len(ids))
-    return ids
+    return resolved
+
+
+def _newcomer(history: str | None, features: list[str]) -> Newcomer:
+    from recsys_moe.inference.cold_start.encode import Newcomer
+    from recsys_moe.inference.cold_start.options import parse_features, parse_history
+
+    return Newcomer(parse_features(features), parse_history(history))
 
 
 def _recommend_one(
-    predictor: Predictor, user: str, options: dict[str, Any], *, why: bool, as_json: bool
-) -> None:
-    from recsys_moe.inference.recommend_files import as_object
-
-    [ranked] = predictor.recommend([user], **options)
-    unseen, reasons = predictor.is_unseen_user(user), _reasons(predictor, user, ranked, why)
-    if as_json:
-        answer = as_object(predictor.users.plain(user), unseen, ranked)
-        print(json.dumps(_with_reasons(answer, reasons)))
-        return
-    if unseen:
-        logger.info(
-            "user %s was not seen in training: recommendations for nobody in particular", user
-        )
-    tasks = [task.name for task in predictor.tasks]
-    print(table(ranked, list(ranked[0].scores) if ranked else tasks, reasons))
-
-
-def _recommend_new(
     predictor: Predictor,
-    told: tuple[str | None, list[str]],
+    user: str | Newcomer,
     options: dict[str, Any],
     *,
     why: bool,
     as_json: bool,
 ) -> None:
-    """`told`: --history and --features."""
-    from recsys_moe.inference.newcomers import Newcomer
-    from recsys_moe.inference.recommend_files import as_object
-    from recsys_moe.inference.told_options import parse_features, parse_history, unused_lines
+    from recsys_moe.inference.cold_start.options import unused_lines
+    from recsys_moe.inference.files.recommend import as_object
 
-    newcomer = Newcomer(parse_features(told[1]), parse_history(told[0]))
-    unused = predictor.unused(newcomer)
-    [ranked] = predictor.recommend([newcomer], **options)
-    reasons = _reasons(predictor, newcomer, ranked, why)
+    resolved = predictor.resolve([user])
+    [ranked] = predictor.recommend(resolved, **options)
+    [unseen] = predictor.are_unseen_users(resolved)
+    reasons = _reasons(predictor, resolved, ranked) if why else []
     if as_json:
-        answer = {**as_object(None, True, ranked), "unused": asdict(unused)}
-        print(json.dumps(_with_reasons(answer, reasons)))
+        name = predictor.users.plain(user) if isinstance(user, str) else None
+        left = {} if isinstance(user, str) else {"unused": asdict(resolved.unused[0])}
+        print(json.dumps(_with_reasons({**as_object(name, unseen, ranked), **left}, reasons)))
         return
-    for line in unused_lines(unused):
-        logger.info("%s", line)
+    for unused in resolved.unused:
+        for line in unused_lines(unused):
+            logger.info("%s", line)
+    if unseen and isinstance(user, str):
+        words = "recommendations for nobody in particular"
+        logger.info("user %s was not seen in training: %s", user, words)
     tasks = [task.name for task in predictor.tasks]
     print(table(ranked, list(ranked[0].scores) if ranked else tasks, reasons))
 
 
 def _reasons(
-    predictor: Predictor, user: str | Newcomer, ranked: Sequence[Recommendation], why: bool
+    predictor: Predictor, user: Resolved, ranked: Sequence[Recommendation]
 ) -> list[TaskReasons]:
-    """Of each item of a list; none unless they are asked for."""
-    if not why:
-        return []
+    """Of each item of a list."""
+    import torch
+
+    from recsys_moe.inference.cold_start.encode import Resolved
+
     if predictor.no_reasons:
         raise ConfigError(f"--why cannot be answered: {predictor.no_reasons}")
-    items = [entry.item for entry in ranked]
-    return predictor.reasons([user] * len(items), items, MOST_REASONS)
+    items = Resolved(torch.tensor([entry.index for entry in ranked], dtype=torch.long))
+    return predictor.reasons(user.repeated(len(items)), items, MOST_REASONS)
 
 
 def _with_reasons(answer: dict[str, Any], reasons: Sequence[TaskReasons]) -> dict[str, Any]:
@@ -245,7 +234,7 @@ def _recommend_file(
     predictor: Predictor, files: tuple[Path, Path], options: dict[str, Any], *, as_json: bool
 ) -> None:
     """`files`: of users to read, of lists to write."""
-    from recsys_moe.inference.recommend_files import recommend_file
+    from recsys_moe.inference.files.recommend import recommend_file
     from recsys_moe.progress import row_progress
 
     with row_progress("recommending") as progress:

@@ -15,25 +15,25 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.errors import ConfigError, DataError, suggestion
-from recsys_moe.inference.catalogue import CatalogueScorer
-from recsys_moe.inference.explanation import ExpertShare, expert_shares
-from recsys_moe.inference.item_filters import matching_items
-from recsys_moe.inference.mute_units import without_mute_units
-from recsys_moe.inference.newcomers import (
+from recsys_moe.inference.attribution.experts import ExpertShare, expert_shares
+from recsys_moe.inference.attribution.features import Reason, Reasons
+from recsys_moe.inference.cold_start.encode import (
     Newcomer,
     Newcomers,
-    Pairs,
     RawId,
+    Resolved,
     Side,
     Unused,
     Whom,
     plain_history,
 )
-from recsys_moe.inference.pair_scores import Draws, PairScorer, Scores, whole_batch
+from recsys_moe.inference.cold_start.model import Told, with_newcomers
 from recsys_moe.inference.plain import plain, plain_list, whole_number
-from recsys_moe.inference.reasons import Reason, Reasons
-from recsys_moe.inference.told import with_newcomers
-from recsys_moe.inference.top_items import Recommendation, TopItems, largest
+from recsys_moe.inference.ranking.catalogue import CatalogueScorer
+from recsys_moe.inference.ranking.item_filters import matching_items
+from recsys_moe.inference.ranking.top_items import Recommendation, TopItems, largest
+from recsys_moe.inference.scoring.pair_scores import Draws, PairScorer, Scores, whole_batch
+from recsys_moe.inference.scoring.tower_pruning import without_mute_units
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
 from recsys_moe.routers import Routing
 
@@ -95,7 +95,12 @@ class Predictor:
 
     def unused(self, newcomer: Newcomer, *, side: Side = "user") -> Unused:
         """What of a new user (or `item`) the model ignores. Raises DataError."""
-        return self.newcomers.unused(side, newcomer)
+        return self.resolve([newcomer], side=side).unused[0]
+
+    def resolve(self, whom: Whom, *, side: Side = "user") -> Resolved:
+        """What ids and newcomers stand for, to be passed in their place as often as needed. Raises
+        DataError for what is no id and for a newcomer that cannot be used."""
+        return self.newcomers.resolve(side, whom)
 
     def recommend(
         self,
@@ -105,35 +110,26 @@ class Predictor:
         history: Sequence[RawId] | Mapping[RawId, float | None] = (),
         features: Mapping[str, Any] | None = None,
         exclude_seen: bool = False,
-        candidates: Ids | None = None,
+        candidates: Ids | Resolved | None = None,
         where: Sequence[str] = (),
         score: str | None = None,
     ) -> list[list[Recommendation]]:
         """The k best items for each user, best first; fewer where fewer are left.
 
-        `candidates`: rank only these item ids; ids the model does not know are left out. `where`:
-        conditions on the item columns, all of which must hold (see `item_filters`).
-        `exclude_seen`: without the items the user watched in training. `score`: one of
-        `score_names`, by default the first binary task, or the first task where there is none.
-        Ties go to the lower item index. An unseen user gets the ranking of the row trained for
-        unseen users. Filters never change the score of an item that they let through.
-        `history`, `features`: of one new user, whose list is the last one (see `Newcomer`; `users`
-        may hold more of them). `exclude_seen` leaves out the items of a history.
+        `candidates`: rank only these item ids; unknown ones are left out. `where`: conditions on
+        the item columns, all of which must hold (see `item_filters`). `exclude_seen`: without the
+        items the user watched in training, and those of a history. `score`: one of `score_names`,
+        by default the first binary task, or the first task. Ties go to the lower item index.
+        Filters never change the score of an item that they let through. `history`, `features`: of
+        one new user, whose list is the last one (see `Newcomer`; `users` may hold more of them).
 
         Raises ConfigError for an unknown score or a condition that does not fit, DataError when
         the model's scores are not finite, ValueError for k < 1, TypeError for one id or condition
         where a list belongs.
         """
-        return list(
-            self.iter_recommend(
-                _and_one(users, history, features),
-                k,
-                exclude_seen=exclude_seen,
-                candidates=candidates,
-                where=where,
-                score=score,
-            )
-        )
+        options: dict[str, Any] = {"exclude_seen": exclude_seen, "candidates": candidates}
+        whom = _and_one(users, history, features)
+        return list(self.iter_recommend(whom, k, where=where, score=score, **options))
 
     def iter_recommend(
         self,
@@ -141,7 +137,7 @@ class Predictor:
         k: int = 10,
         *,
         exclude_seen: bool = False,
-        candidates: Ids | None = None,
+        candidates: Ids | Resolved | None = None,
         where: Sequence[str] = (),
         score: str | None = None,
     ) -> Iterator[list[Recommendation]]:
@@ -149,9 +145,11 @@ class Predictor:
         k = whole_number("k", k, 1)
         formula = self._formula(plain(score))
         item_N = self._allowed(candidates, plain_list(where, "conditions"))
-        index_U, _, told = self.newcomers.resolved(users, [])
-        top_items = self._top_items.with_newcomers(told)
-        return top_items.best(index_U, item_N, k, exclude_seen=exclude_seen, formula=formula)
+        resolved = self.resolve(users)
+        top_items = self._top_items.with_newcomers(self.newcomers.told(resolved.parts))
+        return top_items.best(
+            resolved.index_N, item_N, k, exclude_seen=exclude_seen, formula=formula
+        )
 
     @property
     def score_names(self) -> dict[str, tuple[str, ...]]:
@@ -185,9 +183,8 @@ class Predictor:
     def explain(self, users: Whom, items: Whom) -> list[dict[str, list[ExpertShare]]]:
         """Per pair and task the chosen experts, each with its weight and contribution.
 
-        `contribution` is the task's logit minus the logit without that expert, the other weights
-        unchanged. Towers are not linear, so contributions need not sum to the logit. Largest
-        absolute contribution first. Raises DataError on unequal lengths.
+        Largest absolute contribution first; they need not sum to the logit, as towers are not
+        linear. Raises DataError on unequal lengths.
         """
         user_B, item_B, told = self._pairs(users, items)
         model = with_newcomers(self.artifact.model, told)
@@ -206,8 +203,8 @@ class Predictor:
         ConfigError with `no_reasons`, DataError on unequal lengths.
         """
         user_B, item_B, told = self._pairs(users, items)
-        pairs = zip(user_B.tolist(), item_B.tolist(), strict=True)
         most = whole_number("most", most, 0)
+        pairs = zip(user_B.tolist(), item_B.tolist(), strict=True)
         per_pair = (self._reasons.of_pair(*pair, told, most) for pair in pairs)
         return [dict(zip(self._names, tasks, strict=True)) for tasks in per_pair]
 
@@ -248,21 +245,22 @@ class Predictor:
         return self._top_items.seen(user)
 
     def is_unseen_user(self, user: str | int | Newcomer) -> bool:
-        """Was this id unknown in training? Then its row of the embedding table stands in."""
-        return isinstance(user, Newcomer) or self.are_unseen_users([user])[0]
+        """Was this id unknown in training? Then the row of unseen ids stands in."""
+        return self.are_unseen_users([user])[0]
 
-    def are_unseen_users(self, users: Ids) -> list[bool]:
-        """The same of several ids."""
-        return [bool(flag) for flag in self._unseen_users[self.users.index(users)[0]]]
+    def are_unseen_users(self, users: Whom) -> list[bool]:
+        """The same of several."""
+        index_N = self.resolve(users).index_N
+        return ((index_N < 0) | self._unseen_users[index_N.clamp(min=0)]).tolist()
 
-    def _pairs(self, users: Whom, items: Whom) -> Pairs:
-        pairs = self.newcomers.resolved(users, items)
-        rows = len(pairs.users), len(pairs.items)
-        if rows[0] != rows[1]:
+    def _pairs(self, users: Whom, items: Whom) -> tuple[Tensor, Tensor, Told | None]:
+        """Indices of both, ~i of newcomer i, and the newcomers."""
+        user, item = self.resolve(users), self.resolve(items, side="item")
+        if len(user) != len(item):
             raise DataError(
-                f"users and items must have the same length, got {rows[0]} and {rows[1]}"
+                f"users and items must have the same length, got {len(user)} and {len(item)}"
             )
-        return pairs
+        return user.index_N, item.index_N, self.newcomers.told(user.parts, item.parts)
 
     def _formula(self, score: str | None) -> tuple[str, ...]:
         """Names of the tasks to multiply."""
@@ -276,14 +274,15 @@ class Predictor:
             )
         return self.score_names[score]
 
-    def _allowed(self, candidates: Ids | None, where: Sequence[str]) -> Tensor:
+    def _allowed(self, candidates: Ids | Resolved | None, where: Sequence[str]) -> Tensor:
         """Indices of the items to rank, ascending."""
         holds_N = matching_items(self.artifact.items, where)
         if candidates is not None:
-            index, unseen = self.items.index(candidates)
-            named_N = torch.zeros_like(holds_N)
-            named_N[index[~unseen]] = True
-            holds_N &= named_N
+            if not isinstance(candidates, Resolved):
+                candidates = Resolved(self.items.index(candidates)[0])
+            named_N = torch.zeros(len(holds_N) + 1, dtype=torch.bool)  # the last: an unknown item
+            named_N[candidates.index_N] = True
+            holds_N &= named_N[:-1]
         return holds_N.nonzero()[:, 0]
 
 

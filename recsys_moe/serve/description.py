@@ -10,10 +10,10 @@ import pyarrow as pa
 import recsys_moe
 from recsys_moe.artifact.idle import IDLE_WORDS, idle_experts, spared_experts
 from recsys_moe.artifact.model_folder import Artifact
-from recsys_moe.inference.expert_profiles import Trait
-from recsys_moe.inference.feature_values import FeatureReader
-from recsys_moe.inference.item_filters import filter_columns
-from recsys_moe.inference.item_values import KEPT, ItemColumn
+from recsys_moe.inference.attribution.expert_profiles import Trait
+from recsys_moe.inference.cold_start.features import FeatureReader
+from recsys_moe.inference.ranking.item_filters import filter_columns
+from recsys_moe.inference.ranking.item_values import KEPT, ItemColumn
 from recsys_moe.schema import Task
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.models import Loaded

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from recsys_moe.artifact.model_folder import MANIFEST, check_files, find_artifact
 from recsys_moe.errors import DataError, UserError
-from recsys_moe.inference.expert_profiles import ExpertProfile, expert_profiles
-from recsys_moe.inference.item_values import ItemColumn, item_columns
+from recsys_moe.inference.attribution.expert_profiles import ExpertProfile, expert_profiles
 from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.ranking.item_values import ItemColumn, item_columns
 from recsys_moe.serve.metrics import Metrics
 
 logger = logging.getLogger("recsys_moe")

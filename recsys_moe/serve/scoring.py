@@ -7,10 +7,10 @@ from itertools import chain
 
 from torch import Tensor
 
-from recsys_moe.inference.explanation import ExpertShare
-from recsys_moe.inference.item_values import Value, item_values
-from recsys_moe.inference.newcomers import SIDES
+from recsys_moe.inference.attribution.experts import ExpertShare
+from recsys_moe.inference.cold_start.encode import SIDES
 from recsys_moe.inference.predictor import Newcomer, Predictor, Reason, Recommendation, Scores
+from recsys_moe.inference.ranking.item_values import Value, item_values
 from recsys_moe.serve import schemas
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Loaded

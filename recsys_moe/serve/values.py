@@ -27,7 +27,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from recsys_moe import raw_ids
-from recsys_moe.inference.newcomers import Newcomer
+from recsys_moe.inference.cold_start.encode import Newcomer
 
 INTEGER = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 RULE = "rule"

@@ -18,10 +18,10 @@ from torch import Tensor
 from recsys_moe.artifact.metrics import BinaryMetrics, RegressionMetrics
 from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import DataError
-from recsys_moe.inference.ranking import LENGTH, Logits, top_lists
-from recsys_moe.inference.ranking_figures import described, list_figures
-from recsys_moe.inference.ranking_metrics import PerUser
-from recsys_moe.inference.ranking_rows import RankingRows, Wanted, ranking_rows
+from recsys_moe.inference.evaluation.ranking import LENGTH, Logits, top_lists
+from recsys_moe.inference.evaluation.ranking_metrics import PerUser
+from recsys_moe.inference.evaluation.ranking_report import described, list_figures
+from recsys_moe.inference.evaluation.ranking_rows import RankingRows, Wanted, ranking_rows
 from recsys_moe.schema import Schema
 from research.accuracy.rows import Part, Scores, TrainingRows
 

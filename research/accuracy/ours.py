@@ -8,7 +8,7 @@ from typing import Any
 from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.errors import DataError
-from recsys_moe.inference.ranking import evaluate_ranking
+from recsys_moe.inference.evaluation.ranking import evaluate_ranking
 from recsys_moe.lab.compare.epochs import read_epochs
 from recsys_moe.lab.compare.run_files import total_seconds
 from recsys_moe.lab.jobs.lab_run import LabRun

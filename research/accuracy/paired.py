@@ -24,8 +24,8 @@ import torch
 from benchmarks import common
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.inference.evaluation.ranking_metrics import PerUser, bootstrap, means
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.ranking_metrics import PerUser, bootstrap, means
 from research.accuracy import finished, fitting
 from research.accuracy.fitting import PEERS_PYTHON, PeerError, given, run_peer
 from research.accuracy.judge import Answers, Judge, answers_of

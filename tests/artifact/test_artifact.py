@@ -17,8 +17,8 @@ from recsys_moe.artifact.export import export
 from recsys_moe.artifact.model_folder import FORMAT_VERSION, load_artifact, save_artifact
 from recsys_moe.errors import DataError
 from recsys_moe.files import sha256_file
+from recsys_moe.inference.files.predict import predict_file
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.score_files import predict_file
 
 SEEN = "seen.safetensors"
 
@@ -149,8 +149,9 @@ def test_files_that_do_not_fit_each_other_are_refused_by_name(model: Path) -> No
             load_artifact(model)
 
 
-def test_a_manifest_nested_without_end_is_damaged(model: Path) -> None:
-    (model / "manifest.json").write_text("[" * 100_000)
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"format_version": 3, "files": 3}'])
+def test_a_manifest_that_cannot_be_one_is_damaged(model: Path, content: str) -> None:
+    (model / "manifest.json").write_text(content)
     with pytest.raises(DataError, match=r"manifest\.json is damaged"):
         load_artifact(model)
 

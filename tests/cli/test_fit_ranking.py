@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from recsys_moe.cli import inference
-from recsys_moe.inference import ranking
-from recsys_moe.inference.ranking import evaluate_ranking, sample_ranking
+from recsys_moe.inference.evaluation import ranking
+from recsys_moe.inference.evaluation.ranking import evaluate_ranking, sample_ranking
 from tests.conftest import Command
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep import table
-from recsys_moe.inference.item_filters import filter_columns
+from recsys_moe.inference.ranking.item_filters import filter_columns
 from recsys_moe.schema import DataError, Schema, SideFeature
 from tests.data_prep.samples import columns, hashes, save
 

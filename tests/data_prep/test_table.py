@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep import table
-from recsys_moe.inference.item_filters import matching_items
+from recsys_moe.inference.ranking.item_filters import matching_items
 from recsys_moe.schema import SPLITS, DataError, Schema
 from tests.data_prep.samples import IDS, columns, frame, hashes, raw_rows, rows_of, save
 

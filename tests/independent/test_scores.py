@@ -12,7 +12,7 @@ import torch
 
 from recsys_moe.artifact.metrics import BinaryMetrics, RegressionMetrics, exact_auc
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.top_items import largest
+from recsys_moe.inference.ranking.top_items import largest
 from recsys_moe.model import penalties
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import MoE

@@ -1,6 +1,6 @@
 """The split first layers equal the definition: every expert on every item, for every router.
 
-Axes: U users, N items, T tasks, E experts.
+Axes: B pairs, U users, N items, T tasks, E experts.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe.inference import catalogue
-from recsys_moe.inference.catalogue import CatalogueScorer
-from recsys_moe.inference.pair_scores import Draws
-from recsys_moe.inference.top_items import largest
+from recsys_moe.inference.ranking import catalogue
+from recsys_moe.inference.ranking.catalogue import CatalogueScorer
+from recsys_moe.inference.ranking.top_items import largest
+from recsys_moe.inference.scoring.pair_scores import Draws
 from recsys_moe.model.moe import naive_moe
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.skip import BoundedSkip, MappedSkip
@@ -53,18 +53,22 @@ def scorer_of(model: MultiTaskMoE, items: int = ITEMS, **options: Any) -> Catalo
 
 
 @torch.inference_mode()
-def definition(model: MultiTaskMoE, user: int, items: int = ITEMS) -> Tensor:
-    """(N, T): one user's whole catalogue in one batch, all experts evaluated."""
+def naive(model: MultiTaskMoE, user_B: Tensor, item_B: Tensor) -> Tensor:
+    """(B, T): pairs in one batch, all experts evaluated."""
     model.reseed(SEED)
-    user_N, item_N = torch.full((items,), user), torch.arange(items)
-    x_ND = torch.cat([model.user_embedding(user_N), model.item_embedding(item_N)], -1)
-    routings = [router(x_ND, user_N) for router in model.routers]
-    experts, weights_NTE = model.moe.experts, torch.stack([r.weights_BE for r in routings], 1)
-    mixed_NTH = naive_moe(x_ND, weights_NTE, experts.kernel_EDH, experts.bias_EH)
+    x_BD = torch.cat([model.user_embedding(user_B), model.item_embedding(item_B)], -1)
+    routings = [router(x_BD, user_B) for router in model.routers]
+    experts, weights_BTE = model.moe.experts, torch.stack([r.weights_BE for r in routings], 1)
+    mixed_BTH = naive_moe(x_BD, weights_BTE, experts.kernel_EDH, experts.bias_EH)
     if model.moe.defaults is not None:
-        absent_NTE = torch.stack([r.default_weights_BE for r in routings], 1)
-        mixed_NTH = mixed_NTH + absent_NTE @ model.moe.defaults.mean_EH
-    return torch.cat([tower(mixed_NTH[:, t]) for t, tower in enumerate(model.towers)], -1)
+        absent_BTE = torch.stack([r.default_weights_BE for r in routings], 1)
+        mixed_BTH = mixed_BTH + absent_BTE @ model.moe.defaults.mean_EH
+    return torch.cat([tower(mixed_BTH[:, t]) for t, tower in enumerate(model.towers)], -1)
+
+
+def definition(model: MultiTaskMoE, user: int, items: int = ITEMS) -> Tensor:
+    """(N, T): one user's whole catalogue."""
+    return naive(model, torch.full((items,), user), torch.arange(items))
 
 
 @pytest.mark.parametrize("cache_mb", [512.0, 0.0])

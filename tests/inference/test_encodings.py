@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.inference.new_items import read_items
+from recsys_moe.inference.cold_start.new_items import read_items
+from recsys_moe.inference.files.predict import predict_file
+from recsys_moe.inference.files.recommend import read_ids
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.recommend_files import read_ids
-from recsys_moe.inference.score_files import predict_file
 
 PAIRS = "user,item,note\n1,2,Zo\u00eb\n3,4,na\u00efve\n"
 

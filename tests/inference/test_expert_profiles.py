@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from recsys_moe.inference.expert_profiles import OFTEN, RARELY, expert_profiles, spread
-from recsys_moe.inference.item_values import item_columns, item_values, members_of
+from recsys_moe.inference.attribution.expert_profiles import OFTEN, RARELY, expert_profiles, spread
 from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.ranking.item_values import item_columns, item_values, members_of
 from recsys_moe.routers import Routing
 
 
@@ -88,7 +88,7 @@ ITEMS = pa.table(
 
 
 def test_columns_say_what_conditions_may_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recsys_moe.inference.item_values.KEPT", 2)
+    monkeypatch.setattr("recsys_moe.inference.ranking.item_values.KEPT", 2)
     columns = {column.name: column for column in item_columns(ITEMS)}
     assert list(columns) == ["item", "title", "year", "genres"]
     assert columns["genres"].values == ["War", "Drama"]  # the commonest first

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recsys_moe.inference.explanation import expert_shares
+from recsys_moe.inference.attribution.experts import expert_shares
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.routers import ROUTERS
 

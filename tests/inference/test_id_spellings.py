@@ -20,8 +20,8 @@ from data_prep.table.cells import Cells, ids
 from data_prep.table.files import TableFile
 from recsys_moe import raw_ids
 from recsys_moe.errors import DataError
-from recsys_moe.inference.feature_values import FeatureReader
-from recsys_moe.inference.recommend_files import read_ids
+from recsys_moe.inference.cold_start.features import FeatureReader
+from recsys_moe.inference.files.recommend import read_ids
 from recsys_moe.inference.vocabulary import Vocabulary, id_texts
 from recsys_moe.schema import Feature, SideFeature
 from recsys_moe.serve.values import Id

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys_moe.errors import ConfigError
-from recsys_moe.inference.item_filters import matching_items
+from recsys_moe.inference.ranking.item_filters import matching_items
 from tests.conftest import tells
 
 ITEMS = pa.table(

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from recsys_moe.errors import DataError
-from recsys_moe.inference import row_files
-from recsys_moe.inference.new_items import read_items, with_items
+from recsys_moe.inference.cold_start.new_items import read_items, with_items
+from recsys_moe.inference.files import tables as row_files
 from recsys_moe.inference.predictor import Newcomer, Predictor
 from tests.conftest import Command, tells
 
@@ -96,7 +96,7 @@ def test_a_history_is_the_same_beside_new_items_which_it_does_not_know(
 ) -> None:
     more = with_items(predictor, NEW).predictor
     new = Newcomer({}, {3: 5.0, 4: 2.0, 901: None})
-    vectors = [one.newcomers.told([new], [])[0]._users_UD for one in (predictor, more)]
+    vectors = [one.newcomers.vectors("user", one.resolve([new]).parts) for one in (predictor, more)]
     assert torch.equal(*vectors)
     assert [one.unused(new).items for one in (predictor, more)] == [[901], [901]]
 

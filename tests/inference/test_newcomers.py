@@ -54,7 +54,9 @@ def history_of(predictor: Predictor, featured: Path, user: int) -> dict[Any, flo
 
 def vectors(predictor: Predictor, users: list[Newcomer], items: list[Newcomer]) -> Any:
     """Without the row of the unseen id."""
-    told = predictor.newcomers.told(users, items)[0]
+    parts = predictor.resolve(users).parts, predictor.resolve(items, side="item").parts
+    told = predictor.newcomers.told(*parts)
+    assert told is not None
     user_B, item_B = ~torch.arange(len(users)), ~torch.arange(len(items))
     return told(user_B, torch.zeros(1))[0], told(torch.zeros(1), item_B)[1]
 
@@ -130,6 +132,25 @@ def test_newcomers_are_ranked_and_scored_alike_beside_known_users(predictor: Pre
     assert [entry.item for entry in lists[1]] == [entry.item for entry in alone]
     [rest] = predictor.recommend(history=items[:5], k=40, exclude_seen=True)
     assert {entry.item for entry in rest} == {*items[5:]}
+
+
+def test_what_is_resolved_is_not_read_again_and_goes_wherever_ids_go(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = predictor.items.ids.to_pylist()
+    whom = [1, Newcomer({"job": "astronaut"}, items[:3]), "nobody"]
+    scores, lists = predictor.score(whom, items[:3]).tasks, predictor.recommend(whom, 5)
+    users, named = predictor.resolve(whom), predictor.resolve(items[:3], side="item")
+    assert [one.categories for one in users.unused] == [{"job": ["astronaut"]}]
+    for door in (predictor.users, predictor.items, predictor.newcomers):
+        for name in {"index", "read"} & {*dir(door)}:
+            monkeypatch.setattr(door, name, None)
+    torch.testing.assert_close(predictor.score(users, named).tasks, scores, rtol=0, atol=0)
+    assert predictor.recommend(users, 5) == lists
+    assert [entry.index for entry in lists[0]] == [items.index(entry.item) for entry in lists[0]]
+    assert predictor.are_unseen_users(users) == [False, True, True]
+    for among in predictor.recommend(users, 9, candidates=named):
+        assert {entry.item for entry in among} == {*items[:3]}
 
 
 def test_a_new_item_is_scored_by_its_features(predictor: Predictor) -> None:

@@ -20,10 +20,10 @@ from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.build import build_model
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.inference import score_files as predict
+from recsys_moe.inference.files import predict as predict
+from recsys_moe.inference.files.predict import predict_file
+from recsys_moe.inference.files.tables import count_rows
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.row_files import count_rows
-from recsys_moe.inference.score_files import predict_file
 from tests.conftest import TINY_MODEL
 
 AWKWARD = ["plain", "a, b", 'say "hi"', "tab\there", "two\nlines", "", " 7 "]

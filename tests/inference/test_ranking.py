@@ -20,18 +20,15 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from recsys_moe.data.streaming import Labelled
-from recsys_moe.inference import ranking_metrics
-from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.ranking import evaluate_ranking, top_lists
-from recsys_moe.inference.ranking_figures import NONE, described
-from recsys_moe.inference.ranking_metrics import (
-    PerUser,
+from recsys_moe.inference.evaluation import ranking_metrics
+from recsys_moe.inference.evaluation.ranking import evaluate_ranking, top_lists
+from recsys_moe.inference.evaluation.ranking_metrics import (
     auc_per_user,
-    bootstrap,
     list_metrics,
-    means,
 )
-from recsys_moe.inference.ranking_rows import Pairs, RankingRows, _relevant
+from recsys_moe.inference.evaluation.ranking_report import NONE, described
+from recsys_moe.inference.evaluation.ranking_rows import Pairs, RankingRows, _relevant
+from recsys_moe.inference.predictor import Predictor
 from recsys_moe.schema import Schema
 
 LISTS = ("ndcg", "recall", "mrr", "hit_rate")
@@ -138,20 +135,6 @@ def test_all_users_are_ranked_as_by_loops_over_users(run: Path, prepared: Path, 
     expected = naive(run, prepared, k)
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-9)
     assert found["items"] == 40 and found["excluded"] == ["train", "val"]
-
-
-def test_intervals_are_those_of_scipy() -> None:
-    from scipy.stats import bootstrap as reference
-
-    rng = np.random.default_rng(1)
-    values = rng.random(400)
-    figure = PerUser(torch.from_numpy(values), torch.ones(400).double())
-    [low, high] = bootstrap({"x": figure})["x"]
-    theirs = reference((values,), np.mean, method="percentile").confidence_interval
-    # a standard error of the mean is 0.29 / sqrt(400) = 0.0144; of 1000 draws the 2.5% quantile is
-    # known to sqrt(0.025 * 0.975 / 1000) / 0.0584 = 0.085 of it, 0.0012: four of these
-    assert (low, high) == pytest.approx(tuple(theirs), abs=0.005)
-    assert means({"x": figure})["x"] == pytest.approx(values.mean())
 
 
 @dataclass

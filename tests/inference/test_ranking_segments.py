@@ -16,9 +16,14 @@ import pytest
 import torch
 
 from recsys_moe.data.streaming import Labelled
-from recsys_moe.inference.ranking_figures import described
-from recsys_moe.inference.ranking_metrics import PerUser, bootstrap, means
-from recsys_moe.inference.ranking_rows import Pairs, RankingRows, ranking_rows, wanted_rows
+from recsys_moe.inference.evaluation.ranking_metrics import PerUser, bootstrap, means
+from recsys_moe.inference.evaluation.ranking_report import described
+from recsys_moe.inference.evaluation.ranking_rows import (
+    Pairs,
+    RankingRows,
+    ranking_rows,
+    wanted_rows,
+)
 from recsys_moe.schema import Schema
 
 

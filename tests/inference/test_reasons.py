@@ -14,9 +14,9 @@ from torch import Tensor
 
 from recsys_moe.artifact.histories import rows_of
 from recsys_moe.errors import ConfigError
-from recsys_moe.inference import reasons as reasons_module
+from recsys_moe.inference.attribution import features as reasons_module
+from recsys_moe.inference.attribution.features import Reasons
 from recsys_moe.inference.predictor import Newcomer, Predictor, Reason
-from recsys_moe.inference.reasons import Reasons
 from tests.conftest import Command, tells
 from tests.inference.test_newcomers import history_of
 
@@ -28,7 +28,7 @@ def predictor(featured_run: Path) -> Predictor:
 
 def logits(predictor: Predictor, users: Any, items: Any) -> Tensor:
     """(B, T)"""
-    user_B, item_B, told = predictor.newcomers.resolved(users, items)
+    user_B, item_B, told = predictor._pairs(users, items)
     return predictor._pair_scores.logits(user_B, item_B, told)
 
 

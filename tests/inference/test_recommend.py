@@ -16,10 +16,10 @@ import torch
 from recsys_moe.cli import app
 from recsys_moe.cli import recommend as commands
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.inference.catalogue import CatalogueScorer
+from recsys_moe.inference.files.predict import predict_file
+from recsys_moe.inference.files.recommend import recommend_file
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.recommend_files import recommend_file
-from recsys_moe.inference.score_files import predict_file
+from recsys_moe.inference.ranking.catalogue import CatalogueScorer
 from tests.conftest import tells
 
 EVERYTHING = 10**6

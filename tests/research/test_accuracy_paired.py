@@ -16,8 +16,8 @@ from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.files import merge
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
-from recsys_moe.inference.ranking import evaluate_ranking
-from recsys_moe.inference.ranking_metrics import PerUser, means
+from recsys_moe.inference.evaluation.ranking import evaluate_ranking
+from recsys_moe.inference.evaluation.ranking_metrics import PerUser, means
 from research.accuracy import finished, paired
 from research.accuracy.finished import Row
 from research.accuracy.judge import Judge, answers_of

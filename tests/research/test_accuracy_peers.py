@@ -15,8 +15,8 @@ import torch
 
 from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.artifact.model_folder import load_artifact
+from recsys_moe.inference.evaluation.ranking import evaluate_ranking
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.ranking import evaluate_ranking
 from research.accuracy import __main__ as accuracy
 from research.accuracy import finished, table
 from research.accuracy.finished import Row

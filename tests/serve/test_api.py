@@ -14,7 +14,7 @@ import torch
 from recsys_moe.artifact.calibration import Calibration
 from recsys_moe.artifact.idle import IDLE_WORDS
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.top_items import Recommendation
+from recsys_moe.inference.ranking.top_items import Recommendation
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.schemas import RankedItem
 from recsys_moe.serve.values import exact

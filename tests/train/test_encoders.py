@@ -18,9 +18,9 @@ from recsys_moe.config.build import build_model
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.inference.item_filters import filter_columns
+from recsys_moe.inference.files.predict import predict_file
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.score_files import predict_file
+from recsys_moe.inference.ranking.item_filters import filter_columns
 from recsys_moe.schema import Schema, SideFeature
 from recsys_moe.train.fit import dry_run, fit
 from recsys_moe.train.loader import RecDataModule

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from recsys_moe.inference.ranking import LENGTH
-from recsys_moe.inference.ranking_figures import titles
+from recsys_moe.inference.evaluation.ranking import LENGTH
+from recsys_moe.inference.evaluation.ranking_report import titles
 from recsys_moe.schema import Schema
 
 RANKING = "ranking"

@@ -21,8 +21,8 @@ from recsys_moe.config.settings import (
 )
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.files import write_json
-from recsys_moe.inference.ranking import LENGTH
-from recsys_moe.inference.ranking_rows import wanted_rows
+from recsys_moe.inference.evaluation.ranking import LENGTH
+from recsys_moe.inference.evaluation.ranking_rows import wanted_rows
 from recsys_moe.lab.jobs.plan_file import (
     FORMAT_VERSION,
     PLAN_FILE,

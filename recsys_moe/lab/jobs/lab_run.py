@@ -11,7 +11,7 @@ from typing import Any
 
 from recsys_moe.artifact.run_folder import RUN, checkpoint_files
 from recsys_moe.files import check_out, read_record
-from recsys_moe.inference.ranking import LENGTH
+from recsys_moe.inference.evaluation.ranking import LENGTH
 from recsys_moe.lab.jobs.executor import Step
 
 COMMAND = [sys.executable, "-m", "recsys_moe"]

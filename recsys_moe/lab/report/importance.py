@@ -26,9 +26,9 @@ from recsys_moe.config.build import chosen_features
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Columns, Rows
 from recsys_moe.data.entries import entries_of_table, table_rows
-from recsys_moe.inference.newcomers import SIDES
-from recsys_moe.inference.reasons import LeftOut
-from recsys_moe.inference.told import with_newcomers
+from recsys_moe.inference.attribution.features import LeftOut
+from recsys_moe.inference.cold_start.encode import SIDES
+from recsys_moe.inference.cold_start.model import with_newcomers
 from recsys_moe.lab.report.run import Progress, choose_rows
 from recsys_moe.seeds import stream_seed
 

@@ -18,7 +18,7 @@ from recsys_moe.artifact.routing_history import FILE, read_routing
 from recsys_moe.config.overview import overviews
 from recsys_moe.errors import DataError
 from recsys_moe.files import read_object, sha256_file
-from recsys_moe.inference.ranking_figures import titles
+from recsys_moe.inference.evaluation.ranking_report import titles
 from recsys_moe.lab.report import findings, plots_run
 from recsys_moe.lab.report.experts import ExpertLoad, expert_load, likeness, sharpness
 from recsys_moe.lab.report.findings import Finding, percent, slug

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from recsys_moe.errors import ConfigError
-from recsys_moe.inference.ranking import evaluate_ranking
+from recsys_moe.inference.evaluation.ranking import evaluate_ranking
 from recsys_moe.lab.compare.run import compare
 from recsys_moe.lab.jobs.lab_run import LabRun
 from recsys_moe.schema import Schema

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
-from recsys_moe.inference.halves import Halves
-from recsys_moe.inference.told import Told, with_newcomers
+from recsys_moe.inference.cold_start.model import Told, with_newcomers
+from recsys_moe.inference.scoring.precomputed import Halves
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import KINDS
 from recsys_moe.routers import Router

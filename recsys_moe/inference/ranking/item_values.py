@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.errors import ConfigError, suggestion
-from recsys_moe.inference.item_filters import (
+from recsys_moe.inference.ranking.item_filters import (
     NUMBERS,
     SEPARATOR,
     TEXTS,

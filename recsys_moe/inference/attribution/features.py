@@ -23,8 +23,8 @@ from recsys_moe.artifact.histories import ENCODER, are_missing, rows_of
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.data.entries import rating_of_level
 from recsys_moe.errors import ConfigError
-from recsys_moe.inference.newcomers import SIDES, Newcomers, Side
-from recsys_moe.inference.told import Parts, Told, with_newcomers
+from recsys_moe.inference.cold_start.encode import SIDES, Newcomers, Side
+from recsys_moe.inference.cold_start.model import Parts, Told, with_newcomers
 from recsys_moe.model.encoders import Encoders
 
 MOST_LEFT_OUT = 128

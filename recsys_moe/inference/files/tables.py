@@ -112,8 +112,10 @@ def opened_text(path: Path, encoding: str = UTF8) -> Iterator[tuple[Iterator[str
         yield chain([header], lines), separator(header, table_suffix(path))
 
 
-def write_parquet(path: Path, suffix: str, pieces: Iterable[pa.Table], schema: pa.Schema) -> None:
-    """A row group per piece; `suffix` is there to be called as `write_text` is."""
+def write_table(path: Path, suffix: str, pieces: Iterable[pa.Table], schema: pa.Schema) -> None:
+    """As `suffix` says, one of OUTPUTS: a row group of Parquet per piece, or text."""
+    if suffix in DELIMITERS:
+        return _write_text(path, DELIMITERS[suffix], pieces, schema)
     # Predictions hardly repeat: looking each up in a dictionary takes longer than writing it.
     repeat = [field.name for field in schema if field.type != pa.float32()]
     with pq.ParquetWriter(path, schema, use_dictionary=repeat) as writer:
@@ -121,7 +123,7 @@ def write_parquet(path: Path, suffix: str, pieces: Iterable[pa.Table], schema: p
             writer.write_table(piece)
 
 
-def write_text(path: Path, suffix: str, pieces: Iterable[pa.Table], schema: pa.Schema) -> None:
+def _write_text(path: Path, delimiter: str, pieces: Iterable[pa.Table], schema: pa.Schema) -> None:
     """Quotes where a value needs them; pyarrow's own writer quotes all text or none."""
     names = pa.table([[name] for name in schema.names], schema.names)
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -130,8 +132,8 @@ def write_text(path: Path, suffix: str, pieces: Iterable[pa.Table], schema: pa.S
             cells, returns = zip(*columns, strict=True)
             # Before Python 3.13, csv sees no need for quotes around a carriage return.
             quoting = csv.QUOTE_ALL if any(returns) else csv.QUOTE_MINIMAL
-            form: Any = {"delimiter": DELIMITERS[suffix], "quoting": quoting}
-            csv.writer(file, lineterminator="\n", **form).writerows(zip(*cells, strict=True))
+            form: Any = {"delimiter": delimiter, "quoting": quoting, "lineterminator": "\n"}
+            csv.writer(file, **form).writerows(zip(*cells, strict=True))
 
 
 def _cells(name: str, column: pa.ChunkedArray) -> tuple[list[str | None], bool]:

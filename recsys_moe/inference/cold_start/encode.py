@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -23,9 +23,9 @@ from recsys_moe.config.build import chosen_features, history_levels
 from recsys_moe.data.columns import Columns
 from recsys_moe.data.entries import history_entries
 from recsys_moe.errors import DataError
-from recsys_moe.inference.feature_values import Entries, FeatureReader, Unknown
+from recsys_moe.inference.cold_start.features import Entries, FeatureReader, Unknown
+from recsys_moe.inference.cold_start.model import Parts, Told
 from recsys_moe.inference.plain import plain, plain_dict, plain_ids, plain_list, shown
-from recsys_moe.inference.told import Parts, Told
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
 
 RawId: TypeAlias = str | int | float
@@ -58,16 +58,27 @@ class Unused:
         return bool(self.categories or self.items or self.repeated)
 
 
-Whom: TypeAlias = Ids | Sequence[RawId | Newcomer]
+@dataclass(frozen=True)
+class Resolved:
+    """Users or items, each looked up or read once. May be passed wherever ids may be."""
+
+    index_N: Tensor
+    """(N,) int64: of a known id, `size` of an unknown one, ~i of newcomer i."""
+    parts: Sequence[Parts] = ()
+    """What the vector of each newcomer is made of."""
+    unused: Sequence[Unused] = ()
+    """What of each newcomer is not in it."""
+
+    def __len__(self) -> int:
+        return len(self.index_N)
+
+    def repeated(self, times: int) -> Resolved:
+        """Of one user or item: the same in so many rows."""
+        return replace(self, index_N=self.index_N.expand(times))
+
+
+Whom: TypeAlias = Ids | Sequence[RawId | Newcomer] | Resolved
 """Raw ids, with newcomers among them."""
-
-
-class Pairs(NamedTuple):
-    """Indices of users and of items, ~i of newcomer i; None where there are no newcomers."""
-
-    users: Tensor
-    items: Tensor
-    told: Told | None
 
 
 class Newcomers:
@@ -83,30 +94,31 @@ class Newcomers:
             side: FeatureReader(side, chosen[side], artifact.categories) for side in SIDES
         }
 
-    def resolved(self, users: Whom, items: Whom) -> Pairs:
-        """Indices of raw ids and newcomers. Raises DataError for what cannot be used."""
-        user_N, new_users = _indices(users, self._users)
-        item_N, new_items = _indices(items, self._items)
-        if not new_users and not new_items:
-            return Pairs(user_N, item_N, None)
-        return Pairs(user_N, item_N, self.told(new_users, new_items)[0])
+    def resolve(self, side: Side, whom: Whom) -> Resolved:
+        """Indices of ids, and what newcomers are made of. Raises DataError for what cannot be
+        used, in the words of one line."""
+        if isinstance(whom, Resolved):
+            return whom
+        vocabulary = self._users if side == "user" else self._items
+        if not isinstance(whom, list | tuple):
+            whom = plain_ids(whom)
+        new = {row: one for row, one in enumerate(whom) if isinstance(one, Newcomer)}
+        if not new:
+            return Resolved(vocabulary.index(whom)[0])
+        known = [row for row in range(len(whom)) if row not in new]
+        index_N = torch.empty(len(whom), dtype=torch.long)
+        index_N[[*new]] = ~torch.arange(len(new))
+        index_N[known] = vocabulary.index([whom[row] for row in known])[0]
+        read = [self.read(side, newcomer) for newcomer in new.values()]
+        return Resolved(index_N, [parts for parts, _ in read], [unused for _, unused in read])
 
-    def unused(self, side: Side, newcomer: Newcomer) -> Unused:
-        """Raises DataError for what cannot be used."""
-        return self.read(side, newcomer)[1]
-
-    def told(
-        self, users: Sequence[Newcomer], items: Sequence[Newcomer]
-    ) -> tuple[Told, list[Unused], list[Unused]]:
-        """Raises DataError for what cannot be used, in the words of one line."""
-        parts: dict[str, list[Parts]] = {}
-        unused: dict[str, list[Unused]] = {}
-        for side, newcomers in zip(SIDES, (users, items), strict=True):
-            read = [self.read(side, newcomer) for newcomer in newcomers]
-            parts[side], unused[side] = [one for one, _ in read], [one for _, one in read]
-        users_UD, items_UD = (self._vectors(side, parts[side]) for side in SIDES)
-        seen = [one.history % self._artifact.known_items for one in parts["user"]]
-        return Told(users_UD, items_UD, parts, seen), unused["user"], unused["item"]
+    def told(self, users: Sequence[Parts], items: Sequence[Parts] = ()) -> Told | None:
+        """The newcomers of a request; None where there are none."""
+        if not users and not items:
+            return None
+        seen = [one.history % self._artifact.known_items for one in users]
+        users_UD, items_UD = self.vectors("user", users), self.vectors("item", items)
+        return Told(users_UD, items_UD, {"user": users, "item": items}, seen)
 
     def read(self, side: Side, newcomer: Newcomer) -> tuple[Parts, Unused]:
         """What the vector of one is made of, and what not. Raises DataError for what cannot be."""
@@ -118,8 +130,8 @@ class Newcomers:
         row_P, unknown, repeated = self._history(history)
         return Parts(entries, row_P), Unused(categories, unknown, repeated)
 
-    def _vectors(self, side: str, parts: Sequence[Parts]) -> Tensor:
-        """(U, D)"""
+    def vectors(self, side: Side, parts: Sequence[Parts]) -> Tensor:
+        """What is added to the row of unseen ids. (U, D)"""
         sum_UD = torch.zeros(len(parts), self._width)
         table_RD = self._artifact.encoders.get(f"{side}s.table_RD")
         if table_RD is not None and parts:
@@ -208,21 +220,6 @@ def _repeated(raw: Sequence[RawId], items: Sequence[int]) -> list[RawId]:
         elif item >= 0:
             seen.add(item)
     return [*again.values()]
-
-
-def _indices(whom: Whom, vocabulary: Vocabulary) -> tuple[Tensor, list[Newcomer]]:
-    """(N,) int64; ~i of the i-th newcomer."""
-    if not isinstance(whom, list | tuple):
-        whom = plain_ids(whom)
-    is_new = [isinstance(one, Newcomer) for one in whom] if isinstance(whom, list | tuple) else []
-    if not any(is_new):
-        return vocabulary.index(whom)[0], []
-    index_N = torch.empty(len(is_new), dtype=torch.long)
-    new_N = torch.tensor(is_new)
-    index_N[new_N] = ~torch.arange(int(new_N.sum()))
-    known = [one for one in whom if not isinstance(one, Newcomer)]
-    index_N[~new_N] = vocabulary.index(known)[0]
-    return index_N, [one for one in whom if isinstance(one, Newcomer)]
 
 
 def _sums(table_RD: Tensor, entries: Sequence[Entries]) -> Tensor:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from recsys_moe.artifact.idle import spared_experts
-from recsys_moe.inference.item_filters import filter_columns
-from recsys_moe.inference.item_values import members_of
 from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.ranking.item_filters import filter_columns
+from recsys_moe.inference.ranking.item_values import members_of
 
 ITEMS, USERS = 500, 32
 """Each at equal distances: 16,000 passes of the routers, well below a second."""

@@ -1,6 +1,6 @@
 """Scores of many pairs from halves of users and items equal those of a forward pass.
 
-Axes: B pairs, T tasks, E experts, H expert width.
+Axes: B pairs, T tasks.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe.inference import halves, pair_scores, score_files
-from recsys_moe.inference.halves import Halves
+from recsys_moe.inference.files import predict as score_files
+from recsys_moe.inference.files.predict import predict_file
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.score_files import predict_file
+from recsys_moe.inference.scoring import pair_scores
+from recsys_moe.inference.scoring import precomputed as halves
+from recsys_moe.inference.scoring.precomputed import Halves
 from recsys_moe.inference.threads import in_turn
 from recsys_moe.model.effects import MainEffects
-from recsys_moe.model.moe import naive_moe
-from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.skip import BoundedSkip, MappedSkip
 from recsys_moe.model.tasks import Constant
-from tests.inference.test_catalogue import ITEMS, SEED, SETTINGS, USERS, model_with
+from tests.inference.test_catalogue import ITEMS, SEED, SETTINGS, USERS, model_with, naive
 
 
 def some_pairs(count: int) -> tuple[Tensor, Tensor]:
@@ -31,22 +31,6 @@ def some_pairs(count: int) -> tuple[Tensor, Tensor]:
     draw = torch.Generator().manual_seed(1)
     users, items = ((USERS + 1, count), (ITEMS + 1, count))
     return tuple(torch.randint(0, most, (n,), generator=draw) for most, n in (users, items))  # type: ignore[return-value]
-
-
-@torch.inference_mode()
-def naive(model: MultiTaskMoE, user_B: Tensor, item_B: Tensor) -> Tensor:
-    """(B, T): all experts of all pairs."""
-    model.reseed(SEED)
-    x_BD = torch.cat([model.user_embedding(user_B), model.item_embedding(item_B)], -1)
-    routings = [router(x_BD, user_B) for router in model.routers]
-    weights_BTE = torch.stack([routing.weights_BE for routing in routings], 1)
-    experts = model.moe.experts
-    mixed_BTH = naive_moe(x_BD, weights_BTE, experts.kernel_EDH, experts.bias_EH)
-    if model.moe.defaults is not None:
-        absent_BTE = torch.stack([routing.default_weights_BE for routing in routings], 1)
-        mixed_BTH = mixed_BTH + absent_BTE @ model.moe.defaults.mean_EH
-    logits = [tower(mixed_BTH[:, t]) for t, tower in enumerate(model.towers)]
-    return torch.cat(logits, -1)
 
 
 @pytest.mark.parametrize("entries", [1, 7, 1 << 12])

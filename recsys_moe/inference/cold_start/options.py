@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recsys_moe.errors import ConfigError
-from recsys_moe.inference.history_values import RawHistory, history_of
-from recsys_moe.inference.newcomers import Unused
-from recsys_moe.inference.recommend_files import names_ids_file, read_ids
+from recsys_moe.inference.cold_start.encode import Unused
+from recsys_moe.inference.cold_start.features import RawHistory, history_of
+from recsys_moe.inference.files.recommend import names_ids_file, read_ids
 
 
 def parse_features(options: Sequence[str]) -> dict[str, str]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pyarrow as pa
 import torch
 
 from recsys_moe.errors import DataError
-from recsys_moe.inference.feature_values import SEPARATOR, is_missing
-from recsys_moe.inference.history_values import RawHistory, history_of
-from recsys_moe.inference.newcomers import Newcomer, Side, Whom
+from recsys_moe.inference.cold_start.encode import Newcomer, Resolved, Side
+from recsys_moe.inference.cold_start.features import SEPARATOR, RawHistory, history_of, is_missing
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.vocabulary import Ids
 
@@ -21,7 +19,7 @@ HISTORY = "history"
 
 def with_columns(
     predictor: Predictor, side: Side, ids: Ids, rows: pa.Table, rows_before: int = 0
-) -> tuple[Whom, dict[str, int]]:
+) -> tuple[Resolved, dict[str, int]]:
     """The ids, with newcomers for those that training has not seen where columns of `rows` tell of
     them; and in how many rows something told is unknown to the model, by kind.
 
@@ -30,21 +28,25 @@ def with_columns(
     """
     vocabulary = predictor.users if side == "user" else predictor.items
     columns = [name for name in _told_by(predictor, side) if name in rows.column_names]
-    unseen_N = vocabulary.index(ids)[1].nonzero()[:, 0] if columns else torch.empty(0)
-    if not len(unseen_N):
-        return ids, {}
-    whom = [*(ids.to_pylist() if isinstance(ids, pa.Array | pa.ChunkedArray) else ids)]
-    unknown: Counter[str] = Counter()
+    index_N, are_unseen_N = vocabulary.index(ids)
+    unseen_N = are_unseen_N.nonzero()[:, 0]
+    if not columns or not len(unseen_N):
+        return Resolved(index_N), {}
     told = rows.select(columns).take(pa.array(unseen_N.numpy())).to_pylist()
+    read = []
     for place, cells in zip(unseen_N.tolist(), told, strict=True):
         try:
-            whom[place] = newcomer = _newcomer(predictor, side, cells)
-            _, unused = predictor.newcomers.read(side, newcomer)
+            read.append(predictor.newcomers.read(side, _newcomer(predictor, side, cells)))
         except DataError as error:
             raise DataError(f"row {rows_before + place + 1}: {error}") from None
-        unknown["unknown_category"] += bool(unused.categories)
-        unknown["unknown_history"] += bool(unused.items)
-    return whom, {name: count for name, count in unknown.items() if count}
+    index_N[unseen_N] = ~torch.arange(len(read))
+    parts, unused = [parts for parts, _ in read], [unused for _, unused in read]
+    unknown = {
+        "unknown_category": sum(bool(one.categories) for one in unused),
+        "unknown_history": sum(bool(one.items) for one in unused),
+    }
+    counts = {name: count for name, count in unknown.items() if count}
+    return Resolved(index_N, parts, unused), counts
 
 
 def _told_by(predictor: Predictor, side: Side) -> list[str]:

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recsys_moe.inference.ranking_metrics import (
+from recsys_moe.inference.evaluation.ranking_metrics import (
     PerUser,
     auc_per_user,
     bootstrap,
     list_metrics,
     means,
 )
-from recsys_moe.inference.ranking_rows import RankingRows
+from recsys_moe.inference.evaluation.ranking_rows import RankingRows
 
 NONE = -1
 """Where a list has no item left."""

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import table_suffix
-from recsys_moe.inference.feature_values import is_missing
-from recsys_moe.inference.newcomers import Newcomer
+from recsys_moe.inference.cold_start.encode import Newcomer
+from recsys_moe.inference.cold_start.features import is_missing
+from recsys_moe.inference.files.tables import INPUTS, read_whole
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.row_files import INPUTS, read_whole
 from recsys_moe.inference.vocabulary import NoId, id_texts
 from recsys_moe.model.network import MultiTaskMoE
 
@@ -62,15 +62,17 @@ def with_items(predictor: Predictor, items: pa.Table) -> Extended:
     unseen_N = predictor.items.index(ids)[1]
     rows = unseen_N.nonzero()[:, 0].tolist()
     _check_ids(predictor, [(row, ids[row]) for row in rows])
-    told, unknown = [], 0
     columns = [n for n in predictor.newcomers.readers["item"].names if n in items.column_names]
+    parts, unused = [], []
     for row, cells in zip(rows, _take(items, columns, rows), strict=True):
-        told.append(Newcomer(cells))
         try:
-            unknown += bool(predictor.unused(told[-1], side="item").categories)
+            made_of, left = predictor.newcomers.read("item", Newcomer(cells))
         except DataError as error:
             raise DataError(f"row {row + 1} of the items: {error}") from None
-    more_MD = predictor.newcomers.told([], told)[0].items_UD
+        parts.append(made_of)
+        unused.append(left)
+    more_MD = predictor.newcomers.vectors("item", parts)
+    unknown = sum(bool(one.categories) for one in unused)
     shown = _shown(predictor.artifact.items, items.take(pa.array(rows, pa.int64())))
     artifact = _extended(predictor.artifact, shown, more_MD)
     return Extended(Predictor(artifact), len(rows), len(ids) - len(rows), unknown)

@@ -33,6 +33,7 @@ SWITCHES = {"true": "1", "false": "0"}
 
 Entries = list[tuple[int, float]]
 """Row of the table and weight."""
+RawHistory = list[str] | dict[str | int | float, float | None]
 Unknown = dict[str, list[str]]
 """By feature the categories that training has not seen; they add nothing."""
 
@@ -119,6 +120,26 @@ class FeatureReader:
                 f"the model has no feature {name!r} of {self.side}s; "
                 f"{suggestion(name, self._features)}"
             )
+
+
+def history_of(parts: Sequence[str]) -> RawHistory:
+    """Of items, or ITEM=RATING of each: a list where nothing is rated, else ratings by item.
+
+    Of an item that comes again the first counts, as in training. An id with "=" in it is one if no
+    number follows.
+    """
+    pairs = [_rated(part) for part in parts]
+    if all(rating is None for _, rating in pairs):
+        return [*parts]
+    first: dict[str | int | float, float | None] = {}
+    for item, rating in pairs:
+        first.setdefault(item, rating)
+    return first
+
+
+def _rated(part: str) -> tuple[str, float | None]:
+    item, _, rating = part.rpartition("=")
+    return (item, float(rating)) if item and NUMBER.fullmatch(rating) else (part, None)
 
 
 def is_missing(value: Any) -> bool:

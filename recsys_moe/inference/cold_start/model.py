@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recsys_moe.inference.feature_values import Entries
+from recsys_moe.inference.cold_start.features import Entries
 from recsys_moe.model.encoders import Encoders
 from recsys_moe.model.network import MultiTaskMoE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 
 import pyarrow as pa
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import DataError
-from recsys_moe.inference.catalogue import CatalogueScorer
-from recsys_moe.inference.told import Told
+from recsys_moe.inference.cold_start.model import Told
+from recsys_moe.inference.ranking.catalogue import CatalogueScorer
 from recsys_moe.model.tasks import KINDS
 
 SCORES_PER_BATCH = 1 << 21
@@ -30,6 +30,8 @@ class Recommendation:
     title: str | None
     scores: dict[str, float]
     """Every task; also what was ranked on, under its name, where that is not a task."""
+    index: int = field(default=-1, repr=False)
+    """Row of the item's table."""
 
 
 class TopItems:
@@ -128,10 +130,8 @@ class TopItems:
         titles = table["title"].cast(pa.string()).to_pylist() if known else [None] * len(items)
         columns = [column.tolist() for column in scores.values()]
         rows = [dict(zip(scores, row, strict=True)) for row in zip(*columns, strict=True)]
-        return [
-            Recommendation(rank, *entry)
-            for rank, entry in enumerate(zip(items, titles, rows, strict=True), start=1)
-        ]
+        entries = zip(items, titles, rows, item_K.tolist(), strict=True)
+        return [Recommendation(rank, *entry) for rank, entry in enumerate(entries, start=1)]
 
     def seen(self, user: int) -> Tensor:
         """Indices of the items that the user with this index watched in the training rows; of a

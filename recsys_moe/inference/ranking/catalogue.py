@@ -14,10 +14,10 @@ import threading
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from recsys_moe.inference.pair_scores import Draws
-from recsys_moe.inference.told import Told, with_newcomers
+from recsys_moe.inference.cold_start.model import Told, with_newcomers
+from recsys_moe.inference.scoring.pair_scores import Draws
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.pair_plan import plan_pairs, starts
 from recsys_moe.routers import Router, Routing
@@ -59,7 +59,6 @@ class CatalogueScorer:
         table_bytes = max(1, num_items) * kernel_EDH.shape[-1] * kernel_EDH.element_size()
         self._most_halves = int(max_cache_mb * 2**20 / table_bytes)
         self._growing = threading.Lock()
-        self._buffers = Buffers()
 
     def with_newcomers(self, told: Told) -> CatalogueScorer:
         """One that knows users ~0, ~1, ... of a request too; it shares what it remembers."""
@@ -93,7 +92,7 @@ class CatalogueScorer:
             place, item = place_B[rows], item_B[rows]
             routing = self._route(router, user_U, place, item) if alone else _rows(routed, rows)
             mixed_BH = self._mixed(user_EUH, place, item, routing)
-            logits_B[rows] = self._tower_logits(tower, mixed_BH)
+            logits_B[rows] = tower(mixed_BH)[:, 0]
             if self.model.skip is not None:
                 logits_B[rows] += self.model.skip.of_task(self._inputs(user_U, place, item), task)
         if self.model.effects is None:
@@ -131,10 +130,10 @@ class CatalogueScorer:
         return routing
 
     def _inputs(self, user_U: Tensor, place_B: Tensor, item_B: Tensor) -> Tensor:
-        """What the router reads of the pairs (B, D), until it is asked for again."""
+        """What the router reads of the pairs (B, D)."""
         model, rows = self.model, len(item_B)
         width = model.user_embedding.embedding_dim
-        x_BD = self._buffers.take("x", rows, 2 * width)
+        x_BD = torch.empty(rows, 2 * width)
         x_BD[:, :width] = _of_users(self._vectors(user_U), place_B)
         first = int(item_B[0]) if rows else 0
         if torch.equal(item_B, torch.arange(first, first + rows)):  # nothing to gather
@@ -164,7 +163,7 @@ class CatalogueScorer:
         row_P = plan.row_P.index_select(0, plan.real_R)  # none that pads
         item_P = item_B.index_select(0, row_P)
         place_P = place_B.index_select(0, row_P) if user_EUH.shape[1] > 1 else place_B
-        hidden_PH = self._buffers.take("hidden", len(item_P), user_EUH.shape[-1])
+        hidden_PH = torch.empty(len(item_P), user_EUH.shape[-1])
         start = 0
         for expert, size in enumerate(routing.selected_BE.sum(0).tolist()):
             if size:
@@ -179,16 +178,6 @@ class CatalogueScorer:
         mixed_BH = torch.embedding_bag(hidden_PH.relu_(), *bags)[0]
         means = self.model.moe.defaults
         return mixed_BH if means is None else means(mixed_BH[:, None], [routing])[:, 0]
-
-    def _tower_logits(self, tower: nn.Module, x_BH: Tensor) -> Tensor:
-        """Logits (B,), layer by layer into buffers."""
-        for name, layer in tower.named_children():
-            if isinstance(layer, nn.Linear):
-                out_BH = self._buffers.take(name, len(x_BH), layer.out_features)
-                x_BH = torch.addmm(layer.bias, x_BH, layer.weight.t(), out=out_BH)
-            else:
-                x_BH = x_BH.relu_()
-        return x_BH[:, 0]
 
     def _item_half(self, expert: int, item_P: Tensor, out_PH: Tensor) -> None:
         """Write (P, H): from the cache or, where it has no room for the expert, computed."""
@@ -206,20 +195,6 @@ class CatalogueScorer:
                 item_ND = self.model.item_embedding.weight[: self.num_items]
                 self._halves[expert] = item_ND @ self._item_EDH[expert]
             return self._halves.get(expert)
-
-
-class Buffers(threading.local):
-    """Memory that a thread uses again: touching fresh pages costs more than the arithmetic."""
-
-    def __init__(self) -> None:
-        self._named: dict[tuple[str, int], Tensor] = {}
-
-    def take(self, name: str, rows: int, width: int) -> Tensor:
-        """(rows, width) float32 with whatever was left in it, valid until `name` is taken again."""
-        buffer = self._named.get((name, width))
-        if buffer is None or len(buffer) < rows:
-            buffer = self._named[name, width] = torch.empty(max(rows, ROWS_PER_CHUNK), width)
-        return buffer[:rows]
 
 
 def _of_users(values_U: Tensor, place_P: Tensor) -> Tensor:

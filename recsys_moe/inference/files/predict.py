@@ -5,6 +5,7 @@ Bounded memory: a piece is read, scored and written before the next one, whateve
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from functools import partial
@@ -16,18 +17,17 @@ import pyarrow as pa
 from recsys_moe.encodings import UTF8, known
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import check_output, replacing_path, table_suffix
-from recsys_moe.inference.newcomers import SIDES, Side, Whom
-from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.row_files import (
+from recsys_moe.inference.cold_start.columns import with_columns
+from recsys_moe.inference.cold_start.encode import SIDES
+from recsys_moe.inference.files.tables import (
     INPUTS,
     OUTPUTS,
     ROWS_PER_PIECE,
     read_pieces,
-    write_parquet,
-    write_text,
+    write_table,
 )
+from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.threads import in_turn
-from recsys_moe.inference.told_columns import with_columns
 from recsys_moe.inference.vocabulary import checked_ids
 
 FLAGS = ("unseen_user", "unseen_item")
@@ -60,7 +60,8 @@ def predict_file(
         rows = read_pieces(source, encoding)
         pieces = _scored(predictor, (source, rows), (user, item), counts=counts, progress=progress)
         with closing(pieces):  # also where writing fails, torch gets its threads back
-            _write(part, target.suffix, pieces)
+            first = next(pieces)
+            write_table(part, target.suffix, chain([first], pieces), first.schema)
     return counts
 
 
@@ -86,64 +87,41 @@ def _scored(
     """The rows of a file with their predictions; `ids`: the columns of users and items."""
     source, batches = file
     score = partial(_with_scores, predictor, source, ids)
-    pieces = _regrouped(batches, _rows_per_piece(predictor))
-    for piece, found in in_turn(score, _numbered(pieces)):
-        for name, rows in found.items():
-            counts[name] = counts.get(name, 0) + rows
+    group = predictor.artifact.config.model.router.eval_rows
+    rows = max(ROWS_PER_PIECE // group, 1) * group  # no piece cuts rows that are routed together
+    pieces = _regrouped(batches, rows)
+    for piece, found in in_turn(score, ((piece, n * rows) for n, piece in enumerate(pieces))):
+        for name, number in found.items():
+            counts[name] = counts.get(name, 0) + number
         progress(piece.num_rows)
         yield piece
 
 
-def _numbered(pieces: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, int]]:
-    """With the rows before each."""
-    rows = 0
-    for piece in pieces:
-        yield piece, rows
-        rows += piece.num_rows
-
-
 def _with_scores(
     predictor: Predictor, source: Path, ids: tuple[str, str], numbered: tuple[pa.Table, int]
-) -> tuple[pa.Table, dict[str, int]]:
-    """A piece with its predictions, and what is to be counted."""
-    piece, rows_before = numbered
+) -> tuple[pa.Table, Counter[str]]:
+    """A piece, of the rows from a number on, with its predictions; and what is to be counted."""
+    piece, before = numbered
     calibrated = {name: f"{name}_calibrated" for name in predictor.artifact.calibration}
     new = [*(task.name for task in predictor.tasks), *calibrated.values(), *FLAGS]
     _check_columns(piece, source, ids, new)
-    counts = {"rows": piece.num_rows}
-    columns = zip(SIDES, ids, strict=True)
-    scores = predictor.score(
-        *(
-            _whom(predictor, side, (source, name, piece, rows_before), counts)
-            for side, name in columns
-        )
-    )
+    counts = Counter(rows=piece.num_rows)
+    resolved = []
+    try:
+        for side, name in zip(SIDES, ids, strict=True):
+            raw = checked_ids(piece[name], f" in {name!r}", before)
+            found, unknown = with_columns(predictor, side, raw, piece, before)
+            resolved.append(found)
+            counts.update(unknown)
+    except DataError as error:
+        raise DataError(f"{source}: {error}") from None
+    scores = predictor.score(*resolved)
     flags = dict(zip(FLAGS, (scores.unseen_user, scores.unseen_item), strict=True))
-    counts |= {name: int(values.sum()) for name, values in flags.items()}
+    counts.update({name: int(values.sum()) for name, values in flags.items()})
     better = {calibrated[name]: values for name, values in scores.calibrated.items()}
     for name, values in {**scores.tasks, **better, **flags}.items():
         piece = piece.append_column(name, pa.array(values.numpy()))
     return piece, counts
-
-
-def _whom(
-    predictor: Predictor,
-    side: Side,
-    place: tuple[Path, str, pa.Table, int],
-    counts: dict[str, int],
-) -> Whom:
-    """The ids in a column of a piece of a file, with newcomers where other columns tell of them.
-
-    `place`: the file, the column, the piece and the rows before it."""
-    source, name, piece, rows_before = place
-    try:
-        ids = checked_ids(piece[name], f" in {name!r}", rows_before)
-        whom, unknown = with_columns(predictor, side, ids, piece, rows_before)
-    except DataError as error:
-        raise DataError(f"{source}: {error}") from None
-    for kind, rows in unknown.items():
-        counts[kind] = counts.get(kind, 0) + rows
-    return whom
 
 
 def _check_columns(piece: pa.Table, source: Path, ids: tuple[str, str], new: list[str]) -> None:
@@ -161,12 +139,6 @@ def _check_columns(piece: pa.Table, source: Path, ids: tuple[str, str], new: lis
             raise DataError(f"{source}: column {name!r} would be overwritten; rename it first")
 
 
-def _rows_per_piece(predictor: Predictor) -> int:
-    """Whole groups of rows that are routed together, so that no piece cuts one."""
-    group = predictor.artifact.config.model.router.eval_rows
-    return max(ROWS_PER_PIECE // group, 1) * group
-
-
 def _regrouped(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
     """The rows of `batches` in tables of `rows` rows, the last one shorter; at least one table."""
     waiting: list[pa.RecordBatch] = []
@@ -180,9 +152,3 @@ def _regrouped(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Tabl
             waiting, count = together.slice(rows).to_batches(), count - rows
     if count or is_first:
         yield pa.Table.from_batches(waiting)
-
-
-def _write(path: Path, suffix: str, pieces: Iterator[pa.Table]) -> None:
-    write = write_parquet if suffix == ".parquet" else write_text
-    first = next(pieces)
-    write(path, suffix, chain([first], pieces), first.schema)

@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import PARQUET, TEXT, check_output, replacing_path, table_suffix
+from recsys_moe.inference.cold_start.encode import Resolved
+from recsys_moe.inference.files.tables import opened_text, unreadable, write_table
 from recsys_moe.inference.predictor import Predictor, Recommendation
-from recsys_moe.inference.row_files import opened_text, unreadable, write_parquet, write_text
 from recsys_moe.inference.threads import USERS_AT_ONCE, one_thread_each
 from recsys_moe.inference.vocabulary import NoId, id_texts
 
@@ -129,8 +130,9 @@ def _ranked(
     ids = read_ids(file, "user", "--users")
     with one_thread_each() as pool:
         while piece := list(islice(ids, USERS_PER_PIECE)):
-            unseen = predictor.are_unseen_users(piece)
-            parts = [piece[n : n + USERS_AT_ONCE] for n in range(0, len(piece), USERS_AT_ONCE)]
+            resolved = predictor.resolve(piece)
+            unseen = predictor.are_unseen_users(resolved)
+            parts = [Resolved(index_N) for index_N in resolved.index_N.split(USERS_AT_ONCE)]
             lists = chain.from_iterable(pool.map(partial(predictor.recommend, **options), parts))
             users = map(predictor.users.plain, piece)
             yield [as_object(*row) for row in zip(users, unseen, lists, strict=True)]
@@ -151,9 +153,8 @@ def _write(path: Path, suffix: str, pieces: Iterator[Rows], schema: pa.Schema) -
             for piece in pieces:
                 stream.writelines(json.dumps(user) + "\n" for user in piece)
         return
-    write = write_parquet if suffix == ".parquet" else write_text
     tables = (pa.Table.from_pylist(_flat(piece, schema), schema) for piece in pieces)
-    write(path, suffix, tables, schema)
+    write_table(path, suffix, tables, schema)
 
 
 def _flat(piece: Rows, schema: pa.Schema) -> Rows:

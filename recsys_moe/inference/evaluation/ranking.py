@@ -16,10 +16,15 @@ from torch import Tensor
 from recsys_moe.artifact.evaluate import data_of
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.data.streaming import rows_within
-from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.ranking_figures import NONE, coverage, described, figures, list_figures
-from recsys_moe.inference.ranking_metrics import SEED, means
-from recsys_moe.inference.ranking_rows import (
+from recsys_moe.inference.evaluation.ranking_metrics import SEED, means
+from recsys_moe.inference.evaluation.ranking_report import (
+    NONE,
+    coverage,
+    described,
+    figures,
+    list_figures,
+)
+from recsys_moe.inference.evaluation.ranking_rows import (
     NothingRelevantError,
     Pairs,
     RankingRows,
@@ -27,8 +32,9 @@ from recsys_moe.inference.ranking_rows import (
     ranking_rows,
     wanted_rows,
 )
+from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.ranking.top_items import largest
 from recsys_moe.inference.threads import USERS_AT_ONCE, one_thread_each
-from recsys_moe.inference.top_items import largest
 from recsys_moe.schema import Schema, check_split
 
 LENGTH = 10

@@ -1,0 +1,1 @@
+"""Which features, histories and experts moved a score."""

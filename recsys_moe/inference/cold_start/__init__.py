@@ -1,0 +1,1 @@
+"""Users and items that training has not seen."""

@@ -1,0 +1,1 @@
+"""Top-N evaluation of a split."""

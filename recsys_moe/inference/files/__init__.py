@@ -1,0 +1,1 @@
+"""Predictions and ranked lists of whole files, in pieces."""

@@ -1,0 +1,1 @@
+"""The catalogue ranked, filtered and shown."""

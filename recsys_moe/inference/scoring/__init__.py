@@ -1,0 +1,1 @@
+"""Scores of pairs of indices."""
