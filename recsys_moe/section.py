@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
 
 
 class Section(BaseModel):
     """Named settings: an unknown key is an error, and so is true or false for a number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    removed: ClassVar[Mapping[str, tuple[Any, str]]] = {}
+    """By name settings of old files: the only value that is still read, and ignored; and the rule
+    and remedy for any other."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_removed(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        for name, (default, rule) in cls.removed.items():
+            if values.get(name, default) != default:
+                raise ValueError(rule)
+        return {name: value for name, value in values.items() if name not in cls.removed}
 
     @field_validator("*", mode="before")
     @classmethod

@@ -106,8 +106,7 @@ class OptimConfig(Section):
     """`cosine` decays the learning rate to 0 over trainer.max_epochs."""
     average: float = Field(default=0.0, ge=0, lt=1)
     """Decay per step of a running mean of the weights, over 1 / (1 - average) steps or so and at
-    most a tenth of all so far, which is validated, kept and exported in their place; 0: none. With
-    trainer.shard_embeddings there is none."""
+    most a tenth of all so far, which is validated, kept and exported in their place; 0: none."""
     losses: Literal["auto", "relative", "absolute"] = "auto"
     """`relative` divides each task's loss by that of the mean alone, so that task weights compare
     tasks and not units; `auto`: with model.main_effects."""
@@ -134,6 +133,13 @@ LoggerName = Literal["tensorboard", "csv", "mlflow", "wandb"]
 
 
 class TrainerConfig(Section):
+    removed = {
+        "shard_embeddings": (
+            False,
+            "trainer.shard_embeddings is gone and must be false or left out; for tables larger "
+            "than a device train with TorchRec or DTensor in a loop of your own",
+        )
+    }
     max_epochs: int = Field(default=100, ge=1)
     batch_size: int = Field(default=512, ge=1)
     monitor: str = "loss"
@@ -155,28 +161,12 @@ class TrainerConfig(Section):
     logger: LoggerName = "tensorboard"
     """Where numbers go beside metrics.csv: TensorBoard's events/, nowhere (`csv`), or beside the
     run into MLflow's mlflow.db or W&B's wandb/ (offline)."""
-    shard_embeddings: bool = False
-    """Divide the rows of the embedding tables and their optimizer state among the devices, instead
-    of a copy on each. See docs/large_embeddings.md."""
     checkpoint_every_n_steps: int = Field(default=10_000, ge=1)
     """Steps between checkpoints inside an epoch; the end of an epoch always has one."""
 
     @property
     def processes(self) -> int:
         return self.devices * self.num_nodes
-
-    @property
-    def is_sharded(self) -> bool:
-        return self.shard_embeddings and self.processes > 1
-
-    @model_validator(mode="after")
-    def _shards_step_together(self) -> TrainerConfig:
-        if self.is_sharded and self.precision == "16-mixed":
-            raise ValueError(
-                "trainer.precision must be 32-true, bf16-mixed or 64-true with "
-                "trainer.shard_embeddings=true, got 16-mixed, where each device would scale alone"
-            )
-        return self
 
     @model_validator(mode="after")
     def _batch_is_shared_out(self) -> TrainerConfig:

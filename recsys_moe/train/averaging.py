@@ -75,7 +75,7 @@ class WeightAverage(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        self.mean = dict(checkpoint.get(AVERAGE, {}))  # sharded runs keep none
+        self.mean = dict(checkpoint.get(AVERAGE, {}))  # runs of before may have none
 
 
 def averaged(checkpoint: dict[str, Any]) -> dict[str, Any]:

@@ -214,10 +214,7 @@ class Checkpoints(Checkpoint):
 
 
 def _refuse_not_finite(checkpoint: dict[str, Any]) -> None:
-    """Raise RunError, in all processes of the run, for a value of model or optimizer.
-
-    Of a divided table the first process has all rows and the others none.
-    """
+    """Raise RunError, in all processes of the run, for a value of model or optimizer."""
     state = _named(checkpoint["optimizer_states"], "the state of the optimizer")
     own = not_finite(checkpoint["state_dict"].items()) or not_finite(state)
     refuse(on_first(own, lambda names: next(filter(None, names), "")), checkpoint["global_step"])

@@ -120,14 +120,11 @@ class RecDataModule(lightning.LightningDataModule):
     def val_dataloader(self) -> EvalBatches | Padded:
         rank, world = self._share
         batches = self.val_batches(rank=rank, world=world)
-        # Without any batch Lightning would skip validation here, and the others would wait for it.
-        least = max(len(self.val_batches(rank=other, world=world)) for other in range(world))
-        missing = (least if self.config.trainer.is_sharded else 1) - len(batches)
-        if missing <= 0:
+        if len(batches):
             return batches
         weighted = self.schema.weight is not None
         empty = Columns.empty(0, len(self.schema.tasks), weighted=weighted).take(slice(None))
-        return Padded(batches, missing, empty)
+        return Padded(empty)
 
     def val_batches(self, *, rank: int = 0, world: int = 1) -> EvalBatches:
         """Batches of the validation split in order: part `rank` of `world`."""

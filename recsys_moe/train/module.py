@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from recsys_moe.data.columns import Batch, Rows
 from recsys_moe.data.streaming import labelled
 from recsys_moe.model.lazy_adam import LazyAdam
 from recsys_moe.model.network import Output
-from recsys_moe.model.sharded import ShardedEmbedding, join_lookup, sharded_tables
 from recsys_moe.model.tasks import Counts, mean_disagreement, mean_loss, step_counts
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
@@ -27,7 +26,6 @@ from recsys_moe.train.encoders import fill_encoders
 from recsys_moe.train.finite import not_finite, refuse
 from recsys_moe.train.optimizers import make_optimizer, tables_of
 from recsys_moe.train.processes.devices import all_sum, on_first, process_count
-from recsys_moe.train.processes.starter import rank
 
 
 class RecModule(lightning.LightningModule):
@@ -49,17 +47,13 @@ class RecModule(lightning.LightningModule):
         self.weights = training_loss_weights(self.config, self.schema)
         self.penalty_weights = self.config.penalties.model_dump()
         torch.manual_seed(stream_seed(self.config.trainer.seed, "init"))
-        self.model = build_model(self.config, self.schema, tables=self._make_tables())
+        self.model = build_model(self.config, self.schema)
         self._lazy: LazyAdam | None = None
         self._reset_epoch_sums()
 
     def _reset_epoch_sums(self) -> None:
         self._loss_sum, self._pairs = (torch.zeros((), dtype=torch.float64) for _ in range(2))
         self._rows = 0
-
-    def _make_tables(self) -> Callable[[int, int], nn.Embedding] | None:
-        settings = self.config.trainer
-        return sharded_tables(rank(), settings.processes) if settings.is_sharded else None
 
     def start_routers(self, counts_U: Tensor) -> None:
         """Tell the routers how often each known user occurs in training."""
@@ -179,8 +173,7 @@ class RecModule(lightning.LightningModule):
         """Let the rows of lazy tables that the step reads do the steps they have missed."""
         ids = self.model.ids(batch.user, batch.item)
         for table, index_B in zip(self._tables(), ids, strict=True):
-            is_own = not isinstance(table, ShardedEmbedding)  # else it tells which of its rows
-            if self._lazy is not None and table.sparse and is_own:
+            if self._lazy is not None and table.sparse:
                 self._lazy.catch_up(table.weight, index_B)
 
     def flush(self) -> None:
@@ -198,10 +191,8 @@ class RecModule(lightning.LightningModule):
         self._evaluation = Evaluation(self.schema, self.config)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        if len(batch.user):
+        if len(batch.user):  # none where only others have batches
             self._evaluation.update(self.model(batch.user, batch.item), batch.labels)
-        else:  # others have a batch more
-            join_lookup(self._tables())
 
     def on_validation_epoch_end(self) -> None:
         result = on_first(self._evaluation, lambda parts: merged(parts).result("val"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +10,6 @@ from torch import nn
 from recsys_moe.config.settings import Config
 from recsys_moe.model.lazy_adam import LazyAdam, fits
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.model.sharded import ShardedEmbedding
 
 LAZY_FROM = 40
 """Rows of an embedding table per row of a batch from which `optim.embeddings=auto` is lazy on a
@@ -27,11 +25,7 @@ def make_optimizer(model: MultiTaskMoE, config: Config) -> torch.optim.Optimizer
         table.sparse = table in lazy  # whether its gradient has only the rows that were read
     if not lazy:
         return torch.optim.Adam(groups, weight_decay=settings.weight_decay, fused=True, **common)
-    optimizer = LazyAdam(groups, [table.weight for table in lazy], **common)
-    for table in lazy:
-        if isinstance(table, ShardedEmbedding):
-            table.before_read = partial(optimizer.catch_up, table.weight)
-    return optimizer
+    return LazyAdam(groups, [table.weight for table in lazy], **common)
 
 
 def tables_of(model: MultiTaskMoE) -> list[nn.Embedding]:
@@ -59,8 +53,7 @@ def _lazy_tables(model: MultiTaskMoE, config: Config) -> list[nn.Embedding]:
     settings, tables = config.optim, tables_of(model)
     if settings.embeddings != "auto":
         return tables if settings.embeddings == "lazy" else []
-    is_copied = config.trainer.processes > 1 and not config.trainer.is_sharded
-    if settings.weight_decay or not fits(settings.betas) or is_copied:
+    if settings.weight_decay or not fits(settings.betas) or config.trainer.processes > 1:
         return []
     rows = LAZY_FROM * config.trainer.batch_size
     return [t for t in tables if t.num_embeddings >= rows and t.weight.device.type == "cpu"]

@@ -108,7 +108,6 @@ def test_a_model_that_is_trained_for_a_few_steps_more_is_another(
 
 
 def test_a_run_without_a_mean_so_far_gets_one_where_it_goes_on() -> None:
-    """As one of sharded tables that continues on one device."""
     callback = WeightAverage(0.9)
     callback.on_load_checkpoint(Any, Any, {"state_dict": {}})  # type: ignore[arg-type]
     module = torch.nn.Linear(2, 1)

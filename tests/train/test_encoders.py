@@ -185,11 +185,6 @@ def test_data_without_features_or_ratings_are_refused(prepared: Path, data: Path
         build_model(config({"item_history": "ratings"}), schema)
 
 
-def test_sharded_tables_are_refused_with_both() -> None:
-    with pytest.raises(ConfigError, match="must be none with trainer.shard_embeddings=true"):
-        config(BOTH, trainer={"devices": 2, "shard_embeddings": True})
-
-
 def test_half_of_the_hidden_ids_keep_features_and_history(data: Path) -> None:
     """~i stands for the unseen id with what is known of i."""
     one, none = ({"unseen_rate": rate, "features_only_rate": 0} for rate in (0.5, 0))
