@@ -33,7 +33,7 @@ class DataConfig(Section):
     features, which trains these to speak for new ones. On sides with features, nowhere else."""
     fresh_negatives: bool = False
     """Training rows whose negative `prepare` drew get another one in every epoch: any item that the
-    user has no other training row with. Needs the rows in memory. See docs/training.md."""
+    user has no other training row with. See docs/training.md."""
     negative_power: float = Field(default=0.0, ge=0, le=1)
     """Fresh negatives are drawn in proportion to (1 + the item's other rows) to this power, and the
     logits corrected for it; 0: uniformly. Usual: 0.75."""

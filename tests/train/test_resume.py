@@ -105,6 +105,15 @@ def test_a_run_in_pieces_ends_in_the_same_bytes(
     assert results(tmp_path / "run") == straight
 
 
+RECIPE: dict[str, Any] = {
+    "model": {
+        **TINY_MODEL,
+        **{"history": "ratings", "item_history": "ratings", "history_dim": 0},
+        **{"history_slopes": True, "skip_rank": 4, "skip_maps": False},
+    },
+    "data": {"fresh_negatives": True, "negative_power": 0.75, "negative_user_power": 0},
+    "optim": {"schedule": "cosine", "gate_rate": 10.0, "average": 0.99},
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "lazy": {"optim": {"embeddings": "lazy"}},
     "average": {"optim": {"average": 0.99}},
@@ -121,16 +130,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "one expert for all": {"model": {**TINY_MODEL, "router": {"name": "shared_bottom"}}},
     "no shared expert": {"model": {**TINY_MODEL, "router": {"name": "single_task"}}},
     "history": {"model": {**TINY_MODEL, "history": "ratings"}},
-    "shipped recipe": {
-        "model": {
-            **TINY_MODEL,
-            **{"history": "ratings", "item_history": "ratings", "history_dim": 0},
-            **{"history_slopes": True, "skip_rank": 4, "skip_maps": False},
-        },
-        "data": {"fresh_negatives": True, "negative_power": 0.75, "negative_user_power": 0},
-        "optim": {"schedule": "cosine", "gate_rate": 10.0, "average": 0.99},
-    },
+    "shipped recipe": RECIPE,
     "from disk": {"data": {"eval_batch_size": 128, "shuffle_window": 300}},
+    "shipped recipe from disk": {**RECIPE, "data": {**RECIPE["data"], "shuffle_window": 300}},
 }
 
 

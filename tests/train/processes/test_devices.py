@@ -134,16 +134,24 @@ def test_every_process_is_told_the_result(two_processes: dict[str, Any]) -> None
 
 
 @pytest.mark.slow
-def test_features_and_histories_train_on_two_devices(prepared: Path, tmp_path: Path) -> None:
-    """What is left out of a history is drawn by each process; without: test_encoder_devices.py."""
+@pytest.mark.parametrize("window", ["auto", 300])
+def test_features_histories_and_fresh_negatives_train_on_two_devices(
+    prepared: Path, tmp_path: Path, window: str | int
+) -> None:
+    """In memory and from disk. What is left out of a history is drawn by each process; without:
+    test_encoder_devices.py."""
     data = with_features(prepared, tmp_path / "data")
     model = {**SETTINGS["model"], "features": "all", "history": "ratings"}
-    sets = ["--set", "model.features=all", "--set", "model.history=ratings"]
+    fresh = {"fresh_negatives": True, "negative_power": 0.75, "negative_user_power": 0}
+    own = {f"model.{key}": model[key] for key in ("features", "history")}
+    own |= {f"data.{key}": value for key, value in {**fresh, "shuffle_window": window}.items()}
+    sets = [word for key, value in own.items() for word in ("--set", f"{key}={value}")]
     args = command(data, tmp_path / "two", 3, 2, "--json", *sets)
     result = subprocess.run(args, env=ENVIRONMENT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     trainer = {**SETTINGS["trainer"], "max_epochs": 3}
-    alone = fit(parse_config({"model": model, "trainer": trainer}), data, tmp_path / "one")
+    asked = {"model": model, "trainer": trainer, "data": fresh}
+    alone = fit(parse_config(asked), data, tmp_path / "one")
     assert close(json.loads(result.stdout), alone, 0.05)
 
 
