@@ -12,17 +12,17 @@ class Section(BaseModel):
     """Named settings: an unknown key is an error, and so is true or false for a number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-    removed: ClassVar[Mapping[str, tuple[Any, str]]] = {}
-    """By name settings of old files: the only value that is still read, and ignored; and the rule
-    and remedy for any other."""
+    removed: ClassVar[Mapping[str, tuple[tuple[Any, ...], str]]] = {}
+    """By name settings of old files: the values that are still read, and ignored; and the rule and
+    remedy for any other."""
 
     @model_validator(mode="before")
     @classmethod
     def _without_removed(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        for name, (default, rule) in cls.removed.items():
-            if values.get(name, default) != default:
+        for name, (ignored, rule) in cls.removed.items():
+            if name in values and values[name] not in ignored:
                 raise ValueError(rule)
         return {name: value for name, value in values.items() if name not in cls.removed}
 

@@ -27,7 +27,6 @@ TINY = {
     "experts": ["--rounds=2", "--experts", "2", "4", "--k", "1", "2", "--most=2"],
     "loop": ["--rounds=2", "--block=2", "--batch-size=32", "--data={data}"],
     "validation": ["--rounds=2", "--rows=300"],
-    "embeddings": ["--rounds=2", "--rows", "50", "200", "--batch=8"],
     "epoch_minutes": [
         *["--rounds=2", "--steps=2", "--warm-up=1", "--validate=30", "--data={data}"],
         *["--routers=softmax,topk,soft_topk", "--config=quickstart"],
@@ -215,7 +214,6 @@ def test_a_router_in_turn_trains_as_a_run_does(prepared: Path, tmp_path: Path) -
     contestant = script.Contestant(config.model_dump(mode="json"), prepared, validate=0)
     contestant.train(3)
     contestant.train(2 * contestant.steps_per_epoch - 3)
-    contestant.module.flush()
     kept = torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)
     assert contestant.module.global_step == kept["global_step"]
     torch.testing.assert_close(contestant.module.state_dict(), kept["state_dict"])

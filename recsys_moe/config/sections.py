@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from recsys_moe.model import lazy_adam
 from recsys_moe.section import Section
 
 
@@ -90,6 +89,12 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimConfig(Section):
+    removed = {
+        "embeddings": (
+            ("auto", "dense", "lazy"),  # which all led to the same weights within rounding
+            "optim.embeddings is gone, as every row of a table moves in every step; leave it out",
+        )
+    }
     lr: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
     """Learning rate of Adam; the paper searched 5e-5..5e-4."""
     gate_rate: float = Field(default=10.0, gt=0, allow_inf_nan=False)
@@ -110,23 +115,6 @@ class OptimConfig(Section):
     losses: Literal["auto", "relative", "absolute"] = "auto"
     """`relative` divides each task's loss by that of the mean alone, so that task weights compare
     tasks and not units; `auto`: with model.main_effects."""
-    embeddings: Literal["auto", "dense", "lazy"] = "auto"
-    """`lazy` moves rows of the embedding tables when they are read and leaves the same weights as
-    `dense` within rounding; `auto` is lazy for large tables on a CPU."""
-
-    @model_validator(mode="after")
-    def _lazy_is_exact(self) -> OptimConfig:
-        if self.embeddings == "lazy" and self.weight_decay:
-            raise ValueError(
-                "optim.embeddings must be dense or auto with optim.weight_decay > 0, got lazy; "
-                "decay moves every row in every step"
-            )
-        if self.embeddings == "lazy" and not lazy_adam.fits(self.betas):
-            raise ValueError(
-                "optim.embeddings must be dense or auto unless 1 - beta2 <= 0.11 (1 - beta1), "
-                f"got lazy with optim.betas={list(self.betas)}"
-            )
-        return self
 
 
 LoggerName = Literal["tensorboard", "csv", "mlflow", "wandb"]
@@ -135,7 +123,7 @@ LoggerName = Literal["tensorboard", "csv", "mlflow", "wandb"]
 class TrainerConfig(Section):
     removed = {
         "shard_embeddings": (
-            False,
+            (False,),
             "trainer.shard_embeddings is gone and must be false or left out; for tables larger "
             "than a device train with TorchRec or DTensor in a loop of your own",
         )

@@ -46,15 +46,6 @@ class Config(Section):
                 )
         return self
 
-    @model_validator(mode="after")
-    def _lazy_on_one_device(self) -> Config:
-        if self.optim.embeddings == "lazy" and self.trainer.processes > 1:
-            raise ValueError(
-                "optim.embeddings must be dense or auto with several devices, "
-                f"got lazy with trainer.devices x trainer.num_nodes = {self.trainer.processes}"
-            )
-        return self
-
     @property
     def eval_rows(self) -> int:
         """Rows per evaluation batch: whole groups, so that batch borders do not cut one."""

@@ -130,6 +130,11 @@ class MultiTaskMoE(nn.Module):
         return {**plain, **dict(zip(names, vectors, strict=True))}, self.encoders.kept()
 
     @property
+    def tables(self) -> list[nn.Embedding]:
+        """The embedding tables of ids: users, items."""
+        return [self.user_embedding, self.item_embedding]
+
+    @property
     def routers(self) -> list[Router]:
         """One router per task, in the order of the tasks."""
         return list(self.moe.routers)  # type: ignore[arg-type]

@@ -28,7 +28,6 @@ from recsys_moe.train.encoders import finish, histories
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.new_ids import compare_new_ids
-from recsys_moe.train.optimizers import tables_of
 from recsys_moe.train.processes.memory import flushed_denormals
 from recsys_moe.train.resume import Saved, check_data, read_checkpoint
 from recsys_moe.train.start import set_up
@@ -120,7 +119,7 @@ def _read_best(run: Path) -> Saved:
 def _stand_in(model: MultiTaskMoE, trained: tuple[Tensor, Tensor]) -> None:
     """Rows of known ids that no training row has, still as they were drawn, become those that were
     trained for unseen ids."""
-    for table, is_trained_N in zip(tables_of(model), trained, strict=True):
+    for table, is_trained_N in zip(model.tables, trained, strict=True):
         table.weight[:-1][~is_trained_N] = table.weight[-1].clone()
 
 

@@ -256,7 +256,10 @@ def test_a_bare_router_name_keeps_its_name_beside_other_keys() -> None:
 
 
 def test_a_removed_setting_is_read_at_its_default_and_refused_else() -> None:
-    old = {"trainer": {"shard_embeddings": False, "max_epochs": 3}}
+    old = {
+        "trainer": {"shard_embeddings": False, "max_epochs": 3},
+        "optim": {"embeddings": "lazy"},
+    }
     assert parse_config(old) == parse_config({"trainer": {"max_epochs": 3}})
     with pytest.raises(
         ConfigError, match=r"^trainer.shard_embeddings .*false.*TorchRec or DTensor"

@@ -107,11 +107,10 @@ def close(found: Tensor, wanted: Tensor) -> None:
     "more",
     [
         {},
-        {"optim": {"lr": 1e-30, "embeddings": "lazy"}},
         {"optim": {"lr": 1e-30, "average": 0.9, "schedule": "cosine"}},
         {"optim": {"lr": 1e-30, "losses": "absolute"}, "tasks": {"rating": {"weight": 3.0}}},
     ],
-    ids=["as it was", "lazy tables", "averaged", "other losses"],
+    ids=["as it was", "averaged", "other losses"],
 )
 def test_scores_of_known_pairs_are_those_of_the_old_model_before_the_first_step(
     folder: Path, tmp_path: Path, more: dict[str, Any]
