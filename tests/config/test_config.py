@@ -265,3 +265,8 @@ def test_a_removed_setting_is_read_at_its_default_and_refused_else() -> None:
         ConfigError, match=r"^trainer.shard_embeddings .*false.*TorchRec or DTensor"
     ):
         parse_config({"trainer": {"shard_embeddings": True}})
+
+
+def test_a_batch_that_cannot_be_shared_out_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"multiple .*got 64"):
+        parse_config({"trainer": {"batch_size": 64, "devices": 3, "num_nodes": 2}})
