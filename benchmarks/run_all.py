@@ -33,7 +33,6 @@ SCRIPTS = (
     "memory",
     "validation",
     "gpu",
-    "embeddings",
     "ranking",
     "scoring",
     "preparing",
@@ -84,7 +83,6 @@ def arguments(script: str, options: argparse.Namespace) -> list[str]:
             *("--peers-python", str(options.peers_python), "--data", str(options.data)),
             *("--batch-size", str(SHIPPED_BATCH)),
         ],
-        "embeddings": ["--rows", "10000", "100000"],  # its table of a million takes minutes
     }.get(script, [])
     return [*words, "--quick"] if options.quick else words
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -12,6 +13,7 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 T = TypeVar("T")
@@ -25,6 +27,19 @@ class Section(BaseModel):
     """Named settings: an unknown key is an error, and so is true or false for a number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    removed: ClassVar[Mapping[str, tuple[tuple[Any, ...], str]]] = {}
+    """By name settings of old files: the values that are still read, and ignored; and the rule and
+    remedy for any other."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_removed(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        for name, (ignored, rule) in cls.removed.items():
+            if name in values and values[name] not in ignored:
+                raise ValueError(rule)
+        return {name: value for name, value in values.items() if name not in cls.removed}
 
     @field_validator("*", mode="before")
     @classmethod

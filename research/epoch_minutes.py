@@ -103,7 +103,6 @@ class Contestant:
 
     def validate(self) -> None:
         assert self.val is not None
-        self.module.flush()
         model = self.module.model.eval()
         with self.fabric.autocast():
             evaluate_model(model, self.val, self.module.schema, self.config, split="val")

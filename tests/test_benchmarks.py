@@ -20,7 +20,6 @@ TINY = {
     "experts": ["--rounds=2", "--experts", "2", "4", "--k", "1", "2", "--most=2"],
     "loop": ["--rounds=2", "--block=2", "--batch-size=32", "--data={data}"],
     "validation": ["--rounds=2", "--rows=300"],
-    "embeddings": ["--rounds=2", "--rows", "50", "200", "--batch=8"],
     "scoring": ["{run}", "--rounds=1", "--pairs=200", "--users=5"],
     "preparing": ["--rows=300"],
     "gpu": ["--rounds=2", "--batch-size=32", "--device=cpu", "--ways", "sparse", "dense"],

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal
-
-from torch import nn
 
 from recsys_moe.config.settings import Config, task_weights, training_weights
 from recsys_moe.data.entries import table_rows
@@ -22,16 +20,10 @@ LEAST, MOST = 1e-15, 1e15
 range of float32, 1.2e-38 to 3.4e38."""
 
 
-def build_model(
-    config: Config,
-    schema: Schema,
-    *,
-    tables: Callable[[int, int], nn.Embedding] | None = None,
-    finished: bool = False,
-) -> MultiTaskMoE:
+def build_model(config: Config, schema: Schema, *, finished: bool = False) -> MultiTaskMoE:
     """The untrained model that a configuration describes for the data of `schema`.
 
-    `tables`: see MultiTaskMoE. `finished`: whose tables are to hold whole vectors, features and
+    `finished`: whose tables are to hold whole vectors, features and
     history included. Raises ConfigError for features or a history that the data do not have.
     """
     sizes = schema.user.size, schema.item.size
@@ -50,7 +42,6 @@ def build_model(
         dispatch=model.dispatch,
         effects=MainEffects(*sizes, label_constants(schema)) if model.main_effects else None,
         encoders=None if finished else _encoders(config, schema),
-        tables=tables,
     )
 
 

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from recsys_moe.model import lazy_adam
 from recsys_moe.section import Section
 
 
@@ -33,7 +32,7 @@ class DataConfig(Section):
     features, which trains these to speak for new ones. On sides with features, nowhere else."""
     fresh_negatives: bool = False
     """Training rows whose negative `prepare` drew get another one in every epoch: any item that the
-    user has no other training row with. Needs the rows in memory. See docs/training.md."""
+    user has no other training row with. See docs/training.md."""
     negative_power: float = Field(default=0.0, ge=0, le=1)
     """Fresh negatives are drawn in proportion to (1 + the item's other rows) to this power, and the
     logits corrected for it; 0: uniformly. Usual: 0.75."""
@@ -90,6 +89,12 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimConfig(Section):
+    removed = {
+        "embeddings": (
+            ("auto", "dense", "lazy"),  # which all led to the same weights within rounding
+            "optim.embeddings is gone, as every row of a table moves in every step; leave it out",
+        )
+    }
     lr: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
     """Learning rate of Adam; the paper searched 5e-5..5e-4."""
     gate_rate: float = Field(default=10.0, gt=0, allow_inf_nan=False)
@@ -106,34 +111,23 @@ class OptimConfig(Section):
     """`cosine` decays the learning rate to 0 over trainer.max_epochs."""
     average: float = Field(default=0.0, ge=0, lt=1)
     """Decay per step of a running mean of the weights, over 1 / (1 - average) steps or so and at
-    most a tenth of all so far, which is validated, kept and exported in their place; 0: none. With
-    trainer.shard_embeddings there is none."""
+    most a tenth of all so far, which is validated, kept and exported in their place; 0: none."""
     losses: Literal["auto", "relative", "absolute"] = "auto"
     """`relative` divides each task's loss by that of the mean alone, so that task weights compare
     tasks and not units; `auto`: with model.main_effects."""
-    embeddings: Literal["auto", "dense", "lazy"] = "auto"
-    """`lazy` moves rows of the embedding tables when they are read and leaves the same weights as
-    `dense` within rounding; `auto` is lazy for large tables on a CPU."""
-
-    @model_validator(mode="after")
-    def _lazy_is_exact(self) -> OptimConfig:
-        if self.embeddings == "lazy" and self.weight_decay:
-            raise ValueError(
-                "optim.embeddings must be dense or auto with optim.weight_decay > 0, got lazy; "
-                "decay moves every row in every step"
-            )
-        if self.embeddings == "lazy" and not lazy_adam.fits(self.betas):
-            raise ValueError(
-                "optim.embeddings must be dense or auto unless 1 - beta2 <= 0.11 (1 - beta1), "
-                f"got lazy with optim.betas={list(self.betas)}"
-            )
-        return self
 
 
 LoggerName = Literal["tensorboard", "csv", "mlflow", "wandb"]
 
 
 class TrainerConfig(Section):
+    removed = {
+        "shard_embeddings": (
+            (False,),
+            "trainer.shard_embeddings is gone and must be false or left out; for tables larger "
+            "than a device train with TorchRec or DTensor in a loop of your own",
+        )
+    }
     max_epochs: int = Field(default=100, ge=1)
     batch_size: int = Field(default=512, ge=1)
     monitor: str = "loss"
@@ -155,28 +149,12 @@ class TrainerConfig(Section):
     logger: LoggerName = "tensorboard"
     """Where numbers go beside metrics.csv: TensorBoard's events/, nowhere (`csv`), or beside the
     run into MLflow's mlflow.db or W&B's wandb/ (offline)."""
-    shard_embeddings: bool = False
-    """Divide the rows of the embedding tables and their optimizer state among the devices, instead
-    of a copy on each. See research/large_embeddings.md."""
     checkpoint_every_n_steps: int = Field(default=10_000, ge=1)
     """Steps between checkpoints inside an epoch; the end of an epoch always has one."""
 
     @property
     def processes(self) -> int:
         return self.devices * self.num_nodes
-
-    @property
-    def is_sharded(self) -> bool:
-        return self.shard_embeddings and self.processes > 1
-
-    @model_validator(mode="after")
-    def _shards_step_together(self) -> TrainerConfig:
-        if self.is_sharded and self.precision == "16-mixed":
-            raise ValueError(
-                "trainer.precision must be 32-true, bf16-mixed or 64-true with "
-                "trainer.shard_embeddings=true, got 16-mixed, where each device would scale alone"
-            )
-        return self
 
     @model_validator(mode="after")
     def _batch_is_shared_out(self) -> TrainerConfig:

@@ -46,29 +46,6 @@ class Config(Section):
                 )
         return self
 
-    @model_validator(mode="after")
-    def _lazy_on_one_device(self) -> Config:
-        several = self.trainer.processes > 1 and not self.trainer.is_sharded
-        if self.optim.embeddings == "lazy" and several:
-            raise ValueError(
-                "optim.embeddings must be dense or auto with several devices unless "
-                "trainer.shard_embeddings=true, "
-                f"got lazy with trainer.devices x trainer.num_nodes = {self.trainer.processes}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _shards_hold_all(self) -> Config:
-        if self.trainer.is_sharded and self.model.has_encoders:
-            keys = ("features", "history", "item_history")
-            raise ValueError(
-                "model.features, model.history and model.item_history must be none with "
-                "trainer.shard_embeddings=true, got "
-                f"{', '.join(str(getattr(self.model, key)) for key in keys)}; set them to none, or "
-                "train without sharded tables"
-            )
-        return self
-
     @property
     def eval_rows(self) -> int:
         """Rows per evaluation batch: whole groups, so that batch borders do not cut one."""

@@ -16,7 +16,7 @@ from recsys_moe.errors import suggestion
 from recsys_moe.routers import ROUTERS, RouterConfig
 from recsys_moe.section import UNKNOWN, Section, first_problem
 
-OWN_WORDS = ("model.", "penalties.", "data.", "optim.")
+OWN_WORDS = ("model.", "penalties.", "data.", "optim.", "trainer.")
 """Beginnings of messages that already are rule, value and remedy."""
 WIDTH = 96
 

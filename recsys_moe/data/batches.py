@@ -199,8 +199,7 @@ def gathered(pieces: Sequence[Piece], read: Callable[[int], Columns]) -> Columns
     if len(pieces) == 1:
         return Columns(*read(group).take(slice(start, stop)))
     rows, like = sum(p.stop - p.start for p in pieces), read(group)
-    weighted = like.weight is not None
-    columns, place = Columns.empty(rows, like.labels.shape[1], weighted=weighted), 0
+    columns, place = like.room(rows), 0
     for group, start, stop in pieces:
         columns.put(place, read(group).take(slice(start, stop)))
         place += stop - start

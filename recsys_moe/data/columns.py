@@ -6,9 +6,11 @@ Axes: B batch, T tasks, N rows. What does not fit in memory stays a `StoredColum
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,11 +48,10 @@ class Columns:
     weight: Tensor | None = None
     offset: Tensor | None = None
 
-    @classmethod
-    def empty(cls, rows: int, tasks: int, *, weighted: bool = False) -> Columns:
-        """Room for `rows` rows, with no values yet."""
-        user, item = (torch.empty(rows, dtype=torch.int32) for _ in range(2))
-        return cls(user, item, torch.empty(rows, tasks), torch.empty(rows) if weighted else None)
+    def room(self, rows: int) -> Columns:
+        """For `rows` rows like these, with no values yet."""
+        known = {name: one for name, one in vars(self).items() if one is not None}
+        return Columns(**{name: v.new_empty(rows, *v.shape[1:]) for name, v in known.items()})
 
     def __len__(self) -> int:
         return len(self.user)
@@ -90,6 +91,7 @@ class StoredColumns:
     def __init__(self, folder: Path, schema: Schema, split: str) -> None:
         self.schema = schema
         self._groups = _row_groups(Path(folder) / split)
+        self._change: Callable[[Columns, int], Columns] = lambda rows, _: rows
         self.sizes = [rows for *_, rows in self._groups]
         """Rows of each row group."""
         if len(self) != schema.rows.get(split) or len(self) == 0:
@@ -120,7 +122,13 @@ class StoredColumns:
                 known, values = _labels(table[task.column], task.kind, part)
                 labels[known, column] = values
             weights = None if weight is None else _weights(table[weight], part)
-        return Columns(user, item, labels, weights)
+        return self._change(Columns(user, item, labels, weights), number)
+
+    def changed(self, change: Callable[[Columns, int], Columns]) -> StoredColumns:
+        """The same row groups as `change` makes them, given each with its number."""
+        other = copy(self)
+        other._change = change
+        return other
 
     def chunks(self) -> Iterator[Columns]:
         """Row group after row group."""
@@ -128,9 +136,10 @@ class StoredColumns:
 
     def load(self) -> Columns:
         """All rows in memory."""
-        weighted = self.schema.weight is not None
-        columns, start = Columns.empty(len(self), len(self.schema.tasks), weighted=weighted), 0
-        for chunk in self.chunks():
+        chunks = self.chunks()
+        first = next(chunks)
+        columns, start = first.room(len(self)), 0
+        for chunk in chain([first], chunks):
             columns.put(start, chunk.take(slice(None)))
             start += len(chunk)
         pa.default_memory_pool().release_unused()  # else it keeps what the reader needed

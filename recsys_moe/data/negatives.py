@@ -9,14 +9,16 @@ T tasks, U users, I items.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from recsys_moe.data.columns import Columns
+from recsys_moe.data.columns import Columns, Rows
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import Schema
+from recsys_moe.seeds import stream_seed
 
 OFF = "set it to false, with data.negative_power=0 and data.negative_user_power=1"
 """What a configuration says that does without."""
@@ -42,48 +44,69 @@ class FreshNegatives:
     """
 
     def __init__(
-        self, rows: Columns, schema: Schema, power: float = 0.0, user_power: float = 1.0
+        self, rows: Rows, schema: Schema, power: float = 0.0, user_power: float = 1.0
     ) -> None:
         """Raises ConfigError where `prepare` has drawn no negatives, or drawn them otherwise."""
         _check_drawn(schema)
         self.rows, self.items = rows, schema.item.size
-        has_one_label_N = (~rows.labels.isnan()).sum(1) == 1
-        task = next(t for t, task in enumerate(schema.tasks) if task.kind == "binary")
-        is_drawn_N = has_one_label_N & (rows.labels[:, task] == 0)
-        self.drawn_M = is_drawn_N.nonzero()[:, 0]
-        self.user_M = rows.user[self.drawn_M].long()
-        user_N, item_N = rows.user[~is_drawn_N].long(), rows.item[~is_drawn_N].long()
-        self.taken = self._keys(user_N, item_N).unique()
+        self.task = next(t for t, task in enumerate(schema.tasks) if task.kind == "binary")
         self.power, self.user_power = power, user_power
-        watched_I = torch.bincount(item_N, minlength=self.items + 1)[: self.items]
-        self.rate_I = (watched_I.double() + 1) ** power
-        self.mean_rate_U = self._mean_rates(schema.user.size + 1)
-        drawn_U = torch.bincount(self.user_M, minlength=schema.user.size + 1).double()
-        self.rate_U = torch.where(drawn_U > 0, drawn_U**user_power, 0)
+        watched_I = torch.zeros(self.items + 1, dtype=torch.int64)
+        drawn_U = torch.zeros(schema.user.size + 1, dtype=torch.int64)
+        self.taken = torch.cat([*self._count(watched_I, drawn_U)]).unique()
+        self.is_drawn_T = (torch.arange(len(schema.tasks)) == self.task) & (drawn_U.sum() > 0)
+        self.rate_I = (watched_I[: self.items].double() + 1) ** power
+        self.mean_rate_U = self._mean_rates(len(drawn_U))
+        self.rate_U = torch.where(drawn_U > 0, drawn_U.double() ** user_power, 0)
         # (U,): how many times as many negatives a user has on average; 1 where it had none.
-        share_U = self.rate_U / self.rate_U.sum() * len(self.user_M)
+        share_U = self.rate_U / self.rate_U.sum() * drawn_U.sum()
         self.more_U = torch.where(drawn_U > 0, share_U / drawn_U, 1)
 
-    def rows_of(self, seed: int) -> Columns:
-        """All rows, in their order, with the negatives that follow from `seed`."""
+    def _count(self, watched_I: Tensor, drawn_U: Tensor) -> Iterator[Tensor]:
+        """The keys of the rows that stay, chunk by chunk; their items and the users of the others
+        are counted."""
+        for chunk in self.rows.chunks():
+            is_drawn_N = self._is_drawn(chunk)
+            user_N, item_N = chunk.user.long(), chunk.item.long()
+            drawn_U += torch.bincount(user_N[is_drawn_N], minlength=len(drawn_U))
+            watched_I += torch.bincount(item_N[~is_drawn_N], minlength=len(watched_I))
+            yield self._keys(user_N[~is_drawn_N], item_N[~is_drawn_N]).unique()
+
+    def _is_drawn(self, rows: Columns) -> Tensor:
+        """(N,): the negatives that `prepare` drew, whose only label is 0."""
+        has_one_label_N = (~rows.labels.isnan()).sum(1) == 1
+        return has_one_label_N & (rows.labels[:, self.task] == 0)
+
+    def rows_of(self, seed: int) -> Rows:
+        """All rows, in their order, with the negatives that follow from `seed`; of rows on disk
+        those of a row group follow from `seed` and its number, whoever reads it and when."""
+        if isinstance(self.rows, Columns):
+            return self.drawn(self.rows, seed)
+        return self.rows.changed(
+            lambda group, number: self.drawn(group, stream_seed(seed, "group", number))
+        )
+
+    def drawn(self, rows: Columns, seed: int) -> Columns:
+        """Some of the rows with the negatives that follow from `seed`."""
         generator = torch.Generator().manual_seed(seed)
-        user_N, item_N = self.rows.user.clone(), self.rows.item.clone()
-        user_M = self._draw_users(generator)
-        left_M = torch.arange(len(self.drawn_M))
+        user_N, item_N = rows.user.clone(), rows.item.clone()
+        drawn_M = self._is_drawn(rows).nonzero()[:, 0]
+        user_M = self._draw_users(rows.user[drawn_M].long(), generator)
+        left_M = torch.arange(len(drawn_M))
         for _ in range(TRIES):
             drawn = self._draw_items(len(left_M), generator)
             is_free = ~self._is_taken(self._keys(user_M[left_M], drawn))
-            row = self.drawn_M[left_M[is_free]]
+            row = drawn_M[left_M[is_free]]
             user_N[row], item_N[row] = user_M[left_M[is_free]].int(), drawn[is_free].int()
             left_M = left_M[~is_free]
             if not len(left_M):
                 break
-        return replace(self.rows, user=user_N, item=item_N, offset=self._offsets(user_N, item_N))
+        return replace(rows, user=user_N, item=item_N, offset=self._offsets(user_N, item_N))
 
-    def _draw_users(self, generator: torch.Generator) -> Tensor:
+    def _draw_users(self, user_M: Tensor, generator: torch.Generator) -> Tensor:
         if self.user_power == 1:
-            return self.user_M
-        return _draw(self.rate_U, len(self.user_M), generator)
+            return user_M
+        return _draw(self.rate_U, len(user_M), generator)
 
     def _draw_items(self, size: int, generator: torch.Generator) -> Tensor:
         if not self.power:
@@ -109,8 +132,7 @@ class FreshNegatives:
         rate_I = torch.cat([self.rate_I, self.rate_I.new_ones(1)])
         offset_N = (rate_I[item_N.long()] / self.mean_rate_U[user_N]).log()
         offset_N = torch.where(item_N < self.items, offset_N, 0) + self.more_U[user_N].log()
-        is_drawn_T = self.rows.labels[self.drawn_M].eq(0).any(0)
-        return offset_N.float()[:, None] * is_drawn_T
+        return offset_N.float()[:, None] * self.is_drawn_T
 
     def _keys(self, user: Tensor, item: Tensor) -> Tensor:
         """One number per pair; the unseen item has one too."""

@@ -33,15 +33,16 @@ NO_ROWS = Piece(0, 0, 0)
 """Of the last batch for some processes, where it has fewer rows than there are of these."""
 
 
-def row_bytes(schema: Schema) -> int:
+def row_bytes(schema: Schema, *, shifted: bool = False) -> int:
     """Memory of a training row: two int32 indices, an int64 place in the order, float32 labels
-    and weight."""
-    return 4 * (2 + len(schema.tasks) + (schema.weight is not None)) + 8
+    and weight; `shifted`: an offset for each label too."""
+    labels = len(schema.tasks) * (2 if shifted else 1)
+    return 4 * (2 + labels + (schema.weight is not None)) + 8
 
 
-def rows_within(schema: Schema, megabytes: int) -> int:
+def rows_within(schema: Schema, megabytes: int, *, shifted: bool = False) -> int:
     """How many rows fit in as much memory (2**20 bytes each)."""
-    return megabytes * 2**20 // row_bytes(schema)
+    return megabytes * 2**20 // row_bytes(schema, shifted=shifted)
 
 
 def open_rows(folder: Path, schema: Schema, split: str, most: int) -> Rows:

@@ -5,7 +5,7 @@ A plain nn.Module on plain tensors. Axes: B batch, T tasks, D = user + item embe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -55,18 +55,15 @@ class MultiTaskMoE(nn.Module):
         dispatch: Dispatch = "auto",
         effects: MainEffects | None = None,
         encoders: Encoders | None = None,
-        tables: Callable[[int, int], nn.Embedding] | None = None,
     ) -> None:
         """`effects`: what is added to what the towers learn; `encoders`: to embeddings of ids.
 
         `skip_rank`: of what goes past the experts, 0 for nothing: a MappedSkip or, without
         `skip_maps`, a BoundedSkip.
-        `tables`: (rows, columns) -> embedding, for another kind than the usual one.
         """
         super().__init__()
-        table = tables or _embedding
-        self.user_embedding = table(num_users + 1, embedding_dim)
-        self.item_embedding = table(num_items + 1, embedding_dim)
+        self.user_embedding = _embedding(num_users + 1, embedding_dim)
+        self.item_embedding = _embedding(num_items + 1, embedding_dim)
         sizes = 2 * embedding_dim, num_experts, num_users
         shapes = [RouterShape(*sizes, task, num_tasks) for task in range(num_tasks)]
         routers = [find_router(router.name)(router, shape) for shape in shapes]
@@ -131,6 +128,11 @@ class MultiTaskMoE(nn.Module):
         vectors = self.encoders.finished(*(state[name] for name in names))
         plain = {name: value for name, value in state.items() if not name.startswith(ENCODERS)}
         return {**plain, **dict(zip(names, vectors, strict=True))}, self.encoders.kept()
+
+    @property
+    def tables(self) -> list[nn.Embedding]:
+        """The embedding tables of ids: users, items."""
+        return [self.user_embedding, self.item_embedding]
 
     @property
     def routers(self) -> list[Router]:

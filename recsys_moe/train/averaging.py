@@ -9,11 +9,9 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from recsys_moe.train.module import RecModule
-
 STRIDE = 32
 """Steps from one update of the mean to the next, or an epoch's if those are fewer: each reads all
-weights, and lazy embedding tables have to be complete for it."""
+weights."""
 AVERAGE = "average"
 """Key of a checkpoint: the mean, by the names of `state_dict`."""
 
@@ -24,8 +22,8 @@ class WeightAverage(Callback):
     At first over a tenth of the steps so far, so that it does not lag behind where training began.
 
     Training goes on with the weights themselves, which a checkpoint has beside the mean. Used and
-    not Lightning's EMAWeightAveraging, which copies the whole module, cannot be saved inside a
-    validation, and reads lazy tables half done.
+    not Lightning's EMAWeightAveraging, which copies the whole module and cannot be saved inside a
+    validation.
     """
 
     def __init__(self, decay: float) -> None:
@@ -42,15 +40,11 @@ class WeightAverage(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: Any) -> None:
         stride = int(min(STRIDE, trainer.num_training_batches))
         if trainer.global_step % stride == 0:
-            assert isinstance(pl_module, RecModule)
-            pl_module.flush()
             values = [value for _, value in _named_parameters(pl_module)]
             decay = min(self.decay, 1 - 10 / max(trainer.global_step, 10))
             torch._foreach_lerp_(list(self.mean.values()), values, 1 - decay**stride)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, RecModule)
-        pl_module.flush()  # of the weights: what is exchanged must owe no steps
         self._exchange(pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -75,7 +69,7 @@ class WeightAverage(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        self.mean = dict(checkpoint.get(AVERAGE, {}))  # sharded runs keep none
+        self.mean = dict(checkpoint.get(AVERAGE, {}))  # runs of before may have none
 
 
 def averaged(checkpoint: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from recsys_moe.data.columns import Columns, Rows
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.files import replacing
 from recsys_moe.folders import PART
-from recsys_moe.model.lazy_adam import LazyAdam
 from recsys_moe.train.ending import how_to_finish
 from recsys_moe.train.finite import not_finite, refuse
 from recsys_moe.train.processes.devices import on_first
@@ -45,8 +44,6 @@ class Steps(NamedTuple):
     """Steps of an epoch."""
     processes: int
     streamed_by: int | None
-    lazy: bool
-    """Are there lazy embeddings?"""
 
 
 class WholeFiles(TorchCheckpointIO):
@@ -107,12 +104,17 @@ class Checkpoints(Checkpoint):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        optimizer = checkpoint["optimizer_states"][0].get("lazy", {})
-        self._loaded = {
-            GENERATORS: checkpoint[GENERATORS],
-            "pending": optimizer.get("step") != optimizer.get("base"),
-            "streamed_by": checkpoint[STREAMED_BY],
-        }
+        self.read(checkpoint)
+
+    def read(self, checkpoint: dict[str, Any]) -> None:
+        """Take what `check_fits` and the beginning of training need. Raises ConfigError."""
+        lazy = checkpoint["optimizer_states"][0].get("lazy", {})  # of runs of before
+        if lazy.get("step") != lazy.get("base"):
+            raise ConfigError(
+                "--resume: the run stopped inside an epoch with lazy embeddings, which are gone; "
+                "go on from best.ckpt, the end of an epoch"
+            )
+        self._loaded = {name: checkpoint[name] for name in (GENERATORS, STREAMED_BY)}
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -143,16 +145,11 @@ class Checkpoints(Checkpoint):
                 f"--resume: the run stopped inside an epoch of {self._batches} steps, which has "
                 f"{now.batches} with trainer.devices={now.processes}{remedy}"
             )
-        before = self._loaded["streamed_by"]
+        before = self._loaded[STREAMED_BY]
         if now.inside and before and before != now.streamed_by:
             raise ConfigError(
                 f"--resume: the run stopped inside an epoch that {before} processes read from "
                 f"disk, each its own rows; with {now.processes} some would come twice{remedy}"
-            )
-        if self._loaded["pending"] and not now.lazy:
-            raise ConfigError(
-                "--resume: the run stopped inside an epoch with lazy embeddings, which this "
-                f"device does not use (optim.embeddings){remedy}"
             )
 
     def on_train_batch_end(
@@ -214,10 +211,7 @@ class Checkpoints(Checkpoint):
 
 
 def _refuse_not_finite(checkpoint: dict[str, Any]) -> None:
-    """Raise RunError, in all processes of the run, for a value of model or optimizer.
-
-    Of a divided table the first process has all rows and the others none.
-    """
+    """Raise RunError, in all processes of the run, for a value of model or optimizer."""
     state = _named(checkpoint["optimizer_states"], "the state of the optimizer")
     own = not_finite(checkpoint["state_dict"].items()) or not_finite(state)
     refuse(on_first(own, lambda names: next(filter(None, names), "")), checkpoint["global_step"])
@@ -233,9 +227,8 @@ def _named(state: Any, name: str) -> Iterator[tuple[str, Tensor]]:
 
 
 def _steps(trainer: Trainer, batches: int) -> Steps:
-    lazy = isinstance(trainer.optimizers[0], LazyAdam)
     inside, processes = trainer.fit_loop.restarting, trainer.world_size
-    return Steps(inside, batches, processes, _streamed_by(trainer), lazy)
+    return Steps(inside, batches, processes, _streamed_by(trainer))
 
 
 def _streamed_by(trainer: Trainer) -> int | None:

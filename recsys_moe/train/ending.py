@@ -17,20 +17,17 @@ from recsys_moe.artifact.evaluation import Evaluation, add_rows
 from recsys_moe.artifact.model_folder import save_artifact
 from recsys_moe.artifact.reading import TRAINED
 from recsys_moe.artifact.run_folder import BEST, CHECKPOINTS, RUN
-from recsys_moe.config.build import build_model
 from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.streaming import trained_ids, watched_items
 from recsys_moe.errors import ConfigError, DataError, RunError
 from recsys_moe.files import is_whole, write_json
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.model.sharded import unfilled
 from recsys_moe.train.averaging import averaged
 from recsys_moe.train.encoders import finish, histories
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.new_ids import compare_new_ids
-from recsys_moe.train.optimizers import tables_of
 from recsys_moe.train.processes.memory import flushed_denormals
 from recsys_moe.train.resume import Saved, check_data, read_checkpoint
 from recsys_moe.train.start import set_up
@@ -107,7 +104,8 @@ def finish_run(
 def _best(module: RecModule, out: Path) -> tuple[int, MultiTaskMoE]:
     """The epoch of the best checkpoint, from 1 on, and its model."""
     state = _read_best(out).state
-    return state["epoch"] + 1, _trained(module, averaged(state))
+    module.load_state_dict(averaged(state))
+    return state["epoch"] + 1, module.model.cpu()
 
 
 def _read_best(run: Path) -> Saved:
@@ -121,7 +119,7 @@ def _read_best(run: Path) -> Saved:
 def _stand_in(model: MultiTaskMoE, trained: tuple[Tensor, Tensor]) -> None:
     """Rows of known ids that no training row has, still as they were drawn, become those that were
     trained for unseen ids."""
-    for table, is_trained_N in zip(tables_of(model), trained, strict=True):
+    for table, is_trained_N in zip(model.tables, trained, strict=True):
         table.weight[:-1][~is_trained_N] = table.weight[-1].clone()
 
 
@@ -132,14 +130,3 @@ def _evaluate(
     add_rows(evaluation, model, datamodule.val_batches(), module.config)
     calibrations = evaluation.calibrate()  # before the result, which tells of it
     return evaluation.result("val"), calibrations
-
-
-def _trained(module: RecModule, weights: dict[str, Any]) -> MultiTaskMoE:
-    """The model on the CPU with the weights of a checkpoint; sharded tables stay in its file."""
-    if not module.config.trainer.is_sharded:
-        module.load_state_dict(weights)
-        return module.model.cpu()
-    model = build_model(module.config, module.schema, tables=unfilled)
-    own = {name.removeprefix("model."): values for name, values in weights.items()}
-    model.load_state_dict(own, assign=True)
-    return model

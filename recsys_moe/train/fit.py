@@ -22,7 +22,6 @@ from recsys_moe.artifact.run_folder import (
 from recsys_moe.config.files import merge
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.errors import Interrupted, RunError
-from recsys_moe.model.lazy_adam import LazyAdam
 from recsys_moe.train import workarounds
 from recsys_moe.train.checkpoints import Checkpoints, Steps, streamed_by
 from recsys_moe.train.ending import finish_run, how_to_finish
@@ -31,7 +30,6 @@ from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.loggers import check_logger, closing_logger
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.opening import Opened, open_run
-from recsys_moe.train.optimizers import make_optimizer
 from recsys_moe.train.processes.devices import lost_peers
 from recsys_moe.train.processes.memory import flushed_denormals, kept_memory
 from recsys_moe.train.start import set_up, start_config
@@ -159,7 +157,7 @@ def dry_run(
     set_up(module, datamodule, opened.start, bare=saved is not None)
     if saved is not None:
         module.load_state_dict(saved.state["state_dict"])
-        _check_steps(opened, module, config)
+        _check_steps(opened, config)
     batches = datamodule.train_batches(0 if saved is None else saved.finished)
     batch = next(iter(batches))
     begun = time.perf_counter()
@@ -179,16 +177,13 @@ def _with(config: Config, **trainer: Any) -> Config:
     return parse_config(merge(config.model_dump(mode="json"), {"trainer": trainer}))
 
 
-def _check_steps(opened: Opened, module: RecModule, config: Config) -> None:
+def _check_steps(opened: Opened, config: Config) -> None:
     """As a run that goes on checks its steps when it begins to train."""
     saved, checkpoints = opened.saved, opened.trainer.checkpoint_callback
     assert saved is not None and isinstance(checkpoints, Checkpoints)
     processes = config.trainer.processes
     batches = len(opened.datamodule.train_batches(saved.finished, world=processes))
-    on_cpu = opened.trainer.strategy.root_device.type == "cpu"
-    lazy = isinstance(make_optimizer(module.model, config), LazyAdam)
-    lazy &= on_cpu or config.optim.embeddings == "lazy"
     streamed = streamed_by(opened.datamodule.rows("train"), processes)
-    checkpoints.on_load_checkpoint(opened.trainer, module, saved.state)
+    checkpoints.read(saved.state)
     checkpoints.load_state_dict(saved.state["callbacks"][checkpoints.state_key])
-    checkpoints.check_fits(Steps(saved.is_inside, batches, processes, streamed, lazy))
+    checkpoints.check_fits(Steps(saved.is_inside, batches, processes, streamed))

@@ -12,9 +12,8 @@ from recsys_moe.config.build import chosen_features
 from recsys_moe.config.settings import Config
 from recsys_moe.data.batches import EvalBatches, TrainBatches
 from recsys_moe.data.columns import Columns, Rows
-from recsys_moe.data.negatives import OFF, FreshNegatives
+from recsys_moe.data.negatives import FreshNegatives
 from recsys_moe.data.streaming import StreamBatches, open_rows, rows_within
-from recsys_moe.errors import ConfigError
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 from recsys_moe.train.workarounds import Padded, first_batch
@@ -33,7 +32,8 @@ class RecDataModule(lightning.LightningDataModule):
     def rows(self, split: str) -> Rows:
         """A split, opened once: in memory where it fits (training: the shuffle window)."""
         if split not in self._rows:
-            most = self.window if split == "train" else self._most
+            memory = self.config.data.max_memory_mb
+            most = self.window if split == "train" else rows_within(self.schema, memory)
             self._rows[split] = open_rows(self.folder, self.schema, split, most)
         return self._rows[split]
 
@@ -44,15 +44,13 @@ class RecDataModule(lightning.LightningDataModule):
         _ = self._negatives
 
     @property
-    def _most(self) -> int:
-        """Rows that fit in data.max_memory_mb."""
-        return rows_within(self.schema, self.config.data.max_memory_mb)
-
-    @property
     def window(self) -> int:
         """Rows of the shuffle window."""
-        window = self.config.data.shuffle_window
-        return self._most if window == "auto" else window
+        settings = self.config.data
+        if settings.shuffle_window != "auto":
+            return settings.shuffle_window
+        shifted = bool(settings.negative_power) or settings.negative_user_power != 1
+        return rows_within(self.schema, settings.max_memory_mb, shifted=shifted)
 
     def train_dataloader(self) -> TrainBatches | StreamBatches:
         # Lightning asks again every epoch (reload_dataloaders_every_n_epochs=1).
@@ -105,29 +103,16 @@ class RecDataModule(lightning.LightningDataModule):
         """Where data.fresh_negatives asks for them. Raises ConfigError."""
         if not self.config.data.fresh_negatives:
             return None
-        rows = self.rows("train")
-        if not isinstance(rows, Columns):
-            is_bound = len(rows) > self._most
-            more = "raise data.max_memory_mb" if is_bound else "set data.shuffle_window=auto"
-            raise ConfigError(
-                f"data.fresh_negatives=true needs the {len(rows)} training rows in memory; {more} "
-                f"or {OFF}"
-            )
         settings = self.config.data
         powers = settings.negative_power, settings.negative_user_power
-        return FreshNegatives(rows, self.schema, *powers)
+        return FreshNegatives(self.rows("train"), self.schema, *powers)
 
     def val_dataloader(self) -> EvalBatches | Padded:
         rank, world = self._share
         batches = self.val_batches(rank=rank, world=world)
-        # Without any batch Lightning would skip validation here, and the others would wait for it.
-        least = max(len(self.val_batches(rank=other, world=world)) for other in range(world))
-        missing = (least if self.config.trainer.is_sharded else 1) - len(batches)
-        if missing <= 0:
+        if len(batches):
             return batches
-        weighted = self.schema.weight is not None
-        empty = Columns.empty(0, len(self.schema.tasks), weighted=weighted).take(slice(None))
-        return Padded(batches, missing, empty)
+        return Padded(self.rows("val").group(0).take(slice(0)))
 
     def val_batches(self, *, rank: int = 0, world: int = 1) -> EvalBatches:
         """Batches of the validation split in order: part `rank` of `world`."""

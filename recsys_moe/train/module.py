@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from recsys_moe.artifact.evaluation import Evaluation, merged
 from recsys_moe.config.build import build_model, check_labels, training_loss_weights
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import Batch, Rows
 from recsys_moe.data.streaming import labelled
-from recsys_moe.model.lazy_adam import LazyAdam
 from recsys_moe.model.network import Output
-from recsys_moe.model.sharded import ShardedEmbedding, join_lookup, sharded_tables
 from recsys_moe.model.tasks import Counts, mean_disagreement, mean_loss, step_counts
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 from recsys_moe.train.encoders import fill_encoders
 from recsys_moe.train.finite import not_finite, refuse
-from recsys_moe.train.optimizers import make_optimizer, tables_of
 from recsys_moe.train.processes.devices import all_sum, on_first, process_count
-from recsys_moe.train.processes.starter import rank
 
 
 class RecModule(lightning.LightningModule):
@@ -49,17 +45,12 @@ class RecModule(lightning.LightningModule):
         self.weights = training_loss_weights(self.config, self.schema)
         self.penalty_weights = self.config.penalties.model_dump()
         torch.manual_seed(stream_seed(self.config.trainer.seed, "init"))
-        self.model = build_model(self.config, self.schema, tables=self._make_tables())
-        self._lazy: LazyAdam | None = None
+        self.model = build_model(self.config, self.schema)
         self._reset_epoch_sums()
 
     def _reset_epoch_sums(self) -> None:
         self._loss_sum, self._pairs = (torch.zeros((), dtype=torch.float64) for _ in range(2))
         self._rows = 0
-
-    def _make_tables(self) -> Callable[[int, int], nn.Embedding] | None:
-        settings = self.config.trainer
-        return sharded_tables(rank(), settings.processes) if settings.is_sharded else None
 
     def start_routers(self, counts_U: Tensor) -> None:
         """Tell the routers how often each known user occurs in training."""
@@ -118,7 +109,6 @@ class RecModule(lightning.LightningModule):
         settings = self.config.trainer
         # From (seed, step, rank) and not from a running generator: a resumed run draws the same.
         self.model.reseed(stream_seed(settings.seed, "step", self.global_step, self.global_rank))
-        self._catch_up(batch)
         self.model.moe.advance(self.global_step / self._steps_per_epoch)
         passes = max(router.passes for router in self.model.routers)
         counts = self._counts(batch.labels, batch.weight)
@@ -172,36 +162,17 @@ class RecModule(lightning.LightningModule):
 
     def _weights(self) -> Iterator[tuple[str, Tensor]]:
         """All but the tables: they may be large, and rows that are read show in the loss."""
-        tables = {table.weight for table in self._tables()}
+        tables = {table.weight for table in self.model.tables}
         yield from ((name, p.detach()) for name, p in self.named_parameters() if p not in tables)
 
-    def _catch_up(self, batch: Batch) -> None:
-        """Let the rows of lazy tables that the step reads do the steps they have missed."""
-        ids = self.model.ids(batch.user, batch.item)
-        for table, index_B in zip(self._tables(), ids, strict=True):
-            is_own = not isinstance(table, ShardedEmbedding)  # else it tells which of its rows
-            if self._lazy is not None and table.sparse and is_own:
-                self._lazy.catch_up(table.weight, index_B)
-
-    def flush(self) -> None:
-        """Let all rows of lazy tables do the steps they have missed."""
-        if self._lazy is not None:
-            self._lazy.flush()
-
-    def on_train_end(self) -> None:
-        self.flush()
-
     def on_validation_epoch_start(self) -> None:
-        self.flush()  # also before the checkpoint, which is written after validation
         number, seed = self.global_rank, self.config.trainer.seed
         self.model.reseed(stream_seed(seed, "validation", number) if number else seed)
         self._evaluation = Evaluation(self.schema, self.config)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        if len(batch.user):
+        if len(batch.user):  # none where only others have batches
             self._evaluation.update(self.model(batch.user, batch.item), batch.labels)
-        else:  # others have a batch more
-            join_lookup(self._tables())
 
     def on_validation_epoch_end(self) -> None:
         result = on_first(self._evaluation, lambda parts: merged(parts).result("val"))
@@ -245,14 +216,18 @@ class RecModule(lightning.LightningModule):
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
-    def make_optimizer(self) -> torch.optim.Optimizer:
-        """As the configuration has it; the steps that its lazy tables owe are seen to here."""
-        optimizer = make_optimizer(self.model, self.config)
-        self._lazy = optimizer if isinstance(optimizer, LazyAdam) else None
-        return optimizer
-
-    def _tables(self) -> list[nn.Embedding]:
-        return tables_of(self.model)
+    def make_optimizer(self) -> torch.optim.Adam:
+        """Routers have a rate of their own and do not decay: the gradient of a sampled one is so
+        small (docs/routers.md) that decay would hold its gate at 0."""
+        settings, gates = self.config.optim, list(self.model.moe.routers.parameters())
+        groups: list[dict[str, Any]] = [{"params": list(self.model.parameters())}]
+        if gates and (settings.gate_rate != 1 or settings.weight_decay):
+            known = {id(gate) for gate in gates}
+            groups[0]["params"] = [p for p in self.model.parameters() if id(p) not in known]
+            rate = settings.lr * settings.gate_rate
+            groups.append({"params": gates, "lr": rate, "weight_decay": 0.0})
+        common: dict[str, Any] = {"lr": settings.lr, "betas": settings.betas, "eps": settings.eps}
+        return torch.optim.Adam(groups, weight_decay=settings.weight_decay, fused=True, **common)
 
 
 def _shifted(output: Output, batch: Batch) -> Output:

@@ -32,8 +32,7 @@ FORMAT, DATA_FILES = "recsys_moe_format", "data_files"
 MAY_CHANGE = (
     *("trainer.max_epochs", "trainer.patience", "trainer.min_delta", "trainer.log_every_n_steps"),
     *("trainer.checkpoint_every_n_steps", "data.eval_batch_size"),
-    *("trainer.accelerator", "trainer.devices", "trainer.num_nodes"),
-    *("trainer.shard_embeddings", "trainer.logger"),
+    *("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.logger"),
 )
 """Settings that a continued run may change; the learning rate and the rest are restored."""
 

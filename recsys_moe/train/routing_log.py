@@ -15,7 +15,6 @@ from recsys_moe.artifact.routing_history import ROWS, spread_rows, take_rows, to
 from recsys_moe.data.columns import Columns
 from recsys_moe.files import replacing
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.model.sharded import join_lookup
 
 
 class RoutingLog(Callback):
@@ -42,11 +41,10 @@ class RoutingLog(Callback):
             self._write()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
         model = pl_module.model
         assert isinstance(model, MultiTaskMoE)
-        if not trainer.is_global_zero:
-            join_lookup([model.user_embedding, model.item_embedding])
-            return
         rows = trainer.datamodule.rows("val")  # type: ignore[attr-defined]
         if "row" not in self._content:
             group = max(router.config.eval_rows for router in model.routers)

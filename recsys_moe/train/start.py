@@ -29,7 +29,6 @@ from recsys_moe.data.streaming import user_counts
 from recsys_moe.errors import DataError
 from recsys_moe.files import sha256_file
 from recsys_moe.model.network import ENCODERS, MultiTaskMoE
-from recsys_moe.model.sharded import ShardedEmbedding
 from recsys_moe.schema import Feature, Schema
 from recsys_moe.train.start_checks import check_model, check_tasks, check_units, must_stay
 from recsys_moe.train.start_encoders import Matched, hand_over, match
@@ -199,9 +198,7 @@ def _weights(model: MultiTaskMoE, start: Start) -> dict[str, Tensor]:
     state = {name: values for name, values in own.items() if name.startswith(ENCODERS)} | old
     tables = {"user_embedding": start.user_U, "item_embedding": start.item_I}
     for name, place_U in tables.items():
-        table = getattr(model, name)
-        rows = table.rows if isinstance(table, ShardedEmbedding) else slice(None)
-        state[f"{name}.weight"] = old[f"{name}.weight"][place_U[rows]]
+        state[f"{name}.weight"] = old[f"{name}.weight"][place_U]
     for name, place_U in _fixed(model, start).items():
         is_known_U = place_U < len(old[name]) - 1
         known = is_known_U.view(-1, *[1] * (old[name].dim() - 1))

@@ -6,13 +6,12 @@ import logging
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import lightning
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.strategies import DDPStrategy, Strategy
+from lightning.pytorch.strategies import DDPStrategy
 
 from recsys_moe.artifact.epoch_metrics import EPOCH_METRICS
 from recsys_moe.artifact.monitor import Monitor
@@ -27,7 +26,6 @@ from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.loggers import open_logger
 from recsys_moe.train.processes.starter import check_starter
 from recsys_moe.train.routing_log import RoutingLog
-from recsys_moe.train.sharded_strategy import ShardedStrategy
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -57,7 +55,7 @@ def _build_trainer(config: Config, out: Path, monitor: Monitor, bar: bool) -> li
         devices=settings.devices,
         num_nodes=settings.num_nodes,
         # Buffers of routers follow from seed, data and step: they need not be sent every step.
-        strategy=_strategy(config, checkpoints, broadcast_buffers=False),
+        strategy=DDPStrategy(broadcast_buffers=False) if settings.processes > 1 else "auto",
         use_distributed_sampler=False,
         precision=settings.precision,
         max_epochs=settings.max_epochs,
@@ -81,12 +79,6 @@ def _accelerator(name: str) -> str:
     return {"gpu": "cuda"}.get(name, name)
 
 
-def _strategy(config: Config, checkpoints: Checkpoints, **ddp: Any) -> Strategy | str:
-    if config.trainer.is_sharded:
-        return ShardedStrategy(checkpoints.files, checkpoints.folder, **ddp)
-    return DDPStrategy(**ddp) if config.trainer.processes > 1 else "auto"
-
-
 def _callbacks(config: Config, out: Path, monitor: Monitor, bar: bool) -> Iterable[Callback]:
     settings = config.trainer
     yield workarounds.ResumableEarlyStopping(
@@ -96,7 +88,7 @@ def _callbacks(config: Config, out: Path, monitor: Monitor, bar: bool) -> Iterab
         min_delta=settings.min_delta,
         check_finite=True,
     )
-    if config.optim.average and not config.trainer.is_sharded:
+    if config.optim.average:
         yield WeightAverage(config.optim.average)
     yield EpochCsv(out / EPOCH_METRICS)
     yield RoutingLog(out / "routing.safetensors")

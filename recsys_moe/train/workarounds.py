@@ -18,7 +18,6 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.strategies import Strategy
 
-from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Batch
 from recsys_moe.errors import ConfigError
 from recsys_moe.train.processes.signals import handled
@@ -125,19 +124,16 @@ class ResumableEarlyStopping(EarlyStopping):
 
 @dataclass(frozen=True)
 class Padded:
-    """Batches, and behind them `missing` times an empty one.
+    """One empty batch.
 
     One process without any batch would skip validation in Lightning, and the others wait for it.
     To go when its loop tolerates an empty loader.
     """
 
-    batches: EvalBatches
-    missing: int
     empty: Batch
 
     def __len__(self) -> int:
-        return len(self.batches) + self.missing
+        return 1
 
     def __iter__(self) -> Iterator[Batch]:
-        yield from self.batches
-        yield from [self.empty] * self.missing
+        yield self.empty

@@ -240,3 +240,20 @@ def test_yaml_with_aliases_or_without_end_is_refused_at_once(tmp_path: Path) -> 
 def test_a_bare_router_name_keeps_its_name_beside_other_keys() -> None:
     config = resolve(None, None, {"model.router.k": 3}, ["model.router=topk"])
     assert (config.model.router.name, config.model.router.k) == ("topk", 3)
+
+
+def test_a_removed_setting_is_read_at_its_default_and_refused_else() -> None:
+    old = {
+        "trainer": {"shard_embeddings": False, "max_epochs": 3},
+        "optim": {"embeddings": "lazy"},
+    }
+    assert parse_config(old) == parse_config({"trainer": {"max_epochs": 3}})
+    with pytest.raises(
+        ConfigError, match=r"^trainer.shard_embeddings .*false.*TorchRec or DTensor"
+    ):
+        parse_config({"trainer": {"shard_embeddings": True}})
+
+
+def test_a_batch_that_cannot_be_shared_out_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"multiple .*got 64"):
+        parse_config({"trainer": {"batch_size": 64, "devices": 3, "num_nodes": 2}})

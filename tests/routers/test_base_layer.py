@@ -214,11 +214,6 @@ def test_batches_smaller_than_the_number_of_experts_are_fine(cls: type[Router], 
     assert routing.selected_BE.sum(1).tolist() == [1] * rows
 
 
-def test_impossible_rounds_are_refused() -> None:
-    with pytest.raises(ConfigError, match="to .*got 0.*model.router.rounds=50"):
-        parse_config({"model": {"router": {"name": "sinkhorn_base", "rounds": 0}}})
-
-
 def test_a_penalty_on_probabilities_is_refused_for_base() -> None:
     config = {"model": {"router": "base"}, "penalties": {"switch": 0.01}}
     with pytest.raises(ConfigError, match="penalties.switch .*router base"):

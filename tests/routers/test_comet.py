@@ -9,13 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe.config.settings import parse_config
-from recsys_moe.errors import ConfigError
 from recsys_moe.routers import Routing
 from recsys_moe.routers.base import RouterShape
 from recsys_moe.routers.comet import CometRouter, leaf_probs, tree_weights
 from recsys_moe.routers.smooth_step import smooth_step
-from tests.conftest import tells
 
 SPLITS = torch.tensor([[[0.25, -0.1, 0.1], [0.0, -0.5, 0.25]]], dtype=torch.float64)
 LEAVES = torch.tensor([[[0.2, -0.1, 0, 0.3], [0.1, 0, -0.2, 0.05]]], dtype=torch.float64)
@@ -205,25 +202,3 @@ def test_the_permutation_moves_weights_probabilities_and_selection_together() ->
     torch.testing.assert_close(routing.probs_BE, routing.weights_BE)
     assert torch.equal(routing.selected_BE, straight.selected_BE[:, [1, 3, 0, 2]])
     assert set(permuting.loss_weights) == {"entropy", "permutation"} == set(routing.losses)
-
-
-@pytest.mark.parametrize(
-    ("settings", "experts", "message"),
-    [
-        (
-            {"gamma": -2},
-            4,
-            "router.gamma: ... got -2 ... model.router.gamma=1.0",
-        ),
-        ({"permutation_epochs": 0}, 4, "got 0 ... model.router.permutation_epochs=5.0"),
-        ({"k": 5}, 4, "k ... model.num_experts=4, got 5"),
-        ({"k": 1}, 1, "num_experts ... 2 ... got 1"),
-    ],
-)
-def test_impossible_settings_are_refused(
-    settings: dict[str, object], experts: int, message: str
-) -> None:
-    model = {"num_experts": experts, "router": {"name": "comet", **settings}}
-    with pytest.raises(ConfigError) as error:
-        parse_config({"model": model})
-    assert tells(str(error.value), message)

@@ -152,6 +152,46 @@ def test_an_impossible_k_is_refused_with_rule_value_and_remedy(name: str, k: int
         make(name, k=k)
 
 
+def out_of_range() -> list[tuple[str, str, float]]:
+    """Every setting of every router, with a value beyond each of its bounds."""
+    found = []
+    for name in NAMES:
+        for key, field in ROUTERS[name].Config.model_fields.items():
+            for sign, beyond in (("gt", 0), ("lt", 0), ("ge", -1), ("le", 1)):
+                for rule in field.metadata:
+                    if hasattr(rule, sign):
+                        found.append((name, key, getattr(rule, sign) + beyond))
+    return found
+
+
+@pytest.mark.parametrize(("name", "key", "value"), out_of_range())
+def test_a_setting_out_of_its_range_is_refused_with_rule_value_and_remedy(
+    name: str, key: str, value: float
+) -> None:
+    message = rf"^model\.router\.{key}.*(to|than|of|in) .*got {value}(\.0)?;.* [^ ]"
+    with pytest.raises(ConfigError, match=message):
+        parse_config({"model": {"router": {"name": name, key: value}}})
+    with pytest.raises(ValueError, match="(?i)input should be|must be"):
+        ROUTERS[name].Config(**{key: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "num_experts", "message"),
+    [
+        ("comet", {"k": 1}, 1, "num_experts .*2 .*got 1"),
+        ("dselect_k", {"k": 1}, 1, "num_experts .*2 .*got 1"),
+        ("moesart", {"k": 1}, E, r"model\.router\.k must be at least 2.*, got 1"),
+        ("soft_topk", {"p": 3}, E, r"2 or '4/3', got 3.*model\.router\.p=4/3"),
+    ],
+)
+def test_a_setting_without_a_meaning_is_refused(
+    name: str, settings: dict[str, object], num_experts: int, message: str
+) -> None:
+    model = {"num_experts": num_experts, "router": {"name": name, **settings}}
+    with pytest.raises(ConfigError, match=message):
+        parse_config({"model": model})
+
+
 def test_only_routers_that_say_so_have_rows_that_sum_to_more_than_1() -> None:
     """The k = 2 weights of SparseMixer are of two softmaxes; those of ReLU are of any size."""
     unusual = {name: make(name).max_sum for name in NAMES if make(name).max_sum != 1}

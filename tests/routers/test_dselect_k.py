@@ -11,15 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe.config.settings import parse_config
-from recsys_moe.errors import ConfigError
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import MoE
 from recsys_moe.routers import Routing
 from recsys_moe.routers.base import RouterShape
 from recsys_moe.routers.dselect_k import DSelectKRouter, code_probs
 from recsys_moe.routers.smooth_step import entropy, smooth_step
-from tests.conftest import tells
 
 # Selector 0 has bits z = .25, -.1, selector 1 has -.5, .1; v = [1, 0]; gamma = 1.
 BITS = [0.25, -0.1, -0.5, 0.1]
@@ -204,25 +201,3 @@ def test_weights_and_losses_have_the_gradient_of_finite_differences(experts: int
 def test_entropy_is_0_for_a_choice_and_log_n_for_none() -> None:
     assert entropy(torch.tensor([1.0, 0.0])).sum().item() == pytest.approx(0, abs=2e-6)
     assert entropy(torch.full((4,), 0.25)).sum().item() == pytest.approx(math.log(4), abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("settings", "experts", "message"),
-    [
-        (
-            {"gamma": 0},
-            4,
-            "router.gamma: ... got 0 ... model.router.gamma=1.0",
-        ),
-        ({"entropy": -1}, 4, "got -1 ... model.router.entropy=0.1"),
-        ({"k": 5}, 4, "k ... model.num_experts=4, got 5"),
-        ({"k": 1}, 1, "num_experts ... 2 ... got 1"),
-    ],
-)
-def test_impossible_settings_are_refused(
-    settings: dict[str, object], experts: int, message: str
-) -> None:
-    model = {"num_experts": experts, "router": {"name": "dselect_k", **settings}}
-    with pytest.raises(ConfigError) as error:
-        parse_config({"model": model})
-    assert tells(str(error.value), message)

@@ -6,14 +6,12 @@ Axes: B batch, E experts, D input width.
 from __future__ import annotations
 
 import copy
-import math
 
 import pytest
 import torch
 from torch import Tensor
 
 from recsys_moe import Experts, MoE
-from recsys_moe.config.settings import ConfigError, parse_config
 from recsys_moe.routers import RouterShape
 from recsys_moe.routers.relu import FACTOR_RANGE, ReLURouter
 
@@ -141,15 +139,6 @@ def test_the_layer_weighs_the_term_with_the_factor_before_it_moves() -> None:
     assert layer.auxiliary_loss(routings).item() == pytest.approx(0.6 * 3)
 
 
-def test_the_factor_travels_with_the_weights() -> None:
-    router = identity_router(k=1)
-    router(LOGITS[:1])
-    router.settle(alone)
-    other = identity_router(k=1)
-    other.load_state_dict(copy.deepcopy(router.state_dict()))
-    assert torch.equal(other.l1_factor, router.l1_factor) and not other.l1_factor.requires_grad
-
-
 def test_training_on_the_term_alone_ends_near_k_experts() -> None:
     """Half of 16 at first; the term alone makes them fewer, and lets go below k = 2."""
     torch.manual_seed(0)
@@ -168,15 +157,10 @@ def test_training_on_the_term_alone_ends_near_k_experts() -> None:
     assert 0 < counts[-1] <= 2.1
 
 
-def test_it_says_what_it_is() -> None:
-    router = identity_router()
-    assert router.max_selected == 4 and router.kept == 2 and router.max_sum == math.inf
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "rule"),
-    [("l1_start", 0, r"equal to 0\.0"), ("l1_growth", 0.9, "equal to 1"), ("k", 17, "lower k")],
-)
-def test_settings_out_of_range_are_refused(key: str, value: float, rule: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^model\.router\.{key}.*{rule}"):
-        parse_config({"model": {"router": {"name": "relu", key: value}}})
+def test_the_factor_travels_with_the_weights() -> None:
+    router = identity_router(k=1)
+    router(LOGITS[:1])
+    router.settle(alone)
+    other = identity_router(k=1)
+    other.load_state_dict(copy.deepcopy(router.state_dict()))
+    assert torch.equal(other.l1_factor, router.l1_factor) and not other.l1_factor.requires_grad

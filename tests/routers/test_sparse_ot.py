@@ -13,11 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe.config.settings import parse_config
-from recsys_moe.errors import ConfigError
 from recsys_moe.routers.base import RouterShape
 from recsys_moe.routers.sparse_ot import SparseOTRouter, dual_prices, sparse_projection
-from tests.conftest import tells
 
 BASE = torch.tensor([2.0, 1, 0, -1], dtype=torch.float64).softmax(0)
 
@@ -177,19 +174,3 @@ def test_weights_have_the_gradient_of_finite_differences() -> None:
     made = router(5).train()
     x_BD = rows(6).requires_grad_()
     assert torch.autograd.gradcheck(lambda x: made(x).weights_BE, (x_BD,), eps=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"k": 17}, "k ... model.num_experts=16, got 17"),
-        ({"gamma": 0}, "gamma: ... got 0 ... model.router.gamma=1.0"),
-        ({"steps": -1}, "got -1 ... model.router.steps=20"),
-        ({"step_size": 0}, "got 0 ... model.router.step_size=0.01"),
-        ({"eval_group": 0}, "got 0 ... model.router.eval_group=512"),
-    ],
-)
-def test_impossible_settings_are_refused(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        parse_config({"model": {"router": {"name": "sparse_ot", **settings}}})
-    assert tells(str(error.value), message)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe.config.settings import ConfigError, parse_config
 from recsys_moe.routers import RouterShape
 from recsys_moe.routers.sparsemixer import SparseMixerRouter, close_softmax, scaled
 
@@ -185,8 +184,3 @@ def test_as_many_experts_as_there_are_take_every_one_once() -> None:
 def test_rows_and_tasks_draw_independently() -> None:
     selected_BE = identity_router(k=1)(LOGITS.expand(64, 4)).selected_BE
     assert len(selected_BE.unique(dim=0)) == 3
-
-
-def test_a_negative_epsilon_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^model\.router\.epsilon: .*equal .*got -1"):
-        parse_config({"model": {"router": {"name": "sparsemixer", "epsilon": -1}}})

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from recsys_moe.config.settings import ConfigError, parse_config
 from recsys_moe.data.columns import Batch
 from recsys_moe.model.tasks import KINDS, mean_disagreement
 from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing
@@ -204,8 +203,3 @@ def test_agreement_draws_the_experts_together(monkeypatch: pytest.MonkeyPatch) -
         return passes.std(0).mean().item()
 
     assert spread(5.0) < 0.7 * spread(0.0)
-
-
-def test_a_negative_weight_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^model\.router\.consistency: .*equal .*got -1"):
-        parse_config({"model": {"router": {"name": "thor", "consistency": -1}}})

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe.config.settings import ConfigError, parse_config
 from recsys_moe.routers import RouterShape
 from recsys_moe.routers.vmoe import VMoERouter
 
@@ -82,8 +81,3 @@ def test_noise_has_mean_0_and_std_1_over_n_independent_per_row_and_expert() -> N
 def test_noise_0_and_evaluation_are_free_of_noise() -> None:
     assert torch.equal(identity_router(noise=0).train()(O).logits_BE, O)
     assert torch.equal(identity_router(noise=9).eval()(O).logits_BE, O)
-
-
-def test_a_negative_noise_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^model\.router\.noise: .*equal .*got -1"):
-        parse_config({"model": {"router": {"name": "vmoe", "noise": -1}}})

@@ -122,7 +122,7 @@ def test_the_command_passes_on_all_that_it_was_asked(
 
 
 def test_several_devices_are_tried_in_one_process(prepared: Path, tmp_path: Path) -> None:
-    trainer = {"devices": 2, "accelerator": "cpu", "shard_embeddings": True}
+    trainer = {"devices": 2, "accelerator": "cpu"}
     told = dry_run(config(trainer=trainer), prepared, tmp_path / "run")
     assert told["steps_per_epoch"] == 25 and not any(tmp_path.iterdir())
 

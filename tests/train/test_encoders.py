@@ -143,12 +143,9 @@ def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, 
 
 @pytest.mark.parametrize("history", ["items", "ratings"])
 def test_settings_of_the_optimizer_work_with_both(history: str, data: Path, tmp_path: Path) -> None:
-    for name, optim in (("decay", {"weight_decay": 1e-4, "average": 0.9}), ("lazy", {})):
-        lazy = {"embeddings": "lazy"} if name == "lazy" else {}
-        of_items = {"items": "users"}.get(history, history)
-        model = {**BOTH, "history": history, "item_history": of_items}
-        settings = config(model, optim={**optim, **lazy})
-        assert fit(settings, data, tmp_path / name)["loss"] < 1.2
+    model = {**BOTH, "history": history, "item_history": {"items": "users"}.get(history, history)}
+    settings = config(model, optim={"weight_decay": 1e-4, "average": 0.9})
+    assert fit(settings, data, tmp_path / "run")["loss"] < 1.2
     assert dry_run(settings, data, tmp_path / "dry")["loss_of_first_batch"] > 0
 
 
@@ -183,11 +180,6 @@ def test_data_without_features_or_ratings_are_refused(prepared: Path, data: Path
         build_model(config({"history": "ratings"}), schema)
     with pytest.raises(ConfigError, match="item_history .*none or users .*regression"):
         build_model(config({"item_history": "ratings"}), schema)
-
-
-def test_sharded_tables_are_refused_with_both() -> None:
-    with pytest.raises(ConfigError, match="must be none with trainer.shard_embeddings=true"):
-        config(BOTH, trainer={"devices": 2, "shard_embeddings": True})
 
 
 def test_half_of_the_hidden_ids_keep_features_and_history(data: Path) -> None:

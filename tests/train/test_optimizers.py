@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -27,10 +26,9 @@ def first_moves(data: Path, **optim: Any) -> dict[str, Tensor]:
     return {name: value.detach() - before[name] for name, value in learner.named_parameters()}
 
 
-@pytest.mark.parametrize("embeddings", ["dense", "lazy"])
-def test_gates_have_a_rate_of_their_own(prepared: Path, embeddings: str) -> None:
+def test_gates_have_a_rate_of_their_own(prepared: Path) -> None:
     """The first step of Adam is lr in size wherever there is a gradient, whatever that is."""
-    for name, move in first_moves(prepared, embeddings=embeddings, gate_rate=10.0).items():
+    for name, move in first_moves(prepared, gate_rate=10.0).items():
         size = 10 * LR if "routers" in name else LR
         moved = move[move != 0].abs()
         torch.testing.assert_close(moved, torch.full_like(moved, size), rtol=0.01, atol=0)

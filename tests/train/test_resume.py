@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -105,10 +106,17 @@ def test_a_run_in_pieces_ends_in_the_same_bytes(
     assert results(tmp_path / "run") == straight
 
 
+RECIPE: dict[str, Any] = {
+    "model": {
+        **TINY_MODEL,
+        **{"history": "ratings", "item_history": "ratings", "history_dim": 0},
+        **{"history_slopes": True, "skip_rank": 4, "skip_maps": False},
+    },
+    "data": {"fresh_negatives": True, "negative_power": 0.75, "negative_user_power": 0},
+    "optim": {"schedule": "cosine", "gate_rate": 10.0, "average": 0.99},
+}
 VARIANTS: dict[str, dict[str, Any]] = {
-    "lazy": {"optim": {"embeddings": "lazy"}},
     "average": {"optim": {"average": 0.99}},
-    "average of lazy": {"optim": {"average": 0.99, "embeddings": "lazy"}},
     "cosine": {"optim": {"schedule": "cosine"}},
     "noise": {"model": {**TINY_MODEL, "router": {"name": "topk", "noise": True}}},
     "permutation": {"model": {**TINY_MODEL, "router": {"name": "comet"}}},
@@ -121,16 +129,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "one expert for all": {"model": {**TINY_MODEL, "router": {"name": "shared_bottom"}}},
     "no shared expert": {"model": {**TINY_MODEL, "router": {"name": "single_task"}}},
     "history": {"model": {**TINY_MODEL, "history": "ratings"}},
-    "shipped recipe": {
-        "model": {
-            **TINY_MODEL,
-            **{"history": "ratings", "item_history": "ratings", "history_dim": 0},
-            **{"history_slopes": True, "skip_rank": 4, "skip_maps": False},
-        },
-        "data": {"fresh_negatives": True, "negative_power": 0.75, "negative_user_power": 0},
-        "optim": {"schedule": "cosine", "gate_rate": 10.0, "average": 0.99},
-    },
+    "shipped recipe": RECIPE,
     "from disk": {"data": {"eval_batch_size": 128, "shuffle_window": 300}},
+    "shipped recipe from disk": {**RECIPE, "data": {**RECIPE["data"], "shuffle_window": 300}},
 }
 
 
@@ -258,18 +259,16 @@ def test_a_cosine_schedule_ends_where_it_was_meant_to(prepared: Path, tmp_path: 
         fit(config(**cosine), prepared, tmp_path / "run", resume="auto")
 
 
-def test_steps_that_lazy_embeddings_still_owe_are_not_dropped(
-    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_steps_that_lazy_embeddings_of_a_run_of_before_still_owe_are_not_dropped(
+    prepared: Path, stopped: Path
 ) -> None:
-    """As on a GPU, where `auto` is dense, after an odd number of steps: then one is pending."""
-    monkeypatch.setattr("recsys_moe.train.optimizers.LAZY_FROM", 0)
-    with monkeypatch.context() as patched:
-        patched.setattr(Checkpoints, STEP, after_signal(getattr(Checkpoints, STEP), 3))
-        with pytest.raises(Interrupted):
-            fit(config(), prepared, tmp_path / "run")
-    monkeypatch.setattr("recsys_moe.train.optimizers.LAZY_FROM", 10**9)
-    with pytest.raises(ConfigError, match="with lazy embeddings, which this device does not use"):
-        fit(config(), prepared, tmp_path / "run", resume="auto")
+    last = stopped / "checkpoints" / "last.ckpt"
+    state = torch.load(last, weights_only=True)
+    for base, refused in ((30, True), (33, False)):
+        state["optimizer_states"][0]["lazy"] = {"step": 33, "base": base}
+        torch.save(state, last)
+        with pytest.raises(ConfigError, match="lazy .*best.ckpt") if refused else nullcontext():
+            fit(config(), prepared, stopped, resume="auto")
 
 
 def test_another_number_of_steps_per_epoch_is_refused_inside_one(

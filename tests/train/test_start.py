@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +22,7 @@ from recsys_moe.model.effects import MainEffects
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.fit import fit
 from recsys_moe.train.start import start_config
-from tests.conftest import TINY_MODEL, tells
+from tests.conftest import TINY_MODEL
 from tests.train.test_overwrite import STEP
 from tests.train.test_resume import after_signal, results
 
@@ -110,11 +107,10 @@ def close(found: Tensor, wanted: Tensor) -> None:
     "more",
     [
         {},
-        {"optim": {"lr": 1e-30, "embeddings": "lazy"}},
         {"optim": {"lr": 1e-30, "average": 0.9, "schedule": "cosine"}},
         {"optim": {"lr": 1e-30, "losses": "absolute"}, "tasks": {"rating": {"weight": 3.0}}},
     ],
-    ids=["as it was", "lazy tables", "averaged", "other losses"],
+    ids=["as it was", "averaged", "other losses"],
 )
 def test_scores_of_known_pairs_are_those_of_the_old_model_before_the_first_step(
     folder: Path, tmp_path: Path, more: dict[str, Any]
@@ -123,27 +119,6 @@ def test_scores_of_known_pairs_are_those_of_the_old_model_before_the_first_step(
     found, wanted = known_scores(tmp_path / "b"), known_scores(folder / "a")
     close(found, wanted)
     assert wanted.std(1).min() > 0.01  # they differ from pair to pair
-
-
-@pytest.mark.slow
-def test_two_devices_with_sharded_tables_start_from_the_same_scores(
-    folder: Path, tmp_path: Path
-) -> None:
-    """With tables that are copied: tests/train/processes/test_encoder_devices.py."""
-    paths = ["--from", folder / "a", "--data", folder / "new/data", "--out", tmp_path / "b"]
-    words = ["--devices", 2, "--max-epochs", 1, "--lr", 1e-30]
-    words += ["--set", "trainer.shard_embeddings=true"]
-    line = ["timeout", "-k", "60", "120", sys.executable, "-m", "recsys_moe", "fit"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [*line, *map(str, [*paths, *words])], env=env, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    said = "30 users ... 20 ... new, 10 ... out; 20 items ... 15 ... new, 10 "
-    assert (
-        sum(tells(line, said) for line in done.stderr.splitlines()) == 1
-    )  # the first process speaks for both
-    close(known_scores(tmp_path / "b"), known_scores(folder / "a"))
 
 
 def test_new_ids_start_from_the_row_of_the_unseen_id(folder: Path, tmp_path: Path) -> None:

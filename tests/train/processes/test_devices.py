@@ -133,16 +133,22 @@ def test_every_process_is_told_the_result(two_processes: dict[str, Any]) -> None
 
 
 @pytest.mark.slow
-def test_features_and_histories_train_on_two_devices(prepared: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("window", ["auto", 300])
+def test_features_histories_and_fresh_negatives_train_on_two_devices(
+    prepared: Path, tmp_path: Path, window: str | int
+) -> None:
     """What is left out of a history is drawn by each process; without: test_encoder_devices.py."""
     data = with_features(prepared, tmp_path / "data")
-    model = {**SETTINGS["model"], "features": "all", "history": "ratings"}
-    sets = ["--set", "model.features=all", "--set", "model.history=ratings"]
-    args = command(data, tmp_path / "two", 3, 2, "--json", *sets)
+    parts = {"features": "all", "history": "ratings"}
+    fresh = {"fresh_negatives": True, "negative_power": 0.75, "negative_user_power": 0}
+    asked = {**SETTINGS, "model": {**SETTINGS["model"], **parts}, "data": fresh}
+    (tmp_path / "own.yaml").write_text(parse_config(asked).to_yaml())
+    args = command(data, tmp_path / "two", 3, 2, "--json", "--set", f"data.shuffle_window={window}")
+    args[args.index("--config") + 1] = str(tmp_path / "own.yaml")
     result = subprocess.run(args, env=ENVIRONMENT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    trainer = {**SETTINGS["trainer"], "max_epochs": 3}
-    alone = fit(parse_config({"model": model, "trainer": trainer}), data, tmp_path / "one")
+    asked["trainer"] = {**SETTINGS["trainer"], "max_epochs": 3}
+    alone = fit(parse_config(asked), data, tmp_path / "one")
     assert close(json.loads(result.stdout), alone, 0.05)
 
 
@@ -323,8 +329,3 @@ def test_merged_evaluations_are_that_of_all_rows(prepared: Path) -> None:
     assert found["experts_per_example"] == wanted["experts_per_example"] == per_example
     for task in ("watch", "rating"):
         assert found["tasks"][task] == pytest.approx(wanted["tasks"][task], abs=1e-12)
-
-
-def test_a_batch_that_cannot_be_shared_out_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"multiple .*got 64"):
-        parse_config({"trainer": {"batch_size": 64, "devices": 3, "num_nodes": 2}})

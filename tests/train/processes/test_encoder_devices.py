@@ -101,15 +101,6 @@ def all_alike(one: Path, other: Path) -> None:
     assert alike(one, other, "encoders.safetensors") == ENCODERS
 
 
-@pytest.mark.slow
-def test_divided_tables_of_ids_go_past_the_experts_too(rated: Path, tmp_path: Path) -> None:
-    """Features and histories are refused with them, see tests/train/test_encoders.py."""
-    asked = sections(3, {**MODEL, "skip_rank": 3})
-    fit(asked, rated, tmp_path / "one")
-    fit_on_two(rated, tmp_path / "two", asked, "--set", "trainer.shard_embeddings=true")
-    assert "skip.item_TRW" in alike(tmp_path / "one", tmp_path / "two", "weights.safetensors")
-
-
 def test_rows_on_disk_make_the_encoders_of_rows_in_memory(rated: Path) -> None:
     schema, config = Schema.load(rated), parse_config(SECTIONS)
     made = []
