@@ -80,7 +80,7 @@ class Factors:
 
 
 def weights_and_offsets(watched_UI: Tensor, user_power: float) -> tuple[Tensor, Tensor]:
-    """Of negatives, and what they move logits by: as data.negative_power and its user's."""
+    """Of negatives, and what they move logits by: as data.popularity_exponent and its user's."""
     rate_I = (watched_UI.sum(0) + 1) ** POWER
     free_UI, count_U1 = rate_I * (1 - watched_UI), watched_UI.sum(1, keepdim=True)
     sum_U1 = free_UI.sum(1, keepdim=True)

@@ -30,14 +30,14 @@ class DataConfig(Section):
     features_only_rate: float = Field(default=0.1, ge=0, lt=1)
     """Share of training rows whose item (and, independently, user) hides its id and keeps its
     features, which trains these to speak for new ones. On sides with features, nowhere else."""
-    fresh_negatives: bool = False
+    resample_negatives: bool = False
     """Training rows whose negative `prepare` drew get another one in every epoch: any item that the
     user has no other training row with. See docs/training.md."""
-    negative_power: float = Field(default=0.0, ge=0, le=1)
-    """Fresh negatives are drawn in proportion to (1 + the item's other rows) to this power, and the
+    popularity_exponent: float = Field(default=0.0, ge=0, le=1)
+    """Resampled negatives are drawn in proportion to (1 + the item's other rows) to this power, and the
     logits corrected for it; 0: uniformly. Usual: 0.75."""
-    negative_user_power: float = Field(default=1.0, ge=-1, le=1)
-    """Users get fresh negatives in proportion to their number of drawn ones to this power, and the
+    user_exponent: float = Field(default=1.0, ge=-1, le=1)
+    """Users get resampled negatives in proportion to their number of drawn ones to this power, and the
     logits are corrected for it; 1: as many as they had, 0: all users as many. Lower: better lists
     for users with short histories."""
     max_memory_mb: int = Field(default=4096, ge=1)
@@ -49,12 +49,12 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _power_is_used(self) -> DataConfig:
-        for name, idle in (("negative_power", 0), ("negative_user_power", 1)):
+        for name, idle in (("popularity_exponent", 0), ("user_exponent", 1)):
             power = getattr(self, name)
-            if power != idle and not self.fresh_negatives:
+            if power != idle and not self.resample_negatives:
                 raise ValueError(
-                    f"data.{name} must be {idle} with data.fresh_negatives=false, got {power:g}; "
-                    "add data.fresh_negatives=true"
+                    f"data.{name} must be {idle} with data.resample_negatives=false, got {power:g}; "
+                    "add data.resample_negatives=true"
                 )
         return self
 

@@ -20,7 +20,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 
-OFF = "set it to false, with data.negative_power=0 and data.negative_user_power=1"
+OFF = "set it to false, with data.popularity_exponent=0 and data.user_exponent=1"
 """What a configuration says that does without."""
 TRIES = 100
 """Draws for a row before it keeps its item, as that of a user who has watched nearly all."""
@@ -160,6 +160,6 @@ def _check_drawn(schema: Schema) -> None:
     else:
         return
     raise ConfigError(
-        "data.fresh_negatives=true needs negatives that `prepare` has drawn uniformly, "
+        "data.resample_negatives=true needs negatives that `prepare` has drawn uniformly, "
         f"got {got}; {OFF}"
     )

@@ -49,7 +49,7 @@ class RecDataModule(lightning.LightningDataModule):
         settings = self.config.data
         if settings.shuffle_window != "auto":
             return settings.shuffle_window
-        shifted = bool(settings.negative_power) or settings.negative_user_power != 1
+        shifted = bool(settings.popularity_exponent) or settings.user_exponent != 1
         return rows_within(self.schema, settings.max_memory_mb, shifted=shifted)
 
     def train_dataloader(self) -> TrainBatches | StreamBatches:
@@ -100,11 +100,11 @@ class RecDataModule(lightning.LightningDataModule):
 
     @cached_property
     def _negatives(self) -> FreshNegatives | None:
-        """Where data.fresh_negatives asks for them. Raises ConfigError."""
-        if not self.config.data.fresh_negatives:
+        """Where data.resample_negatives asks for them. Raises ConfigError."""
+        if not self.config.data.resample_negatives:
             return None
         settings = self.config.data
-        powers = settings.negative_power, settings.negative_user_power
+        powers = settings.popularity_exponent, settings.user_exponent
         return FreshNegatives(self.rows("train"), self.schema, *powers)
 
     def val_dataloader(self) -> EvalBatches | Padded:

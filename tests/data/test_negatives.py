@@ -178,10 +178,12 @@ def test_the_best_logits_less_their_offsets_are_those_of_uniform_negatives(schem
 
 
 def test_the_loss_of_a_step_sees_logits_less_their_offsets(prepared: Path) -> None:
-    batches = loader(prepared, data={"negative_power": 0.75}).train_batches(0)
+    batches = loader(prepared, data={"popularity_exponent": 0.75}).train_batches(0)
     batch = next(iter(batches))
     assert batch.offset is not None and batch.offset.shape == batch.labels.shape
-    module = RecModule(config(data={"negative_power": 0.75}).model_dump(), batches.schema.to_json())
+    module = RecModule(
+        config(data={"popularity_exponent": 0.75}).model_dump(), batches.schema.to_json()
+    )
     module.eval()
     output = module.model(batch.user, batch.item)
     seen = _shifted(output, batch)
@@ -189,7 +191,7 @@ def test_the_loss_of_a_step_sees_logits_less_their_offsets(prepared: Path) -> No
     assert _shifted(output, batch._replace(offset=None)) is output
 
 
-@pytest.mark.parametrize(("name", "idle"), [("negative_power", 0), ("negative_user_power", 1)])
+@pytest.mark.parametrize(("name", "idle"), [("popularity_exponent", 0), ("user_exponent", 1)])
 def test_a_power_without_fresh_negatives_is_refused(name: str, idle: int) -> None:
     with pytest.raises(ConfigError, match=rf"{name} .*{idle} .*got 0.75"):
         parse_config({"data": {name: 0.75}})
@@ -199,7 +201,7 @@ def config(data: dict[str, float] | None = None) -> Config:
     return parse_config(
         {
             "model": TINY_MODEL,
-            "data": {"fresh_negatives": True, **(data or {})},
+            "data": {"resample_negatives": True, **(data or {})},
             "trainer": {"batch_size": 64},
         }
     )
@@ -227,9 +229,9 @@ def listed(rows: Batch | Columns) -> list[tuple[int, int, float]]:
     )
 
 
-@pytest.mark.parametrize("changed", ["negative_power", "negative_user_power"])
+@pytest.mark.parametrize("changed", ["popularity_exponent", "user_exponent"])
 def test_an_epoch_draws_by_the_powers_of_the_configuration(prepared: Path, changed: str) -> None:
-    powers = {"negative_power": 0.0, "negative_user_power": 1.0, changed: 0.5}
+    powers = {"popularity_exponent": 0.0, "user_exponent": 1.0, changed: 0.5}
     made = loader(prepared, {**powers, "unseen_rate": 0})
     rows = made.rows("train")
     assert isinstance(rows, Columns)
@@ -264,7 +266,7 @@ def test_negatives_of_another_origin_are_refused(
     prepared: Path, schema: Schema, change: dict[str, object], got: str
 ) -> None:
     rows = load_columns(prepared, schema, "train")
-    with pytest.raises(ConfigError, match=f"data.fresh_negatives=true .*{got}.*false"):
+    with pytest.raises(ConfigError, match=f"data.resample_negatives=true .*{got}.*false"):
         FreshNegatives(rows, replace(schema, **change))  # type: ignore[arg-type]
 
 
@@ -304,7 +306,7 @@ def test_batches_of_rows_on_disk_are_those_of_their_rows_with_the_negatives_of_t
     parts: Path, schema: Schema
 ) -> None:
     """On one process and on two, over windows that share row groups, and from any batch on."""
-    asked = {"shuffle_window": 250, "negative_power": 0.75, "negative_user_power": 0}
+    asked = {"shuffle_window": 250, "popularity_exponent": 0.75, "user_exponent": 0}
     made = loader(parts, {**asked, "unseen_rate": 0})
     fresh = FreshNegatives(StoredColumns(parts, schema, "train"), schema, 0.75, 0)
     drawn = [fresh.rows_of(stream_seed(0, "negatives", epoch)) for epoch in (0, 1)]
@@ -320,6 +322,6 @@ def test_batches_of_rows_on_disk_are_those_of_their_rows_with_the_negatives_of_t
 
 def test_what_turns_fresh_negatives_off_is_a_configuration(prepared: Path) -> None:
     """The remedy for movielens_100k_best on data whose negatives are in the log."""
-    off = {"fresh_negatives": False, "negative_power": 0, "negative_user_power": 1}
+    off = {"resample_negatives": False, "popularity_exponent": 0, "user_exponent": 1}
     assert all(f"data.{name}={value}" in OFF for name, value in list(off.items())[1:])
     parse_config({"data": off})

@@ -48,7 +48,7 @@ def test_auto_and_gpu_never_mean_a_macs_gpu(monkeypatch: pytest.MonkeyPatch) -> 
         {},
         {"model": {"main_effects": False}},
         {"model": {"router": {"name": "hash", "balanced": True}}},
-        {"data": {"fresh_negatives": True, "negative_power": 0.75, "negative_user_power": 0}},
+        {"data": {"resample_negatives": True, "popularity_exponent": 0.75, "user_exponent": 0}},
     ],
 )
 def test_dry_run_tells_the_loss_of_the_first_batch_of_training(

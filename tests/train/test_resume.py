@@ -112,7 +112,7 @@ RECIPE: dict[str, Any] = {
         **{"history": "ratings", "item_history": "ratings", "history_dim": 0},
         **{"history_slopes": True, "skip_rank": 4, "skip_maps": False},
     },
-    "data": {"fresh_negatives": True, "negative_power": 0.75, "negative_user_power": 0},
+    "data": {"resample_negatives": True, "popularity_exponent": 0.75, "user_exponent": 0},
     "optim": {"schedule": "cosine", "gate_rate": 10.0, "average": 0.99},
 }
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -140,7 +140,7 @@ def test_features_histories_and_fresh_negatives_train_on_two_devices(
     """What is left out of a history is drawn by each process; without: test_encoder_devices.py."""
     data = with_features(prepared, tmp_path / "data")
     parts = {"features": "all", "history": "ratings"}
-    fresh = {"fresh_negatives": True, "negative_power": 0.75, "negative_user_power": 0}
+    fresh = {"resample_negatives": True, "popularity_exponent": 0.75, "user_exponent": 0}
     asked = {**SETTINGS, "model": {**SETTINGS["model"], **parts}, "data": fresh}
     (tmp_path / "own.yaml").write_text(parse_config(asked).to_yaml())
     args = command(data, tmp_path / "two", 3, 2, "--json", "--set", f"data.shuffle_window={window}")
