@@ -12,8 +12,8 @@ from recsys_moe.section import Section
 def _window(value: Any) -> Any:
     if value != "auto" and (type(value) is not int or value < 1):
         raise ValueError(
-            f"data.shuffle_window must be auto or a number of rows from 1 on, got {value!r}; "
-            "e.g. data.shuffle_window=auto"
+            f"data.shuffle_buffer must be auto or a number of rows from 1 on, got {value!r}; "
+            "e.g. data.shuffle_buffer=auto"
         )
     return value
 
@@ -43,7 +43,7 @@ class DataConfig(Section):
     max_memory_mb: int = Field(default=4096, ge=1)
     """Most memory for the rows of a split, in 2**20 bytes; larger splits are read from disk again
     in every epoch. See docs/large_data.md."""
-    shuffle_window: Annotated[Literal["auto"] | int, BeforeValidator(_window)] = "auto"
+    shuffle_buffer: Annotated[Literal["auto"] | int, BeforeValidator(_window)] = "auto"
     """Training rows held and shuffled at once; `auto`: as many as fit in max_memory_mb. A window
     that holds them all shuffles all of them."""
 

@@ -47,8 +47,8 @@ class RecDataModule(lightning.LightningDataModule):
     def window(self) -> int:
         """Rows of the shuffle window."""
         settings = self.config.data
-        if settings.shuffle_window != "auto":
-            return settings.shuffle_window
+        if settings.shuffle_buffer != "auto":
+            return settings.shuffle_buffer
         shifted = bool(settings.popularity_exponent) or settings.user_exponent != 1
         return rows_within(self.schema, settings.max_memory_mb, shifted=shifted)
 

@@ -306,7 +306,7 @@ def test_batches_of_rows_on_disk_are_those_of_their_rows_with_the_negatives_of_t
     parts: Path, schema: Schema
 ) -> None:
     """On one process and on two, over windows that share row groups, and from any batch on."""
-    asked = {"shuffle_window": 250, "popularity_exponent": 0.75, "user_exponent": 0}
+    asked = {"shuffle_buffer": 250, "popularity_exponent": 0.75, "user_exponent": 0}
     made = loader(parts, {**asked, "unseen_rate": 0})
     fresh = FreshNegatives(StoredColumns(parts, schema, "train"), schema, 0.75, 0)
     drawn = [fresh.rows_of(stream_seed(0, "negatives", epoch)) for epoch in (0, 1)]

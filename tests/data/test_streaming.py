@@ -255,12 +255,12 @@ def test_a_split_larger_than_its_memory_stays_on_disk(prepared: Path) -> None:
         return RecDataModule(prepared, parse_config({"data": data})).train_dataloader()
 
     assert isinstance(loader(), TrainBatches)
-    assert isinstance(loader(shuffle_window=rows), TrainBatches)
-    streamed = loader(shuffle_window=rows - 1)
+    assert isinstance(loader(shuffle_buffer=rows), TrainBatches)
+    streamed = loader(shuffle_buffer=rows - 1)
     assert isinstance(streamed, StreamBatches)
     assert streamed.window == rows - 1
-    with pytest.raises(ConfigError, match=r"data.shuffle_window.*got 0"):
-        loader(shuffle_window=0)
+    with pytest.raises(ConfigError, match=r"data.shuffle_buffer.*got 0"):
+        loader(shuffle_buffer=0)
 
 
 def curves(run: Path) -> list[list[str]]:
@@ -273,7 +273,7 @@ def test_fit_streams_to_much_the_same_loss_and_holds_all_rows_where_its_window_d
     prepared: Path, run: Path, tmp_path: Path
 ) -> None:
     def trained(name: str, window: int) -> Path:
-        data = {"shuffle_window": window}
+        data = {"shuffle_buffer": window}
         trainer = {"max_epochs": 2, "batch_size": 64}
         fit(
             parse_config({"model": TINY_MODEL, "trainer": trainer, "data": data}),

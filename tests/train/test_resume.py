@@ -130,8 +130,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no shared expert": {"model": {**TINY_MODEL, "router": {"name": "single_task"}}},
     "history": {"model": {**TINY_MODEL, "history": "ratings"}},
     "shipped recipe": RECIPE,
-    "from disk": {"data": {"eval_batch_size": 128, "shuffle_window": 300}},
-    "shipped recipe from disk": {**RECIPE, "data": {**RECIPE["data"], "shuffle_window": 300}},
+    "from disk": {"data": {"eval_batch_size": 128, "shuffle_buffer": 300}},
+    "shipped recipe from disk": {**RECIPE, "data": {**RECIPE["data"], "shuffle_buffer": 300}},
 }
 
 
@@ -331,7 +331,7 @@ def test_a_checkpoint_that_overwrite_would_delete_is_not_continued(
 def test_rows_that_processes_read_from_disk_are_not_shared_out_anew_inside_an_epoch(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    streamed = config(data={"shuffle_window": 100})
+    streamed = config(data={"shuffle_buffer": 100})
     monkeypatch.setattr(Checkpoints, STEP, after_signal(getattr(Checkpoints, STEP), 7))
     with pytest.raises(Interrupted):
         fit(streamed, prepared, tmp_path / "run")

@@ -143,7 +143,7 @@ def test_features_histories_and_fresh_negatives_train_on_two_devices(
     fresh = {"resample_negatives": True, "popularity_exponent": 0.75, "user_exponent": 0}
     asked = {**SETTINGS, "model": {**SETTINGS["model"], **parts}, "data": fresh}
     (tmp_path / "own.yaml").write_text(parse_config(asked).to_yaml())
-    args = command(data, tmp_path / "two", 3, 2, "--json", "--set", f"data.shuffle_window={window}")
+    args = command(data, tmp_path / "two", 3, 2, "--json", "--set", f"data.shuffle_buffer={window}")
     args[args.index("--config") + 1] = str(tmp_path / "own.yaml")
     result = subprocess.run(args, env=ENVIRONMENT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

@@ -115,9 +115,9 @@ def test_rows_on_disk_make_the_encoders_of_rows_in_memory(rated: Path) -> None:
 def test_a_streamed_run_learns_as_one_in_memory(rated: Path, tmp_path: Path) -> None:
     """In another order of rows, so not to the same weights."""
     whole = fit(sections(4), rated, tmp_path / "whole")
-    streamed = fit(sections(4, shuffle_window=320), rated, tmp_path / "streamed")
+    streamed = fit(sections(4, shuffle_buffer=320), rated, tmp_path / "streamed")
     assert streamed["loss"] == pytest.approx(whole["loss"], rel=0.1)
     more = fit(
-        sections(1, shuffle_window=320), rated, tmp_path / "more", start_from=tmp_path / "whole"
+        sections(1, shuffle_buffer=320), rated, tmp_path / "more", start_from=tmp_path / "whole"
     )
     assert more["loss"] == pytest.approx(whole["loss"], rel=0.1)
