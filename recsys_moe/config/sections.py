@@ -24,7 +24,7 @@ class DataConfig(Section):
     changes speed and memory, not results."""
     batchwise_rows: int = Field(default=128, ge=1)
     """Rows per batch of `loss_batchwise`, the paper's mean of per-batch losses."""
-    unseen_rate: float = Field(default=0.002, ge=0, lt=1)
+    id_dropout: float = Field(default=0.002, ge=0, lt=1)
     """Share of training rows whose user (and, independently, item) is hidden, which trains the
     row that stands for ids never seen. Half of them keep their features and history."""
     features_only_rate: float = Field(default=0.1, ge=0, lt=1)

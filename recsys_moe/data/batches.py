@@ -36,7 +36,7 @@ class ShuffledBatches(ABC):
     schema: Schema
     batch_size: int
     _: KW_ONLY
-    unseen_rate: float
+    id_dropout: float
     ids_only: bool = False
     features_only: tuple[float, float] = (0.0, 0.0)
     seed: int
@@ -47,7 +47,7 @@ class ShuffledBatches(ABC):
     def __post_init__(self) -> None:
         self.batches = batches_per_epoch(len(self.rows), self.batch_size, self.world)
         sizes = self.schema.user.size, self.schema.item.size
-        self.unseen = Unseen(self.unseen_rate, *sizes, self.ids_only, self.features_only)
+        self.unseen = Unseen(self.id_dropout, *sizes, self.ids_only, self.features_only)
 
     def __len__(self) -> int:
         return self.batches

@@ -75,9 +75,9 @@ class RecDataModule(lightning.LightningDataModule):
         """
         rows, settings = self._training_rows(epoch), self.config
         seed = stream_seed(settings.trainer.seed, "shuffle", epoch)
-        size, rate = settings.trainer.batch_size // world, settings.data.unseen_rate
+        size, rate = settings.trainer.batch_size // world, settings.data.id_dropout
         ids_only = settings.model.has_encoders
-        draws: dict[str, Any] = {"unseen_rate": rate, "ids_only": ids_only, "seed": seed}
+        draws: dict[str, Any] = {"id_dropout": rate, "ids_only": ids_only, "seed": seed}
         draws["features_only"] = self._features_only
         share: dict[str, Any] = {"rank": rank, "world": world, "start": start}
         if isinstance(rows, Columns):

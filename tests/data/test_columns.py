@@ -28,7 +28,7 @@ def numbered(rows: int) -> Columns:
 
 
 def epoch(columns: Columns, schema: Schema, seed: int = 0, rate: float = 0.0) -> list[Batch]:
-    return list(TrainBatches(columns, schema, 64, unseen_rate=rate, seed=seed))
+    return list(TrainBatches(columns, schema, 64, id_dropout=rate, seed=seed))
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def schema(prepared: Path) -> Schema:
 def test_an_epoch_holds_every_row_once_and_keeps_the_partial_batch(schema: Schema) -> None:
     batches = epoch(numbered(200), schema)
     assert [len(batch.user) for batch in batches] == [64, 64, 64, 8]
-    assert len(TrainBatches(numbered(200), schema, 64, unseen_rate=0.0, seed=0)) == 4
+    assert len(TrainBatches(numbered(200), schema, 64, id_dropout=0.0, seed=0)) == 4
     assert sorted(torch.cat([batch.user for batch in batches]).tolist()) == list(range(200))
     assert all(torch.equal(batch.user, batch.item) for batch in batches)  # rows stay together
 
@@ -51,7 +51,7 @@ def test_the_order_is_a_function_of_the_seed(schema: Schema) -> None:
 
 
 def test_every_epoch_is_shuffled_anew_from_seed_and_epoch(prepared: Path) -> None:
-    raw = {"data": {"unseen_rate": 0}, "trainer": {"seed": 3}}
+    raw = {"data": {"id_dropout": 0}, "trainer": {"seed": 3}}
 
     def order(epoch: int) -> list[int]:
         batches = RecDataModule(prepared, parse_config(raw)).train_batches(epoch)

@@ -232,7 +232,7 @@ def listed(rows: Batch | Columns) -> list[tuple[int, int, float]]:
 @pytest.mark.parametrize("changed", ["popularity_exponent", "user_exponent"])
 def test_an_epoch_draws_by_the_powers_of_the_configuration(prepared: Path, changed: str) -> None:
     powers = {"popularity_exponent": 0.0, "user_exponent": 1.0, changed: 0.5}
-    made = loader(prepared, {**powers, "unseen_rate": 0})
+    made = loader(prepared, {**powers, "id_dropout": 0})
     rows = made.rows("train")
     assert isinstance(rows, Columns)
     drawn = FreshNegatives(rows, made.schema, *powers.values())
@@ -307,7 +307,7 @@ def test_batches_of_rows_on_disk_are_those_of_their_rows_with_the_negatives_of_t
 ) -> None:
     """On one process and on two, over windows that share row groups, and from any batch on."""
     asked = {"shuffle_buffer": 250, "popularity_exponent": 0.75, "user_exponent": 0}
-    made = loader(parts, {**asked, "unseen_rate": 0})
+    made = loader(parts, {**asked, "id_dropout": 0})
     fresh = FreshNegatives(StoredColumns(parts, schema, "train"), schema, 0.75, 0)
     drawn = [fresh.rows_of(stream_seed(0, "negatives", epoch)) for epoch in (0, 1)]
     expected = [sorted(row for chunk in rows.chunks() for row in listed(chunk)) for rows in drawn]

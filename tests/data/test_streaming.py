@@ -93,7 +93,7 @@ def test_all_ranks_together_see_each_row_once_in_equally_many_batches(
     rows = sum(sizes)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder:
         stored = store(Path(folder), sizes)  # type: ignore[arg-type]
-        window, options = case["window"], {"unseen_rate": 0.0, "seed": seed}
+        window, options = case["window"], {"id_dropout": 0.0, "seed": seed}
         ranks = [
             StreamBatches(
                 stored, stored.schema, size, **options, window=window, rank=rank, world=world
@@ -124,12 +124,12 @@ def test_fewer_rows_than_processes_are_refused(tmp_path: Path) -> None:
         (TrainBatches, numbered(2), {}),
     ):
         with pytest.raises(DataError, match="training has 2 rows for 3 devices"):
-            kind(rows, stored.schema, 4, unseen_rate=0.0, seed=0, world=3, **more)  # type: ignore[operator]
+            kind(rows, stored.schema, 4, id_dropout=0.0, seed=0, world=3, **more)  # type: ignore[operator]
 
 
 def test_several_processes_take_the_rows_and_hidden_ids_of_one_with_larger_batches() -> None:
     columns, schema = numbered(1000), schema_of(1000)
-    draws = {"unseen_rate": 0.2, "seed": 5}
+    draws = {"id_dropout": 0.2, "seed": 5}
     whole = list(TrainBatches(columns, schema, 96, **draws))
     shares = [
         list(TrainBatches(columns, schema, 32, **draws, rank=rank, world=3)) for rank in range(3)
@@ -150,7 +150,7 @@ def test_a_later_start_leaves_out_batches_and_changes_none(
     stored = store(tmp_path, [20, 13, 30, 4])
 
     def batches(start: int) -> list[list[int]]:
-        draws = {"unseen_rate": 0.3, "seed": 2}
+        draws = {"id_dropout": 0.3, "seed": 2}
         if kind == "memory":
             loader = TrainBatches(stored.load(), stored.schema, 8, **draws, start=start)
         else:
@@ -169,11 +169,11 @@ def test_windows_that_are_skipped_are_not_read(
     read: list[int] = []
     group = stored.group
     monkeypatch.setattr(stored, "group", lambda n: (read.append(n), group(n))[1])
-    list(StreamBatches(stored, stored.schema, 8, unseen_rate=0.0, seed=0, window=32, start=12))
+    list(StreamBatches(stored, stored.schema, 8, id_dropout=0.0, seed=0, window=32, start=12))
     assert len(read) == 2  # batches 12 to 15 are the last window of 32 rows: two row groups
     read.clear()
     shares = StreamBatches(
-        stored, stored.schema, 8, unseen_rate=0.0, seed=0, window=32, rank=1, world=4
+        stored, stored.schema, 8, id_dropout=0.0, seed=0, window=32, rank=1, world=4
     )
     list(shares)
     assert len(read) == 2  # a fourth of the rows
@@ -183,7 +183,7 @@ def test_windows_mix_the_rows_of_several_row_groups_and_epochs_differ(tmp_path: 
     stored = store(tmp_path, [10] * 10)
 
     def order(seed: int) -> list[int]:
-        batches = StreamBatches(stored, stored.schema, 5, unseen_rate=0.0, seed=seed, window=50)
+        batches = StreamBatches(stored, stored.schema, 5, id_dropout=0.0, seed=seed, window=50)
         return sum(users(list(batches)), [])
 
     first = order(1)
@@ -197,7 +197,7 @@ def test_every_window_and_process_draws_its_own(tmp_path: Path) -> None:
     stored = store(tmp_path, [10] * 20)
 
     def hidden(rank: int) -> list[list[bool]]:
-        draws = {"unseen_rate": 0.5, "seed": 0}
+        draws = {"id_dropout": 0.5, "seed": 0}
         batches = StreamBatches(stored, stored.schema, 10, **draws, window=50, rank=rank, world=2)
         flat = torch.cat([batch.user for batch in batches]) == IDS
         return [window.tolist() for window in flat.split(50)]

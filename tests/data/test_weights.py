@@ -42,7 +42,7 @@ def test_a_weight_stays_with_its_row_in_every_kind_of_batches(weighted: Path) ->
     columns, stored = load_columns(weighted, schema, "train"), StoredColumns(
         weighted, schema, "train"
     )  # fmt: skip
-    draws = {"unseen_rate": 0.0, "seed": 0}
+    draws = {"id_dropout": 0.0, "seed": 0}
     for batches in (
         TrainBatches(columns, schema, 64, **draws),
         StreamBatches(stored, schema, 64, **draws, window=256),

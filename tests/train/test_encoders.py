@@ -184,7 +184,7 @@ def test_data_without_features_or_ratings_are_refused(prepared: Path, data: Path
 
 def test_half_of_the_hidden_ids_keep_features_and_history(data: Path) -> None:
     """~i stands for the unseen id with what is known of i."""
-    one, none = ({"unseen_rate": rate, "features_only_rate": 0} for rate in (0.5, 0))
+    one, none = ({"id_dropout": rate, "features_only_rate": 0} for rate in (0.5, 0))
     batch = next(iter(RecDataModule(data, config(BOTH, data=one)).train_batches(0)))
     shown = next(iter(RecDataModule(data, config(BOTH, data=none)).train_batches(0)))
     for index_B, one_B, unseen in ((batch.user, shown.user, 60), (batch.item, shown.item, 40)):
@@ -204,7 +204,7 @@ def test_ids_of_a_side_with_features_are_hidden_in_a_share_of_the_rows(data: Pat
     rows = {}
     for rate in (0.0, 0.3):
         settings = config(
-            {"features": "genres"}, data={"unseen_rate": 0, "features_only_rate": rate}
+            {"features": "genres"}, data={"id_dropout": 0, "features_only_rate": rate}
         )
         batches = [*RecDataModule(data, settings).train_batches(0)]
         rows[rate] = [torch.cat([batch[side] for batch in batches]) for side in (0, 1)]

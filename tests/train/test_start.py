@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def settings(**sections: Any) -> dict[str, Any]:
     trainer = {"max_epochs": 3, "batch_size": 64, **sections.pop("trainer", {})}
     model = {**TINY_MODEL, **sections.pop("model", {})}
-    return {"model": model, "trainer": trainer, "data": {"unseen_rate": 0.05}, **sections}
+    return {"model": model, "trainer": trainer, "data": {"id_dropout": 0.05}, **sections}
 
 
 def once(**sections: Any) -> dict[str, Any]:

@@ -32,7 +32,7 @@ PARTS = {"features": "all", **HISTORIES, "skip_rank": 3}
 MODEL = {**TINY_MODEL, "dropout": 0.0, "router": {"name": "softmax"}}
 SECTIONS: dict[str, Any] = {
     "model": {**MODEL, **PARTS, "history_dropout": 0.0},
-    "data": {"unseen_rate": 0.0},
+    "data": {"id_dropout": 0.0},
     "optim": {"lr": 1e-2, "gate_rate": 1.0},
 }
 ENCODERS = [
