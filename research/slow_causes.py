@@ -170,7 +170,7 @@ CHANGES: dict[str, Callable[[Trainer, MultiTaskMoE, float], None]] = {
     "kernels": _scale(lambda model: [model.moe.experts.kernel_EDH]),
     "biases": _biases,
     "alike": _alike,
-    "gate_rate": _gate_rate,
+    "router_lr_multiplier": _gate_rate,
     "gate_gradient": _gate_gradient,
     "dense_gate": _dense_gate,
     "learned_temperature": _learned_temperature,

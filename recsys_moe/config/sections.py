@@ -97,7 +97,7 @@ class OptimConfig(Section):
     }
     lr: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
     """Learning rate of Adam; the paper searched 5e-5..5e-4."""
-    gate_rate: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    router_lr_multiplier: float = Field(default=10.0, gt=0, allow_inf_nan=False)
     """Learning rate of the routers, in units of `lr`. Sampled routers learn soonest with about 10:
     once gates decide, draws are less noise to the experts. The papers have 1, which was better for
     softmax without main effects on MovieLens-100K. See research/slow_start.md."""

@@ -221,10 +221,10 @@ class RecModule(lightning.LightningModule):
         small (docs/routers.md) that decay would hold its gate at 0."""
         settings, gates = self.config.optim, list(self.model.moe.routers.parameters())
         groups: list[dict[str, Any]] = [{"params": list(self.model.parameters())}]
-        if gates and (settings.gate_rate != 1 or settings.weight_decay):
+        if gates and (settings.router_lr_multiplier != 1 or settings.weight_decay):
             known = {id(gate) for gate in gates}
             groups[0]["params"] = [p for p in self.model.parameters() if id(p) not in known]
-            rate = settings.lr * settings.gate_rate
+            rate = settings.lr * settings.router_lr_multiplier
             groups.append({"params": gates, "lr": rate, "weight_decay": 0.0})
         common: dict[str, Any] = {"lr": settings.lr, "betas": settings.betas, "eps": settings.eps}
         return torch.optim.Adam(groups, weight_decay=settings.weight_decay, fused=True, **common)

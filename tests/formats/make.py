@@ -45,7 +45,7 @@ MODELS = {"ids": (), "features": ALL, "histories": ALL, "bounded": BOUNDED, "slo
 LITTLE = (
     *("--max-epochs", 1, "--set", "model.embedding_dim=4"),
     *("--set", "model.expert_dim=4", "--set", "model.tower_dims=[4]"),
-    *("--set", "optim.gate_rate=1"),  # the default when these were made
+    *("--set", "optim.router_lr_multiplier=1"),  # the default when these were made
 )
 STUDIES = {
     "comparison": ("compare", "--routers", "topk", "--experts", 3, *LITTLE),

@@ -112,7 +112,9 @@ def table_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-OWN = "own=moesart try.gate_rate=10 try.dense_epochs=1 try.embeddings=4 optim.eps=1.0e-10"
+OWN = (
+    "own=moesart try.router_lr_multiplier=10 try.dense_epochs=1 try.embeddings=4 optim.eps=1.0e-10"
+)
 SMALL = [
     *("--set", "model.embedding_dim=4", "--set", "model.expert_dim=8"),
     *("--set", "model.num_experts=4"),
@@ -145,7 +147,7 @@ def test_adams_steps_are_as_long_as_the_rate_of_their_group(prepared: Path, tmp_
     """Its first step is the rate times the sign of each gradient, so the norms are as the rates."""
     table = tmp_path / "a.csv"
     once = ["--epochs=1", "--every=1000000"]  # the first step alone is watched
-    variants = ["slow=softmax", "quick=softmax try.gate_rate=10"]
+    variants = ["slow=softmax", "quick=softmax try.router_lr_multiplier=10"]
     words = ["--data", str(prepared), "--csv", str(table), "--variants", *variants]
     slow_start.main([*SMALL, *once, *words])
     slow, quick = (row for row in table_rows(table) if row["epoch"] == "1")

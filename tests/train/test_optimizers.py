@@ -28,14 +28,14 @@ def first_moves(data: Path, **optim: Any) -> dict[str, Tensor]:
 
 def test_gates_have_a_rate_of_their_own(prepared: Path) -> None:
     """The first step of Adam is lr in size wherever there is a gradient, whatever that is."""
-    for name, move in first_moves(prepared, gate_rate=10.0).items():
+    for name, move in first_moves(prepared, router_lr_multiplier=10.0).items():
         size = 10 * LR if "routers" in name else LR
         moved = move[move != 0].abs()
         torch.testing.assert_close(moved, torch.full_like(moved, size), rtol=0.01, atol=0)
 
 
 def test_a_rate_of_one_moves_gates_as_all_else(prepared: Path) -> None:
-    usual, one = first_moves(prepared), first_moves(prepared, gate_rate=1.0)
+    usual, one = first_moves(prepared), first_moves(prepared, router_lr_multiplier=1.0)
     for name, move in one.items():
         moved = move[move != 0].abs()
         torch.testing.assert_close(moved, torch.full_like(moved, LR), rtol=0.01, atol=0)

@@ -113,7 +113,7 @@ RECIPE: dict[str, Any] = {
         **{"history_slopes": True, "skip_rank": 4, "skip_maps": False},
     },
     "data": {"resample_negatives": True, "popularity_exponent": 0.75, "user_exponent": 0},
-    "optim": {"schedule": "cosine", "gate_rate": 10.0, "average": 0.99},
+    "optim": {"schedule": "cosine", "router_lr_multiplier": 10.0, "average": 0.99},
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "average": {"optim": {"average": 0.99}},

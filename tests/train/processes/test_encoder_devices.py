@@ -33,7 +33,7 @@ MODEL = {**TINY_MODEL, "dropout": 0.0, "router": {"name": "softmax"}}
 SECTIONS: dict[str, Any] = {
     "model": {**MODEL, **PARTS, "history_dropout": 0.0},
     "data": {"id_dropout": 0.0},
-    "optim": {"lr": 1e-2, "gate_rate": 1.0},
+    "optim": {"lr": 1e-2, "router_lr_multiplier": 1.0},
 }
 ENCODERS = [
     *("history.kernel_DW", "history.table_RW"),
