@@ -6,7 +6,7 @@
 One process keeps every router's model and optimizer. In a round each trains a block of steps, the
 first of them untimed; rounds go through the routers forwards and backwards, so that what drifts
 falls on all alike. Routers and settings are as `compare` takes them; the steps are those of `fit`
-without Lightning and `optim.average`, which cost all about the same. --validate times also the
+without Lightning and `optim.ema_decay`, which cost all about the same. --validate times also the
 forward passes and metrics of the first rows of the validation split; both are scaled to a whole
 epoch.
 """

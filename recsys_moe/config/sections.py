@@ -109,8 +109,8 @@ class OptimConfig(Section):
     is right falls with the number of rows: 1e-4 for 1e5 of them, 1e-5 for 1e6."""
     schedule: Literal["constant", "cosine"] = "constant"
     """`cosine` decays the learning rate to 0 over trainer.max_epochs."""
-    average: float = Field(default=0.0, ge=0, lt=1)
-    """Decay per step of a running mean of the weights, over 1 / (1 - average) steps or so and at
+    ema_decay: float = Field(default=0.0, ge=0, lt=1)
+    """Decay per step of a running mean of the weights, over 1 / (1 - ema_decay) steps or so and at
     most a tenth of all so far, which is validated, kept and exported in their place; 0: none."""
     losses: Literal["auto", "relative", "absolute"] = "auto"
     """`relative` divides each task's loss by that of the mean alone, so that task weights compare

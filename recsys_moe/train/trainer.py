@@ -88,8 +88,8 @@ def _callbacks(config: Config, out: Path, monitor: Monitor, bar: bool) -> Iterab
         min_delta=settings.min_delta,
         check_finite=True,
     )
-    if config.optim.average:
-        yield WeightAverage(config.optim.average)
+    if config.optim.ema_decay:
+        yield WeightAverage(config.optim.ema_decay)
     yield EpochCsv(out / EPOCH_METRICS)
     yield RoutingLog(out / "routing.safetensors")
     yield progress_callback(bar)

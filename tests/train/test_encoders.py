@@ -144,7 +144,7 @@ def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, 
 @pytest.mark.parametrize("history", ["items", "ratings"])
 def test_settings_of_the_optimizer_work_with_both(history: str, data: Path, tmp_path: Path) -> None:
     model = {**BOTH, "history": history, "item_history": {"items": "users"}.get(history, history)}
-    settings = config(model, optim={"weight_decay": 1e-4, "average": 0.9})
+    settings = config(model, optim={"weight_decay": 1e-4, "ema_decay": 0.9})
     assert fit(settings, data, tmp_path / "run")["loss"] < 1.2
     assert dry_run(settings, data, tmp_path / "dry")["loss_of_first_batch"] > 0
 

@@ -113,10 +113,10 @@ RECIPE: dict[str, Any] = {
         **{"history_slopes": True, "skip_rank": 4, "skip_maps": False},
     },
     "data": {"resample_negatives": True, "popularity_exponent": 0.75, "user_exponent": 0},
-    "optim": {"schedule": "cosine", "router_lr_multiplier": 10.0, "average": 0.99},
+    "optim": {"schedule": "cosine", "router_lr_multiplier": 10.0, "ema_decay": 0.99},
 }
 VARIANTS: dict[str, dict[str, Any]] = {
-    "average": {"optim": {"average": 0.99}},
+    "average": {"optim": {"ema_decay": 0.99}},
     "cosine": {"optim": {"schedule": "cosine"}},
     "noise": {"model": {**TINY_MODEL, "router": {"name": "topk", "noise": True}}},
     "permutation": {"model": {**TINY_MODEL, "router": {"name": "comet"}}},

@@ -107,7 +107,7 @@ def close(found: Tensor, wanted: Tensor) -> None:
     "more",
     [
         {},
-        {"optim": {"lr": 1e-30, "average": 0.9, "schedule": "cosine"}},
+        {"optim": {"lr": 1e-30, "ema_decay": 0.9, "schedule": "cosine"}},
         {"optim": {"lr": 1e-30, "losses": "absolute"}, "tasks": {"rating": {"weight": 3.0}}},
     ],
     ids=["as it was", "averaged", "other losses"],
