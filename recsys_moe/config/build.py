@@ -178,7 +178,7 @@ def check_labels(schema: Schema) -> None:
 def loss_weights(config: Config, schema: Schema) -> list[float]:
     """What multiplies each task's mean loss in results: its weight, per loss of the constant.
 
-    So weights compare tasks and not units. With `optim.losses=absolute` the weights alone.
+    So weights compare tasks and not units. With `optim.loss_normalization=absolute` the weights alone.
     Raises ConfigError and DataError.
     """
     return _per_unit(task_weights(config, schema.tasks), config, schema)
@@ -196,7 +196,7 @@ def _per_unit(weights: list[float], config: Config, schema: Schema) -> list[floa
 
 
 def unit_of_losses(config: Config) -> str:
-    """`relative` to the mean's, or `absolute`: what `optim.losses` comes to."""
-    if config.optim.losses != "auto":
-        return config.optim.losses
+    """`relative` to the mean's, or `absolute`: what `optim.loss_normalization` comes to."""
+    if config.optim.loss_normalization != "auto":
+        return config.optim.loss_normalization
     return "relative" if config.model.main_effects else "absolute"

@@ -112,7 +112,7 @@ class OptimConfig(Section):
     ema_decay: float = Field(default=0.0, ge=0, lt=1)
     """Decay per step of a running mean of the weights, over 1 / (1 - ema_decay) steps or so and at
     most a tenth of all so far, which is validated, kept and exported in their place; 0: none."""
-    losses: Literal["auto", "relative", "absolute"] = "auto"
+    loss_normalization: Literal["auto", "relative", "absolute"] = "auto"
     """`relative` divides each task's loss by that of the mean alone, so that task weights compare
     tasks and not units; `auto`: with model.main_effects."""
 

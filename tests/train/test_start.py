@@ -108,7 +108,10 @@ def close(found: Tensor, wanted: Tensor) -> None:
     [
         {},
         {"optim": {"lr": 1e-30, "ema_decay": 0.9, "schedule": "cosine"}},
-        {"optim": {"lr": 1e-30, "losses": "absolute"}, "tasks": {"rating": {"weight": 3.0}}},
+        {
+            "optim": {"lr": 1e-30, "loss_normalization": "absolute"},
+            "tasks": {"rating": {"weight": 3.0}},
+        },
     ],
     ids=["as it was", "averaged", "other losses"],
 )

@@ -59,8 +59,14 @@ def test_a_line_per_finished_run_has_the_numbers_of_its_folder(comparison: Path)
     [
         ({"model": {"main_effects": True}}, "relative"),
         ({"model": {"main_effects": False}}, "absolute"),
-        ({"model": {"main_effects": True}, "optim": {"losses": "absolute"}}, "absolute"),
-        ({"model": {"main_effects": False}, "optim": {"losses": "relative"}}, "relative"),
+        (
+            {"model": {"main_effects": True}, "optim": {"loss_normalization": "absolute"}},
+            "absolute",
+        ),
+        (
+            {"model": {"main_effects": False}, "optim": {"loss_normalization": "relative"}},
+            "relative",
+        ),
     ],
 )
 def test_a_line_says_whether_losses_are_relative_to_the_means(
