@@ -132,8 +132,8 @@ class GateGradient:
         mixed_TBH = (weights_BTE @ self.hidden_BEH[part]).unbind(1)
         columns = [t(m) for t, m in zip(self.model.towers, mixed_TBH, strict=True)]
         logits_BT = torch.cat(columns, -1)
-        if self.model.effects is not None:
-            logits_BT = self.model.effects(logits_BT, user_B, item_B)
+        if self.model.biases is not None:
+            logits_BT = self.model.biases(logits_BT, user_B, item_B)
         return self.module.losses(Output(logits_BT, routings), labels_BT)[0]
 
 

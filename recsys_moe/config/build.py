@@ -8,7 +8,7 @@ from typing import Literal
 from recsys_moe.config.settings import Config, task_weights, training_weights
 from recsys_moe.data.entries import table_rows
 from recsys_moe.errors import ConfigError, DataError, suggestion
-from recsys_moe.model.effects import MainEffects
+from recsys_moe.model.biases import Biases
 from recsys_moe.model.encoders import Encoders, Features
 from recsys_moe.model.history import History, SlopedHistory
 from recsys_moe.model.network import MultiTaskMoE
@@ -40,7 +40,7 @@ def build_model(config: Config, schema: Schema, *, finished: bool = False) -> Mu
         skip_rank=model.skip_rank,
         skip_maps=model.skip_maps,
         dispatch=model.dispatch,
-        effects=MainEffects(*sizes, label_constants(schema)) if model.main_effects else None,
+        effects=Biases(*sizes, label_constants(schema)) if model.biases else None,
         encoders=None if finished else _encoders(config, schema),
     )
 
@@ -141,7 +141,7 @@ def label_constants(schema: Schema) -> list[Constant]:
         return [Constant(*map(float, constant)) for constant in constants]
     except KeyError as error:
         raise DataError(
-            f"{SCHEMA_FILE}: labels.train must hold {error} for model.main_effects=true; "
+            f"{SCHEMA_FILE}: labels.train must hold {error} for model.biases=true; "
             "prepare the data again"
         ) from None
     except (ArithmeticError, ValueError):  # e.g. more positive rows than labelled ones
@@ -199,4 +199,4 @@ def unit_of_losses(config: Config) -> str:
     """`relative` to the mean's, or `absolute`: what `optim.loss_normalization` comes to."""
     if config.optim.loss_normalization != "auto":
         return config.optim.loss_normalization
-    return "relative" if config.model.main_effects else "absolute"
+    return "relative" if config.model.biases else "absolute"

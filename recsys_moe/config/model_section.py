@@ -89,7 +89,7 @@ class ModelConfig(Section):
     that weight decay bounds what u and v say together, as in a matrix factorisation."""
     dropout: float = Field(default=0.5, ge=0, lt=1)
     """Rate inside each expert, after the ReLU."""
-    main_effects: bool = True
+    biases: bool = True
     """Logits start at the training mean plus what the user and the item deviate from it, and the
     experts learn what that does not say, in standard deviations of the labels. `false`, as in the
     paper: logits start at 0."""

@@ -100,7 +100,7 @@ class OptimConfig(Section):
     router_lr_multiplier: float = Field(default=10.0, gt=0, allow_inf_nan=False)
     """Learning rate of the routers, in units of `lr`. Sampled routers learn soonest with about 10:
     once gates decide, draws are less noise to the experts. The papers have 1, which was better for
-    softmax without main effects on MovieLens-100K. See research/slow_start.md."""
+    softmax without user and item biases on MovieLens-100K. See research/slow_start.md."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(default=1e-7, gt=0, allow_inf_nan=False)
     """Adam's epsilon; 1e-7 is Keras' default, PyTorch's is 1e-8."""
@@ -114,7 +114,7 @@ class OptimConfig(Section):
     most a tenth of all so far, which is validated, kept and exported in their place; 0: none."""
     loss_normalization: Literal["auto", "relative", "absolute"] = "auto"
     """`relative` divides each task's loss by that of the mean alone, so that task weights compare
-    tasks and not units; `auto`: with model.main_effects."""
+    tasks and not units; `auto`: with model.biases."""
 
 
 LoggerName = Literal["tensorboard", "csv", "mlflow", "wandb"]

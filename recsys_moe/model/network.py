@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.model.effects import MainEffects
+from recsys_moe.model.biases import Biases
 from recsys_moe.model.encoders import Encoders
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import Dispatch, MoE
@@ -53,10 +53,10 @@ class MultiTaskMoE(nn.Module):
         skip_rank: int = 0,
         skip_maps: bool = True,
         dispatch: Dispatch = "auto",
-        effects: MainEffects | None = None,
+        biases: Biases | None = None,
         encoders: Encoders | None = None,
     ) -> None:
-        """`effects`: what is added to what the towers learn; `encoders`: to embeddings of ids.
+        """`biases`: what is added to what the towers learn; `encoders`: to embeddings of ids.
 
         `skip_rank`: of what goes past the experts, 0 for nothing: a MappedSkip or, without
         `skip_maps`, a BoundedSkip.
@@ -72,7 +72,7 @@ class MultiTaskMoE(nn.Module):
         self.towers = nn.ModuleList(_tower(expert_dim, tower_dims) for _ in range(num_tasks))
         skip = MappedSkip if skip_maps else BoundedSkip
         self.skip = skip(num_tasks, embedding_dim, skip_rank) if skip_rank else None
-        self.effects, self.encoders = effects, encoders
+        self.biases, self.encoders = biases, encoders
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> Output:
         """Indices (B,) of users and items, each in 0..count with count meaning unseen.
@@ -93,8 +93,8 @@ class MultiTaskMoE(nn.Module):
         )
         if self.skip is not None:
             logits_BT = logits_BT + self.skip(x_BD)
-        if self.effects is not None:
-            logits_BT = self.effects(logits_BT, user_B, item_B)
+        if self.biases is not None:
+            logits_BT = self.biases(logits_BT, user_B, item_B)
         return logits_BT
 
     def encode(self, user_B: Tensor, item_B: Tensor) -> Tensor:

@@ -58,11 +58,11 @@ class RecModule(lightning.LightningModule):
             router.stream.reseed(stream_seed(self.config.trainer.seed, "router", task))
             router.start(counts_U)
 
-    def start_effects(self, rows: Rows) -> None:
-        """Fit the main effects, where the model has any, to the training rows."""
-        if self.model.effects is not None:
+    def start_biases(self, rows: Rows) -> None:
+        """Fit the user and item biases, where the model has any, to the training rows."""
+        if self.model.biases is not None:
             for t, task in enumerate(self.schema.tasks):
-                self.model.effects.fit(t, task.kind, partial(labelled, rows, t))
+                self.model.biases.fit(t, task.kind, partial(labelled, rows, t))
 
     def start_encoders(self, folder: Path, rows: Rows) -> None:
         """Tell the encoders, where the model has any, the features of the prepared `folder` and

@@ -74,18 +74,18 @@ def _thinned(batches: EvalBatches) -> Iterator[Batch]:
 @contextmanager
 def _all_new(model: MultiTaskMoE, side: Side, features: Features | None) -> Iterator[None]:
     """The ids of a side are unknown here: no row of their own, no effect."""
-    weight, effects = getattr(model, f"{side}_embedding").weight, model.effects
+    weight, biases = getattr(model, f"{side}_embedding").weight, model.biases
     name, kept = f"{side}_{side[0].upper()}T", weight.data
     weight.data = _vectors(kept, features)
-    if effects is not None:
-        own = getattr(effects, name)
-        setattr(effects, name, torch.zeros_like(own))
+    if biases is not None:
+        own = getattr(biases, name)
+        setattr(biases, name, torch.zeros_like(own))
     try:
         yield
     finally:
         weight.data = kept
-        if effects is not None:
-            setattr(effects, name, own)
+        if biases is not None:
+            setattr(biases, name, own)
 
 
 @torch.no_grad()

@@ -157,7 +157,7 @@ def set_up(
     effects take from the data, and the weights of `start`.
 
     `bare`: without the last two, which the checkpoint that a run continues from brings along.
-    Learned rows of new ids are those of the unseen id. What is fixed before training, main effects
+    Learned rows of new ids are those of the unseen id. What is fixed before training, user and item biases
     and experts by user, is made for new ids as in any run, in the units of the model.
     """
     rows = datamodule.rows("train")
@@ -167,16 +167,16 @@ def set_up(
         return
     if start is not None:
         _take_units(module.model, start.artifact.model)
-    module.start_effects(rows)
+    module.start_biases(rows)
     if start is not None:
         _take_weights(module.model, start)
 
 
 def _take_units(model: MultiTaskMoE, old: MultiTaskMoE) -> None:
-    if model.effects is not None:
-        assert old.effects is not None
-        model.effects.shift_T.copy_(old.effects.shift_T)
-        model.effects.scale_T.copy_(old.effects.scale_T)
+    if model.biases is not None:
+        assert old.biases is not None
+        model.biases.shift_T.copy_(old.biases.shift_T)
+        model.biases.scale_T.copy_(old.biases.scale_T)
 
 
 def _take_weights(model: MultiTaskMoE, start: Start) -> None:
@@ -209,8 +209,8 @@ def _weights(model: MultiTaskMoE, start: Start) -> dict[str, Tensor]:
 def _fixed(model: MultiTaskMoE, start: Start) -> dict[str, Tensor]:
     """By name, what has a fixed entry for each user or item."""
     names: dict[str, Tensor] = {}
-    if model.effects is not None:
-        names |= {"effects.user_UT": start.user_U, "effects.item_IT": start.item_I}
+    if model.biases is not None:
+        names |= {"biases.user_UT": start.user_U, "biases.item_IT": start.item_I}
     for task, router in enumerate(model.routers):
         for name in router.per_user:
             names[f"moe.routers.{task}.{name}"] = start.user_U

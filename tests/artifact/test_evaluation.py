@@ -53,7 +53,7 @@ def test_validation_while_training_draws_as_the_evaluation_of_its_epoch_does(
 
 def test_a_task_weight_of_the_configuration_stands_over_that_of_the_data(prepared: Path) -> None:
     schema = Schema.load(prepared)
-    config = parse_config({"tasks": {"rating": {"weight": 0.25}}, "model": {"main_effects": False}})
+    config = parse_config({"tasks": {"rating": {"weight": 0.25}}, "model": {"biases": False}})
     watch, rating = (task.weight for task in schema.tasks)
     assert rating != 0.25 and task_weights(config, schema.tasks) == [watch, 0.25]
     logits_BT, labels_BT = torch.tensor([[0.5, 3.0], [-1.0, 2.0]]), torch.tensor([[1.0, 4], [0, 4]])

@@ -236,5 +236,5 @@ def test_a_schema_of_impossible_numbers_is_refused(
     change(raw)
     (data / "schema.json").write_text(json.dumps(raw))
     words = ["--data", data, "--out", data.parent / "run"]
-    words += ["--set", "model.main_effects=false"] if "labelled" in message else ["--dry-run"]
+    words += ["--set", "model.biases=false"] if "labelled" in message else ["--dry-run"]
     assert tells(command.fails(3, "fit", *words), message)

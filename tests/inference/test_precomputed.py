@@ -20,7 +20,7 @@ from recsys_moe.inference.scoring import pair_scores
 from recsys_moe.inference.scoring import precomputed as halves
 from recsys_moe.inference.scoring.precomputed import Halves
 from recsys_moe.inference.threads import in_turn
-from recsys_moe.model.effects import MainEffects
+from recsys_moe.model.biases import Biases
 from recsys_moe.model.skip import BoundedSkip, MappedSkip
 from recsys_moe.model.tasks import Constant
 from tests.inference.test_catalogue import ITEMS, SEED, SETTINGS, USERS, model_with, naive
@@ -53,8 +53,8 @@ def test_what_goes_past_the_experts_and_main_effects_are_in_it(
     model.skip = kind(2, 4, 3)
     for parameter in model.skip.parameters():
         torch.nn.init.normal_(parameter)
-    model.effects = MainEffects(USERS, ITEMS, [Constant(0.3, 1.0, 1.0), Constant(3.5, 0.5, 1.0)])
-    torch.nn.init.normal_(model.effects.user_UT)
+    model.biases = Biases(USERS, ITEMS, [Constant(0.3, 1.0, 1.0), Constant(3.5, 0.5, 1.0)])
+    torch.nn.init.normal_(model.biases.user_UT)
     with torch.inference_mode():
         expected_BT = model(*pairs).logits_BT
     torch.testing.assert_close(Halves(model).logits(*pairs), expected_BT, rtol=1e-5, atol=1e-5)

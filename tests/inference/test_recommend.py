@@ -69,8 +69,8 @@ def certain(run: Path) -> Predictor:
     with torch.no_grad():
         watch.bias += 25
         rating.weight.zero_()
-        effects = predictor.artifact.model.effects
-        effects.user_UT[:, 1], effects.item_IT[:, 1] = 0, 0
+        biases = predictor.artifact.model.biases
+        biases.user_UT[:, 1], biases.item_IT[:, 1] = 0, 0
     return predictor
 
 

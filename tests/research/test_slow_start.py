@@ -23,7 +23,7 @@ EXPERTS = 16
 
 def built(prepared: Path, **router: Any) -> tuple[RecModule, Columns]:
     """A small model, and as many rows with every label."""
-    model = {"embedding_dim": 4, "expert_dim": 8, "tower_dims": [], "main_effects": False}
+    model = {"embedding_dim": 4, "expert_dim": 8, "tower_dims": [], "biases": False}
     model |= {"num_experts": EXPERTS, "router": router or {"name": "moesart", "temperature": 1.0}}
     schema = Schema.load(prepared)
     module = RecModule(parse_config({"model": model}).model_dump(mode="json"), schema.to_json())

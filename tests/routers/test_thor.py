@@ -114,7 +114,7 @@ def module(**router: object) -> RecModule:
         "expert_dim": 8,
         "tower_dims": [8],
         "dropout": 0,
-        "main_effects": False,
+        "biases": False,
     }
     router = {"name": "thor", **router}
     made = RecModule({"model": {**model, "router": router}}, schema.to_json())

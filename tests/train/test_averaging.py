@@ -80,7 +80,7 @@ def test_the_artifact_has_the_mean_and_the_checkpoint_both(prepared: Path, tmp_p
 def short(prepared: Path, out: Path, epochs: int, **more: Any) -> list[float]:
     """Validation losses of epochs of 5 steps each."""
     steps = {"batch_size": -(-Schema.load(prepared).rows["train"] // 5), "max_epochs": epochs}
-    optim, model = {"lr": 1e-2, "ema_decay": 0.99}, {**TINY_MODEL, "main_effects": False}
+    optim, model = {"lr": 1e-2, "ema_decay": 0.99}, {**TINY_MODEL, "biases": False}
     fit(config(optim=optim, trainer=steps, model=model), prepared, out, **more)
     return losses(out)
 

@@ -172,12 +172,12 @@ def test_a_full_disk_is_a_warning_where_the_result_does_not_need_it(
 def test_a_full_disk_ends_the_run_where_the_result_needs_it_and_nothing_is_lost(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without main effects the second epoch is better than the first."""
+    """Without user and item biases the second epoch is better than the first."""
     out, whole = tmp_path / "run", tmp_path / "whole"
     one, two = (
         parse_config(
             {
-                "model": {**TINY_MODEL, "main_effects": False},
+                "model": {**TINY_MODEL, "biases": False},
                 "trainer": {"max_epochs": epochs, "batch_size": 64},
             }
         )

@@ -46,7 +46,7 @@ def test_auto_and_gpu_never_mean_a_macs_gpu(monkeypatch: pytest.MonkeyPatch) -> 
     "sections",
     [
         {},
-        {"model": {"main_effects": False}},
+        {"model": {"biases": False}},
         {"model": {"router": {"name": "hash", "balanced": True}}},
         {"data": {"resample_negatives": True, "popularity_exponent": 0.75, "user_exponent": 0}},
     ],

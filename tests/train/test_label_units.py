@@ -17,9 +17,9 @@ def test_labels_that_float32_cannot_square_are_the_fault_of_the_labels(
 ) -> None:
     """Stars of 1 to 5 units: a standard deviation of 1.4 units, at most 5 units."""
     data, out = table(tmp_path / "a", unit=unit), tmp_path / "run"
-    for main_effects in (True, False):
+    for biases in (True, False):
         with pytest.raises(DataError) as error:
-            fit(settings(model={"main_effects": main_effects}), data, out)
+            fit(settings(model={"biases": biases}), data, out)
         assert "rating" in str(error.value) and "optim.lr" not in str(error.value)
         assert f"{5 * unit:g}" in str(error.value) or unit < 1
         assert not out.exists()

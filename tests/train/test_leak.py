@@ -21,7 +21,7 @@ from data_prep.synthetic import prepare
 from recsys_moe.train.fit import fit
 
 SMALL = {"embedding_dim": 16, "num_experts": 4, "expert_dim": 32, "tower_dims": [16]}
-MODEL = {**SMALL, "dropout": 0.0, "main_effects": False, "router": {"name": "softmax"}}
+MODEL = {**SMALL, "dropout": 0.0, "biases": False, "router": {"name": "softmax"}}
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ MODEL = {
     "expert_dim": 8,
     "tower_dims": [8],
     "dropout": 0,
-    "main_effects": False,
+    "biases": False,
 }
 BATCH = Batch(
     torch.arange(5, dtype=torch.int32),

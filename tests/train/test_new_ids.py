@@ -89,7 +89,7 @@ def test_the_model_is_left_as_it_was(featured: Path) -> None:
     datamodule = RecDataModule(featured, config)
     module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
     module.start_encoders(featured, datamodule.rows("train"))
-    module.start_effects(datamodule.rows("train"))
+    module.start_biases(datamodule.rows("train"))
     before = {name: value.clone() for name, value in module.model.state_dict().items()}
     new_ids.compare_new_ids(module.model, module.model.encoders, datamodule)
     after = module.model.state_dict()

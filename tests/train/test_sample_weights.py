@@ -86,7 +86,7 @@ def test_a_row_of_weight_0_counts_nothing_in_the_disagreement_of_two_passes() ->
 
 
 def test_labels_of_rows_of_weight_0_change_nothing_in_a_model(tmp_path: Path) -> None:
-    """Neither in the loss nor in what it begins with: mean, deviation and main effects."""
+    """Neither in the loss nor in what it begins with: mean, deviation and user and item biases."""
     rng = np.random.default_rng(0)
     pairs = pd.MultiIndex.from_product([range(20), range(15)], names=["user", "item"])
     rows = pairs.to_frame(index=False)

@@ -30,7 +30,7 @@ def config(model: dict[str, Any]) -> Config:
 
 
 @pytest.fixture(
-    scope="module", params=["ids", "features and history", "no maps and no main effects"]
+    scope="module", params=["ids", "features and history", "no maps and no user and item biases"]
 )
 def trained(
     request: Any, prepared: Path, tmp_path_factory: pytest.TempPathFactory
@@ -40,9 +40,9 @@ def trained(
     more: dict[str, dict[str, Any]] = {
         "ids": {},
         "features and history": BOTH,
-        "no maps and no main effects": {
+        "no maps and no user and item biases": {
             **{**BOTH, "history_dim": 0, "item_history": "ratings"},
-            **{"skip_maps": False, "main_effects": False},
+            **{"skip_maps": False, "biases": False},
         },
     }
     fit(config(more[request.param]), data, folder / "run")
@@ -104,7 +104,7 @@ def test_a_rank_beyond_the_width_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "trained", ["features and history", "no maps and no main effects"], indirect=True
+    "trained", ["features and history", "no maps and no user and item biases"], indirect=True
 )
 def test_a_new_user_has_the_same_skip_in_rankings_as_in_scores(trained: tuple[Path, str]) -> None:
     predictor = Predictor.load(trained[0])

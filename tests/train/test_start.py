@@ -18,7 +18,7 @@ from recsys_moe.config.diff import read_resolved
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import Interrupted
 from recsys_moe.files import sha256_file
-from recsys_moe.model.effects import MainEffects
+from recsys_moe.model.biases import Biases
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.fit import fit
 from recsys_moe.train.start import start_config
@@ -92,11 +92,11 @@ def known_scores(model: Path) -> Tensor:
     return scores(model, KNOWN_USERS, KNOWN_ITEMS)
 
 
-def effects(model: Path) -> tuple[MainEffects, list[str]]:
+def biases_of(model: Path) -> tuple[Biases, list[str]]:
     """Of an artifact, with its users in order."""
     artifact = load_artifact(model)
-    assert artifact.model.effects is not None
-    return artifact.model.effects, artifact.users["user"].to_pylist()
+    assert artifact.model.biases is not None
+    return artifact.model.biases, artifact.users["user"].to_pylist()
 
 
 def close(found: Tensor, wanted: Tensor) -> None:
@@ -125,8 +125,8 @@ def test_scores_of_known_pairs_are_those_of_the_old_model_before_the_first_step(
 
 
 def test_new_ids_start_from_the_row_of_the_unseen_id(folder: Path, tmp_path: Path) -> None:
-    """Without main effects a new id is scored as the old model scores an unseen one."""
-    plain = {"main_effects": False}
+    """Without user and item biases a new id is scored as the old model scores an unseen one."""
+    plain = {"biases": False}
     old, new = tmp_path / "old", tmp_path / "new"
     fit(settings(model=plain, optim={"lr": 1e-2}), folder / "old/data", old)
     fit(once(**STILL), folder / "new/data", new, start_from=old)
@@ -154,7 +154,7 @@ def test_main_effects_of_known_ids_stay_and_those_of_new_ids_are_fitted_to_their
 ) -> None:
     """In the units of the old model: its shift and scale, whatever the new labels' mean is."""
     fit(once(**STILL), folder / "new/data", tmp_path / "b", start_from=folder / "a")
-    (old, old_users), (new, new_users) = effects(folder / "a"), effects(tmp_path / "b")
+    (old, old_users), (new, new_users) = biases_of(folder / "a"), biases_of(tmp_path / "b")
     assert torch.equal(new.shift_T, old.shift_T) and torch.equal(new.scale_T, old.scale_T)
     for user, row_T in zip(new_users, new.user_UT[:-1], strict=True):
         if user in old_users:

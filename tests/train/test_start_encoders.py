@@ -38,7 +38,7 @@ from tests.train.test_start import (
 BOTH = {"features": "all", "history": "ratings", "item_history": "ratings", "history_dim": 4}
 SLOPED = {**BOTH, "history_slopes": True}
 WATCHED = {**BOTH, "history": "items", "item_history": "users"}
-ALONE = {**BOTH, "item_history": "none", "main_effects": False}
+ALONE = {**BOTH, "item_history": "none", "biases": False}
 USER_FEATURES = ("age:numeric=age", "job:categorical=job")
 ITEM_FEATURES = ("genres:multi=genres:sep=|", "year:numeric=year")
 

@@ -30,7 +30,7 @@ def words(folder: Path, out: Path, *more: object, **changed: object) -> list[obj
         (["--router", "topk"], "model.router.name is moesart ... got topk"),
         (["--k", 3], "model.router.k is 2 ... got 3"),
         (["--set", "model.tower_dims=[8, 8]"], "model.tower_dims is [8] "),
-        (["--set", "model.main_effects=false"], "model.main_effects is true "),
+        (["--set", "model.biases=false"], "model.biases is true "),
         (["--config", "movielens_100k"], "model.embedding_dim is 8 "),
         (["--resume", "auto"], "--from ... --resume auto ... one of them"),
     ],

@@ -90,12 +90,12 @@ def test_a_task_without_labels_changes_nothing_in_the_other(prepared: Path) -> N
 UNITS = [(False, "auto", False), (True, "auto", True), (True, "absolute", False)]
 
 
-@pytest.mark.parametrize(("main_effects", "scale", "relative"), [*UNITS, (False, "relative", True)])
+@pytest.mark.parametrize(("biases", "scale", "relative"), [*UNITS, (False, "relative", True)])
 def test_the_loss_is_the_weighted_sum_of_the_tasks(
-    prepared: Path, main_effects: bool, scale: str, relative: bool
+    prepared: Path, biases: bool, scale: str, relative: bool
 ) -> None:
     """Each task's loss is divided by that of the best constant first, if asked or by default."""
-    batch, model = first_rows(prepared, 64), {**TINY_MODEL, "main_effects": main_effects}
+    batch, model = first_rows(prepared, 64), {**TINY_MODEL, "biases": biases}
     losses = []
     for watch, rating in ((1.0, 0.0), (0.0, 1.0), (0.9, 0.1)):
         weights = {"watch": {"weight": watch}, "rating": {"weight": rating}}

@@ -21,7 +21,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 def config(watch: dict[str, Any], rating: dict[str, Any]) -> Config:
     """One epoch, so that both weights keep the same one."""
-    model = {**TINY_MODEL, "main_effects": False}
+    model = {**TINY_MODEL, "biases": False}
     trainer = {"max_epochs": 1, "batch_size": 64}
     tasks = {"watch": watch, "rating": rating}
     return parse_config({"model": model, "trainer": trainer, "tasks": tasks})

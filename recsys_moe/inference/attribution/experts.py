@@ -38,7 +38,7 @@ def expert_shares(model: MultiTaskMoE, user_B: Tensor, item_B: Tensor) -> Explan
     x_BD = model.encode(user_B, item_B)
     user_B, _ = model.ids(user_B, item_B)
     explanation = []
-    scale_T = [1.0] * len(model.towers) if model.effects is None else model.effects.scale_T
+    scale_T = [1.0] * len(model.towers) if model.biases is None else model.biases.scale_T
     for router, tower, scale in zip(model.routers, model.towers, scale_T, strict=True):
         routing = router(x_BD, user_B)
         row_P, expert_P = routing.selected_BE.nonzero(as_tuple=True)

@@ -162,10 +162,10 @@ def _with_rows(model: MultiTaskMoE, more_MD: Tensor) -> MultiTaskMoE:
     table_ND = model.item_embedding.weight.detach()
     rows_ND = torch.cat([table_ND[:-1], table_ND[-1] + more_MD, table_ND[-1:]])
     result.item_embedding = nn.Embedding.from_pretrained(rows_ND)
-    if model.effects is not None:
-        result.effects = effects = copy.copy(model.effects)
-        effects._buffers = {**model.effects._buffers}
-        known_NT = effects.item_IT
+    if model.biases is not None:
+        result.effects = biases = copy.copy(model.biases)
+        biases._buffers = {**model.biases._buffers}
+        known_NT = biases.item_IT
         none_MT = known_NT[-1:].expand(len(more_MD), -1)
-        effects.item_IT = torch.cat([known_NT[:-1], none_MT, known_NT[-1:]])
+        biases.item_IT = torch.cat([known_NT[:-1], none_MT, known_NT[-1:]])
     return result

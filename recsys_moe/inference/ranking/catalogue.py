@@ -95,10 +95,10 @@ class CatalogueScorer:
             logits_B[rows] = tower(mixed_BH)[:, 0]
             if self.model.skip is not None:
                 logits_B[rows] += self.model.skip.of_task(self._inputs(user_U, place, item), task)
-        if self.model.effects is None:
+        if self.model.biases is None:
             return logits_B
         user_B = self._ids(user_U)[place_B]
-        return self.model.effects.of_task(logits_B, user_B, item_B, task)
+        return self.model.biases.of_task(logits_B, user_B, item_B, task)
 
     def warm_up(self) -> None:
         """Build the item halves that up to 17 users, from the first to the unseen one, visit."""

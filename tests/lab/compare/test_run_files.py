@@ -57,14 +57,14 @@ def test_a_line_per_finished_run_has_the_numbers_of_its_folder(comparison: Path)
 @pytest.mark.parametrize(
     ("config", "unit"),
     [
-        ({"model": {"main_effects": True}}, "relative"),
-        ({"model": {"main_effects": False}}, "absolute"),
+        ({"model": {"biases": True}}, "relative"),
+        ({"model": {"biases": False}}, "absolute"),
         (
-            {"model": {"main_effects": True}, "optim": {"loss_normalization": "absolute"}},
+            {"model": {"biases": True}, "optim": {"loss_normalization": "absolute"}},
             "absolute",
         ),
         (
-            {"model": {"main_effects": False}, "optim": {"loss_normalization": "relative"}},
+            {"model": {"biases": False}, "optim": {"loss_normalization": "relative"}},
             "relative",
         ),
     ],

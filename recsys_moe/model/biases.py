@@ -1,4 +1,4 @@
-"""Main effects: what user and item say apart, before anything is learned about them together.
+"""user and item biases: what user and item say apart, before anything is learned about them together.
 
 Axes: B batch, N rows, T tasks, U users and I items, both with one more for the unseen id.
 """
@@ -20,7 +20,7 @@ SMALLEST = torch.finfo(torch.float64).tiny
 """Instead of 0 where nothing is known; a unit of labels may make anything above it small."""
 
 
-class MainEffects(nn.Module):
+class Biases(nn.Module):
     """From what the towers learn, around 0 and of size 1, to logits.
 
     logit = shift + scale * x + effect of the user + effect of the item. Buffers, set before
