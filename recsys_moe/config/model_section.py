@@ -81,10 +81,10 @@ class ModelConfig(Section):
     """Units of each expert (one Dense + ReLU layer)."""
     tower_dims: tuple[Annotated[int, Field(ge=1)], ...] = (256,)
     """Widths of the Dense + ReLU layers between mixture and head, per task."""
-    skip_rank: int = Field(default=0, ge=0)
+    bilinear_rank: int = Field(default=0, ge=0)
     """Rank r, at most `embedding_dim`, of what each task reads off the vectors u and v past the
     experts: b_u + b_i + <P u, v>, P of rank r and b linear in the vectors; 0: nothing."""
-    skip_maps: bool = True
+    bilinear_diagonal: bool = False
     """`false`: P is diagonal, with a weight between -1 and 1 for each of the first r dimensions, so
     that weight decay bounds what u and v say together, as in a matrix factorisation."""
     dropout: float = Field(default=0.5, ge=0, lt=1)
@@ -108,16 +108,16 @@ class ModelConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _skip_fits(self) -> ModelConfig:
-        if self.skip_rank > self.embedding_dim:
+    def _bilinear_fits(self) -> ModelConfig:
+        if self.bilinear_rank > self.embedding_dim:
             raise ValueError(
-                f"model.skip_rank must be at most model.embedding_dim={self.embedding_dim}, got "
-                f"{self.skip_rank}; lower it"
+                f"model.bilinear_rank must be at most model.embedding_dim={self.embedding_dim}, got "
+                f"{self.bilinear_rank}; lower it"
             )
-        if not self.skip_maps and not self.skip_rank:
+        if self.bilinear_diagonal and not self.bilinear_rank:
             raise ValueError(
-                "model.skip_maps must be true with model.skip_rank=0, got false; add "
-                f"model.skip_rank={self.embedding_dim}"
+                "model.bilinear_diagonal must be false with model.bilinear_rank=0, got true; add "
+                f"model.bilinear_rank={self.embedding_dim}"
             )
         return self
 

@@ -41,7 +41,7 @@ class History(nn.Module):
         """`levels`: table rows per partner; `dims`: width of the pool and of the embeddings.
 
         Pools of width 0 are as wide as the embeddings, and K is no map that is learned: weight
-        decay then holds down what a pool says, and not only its table (see BoundedSkip).
+        decay then holds down what a pool says, and not only its table (see DiagonalTerm).
         """
         super().__init__()
         self.partners, self.rate = partners, dropout

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from recsys_moe.model.biases import Biases
+from recsys_moe.model.bilinear import DiagonalTerm, ProjectedTerm
 from recsys_moe.model.encoders import Encoders
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import Dispatch, MoE
-from recsys_moe.model.skip import BoundedSkip, MappedSkip
 from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing, find_router
 from recsys_moe.routers.base import full_precision
 
@@ -50,16 +50,16 @@ class MultiTaskMoE(nn.Module):
         expert_dim: int = 256,
         tower_dims: Sequence[int] = (256,),
         dropout: float = 0.5,
-        skip_rank: int = 0,
-        skip_maps: bool = True,
+        bilinear_rank: int = 0,
+        bilinear_diagonal: bool = False,
         dispatch: Dispatch = "auto",
         biases: Biases | None = None,
         encoders: Encoders | None = None,
     ) -> None:
         """`biases`: what is added to what the towers learn; `encoders`: to embeddings of ids.
 
-        `skip_rank`: of what goes past the experts, 0 for nothing: a MappedSkip or, without
-        `skip_maps`, a BoundedSkip.
+        `bilinear_rank`: of what goes past the experts, 0 for nothing: a ProjectedTerm or, with
+        `bilinear_diagonal`, a DiagonalTerm.
         """
         super().__init__()
         self.user_embedding = _embedding(num_users + 1, embedding_dim)
@@ -70,8 +70,8 @@ class MultiTaskMoE(nn.Module):
         experts = Experts(num_experts, 2 * embedding_dim, expert_dim, dropout)
         self.moe = MoE(experts, routers, dispatch)
         self.towers = nn.ModuleList(_tower(expert_dim, tower_dims) for _ in range(num_tasks))
-        skip = MappedSkip if skip_maps else BoundedSkip
-        self.skip = skip(num_tasks, embedding_dim, skip_rank) if skip_rank else None
+        term = DiagonalTerm if bilinear_diagonal else ProjectedTerm
+        self.bilinear = term(num_tasks, embedding_dim, bilinear_rank) if bilinear_rank else None
         self.biases, self.encoders = biases, encoders
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> Output:
@@ -91,8 +91,8 @@ class MultiTaskMoE(nn.Module):
         logits_BT = full_precision(
             torch.cat([tower(mixed_BH) for tower, mixed_BH in pairs], dim=-1)
         )
-        if self.skip is not None:
-            logits_BT = logits_BT + self.skip(x_BD)
+        if self.bilinear is not None:
+            logits_BT = logits_BT + self.bilinear(x_BD)
         if self.biases is not None:
             logits_BT = self.biases(logits_BT, user_B, item_B)
         return logits_BT

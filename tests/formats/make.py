@@ -37,8 +37,8 @@ BOUNDED = (
     *ALL,
     "model.item_history=ratings",
     "model.history_dim=0",
-    "model.skip_rank=3",
-    "model.skip_maps=false",
+    "model.bilinear_rank=3",
+    "model.bilinear_diagonal=true",
 )
 SLOPES = (*BOUNDED, "model.history_slopes=true")
 MODELS = {"ids": (), "features": ALL, "histories": ALL, "bounded": BOUNDED, "slopes": SLOPES}

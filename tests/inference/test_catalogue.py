@@ -18,9 +18,9 @@ from recsys_moe.inference.ranking import catalogue
 from recsys_moe.inference.ranking.catalogue import CatalogueScorer
 from recsys_moe.inference.ranking.top_items import largest
 from recsys_moe.inference.scoring.pair_scores import Draws
+from recsys_moe.model.bilinear import DiagonalTerm, ProjectedTerm
 from recsys_moe.model.moe import naive_moe
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.model.skip import BoundedSkip, MappedSkip
 from recsys_moe.routers import ROUTERS, find_router
 
 USERS, ITEMS, SEED = 7, 23, 3
@@ -88,15 +88,15 @@ def test_the_logits_equal_the_definition(
             torch.testing.assert_close(found_N, expected_N, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [MappedSkip, BoundedSkip])
+@pytest.mark.parametrize("kind", [ProjectedTerm, DiagonalTerm])
 @pytest.mark.parametrize("name", ["moesart", "moesart, sampled", "expert_choice", "hash"])
 def test_what_goes_past_the_experts_is_added(
-    name: str, kind: type[MappedSkip | BoundedSkip], monkeypatch: pytest.MonkeyPatch
+    name: str, kind: type[ProjectedTerm | DiagonalTerm], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalogue, "ROWS_PER_CHUNK", 10)
     model = model_with(SETTINGS[name])
-    model.skip = kind(2, 4, 3)
-    for parameter in model.skip.parameters():
+    model.bilinear = kind(2, 4, 3)
+    for parameter in model.bilinear.parameters():
         torch.nn.init.normal_(parameter)
     user_U, some_N = torch.tensor([4, 0, USERS]), torch.tensor([3, 4, 11, 22])
     for task in range(2):
@@ -104,7 +104,7 @@ def test_what_goes_past_the_experts_is_added(
             found_UN = scorer_of(model).grid(users_U, some_N, task)
             for user, found_N in zip(users_U.tolist(), found_UN, strict=True):
                 x_ND = model.encode(torch.full_like(some_N, user), some_N)
-                expected_N = (definition(model, user)[some_N] + model.skip(x_ND))[:, task]
+                expected_N = (definition(model, user)[some_N] + model.bilinear(x_ND))[:, task]
                 torch.testing.assert_close(found_N, expected_N, rtol=1e-5, atol=1e-5)
 
 

@@ -21,7 +21,7 @@ from recsys_moe.inference.scoring import precomputed as halves
 from recsys_moe.inference.scoring.precomputed import Halves
 from recsys_moe.inference.threads import in_turn
 from recsys_moe.model.biases import Biases
-from recsys_moe.model.skip import BoundedSkip, MappedSkip
+from recsys_moe.model.bilinear import DiagonalTerm, ProjectedTerm
 from recsys_moe.model.tasks import Constant
 from tests.inference.test_catalogue import ITEMS, SEED, SETTINGS, USERS, model_with, naive
 
@@ -45,13 +45,13 @@ def test_logits_equal_the_naive_twin_for_every_router(
     torch.testing.assert_close(Halves(model).logits(*pairs), expected_BT, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [MappedSkip, BoundedSkip])
+@pytest.mark.parametrize("kind", [ProjectedTerm, DiagonalTerm])
 def test_what_goes_past_the_experts_and_main_effects_are_in_it(
-    kind: type[MappedSkip | BoundedSkip],
+    kind: type[ProjectedTerm | DiagonalTerm],
 ) -> None:
     model, pairs = model_with(SETTINGS["moesart"]), some_pairs(40)
-    model.skip = kind(2, 4, 3)
-    for parameter in model.skip.parameters():
+    model.bilinear = kind(2, 4, 3)
+    for parameter in model.bilinear.parameters():
         torch.nn.init.normal_(parameter)
     model.biases = Biases(USERS, ITEMS, [Constant(0.3, 1.0, 1.0), Constant(3.5, 0.5, 1.0)])
     torch.nn.init.normal_(model.biases.user_UT)

@@ -110,7 +110,7 @@ RECIPE: dict[str, Any] = {
     "model": {
         **TINY_MODEL,
         **{"history": "ratings", "item_history": "ratings", "history_dim": 0},
-        **{"history_slopes": True, "skip_rank": 4, "skip_maps": False},
+        **{"history_slopes": True, "bilinear_rank": 4, "bilinear_diagonal": True},
     },
     "data": {"resample_negatives": True, "popularity_exponent": 0.75, "user_exponent": 0},
     "optim": {"schedule": "cosine", "router_lr_multiplier": 10.0, "ema_decay": 0.99},

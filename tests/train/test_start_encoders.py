@@ -144,11 +144,11 @@ def test_scores_of_known_pairs_stay_whatever_begins_and_ends(
 
 @pytest.mark.parametrize("history", ["items", "ratings"])
 def test_they_stay_past_the_experts_too(folder: Path, tmp_path: Path, history: str) -> None:
-    model = {**BOTH, "history": history, "skip_rank": 3}
+    model = {**BOTH, "history": history, "bilinear_rank": 3}
     fit(settings(model=model, optim={"lr": 1e-2}), folder / "old/featured", tmp_path / "a")
     fit(once(**STILL), folder / "new/featured", tmp_path / "b", start_from=tmp_path / "a")
     close(known_scores(tmp_path / "b"), known_scores(tmp_path / "a"))
-    assert load_artifact(tmp_path / "a").model.skip.alone_TD.abs().max() > 1e-3  # type: ignore
+    assert load_artifact(tmp_path / "a").model.bilinear.alone_TD.abs().max() > 1e-3  # type: ignore
 
 
 def test_new_ids_start_as_the_newcomers_that_they_were(folder: Path, tmp_path: Path) -> None:

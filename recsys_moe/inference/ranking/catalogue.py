@@ -93,8 +93,10 @@ class CatalogueScorer:
             routing = self._route(router, user_U, place, item) if alone else _rows(routed, rows)
             mixed_BH = self._mixed(user_EUH, place, item, routing)
             logits_B[rows] = tower(mixed_BH)[:, 0]
-            if self.model.skip is not None:
-                logits_B[rows] += self.model.skip.of_task(self._inputs(user_U, place, item), task)
+            if self.model.bilinear is not None:
+                logits_B[rows] += self.model.bilinear.of_task(
+                    self._inputs(user_U, place, item), task
+                )
         if self.model.biases is None:
             return logits_B
         user_B = self._ids(user_U)[place_B]

@@ -28,7 +28,7 @@ from tests.features import with_features
 from tests.train.processes.test_devices import ENVIRONMENT, command
 
 HISTORIES = {"history": "ratings", "item_history": "users", "history_dim": 4}
-PARTS = {"features": "all", **HISTORIES, "skip_rank": 3}
+PARTS = {"features": "all", **HISTORIES, "bilinear_rank": 3}
 MODEL = {**TINY_MODEL, "dropout": 0.0, "router": {"name": "softmax"}}
 SECTIONS: dict[str, Any] = {
     "model": {**MODEL, **PARTS, "history_dropout": 0.0},

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class Skip(nn.Module):
+class BilinearTerm(nn.Module):
     """Per task b_u + b_i + what the user's vector u and the item's v say together.
 
     b_u and b_i are linear in u and v, and not tables: so vectors of known users and items, features
@@ -35,7 +35,7 @@ class Skip(nn.Module):
         raise NotImplementedError
 
 
-class MappedSkip(Skip):
+class ProjectedTerm(BilinearTerm):
     """<P u, v> with a P of rank R for each task.
 
     Starts as 0 everywhere, so that training begins as without it.
@@ -58,7 +58,7 @@ class MappedSkip(Skip):
         return (users * items).sum(-1) + x_BD @ self.alone_TD[task]
 
 
-class BoundedSkip(Skip):
+class DiagonalTerm(BilinearTerm):
     """sum_r tanh(s_r) u_r v_r over the first R dimensions, with own s for each task.
 
     Weight decay holds a product of vectors down as in a matrix factorisation: what it allows a P

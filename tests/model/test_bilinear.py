@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 import torch
 
+from recsys_moe.model.bilinear import DiagonalTerm, ProjectedTerm, Skip
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.model.skip import BoundedSkip, MappedSkip, Skip
 from recsys_moe.routers import ROUTERS
 
 
 def model_with(rank: int, *, maps: bool = True) -> MultiTaskMoE:
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"embedding_dim": 4, "num_experts": 4, "expert_dim": 6}
-    skip: dict[str, Any] = {"skip_rank": rank, "skip_maps": maps}
+    term: dict[str, Any] = {"bilinear_rank": rank, "bilinear_diagonal": maps}
     config = ROUTERS["softmax"].Config()
-    return MultiTaskMoE(7, 8, 2, router=config, tower_dims=(5,), **skip, **sizes).eval()
+    return MultiTaskMoE(7, 8, 2, router=config, tower_dims=(5,), **term, **sizes).eval()
 
 
 @pytest.mark.parametrize("maps", [True, False])
@@ -29,20 +29,20 @@ def test_a_model_in_float64_has_logits_in_float64(maps: bool) -> None:
 def test_a_task_has_its_effects_and_the_product_of_the_projections() -> None:
     """u = (2, 3), v = (5, 7), P u = u_1 + u_2 = 5 and 2 v_1 = 10: 50; b_u = 3 u_2 = 9,
     b_i = -v_2 = -7: 52 for task 1. Nothing is known of task 0: 0."""
-    skip = MappedSkip(2, 2, 1)
+    term = ProjectedTerm(2, 2, 1)
     with torch.no_grad():
-        skip.user_TRW[1], skip.item_TRW[1] = torch.tensor([[1.0, 1]]), torch.tensor([[2.0, 0]])
-        skip.alone_TD[1] = torch.tensor([0.0, 3, 0, -1])
-    assert skip(torch.tensor([[2.0, 3, 5, 7]])).tolist() == [[0.0, 52.0]]
+        term.user_TRW[1], term.item_TRW[1] = torch.tensor([[1.0, 1]]), torch.tensor([[2.0, 0]])
+        term.alone_TD[1] = torch.tensor([0.0, 3, 0, -1])
+    assert term(torch.tensor([[2.0, 3, 5, 7]])).tolist() == [[0.0, 52.0]]
 
 
 def test_without_maps_each_dimension_has_a_weight_below_1() -> None:
     """u = (2, 3), v = (5, 7); of rank 1: tanh(0.5) x 2 x 5, and b_i = 4 v_2 = 28 for task 0."""
-    skip = BoundedSkip(2, 2, 1)
+    term = DiagonalTerm(2, 2, 1)
     with torch.no_grad():
-        skip.scale_TR[:] = torch.tensor([[0.5], [-100.0]])
-        skip.alone_TD[0] = torch.tensor([0.0, 0, 0, 4])
-    found = skip(torch.tensor([[2.0, 3, 5, 7]]))
+        term.scale_TR[:] = torch.tensor([[0.5], [-100.0]])
+        term.alone_TD[0] = torch.tensor([0.0, 0, 0, 4])
+    found = term(torch.tensor([[2.0, 3, 5, 7]]))
     torch.testing.assert_close(found, torch.tensor([[0.46211716 * 10 + 28, -10.0]]))
 
 
@@ -50,10 +50,10 @@ def test_without_maps_decay_shrinks_the_product_and_with_maps_a_map_makes_up_for
     """u = v = c: loss -u v + decay (u^2 + v^2) falls without end for decay < 1/2 with a bounded
     weight of 1, and rises with c for decay > 1/2. A map p = 1 / decay outweighs any decay of u."""
 
-    def gain(skip: Skip, c: float) -> float:
-        return float(skip(torch.tensor([[c, c]])).detach()[0, 0]) - 0.6 * 2 * c * c
+    def gain(term: BilinearTerm, c: float) -> float:
+        return float(term(torch.tensor([[c, c]])).detach()[0, 0]) - 0.6 * 2 * c * c
 
-    bounded, mapped = BoundedSkip(1, 1, 1), MappedSkip(1, 1, 1)
+    bounded, mapped = DiagonalTerm(1, 1, 1), ProjectedTerm(1, 1, 1)
     with torch.no_grad():
         bounded.scale_TR.fill_(100.0)
         mapped.item_TRW.fill_(100.0)
@@ -61,32 +61,32 @@ def test_without_maps_decay_shrinks_the_product_and_with_maps_a_map_makes_up_for
     assert 0 < gain(mapped, 1.0) < gain(mapped, 3.0)
 
 
-@pytest.mark.parametrize("kind", [MappedSkip, BoundedSkip])
-def test_one_task_is_a_column_of_all(kind: type[MappedSkip | BoundedSkip]) -> None:
+@pytest.mark.parametrize("kind", [ProjectedTerm, DiagonalTerm])
+def test_one_task_is_a_column_of_all(kind: type[ProjectedTerm | DiagonalTerm]) -> None:
     torch.manual_seed(0)
-    skip, x_BD = kind(3, 4, 2), torch.randn(6, 8)
-    for parameter in skip.parameters():
+    term, x_BD = kind(3, 4, 2), torch.randn(6, 8)
+    for parameter in term.parameters():
         torch.nn.init.normal_(parameter)
     for task in range(3):
-        torch.testing.assert_close(skip.of_task(x_BD, task), skip(x_BD)[:, task])
+        torch.testing.assert_close(term.of_task(x_BD, task), term(x_BD)[:, task])
 
 
 def test_a_model_begins_as_without_it_and_every_part_of_it_can_learn() -> None:
     plain, model = model_with(0), model_with(3)
     own, other = plain.state_dict(), model.state_dict()
     assert all(torch.equal(value, other[name]) for name, value in own.items())
-    names = {"skip.user_TRW", "skip.item_TRW", "skip.alone_TD"}
+    names = {"bilinear.user_TRW", "bilinear.item_TRW", "bilinear.alone_TD"}
     assert other.keys() - own.keys() == names
     user_B, item_B = torch.tensor([0, 3, 7]), torch.tensor([8, 2, 5])
     logits_BT = model(user_B, item_B).logits_BT
     assert torch.equal(logits_BT, plain(user_B, item_B).logits_BT)
-    assert model.skip is not None
-    optimizer = torch.optim.SGD(model.skip.parameters(), lr=10.0)
+    assert model.bilinear is not None
+    optimizer = torch.optim.SGD(model.bilinear.parameters(), lr=10.0)
     for _ in range(2):  # P = 0 at first: its users' side learns from the second step on
         optimizer.zero_grad()
         model(user_B, item_B).logits_BT.sum().backward()
         optimizer.step()
-    assert all(parameter.grad.abs().amax(-1).all() for parameter in model.skip.parameters())
+    assert all(parameter.grad.abs().amax(-1).all() for parameter in model.bilinear.parameters())
 
 
 def test_without_maps_it_begins_with_the_product_of_the_vectors() -> None:
@@ -94,22 +94,22 @@ def test_without_maps_it_begins_with_the_product_of_the_vectors() -> None:
     plain, model = model_with(0), model_with(4, maps=False)
     own, other = plain.state_dict(), model.state_dict()
     assert all(torch.equal(value, other[name]) for name, value in own.items())
-    assert other.keys() - own.keys() == {"skip.scale_TR", "skip.alone_TD"}
+    assert other.keys() - own.keys() == {"bilinear.scale_TR", "bilinear.alone_TD"}
     pair = torch.tensor([0, 3, 7]), torch.tensor([8, 2, 5])
     moved_BT = model(*pair).logits_BT - plain(*pair).logits_BT
     assert 0 < moved_BT.abs().max() <= 0.01 * 0.9641
-    assert model.skip is not None
+    assert model.bilinear is not None
     moved_BT.sum().backward()
-    assert all(parameter.grad.abs().sum() > 0 for parameter in model.skip.parameters())
+    assert all(parameter.grad.abs().sum() > 0 for parameter in model.bilinear.parameters())
 
 
 @pytest.mark.parametrize("rank", [1, 4])
 @pytest.mark.parametrize("maps", [True, False])
 def test_the_logits_are_those_of_the_towers_and_it(rank: int, maps: bool) -> None:
     plain, model = model_with(0), model_with(rank, maps=maps)
-    assert model.skip is not None
-    for parameter in model.skip.parameters():
+    assert model.bilinear is not None
+    for parameter in model.bilinear.parameters():
         torch.nn.init.normal_(parameter)
     pair = torch.tensor([0, 3, 7]), torch.tensor([8, 2, 5])
     added_BT = model(*pair).logits_BT - plain(*pair).logits_BT
-    torch.testing.assert_close(added_BT, model.skip(model.encode(*pair)))
+    torch.testing.assert_close(added_BT, model.bilinear(model.encode(*pair)))

@@ -19,12 +19,12 @@ from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL
 from tests.features import with_features
 
-MAPS = {"skip_maps": True}
+MAPS = {"bilinear_diagonal": False}
 BOTH = {"features": "all", "history": "items", "history_dim": 4}
 
 
 def config(model: dict[str, Any]) -> Config:
-    settings = {**TINY_MODEL, "skip_rank": 3, **model}
+    settings = {**TINY_MODEL, "bilinear_rank": 3, **model}
     trainer = {"max_epochs": 2, "batch_size": 64}
     return parse_config({"model": settings, "trainer": trainer, "optim": {"lr": 0.01}})
 
@@ -42,7 +42,7 @@ def trained(
         "features and history": BOTH,
         "no maps and no user and item biases": {
             **{**BOTH, "history_dim": 0, "item_history": "ratings"},
-            **{"skip_maps": False, "biases": False},
+            **{"bilinear_diagonal": True, "biases": False},
         },
     }
     fit(config(more[request.param]), data, folder / "run")
@@ -62,7 +62,7 @@ def test_predict_recommend_and_exports_agree(trained: tuple[Path, str], tmp_path
     item_B = torch.arange(len(items)).repeat(len(users))
     with torch.inference_mode():
         logits_BT = model(user_B, item_B).logits_BT
-        skipped_BT = model.skip(model.encode(user_B, item_B))
+        skipped_BT = model.bilinear(model.encode(user_B, item_B))
     assert skipped_BT.abs().max() > 1e-2
     expected = {
         task.name: KINDS[task.kind].link(logits_BT[:, t]).view(len(users), -1)
@@ -88,19 +88,21 @@ def test_training_goes_on_from_it(
     trained: tuple[Path, str], featured: Path, tmp_path: Path
 ) -> None:
     run, _ = trained
-    with pytest.raises(ConfigError, match=r"model\.skip_rank .*got 0"):
-        fit({"model": {"skip_rank": 0, **MAPS}}, featured, tmp_path / "next", start_from=run)
+    with pytest.raises(ConfigError, match=r"model\.bilinear_rank .*got 0"):
+        fit({"model": {"bilinear_rank": 0, **MAPS}}, featured, tmp_path / "next", start_from=run)
     assert fit({"trainer": {"max_epochs": 1}}, featured, tmp_path / "next", start_from=run)["loss"]
 
 
 def test_no_maps_without_a_rank_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"skip_maps must be true with .*"):
-        config({"skip_rank": 0, "skip_maps": False})
+    with pytest.raises(ConfigError, match=r"bilinear_diagonal must be true with .*"):
+        config({"bilinear_rank": 0, "bilinear_diagonal": True})
 
 
 def test_a_rank_beyond_the_width_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"skip_rank must be at most model\.embedding_dim=\d+"):
-        config({"skip_rank": 999})
+    with pytest.raises(
+        ConfigError, match=r"bilinear_rank must be at most model\.embedding_dim=\d+"
+    ):
+        config({"bilinear_rank": 999})
 
 
 @pytest.mark.parametrize(
