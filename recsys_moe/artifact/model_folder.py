@@ -79,7 +79,7 @@ class Artifact:
     """Of features: `side`, `feature`, `index` and the `value` as text."""
     history: dict[str, torch.Tensor] = field(default_factory=dict)
     """User u has the rows row[first[u]:first[u + 1]] of `history.table_RW`, item i those of
-    `item_row` and `item_first` of `item_history.table_RW`; empty for a model
+    `item_row` and `item_first` of `user_bag.table_RW`; empty for a model
     without histories, and for one that was written before folders kept them."""
     added_items: int = 0
     """How many of the items training has not seen (see inference/new_items); they are the last."""

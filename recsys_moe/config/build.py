@@ -81,7 +81,7 @@ def _refuse_context(wanted: str | tuple[str, ...], schema: Schema) -> None:
 
 WEIGHTED = "weighted_"
 """Of names of counts in schema.json."""
-HistoryKey = Literal["history", "item_history"]
+HistoryKey = Literal["history", "user_bag"]
 """Of users, of items."""
 
 
@@ -93,7 +93,7 @@ def history_levels(config: Config, schema: Schema, key: HistoryKey = "history") 
     if getattr(config.model, key) != "ratings":
         return None
     if all(task.kind != "regression" for task in schema.tasks):
-        other = {"history": "items", "item_history": "users"}[key]
+        other = {"history": "items", "user_bag": "users"}[key]
         raise ConfigError(
             f"model.{key} must be none or {other} for data without a regression task, got ratings; "
             f"set model.{key}={other}"
@@ -111,7 +111,7 @@ def _encoders(config: Config, schema: Schema) -> Encoders | None:
         Features(table_rows(features), width, size) if features else None
         for features, size in chosen
     )
-    histories = _history(config, schema, "history"), _history(config, schema, "item_history")
+    histories = _history(config, schema, "history"), _history(config, schema, "user_bag")
     return Encoders(users, items, *histories)
 
 

@@ -61,7 +61,7 @@ class ModelConfig(Section):
     history: Literal["none", "items", "ratings"] = "none"
     """What a user watched or rated in training, pooled and added to the embedding of the id:
     `items` has one embedding per item, `ratings` one per item and level of its rating."""
-    item_history: Literal["none", "users", "ratings"] = "none"
+    user_bag: Literal["none", "users", "ratings"] = "none"
     """The same of an item: `users` has one embedding per user who watched or rated it in training,
     `ratings` one per user and level of the rating."""
     history_dim: int = Field(default=64, ge=0)
@@ -124,4 +124,4 @@ class ModelConfig(Section):
     @property
     def has_encoders(self) -> bool:
         """Do vectors of users and items hold more than the embeddings of their ids?"""
-        return any(one != "none" for one in (self.features, self.history, self.item_history))
+        return any(one != "none" for one in (self.features, self.history, self.user_bag))

@@ -61,25 +61,25 @@ class Encoders(nn.Module):
         users: Features | None = None,
         items: Features | None = None,
         history: History | None = None,
-        item_history: History | None = None,
+        user_bag: History | None = None,
     ) -> None:
-        """`history`: of users, whose partners are items; `item_history` the other way round."""
+        """`history`: of users, whose partners are items; `user_bag` the other way round."""
         super().__init__()
         self.users, self.items = users, items
-        self.history, self.item_history = history, item_history
+        self.history, self.user_bag = history, user_bag
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> tuple[Tensor | float, Tensor | float]:
         """For users and for items, i or, with a hidden id, ~i; (B, D), or 0 for nothing."""
         user_B, item_B = (torch.where(i_B < 0, ~i_B, i_B) for i_B in (user_B, item_B))
         of_user = _added(self.users, self.history, user_B, item_B)
-        return of_user, _added(self.items, self.item_history, item_B, user_B)
+        return of_user, _added(self.items, self.user_bag, item_B, user_B)
 
     @torch.no_grad()
     def finished(self, users_ND: Tensor, items_ND: Tensor) -> tuple[Tensor, Tensor]:
         """The whole vectors of all users and items, given the embeddings of their ids."""
         users_ND, items_ND = users_ND.clone(), items_ND.clone()
         _finish(users_ND, self.users, self.history)
-        _finish(items_ND, self.items, self.item_history)
+        _finish(items_ND, self.items, self.user_bag)
         return users_ND, items_ND
 
     def kept(self) -> dict[str, Tensor]:
@@ -91,7 +91,7 @@ class Encoders(nn.Module):
 
     def reseed(self, seed: int) -> None:
         """Give each history a stream of its own from `seed`."""
-        for name in ("history", "item_history"):
+        for name in ("item_bag", "user_bag"):
             if (history := getattr(self, name)) is not None:
                 history.stream.reseed(stream_seed(seed, name))
 

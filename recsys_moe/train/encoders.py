@@ -33,9 +33,9 @@ def fill_encoders(
             part.fill(*feature_entries(folder / f"{side}s.parquet", chosen[side], size))
     if encoders.history is not None:
         encoders.history.fill(*history_entries(rows, schema, history_levels(config, schema)))
-    if encoders.item_history is not None:
-        levels = history_levels(config, schema, "item_history")
-        encoders.item_history.fill(*history_entries(rows, schema, levels, of_items=True))
+    if encoders.user_bag is not None:
+        levels = history_levels(config, schema, "user_bag")
+        encoders.user_bag.fill(*history_entries(rows, schema, levels, of_items=True))
 
 
 def histories(model: MultiTaskMoE) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from recsys_moe.schema import Schema, Task
 
 MAY_DIFFER = ("model.dropout", "model.dispatch", "model.features", "model.history_dropout")
 """Settings of the model that do not change what its weights mean."""
-HISTORIES = ("history", "item_history")
+HISTORIES = ("item_bag", "user_bag")
 """Settings of which each may differ too where it begins or ends."""
 OF_HISTORIES = ("model.history_dim",)
 """May differ too where no history goes on."""

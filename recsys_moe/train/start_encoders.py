@@ -59,7 +59,7 @@ class Matched(NamedTuple):
     features: dict[str, FeatureRows]
     """Of `user` and `item`, where they have any."""
     histories: dict[str, HistoryRows]
-    """Of `history` and `item_history`, where both models have it. What is not there begins at 0."""
+    """Of `history` and `user_bag`, where both models have it. What is not there begins at 0."""
 
 
 class _Block(NamedTuple):
@@ -85,7 +85,7 @@ def match(
         features[side] = FeatureRows(*map(torch.cat, zip(*parts.values(), strict=True)))
     if said:
         logger.info("features: %s", "; ".join(said))
-    partners: dict[HistoryKey, Tensor] = {"history": places[1], "item_history": places[0]}
+    partners: dict[HistoryKey, Tensor] = {"history": places[1], "user_bag": places[0]}
     rows = {k: _history_rows(old, config, schema, key=k, place_N=n) for k, n in partners.items()}
     return Matched(features, {key: one for key, one in rows.items() if one is not None})
 

@@ -8,7 +8,7 @@ from recsys_moe.artifact.histories import pooled
 
 TABLE = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 8.0]])
 KERNEL = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-ENCODERS = {"item_history.table_RW": TABLE, "item_history.kernel_DW": KERNEL}
+ENCODERS = {"user_bag.table_RW": TABLE, "user_bag.kernel_DW": KERNEL}
 
 
 def test_a_pool_is_the_kernel_of_the_sum_over_the_root_of_the_number_and_0_of_nothing() -> None:

@@ -35,7 +35,7 @@ SIZES = (
 ALL = ("model.features=all", "model.history=ratings")
 BOUNDED = (
     *ALL,
-    "model.item_history=ratings",
+    "model.user_bag=ratings",
     "model.history_dim=0",
     "model.bilinear_rank=3",
     "model.bilinear_diagonal=true",

@@ -77,7 +77,7 @@ def test_known_users_and_items_told_again_have_their_vectors_but_for_the_id(
     user_UD, item_UD = vectors(predictor, users, items)
     pairs = ((user_UD, model.user_embedding, "user"), (item_UD, model.item_embedding, "item"))
     shown = {"user": [n for n in range(60) if n % 7 == 0 or n % 4 != 3], "item": [*range(40)]}
-    kernel_DW, table_RW = (encoders[f"item_history.{name}"] for name in ("kernel_DW", "table_RW"))
+    kernel_DW, table_RW = (encoders[f"user_bag.{name}"] for name in ("kernel_DW", "table_RW"))
     for told_UD, table, side in pairs:
         own_ND = state[f"model.{side}_embedding.weight"]
         if side == "item":

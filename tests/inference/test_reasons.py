@@ -106,7 +106,7 @@ def test_all_who_watched_an_item_are_left_out_of_it_together(predictor: Predicto
     mine_P = rows_of(artifact.history, "item", item)
     watched = artifact.seen["items"] == item
     assert len(mine_P) == int(watched.sum()) > 3
-    y_PW, kernel_DW = (artifact.encoders[f"item_history.{n}"] for n in ("table_RW", "kernel_DW"))
+    y_PW, kernel_DW = (artifact.encoders[f"user_bag.{n}"] for n in ("table_RW", "kernel_DW"))
     table_ND = artifact.model.item_embedding.weight
     index_B, before_D = (torch.tensor([user]), torch.tensor([item])), table_ND[item].clone()
     before = artifact.model(*index_B).logits_BT[0, 1]

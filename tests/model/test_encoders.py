@@ -227,20 +227,20 @@ def test_finished_tables_hold_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_histories_of_items_are_those_of_users_with_the_sides_exchanged() -> None:
     """In training too, where the user of a row is left out of the pool of its item."""
     made = history().train()
-    both = Encoders(history=made, item_history=made)
+    both = Encoders(history=made, user_bag=made)
     one_B, other_B = torch.tensor([0, 3, 1]), torch.tensor([2, 3, 1])
     of_user, of_item = both(one_B, other_B)
     assert torch.equal(of_user, made(one_B, other_B))
-    assert torch.equal(Encoders(item_history=made)(other_B, one_B)[1], of_user)
+    assert torch.equal(Encoders(user_bag=made)(other_B, one_B)[1], of_user)
     assert not torch.equal(of_user, of_item)
     items_ND = torch.randn(USERS + 1, 4)
-    whole_ND = Encoders(item_history=made).finished(torch.zeros(ITEMS + 1, 4), items_ND)[1]
+    whole_ND = Encoders(user_bag=made).finished(torch.zeros(ITEMS + 1, 4), items_ND)[1]
     expected = torch.stack([naive(made, owner, None) for owner in range(USERS + 1)])
     torch.testing.assert_close(whole_ND, items_ND + expected)
 
 
 def test_histories_of_users_and_items_draw_from_streams_of_their_own() -> None:
-    both = Encoders(history=history(0.5), item_history=history(0.5)).train()
+    both = Encoders(history=history(0.5), user_bag=history(0.5)).train()
     both.reseed(0)
     same_B = torch.tensor([0, 3, 0, 3]), torch.tensor([0, 3, 0, 3])
     first = both(*same_B)

@@ -41,7 +41,7 @@ def trained(
         "ids": {},
         "features and history": BOTH,
         "no maps and no user and item biases": {
-            **{**BOTH, "history_dim": 0, "item_history": "ratings"},
+            **{**BOTH, "history_dim": 0, "user_bag": "ratings"},
             **{"bilinear_diagonal": True, "biases": False},
         },
     }

@@ -29,7 +29,7 @@ from tests.conftest import TINY_MODEL
 from tests.features import with_features
 from tests.train.test_resume import STEP, VALIDATION, fit_in_pieces, results
 
-HISTORIES = {"history": "ratings", "item_history": "ratings", "history_dim": 4}
+HISTORIES = {"history": "ratings", "user_bag": "ratings", "history_dim": 4}
 BOTH = {"features": "all", **HISTORIES}
 SLOPED = {**BOTH, "history_slopes": True}
 HOUR = SideFeature(name="hour", kind="categorical", size=24)
@@ -110,7 +110,7 @@ def test_both_are_learned_and_scores_are_the_same_everywhere(
 
 def encoders(*tables: str) -> list[str]:
     names = ["kernel_DW", *(tables or ["table_RW"])]
-    histories = [f"{history}.{name}" for history in ("history", "item_history") for name in names]
+    histories = [f"{history}.{name}" for history in ("item_bag", "user_bag") for name in names]
     return [*histories, "items.table_RD", "users.table_RD"]
 
 
@@ -129,7 +129,7 @@ def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, 
     assert made is not None
     made.load_state_dict(artifact.encoders)
     state = torch.load(trained / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
-    parts = ("user", made.users, made.history), ("item", made.items, made.item_history)
+    parts = ("user", made.users, made.history), ("item", made.items, made.user_bag)
     for side, part, history in parts:
         rows_BD = state[f"model.{side}_embedding.weight"]
         index_B = torch.arange(len(rows_BD))
@@ -143,7 +143,7 @@ def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, 
 
 @pytest.mark.parametrize("history", ["items", "ratings"])
 def test_settings_of_the_optimizer_work_with_both(history: str, data: Path, tmp_path: Path) -> None:
-    model = {**BOTH, "history": history, "item_history": {"items": "users"}.get(history, history)}
+    model = {**BOTH, "history": history, "user_bag": {"items": "users"}.get(history, history)}
     settings = config(model, optim={"weight_decay": 1e-4, "ema_decay": 0.9})
     assert fit(settings, data, tmp_path / "run")["loss"] < 1.2
     assert dry_run(settings, data, tmp_path / "dry")["loss_of_first_batch"] > 0
@@ -156,7 +156,7 @@ def test_settings_of_the_optimizer_work_with_both(history: str, data: Path, tmp_
         ({"features": ["age", "age"]}, "features .*different"),
         ({"features": []}, "features .*different"),
         ({"history": "users"}, "Input should be 'none', 'items' or 'ratings'|history"),
-        ({"item_history": "items"}, "Input should be 'none', 'users' or 'ratings'|item_history"),
+        ({"user_bag": "items"}, "Input should be 'none', 'users' or 'ratings'|user_bag"),
         ({"history_dropout": 1.0}, "history_dropout"),
     ],
 )
@@ -178,8 +178,8 @@ def test_data_without_features_or_ratings_are_refused(prepared: Path, data: Path
     object.__setattr__(schema, "tasks", schema.tasks[:1])
     with pytest.raises(ConfigError, match="history .*none or items .*regression"):
         build_model(config({"history": "ratings"}), schema)
-    with pytest.raises(ConfigError, match="item_history .*none or users .*regression"):
-        build_model(config({"item_history": "ratings"}), schema)
+    with pytest.raises(ConfigError, match="user_bag .*none or users .*regression"):
+        build_model(config({"user_bag": "ratings"}), schema)
 
 
 def test_half_of_the_hidden_ids_keep_features_and_history(data: Path) -> None:

@@ -78,9 +78,9 @@ def by_heart(learn: Callable[..., dict[str, float]]) -> float:
 @pytest.mark.parametrize(
     "histories",
     [
-        {"history": "items", "item_history": "users"},
-        {"history": "ratings", "item_history": "ratings"},
-        {"history": "ratings", "item_history": "ratings", "history_slopes": True},
+        {"history": "items", "user_bag": "users"},
+        {"history": "ratings", "user_bag": "ratings"},
+        {"history": "ratings", "user_bag": "ratings", "history_slopes": True},
     ],
     ids=lambda histories: ",".join(f"{name}={value}" for name, value in histories.items()),
 )

@@ -109,7 +109,7 @@ def test_a_run_in_pieces_ends_in_the_same_bytes(
 RECIPE: dict[str, Any] = {
     "model": {
         **TINY_MODEL,
-        **{"history": "ratings", "item_history": "ratings", "history_dim": 0},
+        **{"history": "ratings", "user_bag": "ratings", "history_dim": 0},
         **{"history_slopes": True, "bilinear_rank": 4, "bilinear_diagonal": True},
     },
     "data": {"resample_negatives": True, "popularity_exponent": 0.75, "user_exponent": 0},

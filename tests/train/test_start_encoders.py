@@ -35,10 +35,10 @@ from tests.train.test_start import (
     table,
 )
 
-BOTH = {"features": "all", "history": "ratings", "item_history": "ratings", "history_dim": 4}
+BOTH = {"features": "all", "history": "ratings", "user_bag": "ratings", "history_dim": 4}
 SLOPED = {**BOTH, "history_slopes": True}
-WATCHED = {**BOTH, "history": "items", "item_history": "users"}
-ALONE = {**BOTH, "item_history": "none", "biases": False}
+WATCHED = {**BOTH, "history": "items", "user_bag": "users"}
+ALONE = {**BOTH, "user_bag": "none", "biases": False}
 USER_FEATURES = ("age:numeric=age", "job:categorical=job")
 ITEM_FEATURES = ("genres:multi=genres:sep=|", "year:numeric=year")
 
@@ -116,17 +116,17 @@ def row(artifact: Artifact, side: str, name: str, category: str) -> int:
         ("both", {}),
         ("both", {"features": "none"}),
         ("both", {"history": "none"}),
-        ("both", {"item_history": "none"}),
-        ("both", {"features": "none", "history": "none", "item_history": "none"}),
+        ("both", {"user_bag": "none"}),
+        ("both", {"features": "none", "history": "none", "user_bag": "none"}),
         ("both", {"features": "job,year", "history_dropout": 0.3}),
         ("sloped", {}),
         ("sloped", {"history": "none"}),
-        ("sloped", {"history": "none", "item_history": "none", "history_slopes": False}),
+        ("sloped", {"history": "none", "user_bag": "none", "history_slopes": False}),
         ("ids", {"features": "all"}),
         ("ids", {"history": "items", "history_dim": 4}),
         ("watched", {"history_slopes": True, "history_levels": 3}),
-        ("ids", {"item_history": "users", "history_dim": 4}),
-        ("alone", {"item_history": "ratings"}),
+        ("ids", {"user_bag": "users", "history_dim": 4}),
+        ("alone", {"user_bag": "ratings"}),
         ("ids", {"features": "genres", "history": "ratings", "history_levels": 3}),
     ],
     ids=lambda value: value if isinstance(value, str) else ",".join(value) or "as it was",
@@ -240,7 +240,7 @@ def test_histories_with_slopes_go_on(folder: Path, tmp_path: Path, unit: float) 
     ("asked", "said"),
     [
         ({"history": "items"}, "model.history .*got items"),
-        ({"item_history": "users"}, "model.item_history .*got us"),
+        ({"user_bag": "users"}, "model.user_bag .*got us"),
         ({"history_dim": 8}, "model.history_dim .*got 8"),
         ({"history_levels": 3}, "model.history_levels .*got 3"),
         (

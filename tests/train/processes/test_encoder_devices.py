@@ -27,7 +27,7 @@ from tests.conftest import TINY_MODEL
 from tests.features import with_features
 from tests.train.processes.test_devices import ENVIRONMENT, command
 
-HISTORIES = {"history": "ratings", "item_history": "users", "history_dim": 4}
+HISTORIES = {"history": "ratings", "user_bag": "users", "history_dim": 4}
 PARTS = {"features": "all", **HISTORIES, "bilinear_rank": 3}
 MODEL = {**TINY_MODEL, "dropout": 0.0, "router": {"name": "softmax"}}
 SECTIONS: dict[str, Any] = {
@@ -37,7 +37,7 @@ SECTIONS: dict[str, Any] = {
 }
 ENCODERS = [
     *("history.kernel_DW", "history.table_RW"),
-    *("item_history.kernel_DW", "item_history.table_RW"),
+    *("user_bag.kernel_DW", "user_bag.table_RW"),
     *("items.table_RD", "users.table_RD"),
 ]
 
