@@ -32,7 +32,7 @@ from recsys_moe.artifact.metrics import exact_auc
 from recsys_moe.inference.predictor import Newcomer, Predictor
 from research.continued import SPLITS, command
 
-TOLD = {"items": ["model.features=all"], "users": ["model.history=ratings"]}
+TOLD = {"items": ["model.features=all"], "users": ["model.item_bag=ratings"]}
 """What is hidden -> settings of the model that is told more of it."""
 FEATURES = {"genres": "multi=genres:sep=|", "year": "numeric=year"}
 AT_ONCE = 4096

@@ -1,7 +1,7 @@
 """Continued training: is `fit --from` as good as training anew on all rows, in a third of the time?
 
     python -m research.continued --ratings ml-100k/u.data [--folder DIR] [--epochs 16 --more 5]
-                                   [--set model.history=ratings]
+                                   [--set model.item_bag=ratings]
 
 A tenth each of all ratings is drawn for validation and for test. A model learns from the earlier
 half of the rest; then all the rest is learned twice, from that model and anew, and both are tested

@@ -230,7 +230,7 @@ def featured_run(featured: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     from recsys_moe.train.fit import fit
 
     out = tmp_path_factory.mktemp("runs") / "featured"
-    histories = {"history": "ratings", "user_bag": "ratings", "history_dim": 4}
+    histories = {"item_bag": "ratings", "user_bag": "ratings", "bag_dim": 4}
     model = {**TINY_MODEL, "features": "all", **histories}
     trainer = {"max_epochs": 2, "batch_size": 64}
     fit(parse_config({"model": model, "trainer": trainer}), featured, out)

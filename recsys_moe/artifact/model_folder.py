@@ -22,8 +22,8 @@ from safetensors.torch import load_file, save_file
 
 import recsys_moe
 from recsys_moe.artifact import calibration
+from recsys_moe.artifact.bags import load_history
 from recsys_moe.artifact.calibration import Calibrations
-from recsys_moe.artifact.histories import load_history
 from recsys_moe.artifact.reading import damaged, load_seen, reading
 from recsys_moe.config.build import build_model
 from recsys_moe.config.files import read_config_file

@@ -66,7 +66,7 @@ FLAGS = {
 }
 """Key of the configuration by flag, of every command that trains."""
 SIZES = (
-    *("model.embedding_dim", "model.expert_dim", "model.num_experts", "model.history_dim"),
+    *("model.embedding_dim", "model.expert_dim", "model.num_experts", "model.bag_dim"),
     *("trainer.batch_size", "data.eval_batch_size"),
 )
 """Where all are at their defaults, the first, which every user and item has, is what is large."""

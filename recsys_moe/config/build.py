@@ -10,7 +10,7 @@ from recsys_moe.data.entries import table_rows
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.model.biases import Biases
 from recsys_moe.model.encoders import Encoders, Features
-from recsys_moe.model.history import History, SlopedHistory
+from recsys_moe.model.item_bag import ItemBag, LinearItemBag
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import KINDS, Constant
 from recsys_moe.schema import SCHEMA_FILE, Schema, SideFeature
@@ -81,11 +81,11 @@ def _refuse_context(wanted: str | tuple[str, ...], schema: Schema) -> None:
 
 WEIGHTED = "weighted_"
 """Of names of counts in schema.json."""
-HistoryKey = Literal["history", "user_bag"]
+BagKey = Literal["history", "user_bag"]
 """Of users, of items."""
 
 
-def history_levels(config: Config, schema: Schema, key: HistoryKey = "history") -> int | None:
+def bag_levels(config: Config, schema: Schema, key: BagKey = "history") -> int | None:
     """Into how many levels ratings of these histories are divided; None where they have no ratings.
 
     Raises ConfigError for `ratings` and data without a regression task.
@@ -93,12 +93,12 @@ def history_levels(config: Config, schema: Schema, key: HistoryKey = "history") 
     if getattr(config.model, key) != "ratings":
         return None
     if all(task.kind != "regression" for task in schema.tasks):
-        other = {"history": "items", "user_bag": "users"}[key]
+        other = {"item_bag": "items", "user_bag": "users"}[key]
         raise ConfigError(
             f"model.{key} must be none or {other} for data without a regression task, got ratings; "
             f"set model.{key}={other}"
         )
-    return config.model.history_levels
+    return config.model.bag_levels
 
 
 def _encoders(config: Config, schema: Schema) -> Encoders | None:
@@ -115,20 +115,20 @@ def _encoders(config: Config, schema: Schema) -> Encoders | None:
     return Encoders(users, items, *histories)
 
 
-def _history(config: Config, schema: Schema, key: HistoryKey) -> History | None:
+def _history(config: Config, schema: Schema, key: BagKey) -> ItemBag | None:
     settings = config.model
     if getattr(settings, key) == "none":
         return None
     sizes = schema.user.size, schema.item.size
     owners, partners = sizes if key == "history" else sizes[::-1]
-    levels = history_levels(config, schema, key)
-    kind = SlopedHistory if settings.history_slopes and levels is not None else History
+    levels = bag_levels(config, schema, key)
+    kind = LinearItemBag if settings.bag_ratings == "linear" and levels is not None else ItemBag
     return kind(
         owners,
         partners,
         levels=1 if levels is None else levels + 1,
-        dims=(settings.history_dim, settings.embedding_dim),
-        dropout=settings.history_dropout,
+        dims=(settings.bag_dim, settings.embedding_dim),
+        dropout=settings.bag_dropout,
     )
 
 

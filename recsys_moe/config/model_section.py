@@ -58,22 +58,22 @@ class ModelConfig(Section):
     ] = "none"
     """Features of users and items that are added to the embeddings of their ids: `none`, `all`, or
     a list of names. See docs/features.md."""
-    history: Literal["none", "items", "ratings"] = "none"
+    item_bag: Literal["none", "items", "ratings"] = "none"
     """What a user watched or rated in training, pooled and added to the embedding of the id:
     `items` has one embedding per item, `ratings` one per item and level of its rating."""
     user_bag: Literal["none", "users", "ratings"] = "none"
     """The same of an item: `users` has one embedding per user who watched or rated it in training,
     `ratings` one per user and level of the rating."""
-    history_dim: int = Field(default=64, ge=0)
+    bag_dim: int = Field(default=64, ge=0)
     """Width of the embeddings of histories; their sum is projected to `embedding_dim`. 0: as wide
     as those, without a projection, so that weight decay bounds what a history says."""
-    history_levels: int = Field(default=5, ge=2, le=10)
+    bag_levels: int = Field(default=5, ge=2, le=10)
     """Levels of `ratings`, evenly from the lowest to the highest training label."""
-    history_slopes: bool = False
+    bag_ratings: Literal["levels", "linear"] = "levels"
     """`true`: of `ratings` one embedding per item or user and a second one times how many standard
     deviations the level is above the mean (0 of what was not rated), in place of one per level, so
     that all ratings teach both. No other history has levels."""
-    history_dropout: float = Field(default=0.5, ge=0, lt=1)
+    bag_dropout: float = Field(default=0.5, ge=0, lt=1)
     """Share of every history that a training step leaves out, by chance. Without any, the labels
     of training rows can be read off what is missing in it."""
     num_experts: int = Field(default=16, ge=1)
@@ -124,4 +124,4 @@ class ModelConfig(Section):
     @property
     def has_encoders(self) -> bool:
         """Do vectors of users and items hold more than the embeddings of their ids?"""
-        return any(one != "none" for one in (self.features, self.history, self.user_bag))
+        return any(one != "none" for one in (self.features, self.item_bag, self.user_bag))

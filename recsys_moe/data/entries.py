@@ -29,7 +29,7 @@ class FeatureEntries(NamedTuple):
     weight: Tensor
 
 
-class HistoryEntries(NamedTuple):
+class BagEntries(NamedTuple):
     """Owner u has row[first[u]:first[u + 1]] (int32): level x partners + partner, by ascending
     partner. Of a user the partners are items, of an item users."""
 
@@ -125,9 +125,9 @@ def _first(entity_P: Tensor, entities: int) -> Tensor:
     return torch.cat([counts_N.new_zeros(1), counts_N.cumsum(0)])
 
 
-def history_entries(
+def bag_entries(
     rows: Rows, schema: Schema, levels: int | None, *, of_items: bool = False
-) -> HistoryEntries:
+) -> BagEntries:
     """N(u): what users have watched or rated in training, each item once.
 
     `levels`: how many the ratings (of the first regression task) are divided into, evenly from the
@@ -145,7 +145,7 @@ def history_entries(
     is_new_P = torch.ones_like(key_P, dtype=torch.bool)
     is_new_P[1:] = key_P[1:] != key_P[:-1]
     key_P, level_P = key_P[is_new_P], level_P[order_P][is_new_P]
-    return HistoryEntries(
+    return BagEntries(
         _first(key_P // partners, owners), (level_P * partners + key_P % partners).int()
     )
 
@@ -182,7 +182,7 @@ def _bounds(schema: Schema, task: Task) -> tuple[float, float]:
 
 
 def rating_of_level(level: int, levels: int | None, schema: Schema) -> float | None:
-    """The label in the middle of a level of `history_entries`; None for what was not rated."""
+    """The label in the middle of a level of `bag_entries`; None for what was not rated."""
     if levels is None or level >= levels:
         return None
     low, high = _bounds(schema, _rated(schema))

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recsys_moe.model.history import History, entries_of
+from recsys_moe.model.item_bag import ItemBag, entries_of
 from recsys_moe.seeds import stream_seed
 
 FINISHED_AT_ONCE = 1024
@@ -60,13 +60,13 @@ class Encoders(nn.Module):
         self,
         users: Features | None = None,
         items: Features | None = None,
-        history: History | None = None,
-        user_bag: History | None = None,
+        item_bag: ItemBag | None = None,
+        user_bag: ItemBag | None = None,
     ) -> None:
         """`history`: of users, whose partners are items; `user_bag` the other way round."""
         super().__init__()
         self.users, self.items = users, items
-        self.history, self.user_bag = history, user_bag
+        self.item_bag, self.user_bag = item_bag, user_bag
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> tuple[Tensor | float, Tensor | float]:
         """For users and for items, i or, with a hidden id, ~i; (B, D), or 0 for nothing."""
@@ -97,13 +97,13 @@ class Encoders(nn.Module):
 
 
 def _added(
-    features: Features | None, history: History | None, index_B: Tensor, partner_B: Tensor
+    features: Features | None, history: ItemBag | None, index_B: Tensor, partner_B: Tensor
 ) -> Tensor | float:
     added_BD = 0.0 if features is None else features(index_B)
     return added_BD if history is None else added_BD + history(index_B, partner_B)
 
 
-def _finish(table_ND: Tensor, features: Features | None, history: History | None) -> None:
+def _finish(table_ND: Tensor, features: Features | None, history: ItemBag | None) -> None:
     for index_U in _parts(table_ND):
         if features is not None:
             table_ND[index_U] += features(index_U)

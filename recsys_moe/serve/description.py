@@ -109,7 +109,7 @@ def describe(loaded: Loaded, limits: Limits) -> ModelReply:
         idle_rule=IDLE_WORDS,
         rows_are_independent=predictor.rows_are_independent,
         user_features=_user_features(predictor.newcomers.readers["user"]),
-        knows_histories=artifact.config.model.history != "none",
+        knows_histories=artifact.config.model.item_bag != "none",
         no_reasons=predictor.no_reasons,
         settings=artifact.config.model.model_dump(mode="json"),
         metrics=artifact.card,

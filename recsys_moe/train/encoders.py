@@ -6,13 +6,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from recsys_moe.artifact.histories import ENCODER, PREFIX
-from recsys_moe.config.build import build_model, chosen_features, history_levels
+from recsys_moe.artifact.bags import ENCODER, PREFIX
+from recsys_moe.config.build import bag_levels, build_model, chosen_features
 from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import Rows
-from recsys_moe.data.entries import feature_entries, history_entries
+from recsys_moe.data.entries import bag_entries, feature_entries
 from recsys_moe.model.encoders import Encoders
-from recsys_moe.model.history import History
+from recsys_moe.model.item_bag import ItemBag
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.schema import Schema
 
@@ -31,18 +31,18 @@ def fill_encoders(
         part = encoders.users if side == "user" else encoders.items
         if part is not None:
             part.fill(*feature_entries(folder / f"{side}s.parquet", chosen[side], size))
-    if encoders.history is not None:
-        encoders.history.fill(*history_entries(rows, schema, history_levels(config, schema)))
+    if encoders.item_bag is not None:
+        encoders.item_bag.fill(*bag_entries(rows, schema, bag_levels(config, schema)))
     if encoders.user_bag is not None:
-        levels = history_levels(config, schema, "user_bag")
-        encoders.user_bag.fill(*history_entries(rows, schema, levels, of_items=True))
+        levels = bag_levels(config, schema, "user_bag")
+        encoders.user_bag.fill(*bag_entries(rows, schema, levels, of_items=True))
 
 
 def histories(model: MultiTaskMoE) -> dict[str, Tensor]:
-    """Which rows of the tables of histories each user and item has: see artifact/histories.py."""
+    """Which rows of the tables of histories each user and item has: see artifact/bags.py."""
     found: dict[str, Tensor] = {}
     for side, key in ENCODER.items():
-        history: History | None = getattr(model.encoders, key, None)
+        history: ItemBag | None = getattr(model.encoders, key, None)
         if history is not None:
             found |= {
                 f"{PREFIX[side]}first": history.first_N,

@@ -11,13 +11,13 @@ from recsys_moe.config.settings import Config
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.schema import Schema, Task
 
-MAY_DIFFER = ("model.dropout", "model.dispatch", "model.features", "model.history_dropout")
+MAY_DIFFER = ("model.dropout", "model.dispatch", "model.features", "model.bag_dropout")
 """Settings of the model that do not change what its weights mean."""
 HISTORIES = ("item_bag", "user_bag")
 """Settings of which each may differ too where it begins or ends."""
-OF_HISTORIES = ("model.history_dim",)
+OF_HISTORIES = ("model.bag_dim",)
 """May differ too where no history goes on."""
-OF_RATINGS = ("model.history_levels", "model.history_slopes")
+OF_RATINGS = ("model.bag_levels", "model.bag_ratings")
 """May differ too where no history of ratings goes on."""
 
 

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import NO_CATEGORIES, VOCABULARIES, Artifact
-from recsys_moe.config.build import HistoryKey, chosen_features, history_levels
+from recsys_moe.config.build import BagKey, bag_levels, chosen_features
 from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import reading
 from recsys_moe.data.entries import line_of_levels, matched_levels, table_rows
@@ -44,7 +44,7 @@ class FeatureRows(NamedTuple):
     """Of numbers how far the new mean is from the old one, in old deviations; else 0."""
 
 
-class HistoryRows(NamedTuple):
+class BagRows(NamedTuple):
     """What the rows of a table of histories are in the old one: low + weight (high - low). (R,)"""
 
     low: Tensor
@@ -58,7 +58,7 @@ class Matched(NamedTuple):
 
     features: dict[str, FeatureRows]
     """Of `user` and `item`, where they have any."""
-    histories: dict[str, HistoryRows]
+    histories: dict[str, BagRows]
     """Of `history` and `user_bag`, where both models have it. What is not there begins at 0."""
 
 
@@ -85,8 +85,8 @@ def match(
         features[side] = FeatureRows(*map(torch.cat, zip(*parts.values(), strict=True)))
     if said:
         logger.info("features: %s", "; ".join(said))
-    partners: dict[HistoryKey, Tensor] = {"history": places[1], "user_bag": places[0]}
-    rows = {k: _history_rows(old, config, schema, key=k, place_N=n) for k, n in partners.items()}
+    partners: dict[BagKey, Tensor] = {"history": places[1], "user_bag": places[0]}
+    rows = {k: _bag_rows(old, config, schema, key=k, place_N=n) for k, n in partners.items()}
     return Matched(features, {key: one for key, one in rows.items() if one is not None})
 
 
@@ -144,13 +144,13 @@ def _found(rows: FeatureRows, end: int) -> str:
     return f"goes on with {known - 1} categories, {len(rows.place) - known} are new"
 
 
-def _history_rows(
-    old: Artifact, config: Config, schema: Schema, *, key: HistoryKey, place_N: Tensor
-) -> HistoryRows | None:
+def _bag_rows(
+    old: Artifact, config: Config, schema: Schema, *, key: BagKey, place_N: Tensor
+) -> BagRows | None:
     """`place_N`: row of the old model for each partner, and for the unseen one."""
     if "none" in (getattr(c.model, key) for c in (old.config, config)):
         return None
-    low_L, high_L, weight_L = _on_levels(old, config, schema, history_levels(config, schema, key))
+    low_L, high_L, weight_L = _on_levels(old, config, schema, bag_levels(config, schema, key))
     known, new = int(place_N[-1]), len(old.encoders[f"{key}.table_RW"])
 
     def rows(level_L: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ def _history_rows(
         return row_LN.where(place_N[:-1] < known, new).flatten()
 
     weight_LN = weight_L[:, None].expand(-1, len(place_N) - 1)
-    return HistoryRows(rows(low_L), rows(high_L), weight_LN.flatten())
+    return BagRows(rows(low_L), rows(high_L), weight_LN.flatten())
 
 
 def _on_levels(
@@ -169,7 +169,7 @@ def _on_levels(
     if levels is None:
         only_L = torch.zeros(1, dtype=torch.int64)
         return only_L, only_L, torch.zeros(1)
-    if not config.model.history_slopes:
+    if config.model.bag_ratings != "linear":
         near_L = matched_levels(old.schema, schema, levels)
         return near_L, near_L, torch.zeros(levels + 1)
     line_L = line_of_levels(old.schema, schema, levels)

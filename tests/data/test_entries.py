@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from recsys_moe.data.columns import Columns, StoredColumns, load_columns
-from recsys_moe.data.entries import feature_entries, history_entries, table_rows
+from recsys_moe.data.entries import bag_entries, feature_entries, table_rows
 from recsys_moe.data.streaming import watched_items
 from recsys_moe.errors import DataError
 from recsys_moe.schema import Schema, SideFeature
@@ -97,28 +97,28 @@ def test_a_history_is_what_was_watched_or_rated_each_item_once(prepared: Path) -
     labels = schema.labels["train"]["rating"]
     assert (schema.user.size, schema.item.size, labels["min"], labels["max"]) == (60, 40, 1, 5)
     made = rows([1, 0, 0, 1, 1, 1], [5, nan, 2, 1, 4, 4])
-    items = history_entries(made, schema, None)
+    items = bag_entries(made, schema, None)
     assert items.row.tolist() == [0, 3]  # of user 1; user 0 has not watched item 2
     assert items.first.tolist() == [0, 0, *[2] * 60]
-    assert history_entries(made, schema, 5).row.tolist() == [1 * 40 + 0, 4 * 40 + 3]
-    of_items = history_entries(made, schema, 5, of_items=True)
+    assert bag_entries(made, schema, 5).row.tolist() == [1 * 40 + 0, 4 * 40 + 3]
+    of_items = bag_entries(made, schema, 5, of_items=True)
     assert of_items.row.tolist() == [1 * 60 + 1, 4 * 60 + 1]  # items 0 and 3: user 1, levels 1, 4
     assert of_items.first.tolist() == [0, 1, 1, 1, *[2] * 38]
     unrated = rows([0, 1, 1, 0, 0, 0], [nan] * 6)
-    assert history_entries(unrated, schema, 5).row.tolist() == [5 * 40 + 2, 5 * 40 + 0]
+    assert bag_entries(unrated, schema, 5).row.tolist() == [5 * 40 + 2, 5 * 40 + 0]
 
 
 def test_levels_need_the_range_of_the_labels(prepared: Path) -> None:
     schema = replace(Schema.load(prepared), labels={"train": {"rating": {}}})
     with pytest.raises(DataError, match=r"schema\.json: labels\.train .*'min'"):
-        history_entries(rows([1] * 6, [1] * 6), schema, 5)
+        bag_entries(rows([1] * 6, [1] * 6), schema, 5)
 
 
 def test_histories_are_those_that_recommend_leaves_out(prepared: Path) -> None:
     schema = Schema.load(prepared)
     columns = load_columns(prepared, schema, "train")
-    seen, found = watched_items(columns, schema), history_entries(columns, schema, None)
+    seen, found = watched_items(columns, schema), bag_entries(columns, schema, None)
     assert torch.equal(found.row, seen["items"])
     assert torch.equal(found.first[:-1], seen["offsets"])
-    stored = history_entries(StoredColumns(prepared, schema, "train"), schema, None)
+    stored = bag_entries(StoredColumns(prepared, schema, "train"), schema, None)
     assert torch.equal(found.row, stored.row)

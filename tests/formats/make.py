@@ -32,15 +32,15 @@ SIZES = (
     "model.tower_dims=[4]",
     "trainer.patience=30",
 )
-ALL = ("model.features=all", "model.history=ratings")
+ALL = ("model.features=all", "model.item_bag=ratings")
 BOUNDED = (
     *ALL,
     "model.user_bag=ratings",
-    "model.history_dim=0",
+    "model.bag_dim=0",
     "model.bilinear_rank=3",
     "model.bilinear_diagonal=true",
 )
-SLOPES = (*BOUNDED, "model.history_slopes=true")
+SLOPES = (*BOUNDED, "model.bag_ratings=linear")
 MODELS = {"ids": (), "features": ALL, "histories": ALL, "bounded": BOUNDED, "slopes": SLOPES}
 LITTLE = (
     *("--max-epochs", 1, "--set", "model.embedding_dim=4"),
@@ -84,7 +84,7 @@ def keep(work: Path, settings: tuple[str, ...], out: Path) -> None:
     recsys_moe(
         work, "prepare", "table", "--input", "log.csv", *columns, *rating, *more, "--out", "data"
     )
-    sized = (*SIZES, "model.history_dim=4", *settings)
+    sized = (*SIZES, "model.bag_dim=4", *settings)
     sets = [word for pair in sized for word in ("--set", pair)]
     fit = ("fit", "--data", "data", "--out", "run", "--max-epochs", "12", "--lr", "0.02")
     recsys_moe(work, *fit, "--experts", "3", "--batch-size", "32", *sets)

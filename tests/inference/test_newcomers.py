@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from recsys_moe.artifact.histories import rows_of
+from recsys_moe.artifact.bags import rows_of
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import DataError
@@ -130,7 +130,7 @@ def test_newcomers_are_ranked_and_scored_alike_beside_known_users(predictor: Pre
     assert lists[2] != lists[1] != lists[3]
     [alone] = predictor.recommend(features=new.features, history=new.history, k=40, score="rating")
     assert [entry.item for entry in lists[1]] == [entry.item for entry in alone]
-    [rest] = predictor.recommend(history=items[:5], k=40, exclude_seen=True)
+    [rest] = predictor.recommend(item_bag=items[:5], k=40, exclude_seen=True)
     assert {entry.item for entry in rest} == {*items[5:]}
 
 
@@ -191,7 +191,7 @@ def test_what_training_has_not_seen_adds_nothing_and_is_named(predictor: Predict
 
 def test_repeated_items_count_once_and_long_histories_take_no_time(predictor: Predictor) -> None:
     items = predictor.items.ids.to_pylist()
-    once, often = Newcomer(history=items[:2]), Newcomer(history=[*items[:2]] * 50_000)
+    once, often = Newcomer(item_bag=items[:2]), Newcomer(history=[*items[:2]] * 50_000)
     started = time.monotonic()
     assert torch.equal(*vectors(predictor, [once, often], [])[0])
     assert time.monotonic() - started < 5
@@ -242,7 +242,7 @@ def test_a_model_of_ids_refuses_features_and_histories(run: Path) -> None:
 def test_newcomers_are_unseen_users_to_a_router_that_looks_at_users_or_at_other_rows(
     router: str, featured: Path, tmp_path: Path
 ) -> None:
-    model = {**TINY_MODEL, "features": "all", "history": "items", "router": {"name": router}}
+    model = {**TINY_MODEL, "features": "all", "item_bag": "items", "router": {"name": router}}
     trainer = {"max_epochs": 1, "batch_size": 256}
     fit(parse_config({"model": model, "trainer": trainer}), featured, tmp_path / "run")
     predictor = Predictor.load(tmp_path / "run")

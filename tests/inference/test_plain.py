@@ -135,7 +135,7 @@ def test_a_list_is_one_whatever_holds_it(predictor: Predictor) -> None:
     genres, items = ["genre 1", "genre 3"], [2, 4, 3]
     item = predictor.score([1], [Newcomer({"genres": genres})]).tasks
     pairs, ranked = predictor.score(items, items).tasks, predictor.recommend(items, 3)
-    told = predictor.recommend(history=items, k=3)
+    told = predictor.recommend(item_bag=items, k=3)
     among = predictor.recommend([1], candidates=items, where=["item>2"])
     for made in LISTS:
         assert equal(predictor.score([1], [Newcomer({"genres": made(genres)})]).tasks, item)
@@ -145,7 +145,7 @@ def test_a_list_is_one_whatever_holds_it(predictor: Predictor) -> None:
         where = made(["item>2"])
         assert predictor.recommend([1], candidates=made(items), where=where) == among
     assert equal(predictor.score(torch.tensor(items), torch.tensor([2.0, 4, 3])).tasks, pairs)
-    new = [Newcomer(), 2, Newcomer(history=items)]
+    new = [Newcomer(), 2, Newcomer(item_bag=items)]
     expected = predictor.recommend(new, 3)
     for whom in (tuple(new), np.array(new, object), pd.Series(new)):
         assert predictor.recommend(whom, 3) == expected
@@ -155,7 +155,7 @@ def test_a_row_of_a_frame_and_a_struct_tell_of_a_user(predictor: Predictor) -> N
     expected = predictor.recommend(features={"age": 25, "job": None}, history={2: 4.0, 3: None})
     row = pd.DataFrame({"age": [25.0], "job": [None]}).iloc[0]
     ratings = {np.int64(2): np.float32(4), 3: math.nan}
-    assert predictor.recommend(features=row, history=ratings) == expected  # type: ignore[arg-type]
+    assert predictor.recommend(features=row, item_bag=ratings) == expected  # type: ignore[arg-type]
     struct = pa.scalar({"age": 25, "job": None})
     rated = pa.scalar([(2, 4.0), (3, None)], pa.map_(pa.int64(), pa.float64()))
     assert predictor.recommend(features=struct, history=rated) == expected

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact.histories import rows_of
+from recsys_moe.artifact.bags import rows_of
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.attribution import features as reasons_module
 from recsys_moe.inference.attribution.features import Reasons

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.model.encoders import Encoders, Features
-from recsys_moe.model.history import History, SlopedHistory
+from recsys_moe.model.item_bag import ItemBag, LinearItemBag
 
 ITEMS = 5
 WATCHED = {0: [0, 2, 4], 1: [1], 3: [0, 1, 2, 3]}  # of users 0..3; user 4 is the unseen one
@@ -20,8 +20,8 @@ def entries() -> tuple[Tensor, Tensor]:
     return first_N, torch.tensor([item for items in WATCHED.values() for item in items]).int()
 
 
-def history(dropout: float = 0.0, *, levels: int = 1) -> History:
-    made = History(USERS, ITEMS, levels=levels, dims=(3, 4), dropout=dropout)
+def history(dropout: float = 0.0, *, levels: int = 1) -> ItemBag:
+    made = ItemBag(USERS, ITEMS, levels=levels, dims=(3, 4), dropout=dropout)
     made.fill(*entries())
     torch.nn.init.normal_(made.table_RW)
     torch.nn.init.normal_(made.kernel_DW)
@@ -49,7 +49,7 @@ def test_the_gradient_is_the_same_in_every_pass_on_any_number_of_threads(threads
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        made = History(300, 50, levels=1, dims=(128, 128), dropout=0.0).train()
+        made = ItemBag(300, 50, levels=1, dims=(128, 128), dropout=0.0).train()
         first_N = torch.arange(302).mul(20).clamp(max=6000)  # each has watched 0 to 19
         made.fill(first_N, torch.arange(20).repeat(300).int())
         torch.nn.init.normal_(made.table_RW)
@@ -86,7 +86,7 @@ def test_evaluation_pools_the_whole_history() -> None:
 
 
 def test_a_pool_as_wide_as_the_embeddings_has_no_map_to_learn() -> None:
-    made = History(USERS, ITEMS, levels=1, dims=(0, 4), dropout=0.0)
+    made = ItemBag(USERS, ITEMS, levels=1, dims=(0, 4), dropout=0.0)
     made.fill(*entries())
     torch.nn.init.normal_(made.table_RW)
     assert made.table_RW.shape == (ITEMS, 4) and not made.kernel_DW.requires_grad
@@ -138,8 +138,8 @@ LEVELS = torch.tensor([0, 2, 3, 1, 0, 2, 2, 0])
 """Of the entries; 3 is "not rated"."""
 
 
-def sloped(dropout: float = 0.0) -> SlopedHistory:
-    made = SlopedHistory(USERS, ITEMS, levels=4, dims=(3, 4), dropout=dropout)
+def sloped(dropout: float = 0.0) -> LinearItemBag:
+    made = LinearItemBag(USERS, ITEMS, levels=4, dims=(3, 4), dropout=dropout)
     first_N, item_P = entries()
     made.fill(first_N, (LEVELS * ITEMS + item_P).int())
     for parameter in made.parameters():
@@ -161,7 +161,7 @@ def test_a_slope_goes_by_how_far_a_rating_is_above_the_mean() -> None:
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_slopes_of_one_level_say_nothing(level: int) -> None:
     """And nothing of a history in which nobody rated: level 2."""
-    made = SlopedHistory(USERS, ITEMS, levels=3, dims=(3, 4), dropout=0.0)
+    made = LinearItemBag(USERS, ITEMS, levels=3, dims=(3, 4), dropout=0.0)
     first_N, item_P = entries()
     made.fill(first_N, (level * ITEMS + item_P).int())
     torch.nn.init.normal_(made.slope_JW)
@@ -172,7 +172,7 @@ def test_slopes_of_one_level_say_nothing(level: int) -> None:
 def test_a_history_with_slopes_is_one_with_their_table(training: bool) -> None:
     """The naive twin; its gradients, put together level by level, are those of the two parts."""
     made = sloped(0.5).double().train(training)
-    twin = History(USERS, ITEMS, levels=4, dims=(3, 4), dropout=0.5).double().train(training)
+    twin = ItemBag(USERS, ITEMS, levels=4, dims=(3, 4), dropout=0.5).double().train(training)
     twin.fill(made.first_N, made.row_P)
     twin.start_from(**{key: value.double() for key, value in made.kept().items()})
     twin.stream.reseed(0)

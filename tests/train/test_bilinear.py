@@ -20,7 +20,7 @@ from tests.conftest import TINY_MODEL
 from tests.features import with_features
 
 MAPS = {"bilinear_diagonal": False}
-BOTH = {"features": "all", "history": "items", "history_dim": 4}
+BOTH = {"features": "all", "item_bag": "items", "bag_dim": 4}
 
 
 def config(model: dict[str, Any]) -> Config:
@@ -41,7 +41,7 @@ def trained(
         "ids": {},
         "features and history": BOTH,
         "no maps and no user and item biases": {
-            **{**BOTH, "history_dim": 0, "user_bag": "ratings"},
+            **{**BOTH, "bag_dim": 0, "user_bag": "ratings"},
             **{"bilinear_diagonal": True, "biases": False},
         },
     }

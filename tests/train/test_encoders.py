@@ -29,9 +29,9 @@ from tests.conftest import TINY_MODEL
 from tests.features import with_features
 from tests.train.test_resume import STEP, VALIDATION, fit_in_pieces, results
 
-HISTORIES = {"history": "ratings", "user_bag": "ratings", "history_dim": 4}
+HISTORIES = {"item_bag": "ratings", "user_bag": "ratings", "bag_dim": 4}
 BOTH = {"features": "all", **HISTORIES}
-SLOPED = {**BOTH, "history_slopes": True}
+SLOPED = {**BOTH, "bag_ratings": "linear"}
 HOUR = SideFeature(name="hour", kind="categorical", size=24)
 
 
@@ -157,7 +157,7 @@ def test_settings_of_the_optimizer_work_with_both(history: str, data: Path, tmp_
         ({"features": []}, "features .*different"),
         ({"history": "users"}, "Input should be 'none', 'items' or 'ratings'|history"),
         ({"user_bag": "items"}, "Input should be 'none', 'users' or 'ratings'|user_bag"),
-        ({"history_dropout": 1.0}, "history_dropout"),
+        ({"bag_dropout": 1.0}, "bag_dropout"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(
@@ -177,7 +177,7 @@ def test_data_without_features_or_ratings_are_refused(prepared: Path, data: Path
     schema = Schema.load(prepared)
     object.__setattr__(schema, "tasks", schema.tasks[:1])
     with pytest.raises(ConfigError, match="history .*none or items .*regression"):
-        build_model(config({"history": "ratings"}), schema)
+        build_model(config({"item_bag": "ratings"}), schema)
     with pytest.raises(ConfigError, match="user_bag .*none or users .*regression"):
         build_model(config({"user_bag": "ratings"}), schema)
 

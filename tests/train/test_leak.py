@@ -78,9 +78,9 @@ def by_heart(learn: Callable[..., dict[str, float]]) -> float:
 @pytest.mark.parametrize(
     "histories",
     [
-        {"history": "items", "user_bag": "users"},
-        {"history": "ratings", "user_bag": "ratings"},
-        {"history": "ratings", "user_bag": "ratings", "history_slopes": True},
+        {"item_bag": "items", "user_bag": "users"},
+        {"item_bag": "ratings", "user_bag": "ratings"},
+        {"item_bag": "ratings", "user_bag": "ratings", "bag_ratings": "linear"},
     ],
     ids=lambda histories: ",".join(f"{name}={value}" for name, value in histories.items()),
 )
@@ -97,7 +97,7 @@ def test_a_model_to_start_from_tells_nothing_either(
     tastes: Path, learn: Callable[..., dict[str, float]]
 ) -> None:
     """The rows of ids then begin as whole vectors minus the sum over the new histories."""
-    found, alone = learn(tastes, history="ratings"), learn(tastes)
+    found, alone = learn(tastes, item_bag="ratings"), learn(tastes)
     assert found["train/loss"] > alone["train/loss"] - 0.02
     assert abs(found["val/watch/auc"] - 0.5) < 0.044
 
@@ -107,5 +107,5 @@ def test_without_dropout_the_embedding_of_the_id_makes_the_missing_item_known(
     learn: Callable[..., dict[str, float]], by_heart: float
 ) -> None:
     """The rating of the item left out is the whole sum, learned by heart, minus the pool."""
-    found = learn(history="ratings", history_dropout=0.0)["train/loss"]
+    found = learn(item_bag="ratings", bag_dropout=0.0)["train/loss"]
     assert found < by_heart - 0.05

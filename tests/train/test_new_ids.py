@@ -39,7 +39,7 @@ def raw(name: str, value: Any) -> Any:
     return numbers[name](value) if name in numbers else [f"genre {one}" for one in value]
 
 
-@pytest.mark.parametrize("model_has", [{}, {"history": "ratings", "user_bag": "ratings"}])
+@pytest.mark.parametrize("model_has", [{}, {"item_bag": "ratings", "user_bag": "ratings"}])
 def test_the_figures_are_those_of_newcomers_told_their_features(
     featured: Path, tmp_path: Path, model_has: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:

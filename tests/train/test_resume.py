@@ -109,8 +109,8 @@ def test_a_run_in_pieces_ends_in_the_same_bytes(
 RECIPE: dict[str, Any] = {
     "model": {
         **TINY_MODEL,
-        **{"history": "ratings", "user_bag": "ratings", "history_dim": 0},
-        **{"history_slopes": True, "bilinear_rank": 4, "bilinear_diagonal": True},
+        **{"item_bag": "ratings", "user_bag": "ratings", "bag_dim": 0},
+        **{"bag_ratings": "linear", "bilinear_rank": 4, "bilinear_diagonal": True},
     },
     "data": {"resample_negatives": True, "popularity_exponent": 0.75, "user_exponent": 0},
     "optim": {"schedule": "cosine", "router_lr_multiplier": 10.0, "ema_decay": 0.99},
@@ -128,7 +128,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "experts of tasks": {"model": {**TINY_MODEL, "router": {"name": "cgc"}}},
     "one expert for all": {"model": {**TINY_MODEL, "router": {"name": "shared_bottom"}}},
     "no shared expert": {"model": {**TINY_MODEL, "router": {"name": "single_task"}}},
-    "history": {"model": {**TINY_MODEL, "history": "ratings"}},
+    "history": {"model": {**TINY_MODEL, "item_bag": "ratings"}},
     "shipped recipe": RECIPE,
     "from disk": {"data": {"eval_batch_size": 128, "shuffle_buffer": 300}},
     "shipped recipe from disk": {**RECIPE, "data": {**RECIPE["data"], "shuffle_buffer": 300}},

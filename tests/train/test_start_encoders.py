@@ -35,9 +35,9 @@ from tests.train.test_start import (
     table,
 )
 
-BOTH = {"features": "all", "history": "ratings", "user_bag": "ratings", "history_dim": 4}
-SLOPED = {**BOTH, "history_slopes": True}
-WATCHED = {**BOTH, "history": "items", "user_bag": "users"}
+BOTH = {"features": "all", "item_bag": "ratings", "user_bag": "ratings", "bag_dim": 4}
+SLOPED = {**BOTH, "bag_ratings": "linear"}
+WATCHED = {**BOTH, "item_bag": "items", "user_bag": "users"}
 ALONE = {**BOTH, "user_bag": "none", "biases": False}
 USER_FEATURES = ("age:numeric=age", "job:categorical=job")
 ITEM_FEATURES = ("genres:multi=genres:sep=|", "year:numeric=year")
@@ -115,19 +115,19 @@ def row(artifact: Artifact, side: str, name: str, category: str) -> int:
     [
         ("both", {}),
         ("both", {"features": "none"}),
-        ("both", {"history": "none"}),
+        ("both", {"item_bag": "none"}),
         ("both", {"user_bag": "none"}),
-        ("both", {"features": "none", "history": "none", "user_bag": "none"}),
-        ("both", {"features": "job,year", "history_dropout": 0.3}),
+        ("both", {"features": "none", "item_bag": "none", "user_bag": "none"}),
+        ("both", {"features": "job,year", "bag_dropout": 0.3}),
         ("sloped", {}),
-        ("sloped", {"history": "none"}),
-        ("sloped", {"history": "none", "user_bag": "none", "history_slopes": False}),
+        ("sloped", {"item_bag": "none"}),
+        ("sloped", {"item_bag": "none", "user_bag": "none", "bag_ratings": "levels"}),
         ("ids", {"features": "all"}),
-        ("ids", {"history": "items", "history_dim": 4}),
-        ("watched", {"history_slopes": True, "history_levels": 3}),
-        ("ids", {"user_bag": "users", "history_dim": 4}),
+        ("ids", {"item_bag": "items", "bag_dim": 4}),
+        ("watched", {"bag_ratings": "linear", "bag_levels": 3}),
+        ("ids", {"user_bag": "users", "bag_dim": 4}),
         ("alone", {"user_bag": "ratings"}),
-        ("ids", {"features": "genres", "history": "ratings", "history_levels": 3}),
+        ("ids", {"features": "genres", "item_bag": "ratings", "bag_levels": 3}),
     ],
     ids=lambda value: value if isinstance(value, str) else ",".join(value) or "as it was",
 )
@@ -239,13 +239,13 @@ def test_histories_with_slopes_go_on(folder: Path, tmp_path: Path, unit: float) 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"history": "items"}, "model.history .*got items"),
+        ({"item_bag": "items"}, "model.item_bag .*got items"),
         ({"user_bag": "users"}, "model.user_bag .*got us"),
-        ({"history_dim": 8}, "model.history_dim .*got 8"),
-        ({"history_levels": 3}, "model.history_levels .*got 3"),
+        ({"bag_dim": 8}, "model.bag_dim .*got 8"),
+        ({"bag_levels": 3}, "model.bag_levels .*got 3"),
         (
-            {"history_slopes": True},
-            "model.history_slopes .*got true",
+            {"bag_ratings": "linear"},
+            "model.bag_ratings .*got true",
         ),
     ],
 )

@@ -51,7 +51,7 @@ def with_columns(
 
 def _told_by(predictor: Predictor, side: Side) -> list[str]:
     names = predictor.newcomers.readers[side].names
-    has_history = side == "user" and predictor.artifact.config.model.history != "none"
+    has_history = side == "user" and predictor.artifact.config.model.item_bag != "none"
     return [*names, HISTORY] if has_history and HISTORY not in names else names
 
 

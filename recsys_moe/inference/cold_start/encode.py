@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recsys_moe.artifact.histories import pooled
+from recsys_moe.artifact.bags import pooled
 from recsys_moe.artifact.model_folder import Artifact
-from recsys_moe.config.build import chosen_features, history_levels
+from recsys_moe.config.build import bag_levels, chosen_features
 from recsys_moe.data.columns import Columns
-from recsys_moe.data.entries import history_entries
+from recsys_moe.data.entries import bag_entries
 from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.features import Entries, FeatureReader, Unknown
 from recsys_moe.inference.cold_start.model import Parts, Told
@@ -88,7 +88,7 @@ class Newcomers:
         self._artifact, self._users, self._items = artifact, users, items
         config, schema = artifact.config, artifact.schema
         self._width = config.model.embedding_dim
-        self.levels = history_levels(config, schema)
+        self.levels = bag_levels(config, schema)
         chosen = chosen_features(config, schema)
         self.readers: dict[str, FeatureReader] = {
             side: FeatureReader(side, chosen[side], artifact.categories) for side in SIDES
@@ -147,9 +147,9 @@ class Newcomers:
         """Rows (P,) of the table of histories, one per known item; unknown and repeated items."""
         if not history:
             return torch.empty(0, dtype=torch.long), [], []
-        if self._artifact.config.model.history == "none":
+        if self._artifact.config.model.item_bag == "none":
             raise DataError(
-                "the model has no history of users; leave it out, or train with model.history"
+                "the model has no history of users; leave it out, or train with model.item_bag"
             )
         raw = [*history]
         item_P = self._items.index(raw)[0]
@@ -199,7 +199,7 @@ class Newcomers:
             raise DataError("the model knows histories with ratings alone; give one of each item")
         nobody_P = torch.zeros(len(item_P), dtype=torch.int32)
         rows = Columns(nobody_P, item_P.int(), labels_PT)
-        return history_entries(rows, replace(schema, item=known), self.levels).row.long()
+        return bag_entries(rows, replace(schema, item=known), self.levels).row.long()
 
 
 def plain_history(history: Any) -> list[Any] | dict[Any, Any]:

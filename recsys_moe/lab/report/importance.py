@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from recsys_moe.artifact.bags import has_rows, pooled, rows_of
 from recsys_moe.artifact.evaluation import Evaluation, add_rows
-from recsys_moe.artifact.histories import has_rows, pooled, rows_of
 from recsys_moe.artifact.metrics import METRICS
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.artifact.routing_history import take_rows

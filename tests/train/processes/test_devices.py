@@ -139,7 +139,7 @@ def test_features_histories_and_fresh_negatives_train_on_two_devices(
 ) -> None:
     """What is left out of a history is drawn by each process; without: test_encoder_devices.py."""
     data = with_features(prepared, tmp_path / "data")
-    parts = {"features": "all", "history": "ratings"}
+    parts = {"features": "all", "item_bag": "ratings"}
     fresh = {"resample_negatives": True, "popularity_exponent": 0.75, "user_exponent": 0}
     asked = {**SETTINGS, "model": {**SETTINGS["model"], **parts}, "data": fresh}
     (tmp_path / "own.yaml").write_text(parse_config(asked).to_yaml())

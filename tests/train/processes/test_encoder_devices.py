@@ -27,11 +27,11 @@ from tests.conftest import TINY_MODEL
 from tests.features import with_features
 from tests.train.processes.test_devices import ENVIRONMENT, command
 
-HISTORIES = {"history": "ratings", "user_bag": "users", "history_dim": 4}
+HISTORIES = {"item_bag": "ratings", "user_bag": "users", "bag_dim": 4}
 PARTS = {"features": "all", **HISTORIES, "bilinear_rank": 3}
 MODEL = {**TINY_MODEL, "dropout": 0.0, "router": {"name": "softmax"}}
 SECTIONS: dict[str, Any] = {
-    "model": {**MODEL, **PARTS, "history_dropout": 0.0},
+    "model": {**MODEL, **PARTS, "bag_dropout": 0.0},
     "data": {"id_dropout": 0.0},
     "optim": {"lr": 1e-2, "router_lr_multiplier": 1.0},
 }
@@ -81,7 +81,7 @@ def alike(one: Path, other: Path, file: str) -> list[str]:
 
 @pytest.mark.slow
 def test_two_devices_end_with_the_weights_of_one(rated: Path, tmp_path: Path) -> None:
-    asked = sections(3, {**SECTIONS["model"], "history_slopes": True})
+    asked = sections(3, {**SECTIONS["model"], "bag_ratings": "linear"})
     fit(asked, rated, tmp_path / "one")
     fit_on_two(rated, tmp_path / "two", asked)
     all_alike(tmp_path / "one", tmp_path / "two")

@@ -1,6 +1,6 @@
 """Which rows of the tables of histories known users and items were made of: history.safetensors.
 
-Names: `first` and `row` of users, `item_first` and `item_row` of items, as `HistoryEntries` of
+Names: `first` and `row` of users, `item_first` and `item_row` of items, as `BagEntries` of
 `recsys_moe.data.entries`. Their tables and kernels are among the encoders.
 """
 
@@ -69,7 +69,7 @@ def rows_of(history: Mapping[str, Tensor], side: str, index: int) -> Tensor:
 
 
 def pooled(encoders: Mapping[str, Tensor], side: str, rows: Sequence[Tensor]) -> Tensor:
-    """K |N(u)|^-1/2 sum of the rows of each history, as `recsys_moe.model.history` adds it to the
+    """K |N(u)|^-1/2 sum of the rows of each history, as `recsys_moe.model.item_bag` adds it to the
     vectors; 0 of an empty one. `rows`: (P,) int64 each. (U, D)"""
     size_U = torch.tensor([len(one) for one in rows], dtype=torch.long)
     row_P, start_U = torch.cat([torch.empty(0).long(), *rows]), size_U.cumsum(0) - size_U

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from recsys_moe.routers.stream import RandomStream
 
 
-class History(nn.Module):
+class ItemBag(nn.Module):
     """Pooled embeddings of those that an owner met in training: SVD++'s (Koren 2008).
 
     Owners are users and partners the items they watched or rated, or the other way round:
@@ -132,7 +132,7 @@ class History(nn.Module):
         return torch.rand(count, generator=self.stream.generator(device), device=device)
 
 
-class SlopedHistory(History):
+class LinearItemBag(ItemBag):
     """y_jl = a_j + c_l b_j for partner j and level l, in place of a y for every pair of them.
 
     As in Asymmetric-SVD (Koren 2008, section 4), whose c is how far the rating is above what was to

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from recsys_moe.artifact.histories import pooled
+from recsys_moe.artifact.bags import pooled
 
 TABLE = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 8.0]])
 KERNEL = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
