@@ -120,12 +120,12 @@ def _history(config: Config, schema: Schema, key: BagKey) -> ItemBag | None:
     if getattr(settings, key) == "none":
         return None
     sizes = schema.user.size, schema.item.size
-    owners, partners = sizes if key == "history" else sizes[::-1]
+    anchors, neighbours = sizes if key == "history" else sizes[::-1]
     levels = bag_levels(config, schema, key)
     kind = LinearItemBag if settings.bag_ratings == "linear" and levels is not None else ItemBag
     return kind(
-        owners,
-        partners,
+        anchors,
+        neighbours,
         levels=1 if levels is None else levels + 1,
         dims=(settings.bag_dim, settings.embedding_dim),
         dropout=settings.bag_dropout,

@@ -63,7 +63,7 @@ class Encoders(nn.Module):
         item_bag: ItemBag | None = None,
         user_bag: ItemBag | None = None,
     ) -> None:
-        """`history`: of users, whose partners are items; `user_bag` the other way round."""
+        """`history`: of users, whose neighbours are items; `user_bag` the other way round."""
         super().__init__()
         self.users, self.items = users, items
         self.item_bag, self.user_bag = item_bag, user_bag
@@ -97,10 +97,10 @@ class Encoders(nn.Module):
 
 
 def _added(
-    features: Features | None, history: ItemBag | None, index_B: Tensor, partner_B: Tensor
+    features: Features | None, history: ItemBag | None, index_B: Tensor, neighbour_B: Tensor
 ) -> Tensor | float:
     added_BD = 0.0 if features is None else features(index_B)
-    return added_BD if history is None else added_BD + history(index_B, partner_B)
+    return added_BD if history is None else added_BD + history(index_B, neighbour_B)
 
 
 def _finish(table_ND: Tensor, features: Features | None, history: ItemBag | None) -> None:
@@ -108,7 +108,7 @@ def _finish(table_ND: Tensor, features: Features | None, history: ItemBag | None
         if features is not None:
             table_ND[index_U] += features(index_U)
         if history is not None:
-            table_ND[index_U] += history.of_owners(index_U)
+            table_ND[index_U] += history.of_anchors(index_U)
 
 
 def _parts(table_ND: Tensor) -> Iterator[Tensor]:

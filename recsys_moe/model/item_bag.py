@@ -1,7 +1,7 @@
 """What users have watched, or items have been watched by, in training: pooled embeddings.
 
-Axes: B batch, U distinct owners of a batch, N owners and one more for the unseen id, P entries
-(which row belongs to which owner, owner after owner), R rows of a table, W its width, J partners,
+Axes: B batch, U distinct anchors of a batch, N anchors and one more for the unseen id, P entries
+(which row belongs to which anchor, anchor after anchor), R rows of a table, W its width, J neighbours,
 L levels of the rating, D width of the embeddings.
 """
 
@@ -17,18 +17,18 @@ from recsys_moe.routers.stream import RandomStream
 
 
 class ItemBag(nn.Module):
-    """Pooled embeddings of those that an owner met in training: SVD++'s (Koren 2008).
+    """Pooled embeddings of those that an anchor met in training: SVD++'s (Koren 2008).
 
-    Owners are users and partners the items they watched or rated, or the other way round:
-    x_u = K |N(u)|^-1/2 sum_{j in N(u)} y_j, a table row y_j per partner, or per partner and level
+    Anchors are users and neighbours the items they watched or rated, or the other way round:
+    x_u = K |N(u)|^-1/2 sum_{j in N(u)} y_j, a table row y_j per neighbour, or per neighbour and level
     of the rating. In training the model must not read the label of a row off a history: see
     docs/features.md.
 
-    - The partner of a row is left out of the pool of its owner; where it is not in there, another
+    - The neighbour of a row is left out of the pool of its anchor; where it is not in there, another
       one is, by chance. Else "one is missing" would say "watched".
-    - A share `dropout` of every pool is left out, by chance, anew for each owner and batch. Else
-      the embedding of the owner's id could learn the whole sum, and the difference would tell which
-      partner is missing.
+    - A share `dropout` of every pool is left out, by chance, anew for each anchor and batch. Else
+      the embedding of the anchor's id could learn the whole sum, and the difference would tell which
+      neighbour is missing.
     """
 
     first_N: Tensor
@@ -36,26 +36,26 @@ class ItemBag(nn.Module):
     key_P: Tensor
 
     def __init__(
-        self, owners: int, partners: int, *, levels: int, dims: tuple[int, int], dropout: float
+        self, anchors: int, neighbours: int, *, levels: int, dims: tuple[int, int], dropout: float
     ) -> None:
-        """`levels`: table rows per partner; `dims`: width of the pool and of the embeddings.
+        """`levels`: table rows per neighbour; `dims`: width of the pool and of the embeddings.
 
         Pools of width 0 are as wide as the embeddings, and K is no map that is learned: weight
         decay then holds down what a pool says, and not only its table (see DiagonalTerm).
         """
         super().__init__()
-        self.partners, self.rate = partners, dropout
+        self.neighbours, self.rate = neighbours, dropout
         width, dim = dims[0] or dims[1], dims[1]
         self._start_table(levels, width)
         # A fixed start: without random numbers, everything else draws what it draws without it.
         self.kernel_DW = nn.Parameter(torch.eye(dim, width), requires_grad=bool(dims[0]))
-        self.register_buffer("first_N", torch.zeros(owners + 2, dtype=torch.int64), False)
+        self.register_buffer("first_N", torch.zeros(anchors + 2, dtype=torch.int64), False)
         self.register_buffer("row_P", torch.zeros(0, dtype=torch.int32), False)
         self.register_buffer("key_P", torch.zeros(0, dtype=torch.int64), False)
         self.stream = RandomStream()
 
     def _start_table(self, levels: int, width: int) -> None:
-        self.table_RW = nn.Parameter(torch.zeros(levels * self.partners, width))
+        self.table_RW = nn.Parameter(torch.zeros(levels * self.neighbours, width))
 
     def table(self) -> Tensor:
         """(R, W), level after level."""
@@ -72,58 +72,58 @@ class ItemBag(nn.Module):
         return {"table_RW": self.table().detach(), "kernel_DW": self.kernel_DW.detach()}
 
     def fill(self, first_N: Tensor, row_P: Tensor) -> None:
-        """Owner u has the rows row_P[first_N[u]:first_N[u + 1]] (int32), level x partners +
-        partner, at most one of a partner, by ascending partner."""
-        owner_P = torch.repeat_interleave(first_N.diff())
-        self.key_P = self._key(owner_P, row_P % self.partners)
+        """Owner u has the rows row_P[first_N[u]:first_N[u + 1]] (int32), level x neighbours +
+        neighbour, at most one of a neighbour, by ascending neighbour."""
+        anchor_P = torch.repeat_interleave(first_N.diff())
+        self.key_P = self._key(anchor_P, row_P % self.neighbours)
         self.first_N, self.row_P = first_N, row_P
 
-    def _key(self, owner_B: Tensor, partner_B: Tensor) -> Tensor:
-        return owner_B.long() * (self.partners + 1) + partner_B
+    def _key(self, anchor_B: Tensor, neighbour_B: Tensor) -> Tensor:
+        return anchor_B.long() * (self.neighbours + 1) + neighbour_B
 
-    def forward(self, owner_B: Tensor, partner_B: Tensor) -> Tensor:
-        """(B,) of owners and of the partners they are asked about -> (B, D)."""
-        owner_U, place_B = owner_B.long().unique(return_inverse=True)
+    def forward(self, anchor_B: Tensor, neighbour_B: Tensor) -> Tensor:
+        """(B,) of anchors and of the neighbours they are asked about -> (B, D)."""
+        anchor_U, place_B = anchor_B.long().unique(return_inverse=True)
         if self.training:
-            return F.linear(self._without_partner(owner_U, place_B, partner_B), self.kernel_DW)
-        return self.of_owners(owner_U)[place_B]
+            return F.linear(self._without_neighbour(anchor_U, place_B, neighbour_B), self.kernel_DW)
+        return self.of_anchors(anchor_U)[place_B]
 
-    def of_owners(self, owner_U: Tensor) -> Tensor:
+    def of_anchors(self, anchor_U: Tensor) -> Tensor:
         """Of the whole histories. (U,) -> (U, D)"""
-        entry_P, start_U = entries_of(self.first_N, owner_U)
+        entry_P, start_U = entries_of(self.first_N, anchor_U)
         sum_UW = _sums(self.table(), self.row_P[entry_P], start_U)
-        return F.linear(sum_UW * self._scale(owner_U), self.kernel_DW)
+        return F.linear(sum_UW * self._scale(anchor_U), self.kernel_DW)
 
-    def _scale(self, owner_U: Tensor) -> Tensor:
-        count_U = self.first_N[owner_U + 1] - self.first_N[owner_U]
+    def _scale(self, anchor_U: Tensor) -> Tensor:
+        count_U = self.first_N[anchor_U + 1] - self.first_N[anchor_U]
         return count_U.clamp(min=1).to(self.kernel_DW).rsqrt()[:, None]
 
-    def _without_partner(self, owner_U: Tensor, place_B: Tensor, partner_B: Tensor) -> Tensor:
-        """Pools (B, W) of a random part of the histories, without the partners of the rows."""
-        entry_P, start_U = entries_of(self.first_N, owner_U)
+    def _without_neighbour(self, anchor_U: Tensor, place_B: Tensor, neighbour_B: Tensor) -> Tensor:
+        """Pools (B, W) of a random part of the histories, without the neighbours of the rows."""
+        entry_P, start_U = entries_of(self.first_N, anchor_U)
         keep_P = self._draw(len(entry_P)) >= self.rate
         kept_K = keep_P.nonzero()[:, 0]
-        left_B = self._left_out(owner_U[place_B], partner_B)
+        left_B = self._left_out(anchor_U[place_B], neighbour_B)
         # Where that is among the entries of this batch; in front of them for no history.
-        here_B = (left_B + (start_U - self.first_N[owner_U])[place_B]).where(left_B >= 0, -1)
+        here_B = (left_B + (start_U - self.first_N[anchor_U])[place_B]).where(left_B >= 0, -1)
         gone_B = F.pad(keep_P, (1, 0))[here_B + 1]
         row_P = self.row_P[torch.cat([entry_P[kept_K], left_B[gone_B]])]
         gone_start_B = len(kept_K) + gone_B.cumsum(0) - gone_B.long()
         start = torch.cat([torch.searchsorted(kept_K, start_U), gone_start_B])
-        sum_UW, gone_BW = _sums(self.table(), row_P, start).split([len(owner_U), len(place_B)])
-        scale_U1 = self._scale(owner_U) / (1 - self.rate)
+        sum_UW, gone_BW = _sums(self.table(), row_P, start).split([len(anchor_U), len(place_B)])
+        scale_U1 = self._scale(anchor_U) / (1 - self.rate)
         # index_select: two threads add up the gradient of indexing in an order of chance.
         return (sum_UW.index_select(0, place_B) - gone_BW) * scale_U1[place_B]
 
-    def _left_out(self, owner_B: Tensor, partner_B: Tensor) -> Tensor:
-        """Per row the entry of its partner in its owner's history or, if there is none, one by
+    def _left_out(self, anchor_B: Tensor, neighbour_B: Tensor) -> Tensor:
+        """Per row the entry of its neighbour in its anchor's history or, if there is none, one by
         chance; -1 where there is no history."""
-        first_B = self.first_N[owner_B]
-        count_B = self.first_N[owner_B + 1] - first_B
-        key_B = self._key(owner_B, partner_B)
+        first_B = self.first_N[anchor_B]
+        count_B = self.first_N[anchor_B + 1] - first_B
+        key_B = self._key(anchor_B, neighbour_B)
         found_B = torch.searchsorted(self.key_P, key_B)
         is_in_B = F.pad(self.key_P, (0, 1), value=-1)[found_B] == key_B
-        chance_B = (self._draw(len(owner_B)) * count_B).long().minimum(count_B - 1)  # may round up
+        chance_B = (self._draw(len(anchor_B)) * count_B).long().minimum(count_B - 1)  # may round up
         entry_B = torch.where(is_in_B, found_B, first_B + chance_B)
         return torch.where(count_B > 0, entry_B, -1)
 
@@ -133,11 +133,11 @@ class ItemBag(nn.Module):
 
 
 class LinearItemBag(ItemBag):
-    """y_jl = a_j + c_l b_j for partner j and level l, in place of a y for every pair of them.
+    """y_jl = a_j + c_l b_j for neighbour j and level l, in place of a y for every pair of them.
 
     As in Asymmetric-SVD (Koren 2008, section 4), whose c is how far the rating is above what was to
-    be expected of owner and partner. Here it is the level in standard deviations above the mean of
-    all that owners rated, and 0 for what they did not rate. All ratings of a partner teach its a
+    be expected of anchor and neighbour. Here it is the level in standard deviations above the mean of
+    all that anchors rated, and 0 for what they did not rate. All ratings of a neighbour teach its a
     and its b, where a level of its own sees one in so many as there are levels.
     """
 
@@ -150,8 +150,8 @@ class LinearItemBag(ItemBag):
 
     def _start_table(self, levels: int, width: int) -> None:
         """`levels`: at least 3, the last one for what was not rated."""
-        self.base_JW = nn.Parameter(torch.zeros(self.partners, width))
-        self.slope_JW = nn.Parameter(torch.zeros(self.partners, width))
+        self.base_JW = nn.Parameter(torch.zeros(self.neighbours, width))
+        self.slope_JW = nn.Parameter(torch.zeros(self.neighbours, width))
         self.register_buffer("step_L", torch.zeros(levels), False)
 
     def table(self) -> Tensor:
@@ -161,7 +161,7 @@ class LinearItemBag(ItemBag):
     def fill(self, first_N: Tensor, row_P: Tensor) -> None:
         super().fill(first_N, row_P)
         unrated = len(self.step_L) - 1
-        level_P = (row_P // self.partners)[row_P < unrated * self.partners].double()
+        level_P = (row_P // self.neighbours)[row_P < unrated * self.neighbours].double()
         mean, deviation = 0.0, 0.0
         if len(level_P):
             mean, deviation = float(level_P.mean()), float(level_P.std(correction=0))
@@ -171,7 +171,7 @@ class LinearItemBag(ItemBag):
     def start_from(self, table_RW: Tensor, kernel_DW: Tensor) -> None:
         """By the lowest and the highest level: on the line through them lie all but the last, what
         was not rated, which is at the mean of this history now."""
-        low_JW, high_JW = (table_RW.unflatten(0, (-1, self.partners))[level] for level in (0, -2))
+        low_JW, high_JW = (table_RW.unflatten(0, (-1, self.neighbours))[level] for level in (0, -2))
         self.slope_JW.copy_((high_JW - low_JW) / (self.step_L[-2] - self.step_L[0]))
         self.base_JW.copy_(low_JW - self.step_L[0] * self.slope_JW)
         self.kernel_DW.copy_(kernel_DW)

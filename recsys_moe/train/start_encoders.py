@@ -48,7 +48,7 @@ class BagRows(NamedTuple):
     """What the rows of a table of histories are in the old one: low + weight (high - low). (R,)"""
 
     low: Tensor
-    """Row of the old table; its length for a new partner."""
+    """Row of the old table; its length for a new neighbour."""
     high: Tensor
     weight: Tensor
 
@@ -85,8 +85,8 @@ def match(
         features[side] = FeatureRows(*map(torch.cat, zip(*parts.values(), strict=True)))
     if said:
         logger.info("features: %s", "; ".join(said))
-    partners: dict[BagKey, Tensor] = {"history": places[1], "user_bag": places[0]}
-    rows = {k: _bag_rows(old, config, schema, key=k, place_N=n) for k, n in partners.items()}
+    neighbours: dict[BagKey, Tensor] = {"history": places[1], "user_bag": places[0]}
+    rows = {k: _bag_rows(old, config, schema, key=k, place_N=n) for k, n in neighbours.items()}
     return Matched(features, {key: one for key, one in rows.items() if one is not None})
 
 
@@ -147,7 +147,7 @@ def _found(rows: FeatureRows, end: int) -> str:
 def _bag_rows(
     old: Artifact, config: Config, schema: Schema, *, key: BagKey, place_N: Tensor
 ) -> BagRows | None:
-    """`place_N`: row of the old model for each partner, and for the unseen one."""
+    """`place_N`: row of the old model for each neighbour, and for the unseen one."""
     if "none" in (getattr(c.model, key) for c in (old.config, config)):
         return None
     low_L, high_L, weight_L = _on_levels(old, config, schema, bag_levels(config, schema, key))

@@ -45,7 +45,7 @@ def test_the_pool_of_a_training_row_is_without_its_item() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_gradient_is_the_same_in_every_pass_on_any_number_of_threads(threads: int) -> None:
-    """Rows of one owner add up to its gradient, which indexing does in an order of chance."""
+    """Rows of one anchor add up to its gradient, which indexing does in an order of chance."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -91,7 +91,7 @@ def test_a_pool_as_wide_as_the_embeddings_has_no_map_to_learn() -> None:
     torch.nn.init.normal_(made.table_RW)
     assert made.table_RW.shape == (ITEMS, 4) and not made.kernel_DW.requires_grad
     expected = made.table_RW[[0, 2, 4]].sum(0) / 3**0.5
-    torch.testing.assert_close(made.of_owners(torch.tensor([0]))[0], expected)
+    torch.testing.assert_close(made.of_anchors(torch.tensor([0]))[0], expected)
 
 
 def test_users_without_a_history_have_a_pool_of_zero() -> None:
@@ -165,7 +165,7 @@ def test_slopes_of_one_level_say_nothing(level: int) -> None:
     first_N, item_P = entries()
     made.fill(first_N, (level * ITEMS + item_P).int())
     torch.nn.init.normal_(made.slope_JW)
-    assert (made.of_owners(torch.arange(USERS)) == 0).all() and made.table().isfinite().all()
+    assert (made.of_anchors(torch.arange(USERS)) == 0).all() and made.table().isfinite().all()
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -235,7 +235,7 @@ def test_histories_of_items_are_those_of_users_with_the_sides_exchanged() -> Non
     assert not torch.equal(of_user, of_item)
     items_ND = torch.randn(USERS + 1, 4)
     whole_ND = Encoders(user_bag=made).finished(torch.zeros(ITEMS + 1, 4), items_ND)[1]
-    expected = torch.stack([naive(made, owner, None) for owner in range(USERS + 1)])
+    expected = torch.stack([naive(made, anchor, None) for anchor in range(USERS + 1)])
     torch.testing.assert_close(whole_ND, items_ND + expected)
 
 

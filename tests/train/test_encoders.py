@@ -133,7 +133,7 @@ def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, 
     for side, part, history in parts:
         rows_BD = state[f"model.{side}_embedding.weight"]
         index_B = torch.arange(len(rows_BD))
-        more_BD = part(index_B) + history.of_owners(index_B)
+        more_BD = part(index_B) + history.of_anchors(index_B)
         torch.testing.assert_close(rows_BD + more_BD, weights[f"{side}_embedding.weight"])
     (folder / "encoders.safetensors").rename(folder / "gone")
     with pytest.raises(DataError, match=r"encoders\.safetensors is missing"):
