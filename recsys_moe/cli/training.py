@@ -218,7 +218,7 @@ def resolve(
     *,
     start_from: Path | None = None,
 ) -> Config:
-    """Defaults, or what the model at `start_from` has < file < command line. Raises ConfigError."""
+    """ExpertOutputMeans, or what the model at `start_from` has < file < command line. Raises ConfigError."""
     from recsys_moe.config.files import merge, read_config_file, router_name
     from recsys_moe.config.settings import parse_config, select_router
 

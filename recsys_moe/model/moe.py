@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from recsys_moe.errors import ConfigError
-from recsys_moe.model.defaults import Defaults, defaults_for
 from recsys_moe.model.dispatch import dense_experts, sparse_experts
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.modules import dense_modules, sparse_modules
+from recsys_moe.model.output_means import ExpertOutputMeans, output_means_for
 from recsys_moe.model.penalties import check_names, penalty
 from recsys_moe.routers import Router, Routing
 from recsys_moe.routers.base import AllSum
@@ -68,7 +68,7 @@ class MoE(nn.Module):
         self.stacked = isinstance(experts, Experts)
         self.routers = nn.ModuleList(routers)
         self.dispatch = dispatch
-        self.defaults = _defaults(self.experts, routers)
+        self.output_means = _defaults(self.experts, routers)
         if seed is not None:
             self.reseed(seed)
 
@@ -83,7 +83,7 @@ class MoE(nn.Module):
             if self._is_sparse(selected_BTE):
                 return sparse_modules(x_BD, weights_BTE, selected_BTE, self.experts), routings
             return dense_modules(x_BD, weights_BTE, self.experts), routings
-        means, scale = self.defaults, self.experts.dropout.scale
+        means, scale = self.output_means, self.experts.dropout.scale
         told = means if self.training else None
         if self._is_sparse(selected_BTE):
             tell = None if told is None else partial(told.add_pairs, scale)
@@ -132,8 +132,8 @@ class MoE(nn.Module):
         """
         for router in self.routers:
             cast(Router, router).settle(all_sum)
-        if self.defaults is not None:
-            self.defaults.settle(all_sum)
+        if self.output_means is not None:
+            self.output_means.settle(all_sum)
 
     def reseed(self, seed: int) -> None:
         """Give dropout and each task's router its own stream derived from `seed`."""
@@ -147,7 +147,7 @@ class MoE(nn.Module):
         routings = [router(x_BD, user_B) for router in self.routers]
         for router, routing in zip(self.routers, routings, strict=True):
             check_routing(routing, type(router).__name__, len(self.experts))
-            if self.defaults is None and routing.default_weights_BE is not None:
+            if self.output_means is None and routing.default_weights_BE is not None:
                 raise ConfigError(
                     f"router {type(router).__name__} gives default_weights_BE and must ask for the "
                     "running means they weigh, got no mean_momentum; define it"
@@ -169,10 +169,12 @@ class MoE(nn.Module):
         return selected_BTE.any(1).float().mean().item() < DENSE_FROM
 
 
-def _defaults(experts: Experts | nn.ModuleList, routers: Sequence[Router]) -> Defaults | None:
+def _defaults(
+    experts: Experts | nn.ModuleList, routers: Sequence[Router]
+) -> ExpertOutputMeans | None:
     if isinstance(experts, Experts):
-        return defaults_for(routers, *experts.bias_EH.shape)
-    if defaults_for(routers, len(experts), 1) is not None:
+        return output_means_for(routers, *experts.bias_EH.shape)
+    if output_means_for(routers, len(experts), 1) is not None:
         raise ConfigError(
             "a router that asks for running means needs Experts, got a list of modules, whose "
             "outputs may have any shape; choose another router"

@@ -55,8 +55,8 @@ def untrained(run: Path, router: str | dict[str, Any]) -> Artifact:
     with torch.no_grad():
         for table in (model.user_embedding, model.item_embedding):
             table.weight.mul_(20)
-        if model.moe.defaults is not None:
-            model.moe.defaults.mean_EH.uniform_()
+        if model.moe.output_means is not None:
+            model.moe.output_means.mean_EH.uniform_()
     return replace(trained, model=model, config=config)
 
 

@@ -42,8 +42,8 @@ def model_with(
     model = MultiTaskMoE(users, items, 2, router=config, tower_dims=(5,), **sizes).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
-    if model.moe.defaults is not None:
-        torch.nn.init.normal_(model.moe.defaults.mean_EH, std=0.7)
+    if model.moe.output_means is not None:
+        torch.nn.init.normal_(model.moe.output_means.mean_EH, std=0.7)
     return model
 
 
@@ -60,9 +60,9 @@ def naive(model: MultiTaskMoE, user_B: Tensor, item_B: Tensor) -> Tensor:
     routings = [router(x_BD, user_B) for router in model.routers]
     experts, weights_BTE = model.moe.experts, torch.stack([r.weights_BE for r in routings], 1)
     mixed_BTH = naive_moe(x_BD, weights_BTE, experts.kernel_EDH, experts.bias_EH)
-    if model.moe.defaults is not None:
+    if model.moe.output_means is not None:
         absent_BTE = torch.stack([r.default_weights_BE for r in routings], 1)
-        mixed_BTH = mixed_BTH + absent_BTE @ model.moe.defaults.mean_EH
+        mixed_BTH = mixed_BTH + absent_BTE @ model.moe.output_means.mean_EH
     return torch.cat([tower(mixed_BTH[:, t]) for t, tower in enumerate(model.towers)], -1)
 
 

@@ -17,8 +17,8 @@ def test_an_expert_is_left_out_beside_the_running_means() -> None:
     config = ROUTERS["default_moe"].Config()
     sizes = {"embedding_dim": 4, "num_experts": 5, "expert_dim": 6, "tower_dims": (5,)}
     model = MultiTaskMoE(7, 8, 2, router=config, **sizes).eval()  # type: ignore[arg-type]
-    assert model.moe.defaults is not None
-    for values in (*model.parameters(), model.moe.defaults.mean_EH):
+    assert model.moe.output_means is not None
+    for values in (*model.parameters(), model.moe.output_means.mean_EH):
         torch.nn.init.normal_(values, std=0.7)
     user_B, item_B = torch.tensor([0, 3, 7]), torch.tensor([8, 2, 5])
     x_BD = model.encode(user_B, item_B)

@@ -45,8 +45,8 @@ def expert_shares(model: MultiTaskMoE, user_B: Tensor, item_B: Tensor) -> Explan
         weight_P = routing.weights_BE[row_P, expert_P]
         part_PH = weight_P[:, None] * _hidden(model, x_BD, row_P, expert_P)
         mixed_BH = part_PH.new_zeros(len(x_BD), part_PH.shape[-1]).index_add_(0, row_P, part_PH)
-        if model.moe.defaults is not None:
-            mixed_BH = model.moe.defaults(mixed_BH[:, None], [routing])[:, 0]
+        if model.moe.output_means is not None:
+            mixed_BH = model.moe.output_means(mixed_BH[:, None], [routing])[:, 0]
         change_P = tower(mixed_BH)[row_P, 0] - tower(mixed_BH[row_P] - part_PH)[:, 0]
         explanation.append(_grouped(len(x_BD), row_P, (expert_P, weight_P, scale * change_P)))
     return explanation

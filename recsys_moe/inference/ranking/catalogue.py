@@ -178,7 +178,7 @@ class CatalogueScorer:
         place_N, start_B = place_R.index_select(0, plan.pair_N), starts(plan.slot_N, len(item_B))
         bags = (place_N, start_B, False, 0, False, weight_N)
         mixed_BH = torch.embedding_bag(hidden_PH.relu_(), *bags)[0]
-        means = self.model.moe.defaults
+        means = self.model.moe.output_means
         return mixed_BH if means is None else means(mixed_BH[:, None], [routing])[:, 0]
 
     def _item_half(self, expert: int, item_P: Tensor, out_PH: Tensor) -> None:

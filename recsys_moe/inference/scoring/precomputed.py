@@ -51,8 +51,8 @@ class Halves:
             for part in (user_B, item_B, weights_BTE, selected_BTE)
         ]
         mixed_BTH = torch.cat([self._mixed(*part) for part in zip(*parts, strict=True)])
-        if self.model.moe.defaults is not None:
-            mixed_BTH = self.model.moe.defaults(mixed_BTH, routings)
+        if self.model.moe.output_means is not None:
+            mixed_BTH = self.model.moe.output_means(mixed_BTH, routings)
         return self.model.logits(mixed_BTH, x_BD, user_B, item_B)
 
     def _fill(self, expert: int) -> None:

@@ -31,7 +31,7 @@ def without_mute_units(model: MultiTaskMoE) -> MultiTaskMoE:
     model whose mixtures have no bound stays as it is.
     """
     bounded = all(math.isfinite(router.max_sum) for router in model.routers)
-    if model.encoders is not None or model.moe.defaults is not None or not bounded:
+    if model.encoders is not None or model.moe.output_means is not None or not bounded:
         return model
     most_H = _most_of_experts(model)
     pairs = zip(model.routers, model.towers, strict=True)

@@ -16,7 +16,7 @@ from recsys_moe.routers import Router, Routing
 from recsys_moe.routers.base import AllSum, full_precision
 
 
-class Defaults(nn.Module):
+class ExpertOutputMeans(nn.Module):
     """The running mean of each expert's outputs over the pairs that training evaluates.
 
     A pair that several tasks chose counts once. The outputs are those of training, dropout
@@ -74,7 +74,9 @@ class Defaults(nn.Module):
         self._pending = None
 
 
-def defaults_for(routers: Sequence[Router], num_experts: int, expert_dim: int) -> Defaults | None:
+def output_means_for(
+    routers: Sequence[Router], num_experts: int, expert_dim: int
+) -> ExpertOutputMeans | None:
     """None where no router asks for means. Raises ValueError for different momenta."""
     momenta = {one.mean_momentum for one in routers if one.mean_momentum is not None}
     if len(momenta) > 1:
@@ -82,4 +84,4 @@ def defaults_for(routers: Sequence[Router], num_experts: int, expert_dim: int) -
             f"routers that share experts must have the same momentum, got {sorted(momenta)}; "
             "set one for all"
         )
-    return Defaults(num_experts, expert_dim, momenta.pop()) if momenta else None
+    return ExpertOutputMeans(num_experts, expert_dim, momenta.pop()) if momenta else None
