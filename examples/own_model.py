@@ -60,10 +60,10 @@ def main() -> tuple[float, float]:
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     before, _ = evaluate(model, *test)
     for step in range(STEPS):
-        model.layer.advance(step / STEPS_PER_EPOCH)  # for routers that follow a schedule
+        model.layer.set_epoch(step / STEPS_PER_EPOCH)  # for routers that follow a schedule
         x_BD, labels_BT = rows(ROWS, generator)
         logits_BT, penalty, _ = model(x_BD)
-        model.layer.settle()  # for routers that learn from what they counted
+        model.layer.on_step_end()  # for routers that learn from what they counted
         loss = loss_of(logits_BT, labels_BT) + penalty
         optimizer.zero_grad()
         loss.backward()

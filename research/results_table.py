@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         stale = [
             page.write or page.plot
             for page in asked_pages(options)
-            if not settle(page, options.check)
+            if not on_step_end(page, options.check)
         ]
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -100,7 +100,7 @@ def command_in(text: str, page: Path) -> list[str]:
     return shlex.split(found[1].replace("\\\n", " "))
 
 
-def settle(options: argparse.Namespace, check: bool) -> bool:
+def on_step_end(options: argparse.Namespace, check: bool) -> bool:
     """Draw and fill, or say whether that is done already. Paths start at the checkout."""
     runs, epochs = ([ROOT / path for path in paths] for paths in (options.runs, options.epochs))
     groups, targets = read_groups(runs, epochs), targets_of(options.reach)

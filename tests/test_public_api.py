@@ -173,22 +173,22 @@ def test_an_unknown_penalty_is_refused_even_with_weight_0() -> None:
         layer.auxiliary_loss(routings, swich=0.0)
 
 
-def test_advance_reaches_every_router() -> None:
+def test_set_epoch_reaches_every_router() -> None:
     own = [router("topk", **SIZES, permutation=True, permutation_epochs=2.0) for _ in range(2)]
     layer = MoE(Experts(E, D, H), own).train()
-    layer.advance(1.0)
+    layer.set_epoch(1.0)
     assert [float(one.permutation.progress) for one in own] == [0.5, 0.5]
-    layer.advance(2.0)
+    layer.set_epoch(2.0)
     assert all(one.permutation.is_frozen for one in own)
 
 
-def test_settle_reaches_every_router_with_the_sum_over_processes() -> None:
+def test_on_step_end_reaches_every_router_with_the_sum_over_processes() -> None:
     layer, counts = layer_of("topk", "vmoe"), [1.0, 2.0]
     found: list[Tensor] = []
     for own, count in zip(layer.routers, counts, strict=True):
-        own.settle = lambda all_sum, c=count: found.append(all_sum(torch.tensor(c)))
-    layer.settle(lambda values: 2 * values)
-    layer.settle()
+        own.on_step_end = lambda all_sum, c=count: found.append(all_sum(torch.tensor(c)))
+    layer.on_step_end(lambda values: 2 * values)
+    layer.on_step_end()
     assert [float(value) for value in found] == [2.0, 4.0, 1.0, 2.0]
 
 

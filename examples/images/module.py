@@ -40,10 +40,10 @@ class ImageModule(L.LightningModule):
         layer = self.model.layer
         # Draws follow from seed and step, so that a resumed training goes on to the bit.
         layer.reseed(self.settings.seed * 10**9 + self.global_step)
-        layer.advance(self.current_epoch + index / self.trainer.num_training_batches)
+        layer.set_epoch(self.current_epoch + index / self.trainer.num_training_batches)
         logits_BTC, routings = self.model(image)
         penalty = layer.auxiliary_loss(routings, trimmed_lasso=self.settings.trimmed_lasso)
-        layer.settle()
+        layer.on_step_end()
         return row_losses(logits_BTC, labels_BT).mean() + penalty
 
     def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:

@@ -93,14 +93,14 @@ class StudentModule(TextModule):
         epochs = self.current_epoch + index / self.trainer.num_training_batches
         for layer, mixture in enumerate(self.mixtures):
             mixture.reseed(step * len(self.mixtures) + layer)
-            mixture.advance(epochs)
+            mixture.set_epoch(epochs)
         seen = self.model(text)
         with torch.no_grad():
             taught: Seen = self.aside[0](text)
         pairs = zip(self.mixtures, seen.routings, strict=True)
         penalty = sum(mixture.auxiliary_loss([one], **self.weights) for mixture, one in pairs)
         for mixture in self.mixtures:
-            mixture.settle()
+            mixture.on_step_end()
         distance = hidden_distance(seen.hidden, taught.hidden, text.mask_BL)
         distance = distance + symmetric_kl(seen.logits, taught.logits)
         loss = task_loss(seen.logits, labels_BT)

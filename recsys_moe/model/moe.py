@@ -115,15 +115,15 @@ class MoE(nn.Module):
         like = routings[0].weights_BE
         return total if isinstance(total, Tensor) else like.new_full((), total)
 
-    def advance(self, epochs: float) -> None:
+    def set_epoch(self, epochs: float) -> None:
         """Tell the routers before each training step how many epochs of training are done.
 
         Routers with a schedule (a learned permutation) follow it; the others ignore it.
         """
         for router in self.routers:
-            cast(Router, router).advance(epochs)
+            cast(Router, router).set_epoch(epochs)
 
-    def settle(self, all_sum: AllSum = _alone) -> None:
+    def on_step_end(self, all_sum: AllSum = _alone) -> None:
         """Tell the routers, once in each training step, that its forward passes are done.
 
         Routers that learn from what they counted in them do so now; the others ignore it. Running
@@ -131,9 +131,9 @@ class MoE(nn.Module):
         `all_sum`: adds up a tensor over the processes, where there are several.
         """
         for router in self.routers:
-            cast(Router, router).settle(all_sum)
+            cast(Router, router).on_step_end(all_sum)
         if self.output_means is not None:
-            self.output_means.settle(all_sum)
+            self.output_means.on_step_end(all_sum)
 
     def reseed(self, seed: int) -> None:
         """Give dropout and each task's router its own stream derived from `seed`."""

@@ -20,7 +20,7 @@ class ExpertOutputMeans(nn.Module):
     """The running mean of each expert's outputs over the pairs that training evaluates.
 
     A pair that several tasks chose counts once. The outputs are those of training, dropout
-    included. The mean starts at 0, has no gradient, moves in `settle` alone, and stays for an
+    included. The mean starts at 0, has no gradient, moves in `on_step_end` alone, and stays for an
     expert that no row of the step visited.
     """
 
@@ -61,7 +61,7 @@ class ExpertOutputMeans(nn.Module):
         counted = torch.cat([sum_EH, count_E[:, None].to(sum_EH.dtype)], dim=1)
         self._pending = counted if self._pending is None else self._pending + counted
 
-    def settle(self, all_sum: AllSum) -> None:
+    def on_step_end(self, all_sum: AllSum) -> None:
         """m_e <- momentum m_e + (1 - momentum) (mean of e's outputs since the last call)."""
         pending = self._pending
         if pending is None:  # all processes must call all_sum as often

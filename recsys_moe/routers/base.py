@@ -158,13 +158,13 @@ class Router(nn.Module, ABC):
         few routers read; one that needs them raises ValueError without.
         """
 
-    def start(self, user_counts: Tensor) -> None:
+    def setup(self, user_counts: Tensor) -> None:
         """Called once before training with the number of training rows of each user."""
 
-    def advance(self, epochs: float) -> None:
+    def set_epoch(self, epochs: float) -> None:
         """Called before every training step with the training done so far, in epochs."""
 
-    def settle(self, all_sum: AllSum) -> None:
+    def on_step_end(self, all_sum: AllSum) -> None:
         """Called once in every training step, after its forward passes and losses.
 
         Here, and not in `forward`, a router learns from what it counted in the step: a step may

@@ -59,9 +59,9 @@ class CometRouter(Router):
             weights["permutation"] = self.config.permutation_entropy
         return weights
 
-    def advance(self, epochs: float) -> None:
+    def set_epoch(self, epochs: float) -> None:
         if self.permutation is not None:
-            self.permutation.advance(epochs)
+            self.permutation.set_epoch(epochs)
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         k, num_experts = self.config.k, self.shape.num_experts

@@ -58,7 +58,7 @@ class HashRouter(Router):
     def max_selected(self) -> int:
         return 1
 
-    def start(self, user_counts: Tensor) -> None:
+    def setup(self, user_counts: Tensor) -> None:
         if not self.config.balanced:
             return
         counts = user_counts.cpu()

@@ -50,7 +50,7 @@ class LossFreeRouter(GatedRouter):
     def __init__(self, config: Config, shape: RouterShape) -> None:
         super().__init__(config, shape)
         self.register_buffer("balance_E", torch.zeros(shape.num_experts))
-        self._load_E: Tensor | None = None  # rows of this process since the last `settle`
+        self._load_E: Tensor | None = None  # rows of this process since the last `on_step_end`
 
     @property
     def max_selected(self) -> int:
@@ -67,7 +67,7 @@ class LossFreeRouter(GatedRouter):
         weights_BE = softmax_over(log_scores_BE, selected_BE)
         return Routing(weights_BE, selected_BE, log_scores_BE.softmax(-1), log_scores_BE)
 
-    def settle(self, all_sum: AllSum) -> None:
+    def on_step_end(self, all_sum: AllSum) -> None:
         own_E, self._load_E = self._load_E, None
         load_E = all_sum(torch.zeros_like(self.balance_E).long() if own_E is None else own_E)
         self.balance_E.add_(self.config.bias_rate * balancing_step(load_E))

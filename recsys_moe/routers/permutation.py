@@ -77,7 +77,7 @@ class LearnedPermutation(nn.Module):
     def is_frozen(self) -> bool:
         return bool(self.progress >= 1)
 
-    def advance(self, epochs: float) -> None:
+    def set_epoch(self, epochs: float) -> None:
         """Move the schedule to `epochs` of training done; at its end freeze, once and for all."""
         if not self.is_frozen:
             self.progress.fill_(min(epochs / self.epochs, 1.0))

@@ -64,7 +64,9 @@ class ReLURouter(GatedRouter):
     def __init__(self, config: Config, shape: RouterShape) -> None:
         super().__init__(config, shape)
         self.register_buffer("l1_factor", torch.tensor(config.l1_start))
-        self._counted: Tensor | None = None  # chosen pairs, rows: of this process since `settle`
+        self._counted: Tensor | None = (
+            None  # chosen pairs, rows: of this process since `on_step_end`
+        )
 
     @property
     def max_sum(self) -> float:
@@ -82,7 +84,7 @@ class ReLURouter(GatedRouter):
             self._count(selected_BE)
         return Routing(weights_BE, selected_BE, losses={"l1": self._l1(weights_BE, selected_BE)})
 
-    def settle(self, all_sum: AllSum) -> None:
+    def on_step_end(self, all_sum: AllSum) -> None:
         own, self._counted = self._counted, None
         pairs, rows = all_sum(self.gate.weight.new_zeros(2).long() if own is None else own)
         direction = (pairs - self.config.k * rows).sign().float()

@@ -77,9 +77,9 @@ class TopKRouter(GatedRouter):
             return {}
         return {"permutation": self.config.permutation_entropy}
 
-    def advance(self, epochs: float) -> None:
+    def set_epoch(self, epochs: float) -> None:
         if self.permutation is not None:
-            self.permutation.advance(epochs)
+            self.permutation.set_epoch(epochs)
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         logits_BE = gate_logits(self.gate, x_BD)

@@ -69,7 +69,7 @@ class RecDataModule(lightning.LightningDataModule):
     def train_batches(
         self, epoch: int, *, rank: int = 0, world: int = 1, start: int = 0
     ) -> TrainBatches | StreamBatches:
-        """Batches of an epoch for process `rank` of `world`, from batch `start` on.
+        """Batches of an epoch for process `rank` of `world`, from batch `setup` on.
 
         `trainer.batch_size` is what all processes take together.
         """

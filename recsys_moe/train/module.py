@@ -56,7 +56,7 @@ class RecModule(lightning.LightningModule):
         """Tell the routers how often each known user occurs in training."""
         for task, router in enumerate(self.model.routers):
             router.stream.reseed(stream_seed(self.config.trainer.seed, "router", task))
-            router.start(counts_U)
+            router.setup(counts_U)
 
     def start_biases(self, rows: Rows) -> None:
         """Fit the user and item biases, where the model has any, to the training rows."""
@@ -109,7 +109,7 @@ class RecModule(lightning.LightningModule):
         settings = self.config.trainer
         # From (seed, step, rank) and not from a running generator: a resumed run draws the same.
         self.model.reseed(stream_seed(settings.seed, "step", self.global_step, self.global_rank))
-        self.model.moe.advance(self.global_step / self._steps_per_epoch)
+        self.model.moe.set_epoch(self.global_step / self._steps_per_epoch)
         passes = max(router.passes for router in self.model.routers)
         counts = self._counts(batch.labels, batch.weight)
         outputs = [_shifted(self.model(batch.user, batch.item), batch) for _ in range(passes)]
@@ -122,7 +122,7 @@ class RecModule(lightning.LightningModule):
         extra = torch.stack(penalties).sum()
         if passes == 2:
             extra = extra + self._disagreement(outputs[0], outputs[1], batch.labels, counts)
-        self.model.moe.settle(all_sum)
+        self.model.moe.on_step_end(all_sum)
         return passes * loss + extra
 
     def batch_losses(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -154,7 +154,7 @@ def set_up(
     module: RecModule, datamodule: RecDataModule, start: Start | None = None, *, bare: bool = False
 ) -> None:
     """Give the module all that it has before its first step: what routers, encoders and main
-    effects take from the data, and the weights of `start`.
+    effects take from the data, and the weights of `setup`.
 
     `bare`: without the last two, which the checkpoint that a run continues from brings along.
     Learned rows of new ids are those of the unseen id. What is fixed before training, user and item biases
@@ -193,7 +193,7 @@ def _take_weights(model: MultiTaskMoE, start: Start) -> None:
 
 
 def _weights(model: MultiTaskMoE, start: Start) -> dict[str, Tensor]:
-    """The state of `start` with the rows that `model` needs."""
+    """The state of `setup` with the rows that `model` needs."""
     old, own = start.artifact.model.state_dict(), model.state_dict()
     state = {name: values for name, values in own.items() if name.startswith(ENCODERS)} | old
     tables = {"user_embedding": start.user_U, "item_embedding": start.item_I}

@@ -29,10 +29,10 @@ def test_a_router_trains_cnn_experts(name: str) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     losses = []
     for step in range(3):
-        model.layer.advance(step)
+        model.layer.set_epoch(step)
         logits_BTC, routings = model(image)
         loss = row_losses(logits_BTC, labels_BT).mean() + model.layer.auxiliary_loss(routings)
-        model.layer.settle()
+        model.layer.on_step_end()
         optimizer.zero_grad()
         loss.backward()
         assert all(p.grad is not None for p in model.layer.experts.parameters())

@@ -101,7 +101,7 @@ def test_draws_and_penalties_are_those_of_a_layer_of_stacked_experts() -> None:
     (_, one), (_, two) = layer(x), twin(x)
     assert all(torch.equal(a.selected_BE, b.selected_BE) for a, b in zip(one, two, strict=True))
     assert layer.auxiliary_loss(one, trimmed_lasso=0.1, switch=0.1).requires_grad
-    layer.advance(1.0), layer.settle()
+    layer.set_epoch(1.0), layer.on_step_end()
 
 
 @pytest.mark.parametrize("dispatch", ["sparse", "dense"])

@@ -64,7 +64,7 @@ def test_the_layer_equals_its_naive_twin_in_values_and_gradients(dispatch: str) 
     probe_BTH = torch.randn_like(expected_BTH)
     expected = torch.autograd.grad((expected_BTH * probe_BTH).sum(), leaves)
     found_BTH, _ = layer(x_BD)
-    layer.settle()
+    layer.on_step_end()
     found = torch.autograd.grad((found_BTH * probe_BTH).sum(), leaves)
     torch.testing.assert_close(found_BTH, expected_BTH)
     for ours, naive_gradient in zip(found, expected, strict=True):
@@ -79,7 +79,7 @@ def test_means_move_by_a_tenth_to_the_mean_of_the_pairs_that_any_task_chose(disp
     before_EH = layer.defaults.mean_EH.clone()
     _, routings = layer(x_BD)
     assert torch.equal(layer.defaults.mean_EH, before_EH)
-    layer.settle()
+    layer.on_step_end()
     chosen_BE = routings[0].selected_BE | routings[1].selected_BE
     assert not chosen_BE.any(0).all() and chosen_BE.any(0).any()  # some expert is not visited
     output_BEH = outputs_of(layer, x_BD).detach()
@@ -89,7 +89,7 @@ def test_means_move_by_a_tenth_to_the_mean_of_the_pairs_that_any_task_chose(disp
         if rows_B.any():
             mean_H = 0.9 * mean_H + 0.1 * output_BEH[rows_B, expert].mean(0)
         torch.testing.assert_close(layer.defaults.mean_EH[expert], mean_H)
-    layer.settle()  # nothing was counted since
+    layer.on_step_end()  # nothing was counted since
     torch.testing.assert_close(layer.defaults.mean_EH[expert], mean_H)
 
 
@@ -102,10 +102,10 @@ def test_a_mean_worked_by_hand() -> None:
     assert layer.defaults is not None
     torch.nn.init.constant_(layer.experts.kernel_EDH, 2.0)
     layer(torch.tensor([[1.0], [3.0]]))
-    layer.settle()
+    layer.on_step_end()
     assert layer.defaults.mean_EH.tolist() == [[1.0]]
     layer(torch.tensor([[5.0]]))
-    layer.settle()
+    layer.on_step_end()
     assert layer.defaults.mean_EH.tolist() == [[3.25]]
 
 
@@ -114,18 +114,18 @@ def test_processes_and_passes_count_as_one_batch(dispatch: str) -> None:
     """The parts [:4] and [4:] on two processes, and one after the other in one: their sums add."""
     whole, *parts = (layer_of(dispatch) for _ in range(4))
     whole(batch())
-    whole.settle()
+    whole.on_step_end()
     assert whole.defaults is not None
     parts[0](batch()[:4])
     parts[1](batch()[4:])
     sums: list[Tensor] = []
     for part in parts[:2]:
-        part.settle(lambda values: (sums.append(values), values)[1])
+        part.on_step_end(lambda values: (sums.append(values), values)[1])
     one = layer_of(dispatch)
-    one.settle(lambda _: sums[0] + sums[1])  # a process without rows has to join in
+    one.on_step_end(lambda _: sums[0] + sums[1])  # a process without rows has to join in
     parts[2](batch()[:4])
     parts[2](batch()[4:])
-    parts[2].settle()
+    parts[2].on_step_end()
     for other in (one, parts[2]):
         assert other.defaults is not None
         torch.testing.assert_close(other.defaults.mean_EH, whole.defaults.mean_EH)
@@ -140,7 +140,7 @@ def test_with_dropout_the_mean_is_that_of_evaluation_in_expectation(
     layer = layer_of(dispatch, dropout=rate, momentum=0.0)
     x_BD = batch(1).expand(20_000, -1)
     _, routings = layer(x_BD)
-    layer.settle()
+    layer.on_step_end()
     chosen_E = (routings[0].selected_BE | routings[1].selected_BE)[0]
     expected_EH = outputs_of(layer, x_BD[:1])[0].detach()[chosen_E]
     assert layer.defaults is not None
@@ -155,7 +155,7 @@ def test_under_bf16_autocast_sums_stay_float32() -> None:
         layer = layer_of(dispatch, momentum=0.0).float()
         with torch.autocast("cpu", dtype=torch.bfloat16):
             _, routings = layer(batch(1).float().expand(1000, -1))
-        layer.settle()
+        layer.on_step_end()
         chosen_E = (routings[0].selected_BE | routings[1].selected_BE)[0]
         output_EH = outputs_of(layer, batch(1).float())[0].detach()
         assert layer.defaults is not None and layer.defaults.mean_EH.dtype == torch.float32
@@ -169,7 +169,7 @@ def test_evaluation_uses_the_means_and_leaves_them() -> None:
     assert layer.defaults is not None
     before_EH = layer.defaults.mean_EH.clone()
     mixed_BTH, _ = layer(batch())
-    layer.settle()
+    layer.on_step_end()
     assert torch.equal(layer.defaults.mean_EH, before_EH)
     torch.testing.assert_close(mixed_BTH, naive(layer, batch()))
 
@@ -181,7 +181,7 @@ def test_no_row_is_no_mixture_and_moves_nothing(dispatch: str, training: bool) -
     assert layer.defaults is not None
     before_EH = layer.defaults.mean_EH.clone()
     assert layer(batch(0))[0].shape == (0, 2, H)
-    layer.settle()
+    layer.on_step_end()
     assert torch.equal(layer.defaults.mean_EH, before_EH)
 
 

@@ -26,7 +26,7 @@ def make(name: str, num_experts: int = E, **settings: object) -> Router:
     # The second of two tasks: routers whose experts are fixed per task leave some of them out.
     shape = RouterShape(D, num_experts, USERS, task=1, num_tasks=2)
     router = router_class(router_class.Config(**settings), shape)
-    router.start(torch.arange(USERS))
+    router.setup(torch.arange(USERS))
     return router
 
 
@@ -199,7 +199,7 @@ def test_only_routers_that_say_so_have_rows_that_sum_to_more_than_1() -> None:
 
 
 def test_forward_and_evaluation_leave_the_state_as_it_is(name: str) -> None:
-    """What is learned from counts is learned in `settle`: a step may have several passes."""
+    """What is learned from counts is learned in `on_step_end`: a step may have several passes."""
     router = make(name).train()
     before = copy.deepcopy(router.state_dict())
     for training in (True, True, False):

@@ -80,7 +80,7 @@ def test_the_heap_equals_a_plain_search_for_the_least_loaded(counts: list[int], 
 def test_balanced_spreads_the_training_rows_and_leaves_other_users_alone() -> None:
     counts = torch.randint(0, 20, (USERS,), generator=torch.Generator().manual_seed(0))
     router, plain = make(balanced=True), make()
-    router.start(counts)
+    router.setup(counts)
     plain.start(counts)
     loads_E = torch.zeros(4, dtype=torch.long).index_add_(0, router.expert_U[:-1], counts)
     assert loads_E.max() - loads_E.min() <= 1
@@ -91,15 +91,15 @@ def test_balanced_spreads_the_training_rows_and_leaves_other_users_alone() -> No
 
 def test_starting_again_changes_nothing() -> None:
     router, counts = make(balanced=True, users=9), torch.arange(9)
-    router.start(counts)
+    router.setup(counts)
     first = router.expert_U.clone()
-    router.start(counts)
+    router.setup(counts)
     assert torch.equal(router.expert_U, first)
 
 
 def test_no_training_rows_and_one_expert_are_fine() -> None:
     router = make(num_experts=1, users=2, balanced=True)
-    router.start(torch.zeros(2, dtype=torch.long))
+    router.setup(torch.zeros(2, dtype=torch.long))
     assert experts_of(router, torch.tensor([0, 1, 2])).tolist() == [0, 0, 0]
 
 

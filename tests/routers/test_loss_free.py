@@ -80,12 +80,12 @@ def test_settling_moves_the_bias_by_the_rate_and_forward_does_not() -> None:
     router(LOGITS.expand(3, 4))
     router(-LOGITS)
     assert not router.balance_E.any()
-    router.settle(alone)
+    router.on_step_end(alone)
     assert router.balance_E.tolist() == pytest.approx([-0.01, -0.01, 0.01, 0.01])
     before = router.balance_E.clone()
-    router.settle(alone)  # nothing was counted since
+    router.on_step_end(alone)  # nothing was counted since
     router.eval()(LOGITS)
-    router.settle(alone)
+    router.on_step_end(alone)
     assert torch.equal(router.balance_E, before)
 
 
@@ -93,20 +93,20 @@ def test_loads_are_summed_over_the_processes_before_the_sign() -> None:
     """Own loads [1, 1, 0, 0], of the others [0, 0, 2, 2]: together [1, 1, 2, 2] of mean 1.5."""
     router = identity_router(bias_rate=0.01)
     router(LOGITS)
-    router.settle(lambda load_E: load_E + torch.tensor([0, 0, 2, 2]))
+    router.on_step_end(lambda load_E: load_E + torch.tensor([0, 0, 2, 2]))
     assert router.balance_E.tolist() == pytest.approx([0.01, 0.01, -0.01, -0.01])
 
 
 def test_a_process_that_counted_nothing_still_joins_the_sum() -> None:
     router = identity_router(bias_rate=0.01)
-    router.settle(lambda load_E: load_E + torch.tensor([4, 0, 0, 0]))
+    router.on_step_end(lambda load_E: load_E + torch.tensor([4, 0, 0, 0]))
     assert router.balance_E.tolist() == pytest.approx([-0.015, 0.005, 0.005, 0.005])
 
 
 def test_the_bias_is_a_buffer_without_gradient_that_travels_with_the_weights() -> None:
     router = identity_router(bias_rate=0.5)
     router(LOGITS)
-    router.settle(alone)
+    router.on_step_end(alone)
     assert "balance_E" in router.state_dict() and not router.balance_E.requires_grad
     other = identity_router()
     other.load_state_dict(copy.deepcopy(router.state_dict()))
@@ -121,7 +121,7 @@ def test_the_bias_evens_out_the_loads() -> None:
     first_E = router(x_BD).selected_BE.double().mean(0)
     for _ in range(200):
         router(x_BD)
-        router.settle(alone)
+        router.on_step_end(alone)
     last_E = router(x_BD).selected_BE.double().mean(0)
     assert first_E.max() > 0.9 and first_E.min() < 0.1
     assert (last_E - 0.5).abs().max() < 0.1
@@ -132,7 +132,7 @@ def test_the_bias_stays_centred() -> None:
     generator = torch.Generator().manual_seed(0)
     for _ in range(500):
         router(torch.randn(8, 6, generator=generator))
-        router.settle(alone)
+        router.on_step_end(alone)
     assert router.balance_E.abs().max() > 0.01
     assert router.balance_E.mean().abs() < 1e-6
 
@@ -140,7 +140,7 @@ def test_the_bias_stays_centred() -> None:
 def test_a_rate_of_0_leaves_the_plain_top_k() -> None:
     router = identity_router(bias_rate=0)
     router(LOGITS)
-    router.settle(alone)
+    router.on_step_end(alone)
     assert not router.balance_E.any()
 
 

@@ -61,7 +61,7 @@ def test_golden_application_of_a_permutation() -> None:
 
 def test_the_soft_phase_mixes_experts_and_the_rows_still_sum_to_1() -> None:
     module = make().train()
-    module.advance(0.0)
+    module.set_epoch(0.0)
     with torch.no_grad():
         module.logits_EE.mul_(0.001)  # nearly uniform even at temperature 1e-3
     out = module(routing())
@@ -74,7 +74,7 @@ def test_the_schedule_anneals_and_ends_after_the_given_epochs() -> None:
     module = make(epochs=4.0).train()
     seen = []
     for epochs in (0.0, 1.0, 2.0, 3.99, 4.0, 5.0):
-        module.advance(epochs)
+        module.set_epoch(epochs)
         seen.append((round(module.progress.item(), 4), module.is_frozen))
     assert seen == [
         *[(0.0, False), (0.25, False), (0.5, False), (0.9975, False)],
@@ -91,7 +91,7 @@ def test_temperature_and_rounds_follow_the_schedule(
 ) -> None:
     """Of 4 epochs: 10^(-3 - 4t) and int(20 + 130t) at t = 0, 1/4, 1/2, 3/4."""
     module = make(epochs=4.0).train()
-    module.advance(epochs)
+    module.set_epoch(epochs)
     expected_EE = sinkhorn(module.logits_EE / temperature, rounds).exp()
     torch.testing.assert_close(module.matrix(), expected_EE, rtol=1e-4, atol=1e-6)
     other_EE = sinkhorn(module.logits_EE / temperature, rounds - 5).exp()
@@ -115,13 +115,13 @@ def test_topk_weighs_the_entropy_of_its_permutation_as_configured() -> None:
 
 def test_training_learns_the_matrix_until_it_is_frozen() -> None:
     module = make().train()
-    module.advance(0.0)
+    module.set_epoch(0.0)
     out = module(routing())
     (out.weights_BE[:, 0].sum() + out.losses["permutation"]).backward()
     gradient = module.logits_EE.grad
     assert gradient is not None and torch.isfinite(gradient).all() and gradient.abs().sum() > 0
     module.zero_grad()
-    module.advance(2.0)
+    module.set_epoch(2.0)
     (module(routing()).weights_BE[:, 0].sum()).backward()
     assert module.logits_EE.grad is not None, "zero and not missing"
     assert (module.logits_EE.grad == 0).all()
@@ -129,18 +129,18 @@ def test_training_learns_the_matrix_until_it_is_frozen() -> None:
 
 def test_a_frozen_permutation_no_longer_follows_the_matrix() -> None:
     module = make().train()
-    module.advance(2.0)
+    module.set_epoch(2.0)
     frozen_EE = module.hard_EE.clone()
     with torch.no_grad():
         module.logits_EE.copy_(-module.logits_EE)
-    module.advance(3.0)
+    module.set_epoch(3.0)
     assert torch.equal(module.eval().matrix(), frozen_EE)
 
 
 def test_evaluation_is_hard_at_every_moment_and_keeps_the_number_selected() -> None:
     module = make().train()
     for epochs in (0.0, 1.0, 2.0):
-        module.train().advance(epochs)
+        module.train().set_epoch(epochs)
         module.eval()
         out = module(routing())
         assert sorted(module.hard_EE.argmax(1).tolist()) == [0, 1, 2, 3]
@@ -187,7 +187,7 @@ def test_the_state_survives_a_state_dict_before_and_after_freezing(
         return cls(config, RouterShape(3, num_experts))
 
     router, other = built(0).train(), built(1)
-    router.advance(epochs)
+    router.set_epoch(epochs)
     with torch.no_grad():  # moves a permutation that is not frozen, and no other
         router.permutation.logits_EE.neg_()
     other.load_state_dict(router.state_dict())
@@ -214,6 +214,6 @@ def test_topk_promises_k_experts_only_while_its_permutation_is_hard() -> None:
     router = TopKRouter(config, RouterShape(3, 8)).train()
     assert router.max_selected == 8
     assert router.eval().max_selected == 2
-    router.train().advance(1.0)
+    router.train().set_epoch(1.0)
     assert router.max_selected == 2
     assert (router(torch.randn(5, 3)).selected_BE.sum(-1) == 2).all()

@@ -84,7 +84,7 @@ def test_the_factor_follows_the_number_of_experts(k: int, steps: int, factor: fl
     router = identity_router(k=k)
     for _ in range(steps):
         router(LOGITS)
-        router.settle(alone)
+        router.on_step_end(alone)
     assert router.loss_weights == {"l1": pytest.approx(factor)}
 
 
@@ -93,9 +93,9 @@ def test_the_factor_grows_while_rows_have_too_many_experts() -> None:
     router = identity_router(k=1)
     for _ in range(3):
         router(LOGITS[:1])
-        router.settle(alone)
+        router.on_step_end(alone)
     router.eval()(LOGITS[:1])
-    router.settle(alone)
+    router.on_step_end(alone)
     assert router.loss_weights["l1"] == pytest.approx(1.728e-8)
 
 
@@ -105,7 +105,7 @@ def test_two_passes_are_one_step() -> None:
     router(LOGITS[:1].expand(2, 4))
     router(LOGITS[2:])
     assert router.loss_weights["l1"] == pytest.approx(1e-8)
-    router.settle(alone)
+    router.on_step_end(alone)
     assert router.loss_weights["l1"] == pytest.approx(1.2e-8)
 
 
@@ -113,7 +113,7 @@ def test_counts_are_summed_over_the_processes() -> None:
     """Own: 2 experts in 1 row; of the others 0 in 2 rows. 2 of 3 rows is less than 1 each."""
     router = identity_router(k=1)
     router(LOGITS[:1])
-    router.settle(lambda counted: counted + torch.tensor([0, 2]))
+    router.on_step_end(lambda counted: counted + torch.tensor([0, 2]))
     assert router.loss_weights["l1"] == pytest.approx(1e-8 / 1.2)
 
 
@@ -122,7 +122,7 @@ def test_the_factor_stays_within_its_range() -> None:
     for _ in range(300):
         for router in (dense, sparse):
             router(LOGITS[:1])
-            router.settle(alone)
+            router.on_step_end(alone)
     assert dense.loss_weights["l1"] == pytest.approx(FACTOR_RANGE[1])
     # 1e-8 / 1.2**300 = 2e-32; without abs=0 approx would take anything up to 2e-12
     assert sparse.loss_weights["l1"] == pytest.approx(FACTOR_RANGE[0], abs=0)
@@ -132,7 +132,7 @@ def test_the_layer_weighs_the_term_with_the_factor_before_it_moves() -> None:
     layer = MoE(Experts(4, 4, 3), [identity_router(k=1, l1_start=0.5).float()])
     _, routings = layer(LOGITS[:1].float())
     loss = layer.auxiliary_loss(routings)
-    layer.settle()
+    layer.on_step_end()
     assert loss.item() == pytest.approx(0.5 * 3)
     loss.backward()  # of the factor as it was
     assert layer.routers[0].gate.bias.grad.tolist() == pytest.approx([0.5, 0.5, 0, 0])
@@ -151,7 +151,7 @@ def test_training_on_the_term_alone_ends_near_k_experts() -> None:
         counts.append(routing.selected_BE.double().sum(-1).mean().item())
         optimizer.zero_grad()
         (router.loss_weights["l1"] * routing.losses["l1"]).backward()
-        router.settle(alone)
+        router.on_step_end(alone)
         optimizer.step()
     assert counts[0] == pytest.approx(8, abs=1.5)
     assert 0 < counts[-1] <= 2.1
@@ -160,7 +160,7 @@ def test_training_on_the_term_alone_ends_near_k_experts() -> None:
 def test_the_factor_travels_with_the_weights() -> None:
     router = identity_router(k=1)
     router(LOGITS[:1])
-    router.settle(alone)
+    router.on_step_end(alone)
     other = identity_router(k=1)
     other.load_state_dict(copy.deepcopy(router.state_dict()))
     assert torch.equal(other.l1_factor, router.l1_factor) and not other.l1_factor.requires_grad

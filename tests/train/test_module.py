@@ -130,11 +130,11 @@ def test_routers_are_told_the_training_done_in_epochs(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("name", "passes"), [("topk", 1), ("thor", 2)])
-def test_routers_settle_once_in_a_step_and_after_its_passes(name: str, passes: int) -> None:
+def test_routers_end_a_step_once_in_a_step_and_after_its_passes(name: str, passes: int) -> None:
     trained, calls = module({"name": name}), []
     router = trained.model.routers[0]
     router.register_forward_hook(lambda *_: calls.append("forward"))
-    router.settle = lambda all_sum: calls.append(f"settle {all_sum(torch.tensor(5))}")
+    router.on_step_end = lambda all_sum: calls.append(f"settle {all_sum(torch.tensor(5))}")
     trained.training_step(BATCH, 1)
     assert calls == ["forward"] * passes + ["settle 5"]
 

@@ -109,8 +109,8 @@ def one_step(config: Config, data: RecDataModule, router: str) -> dict[str, Any]
     for part in parts(whole, router):
         Step(alone)(part, counts).backward()
     before = settled(alone)
-    spread.model.moe.settle(all_sum)
-    alone.model.moe.settle()
+    spread.model.moe.on_step_end(all_sum)
+    alone.model.moe.on_step_end()
     found, wanted = gradients(spread), gradients(alone)
     assert found.keys() == wanted.keys()
     distance = max(
