@@ -1,7 +1,7 @@
 """What makes the vector of a user or item beside its id: its features, and whom it met in training.
 
 Both are sums of rows of a table of their own, which is why known users and items can be finished
-vectors (`Encoders.finished`). Tables start at 0, so that training begins as without them.
+vectors (`Encoders.materialize`). Tables start at 0, so that training begins as without them.
 
 Axes: B batch, U some entities, N entities and one more for the unseen id, P entries (which row
 belongs to which entity, entity after entity), R rows of a table, D width of the embeddings.
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from recsys_moe.model.item_bag import ItemBag, entries_of
 from recsys_moe.seeds import stream_seed
 
-FINISHED_AT_ONCE = 1024
+MATERIALIZED_AT_ONCE = 1024
 """Entities; histories are long."""
 
 
@@ -38,11 +38,11 @@ class Features(nn.Module):
         self.register_buffer("row_P", torch.zeros(0, dtype=torch.int32), False)
         self.register_buffer("weight_P", torch.zeros(0), False)
 
-    def fill(self, first_N: Tensor, row_P: Tensor, weight_P: Tensor) -> None:
+    def set_entries(self, first_N: Tensor, row_P: Tensor, weight_P: Tensor) -> None:
         """Entity i has the entries first_N[i]..first_N[i + 1] of `row_P` (int32), `weight_P`."""
         self.first_N, self.row_P, self.weight_P = first_N, row_P, weight_P.to(self.table_RD)
 
-    def kept(self) -> dict[str, Tensor]:
+    def cold_start_state(self) -> dict[str, Tensor]:
         """What those need that training has not seen."""
         return {"table_RD": self.table_RD.detach()}
 
@@ -75,18 +75,20 @@ class Encoders(nn.Module):
         return of_user, _added(self.items, self.user_bag, item_B, user_B)
 
     @torch.no_grad()
-    def finished(self, users_ND: Tensor, items_ND: Tensor) -> tuple[Tensor, Tensor]:
+    def materialize(self, users_ND: Tensor, items_ND: Tensor) -> tuple[Tensor, Tensor]:
         """The whole vectors of all users and items, given the embeddings of their ids."""
         users_ND, items_ND = users_ND.clone(), items_ND.clone()
         _finish(users_ND, self.users, self.history)
         _finish(items_ND, self.items, self.user_bag)
         return users_ND, items_ND
 
-    def kept(self) -> dict[str, Tensor]:
+    def cold_start_state(self) -> dict[str, Tensor]:
         """What those need that training has not seen, by part and name."""
         parts: dict[str, Any] = dict(self.named_children())
         return {
-            f"{n}.{key}": value for n, one in parts.items() for key, value in one.kept().items()
+            f"{n}.{key}": value
+            for n, one in parts.items()
+            for key, value in one.cold_start_state().items()
         }
 
     def reseed(self, seed: int) -> None:
@@ -112,4 +114,4 @@ def _finish(table_ND: Tensor, features: Features | None, history: ItemBag | None
 
 
 def _parts(table_ND: Tensor) -> Iterator[Tensor]:
-    yield from torch.arange(len(table_ND), device=table_ND.device).split(FINISHED_AT_ONCE)
+    yield from torch.arange(len(table_ND), device=table_ND.device).split(MATERIALIZED_AT_ONCE)

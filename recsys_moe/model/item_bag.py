@@ -67,11 +67,11 @@ class ItemBag(nn.Module):
         self.table_RW.copy_(table_RW)
         self.kernel_DW.copy_(kernel_DW)
 
-    def kept(self) -> dict[str, Tensor]:
+    def cold_start_state(self) -> dict[str, Tensor]:
         """What those need that training has not seen."""
         return {"table_RW": self.table().detach(), "kernel_DW": self.kernel_DW.detach()}
 
-    def fill(self, first_N: Tensor, row_P: Tensor) -> None:
+    def set_entries(self, first_N: Tensor, row_P: Tensor) -> None:
         """Owner u has the rows row_P[first_N[u]:first_N[u + 1]] (int32), level x neighbours +
         neighbour, at most one of a neighbour, by ascending neighbour."""
         anchor_P = torch.repeat_interleave(first_N.diff())
@@ -146,7 +146,7 @@ class LinearItemBag(ItemBag):
     slope_JW: Tensor
     """b."""
     step_L: Tensor
-    """c, told by `fill`; the last one is that of what was not rated."""
+    """c, set by `set_entries`; the last one is that of what was not rated."""
 
     def _start_table(self, levels: int, width: int) -> None:
         """`levels`: at least 3, the last one for what was not rated."""
@@ -158,8 +158,8 @@ class LinearItemBag(ItemBag):
         # Without a temporary for the products: the table is made in every step.
         return torch.addcmul(self.base_JW, self.step_L[:, None, None], self.slope_JW).flatten(0, 1)
 
-    def fill(self, first_N: Tensor, row_P: Tensor) -> None:
-        super().fill(first_N, row_P)
+    def set_entries(self, first_N: Tensor, row_P: Tensor) -> None:
+        super().set_entries(first_N, row_P)
         unrated = len(self.step_L) - 1
         level_P = (row_P // self.neighbours)[row_P < unrated * self.neighbours].double()
         mean, deviation = 0.0, 0.0

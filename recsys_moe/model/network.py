@@ -115,7 +115,7 @@ class MultiTaskMoE(nn.Module):
         user_B, item_B = (torch.where(i_B < 0, one, i_B) for i_B, one in pairs)
         return user_B, item_B
 
-    def finished(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def materialize(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The state of a model without encoders that scores the same, and that of the encoders.
 
         Its tables hold the whole vectors of all users and items; what is left of the encoders is
@@ -125,9 +125,9 @@ class MultiTaskMoE(nn.Module):
         if self.encoders is None:
             return state, {}
         names = "user_embedding.weight", "item_embedding.weight"
-        vectors = self.encoders.finished(*(state[name] for name in names))
+        vectors = self.encoders.materialize(*(state[name] for name in names))
         plain = {name: value for name, value in state.items() if not name.startswith(ENCODERS)}
-        return {**plain, **dict(zip(names, vectors, strict=True))}, self.encoders.kept()
+        return {**plain, **dict(zip(names, vectors, strict=True))}, self.encoders.cold_start_state()
 
     @property
     def tables(self) -> list[nn.Embedding]:

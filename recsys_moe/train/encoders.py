@@ -17,7 +17,7 @@ from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.schema import Schema
 
 
-def fill_encoders(
+def set_encoder_entries(
     encoders: Encoders | None, config: Config, schema: Schema, *, folder: Path, rows: Rows
 ) -> None:
     """Tell them the features in a prepared folder and the histories in its training rows.
@@ -30,12 +30,12 @@ def fill_encoders(
     for side, size in (("user", schema.user.size), ("item", schema.item.size)):
         part = encoders.users if side == "user" else encoders.items
         if part is not None:
-            part.fill(*feature_entries(folder / f"{side}s.parquet", chosen[side], size))
+            part.set_entries(*feature_entries(folder / f"{side}s.parquet", chosen[side], size))
     if encoders.item_bag is not None:
-        encoders.item_bag.fill(*bag_entries(rows, schema, bag_levels(config, schema)))
+        encoders.item_bag.set_entries(*bag_entries(rows, schema, bag_levels(config, schema)))
     if encoders.user_bag is not None:
         levels = bag_levels(config, schema, "user_bag")
-        encoders.user_bag.fill(*bag_entries(rows, schema, levels, of_items=True))
+        encoders.user_bag.set_entries(*bag_entries(rows, schema, levels, of_items=True))
 
 
 def histories(model: MultiTaskMoE) -> dict[str, Tensor]:
@@ -57,7 +57,7 @@ def finish(
     """A model with whole vectors of known users and items, and what new ones need."""
     if model.encoders is None:
         return model, {}
-    state, encoders = model.finished()
+    state, encoders = model.materialize()
     result = build_model(config, schema, finished=True)
     result.load_state_dict(state)
     return result, encoders

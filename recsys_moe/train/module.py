@@ -21,7 +21,7 @@ from recsys_moe.model.network import Output
 from recsys_moe.model.tasks import Counts, mean_disagreement, mean_loss, step_counts
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
-from recsys_moe.train.encoders import fill_encoders
+from recsys_moe.train.encoders import set_encoder_entries
 from recsys_moe.train.finite import not_finite, refuse
 from recsys_moe.train.processes.devices import all_sum, on_first, process_count
 
@@ -67,7 +67,7 @@ class RecModule(lightning.LightningModule):
     def start_encoders(self, folder: Path, rows: Rows) -> None:
         """Tell the encoders, where the model has any, the features of the prepared `folder` and
         the histories in its training rows. Raises DataError."""
-        fill_encoders(self.model.encoders, self.config, self.schema, folder=folder, rows=rows)
+        set_encoder_entries(self.model.encoders, self.config, self.schema, folder=folder, rows=rows)
 
     def losses(
         self, output: Output, labels_BT: Tensor, counts: Counts | None = None

@@ -18,7 +18,7 @@ from recsys_moe.artifact.baselines import HIGHER_IS_BETTER
 from recsys_moe.artifact.evaluation import Evaluation, add_rows
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Batch
-from recsys_moe.model.encoders import FINISHED_AT_ONCE, Encoders, Features
+from recsys_moe.model.encoders import MATERIALIZED_AT_ONCE, Encoders, Features
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.train.loader import RecDataModule
 
@@ -93,7 +93,7 @@ def _vectors(table_ND: torch.Tensor, features: Features | None) -> torch.Tensor:
     """Of new ones: the row of the unseen id and, where there are any, their features."""
     made_ND = table_ND[-1:].repeat(len(table_ND), 1)
     if features is not None:
-        for index_U in torch.arange(len(made_ND)).split(FINISHED_AT_ONCE):
+        for index_U in torch.arange(len(made_ND)).split(MATERIALIZED_AT_ONCE):
             made_ND[index_U] += features(index_U)
     return made_ND
 

@@ -204,7 +204,7 @@ def hand_over(
         low_RW, high_RW = (_row_of(old.encoders[f"{key}.table_RW"], r_R) for r_R in (low_R, high_R))
         table_RW = low_RW.lerp(high_RW, weight_R[:, None])
         getattr(encoders, key).start_from(table_RW, old.encoders[f"{key}.kernel_DW"])
-    said = encoders.finished(*map(torch.zeros_like, tables))
+    said = encoders.materialize(*map(torch.zeros_like, tables))
     for table_ND, place_N, said_ND, moved_ND in zip(tables, places, said, moved, strict=True):
         is_known_N = place_N < place_N[-1]
         table_ND += torch.where(is_known_N[:, None], -said_ND, moved_ND)

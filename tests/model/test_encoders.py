@@ -22,7 +22,7 @@ def entries() -> tuple[Tensor, Tensor]:
 
 def history(dropout: float = 0.0, *, levels: int = 1) -> ItemBag:
     made = ItemBag(USERS, ITEMS, levels=levels, dims=(3, 4), dropout=dropout)
-    made.fill(*entries())
+    made.set_entries(*entries())
     torch.nn.init.normal_(made.table_RW)
     torch.nn.init.normal_(made.kernel_DW)
     made.stream.reseed(0)
@@ -51,7 +51,7 @@ def test_the_gradient_is_the_same_in_every_pass_on_any_number_of_threads(threads
     try:
         made = ItemBag(300, 50, levels=1, dims=(128, 128), dropout=0.0).train()
         first_N = torch.arange(302).mul(20).clamp(max=6000)  # each has watched 0 to 19
-        made.fill(first_N, torch.arange(20).repeat(300).int())
+        made.set_entries(first_N, torch.arange(20).repeat(300).int())
         torch.nn.init.normal_(made.table_RW)
         torch.nn.init.normal_(made.kernel_DW)
         user_B, item_B = torch.randint(300, (2**14,)), torch.randint(20, (2**14,))
@@ -87,7 +87,7 @@ def test_evaluation_pools_the_whole_history() -> None:
 
 def test_a_pool_as_wide_as_the_embeddings_has_no_map_to_learn() -> None:
     made = ItemBag(USERS, ITEMS, levels=1, dims=(0, 4), dropout=0.0)
-    made.fill(*entries())
+    made.set_entries(*entries())
     torch.nn.init.normal_(made.table_RW)
     assert made.table_RW.shape == (ITEMS, 4) and not made.kernel_DW.requires_grad
     expected = made.table_RW[[0, 2, 4]].sum(0) / 3**0.5
@@ -141,7 +141,7 @@ LEVELS = torch.tensor([0, 2, 3, 1, 0, 2, 2, 0])
 def sloped(dropout: float = 0.0) -> LinearItemBag:
     made = LinearItemBag(USERS, ITEMS, levels=4, dims=(3, 4), dropout=dropout)
     first_N, item_P = entries()
-    made.fill(first_N, (LEVELS * ITEMS + item_P).int())
+    made.set_entries(first_N, (LEVELS * ITEMS + item_P).int())
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter)
     made.stream.reseed(0)
@@ -163,7 +163,7 @@ def test_slopes_of_one_level_say_nothing(level: int) -> None:
     """And nothing of a history in which nobody rated: level 2."""
     made = LinearItemBag(USERS, ITEMS, levels=3, dims=(3, 4), dropout=0.0)
     first_N, item_P = entries()
-    made.fill(first_N, (level * ITEMS + item_P).int())
+    made.set_entries(first_N, (level * ITEMS + item_P).int())
     torch.nn.init.normal_(made.slope_JW)
     assert (made.of_anchors(torch.arange(USERS)) == 0).all() and made.table().isfinite().all()
 
@@ -191,7 +191,7 @@ def test_slopes_go_on_where_the_mean_is_another() -> None:
     """Ratings keep their vectors; what was not rated moves to the new mean."""
     old, new = sloped(), sloped()
     first_N, item_P = entries()
-    new.fill(first_N, (LEVELS.clamp(min=1) * ITEMS + item_P).int())
+    new.set_entries(first_N, (LEVELS.clamp(min=1) * ITEMS + item_P).int())
     assert new.step_L[0] != old.step_L[0]
     new.start_from(**old.kept())
     torch.testing.assert_close(new.table()[: 3 * ITEMS], old.table()[: 3 * ITEMS])
@@ -202,7 +202,7 @@ def test_features_are_the_weighted_sum_of_their_rows() -> None:
     made = Features(rows=4, dim=2, entities=3)
     made.table_RD.data = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0], [5.0, 5.0]])
     first_N = torch.tensor([0, 2, 2, 3, 3])  # 2 entries, 0, 1; nothing for the unseen id
-    made.fill(first_N, torch.tensor([0, 2, 1]).int(), torch.tensor([1.0, -0.5, 3.0]))
+    made.set_entries(first_N, torch.tensor([0, 2, 1]).int(), torch.tensor([1.0, -0.5, 3.0]))
     # (1, 0) - (2, 2) / 2, nothing, 3 (0, 1), nothing
     expected = torch.tensor([[0.0, -1.0], [0.0, 0.0], [0.0, 3.0], [0.0, 0.0]])
     assert torch.equal(made(torch.tensor([0, 1, 2, 3])), expected)
@@ -210,13 +210,15 @@ def test_features_are_the_weighted_sum_of_their_rows() -> None:
 
 
 def test_finished_tables_hold_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recsys_moe.model.encoders.FINISHED_AT_ONCE", 2)  # several parts
+    monkeypatch.setattr("recsys_moe.model.encoders.MATERIALIZED_AT_ONCE", 2)  # several parts
     features = Features(rows=1, dim=4, entities=USERS)
     features.table_RD.data = torch.ones(1, 4)
-    features.fill(torch.tensor([0, 1, 1, 1, 1, 1]), torch.tensor([0]).int(), torch.tensor([2.0]))
+    features.set_entries(
+        torch.tensor([0, 1, 1, 1, 1, 1]), torch.tensor([0]).int(), torch.tensor([2.0])
+    )
     made = Encoders(features, None, history().eval())
     users_ND, items_ND = torch.randn(USERS + 1, 4), torch.randn(ITEMS + 1, 4)
-    whole_ND, same_ND = made.finished(users_ND, items_ND)
+    whole_ND, same_ND = made.materialize(users_ND, items_ND)
     index_B = torch.arange(USERS + 1)
     expected = users_ND + made(index_B, torch.zeros(USERS + 1).int())[0]
     torch.testing.assert_close(whole_ND, expected)

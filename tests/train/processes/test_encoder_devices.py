@@ -20,7 +20,7 @@ from data_prep.table import prepare
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import StoredColumns, load_columns
 from recsys_moe.schema import Schema
-from recsys_moe.train.encoders import fill_encoders
+from recsys_moe.train.encoders import set_encoder_entries
 from recsys_moe.train.fit import fit
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
@@ -106,7 +106,7 @@ def test_rows_on_disk_make_the_encoders_of_rows_in_memory(rated: Path) -> None:
     made = []
     for rows in (load_columns(rated, schema, "train"), StoredColumns(rated, schema, "train")):
         module = RecModule(config.model_dump(mode="json"), schema.to_json())
-        fill_encoders(module.model.encoders, config, schema, folder=rated, rows=rows)
+        set_encoder_entries(module.model.encoders, config, schema, folder=rated, rows=rows)
         made.append(dict(module.model.encoders.named_buffers()))  # type: ignore[union-attr]
     assert len(made[0]) == 12  # what each of the four has for its entries
     assert all(torch.equal(values, made[1][name]) for name, values in made[0].items())
