@@ -29,7 +29,7 @@ import torch
 
 from benchmarks import common
 from recsys_moe.artifact.metrics import exact_auc
-from recsys_moe.inference.predictor import Newcomer, Predictor
+from recsys_moe.inference.predictor import ColdUser, Predictor
 from research.continued import SPLITS, command
 
 TOLD = {"items": ["model.features=all"], "users": ["model.item_bag=ratings"]}
@@ -125,7 +125,7 @@ def prepared(ratings: Path, folder: Path, seed: int) -> tuple[dict[str, pd.DataF
 
 def hide(
     hidden: str, tables: dict[str, pd.DataFrame], items: Any, *, options: Any, seed: int
-) -> tuple[dict[str, pd.DataFrame], pd.DataFrame, dict[Any, Newcomer]]:
+) -> tuple[dict[str, pd.DataFrame], pd.DataFrame, dict[Any, ColdUser]]:
     """The splits without the hidden ids, rows of these to score, and what is given of them."""
     side, random = hidden.removesuffix("s"), np.random.default_rng(seed)
     every = pd.concat(tables.values(), ignore_index=True)
@@ -139,14 +139,14 @@ def hide(
         features = (
             items.set_index("item").astype(object).where(items.set_index("item").notna(), None)
         )
-        return kept, cold, {one: Newcomer(features.loc[one].to_dict()) for one in ids}
+        return kept, cold, {one: ColdUser(features.loc[one].to_dict()) for one in ids}
     told = (
         watched[watched["user"].isin(ids)]
         .groupby("user")
         .sample(options.history, random_state=seed)
     )
     given = {
-        user: Newcomer(
+        user: ColdUser(
             history=dict(zip(rows["item"].tolist(), rows["rating"].tolist(), strict=True))
         )
         for user, rows in told.groupby("user")
@@ -179,7 +179,7 @@ def train(
 
 
 def scored(
-    predictor: Predictor, rows: pd.DataFrame, given: dict[str, dict[Any, Newcomer]]
+    predictor: Predictor, rows: pd.DataFrame, given: dict[str, dict[Any, ColdUser]]
 ) -> dict[str, float]:
     """AUC of the watched among these rows, MSE of the rated ones. `given`: by side and id."""
     sides = [

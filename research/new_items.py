@@ -25,7 +25,7 @@ import pandas as pd
 
 from benchmarks import common
 from recsys_moe.config.settings import parse_config
-from recsys_moe.inference.predictor import Newcomer, Predictor
+from recsys_moe.inference.predictor import ColdUser, Predictor
 from recsys_moe.train.fit import fit
 from recsys_moe.train.new_ids import WAYS
 from research.cold_start import gain, read, scored, write
@@ -156,7 +156,7 @@ LOGS: dict[str, Callable[[Path, int], Log]] = {
 }
 
 
-def prepare(folder: Path, log: Log, seed: int) -> tuple[pd.DataFrame, dict[Any, Newcomer]]:
+def prepare(folder: Path, log: Log, seed: int) -> tuple[pd.DataFrame, dict[Any, ColdUser]]:
     """`folder`/data without the hidden items; their rows, and what is told of them.
 
     A user gets uniform negatives, as many as positives unless the log says how many.
@@ -186,12 +186,12 @@ def prepare(folder: Path, log: Log, seed: int) -> tuple[pd.DataFrame, dict[Any, 
     names = [spec.partition(":")[0] for spec in log.features]
     table = log.items.set_index("item")[names].astype(object)
     table = table.where(table.notna(), None)
-    return cold, {one: Newcomer(table.loc[one].to_dict()) for one in ids.tolist()}
+    return cold, {one: ColdUser(table.loc[one].to_dict()) for one in ids.tolist()}
 
 
 def measure(
     folder: Path,
-    hidden: tuple[pd.DataFrame, dict[Any, Newcomer]],
+    hidden: tuple[pd.DataFrame, dict[Any, ColdUser]],
     rate: str,
     *,
     seed: int,

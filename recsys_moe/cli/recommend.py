@@ -16,7 +16,7 @@ from recsys_moe.errors import ConfigError
 
 if TYPE_CHECKING:
     from recsys_moe.inference.cold_start.encode import Resolved
-    from recsys_moe.inference.predictor import Newcomer, Predictor, Reason, Recommendation
+    from recsys_moe.inference.predictor import ColdUser, Predictor, Reason, Recommendation
 
     TaskReasons = dict[str, list[Reason]]
 
@@ -88,7 +88,7 @@ def recommend(
         options["overwrite"] = overwrite
         _recommend_file(predictor, (users, output), options, as_json=as_json)
     else:
-        whom = user or _newcomer(history, features or [])
+        whom = user or _cold_user(history, features or [])
         _recommend_one(predictor, whom, options, why=why, as_json=as_json)
 
 
@@ -173,16 +173,16 @@ def _candidates(predictor: Predictor, candidates: str | None) -> Resolved | None
     return resolved
 
 
-def _newcomer(history: str | None, features: list[str]) -> Newcomer:
-    from recsys_moe.inference.cold_start.encode import Newcomer
+def _cold_user(history: str | None, features: list[str]) -> ColdUser:
+    from recsys_moe.inference.cold_start.encode import ColdUser
     from recsys_moe.inference.cold_start.options import parse_features, parse_history
 
-    return Newcomer(parse_features(features), parse_history(history))
+    return ColdUser(parse_features(features), parse_history(history))
 
 
 def _recommend_one(
     predictor: Predictor,
-    user: str | Newcomer,
+    user: str | ColdUser,
     options: dict[str, Any],
     *,
     why: bool,

@@ -18,8 +18,8 @@ from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.inference.attribution.experts import ExpertShare, expert_shares
 from recsys_moe.inference.attribution.features import Reason, Reasons
 from recsys_moe.inference.cold_start.encode import (
-    Newcomer,
-    Newcomers,
+    ColdStart,
+    ColdUser,
     RawId,
     Resolved,
     Side,
@@ -27,7 +27,7 @@ from recsys_moe.inference.cold_start.encode import (
     Whom,
     plain_history,
 )
-from recsys_moe.inference.cold_start.model import Told, with_newcomers
+from recsys_moe.inference.cold_start.model import Told, with_cold_users
 from recsys_moe.inference.plain import plain, plain_list, whole_number
 from recsys_moe.inference.ranking.catalogue import CatalogueScorer
 from recsys_moe.inference.ranking.item_filters import matching_items
@@ -39,7 +39,7 @@ from recsys_moe.routers import Routing
 
 __all__ = [
     "ExpertShare",
-    "Newcomer",
+    "ColdUser",
     "Predictor",
     "Reason",
     "Recommendation",
@@ -67,9 +67,9 @@ class Predictor:
         self._catalogue = CatalogueScorer(artifact.model, size, draws=self._draws, whole_rows=rows)
         self._pair_scores = PairScorer(artifact, self._draws, rows)
         self._top_items = TopItems(artifact, self._catalogue)
-        self.newcomers = Newcomers(artifact, self.users, self.items)
+        self.cold_users = ColdStart(artifact, self.users, self.items)
         independent = self._draws.rows_are_independent
-        self._reasons = Reasons(artifact, self.newcomers, independent=independent)
+        self._reasons = Reasons(artifact, self.cold_users, independent=independent)
         self._names = [task.name for task in self.tasks]
         self._unseen_users = artifact.unseen("user")
 
@@ -85,22 +85,22 @@ class Predictor:
         self.items.warm_up()
 
     def score(self, users: Whom, items: Whom, *, calibrate: bool = True) -> Scores:
-        """Predictions for the pairs zip(users, items), ids or newcomers.
+        """Predictions for the pairs zip(users, items), ids or cold_users.
 
         `calibrate=False` leaves `calibrated` empty, for callers who would not look at it. Raises
-        DataError on unequal lengths and for a newcomer that cannot be used.
+        DataError on unequal lengths and for a cold_user that cannot be used.
         """
         user_B, item_B, told = self._pairs(users, items)
         return self._pair_scores.scores(user_B, item_B, calibrate, told)
 
-    def unused(self, newcomer: Newcomer, *, side: Side = "user") -> Unused:
+    def unused(self, cold_user: ColdUser, *, side: Side = "user") -> Unused:
         """What of a new user (or `item`) the model ignores. Raises DataError."""
-        return self.resolve([newcomer], side=side).unused[0]
+        return self.resolve([cold_user], side=side).unused[0]
 
     def resolve(self, whom: Whom, *, side: Side = "user") -> Resolved:
-        """What ids and newcomers stand for, to be passed in their place as often as needed. Raises
-        DataError for what is no id and for a newcomer that cannot be used."""
-        return self.newcomers.resolve(side, whom)
+        """What ids and cold_users stand for, to be passed in their place as often as needed. Raises
+        DataError for what is no id and for a cold_user that cannot be used."""
+        return self.cold_users.resolve(side, whom)
 
     def recommend(
         self,
@@ -121,7 +121,7 @@ class Predictor:
         items the user watched in training, and those of a history. `score`: one of `score_names`,
         by default the first binary task, or the first task. Ties go to the lower item index.
         Filters never change the score of an item that they let through. `history`, `features`: of
-        one new user, whose list is the last one (see `Newcomer`; `users` may hold more of them).
+        one new user, whose list is the last one (see `ColdUser`; `users` may hold more of them).
 
         Raises ConfigError for an unknown score or a condition that does not fit, DataError when
         the model's scores are not finite, ValueError for k < 1, TypeError for one id or condition
@@ -146,7 +146,7 @@ class Predictor:
         formula = self._formula(plain(score))
         item_N = self._allowed(candidates, plain_list(where, "conditions"))
         resolved = self.resolve(users)
-        top_items = self._top_items.with_newcomers(self.newcomers.told(resolved.parts))
+        top_items = self._top_items.with_cold_users(self.cold_users.told(resolved.parts))
         return top_items.best(
             resolved.index_N, item_N, k, exclude_seen=exclude_seen, formula=formula
         )
@@ -187,7 +187,7 @@ class Predictor:
         linear. Raises DataError on unequal lengths.
         """
         user_B, item_B, told = self._pairs(users, items)
-        model = with_newcomers(self.artifact.model, told)
+        model = with_cold_users(self.artifact.model, told)
         per_pair: list[dict[str, list[ExpertShare]]] = []
         with self._draws.seeded():
             for user, item in self._pair_scores.batches(user_B, item_B):
@@ -244,7 +244,7 @@ class Predictor:
         """Indices of the items that the user with this index watched in the training rows."""
         return self._top_items.seen(user)
 
-    def is_unseen_user(self, user: str | int | Newcomer) -> bool:
+    def is_unseen_user(self, user: str | int | ColdUser) -> bool:
         """Was this id unknown in training? Then the row of unseen ids stands in."""
         return self.are_unseen_users([user])[0]
 
@@ -254,13 +254,13 @@ class Predictor:
         return ((index_N < 0) | self._unseen_users[index_N.clamp(min=0)]).tolist()
 
     def _pairs(self, users: Whom, items: Whom) -> tuple[Tensor, Tensor, Told | None]:
-        """Indices of both, ~i of newcomer i, and the newcomers."""
+        """Indices of both, ~i of cold_user i, and the cold_users."""
         user, item = self.resolve(users), self.resolve(items, side="item")
         if len(user) != len(item):
             raise DataError(
                 f"users and items must have the same length, got {len(user)} and {len(item)}"
             )
-        return user.index_N, item.index_N, self.newcomers.told(user.parts, item.parts)
+        return user.index_N, item.index_N, self.cold_users.told(user.parts, item.parts)
 
     def _formula(self, score: str | None) -> tuple[str, ...]:
         """Names of the tasks to multiply."""
@@ -295,4 +295,4 @@ def _and_one(
     known = plain_history(history)
     if not known and plain(features) is None:
         return users
-    return [*plain_list(users), Newcomer({} if features is None else features, known)]
+    return [*plain_list(users), ColdUser({} if features is None else features, known)]

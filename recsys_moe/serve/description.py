@@ -108,7 +108,7 @@ def describe(loaded: Loaded, limits: Limits) -> ModelReply:
         experts=_experts(loaded, idle_experts(loads.values())),
         idle_rule=IDLE_WORDS,
         rows_are_independent=predictor.rows_are_independent,
-        user_features=_user_features(predictor.newcomers.readers["user"]),
+        user_features=_user_features(predictor.cold_users.readers["user"]),
         knows_histories=artifact.config.model.item_bag != "none",
         no_reasons=predictor.no_reasons,
         settings=artifact.config.model.model_dump(mode="json"),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from recsys_moe.inference.attribution.experts import ExpertShare
 from recsys_moe.inference.cold_start.encode import SIDES
-from recsys_moe.inference.predictor import Newcomer, Predictor, Reason, Recommendation, Scores
+from recsys_moe.inference.predictor import ColdUser, Predictor, Reason, Recommendation, Scores
 from recsys_moe.inference.ranking.item_values import Value, item_values
 from recsys_moe.serve import schemas
 from recsys_moe.serve.metrics import Metrics
@@ -86,7 +86,7 @@ class Scoring:
         users = whom(request.everybody)
         unused = [
             schemas.UnusedReply(**vars(loaded.predictor.unused(user)))
-            if isinstance(user, Newcomer)
+            if isinstance(user, ColdUser)
             else None
             for user in users
         ]
@@ -176,7 +176,7 @@ class Scoring:
 def _unused_of_pairs(predictor: Predictor, pairs: Pairs) -> Iterator[schemas.PairUnused]:
     for side, named in zip(SIDES, (whom(pairs.users), whom(pairs.items)), strict=True):
         for row, one in enumerate(named):
-            if isinstance(one, Newcomer) and (unused := predictor.unused(one, side=side)):
+            if isinstance(one, ColdUser) and (unused := predictor.unused(one, side=side)):
                 yield schemas.PairUnused(row=row, side=side, **vars(unused))
 
 

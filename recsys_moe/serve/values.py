@@ -1,4 +1,4 @@
-"""What requests name: ids, and newcomers with what is told of them.
+"""What requests name: ids, and cold_users with what is told of them.
 
 Strict: a bool is no number, "5" is no k, 1.5 is no id.
 """
@@ -27,7 +27,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from recsys_moe import raw_ids
-from recsys_moe.inference.cold_start.encode import Newcomer
+from recsys_moe.inference.cold_start.encode import ColdUser
 
 INTEGER = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 RULE = "rule"
@@ -157,16 +157,16 @@ else:
 """A raw id, or what is told of one that training has not seen."""
 
 
-def whom(asked: Sequence[User | NamedItem]) -> list[int | str | Newcomer]:
+def whom(asked: Sequence[User | NamedItem]) -> list[int | str | ColdUser]:
     """As the predictor takes them."""
-    return [_newcomer(one) if isinstance(one, Request) else one for one in asked]
+    return [_cold_user(one) if isinstance(one, Request) else one for one in asked]
 
 
-def _newcomer(one: NewUser | NewItem) -> Newcomer:
+def _cold_user(one: NewUser | NewItem) -> ColdUser:
     history = one.history if isinstance(one, NewUser) else []
-    return Newcomer(one.features, history)  # type: ignore[arg-type]
+    return ColdUser(one.features, history)  # type: ignore[arg-type]
 
 
 def shown(one: User | NamedItem) -> int | str | None:
-    """The id to answer with; newcomers have none."""
+    """The id to answer with; cold_users have none."""
     return None if isinstance(one, Request) else one

@@ -78,14 +78,14 @@ def test_ids_stay_what_they_are(ids: list[str], kind: str, tmp_path: Path) -> No
 
 def test_three_files_keep_their_split_and_training_makes_the_vocabulary(tmp_path: Path) -> None:
     data = frame()
-    data.loc[36:, "who"] = "newcomer"
+    data.loc[36:, "who"] = "cold_user"
     parts = {"train": data.iloc[:30], "val": data.iloc[30:36], "test": data.iloc[36:]}
     files = {name: save(part, tmp_path / f"{name}.csv") for name, part in parts.items()}
     schema = table.prepare(tmp_path / "out", **files, **IDS)
     assert schema.rows == {"train": 30, "val": 6, "test": 4}
     assert (schema.protocol, schema.vocabulary) == ("given", "train")
     assert set(columns(tmp_path / "out", "test")["user_index"]) == {schema.user.size}
-    assert "newcomer" not in columns(tmp_path / "out", "users")["user"]
+    assert "cold_user" not in columns(tmp_path / "out", "users")["user"]
     assert [source.name for source in schema.sources] == ["train.csv", "val.csv", "test.csv"]
 
 

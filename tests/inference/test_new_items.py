@@ -13,7 +13,7 @@ import torch
 from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.new_items import read_items, with_items
 from recsys_moe.inference.files import tables as row_files
-from recsys_moe.inference.predictor import Newcomer, Predictor
+from recsys_moe.inference.predictor import ColdUser, Predictor
 from tests.conftest import Command, tells
 
 NEW = pa.table(
@@ -35,13 +35,13 @@ def predictor(featured_run: Path) -> Predictor:
 def test_new_items_are_ranked_among_the_known_ones(predictor: Predictor) -> None:
     more, new, known, unknown = with_items(predictor, NEW)
     assert (new, known, unknown) == (3, 1, 1)
-    whom = [1, "nobody", Newcomer({"age": 40}, [3, 4])]
+    whom = [1, "nobody", ColdUser({"age": 40}, [3, 4])]
     features = ({"genres": "genre 1|genre 2", "year": 1995}, {"year": 1980.5}, {})
     for one, ranked in zip(whom, more.recommend(whom, 50, score="rating"), strict=True):
         assert len(ranked) == 43
         by_item = {entry.item: entry for entry in ranked}
         ids = [1, 3, 40, 901, 902, 903]
-        told = [*ids[:3], *map(Newcomer, features)]
+        told = [*ids[:3], *map(ColdUser, features)]
         for task, score_B in predictor.score([one] * 6, told).tasks.items():  # type: ignore[list-item]
             scores = [by_item[item].scores[task] for item in ids]
             assert scores == pytest.approx(score_B.tolist(), abs=1e-5)
@@ -95,8 +95,10 @@ def test_a_history_is_the_same_beside_new_items_which_it_does_not_know(
     predictor: Predictor,
 ) -> None:
     more = with_items(predictor, NEW).predictor
-    new = Newcomer({}, {3: 5.0, 4: 2.0, 901: None})
-    vectors = [one.newcomers.vectors("user", one.resolve([new]).parts) for one in (predictor, more)]
+    new = ColdUser({}, {3: 5.0, 4: 2.0, 901: None})
+    vectors = [
+        one.cold_users.vectors("user", one.resolve([new]).parts) for one in (predictor, more)
+    ]
     assert torch.equal(*vectors)
     assert [one.unused(new).items for one in (predictor, more)] == [[901], [901]]
 

@@ -14,7 +14,7 @@ from recsys_moe.artifact.bags import rows_of
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import DataError
-from recsys_moe.inference.predictor import Newcomer, Predictor, Recommendation
+from recsys_moe.inference.predictor import ColdUser, Predictor, Recommendation
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL
@@ -52,10 +52,10 @@ def history_of(predictor: Predictor, featured: Path, user: int) -> dict[Any, flo
     }
 
 
-def vectors(predictor: Predictor, users: list[Newcomer], items: list[Newcomer]) -> Any:
+def vectors(predictor: Predictor, users: list[ColdUser], items: list[ColdUser]) -> Any:
     """Without the row of the unseen id."""
     parts = predictor.resolve(users).parts, predictor.resolve(items, side="item").parts
-    told = predictor.newcomers.told(*parts)
+    told = predictor.cold_users.told(*parts)
     assert told is not None
     user_B, item_B = ~torch.arange(len(users)), ~torch.arange(len(items))
     return told(user_B, torch.zeros(1))[0], told(torch.zeros(1), item_B)[1]
@@ -72,8 +72,8 @@ def test_known_users_and_items_told_again_have_their_vectors_but_for_the_id(
     encoders, rows = predictor.artifact.encoders, predictor.artifact.history
     state = torch.load(featured_run / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
     model = predictor.artifact.model
-    users = [Newcomer(told_of_user(n), history_of(predictor, featured, n)) for n in range(60)]
-    items = [Newcomer(told_of_item(n)) for n in range(40)]
+    users = [ColdUser(told_of_user(n), history_of(predictor, featured, n)) for n in range(60)]
+    items = [ColdUser(told_of_item(n)) for n in range(40)]
     user_UD, item_UD = vectors(predictor, users, items)
     pairs = ((user_UD, model.user_embedding, "user"), (item_UD, model.item_embedding, "item"))
     shown = {"user": [n for n in range(60) if n % 7 == 0 or n % 4 != 3], "item": [*range(40)]}
@@ -99,10 +99,10 @@ def test_a_vector_is_the_sum_that_the_page_on_features_says(
     ids = predictor.items.ids.to_pylist()
     levels = Schema.load(featured_run / "model").labels["train"]["rating"]
     level = round((levels["max"] - levels["min"]) / (levels["max"] - levels["min"]) * 4)
-    told = Newcomer(
+    told = ColdUser(
         {"age": 45, "job": "job 2"}, {ids[3]: levels["max"], ids[5]: None, ids[9]: None}
     )
-    item = Newcomer({"genres": "genre 1|genre 3"})
+    item = ColdUser({"genres": "genre 1|genre 3"})
     user_UD, item_UD = vectors(predictor, [told], [item])
     rows = parts["history.table_RW"].view(6, 40, 4)  # 5 levels and none, items, width
     pool = (rows[level, 3] + rows[5, 5] + rows[5, 9]) / 3**0.5
@@ -116,8 +116,8 @@ def test_a_vector_is_the_sum_that_the_page_on_features_says(
 
 def test_newcomers_are_ranked_and_scored_alike_beside_known_users(predictor: Predictor) -> None:
     users, items = predictor.users.ids.to_pylist(), predictor.items.ids.to_pylist()
-    new = Newcomer({"age": 20, "job": "job 1"}, items[:5])
-    whom = [users[3], new, "nobody", Newcomer(history={items[7]: 3.0}), users[4]]
+    new = ColdUser({"age": 20, "job": "job 1"}, items[:5])
+    whom = [users[3], new, "nobody", ColdUser(history={items[7]: 3.0}), users[4]]
     lists = predictor.recommend(whom, 40, score="rating")
     for one, ranked in zip(whom, lists, strict=True):
         scores = predictor.score([one] * 40, [entry.item for entry in ranked])
@@ -138,11 +138,11 @@ def test_what_is_resolved_is_not_read_again_and_goes_wherever_ids_go(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items = predictor.items.ids.to_pylist()
-    whom = [1, Newcomer({"job": "astronaut"}, items[:3]), "nobody"]
+    whom = [1, ColdUser({"job": "astronaut"}, items[:3]), "nobody"]
     scores, lists = predictor.score(whom, items[:3]).tasks, predictor.recommend(whom, 5)
     users, named = predictor.resolve(whom), predictor.resolve(items[:3], side="item")
     assert [one.categories for one in users.unused] == [{"job": ["astronaut"]}]
-    for door in (predictor.users, predictor.items, predictor.newcomers):
+    for door in (predictor.users, predictor.items, predictor.cold_users):
         for name in {"index", "read"} & {*dir(door)}:
             monkeypatch.setattr(door, name, None)
     torch.testing.assert_close(predictor.score(users, named).tasks, scores, rtol=0, atol=0)
@@ -155,7 +155,7 @@ def test_what_is_resolved_is_not_read_again_and_goes_wherever_ids_go(
 
 def test_a_new_item_is_scored_by_its_features(predictor: Predictor) -> None:
     user = predictor.users.ids[0].as_py()
-    new = [Newcomer({"genres": ["genre 1"]}), Newcomer({"genres": ["genre 2"]}), Newcomer()]
+    new = [ColdUser({"genres": ["genre 1"]}), ColdUser({"genres": ["genre 2"]}), ColdUser()]
     scores = predictor.score([user] * 4, [*new, "unknown"])
     one, two, bare, unknown = scores.tasks["rating"].tolist()
     assert scores.unseen_item.all() and one != two != bare
@@ -171,18 +171,18 @@ def same(one: list[Recommendation], other: list[Recommendation]) -> bool:
 
 
 def test_nothing_told_is_the_unseen_id(predictor: Predictor) -> None:
-    [bare, unknown] = predictor.recommend([Newcomer(), "nobody"], 5)
+    [bare, unknown] = predictor.recommend([ColdUser(), "nobody"], 5)
     assert same(bare, unknown)
 
 
 def test_what_training_has_not_seen_adds_nothing_and_is_named(predictor: Predictor) -> None:
     items = predictor.items.ids.to_pylist()
-    new = Newcomer({"job": "astronaut", "age": None}, ["what?", items[2], "who?"])
+    new = ColdUser({"job": "astronaut", "age": None}, ["what?", items[2], "who?"])
     unused = predictor.unused(new)
     assert unused.categories == {"job": ["astronaut"]} and unused.items == ["what?", "who?"]
-    plain = Newcomer(history=[items[2]])
+    plain = ColdUser(history=[items[2]])
     assert torch.equal(*vectors(predictor, [new, plain], [])[0])
-    item = Newcomer({"genres": ["genre 1", "opera", "jazz", "genre 1"]})
+    item = ColdUser({"genres": ["genre 1", "opera", "jazz", "genre 1"]})
     assert predictor.unused(item, side="item").categories == {"genres": ["opera", "jazz"]}
     table = predictor.artifact.encoders["items.table_RD"]
     told = vectors(predictor, [], [item])[1][0]
@@ -191,7 +191,7 @@ def test_what_training_has_not_seen_adds_nothing_and_is_named(predictor: Predict
 
 def test_repeated_items_count_once_and_long_histories_take_no_time(predictor: Predictor) -> None:
     items = predictor.items.ids.to_pylist()
-    once, often = Newcomer(item_bag=items[:2]), Newcomer(history=[*items[:2]] * 50_000)
+    once, often = ColdUser(item_bag=items[:2]), ColdUser(history=[*items[:2]] * 50_000)
     started = time.monotonic()
     assert torch.equal(*vectors(predictor, [once, often], [])[0])
     assert time.monotonic() - started < 5
@@ -219,7 +219,7 @@ def test_values_that_cannot_be_are_refused(
 @pytest.mark.parametrize("genres", ["genre 1||genre 2", ["genre 1", ""], ["genre 1", None], "|"])
 def test_a_list_with_an_empty_part_is_refused(genres: Any, predictor: Predictor) -> None:
     with pytest.raises(DataError, match="feature 'genres' must be categories.*none empty"):
-        predictor.score([Newcomer()], [Newcomer({"genres": genres})])
+        predictor.score([ColdUser()], [ColdUser({"genres": genres})])
 
 
 @pytest.mark.parametrize("rating", [99, float("inf"), "5", True])
@@ -235,7 +235,7 @@ def test_a_model_of_ids_refuses_features_and_histories(run: Path) -> None:
         of_ids.recommend(features={"age": 3})
     with pytest.raises(DataError, match="no history of users"):
         of_ids.recommend(history=[1])
-    assert same(*of_ids.recommend([Newcomer(), "nobody"], 3))
+    assert same(*of_ids.recommend([ColdUser(), "nobody"], 3))
 
 
 @pytest.mark.parametrize("router", ["hash", "expert_choice", "sparsemixer"])
@@ -247,8 +247,8 @@ def test_newcomers_are_unseen_users_to_a_router_that_looks_at_users_or_at_other_
     fit(parse_config({"model": model, "trainer": trainer}), featured, tmp_path / "run")
     predictor = Predictor.load(tmp_path / "run")
     items = predictor.items.ids.to_pylist()
-    new = Newcomer({"job": "job 1"}, items[:3])
-    [ranked, bare, nobody] = predictor.recommend([new, Newcomer(), "nobody"], 40)
+    new = ColdUser({"job": "job 1"}, items[:3])
+    [ranked, bare, nobody] = predictor.recommend([new, ColdUser(), "nobody"], 40)
     assert same(bare, nobody)
     by_item = {entry.item: entry.scores["watch"] for entry in ranked}
     scores = predictor.score([new] * 40, items).tasks["watch"]  # together, as in a ranking

@@ -16,7 +16,7 @@ import torch
 
 from recsys_moe.errors import DataError
 from recsys_moe.inference.plain import plain, plain_list, shown
-from recsys_moe.inference.predictor import Newcomer, Predictor
+from recsys_moe.inference.predictor import ColdUser, Predictor
 
 Door = Callable[[Predictor, Any], Any]
 FOUR: list[Any] = [
@@ -57,7 +57,7 @@ NUMBERS: dict[str, Door] = {
     "watched": lambda p, x: p.watched(x),
     "of the history": lambda p, x: p.recommend(history=[x], k=3),
     "key of the history": lambda p, x: p.recommend(history={x: 3}, k=3),
-    "unused": lambda p, x: p.unused(Newcomer(history=[x, x, "?"])),
+    "unused": lambda p, x: p.unused(ColdUser(history=[x, x, "?"])),
     "rating": lambda p, x: p.recommend(history={2: x}, k=3),
     "age": lambda p, x: p.recommend(features={"age": x}, k=3),
     "k": lambda p, x: p.recommend([1], x),
@@ -127,25 +127,25 @@ def test_what_is_no_number_is_refused_in_one_line_at_every_door(
 def test_a_category_is_its_text_whatever_holds_it(predictor: Predictor) -> None:
     expected = predictor.recommend(features={"job": "job 1"}, k=3)
     assert all(predictor.recommend(features={"job": one}, k=3) == expected for one in TEXT)
-    strange = predictor.unused(Newcomer({"job": np.True_})).categories
-    assert strange == {"job": ["true"]} == predictor.unused(Newcomer({"job": True})).categories
+    strange = predictor.unused(ColdUser({"job": np.True_})).categories
+    assert strange == {"job": ["true"]} == predictor.unused(ColdUser({"job": True})).categories
 
 
 def test_a_list_is_one_whatever_holds_it(predictor: Predictor) -> None:
     genres, items = ["genre 1", "genre 3"], [2, 4, 3]
-    item = predictor.score([1], [Newcomer({"genres": genres})]).tasks
+    item = predictor.score([1], [ColdUser({"genres": genres})]).tasks
     pairs, ranked = predictor.score(items, items).tasks, predictor.recommend(items, 3)
     told = predictor.recommend(item_bag=items, k=3)
     among = predictor.recommend([1], candidates=items, where=["item>2"])
     for made in LISTS:
-        assert equal(predictor.score([1], [Newcomer({"genres": made(genres)})]).tasks, item)
+        assert equal(predictor.score([1], [ColdUser({"genres": made(genres)})]).tasks, item)
         assert equal(predictor.score(made(items), made(items)).tasks, pairs)
         assert predictor.recommend(made(items), 3) == ranked
         assert predictor.recommend(history=made(items), k=3) == told
         where = made(["item>2"])
         assert predictor.recommend([1], candidates=made(items), where=where) == among
     assert equal(predictor.score(torch.tensor(items), torch.tensor([2.0, 4, 3])).tasks, pairs)
-    new = [Newcomer(), 2, Newcomer(item_bag=items)]
+    new = [ColdUser(), 2, ColdUser(item_bag=items)]
     expected = predictor.recommend(new, 3)
     for whom in (tuple(new), np.array(new, object), pd.Series(new)):
         assert predictor.recommend(whom, 3) == expected

@@ -16,7 +16,7 @@ from recsys_moe.artifact.bags import rows_of
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.attribution import features as reasons_module
 from recsys_moe.inference.attribution.features import Reasons
-from recsys_moe.inference.predictor import Newcomer, Predictor, Reason
+from recsys_moe.inference.predictor import ColdUser, Predictor, Reason
 from tests.conftest import Command, tells
 from tests.inference.test_newcomers import history_of
 
@@ -39,20 +39,20 @@ def by_part(reasons: list[Reason]) -> dict[tuple[Any, ...], float]:
 def test_a_contribution_is_the_logit_minus_that_of_one_told_all_but_that_part(
     predictor: Predictor,
 ) -> None:
-    """A newcomer with a feature less is scored by the ordinary way of newcomers; of two genres the
+    """A cold_user with a feature less is scored by the ordinary way of cold_users; of two genres the
     one that stays has the weight 1 / sqrt(2) that it has beside the other: an unseen one's place
     counts too. So does K / sqrt(3) of a history, which is compared as a whole."""
     features, history = {"age": 45, "job": "job 2"}, {3: 5.0, 4: 2.0, 9: None}
     film = {"genres": "genre 1|genre 3", "year": 2000.0}
-    user, item = Newcomer(features, history), Newcomer(film)
+    user, item = ColdUser(features, history), ColdUser(film)
     less = {
-        ("feature", "user", "age", 45.0): (Newcomer({"job": "job 2"}, history), item),
-        ("feature", "user", "job", "job 2"): (Newcomer({"age": 45}, history), item),
-        ("history", "user", None, None): (Newcomer(features), item),
-        ("feature", "item", "year", 2000.0): (user, Newcomer({"genres": film["genres"]})),
+        ("feature", "user", "age", 45.0): (ColdUser({"job": "job 2"}, history), item),
+        ("feature", "user", "job", "job 2"): (ColdUser({"age": 45}, history), item),
+        ("history", "user", None, None): (ColdUser(features), item),
+        ("feature", "item", "year", 2000.0): (user, ColdUser({"genres": film["genres"]})),
         ("feature", "item", "genres", "genre 1"): (
             user,
-            Newcomer({"genres": "genre 3|opera", "year": 2000.0}),
+            ColdUser({"genres": "genre 3|opera", "year": 2000.0}),
         ),
     }
     [of_pair] = predictor.reasons([user], [item])
@@ -124,7 +124,7 @@ def test_without_the_id_a_known_user_is_a_new_one_told_the_same(
     predictor: Predictor, featured: Path
 ) -> None:
     user, raw = 4, predictor.users.ids[4].as_py()  # age 50, and a job that training has seen
-    told = Newcomer({"age": 40.0, "job": "job 0"}, history_of(predictor, featured, user))
+    told = ColdUser({"age": 40.0, "job": "job 0"}, history_of(predictor, featured, user))
     [of_pair] = predictor.reasons([raw], [1])
     logits_BT = logits(predictor, [raw, told], [1, 1])
     for task, reasons in enumerate(of_pair.values()):
@@ -156,7 +156,7 @@ def test_of_a_long_history_those_with_the_largest_first_order_change_are_left_ou
     """This model has one path through it where a change is as small as this: first order is exact
     to the third digit, and chooses what leaving all out would have."""
     items = predictor.items.ids.to_pylist()
-    user = Newcomer({"age": 20}, {raw: 1.0 + n % 5 for n, raw in enumerate(items)})
+    user = ColdUser({"age": 20}, {raw: 1.0 + n % 5 for n, raw in enumerate(items)})
     [every] = predictor.reasons([user], [items[0]], most=3)
     monkeypatch.setattr(reasons_module, "MOST_LEFT_OUT", 16)
     [some] = predictor.reasons([user], [items[0]], most=3)
@@ -166,7 +166,7 @@ def test_of_a_long_history_those_with_the_largest_first_order_change_are_left_ou
 
 
 def test_a_history_of_a_hundred_thousand_entries_takes_no_time(predictor: Predictor) -> None:
-    user = Newcomer(history=predictor.items.ids.to_pylist() * 2500)
+    user = ColdUser(history=predictor.items.ids.to_pylist() * 2500)
     started = time.monotonic()
     [of_pair] = predictor.reasons([user], [1])
     assert time.monotonic() - started < 10
@@ -193,7 +193,7 @@ def test_models_without_reasons_say_why(
     before = Predictor.load(old)
     assert before.score([1], [1]).tasks.keys() == {"watch", "rating"}
     assert "histories" in (before.no_reasons or "")
-    rivals = Reasons(predictor.artifact, predictor.newcomers, independent=False)
+    rivals = Reasons(predictor.artifact, predictor.cold_users, independent=False)
     assert "decides about rows together" in (rivals.none_because or "")
 
 

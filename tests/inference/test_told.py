@@ -1,4 +1,4 @@
-"""Newcomers on the command line: options of `recommend`, columns of `predict`."""
+"""ColdStart on the command line: options of `recommend`, columns of `predict`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.cold_start.columns import with_columns
 from recsys_moe.inference.cold_start.options import parse_features, parse_history, unused_lines
-from recsys_moe.inference.predictor import Newcomer, Predictor
+from recsys_moe.inference.predictor import ColdUser, Predictor
 from tests.conftest import Command, tells
 
 
@@ -113,11 +113,11 @@ def test_predict_reads_features_of_unseen_ids_from_columns_of_their_names(
 ) -> None:
     scores, counts = predicted(command, featured_run, PAIRS, tmp_path)
     whom = [
-        *(1, Newcomer({"age": 20, "job": "job 2"}), 1),
-        *(Newcomer({"job": "mason"}), Newcomer({"age": 40.5})),
+        *(1, ColdUser({"age": 20, "job": "job 2"}), 1),
+        *(ColdUser({"job": "mason"}), ColdUser({"age": 40.5})),
     ]
     genres = (["genre 1", "genre 2"], ["genre 0"], ["opera"])
-    expected = predictor.score(whom, [3, 3, *(Newcomer({"genres": g}) for g in genres)])
+    expected = predictor.score(whom, [3, 3, *(ColdUser({"genres": g}) for g in genres)])
     for task in ("watch", "rating"):
         assert scores[task].tolist() == pytest.approx(expected.tasks[task].tolist(), abs=1e-5)
     assert scores["unseen_user"].tolist() == [False, True, False, True, True]
@@ -144,7 +144,7 @@ def test_predict_reads_histories_of_unseen_users(
     pairs = {"user": ["new", "new 2", "new 3", "new 4", "1"], "item": ["7"] * 5, "history": cells}
     scores, counts = predicted(command, featured_run, pairs, tmp_path)
     told: list[Any] = [{3: 5.0, 4: None}, [3, 4], [], {3: 1.0, 4: None}]
-    expected = predictor.score([*(Newcomer(history=h) for h in told), 1], [7] * 5)
+    expected = predictor.score([*(ColdUser(history=h) for h in told), 1], [7] * 5)
     for task in ("watch", "rating"):
         assert scores[task].tolist() == pytest.approx(expected.tasks[task].tolist(), abs=1e-5)
     assert counts["unknown_history"] == 1  # 977; user 1's is not looked at
@@ -170,7 +170,7 @@ def test_predict_refuses_a_wrong_history_by_its_row(
 
 
 def test_repeated_items_of_a_history_are_named(predictor: Predictor) -> None:
-    unused = predictor.unused(Newcomer(history=[3, "977", "3", 4, 3.0, "977"]))
+    unused = predictor.unused(ColdUser(history=[3, "977", "3", 4, 3.0, "977"]))
     assert (unused.items, unused.repeated) == (["977", "977"], ["3"])
     assert "1 items of the history come again: the first counts (3)" in unused_lines(unused)
-    assert not predictor.unused(Newcomer(history=[3, 4]))
+    assert not predictor.unused(ColdUser(history=[3, 4]))

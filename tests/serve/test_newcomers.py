@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from recsys_moe.inference.predictor import Newcomer, Predictor
+from recsys_moe.inference.predictor import ColdUser, Predictor
 from tests.conftest import Command, tells
 from tests.serve.conftest import Caller
 
@@ -48,7 +48,7 @@ def test_a_new_user_has_one_score_whichever_way_it_is_asked_for(
     told = HISTORIES[name]
     [ranked] = predictor.recommend(**told, k=40)
     items = [entry.item for entry in ranked]
-    new = Newcomer(**told)
+    new = ColdUser(**told)
     found = {"Python score": predictor.score([new] * 40, items).tasks}
     lists = answer(featured_caller, "/recommend", {**told, "k": 40})["rankings"]
     assert [entry["item"] for entry in lists[0]["items"]] == items
@@ -88,7 +88,7 @@ def test_new_users_stand_beside_known_ones(featured_caller: Caller, predictor: P
     judge = {**nothing, "categories": {"job": ["judge"]}, "items": ["x"]}
     unused = [None, judge, None, nothing]
     assert [one["unused"] for one in lists] == unused
-    expected = predictor.recommend([1, Newcomer(history=[3]), "nobody", Newcomer(FEATURES)], k=3)
+    expected = predictor.recommend([1, ColdUser(history=[3]), "nobody", ColdUser(FEATURES)], k=3)
     for one, entries in zip(lists, expected, strict=True):
         assert [entry["item"] for entry in one["items"]] == [entry.item for entry in entries]
 
@@ -97,7 +97,7 @@ def test_new_items_are_scored_and_explained(featured_caller: Caller, predictor: 
     item = {"features": {"genres": ["genre 1", "genre 2"], "year": 1995.5}}
     body = {"users": [1, {}], "items": [item, item]}
     scores = answer(featured_caller, "/predict", body)
-    expected = predictor.score([1, "nobody"], [Newcomer(item["features"])] * 2)
+    expected = predictor.score([1, "nobody"], [ColdUser(item["features"])] * 2)
     assert scores["scores"]["rating"] == pytest.approx(expected.tasks["rating"].tolist(), abs=1e-5)
     assert (scores["unseen_user"], scores["unseen_item"]) == ([False, True], [True, True])
     pairs = answer(featured_caller, "/explain", body)["pairs"]
@@ -134,7 +134,7 @@ def test_explain_gives_as_many_reasons_as_it_is_asked_for(
     plain = answer(featured_caller, "/explain", body)["pairs"]
     assert all(task["reasons"] == [] for pair in plain for task in pair["tasks"].values())
     pairs = answer(featured_caller, "/explain", {**body, "reasons": 2})["pairs"]
-    user, item = Newcomer(**new), Newcomer({"genres": ["genre 1"]})
+    user, item = ColdUser(**new), ColdUser({"genres": ["genre 1"]})
     expected = predictor.reasons([1, user], [7, item], 2)
     for pair, of_pair in zip(pairs, expected, strict=True):
         for task, reasons in of_pair.items():

@@ -66,7 +66,7 @@ def test_somebody_new_is_asked_for_what_the_model_can_be_told_and_is_told_why(
     page: Page, server: Threaded
 ) -> None:
     page.wait(lambda: page.focused() == "user")
-    page.find("#newcomer summary")[0].click()
+    page.find("#cold_user summary")[0].click()
     names = [field.get_attribute("name") for field in page.find("#traits input")]
     assert names == ["age", "job"]
     offered = [value.get_attribute("value") for value in page.find("#trait-1-values option")]
@@ -92,8 +92,8 @@ def test_somebody_new_is_asked_for_what_the_model_can_be_told_and_is_told_why(
 
 def test_what_is_refused_of_somebody_new_is_said(page: Page) -> None:
     page.wait(lambda: page.focused() == "user")
-    page.find("#newcomer summary")[0].click()
-    page.find("#newcomer button")[0].click()
+    page.find("#cold_user summary")[0].click()
+    page.find("#cold_user button")[0].click()
     assert page.focused() == "history"  # nothing is told yet
     page.find("#trait-0")[0].send_keys("old", Keys.ENTER)
     page.wait(lambda: tells(page.text("error"), "'age' ... got 'old'"))
@@ -104,7 +104,7 @@ def test_a_model_of_ids_asks_for_no_newcomers(browser: Any, run: Path) -> None:
     with threaded(run / "model") as server:
         page = Page(browser, server)
         page.ask("7")
-        assert not page.find("#newcomer")[0].is_displayed()
+        assert not page.find("#cold_user")[0].is_displayed()
         assert page.text("why") == "" and not page.find(".reasons")
     browser.get_log("browser")
 
@@ -116,6 +116,6 @@ def test_nothing_is_wider_than_the_window_and_all_text_can_be_read(
 ) -> None:
     with window(page.browser, width, scheme):
         page.ask("7")
-        page.find("#newcomer summary")[0].click()
+        page.find("#cold_user summary")[0].click()
         assert excess(page.browser) <= 0
         assert faint_texts(page.browser) == []

@@ -13,7 +13,7 @@ from recsys_moe.artifact.graphs import FORMATS, write_graphs
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.errors import ConfigError
-from recsys_moe.inference.predictor import Newcomer, Predictor
+from recsys_moe.inference.predictor import ColdUser, Predictor
 from recsys_moe.model.tasks import KINDS
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL
@@ -111,9 +111,9 @@ def test_a_rank_beyond_the_width_is_refused() -> None:
 def test_a_new_user_has_the_same_skip_in_rankings_as_in_scores(trained: tuple[Path, str]) -> None:
     predictor = Predictor.load(trained[0])
     items = predictor.items.ids.to_pylist()
-    newcomer = Newcomer({}, {items[0]: None, items[3]: None})
-    ranked = predictor.recommend([newcomer, predictor.users.ids[0].as_py()], k=len(items))[0]
-    scores = predictor.score([newcomer] * len(items), [one.item for one in ranked]).tasks
+    cold_user = ColdUser({}, {items[0]: None, items[3]: None})
+    ranked = predictor.recommend([cold_user, predictor.users.ids[0].as_py()], k=len(items))[0]
+    scores = predictor.score([cold_user] * len(items), [one.item for one in ranked]).tasks
     for name, values in scores.items():
         torch.testing.assert_close(
             torch.tensor([one.scores[name] for one in ranked]),

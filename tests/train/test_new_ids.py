@@ -1,4 +1,4 @@
-"""What `fit` says of new ids: the figures of the finished model told of newcomers, row by row."""
+"""What `fit` says of new ids: the figures of the finished model told of cold_users, row by row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from recsys_moe.artifact.metrics import exact_auc
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import load_columns
-from recsys_moe.inference.predictor import Newcomer, Predictor
+from recsys_moe.inference.predictor import ColdUser, Predictor
 from recsys_moe.schema import Schema
 from recsys_moe.train import new_ids
 from recsys_moe.train.fit import fit
@@ -22,7 +22,7 @@ from tests.conftest import TINY_MODEL
 
 
 def raw_features(data: Path) -> dict[str, list[dict[str, Any]]]:
-    """Per side and index what a newcomer would be told; not jobs, of which some are unseen."""
+    """Per side and index what a cold_user would be told; not jobs, of which some are unseen."""
     told: dict[str, list[dict[str, Any]]] = {}
     for side, features in (("user", ("age",)), ("item", ("genres", "year"))):
         rows = pq.read_table(data / f"{side}s.parquet").to_pylist()
@@ -62,7 +62,7 @@ def test_the_figures_are_those_of_newcomers_told_their_features(
             for one, index_N in (("user", rows.user), ("item", rows.item)):
                 known = [ids[one][i] for i in index_N.tolist()]
                 new = [
-                    Newcomer(told[one][i] if way == "with_features" else {})
+                    ColdUser(told[one][i] if way == "with_features" else {})
                     for i in index_N.tolist()
                 ]
                 pairs[one] = new if one == side else known

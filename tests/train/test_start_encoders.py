@@ -1,4 +1,4 @@
-"""`fit --from` with features and histories: vectors stay, encoders go on, new ids are newcomers."""
+"""`fit --from` with features and histories: vectors stay, encoders go on, new ids are cold_users."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recsys_moe import Predictor
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.data.entries import matched_levels
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.inference.predictor import Newcomer
+from recsys_moe.inference.predictor import ColdUser
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
 from tests.train.test_start import (
@@ -162,8 +162,8 @@ def test_new_ids_start_as_the_newcomers_that_they_were(folder: Path, tmp_path: P
         [user] = new.users.index([f"u{n}"])[0].tolist()
         watched = data["items"][data["offsets"][user] : data["offsets"][user + 1]].tolist()
         stars = {ids[i]: 1 + (n * int(ids[i][1:])) % 5 for i in watched}
-        newcomer = Newcomer(told_of_user(n), stars)
-        wanted = old.score([newcomer] * len(items), items).tasks
+        cold_user = ColdUser(told_of_user(n), stars)
+        wanted = old.score([cold_user] * len(items), items).tasks
         found = new.score([f"u{n}"] * len(items), items).tasks
         close(torch.stack([*found.values()]), torch.stack([*wanted.values()]))
 
@@ -172,7 +172,7 @@ def test_new_items_start_from_their_features_too(folder: Path, tmp_path: Path) -
     fit(once(**STILL), folder / "new/featured", tmp_path / "b", start_from=folder / "alone")
     old = Predictor.load(folder / "alone")
     for n in (31, 41, 42):
-        item = Newcomer(told_of_item(n))
+        item = ColdUser(told_of_item(n))
         wanted = old.score(KNOWN_USERS, [item] * len(KNOWN_USERS)).tasks
         close(scores(tmp_path / "b", KNOWN_USERS, [f"i{n}"]), torch.stack([*wanted.values()]))
     nobody = old.score(["nobody"], ["nothing"]).tasks

@@ -23,8 +23,8 @@ from recsys_moe.artifact.bags import ENCODER, are_missing, rows_of
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.data.entries import rating_of_level
 from recsys_moe.errors import ConfigError
-from recsys_moe.inference.cold_start.encode import SIDES, Newcomers, Side
-from recsys_moe.inference.cold_start.model import Parts, Told, with_newcomers
+from recsys_moe.inference.cold_start.encode import SIDES, ColdStart, Side
+from recsys_moe.inference.cold_start.model import Parts, Told, with_cold_users
 from recsys_moe.model.encoders import Encoders
 
 MOST_LEFT_OUT = 128
@@ -102,9 +102,9 @@ class _Part(NamedTuple):
 class Reasons:
     """Of the scores of one model."""
 
-    def __init__(self, artifact: Artifact, newcomers: Newcomers, *, independent: bool) -> None:
+    def __init__(self, artifact: Artifact, cold_users: ColdStart, *, independent: bool) -> None:
         """`independent`: is the routing of a row a function of that row alone?"""
-        self._artifact, self._newcomers, self._independent = artifact, newcomers, independent
+        self._artifact, self._cold_start, self._independent = artifact, cold_users, independent
         self._tables = artifact.encoders
 
     @property
@@ -122,7 +122,7 @@ class Reasons:
         """Per task the largest first: at most `most` features and `most` items of the history, and
         the whole histories and both ids where they are known.
 
-        Indices, ~i of newcomer i. Raises ConfigError with `none_because`.
+        Indices, ~i of cold_user i. Raises ConfigError with `none_because`.
         """
         if self.none_because:
             raise ConfigError(f"there are no reasons: {self.none_because}")
@@ -149,7 +149,7 @@ class Reasons:
         if not self._is_known(side, index):
             return Parts([], nothing)
         table = artifact.users if side == "user" else artifact.items
-        features = self._newcomers.readers[side].known(table.slice(index, 1))
+        features = self._cold_start.readers[side].known(table.slice(index, 1))
         return Parts(features, rows_of(artifact.history, side, index))
 
     def _pool(self, side: Side, row_P: Tensor) -> Tensor:
@@ -171,7 +171,7 @@ class Reasons:
         left_VD = torch.zeros(1, pool_PD.shape[1], requires_grad=True)
         user_V, item_V = (torch.tensor([index]) for index in pair)
         left_out = LeftOut(told, left_VD, torch.zeros_like(left_VD))
-        model = with_newcomers(self._artifact.model, left_out)
+        model = with_cold_users(self._artifact.model, left_out)
         with torch.enable_grad():
             logits_T = model(user_V, item_V).logits_BT[0]
             slopes = [torch.autograd.grad(one, left_VD, retain_graph=True)[0] for one in logits_T]
@@ -186,7 +186,7 @@ class Reasons:
         if len(made_of.history):
             yield _Part(_reason("history", side), total_D)
         for row, weight in made_of.features:
-            name, value = self._newcomers.readers[side].named(row, weight)
+            name, value = self._cold_start.readers[side].named(row, weight)
             added_D = weight * self._tables[f"{side}s.table_RD"][row]
             total_D = total_D + added_D
             yield _Part(_reason("feature", side, name=name, value=value), added_D)
@@ -203,7 +203,7 @@ class Reasons:
         titles = [None] * len(ids)
         if "title" in rows.column_names:
             titles = rows["title"].cast(pa.string()).to_pylist()
-        levels, schema = self._newcomers.levels, self._artifact.schema
+        levels, schema = self._cold_start.levels, self._artifact.schema
         ratings = [
             rating_of_level(level, levels, schema) for level in (row_P[shown_P] // known).tolist()
         ]
@@ -224,7 +224,7 @@ class Reasons:
             index_V = [index, *(hidden if one and one.is_id else index for one in mine)]
             sides.append((torch.tensor(index_V), torch.stack(left_VD)))
         (user_V, user_VD), (item_V, item_VD) = sides
-        model = with_newcomers(self._artifact.model, LeftOut(told, user_VD, item_VD))
+        model = with_cold_users(self._artifact.model, LeftOut(told, user_VD, item_VD))
         logits_VT = model(user_V, item_V).logits_BT
         return logits_VT[:1] - logits_VT[1:]
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import torch
 
 from recsys_moe.errors import DataError
-from recsys_moe.inference.cold_start.encode import Newcomer, Resolved, Side
+from recsys_moe.inference.cold_start.encode import ColdUser, Resolved, Side
 from recsys_moe.inference.cold_start.features import SEPARATOR, RawHistory, history_of, is_missing
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.vocabulary import Ids
@@ -20,7 +20,7 @@ HISTORY = "history"
 def with_columns(
     predictor: Predictor, side: Side, ids: Ids, rows: pa.Table, rows_before: int = 0
 ) -> tuple[Resolved, dict[str, int]]:
-    """The ids, with newcomers for those that training has not seen where columns of `rows` tell of
+    """The ids, with cold_users for those that training has not seen where columns of `rows` tell of
     them; and in how many rows something told is unknown to the model, by kind.
 
     A column tells of the feature of its name, HISTORY of what a user has watched. Raises DataError
@@ -36,7 +36,7 @@ def with_columns(
     read = []
     for place, cells in zip(unseen_N.tolist(), told, strict=True):
         try:
-            read.append(predictor.newcomers.read(side, _newcomer(predictor, side, cells)))
+            read.append(predictor.cold_users.read(side, _cold_user(predictor, side, cells)))
         except DataError as error:
             raise DataError(f"row {rows_before + place + 1}: {error}") from None
     index_N[unseen_N] = ~torch.arange(len(read))
@@ -50,16 +50,16 @@ def with_columns(
 
 
 def _told_by(predictor: Predictor, side: Side) -> list[str]:
-    names = predictor.newcomers.readers[side].names
+    names = predictor.cold_users.readers[side].names
     has_history = side == "user" and predictor.artifact.config.model.item_bag != "none"
     return [*names, HISTORY] if has_history and HISTORY not in names else names
 
 
-def _newcomer(predictor: Predictor, side: Side, cells: dict[str, Any]) -> Newcomer:
-    names = predictor.newcomers.readers[side].names
+def _cold_user(predictor: Predictor, side: Side, cells: dict[str, Any]) -> ColdUser:
+    names = predictor.cold_users.readers[side].names
     features = {name: cells[name] for name in names if name in cells}
     history = cells.get(HISTORY) if HISTORY not in names else None
-    return Newcomer(features, _history(history) if side == "user" else [])
+    return ColdUser(features, _history(history) if side == "user" else [])
 
 
 def _history(cell: Any) -> RawHistory:

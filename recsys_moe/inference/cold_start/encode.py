@@ -3,7 +3,7 @@
 Their vector is that of known ones, with the id row of unseen ids: that row, plus the embeddings of
 their features, plus the pooled embeddings of the items in their history (`told`).
 
-Axes: U newcomers of a request, P entries, D width of the embeddings, W that of histories.
+Axes: U cold_users of a request, P entries, D width of the embeddings, W that of histories.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SIDES: tuple[Side, Side] = ("user", "item")
 
 
 @dataclass(frozen=True)
-class Newcomer:
+class ColdUser:
     """A user or an item that training has not seen."""
 
     features: Mapping[str, Any] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Newcomer:
 
 @dataclass(frozen=True)
 class Unused:
-    """What of a newcomer the model could not use."""
+    """What of a cold_user the model could not use."""
 
     categories: Unknown = field(default_factory=dict)
     """By feature, those that training has not seen."""
@@ -63,11 +63,11 @@ class Resolved:
     """Users or items, each looked up or read once. May be passed wherever ids may be."""
 
     index_N: Tensor
-    """(N,) int64: of a known id, `size` of an unknown one, ~i of newcomer i."""
+    """(N,) int64: of a known id, `size` of an unknown one, ~i of cold_user i."""
     parts: Sequence[Parts] = ()
-    """What the vector of each newcomer is made of."""
+    """What the vector of each cold_user is made of."""
     unused: Sequence[Unused] = ()
-    """What of each newcomer is not in it."""
+    """What of each cold_user is not in it."""
 
     def __len__(self) -> int:
         return len(self.index_N)
@@ -77,12 +77,12 @@ class Resolved:
         return replace(self, index_N=self.index_N.expand(times))
 
 
-Whom: TypeAlias = Ids | Sequence[RawId | Newcomer] | Resolved
-"""Raw ids, with newcomers among them."""
+Whom: TypeAlias = Ids | Sequence[RawId | ColdUser] | Resolved
+"""Raw ids, with cold_users among them."""
 
 
-class Newcomers:
-    """Turns what is told of newcomers into vectors, by what the artifact keeps for them."""
+class ColdStart:
+    """Turns what is told of cold_users into vectors, by what the artifact keeps for them."""
 
     def __init__(self, artifact: Artifact, users: Vocabulary, items: Vocabulary) -> None:
         self._artifact, self._users, self._items = artifact, users, items
@@ -95,37 +95,37 @@ class Newcomers:
         }
 
     def resolve(self, side: Side, whom: Whom) -> Resolved:
-        """Indices of ids, and what newcomers are made of. Raises DataError for what cannot be
+        """Indices of ids, and what cold_users are made of. Raises DataError for what cannot be
         used, in the words of one line."""
         if isinstance(whom, Resolved):
             return whom
         vocabulary = self._users if side == "user" else self._items
         if not isinstance(whom, list | tuple):
             whom = plain_ids(whom)
-        new = {row: one for row, one in enumerate(whom) if isinstance(one, Newcomer)}
+        new = {row: one for row, one in enumerate(whom) if isinstance(one, ColdUser)}
         if not new:
             return Resolved(vocabulary.index(whom)[0])
         known = [row for row in range(len(whom)) if row not in new]
         index_N = torch.empty(len(whom), dtype=torch.long)
         index_N[[*new]] = ~torch.arange(len(new))
         index_N[known] = vocabulary.index([whom[row] for row in known])[0]
-        read = [self.read(side, newcomer) for newcomer in new.values()]
+        read = [self.read(side, cold_user) for cold_user in new.values()]
         return Resolved(index_N, [parts for parts, _ in read], [unused for _, unused in read])
 
     def told(self, users: Sequence[Parts], items: Sequence[Parts] = ()) -> Told | None:
-        """The newcomers of a request; None where there are none."""
+        """The cold_users of a request; None where there are none."""
         if not users and not items:
             return None
         seen = [one.history % self._artifact.known_items for one in users]
         users_UD, items_UD = self.vectors("user", users), self.vectors("item", items)
         return Told(users_UD, items_UD, {"user": users, "item": items}, seen)
 
-    def read(self, side: Side, newcomer: Newcomer) -> tuple[Parts, Unused]:
+    def read(self, side: Side, cold_user: ColdUser) -> tuple[Parts, Unused]:
         """What the vector of one is made of, and what not. Raises DataError for what cannot be."""
-        history = plain_history(newcomer.history)
+        history = plain_history(cold_user.history)
         if side == "item" and history:
             raise DataError("an item has no history; give it features alone")
-        features = plain_dict(newcomer.features, "features")
+        features = plain_dict(cold_user.features, "features")
         entries, categories = self.readers[side].read(features)
         row_P, unknown, repeated = self._history(history)
         return Parts(entries, row_P), Unused(categories, unknown, repeated)

@@ -1,7 +1,7 @@
-"""A model for one request, in which newcomer number i has the index ~i.
+"""A model for one request, in which cold_user number i has the index ~i.
 
 `MultiTaskMoE` reads such an index as an id that is hidden: the row of unseen ids, to which the
-vector of what is told of the newcomer is added. Axes: U newcomers, P entries, D width.
+vector of what is told of the cold_user is added. Axes: U cold_users, P entries, D width.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Parts(NamedTuple):
 
 
 class Told(Encoders):
-    """What is added to the row of the unseen id for the newcomers of one request."""
+    """What is added to the row of the unseen id for the cold_users of one request."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Told(Encoders):
         self.seen = seen
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Newcomer i is ~i; nothing is added to those that are known. (B, D)"""
+        """ColdUser i is ~i; nothing is added to those that are known. (B, D)"""
         return _rows(self._users_UD, user_B), _rows(self._items_UD, item_B)
 
 
@@ -55,8 +55,8 @@ def _rows(table_UD: Tensor, index_B: Tensor) -> Tensor:
     return F.embedding((-index_B.long()).clamp(min=0), table_UD)
 
 
-def with_newcomers(model: MultiTaskMoE, told: Encoders | None) -> MultiTaskMoE:
-    """The same model, in which the newcomers have the indices ~0, ~1, ...; parts are shared."""
+def with_cold_users(model: MultiTaskMoE, told: Encoders | None) -> MultiTaskMoE:
+    """The same model, in which the cold_users have the indices ~0, ~1, ...; parts are shared."""
     if told is None:
         return model
     result = copy.copy(model)

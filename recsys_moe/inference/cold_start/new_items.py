@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import table_suffix
-from recsys_moe.inference.cold_start.encode import Newcomer
+from recsys_moe.inference.cold_start.encode import ColdUser
 from recsys_moe.inference.cold_start.features import is_missing
 from recsys_moe.inference.files.tables import INPUTS, read_whole
 from recsys_moe.inference.predictor import Predictor
@@ -62,16 +62,16 @@ def with_items(predictor: Predictor, items: pa.Table) -> Extended:
     unseen_N = predictor.items.index(ids)[1]
     rows = unseen_N.nonzero()[:, 0].tolist()
     _check_ids(predictor, [(row, ids[row]) for row in rows])
-    columns = [n for n in predictor.newcomers.readers["item"].names if n in items.column_names]
+    columns = [n for n in predictor.cold_users.readers["item"].names if n in items.column_names]
     parts, unused = [], []
     for row, cells in zip(rows, _take(items, columns, rows), strict=True):
         try:
-            made_of, left = predictor.newcomers.read("item", Newcomer(cells))
+            made_of, left = predictor.cold_users.read("item", ColdUser(cells))
         except DataError as error:
             raise DataError(f"row {row + 1} of the items: {error}") from None
         parts.append(made_of)
         unused.append(left)
-    more_MD = predictor.newcomers.vectors("item", parts)
+    more_MD = predictor.cold_users.vectors("item", parts)
     unknown = sum(bool(one.categories) for one in unused)
     shown = _shown(predictor.artifact.items, items.take(pa.array(rows, pa.int64())))
     artifact = _extended(predictor.artifact, shown, more_MD)

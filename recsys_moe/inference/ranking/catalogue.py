@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from recsys_moe.inference.cold_start.model import Told, with_newcomers
+from recsys_moe.inference.cold_start.model import Told, with_cold_users
 from recsys_moe.inference.scoring.pair_scores import Draws
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.pair_plan import plan_pairs, starts
@@ -60,10 +60,10 @@ class CatalogueScorer:
         self._most_halves = int(max_cache_mb * 2**20 / table_bytes)
         self._growing = threading.Lock()
 
-    def with_newcomers(self, told: Told) -> CatalogueScorer:
+    def with_cold_users(self, told: Told) -> CatalogueScorer:
         """One that knows users ~0, ~1, ... of a request too; it shares what it remembers."""
         result = copy.copy(self)
-        result.model = with_newcomers(self.model, told)
+        result.model = with_cold_users(self.model, told)
         return result
 
     @torch.inference_mode()
@@ -145,7 +145,7 @@ class CatalogueScorer:
         return x_BD
 
     def _ids(self, user_U: Tensor) -> Tensor:
-        """Rows of the tables: that of the unseen id for newcomers."""
+        """Rows of the tables: that of the unseen id for cold_users."""
         return self.model.ids(user_U, torch.zeros_like(user_U))[0]
 
     def _vectors(self, user_U: Tensor) -> Tensor:

@@ -44,12 +44,12 @@ class TopItems:
         self.catalogue = catalogue
         self.told: Told | None = None
 
-    def with_newcomers(self, told: Told | None) -> TopItems:
+    def with_cold_users(self, told: Told | None) -> TopItems:
         """One that ranks for the users ~0, ~1, ... of a request too."""
         if told is None:
             return self
         result = copy.copy(self)
-        result.told, result.catalogue = told, self.catalogue.with_newcomers(told)
+        result.told, result.catalogue = told, self.catalogue.with_cold_users(told)
         return result
 
     def best(
@@ -135,7 +135,7 @@ class TopItems:
 
     def seen(self, user: int) -> Tensor:
         """Indices of the items that the user with this index watched in the training rows; of a
-        newcomer those of its history."""
+        cold_user those of its history."""
         if user < 0 and self.told is not None:
             return self.told.seen[~user]
         offsets, items = self.artifact.seen["offsets"], self.artifact.seen["items"]

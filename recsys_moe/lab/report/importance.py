@@ -28,7 +28,7 @@ from recsys_moe.data.columns import Columns, Rows
 from recsys_moe.data.entries import entries_of_table, table_rows
 from recsys_moe.inference.attribution.features import LeftOut
 from recsys_moe.inference.cold_start.encode import SIDES
-from recsys_moe.inference.cold_start.model import with_newcomers
+from recsys_moe.inference.cold_start.model import with_cold_users
 from recsys_moe.lab.report.run import Progress, choose_rows
 from recsys_moe.seeds import stream_seed
 
@@ -117,7 +117,7 @@ def _losses(artifact: Artifact, columns: Columns, added: dict[str, Tensor]) -> d
         stop = start + len(batch.labels)
         nothing_BD = torch.zeros(stop - start, config.model.embedding_dim)
         left = [-added[side][start:stop] if side in added else nothing_BD for side in SIDES]
-        model = with_newcomers(artifact.model, LeftOut(None, *left))
+        model = with_cold_users(artifact.model, LeftOut(None, *left))
         add_rows(evaluation, model, [batch], config)
         start = stop
     tasks = evaluation.result("")["tasks"]

@@ -280,7 +280,7 @@ function onSubmit(id, action) {
 }
 
 onSubmit("ask", () => recommend(known()));
-onSubmit("newcomer", () => (told() ? recommend(told()) : find("history").focus()));
+onSubmit("cold_user", () => (told() ? recommend(told()) : find("history").focus()));
 onSubmit("filter", addFilter);
 onSubmit("key-form", () => {
   key = find("key").value.trim();

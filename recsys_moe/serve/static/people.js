@@ -44,7 +44,7 @@ function traitOf({ name, kind, values }, place) {
 export function showFields(model) {
   find("traits").replaceChildren(...model.user_features.map(traitOf));
   find("watched-before").hidden = !model.knows_histories;
-  find("newcomer").hidden = !model.knows_histories && !model.user_features.length;
+  find("cold_user").hidden = !model.knows_histories && !model.user_features.length;
 }
 
 /** What of somebody new the model could not use, in a sentence; empty where it used all. */
