@@ -32,7 +32,7 @@ from recsys_moe.artifact.metrics import exact_auc
 from recsys_moe.inference.predictor import ColdUser, Predictor
 from research.continued import SPLITS, command
 
-TOLD = {"items": ["model.features=all"], "users": ["model.item_bag=ratings"]}
+COLD_START = {"items": ["model.features=all"], "users": ["model.item_bag=ratings"]}
 """What is hidden -> settings of the model that is told more of it."""
 FEATURES = {"genres": "multi=genres:sep=|", "year": "numeric=year"}
 AT_ONCE = 4096
@@ -67,8 +67,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print the line of JSON alone")
     options = parser.parse_args(argv)
     options.hide = options.hide.split(",")
-    if unknown := set(options.hide) - TOLD.keys():
-        parser.error(f"--hide must be of {','.join(TOLD)}, got {sorted(unknown)[0]!r}")
+    if unknown := set(options.hide) - COLD_START.keys():
+        parser.error(f"--hide must be of {','.join(COLD_START)}, got {sorted(unknown)[0]!r}")
     return options
 
 
@@ -171,7 +171,7 @@ def train(
         for name, spec in FEATURES.items():
             files += ["--item-feature", f"{name}:{spec}"]
     command("prepare", "table", *files, "--out", folder / "data")
-    settings = [word for one in (*TOLD[hidden], *options.set) for word in ("--set", one)]
+    settings = [word for one in (*COLD_START[hidden], *options.set) for word in ("--set", one)]
     shared = ["--config", options.config, "--max-epochs", options.epochs, "--seed", seed]
     return command(
         "fit", "--data", folder / "data", *shared, *settings, "--out", folder / "run", "--json"

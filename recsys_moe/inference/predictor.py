@@ -27,7 +27,7 @@ from recsys_moe.inference.cold_start.encode import (
     Whom,
     plain_history,
 )
-from recsys_moe.inference.cold_start.model import Told, with_cold_users
+from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
 from recsys_moe.inference.plain import plain, plain_list, whole_number
 from recsys_moe.inference.ranking.catalogue import CatalogueScorer
 from recsys_moe.inference.ranking.item_filters import matching_items
@@ -253,7 +253,7 @@ class Predictor:
         index_N = self.resolve(users).index_N
         return ((index_N < 0) | self._unseen_users[index_N.clamp(min=0)]).tolist()
 
-    def _pairs(self, users: Whom, items: Whom) -> tuple[Tensor, Tensor, Told | None]:
+    def _pairs(self, users: Whom, items: Whom) -> tuple[Tensor, Tensor, ColdStartVectors | None]:
         """Indices of both, ~i of cold_user i, and the cold_users."""
         user, item = self.resolve(users), self.resolve(items, side="item")
         if len(user) != len(item):

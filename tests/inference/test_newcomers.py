@@ -26,14 +26,14 @@ def predictor(featured_run: Path) -> Predictor:
     return Predictor.load(featured_run)
 
 
-def told_of_user(n: int) -> dict[str, Any]:
+def given_of_user(n: int) -> dict[str, Any]:
     """Raw values of what tests/features.py gives user n."""
     if n % 7 == 0:
         return {}
     return {"age": AGE.mean + AGE.std * (n % 5 - 2) / 2, "job": f"job {n % 4}"}
 
 
-def told_of_item(n: int) -> dict[str, Any]:
+def given_of_item(n: int) -> dict[str, Any]:
     if n % 7 == 0:
         return {"year": None, "genres": ""}
     genres = [f"genre {g}" for g in {n % 4, n % 3}]
@@ -72,13 +72,13 @@ def test_known_users_and_items_told_again_have_their_vectors_but_for_the_id(
     encoders, rows = predictor.artifact.encoders, predictor.artifact.history
     state = torch.load(featured_run / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
     model = predictor.artifact.model
-    users = [ColdUser(told_of_user(n), history_of(predictor, featured, n)) for n in range(60)]
-    items = [ColdUser(told_of_item(n)) for n in range(40)]
+    users = [ColdUser(given_of_user(n), history_of(predictor, featured, n)) for n in range(60)]
+    items = [ColdUser(given_of_item(n)) for n in range(40)]
     user_UD, item_UD = vectors(predictor, users, items)
     pairs = ((user_UD, model.user_embedding, "user"), (item_UD, model.item_embedding, "item"))
     shown = {"user": [n for n in range(60) if n % 7 == 0 or n % 4 != 3], "item": [*range(40)]}
     kernel_DW, table_RW = (encoders[f"user_bag.{name}"] for name in ("kernel_DW", "table_RW"))
-    for told_UD, table, side in pairs:
+    for given_UD, table, side in pairs:
         own_ND = state[f"model.{side}_embedding.weight"]
         if side == "item":
             for n in range(40):
@@ -86,9 +86,9 @@ def test_known_users_and_items_told_again_have_their_vectors_but_for_the_id(
                 own_ND[n] += kernel_DW @ mine_PW.sum(0) / max(len(mine_PW), 1) ** 0.5
         finished_ND = table.weight.detach()
         torch.testing.assert_close(
-            told_UD[shown[side]], (finished_ND - own_ND)[:-1][shown[side]], atol=1e-5, rtol=0
+            given_UD[shown[side]], (finished_ND - own_ND)[:-1][shown[side]], atol=1e-5, rtol=0
         )
-        assert told_UD.abs().max() > 1e-3
+        assert given_UD.abs().max() > 1e-3
 
 
 def test_a_vector_is_the_sum_that_the_page_on_features_says(

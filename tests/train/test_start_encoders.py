@@ -43,12 +43,12 @@ USER_FEATURES = ("age:numeric=age", "job:categorical=job")
 ITEM_FEATURES = ("genres:multi=genres:sep=|", "year:numeric=year")
 
 
-def told_of_user(n: int) -> dict[str, Any]:
+def given_of_user(n: int) -> dict[str, Any]:
     """Every seventh nothing; `actor`, whose index is before all others, from user 50 on."""
     return {} if n % 7 == 0 else {"age": 20 + n, "job": "actor" if n >= 50 else f"job {n % 3}"}
 
 
-def told_of_item(n: int) -> dict[str, Any]:
+def given_of_item(n: int) -> dict[str, Any]:
     if n % 7 == 0:
         return {}
     genres = sorted({f"genre {n % 4}", "epic" if n >= 40 else f"genre {n % 3}"})
@@ -66,8 +66,8 @@ def featured(
     """The rows of `tests.train.test_start.table` with features."""
     table(folder, users, items, unit=unit)
     for side, (first, last), told in (
-        ("user", users, told_of_user),
-        ("item", items, told_of_item),
+        ("user", users, given_of_user),
+        ("item", items, given_of_item),
     ):
         names = [*told(1)]
         cells = [[side[0] + str(n), *(told(n).get(m, "") for m in names)] for n in range(60)]
@@ -162,7 +162,7 @@ def test_new_ids_start_as_the_newcomers_that_they_were(folder: Path, tmp_path: P
         [user] = new.users.index([f"u{n}"])[0].tolist()
         watched = data["items"][data["offsets"][user] : data["offsets"][user + 1]].tolist()
         stars = {ids[i]: 1 + (n * int(ids[i][1:])) % 5 for i in watched}
-        cold_user = ColdUser(told_of_user(n), stars)
+        cold_user = ColdUser(given_of_user(n), stars)
         wanted = old.score([cold_user] * len(items), items).tasks
         found = new.score([f"u{n}"] * len(items), items).tasks
         close(torch.stack([*found.values()]), torch.stack([*wanted.values()]))
@@ -172,7 +172,7 @@ def test_new_items_start_from_their_features_too(folder: Path, tmp_path: Path) -
     fit(once(**STILL), folder / "new/featured", tmp_path / "b", start_from=folder / "alone")
     old = Predictor.load(folder / "alone")
     for n in (31, 41, 42):
-        item = ColdUser(told_of_item(n))
+        item = ColdUser(given_of_item(n))
         wanted = old.score(KNOWN_USERS, [item] * len(KNOWN_USERS)).tasks
         close(scores(tmp_path / "b", KNOWN_USERS, [f"i{n}"]), torch.stack([*wanted.values()]))
     nobody = old.score(["nobody"], ["nothing"]).tasks

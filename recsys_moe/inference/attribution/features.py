@@ -24,7 +24,7 @@ from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.data.entries import rating_of_level
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.cold_start.encode import SIDES, ColdStart, Side
-from recsys_moe.inference.cold_start.model import Parts, Told, with_cold_users
+from recsys_moe.inference.cold_start.model import ColdStartVectors, Parts, with_cold_users
 from recsys_moe.model.encoders import Encoders
 
 MOST_LEFT_OUT = 128
@@ -77,7 +77,7 @@ class Reason:
 class LeftOut(Encoders):
     """What is added to the ids of a batch, without the part that each row leaves out."""
 
-    def __init__(self, told: Told | None, user_VD: Tensor, item_VD: Tensor) -> None:
+    def __init__(self, told: ColdStartVectors | None, user_VD: Tensor, item_VD: Tensor) -> None:
         super().__init__()
         self.told, self.user_VD, self.item_VD = told, user_VD, item_VD
 
@@ -118,7 +118,9 @@ class Reasons:
             return "the model folder does not hold the histories; train again"
         return None
 
-    def of_pair(self, user: int, item: int, told: Told | None, most: int) -> list[list[Reason]]:
+    def of_pair(
+        self, user: int, item: int, told: ColdStartVectors | None, most: int
+    ) -> list[list[Reason]]:
         """Per task the largest first: at most `most` features and `most` items of the history, and
         the whole histories and both ids where they are known.
 
@@ -141,7 +143,7 @@ class Reasons:
         change_TV = self._changes((user, item), parts, told).t().tolist()
         return [_cut(map(_with, parts, changes), most) for changes in change_TV]
 
-    def _made_of(self, side: Side, index: int, told: Told | None) -> Parts:
+    def _made_of(self, side: Side, index: int, told: ColdStartVectors | None) -> Parts:
         """What the vector of one user or item is made of beside its id."""
         artifact, nothing = self._artifact, torch.empty(0, dtype=torch.long)
         if index < 0 and told is not None:
@@ -166,7 +168,9 @@ class Reasons:
         artifact = self._artifact
         return 0 <= index < (artifact.schema.user.size if side == "user" else artifact.known_items)
 
-    def _largest(self, pool_PD: Tensor, pair: tuple[int, int], told: Told | None) -> Tensor:
+    def _largest(
+        self, pool_PD: Tensor, pair: tuple[int, int], told: ColdStartVectors | None
+    ) -> Tensor:
         """Places of the items whose first-order change of any task is largest, ascending."""
         left_VD = torch.zeros(1, pool_PD.shape[1], requires_grad=True)
         user_V, item_V = (torch.tensor([index]) for index in pair)
@@ -214,7 +218,9 @@ class Reasons:
             yield _Part(reason, added_D)
 
     @torch.inference_mode()
-    def _changes(self, pair: tuple[int, int], parts: Sequence[_Part], told: Told | None) -> Tensor:
+    def _changes(
+        self, pair: tuple[int, int], parts: Sequence[_Part], told: ColdStartVectors | None
+    ) -> Tensor:
         """Logits of the pair minus those without each part. (V, T)"""
         sides, unseen = [], (self._artifact.schema.user.size, self._artifact.schema.item.size)
         for side, index, hidden in zip(SIDES, pair, unseen, strict=True):

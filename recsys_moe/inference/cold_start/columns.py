@@ -27,7 +27,7 @@ def with_columns(
     with the row.
     """
     vocabulary = predictor.users if side == "user" else predictor.items
-    columns = [name for name in _told_by(predictor, side) if name in rows.column_names]
+    columns = [name for name in _columns_read(predictor, side) if name in rows.column_names]
     index_N, are_unseen_N = vocabulary.index(ids)
     unseen_N = are_unseen_N.nonzero()[:, 0]
     if not columns or not len(unseen_N):
@@ -49,7 +49,7 @@ def with_columns(
     return Resolved(index_N, parts, unused), counts
 
 
-def _told_by(predictor: Predictor, side: Side) -> list[str]:
+def _columns_read(predictor: Predictor, side: Side) -> list[str]:
     names = predictor.cold_users.readers[side].names
     has_history = side == "user" and predictor.artifact.config.model.item_bag != "none"
     return [*names, HISTORY] if has_history and HISTORY not in names else names

@@ -24,7 +24,7 @@ from recsys_moe.data.columns import Columns
 from recsys_moe.data.entries import bag_entries
 from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.features import Entries, FeatureReader, Unknown
-from recsys_moe.inference.cold_start.model import Parts, Told
+from recsys_moe.inference.cold_start.model import ColdStartVectors, Parts
 from recsys_moe.inference.plain import plain, plain_dict, plain_ids, plain_list, shown
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
 
@@ -112,13 +112,13 @@ class ColdStart:
         read = [self.read(side, cold_user) for cold_user in new.values()]
         return Resolved(index_N, [parts for parts, _ in read], [unused for _, unused in read])
 
-    def told(self, users: Sequence[Parts], items: Sequence[Parts] = ()) -> Told | None:
+    def told(self, users: Sequence[Parts], items: Sequence[Parts] = ()) -> ColdStartVectors | None:
         """The cold_users of a request; None where there are none."""
         if not users and not items:
             return None
         seen = [one.history % self._artifact.known_items for one in users]
         users_UD, items_UD = self.vectors("user", users), self.vectors("item", items)
-        return Told(users_UD, items_UD, {"user": users, "item": items}, seen)
+        return ColdStartVectors(users_UD, items_UD, {"user": users, "item": items}, seen)
 
     def read(self, side: Side, cold_user: ColdUser) -> tuple[Parts, Unused]:
         """What the vector of one is made of, and what not. Raises DataError for what cannot be."""

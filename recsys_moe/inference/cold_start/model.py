@@ -28,7 +28,7 @@ class Parts(NamedTuple):
     """Rows (P,) of the table of histories, each over sqrt(P)."""
 
 
-class Told(Encoders):
+class ColdStartVectors(Encoders):
     """What is added to the row of the unseen id for the cold_users of one request."""
 
     def __init__(

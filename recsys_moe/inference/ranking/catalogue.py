@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from recsys_moe.inference.cold_start.model import Told, with_cold_users
+from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
 from recsys_moe.inference.scoring.pair_scores import Draws
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.pair_plan import plan_pairs, starts
@@ -60,7 +60,7 @@ class CatalogueScorer:
         self._most_halves = int(max_cache_mb * 2**20 / table_bytes)
         self._growing = threading.Lock()
 
-    def with_cold_users(self, told: Told) -> CatalogueScorer:
+    def with_cold_users(self, told: ColdStartVectors) -> CatalogueScorer:
         """One that knows users ~0, ~1, ... of a request too; it shares what it remembers."""
         result = copy.copy(self)
         result.model = with_cold_users(self.model, told)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import DataError
-from recsys_moe.inference.cold_start.model import Told
+from recsys_moe.inference.cold_start.model import ColdStartVectors
 from recsys_moe.inference.ranking.catalogue import CatalogueScorer
 from recsys_moe.model.tasks import KINDS
 
@@ -42,9 +42,9 @@ class TopItems:
         self.tasks = {task.name: (number, task) for number, task in enumerate(tasks)}
         self.artifact = artifact
         self.catalogue = catalogue
-        self.told: Told | None = None
+        self.told: ColdStartVectors | None = None
 
-    def with_cold_users(self, told: Told | None) -> TopItems:
+    def with_cold_users(self, told: ColdStartVectors | None) -> TopItems:
         """One that ranks for the users ~0, ~1, ... of a request too."""
         if told is None:
             return self

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
-from recsys_moe.inference.cold_start.model import Told, with_cold_users
+from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
 from recsys_moe.inference.scoring.precomputed import Halves
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import KINDS
@@ -47,7 +47,7 @@ class PairScorer:
         self._links = [KINDS[task.kind].link for task in artifact.schema.tasks]
 
     def scores(
-        self, user_B: Tensor, item_B: Tensor, calibrate: bool, told: Told | None = None
+        self, user_B: Tensor, item_B: Tensor, calibrate: bool, told: ColdStartVectors | None = None
     ) -> Scores:
         """Scores of pairs of indices; those of cold_users, ~i, need what is told of them."""
         logits_BT = self.logits(user_B, item_B, told)
@@ -60,7 +60,9 @@ class PairScorer:
         )
 
     @torch.inference_mode()
-    def logits(self, user_B: Tensor, item_B: Tensor, told: Told | None = None) -> Tensor:
+    def logits(
+        self, user_B: Tensor, item_B: Tensor, told: ColdStartVectors | None = None
+    ) -> Tensor:
         """Logits (B, T) of pairs of indices; of many by halves, where those of all ids fit."""
         score = _forward(with_cold_users(self._artifact.model, told))
         if told is None and len(user_B) >= ROWS_PER_BATCH and self._halves.fits:
