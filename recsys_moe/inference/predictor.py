@@ -79,7 +79,7 @@ class Predictor:
         return cls(load_artifact(Path(path)))
 
     def warm_up(self) -> None:
-        """Pay now for what the first rankings would: caches of the item halves of experts."""
+        """Pay now for what the first rankings would: caches of the item precomputed of experts."""
         self._catalogue.warm_up()
         self.users.warm_up()
         self.items.warm_up()

@@ -138,10 +138,10 @@ def test_the_cache_holds_visited_experts_and_stays_below_its_bound() -> None:
     small, large = scorer_of(model, max_cache_mb=1200 / 2**20), scorer_of(model)
     small.warm_up()
     large.warm_up()
-    assert [len(scorer._halves) for scorer in (small, large)] == [2, 4]
+    assert [len(scorer._precomputed) for scorer in (small, large)] == [2, 4]
     one = scorer_of(model_with({"name": "hash"}))
     one.grid(torch.tensor([0]), torch.arange(ITEMS), 0)
-    assert len(one._halves) == 1
+    assert len(one._precomputed) == 1
 
 
 def test_only_routers_that_draw_or_compete_have_dependent_rows() -> None:

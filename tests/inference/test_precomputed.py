@@ -1,4 +1,4 @@
-"""Scores of many pairs from halves of users and items equal those of a forward pass.
+"""Scores of many pairs from precomputed of users and items equal those of a forward pass.
 
 Axes: B pairs, T tasks.
 """
@@ -17,8 +17,8 @@ from recsys_moe.inference.files import predict as score_files
 from recsys_moe.inference.files.predict import predict_file
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.scoring import pair_scores
-from recsys_moe.inference.scoring import precomputed as halves
-from recsys_moe.inference.scoring.precomputed import Halves
+from recsys_moe.inference.scoring import precomputed as precomputed
+from recsys_moe.inference.scoring.precomputed import Precomputed
 from recsys_moe.inference.threads import in_turn
 from recsys_moe.model.biases import Biases
 from recsys_moe.model.bilinear import DiagonalTerm, ProjectedTerm
@@ -38,11 +38,11 @@ def some_pairs(count: int) -> tuple[Tensor, Tensor]:
 def test_logits_equal_the_naive_twin_for_every_router(
     name: str, entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(halves, "ENTRIES_AT_ONCE", entries)
+    monkeypatch.setattr(precomputed, "ENTRIES_AT_ONCE", entries)
     model, pairs = model_with(SETTINGS[name]), some_pairs(40)
     expected_BT = naive(model, *pairs)
     model.reseed(SEED)
-    torch.testing.assert_close(Halves(model).logits(*pairs), expected_BT, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(Precomputed(model).logits(*pairs), expected_BT, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [ProjectedTerm, DiagonalTerm])
@@ -57,7 +57,7 @@ def test_what_goes_past_the_experts_and_main_effects_are_in_it(
     torch.nn.init.normal_(model.biases.user_UT)
     with torch.inference_mode():
         expected_BT = model(*pairs).logits_BT
-    torch.testing.assert_close(Halves(model).logits(*pairs), expected_BT, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(Precomputed(model).logits(*pairs), expected_BT, rtol=1e-5, atol=1e-5)
 
 
 def test_a_logit_by_hand() -> None:
@@ -73,7 +73,7 @@ def test_a_logit_by_hand() -> None:
         for layer in (model.towers[0][0], model.towers[0][2]):
             layer.bias.zero_()
         model.user_embedding.weight[2], model.item_embedding.weight[3] = 0.5, -0.25
-    found_BT = Halves(model).logits(torch.tensor([2]), torch.tensor([3]))
+    found_BT = Precomputed(model).logits(torch.tensor([2]), torch.tensor([3]))
     assert float(found_BT[0, 0]) == pytest.approx(60)
 
 
@@ -83,7 +83,7 @@ def test_only_experts_that_pairs_visit_are_computed_and_once_by_many_threads() -
         for router in model.routers:
             router.gate.weight.zero_()  # type: ignore[operator,union-attr]
             router.gate.bias.copy_(torch.tensor([0.0, 9, 0, 0, 8, 0, 0, 0]))  # type: ignore[operator,union-attr]
-    of_pairs = Halves(model)
+    of_pairs = Precomputed(model)
     with ThreadPoolExecutor(4) as pool:
         found = [*pool.map(lambda _: of_pairs.logits(*some_pairs(30)), range(8))]
     assert [n for n, filled in enumerate(of_pairs._is_filled) if filled] == [1, 4]
@@ -96,7 +96,7 @@ def test_pairs_for_which_no_task_chooses_an_expert_have_the_logits_of_an_empty_m
         for router in model.routers:
             router.gate.weight.zero_()  # type: ignore[operator,union-attr]
             router.gate.bias.fill_(-1)  # type: ignore[operator,union-attr]
-    found_BT = Halves(model).logits(*pairs)
+    found_BT = Precomputed(model).logits(*pairs)
     with torch.inference_mode():
         expected_T = torch.cat([tower(torch.zeros(6)) for tower in model.towers])
     torch.testing.assert_close(found_BT, expected_T.expand(9, 2))
@@ -105,8 +105,11 @@ def test_pairs_for_which_no_task_chooses_an_expert_have_the_logits_of_an_empty_m
 def test_a_table_beyond_the_limit_is_not_made() -> None:
     """4 experts x (8 users + 24 items) x 6 x 4 bytes = 3,072."""
     model = model_with(SETTINGS["moesart"])
-    assert Halves(model, 3072 / 2**20).fits
-    assert not (beyond := Halves(model, 3071 / 2**20)).fits and not beyond._halves_ERH.numel()
+    assert Precomputed(model, 3072 / 2**20).fits
+    assert (
+        not (beyond := Precomputed(model, 3071 / 2**20)).fits
+        and not beyond._precomputed_ERH.numel()
+    )
 
 
 def test_a_file_of_many_pairs_has_the_scores_of_few_at_a_time(
@@ -116,12 +119,12 @@ def test_a_file_of_many_pairs_has_the_scores_of_few_at_a_time(
     pairs = {"user": [n % 61 for n in range(500)], "item": [n % 43 for n in range(500)]}
     pd.DataFrame(pairs).to_parquet(source)
     predict_file(predictor, source, tmp_path / "few.parquet")
-    assert not any(predictor._pair_scores._halves._is_filled)
+    assert not any(predictor._pair_scores._precomputed._is_filled)
     monkeypatch.setattr(pair_scores, "ROWS_PER_BATCH", 64)
     monkeypatch.setattr(score_files, "ROWS_PER_PIECE", 64)
     many = Predictor.load(run)
     counts = predict_file(many, source, tmp_path / "many.parquet")
-    assert any(many._pair_scores._halves._is_filled)
+    assert any(many._pair_scores._precomputed._is_filled)
     few, of_many = (pd.read_parquet(tmp_path / f"{n}.parquet") for n in ("few", "many"))
     pd.testing.assert_frame_equal(few, of_many, rtol=0, atol=1e-5)
     assert counts["rows"] == 500 and counts["unseen_user"] == int(few["unseen_user"].sum()) > 0

@@ -1,7 +1,7 @@
 """Exact logits of a whole catalogue: first layers split into a user half and an item half.
 
 An expert's first layer is linear in x = [u; i], so x W_e + b_e = (u V_e + b_e) + i U_e with
-W_e = [V_e; U_e]. The item halves i U_e do not depend on the user: they are computed once and kept.
+W_e = [V_e; U_e]. The item precomputed i U_e do not depend on the user: they are computed once and kept.
 Per user there remain the routers, one addition and ReLU per chosen pair, and the towers. (Gates
 could be split too: that would save about a seventh of the rest, for routers with a linear gate.)
 Axes: U users, N items, B pairs, P chosen (pair, expert), E experts, D embedding, H expert width.
@@ -25,7 +25,7 @@ from recsys_moe.routers import Router, Routing
 ROWS_PER_CHUNK = 4096
 """Pairs computed at a time: what they need stays in a core's cache, and memory is bounded."""
 MAX_CACHE_MB = 512.0
-"""Memory for item halves; those of experts that do not fit are computed for each chunk."""
+"""Memory for item precomputed; those of experts that do not fit are computed for each chunk."""
 
 
 class CatalogueScorer:
@@ -35,7 +35,7 @@ class CatalogueScorer:
     compete in the router, or the router draws, it does not depend on which items are asked for.
     `whole_rows`: consecutive rows that are routed together, as in `Predictor.score`.
 
-    Safe to use from several threads: all that changes is the cache of item halves, which grows
+    Safe to use from several threads: all that changes is the cache of item precomputed, which grows
     under a lock by one expert when a ranking first visits it.
     """
 
@@ -55,9 +55,9 @@ class CatalogueScorer:
         kernel_EDH = model.moe.experts.kernel_EDH.detach()
         width = model.user_embedding.embedding_dim
         self._user_EDH, self._item_EDH = kernel_EDH[:, :width], kernel_EDH[:, width:]
-        self._halves: dict[int, Tensor] = {}
+        self._precomputed: dict[int, Tensor] = {}
         table_bytes = max(1, num_items) * kernel_EDH.shape[-1] * kernel_EDH.element_size()
-        self._most_halves = int(max_cache_mb * 2**20 / table_bytes)
+        self._most_precomputed = int(max_cache_mb * 2**20 / table_bytes)
         self._growing = threading.Lock()
 
     def with_cold_users(self, told: ColdStartVectors) -> CatalogueScorer:
@@ -85,7 +85,7 @@ class CatalogueScorer:
         alone = not (router.batch_dependent or self.draws.by_task[task])
         if not alone:
             routed = self._routed_among_all(user_U, place_B, item_B, router)
-        user_EUH = self._user_halves(user_U)
+        user_EUH = self._user_precomputed(user_U)
         logits_B = torch.empty(len(item_B))
         for start in range(0, len(item_B), ROWS_PER_CHUNK):
             rows = slice(start, start + ROWS_PER_CHUNK)
@@ -103,7 +103,7 @@ class CatalogueScorer:
         return self.model.biases.of_task(logits_B, user_B, item_B, task)
 
     def warm_up(self) -> None:
-        """Build the item halves that up to 17 users, from the first to the unseen one, visit."""
+        """Build the item precomputed that up to 17 users, from the first to the unseen one, visit."""
         unseen = self.model.user_embedding.num_embeddings - 1
         # float64: the float32 next to 2**24 + 3 is one more.
         user_U = torch.linspace(0, unseen, min(17, unseen + 1), dtype=torch.float64).long()
@@ -153,7 +153,7 @@ class CatalogueScorer:
         width = self.model.user_embedding.embedding_dim
         return self.model.encode(user_U, torch.zeros_like(user_U))[:, :width]
 
-    def _user_halves(self, user_U: Tensor) -> Tensor:
+    def _user_precomputed(self, user_U: Tensor) -> Tensor:
         """(E, U, H), biases included."""
         bias_EH = self.model.moe.experts.bias_EH
         user_EUD = self._vectors(user_U).expand(len(bias_EH), -1, -1)
@@ -183,7 +183,7 @@ class CatalogueScorer:
 
     def _item_half(self, expert: int, item_P: Tensor, out_PH: Tensor) -> None:
         """Write (P, H): from the cache or, where it has no room for the expert, computed."""
-        table_NH = self._halves.get(expert)
+        table_NH = self._precomputed.get(expert)
         if table_NH is None:
             table_NH = self._remembered(expert)
         if table_NH is None:
@@ -193,10 +193,10 @@ class CatalogueScorer:
 
     def _remembered(self, expert: int) -> Tensor | None:
         with self._growing:
-            if expert not in self._halves and len(self._halves) < self._most_halves:
+            if expert not in self._precomputed and len(self._precomputed) < self._most_precomputed:
                 item_ND = self.model.item_embedding.weight[: self.num_items]
-                self._halves[expert] = item_ND @ self._item_EDH[expert]
-            return self._halves.get(expert)
+                self._precomputed[expert] = item_ND @ self._item_EDH[expert]
+            return self._precomputed.get(expert)
 
 
 def _of_users(values_U: Tensor, place_P: Tensor) -> Tensor:

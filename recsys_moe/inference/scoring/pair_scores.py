@@ -13,7 +13,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
-from recsys_moe.inference.scoring.precomputed import Halves
+from recsys_moe.inference.scoring.precomputed import Precomputed
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import KINDS
 from recsys_moe.routers import Router
@@ -41,7 +41,7 @@ class PairScorer:
     def __init__(self, artifact: Artifact, draws: Draws, rows: int) -> None:
         """`rows`: pairs of one forward pass, a multiple of what the routers route together."""
         self._artifact, self._draws, self._rows = artifact, draws, rows
-        self._halves = Halves(artifact.model)
+        self._precomputed = Precomputed(artifact.model)
         self._names = [task.name for task in artifact.schema.tasks]
         self._unseen = artifact.unseen("user"), artifact.unseen("item")
         self._links = [KINDS[task.kind].link for task in artifact.schema.tasks]
@@ -63,10 +63,10 @@ class PairScorer:
     def logits(
         self, user_B: Tensor, item_B: Tensor, told: ColdStartVectors | None = None
     ) -> Tensor:
-        """Logits (B, T) of pairs of indices; of many by halves, where those of all ids fit."""
+        """Logits (B, T) of pairs of indices; of many by precomputed, where those of all ids fit."""
         score = _forward(with_cold_users(self._artifact.model, told))
-        if told is None and len(user_B) >= ROWS_PER_BATCH and self._halves.fits:
-            score = self._halves.logits
+        if told is None and len(user_B) >= ROWS_PER_BATCH and self._precomputed.fits:
+            score = self._precomputed.logits
         with self._draws.seeded():
             logits = [score(*batch) for batch in self.batches(user_B, item_B)]
         return torch.cat(logits) if logits else torch.empty(0, len(self._names))

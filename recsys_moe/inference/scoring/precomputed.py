@@ -1,7 +1,7 @@
 """Logits of many pairs, without the matmuls of the experts: sums of two rows of a table each.
 
 An expert's first layer is linear in x = [u; i], so x W_e + b_e = (u V_e + b_e) + i U_e with
-W_e = [V_e; U_e]. The halves of all users and items are computed once, when a pair first visits the
+W_e = [V_e; U_e]. The precomputed of all users and items are computed once, when a pair first visits the
 expert. Routers and towers see what they see in a forward pass, in the same batches.
 Axes: B pairs, T tasks, E experts, R users and items (each with one more for the unseen id),
 D input width, H expert width, N entries: one per (pair, task, chosen expert).
@@ -19,13 +19,13 @@ from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.pair_plan import positions, starts
 
 MAX_MB = 512.0
-"""Memory for the halves."""
+"""Memory for the precomputed."""
 ENTRIES_AT_ONCE = 1 << 12
 """Outputs of experts computed at a time: of 256 numbers they take 4 MB."""
 
 
-class Halves:
-    """The table of halves of a model and what it gives. Safe to use from several threads."""
+class Precomputed:
+    """The table of precomputed of a model and what it gives. Safe to use from several threads."""
 
     def __init__(self, model: MultiTaskMoE, max_mb: float = MAX_MB) -> None:
         self.model = model
@@ -34,7 +34,7 @@ class Halves:
         self._size = torch.Size([experts, sum(map(len, self._tables)), width])
         self.fits = self._size.numel() * 4 <= max_mb * 2**20
         """May the table be made? Else `logits` must not be called."""
-        self._halves_ERH = torch.empty(0, *self._size[1:])
+        self._precomputed_ERH = torch.empty(0, *self._size[1:])
         self._is_filled = [False] * experts
         self._growing = threading.Lock()
 
@@ -59,12 +59,12 @@ class Halves:
         with self._growing:
             if self._is_filled[expert]:
                 return
-            if not self._halves_ERH.numel():
-                self._halves_ERH = torch.empty(self._size)  # untouched pages take no memory
+            if not self._precomputed_ERH.numel():
+                self._precomputed_ERH = torch.empty(self._size)  # untouched pages take no memory
             users_UD, items_ID = self._tables
             experts = self.model.moe.experts
             user_DH, item_DH = experts.kernel_EDH[expert].chunk(2)
-            users_UH, items_IH = self._halves_ERH[expert].split([len(users_UD), len(items_ID)])
+            users_UH, items_IH = self._precomputed_ERH[expert].split([len(users_UD), len(items_ID)])
             torch.addmm(experts.bias_EH[expert], users_UD, user_DH, out=users_UH)
             torch.mm(items_ID, item_DH, out=items_IH)
             self._is_filled[expert] = True
@@ -77,11 +77,11 @@ class Halves:
         flat_N = positions(selected_BTE)
         slot_N = flat_N.div(num_experts, rounding_mode="floor")
         row_N = slot_N.div(num_tasks, rounding_mode="floor")
-        first_N = (flat_N - slot_N * num_experts) * self._halves_ERH.shape[1]
+        first_N = (flat_N - slot_N * num_experts) * self._precomputed_ERH.shape[1]
         users_N, items_N = first_N + user_B[row_N], first_N + item_B[row_N] + len(self._tables[0])
         both_N2 = torch.stack([users_N, items_N], dim=1)
-        halves_XH = self._halves_ERH.flatten(0, 1)
-        hidden_NH = F.embedding_bag(both_N2, halves_XH, mode="sum").relu_()
+        precomputed_XH = self._precomputed_ERH.flatten(0, 1)
+        hidden_NH = F.embedding_bag(both_N2, precomputed_XH, mode="sum").relu_()
         start_S, weight_N = starts(slot_N, num_rows * num_tasks), weights_BTE.flatten()[flat_N]
         bags = torch.arange(len(flat_N)), start_S, False, 0, False, weight_N
         return torch.embedding_bag(hidden_NH, *bags)[0].unflatten(0, (num_rows, num_tasks))
