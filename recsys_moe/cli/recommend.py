@@ -16,11 +16,11 @@ from recsys_moe.errors import ConfigError
 
 if TYPE_CHECKING:
     from recsys_moe.inference.cold_start.encode import Resolved
-    from recsys_moe.inference.predictor import ColdUser, Predictor, Reason, Recommendation
+    from recsys_moe.inference.predictor import Attribution, ColdUser, Predictor, Recommendation
 
-    TaskReasons = dict[str, list[Reason]]
+    TaskAttributions = dict[str, list[Attribution]]
 
-MOST_REASONS = 3
+MOST_ATTRIBUTIONS = 3
 """Features, and items of the history, that are named per task."""
 logger = logging.getLogger("recsys_moe")
 
@@ -111,9 +111,11 @@ def similar(
 
 
 def table(
-    ranked: Sequence[Recommendation], scores: Sequence[str], reasons: Sequence[TaskReasons] = ()
+    ranked: Sequence[Recommendation],
+    scores: Sequence[str],
+    attributions: Sequence[TaskAttributions] = (),
 ) -> str:
-    """Ranked items for people; under each its reasons, if there are any."""
+    """Ranked items for people; under each its attributions, if there are any."""
     heads = [name.rjust(8) for name in scores]
     lines = ["  ".join([f"{'rank':>4}", f"{'item':>10}", *heads, "title"])]
     for entry in ranked:
@@ -121,7 +123,7 @@ def table(
         item = _printable(str(entry.item))
         lines.append("  ".join([f"{entry.rank:4d}", f"{item:>10}", *numbers]))
         lines[-1] += f"  {_printable(entry.title or '')}"
-        for task, why in reasons[entry.rank - 1].items() if reasons else ():
+        for task, why in attributions[entry.rank - 1].items() if attributions else ():
             lines += [f"{'':6}{task} {r.contribution:+.3f}  {_printable(r.words)}" for r in why]
     return "\n".join(lines)
 
@@ -194,11 +196,15 @@ def _recommend_one(
     resolved = predictor.resolve([user])
     [ranked] = predictor.recommend(resolved, **options)
     [unseen] = predictor.are_unseen_users(resolved)
-    reasons = _reasons(predictor, resolved, ranked) if why else []
+    attributions = _attributions(predictor, resolved, ranked) if why else []
     if as_json:
         name = predictor.users.plain(user) if isinstance(user, str) else None
         left = {} if isinstance(user, str) else {"unused": asdict(resolved.unused[0])}
-        print(json.dumps(_with_reasons({**as_object(name, unseen, ranked), **left}, reasons)))
+        print(
+            json.dumps(
+                _with_attributions({**as_object(name, unseen, ranked), **left}, attributions)
+            )
+        )
         return
     for unused in resolved.unused:
         for line in unused_lines(unused):
@@ -207,25 +213,27 @@ def _recommend_one(
         words = "recommendations for nobody in particular"
         logger.info("user %s was not seen in training: %s", user, words)
     tasks = [task.name for task in predictor.tasks]
-    print(table(ranked, list(ranked[0].scores) if ranked else tasks, reasons))
+    print(table(ranked, list(ranked[0].scores) if ranked else tasks, attributions))
 
 
-def _reasons(
+def _attributions(
     predictor: Predictor, user: Resolved, ranked: Sequence[Recommendation]
-) -> list[TaskReasons]:
+) -> list[TaskAttributions]:
     """Of each item of a list."""
     import torch
 
     from recsys_moe.inference.cold_start.encode import Resolved
 
-    if predictor.no_reasons:
-        raise ConfigError(f"--why cannot be answered: {predictor.no_reasons}")
+    if predictor.no_attributions:
+        raise ConfigError(f"--why cannot be answered: {predictor.no_attributions}")
     items = Resolved(torch.tensor([entry.index for entry in ranked], dtype=torch.long))
-    return predictor.reasons(user.repeated(len(items)), items, MOST_REASONS)
+    return predictor.attributions(user.repeated(len(items)), items, MOST_ATTRIBUTIONS)
 
 
-def _with_reasons(answer: dict[str, Any], reasons: Sequence[TaskReasons]) -> dict[str, Any]:
-    for entry, why in zip(answer["items"], reasons, strict=False):
+def _with_attributions(
+    answer: dict[str, Any], attributions: Sequence[TaskAttributions]
+) -> dict[str, Any]:
+    for entry, why in zip(answer["items"], attributions, strict=False):
         entry["why"] = {task: [r.as_object() for r in one] for task, one in why.items()}
     return answer
 

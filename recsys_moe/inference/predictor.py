@@ -16,7 +16,7 @@ from torch import Tensor
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.inference.attribution.experts import ExpertShare, expert_shares
-from recsys_moe.inference.attribution.features import Reason, Reasons
+from recsys_moe.inference.attribution.features import Attribution, Attributor
 from recsys_moe.inference.cold_start.encode import (
     ColdStart,
     ColdUser,
@@ -41,7 +41,7 @@ __all__ = [
     "ExpertShare",
     "ColdUser",
     "Predictor",
-    "Reason",
+    "Attribution",
     "Recommendation",
     "Scores",
     "Vocabulary",
@@ -69,7 +69,7 @@ class Predictor:
         self._top_items = TopItems(artifact, self._catalogue)
         self.cold_users = ColdStart(artifact, self.users, self.items)
         independent = self._draws.rows_are_independent
-        self._reasons = Reasons(artifact, self.cold_users, independent=independent)
+        self._attributions = Attributor(artifact, self.cold_users, independent=independent)
         self._names = [task.name for task in self.tasks]
         self._unseen_users = artifact.unseen("user")
 
@@ -195,23 +195,25 @@ class Predictor:
                 per_pair += [dict(zip(self._names, row, strict=True)) for row in shares]
         return per_pair
 
-    def reasons(self, users: Whom, items: Whom, most: int = 5) -> list[dict[str, list[Reason]]]:
+    def attributions(
+        self, users: Whom, items: Whom, most: int = 5
+    ) -> list[dict[str, list[Attribution]]]:
         """Per pair and task what moved the score, the largest contribution first.
 
         Each feature, each item of the user's history, whole histories, and the ids, left out in
-        turn (see `Reason`); of features and of items of the history at most `most` each. Raises
-        ConfigError with `no_reasons`, DataError on unequal lengths.
+        turn (see `Attribution`); of features and of items of the history at most `most` each. Raises
+        ConfigError with `no_attributions`, DataError on unequal lengths.
         """
         user_B, item_B, told = self._pairs(users, items)
         most = whole_number("most", most, 0)
         pairs = zip(user_B.tolist(), item_B.tolist(), strict=True)
-        per_pair = (self._reasons.of_pair(*pair, told, most) for pair in pairs)
+        per_pair = (self._attributions.of_pair(*pair, told, most) for pair in pairs)
         return [dict(zip(self._names, tasks, strict=True)) for tasks in per_pair]
 
     @property
-    def no_reasons(self) -> str | None:
-        """Why this model has no `reasons`; None where it has."""
-        return self._reasons.none_because
+    def no_attributions(self) -> str | None:
+        """Why this model has no `attributions`; None where it has."""
+        return self._attributions.none_because
 
     @torch.inference_mode()
     def routings(self, user_B: Tensor, item_B: Tensor) -> list[Routing]:

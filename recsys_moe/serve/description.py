@@ -81,8 +81,8 @@ class ModelReply(Reply):
     """What `features` of a new user may tell."""
     knows_histories: bool
     """May a new user have a `history`?"""
-    no_reasons: str | None
-    """Why /explain gives no `reasons`; null where it does."""
+    no_attributions: str | None
+    """Why /explain gives no `attributions`; null where it does."""
     settings: dict[str, Any]
     """The `model` section of its configuration."""
     metrics: dict[str, Any]
@@ -110,7 +110,7 @@ def describe(loaded: Loaded, limits: Limits) -> ModelReply:
         rows_are_independent=predictor.rows_are_independent,
         user_features=_user_features(predictor.cold_users.readers["user"]),
         knows_histories=artifact.config.model.item_bag != "none",
-        no_reasons=predictor.no_reasons,
+        no_attributions=predictor.no_attributions,
         settings=artifact.config.model.model_dump(mode="json"),
         metrics=artifact.card,
         limits=asdict(limits),

@@ -50,8 +50,8 @@ class Pairs(Request):
 
 
 class ExplainRequest(Pairs):
-    reasons: StrictInt = Field(default=0, ge=0, le=50)
-    """Features, and items of the history, to name per task; 0 for no `reasons` at all."""
+    attributions: StrictInt = Field(default=0, ge=0, le=50)
+    """Features, and items of the history, to name per task; 0 for no `attributions` at all."""
 
 
 class RecommendRequest(Request):
@@ -199,7 +199,7 @@ class Share(Part):
     """|contribution| over the sum of all |contributions|; they sum to 1 unless all are 0."""
 
 
-class ReasonReply(Part):
+class AttributionReply(Part):
     kind: str
     """`feature`, `item` of the user's history, `history` for all of it or of an item's, or `id`."""
     side: str
@@ -219,7 +219,7 @@ class ReasonReply(Part):
 class TaskExplanation(Part):
     score: float
     experts: list[Share]
-    reasons: list[ReasonReply] = []
+    attributions: list[AttributionReply] = []
     """What was left out in turn, the largest contribution first; empty unless it is asked for."""
 
 

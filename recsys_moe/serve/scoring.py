@@ -9,7 +9,7 @@ from torch import Tensor
 
 from recsys_moe.inference.attribution.experts import ExpertShare
 from recsys_moe.inference.cold_start.encode import SIDES
-from recsys_moe.inference.predictor import ColdUser, Predictor, Reason, Recommendation, Scores
+from recsys_moe.inference.predictor import Attribution, ColdUser, Predictor, Recommendation, Scores
 from recsys_moe.inference.ranking.item_values import Value, item_values
 from recsys_moe.serve import schemas
 from recsys_moe.serve.metrics import Metrics
@@ -119,9 +119,9 @@ class Scoring:
         unseen_user, unseen_item = self._unseen(scores)
         tasks = _plain(scores.tasks)
         explanations = loaded.predictor.explain(users, items)
-        reasons: list[dict[str, list[Reason]]] = [{}] * len(users)
-        if request.reasons:
-            reasons = loaded.predictor.reasons(users, items, request.reasons)
+        attributions: list[dict[str, list[Attribution]]] = [{}] * len(users)
+        if request.attributions:
+            attributions = loaded.predictor.attributions(users, items, request.attributions)
         pairs = [
             schemas.Explanation(
                 user=shown(user),
@@ -132,9 +132,9 @@ class Scoring:
                     task: schemas.TaskExplanation(
                         score=tasks[task][row],
                         experts=_shares(experts),
-                        reasons=[
-                            schemas.ReasonReply(**one.as_object())
-                            for one in reasons[row].get(task, [])
+                        attributions=[
+                            schemas.AttributionReply(**one.as_object())
+                            for one in attributions[row].get(task, [])
                         ],
                     )
                     for task, experts in explanations[row].items()

@@ -63,8 +63,8 @@ def test_a_kept_model_of_histories_says_what_moved_a_score() -> None:
     assert VERSIONS
     for version in VERSIONS:
         predictor = Predictor.load(version / "histories" / "run" / "model")
-        (of_pair,) = predictor.reasons([7], [15])
-        assert {reason.kind for reason in of_pair["watch"]} >= {"history"}
+        (of_pair,) = predictor.attributions([7], [15])
+        assert {attribution.kind for reason in of_pair["watch"]} >= {"history"}
 
 
 @pytest.fixture(params=VERSIONS, ids=lambda path: path.name)

@@ -62,7 +62,7 @@ NUMBERS: dict[str, Door] = {
     "age": lambda p, x: p.recommend(features={"age": x}, k=3),
     "k": lambda p, x: p.recommend([1], x),
     "k of similar": lambda p, x: p.similar(1, x),
-    "most": lambda p, x: p.reasons([1], [2], x),
+    "most": lambda p, x: p.attributions([1], [2], x),
 }
 OPTIONAL = {"rating", "age"}
 """Where a missing value is one."""

@@ -132,27 +132,27 @@ def test_explain_gives_as_many_reasons_as_it_is_asked_for(
     new = {"features": FEATURES, "history": {"3": None, "5": 4, "9": 1}}
     body = {"users": [1, new], "items": [7, {"features": {"genres": ["genre 1"]}}]}
     plain = answer(featured_caller, "/explain", body)["pairs"]
-    assert all(task["reasons"] == [] for pair in plain for task in pair["tasks"].values())
-    pairs = answer(featured_caller, "/explain", {**body, "reasons": 2})["pairs"]
+    assert all(task["attributions"] == [] for pair in plain for task in pair["tasks"].values())
+    pairs = answer(featured_caller, "/explain", {**body, "attributions": 2})["pairs"]
     user, item = ColdUser(**new), ColdUser({"genres": ["genre 1"]})
-    expected = predictor.reasons([1, user], [7, item], 2)
+    expected = predictor.attributions([1, user], [7, item], 2)
     for pair, of_pair in zip(pairs, expected, strict=True):
-        for task, reasons in of_pair.items():
-            found = pair["tasks"][task]["reasons"]
-            assert [one["words"] for one in found] == [one.words for one in reasons]
+        for task, attributions in of_pair.items():
+            found = pair["tasks"][task]["attributions"]
+            assert [one["words"] for one in found] == [one.words for one in attributions]
             assert [one["contribution"] for one in found] == pytest.approx(
-                [one.contribution for one in reasons], abs=1e-6
+                [one.contribution for one in attributions], abs=1e-6
             )
-    told = {one["words"] for one in pairs[1]["tasks"]["watch"]["reasons"]}
+    told = {one["words"] for one in pairs[1]["tasks"]["watch"]["attributions"]}
     assert {"age=20", "job=job 1"} & told and len(told) == 5  # two features, two items, the history
-    assert featured_caller("GET", "/model").json()["no_reasons"] is None
+    assert featured_caller("GET", "/model").json()["no_attributions"] is None
 
 
 def test_a_model_without_reasons_refuses_and_says_so_in_model(caller: Caller) -> None:
-    response = caller.post("/explain", {"users": [1], "items": [1], "reasons": 3})
+    response = caller.post("/explain", {"users": [1], "items": [1], "attributions": 3})
     assert response.status_code == 422
     assert "the model knows ids alone" in response.json()["error"]
-    assert "the model knows ids alone" in caller("GET", "/model").json()["no_reasons"]
+    assert "the model knows ids alone" in caller("GET", "/model").json()["no_attributions"]
 
 
 def test_predict_flags_what_of_newcomers_it_could_not_use(featured_caller: Caller) -> None:

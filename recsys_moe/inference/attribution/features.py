@@ -34,7 +34,7 @@ Kind = Literal["feature", "item", "history", "id"]
 
 
 @dataclass(frozen=True)
-class Reason:
+class Attribution:
     """One part of what a score was made of."""
 
     kind: Kind
@@ -91,7 +91,7 @@ class LeftOut(Encoders):
 class _Part(NamedTuple):
     """What can be left out of a pair."""
 
-    reason: Reason
+    attribution: Attribution
     """Without its contribution."""
     added_D: Tensor
     """What it adds to the vector."""
@@ -99,7 +99,7 @@ class _Part(NamedTuple):
     """Then the id is that of the unseen one, beside `added_D` less."""
 
 
-class Reasons:
+class Attributor:
     """Of the scores of one model."""
 
     def __init__(self, artifact: Artifact, cold_users: ColdStart, *, independent: bool) -> None:
@@ -120,14 +120,14 @@ class Reasons:
 
     def of_pair(
         self, user: int, item: int, told: ColdStartVectors | None, most: int
-    ) -> list[list[Reason]]:
+    ) -> list[list[Attribution]]:
         """Per task the largest first: at most `most` features and `most` items of the history, and
         the whole histories and both ids where they are known.
 
         Indices, ~i of cold_user i. Raises ConfigError with `none_because`.
         """
         if self.none_because:
-            raise ConfigError(f"there are no reasons: {self.none_because}")
+            raise ConfigError(f"there are no attributions: {self.none_because}")
         indices = dict(zip(SIDES, (user, item), strict=True))
         made_of = {side: self._made_of(side, index, told) for side, index in indices.items()}
         pool_PD = self._pool("user", made_of["user"].history)
@@ -188,14 +188,14 @@ class Reasons:
         """Features, the whole history, and the id."""
         total_D = self._pool(side, made_of.history).sum(0)
         if len(made_of.history):
-            yield _Part(_reason("history", side), total_D)
+            yield _Part(_attribution("history", side), total_D)
         for row, weight in made_of.features:
             name, value = self._cold_start.readers[side].named(row, weight)
             added_D = weight * self._tables[f"{side}s.table_RD"][row]
             total_D = total_D + added_D
-            yield _Part(_reason("feature", side, name=name, value=value), added_D)
+            yield _Part(_attribution("feature", side, name=name, value=value), added_D)
         if self._is_known(side, index):
-            yield _Part(_reason("id", side), -total_D, is_id=True)
+            yield _Part(_attribution("id", side), -total_D, is_id=True)
 
     def _of_history(self, row_P: Tensor, pool_PD: Tensor, shown_P: Tensor) -> Iterator[_Part]:
         """The items of a user's."""
@@ -214,7 +214,7 @@ class Reasons:
         for item, title, rating, added_D in zip(
             ids, titles, ratings, pool_PD[shown_P], strict=True
         ):
-            reason = _reason("item", "user", value=item, title=title, rating=rating)
+            reason = _attribution("item", "user", value=item, title=title, rating=rating)
             yield _Part(reason, added_D)
 
     @torch.inference_mode()
@@ -224,7 +224,7 @@ class Reasons:
         """Logits of the pair minus those without each part. (V, T)"""
         sides, unseen = [], (self._artifact.schema.user.size, self._artifact.schema.item.size)
         for side, index, hidden in zip(SIDES, pair, unseen, strict=True):
-            mine = [part if part.reason.side == side else None for part in parts]
+            mine = [part if part.attribution.side == side else None for part in parts]
             nothing_D = torch.zeros(self._artifact.config.model.embedding_dim)
             left_VD = [nothing_D, *(nothing_D if one is None else one.added_D for one in mine)]
             index_V = [index, *(hidden if one and one.is_id else index for one in mine)]
@@ -235,18 +235,18 @@ class Reasons:
         return logits_VT[:1] - logits_VT[1:]
 
 
-def _reason(kind: Kind, side: Side, **known: Any) -> Reason:
+def _attribution(kind: Kind, side: Side, **known: Any) -> Attribution:
     empty = {"name": None, "value": None, "title": None, "rating": None}
-    return Reason(kind=kind, side=side, contribution=math.nan, **{**empty, **known})
+    return Attribution(kind=kind, side=side, contribution=math.nan, **{**empty, **known})
 
 
-def _with(part: _Part, contribution: float) -> Reason:
-    return replace(part.reason, contribution=contribution)
+def _with(part: _Part, contribution: float) -> Attribution:
+    return replace(part.attribution, contribution=contribution)
 
 
-def _cut(reasons: Iterable[Reason], most: int) -> list[Reason]:
+def _cut(attributions: Iterable[Attribution], most: int) -> list[Attribution]:
     """The largest first; of features and of items of the history at most `most` each."""
-    ranked = sorted(reasons, key=lambda one: -abs(one.contribution))
+    ranked = sorted(attributions, key=lambda one: -abs(one.contribution))
     room = {"feature": most, "item": most, "history": len(SIDES), "id": len(SIDES)}
     kept = []
     for one in ranked:

@@ -1,7 +1,7 @@
 // The page asks the service as any client would.
 import {
   becauseOf, button, ends, expertsOf, find, itemOf, lineOf, loadOf, metricsOf, option, profileOf,
-  reasonsOf, say, shownColumns,
+  attributionsOf, say, shownColumns,
 } from "./parts.js";
 import { known, leftOut, showFields, told } from "./people.js";
 
@@ -12,7 +12,7 @@ let last = null; // whom the last question was about
 const where = []; // conditions on the items
 const SEEN = 20; // items shown of what the user watched
 const SIMILAR = 5; // items shown beside one
-const REASONS = 6; // features, and watched items, that are asked for
+const ATTRIBUTIONS = 6; // features, and watched items, that are asked for
 
 class Refused extends Error {
   constructor(status, message) {
@@ -77,7 +77,7 @@ function showModel() {
   showOperators();
   find("together").hidden = model.rows_are_independent;
   find("ranges").textContent = ranges();
-  find("why").hidden = model.no_reasons !== null;
+  find("why").hidden = model.no_attributions !== null;
   find("asking").hidden = false;
   showFields(model);
   showFigures();
@@ -176,8 +176,8 @@ async function explain(user, entries, rows, number) {
   const most = model.limits.max_explain;
   for (let start = 0; start < entries.length; start += most) {
     const items = entries.slice(start, start + most).map((entry) => entry.item);
-    const reasons = model.no_reasons === null ? REASONS : 0;
-    const { pairs } = await call("explain", { users: items.map(() => user), items, reasons });
+    const attributions = model.no_attributions === null ? ATTRIBUTIONS : 0;
+    const { pairs } = await call("explain", { users: items.map(() => user), items, attributions });
     if (number !== asked) return;
     pairs.forEach((pair, place) => showReasons(rows[start + place], pair));
   }
@@ -186,13 +186,13 @@ async function explain(user, entries, rows, number) {
 /** Under a recommendation: what the user watched that led to it; under each task, what else. */
 function showReasons(row, { tasks }) {
   for (const element of row.querySelectorAll("[data-task]")) {
-    const { experts, reasons } = tasks[element.dataset.task];
+    const { experts, attributions } = tasks[element.dataset.task];
     element.append(expertsOf(model, experts));
-    if (reasons.length) element.append(reasonsOf(reasons));
+    if (attributions.length) element.append(attributionsOf(attributions));
   }
   const ranked = find("score").value.split("*")[0];
   const because = row.querySelector(".because");
-  because.textContent = becauseOf(tasks[ranked].reasons);
+  because.textContent = becauseOf(tasks[ranked].attributions);
   because.hidden = !because.textContent;
 }
 

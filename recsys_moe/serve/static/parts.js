@@ -131,20 +131,20 @@ export function expertsOf(model, experts) {
 }
 
 const TOLD = 3; // watched items named under a title
-const LINES = 6; // reasons under a prediction, those that moved it most
+const LINES = 6; // attributions under a prediction, those that moved it most
 
 /** What moved a prediction: features, the history, the ids. */
-export function reasonsOf(reasons) {
-  const others = reasons.filter(({ kind }) => kind !== "item").slice(0, LINES);
+export function attributionsOf(attributions) {
+  const others = attributions.filter(({ kind }) => kind !== "item").slice(0, LINES);
   const lines = others.map(({ words, contribution }) =>
     make("li", "line", make("span", "", short(words)), make("span", "number", signed(contribution)))
   );
-  return make("ul", "experts reasons", ...lines);
+  return make("ul", "experts attributions", ...lines);
 }
 
 /** `Because you watched A (rated 5); B`: those of the history that raised it, if any. */
-export function becauseOf(reasons) {
-  const items = reasons.filter(({ kind, contribution }) => kind === "item" && contribution > 0);
+export function becauseOf(attributions) {
+  const items = attributions.filter(({ kind, contribution }) => kind === "item" && contribution > 0);
   const named = items.slice(0, TOLD).map(({ title, value, rating }) => {
     const rated = rating === null ? "" : ` (rated ${Number(rating.toFixed(2))})`;
     return `${short(title || `Item ${value}`)}${rated}`;

@@ -15,8 +15,8 @@ from torch import Tensor
 from recsys_moe.artifact.bags import rows_of
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.attribution import features as reasons_module
-from recsys_moe.inference.attribution.features import Reasons
-from recsys_moe.inference.predictor import ColdUser, Predictor, Reason
+from recsys_moe.inference.attribution.features import Attributor
+from recsys_moe.inference.predictor import Attribution, ColdUser, Predictor
 from tests.conftest import Command, tells
 from tests.inference.test_newcomers import history_of
 
@@ -32,8 +32,8 @@ def logits(predictor: Predictor, users: Any, items: Any) -> Tensor:
     return predictor._pair_scores.logits(user_B, item_B, told)
 
 
-def by_part(reasons: list[Reason]) -> dict[tuple[Any, ...], float]:
-    return {(r.kind, r.side, r.name, r.value): r.contribution for r in reasons}
+def by_part(attributions: list[Attribution]) -> dict[tuple[Any, ...], float]:
+    return {(r.kind, r.side, r.name, r.value): r.contribution for r in attributions}
 
 
 def test_a_contribution_is_the_logit_minus_that_of_one_told_all_but_that_part(
@@ -55,17 +55,17 @@ def test_a_contribution_is_the_logit_minus_that_of_one_told_all_but_that_part(
             ColdUser({"genres": "genre 3|opera", "year": 2000.0}),
         ),
     }
-    [of_pair] = predictor.reasons([user], [item])
+    [of_pair] = predictor.attributions([user], [item])
     users, items = zip((user, item), *less.values(), strict=True)
     logits_BT = logits(predictor, list(users), list(items))
-    for task, (_, reasons) in enumerate(of_pair.items()):
-        found = by_part(reasons)
+    for task, (_, attributions) in enumerate(of_pair.items()):
+        found = by_part(attributions)
         expected_V = (logits_BT[0] - logits_BT[1:])[:, task].tolist()
         for part, expected in zip(less, expected_V, strict=True):
             assert found[part] == pytest.approx(expected, abs=1e-5), part
         assert not any(kind == "id" for kind, *_ in found)
         assert {value for kind, _, _, value in found if kind == "item"} == {3, 4, 9}
-        sizes = [abs(reason.contribution) for reason in reasons]
+        sizes = [abs(attribution.contribution) for attribution in attributions]
         assert sizes == sorted(sizes, reverse=True)
 
 
@@ -78,7 +78,7 @@ def test_an_item_of_the_history_is_left_out_of_a_known_user_with_the_factor_kept
     history = history_of(predictor, featured, user)
     ids = predictor.items.ids.to_pylist()
     raw_user = predictor.users.ids[user].as_py()
-    [of_pair] = predictor.reasons([raw_user], [ids[item]], most=1000)
+    [of_pair] = predictor.attributions([raw_user], [ids[item]], most=1000)
     model = predictor.artifact.model
     index_B = torch.tensor([user]), torch.tensor([item])
     before_T, vector_D = model(*index_B).logits_BT[0], model.user_embedding.weight[user].clone()
@@ -101,7 +101,7 @@ def test_all_who_watched_an_item_are_left_out_of_it_together(predictor: Predicto
     """logit(x_i) - logit(x_i - K sum_u y_u / sqrt(n)); nobody of them is named."""
     user, item, artifact = 3, 7, predictor.artifact
     raw_user, raw_item = predictor.users.ids[user].as_py(), predictor.items.ids[item].as_py()
-    [of_pair] = predictor.reasons([raw_user], [raw_item], most=1000)
+    [of_pair] = predictor.attributions([raw_user], [raw_item], most=1000)
     [found] = [r for r in of_pair["rating"] if (r.kind, r.side) == ("history", "item")]
     mine_P = rows_of(artifact.history, "item", item)
     watched = artifact.seen["items"] == item
@@ -125,10 +125,10 @@ def test_without_the_id_a_known_user_is_a_new_one_told_the_same(
 ) -> None:
     user, raw = 4, predictor.users.ids[4].as_py()  # age 50, and a job that training has seen
     told = ColdUser({"age": 40.0, "job": "job 0"}, history_of(predictor, featured, user))
-    [of_pair] = predictor.reasons([raw], [1])
+    [of_pair] = predictor.attributions([raw], [1])
     logits_BT = logits(predictor, [raw, told], [1, 1])
-    for task, reasons in enumerate(of_pair.values()):
-        [own] = [r for r in reasons if (r.kind, r.side) == ("id", "user")]
+    for task, attributions in enumerate(of_pair.values()):
+        [own] = [r for r in attributions if (r.kind, r.side) == ("id", "user")]
         change = (logits_BT[0] - logits_BT[1])[task].item()
         assert own.contribution == pytest.approx(change, abs=1e-5)
         assert own.words == "this user alone"
@@ -137,7 +137,7 @@ def test_without_the_id_a_known_user_is_a_new_one_told_the_same(
 def test_the_words_are_those_of_a_page(predictor: Predictor) -> None:
     def words(sign: int, **known: Any) -> str:
         empty = {"name": None, "value": None, "title": None, "rating": None, "side": "user"}
-        return Reason(contribution=sign, **{**empty, **known}).words  # type: ignore[arg-type]
+        return Attribution(contribution=sign, **{**empty, **known}).words  # type: ignore[arg-type]
 
     film = {"kind": "item", "value": 50, "title": "Star Wars (1977)", "rating": 5.0}
     assert words(1, **film) == "because you watched Star Wars (1977) (rated 5)"
@@ -157,24 +157,24 @@ def test_of_a_long_history_those_with_the_largest_first_order_change_are_left_ou
     to the third digit, and chooses what leaving all out would have."""
     items = predictor.items.ids.to_pylist()
     user = ColdUser({"age": 20}, {raw: 1.0 + n % 5 for n, raw in enumerate(items)})
-    [every] = predictor.reasons([user], [items[0]], most=3)
+    [every] = predictor.attributions([user], [items[0]], most=3)
     monkeypatch.setattr(reasons_module, "MOST_LEFT_OUT", 16)
-    [some] = predictor.reasons([user], [items[0]], most=3)
-    for task, reasons in every.items():
-        whole, part = by_part(reasons), by_part(some[task])
+    [some] = predictor.attributions([user], [items[0]], most=3)
+    for task, attributions in every.items():
+        whole, part = by_part(attributions), by_part(some[task])
         assert part == pytest.approx(whole, abs=1e-6)
 
 
 def test_a_history_of_a_hundred_thousand_entries_takes_no_time(predictor: Predictor) -> None:
     user = ColdUser(history=predictor.items.ids.to_pylist() * 2500)
     started = time.monotonic()
-    [of_pair] = predictor.reasons([user], [1])
+    [of_pair] = predictor.attributions([user], [1])
     assert time.monotonic() - started < 10
     assert sum(r.kind == "item" for r in of_pair["watch"]) == 5
 
 
 def test_ids_that_nobody_knows_have_no_reasons_of_their_own(predictor: Predictor) -> None:
-    [of_pair] = predictor.reasons(["nobody"], ["nothing"])
+    [of_pair] = predictor.attributions(["nobody"], ["nothing"])
     assert of_pair == {"watch": [], "rating": []}
 
 
@@ -182,9 +182,9 @@ def test_models_without_reasons_say_why(
     predictor: Predictor, run: Path, featured_run: Path, tmp_path: Path
 ) -> None:
     of_ids = Predictor.load(run)
-    assert of_ids.no_reasons and of_ids.no_reasons.startswith("the model knows ids alone")
-    with pytest.raises(ConfigError, match="there are no reasons: the model knows ids alone"):
-        of_ids.reasons([1], [1])
+    assert of_ids.no_attributions and of_ids.no_attributions.startswith("the model knows ids alone")
+    with pytest.raises(ConfigError, match="there are no attributions: the model knows ids alone"):
+        of_ids.attributions([1], [1])
     old = Path(shutil.copytree(featured_run / "model", tmp_path / "old"))
     (old / "history.safetensors").unlink()
     manifest = json.loads((old / "manifest.json").read_text())
@@ -192,8 +192,8 @@ def test_models_without_reasons_say_why(
     (old / "manifest.json").write_text(json.dumps(manifest))
     before = Predictor.load(old)
     assert before.score([1], [1]).tasks.keys() == {"watch", "rating"}
-    assert "histories" in (before.no_reasons or "")
-    rivals = Reasons(predictor.artifact, predictor.cold_users, independent=False)
+    assert "histories" in (before.no_attributions or "")
+    rivals = Attributor(predictor.artifact, predictor.cold_users, independent=False)
     assert "decides about rows together" in (rivals.none_because or "")
 
 
@@ -201,11 +201,11 @@ def test_recommend_says_why(command: Command, featured_run: Path, run: Path) -> 
     words = ("recommend", featured_run, "--user", 1, "--k", 2, "--why")
     predictor = Predictor.load(featured_run)
     items = json.loads(command(*words, "--json").out)["items"]
-    expected = predictor.reasons([1, 1], [entry["item"] for entry in items], 3)
+    expected = predictor.attributions([1, 1], [entry["item"] for entry in items], 3)
     for entry, of_pair in zip(items, expected, strict=True):
         assert entry["why"].keys() == of_pair.keys() == {"watch", "rating"}
-        for task, reasons in of_pair.items():
-            assert entry["why"][task] == [reason.as_object() for reason in reasons]
+        for task, attributions in of_pair.items():
+            assert entry["why"][task] == [attribution.as_object() for attribution in attributions]
     text = command(*words).out.splitlines()
     of_first = [
         f"{task} {r.contribution:+.3f}  {r.words}" for task, rs in expected[0].items() for r in rs

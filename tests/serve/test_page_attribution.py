@@ -27,7 +27,7 @@ def page(browser: Any, server: Threaded) -> Page:
 
 
 def explained(server: Threaded, user: Any, items: list[Any]) -> list[Any]:
-    body = {"users": [user] * len(items), "items": items, "reasons": 6}
+    body = {"users": [user] * len(items), "items": items, "attributions": 6}
     pairs: list[Any] = server.client.post("/explain", json=body).json()["pairs"]
     return pairs
 
@@ -36,16 +36,16 @@ def check(page: Page, pairs: list[Any]) -> None:
     """Every row says what /explain says."""
     raised = 0
     for row, pair in zip(page.rows(), pairs, strict=True):
-        reasons = pair["tasks"]["watch"]["reasons"]
-        watched = [r for r in reasons if r["kind"] == "item" and r["contribution"] > 0][:3]
+        attributions = pair["tasks"]["watch"]["attributions"]
+        watched = [r for r in attributions if r["kind"] == "item" and r["contribution"] > 0][:3]
         rated = ["" if r["rating"] is None else f" (rated {r['rating']:g})" for r in watched]
         named = [r["title"] + rating for r, rating in zip(watched, rated, strict=True)]
         said = row.find_element(By.CLASS_NAME, "because").text
         assert said == (f"Because you watched {'; '.join(named)}" if named else "")
         raised += bool(named)
         for name, task in pair["tasks"].items():
-            lines = row.find_elements(By.CSS_SELECTOR, f"[data-task={name}] .reasons li")
-            others = [r for r in task["reasons"] if r["kind"] != "item"][:6]
+            lines = row.find_elements(By.CSS_SELECTOR, f"[data-task={name}] .attributions li")
+            others = [r for r in task["attributions"] if r["kind"] != "item"][:6]
             for line, reason in zip(lines, others, strict=True):
                 assert line.text.split("\n")[0] == reason["words"]
                 assert line.text.endswith(f"{abs(reason['contribution']):.2f}")
@@ -105,7 +105,7 @@ def test_a_model_of_ids_asks_for_no_newcomers(browser: Any, run: Path) -> None:
         page = Page(browser, server)
         page.ask("7")
         assert not page.find("#cold_user")[0].is_displayed()
-        assert page.text("why") == "" and not page.find(".reasons")
+        assert page.text("why") == "" and not page.find(".attributions")
     browser.get_log("browser")
 
 
