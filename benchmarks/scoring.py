@@ -74,9 +74,9 @@ def measure(options: Any) -> dict[str, float]:
 
 def write_pairs(predictor: Predictor, options: Any, path: Path) -> None:
     rng = np.random.default_rng(0)
-    sides = {"user": predictor.users.ids, "item": predictor.items.ids}
-    drawn = {name: rng.integers(0, len(ids), options.pairs) for name, ids in sides.items()}
-    pq.write_table(pa.table({name: ids.take(drawn[name]) for name, ids in sides.items()}), path)
+    entities = {"user": predictor.users.ids, "item": predictor.items.ids}
+    drawn = {name: rng.integers(0, len(ids), options.pairs) for name, ids in entities.items()}
+    pq.write_table(pa.table({name: ids.take(drawn[name]) for name, ids in entities.items()}), path)
 
 
 def write_users(predictor: Predictor, options: Any, path: Path) -> None:

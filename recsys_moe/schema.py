@@ -19,10 +19,10 @@ from pydantic import WrapValidator
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.section import STRICT, validated
 
-__all__ = ["ConfigError", "DataError", "Feature", "Schema", "SideFeature", "Source", "Task"]
+__all__ = ["ConfigError", "DataError", "Feature", "Schema", "FeatureColumn", "Source", "Task"]
 
 FORMAT_VERSIONS = (1, 2)
-"""That are read. A folder is written as the first that can say what it holds: 2 if there are side
+"""That are read. A folder is written as the first that can say what it holds: 2 if there are entity
 features, else 1, byte for byte as before there were any."""
 SCHEMA_FILE = "schema.json"
 SPLITS = ("train", "val", "test")
@@ -47,7 +47,7 @@ def _as_read(value: Any, number: Callable[[Any], float]) -> float:
 
 
 Count = Annotated[float, WrapValidator(_as_read)]
-SIDES = ("user", "item", "context")
+ENTITIES = ("user", "item", "context")
 """Whose feature it is: the user's, the item's, or the single row's."""
 MOST = 2**31 - 1
 """Indices are int32, and one stands for what is not known."""
@@ -113,7 +113,7 @@ class Feature:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SideFeature:
+class FeatureColumn:
     """What is known of a user, an item or a row beside its id."""
 
     name: str
@@ -172,9 +172,9 @@ class Schema:
     """Counts a reader should know: broken lines, dropped duplicates, capped users, ..."""
     negatives: Distribution | None = None
     """How the negatives in the rows were drawn; None where none were drawn."""
-    user_features: tuple[SideFeature, ...] = ()
-    item_features: tuple[SideFeature, ...] = ()
-    context_features: tuple[SideFeature, ...] = ()
+    user_features: tuple[FeatureColumn, ...] = ()
+    item_features: tuple[FeatureColumn, ...] = ()
+    context_features: tuple[FeatureColumn, ...] = ()
 
     @property
     def has_features(self) -> bool:
@@ -195,8 +195,8 @@ class Schema:
             if raw[name] is None:  # as before there were any
                 del raw[name]
         if not self.has_features:  # as before there were features
-            for side in SIDES:
-                del raw[f"{side}_features"]
+            for entity in ENTITIES:
+                del raw[f"{entity}_features"]
         raw["format_version"] = 2 if self.has_features else 1
         return json.dumps(raw, indent=2, sort_keys=True) + "\n"
 

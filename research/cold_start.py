@@ -114,11 +114,16 @@ def prepared(ratings: Path, folder: Path, seed: int) -> tuple[dict[str, pd.DataF
     """The rows of each split, with raw ids, and the items with genres and year."""
     words = ["--variant", "100k", "--source", ratings, "--partial", "--seed", seed]
     command("prepare", "movielens", *words, "--out", folder / "all")
-    ids = {side: pd.read_parquet(folder / "all" / f"{side}s.parquet") for side in ("user", "item")}
+    ids = {
+        entity: pd.read_parquet(folder / "all" / f"{entity}s.parquet")
+        for entity in ("user", "item")
+    }
     tables = {}
     for split in SPLITS:
         rows = pd.read_parquet(folder / "all" / split)
-        columns = {side: ids[side][side].to_numpy()[rows[f"{side}_index"]] for side in ids}
+        columns = {
+            entity: ids[entity][entity].to_numpy()[rows[f"{entity}_index"]] for entity in ids
+        }
         tables[split] = pd.DataFrame({**columns, "watch": rows["watch"], "rating": rows["rating"]})
     return tables, ids["item"][["item", *FEATURES]]
 
@@ -127,15 +132,15 @@ def hide(
     hidden: str, tables: dict[str, pd.DataFrame], items: Any, *, options: Any, seed: int
 ) -> tuple[dict[str, pd.DataFrame], pd.DataFrame, dict[Any, ColdUser]]:
     """The splits without the hidden ids, rows of these to score, and what is given of them."""
-    side, random = hidden.removesuffix("s"), np.random.default_rng(seed)
+    entity, random = hidden.removesuffix("s"), np.random.default_rng(seed)
     every = pd.concat(tables.values(), ignore_index=True)
     watched = every[every["watch"] == 1]
-    count = watched.groupby(side).size()
-    known = np.sort(count.index[count > (options.history if side == "user" else 0)].to_numpy())
+    count = watched.groupby(entity).size()
+    known = np.sort(count.index[count > (options.history if entity == "user" else 0)].to_numpy())
     ids = random.choice(known, max(1, round(options.share * len(known))), replace=False).tolist()
-    kept = {split: rows[~rows[side].isin(ids)] for split, rows in tables.items()}
-    cold = every[every[side].isin(ids)]
-    if side == "item":
+    kept = {split: rows[~rows[entity].isin(ids)] for split, rows in tables.items()}
+    cold = every[every[entity].isin(ids)]
+    if entity == "item":
         features = (
             items.set_index("item").astype(object).where(items.set_index("item").notna(), None)
         )
@@ -181,13 +186,13 @@ def train(
 def scored(
     predictor: Predictor, rows: pd.DataFrame, given: dict[str, dict[Any, ColdUser]]
 ) -> dict[str, float]:
-    """AUC of the watched among these rows, MSE of the rated ones. `given`: by side and id."""
-    sides = [
-        [given.get(side, {}).get(one, one) for one in rows[side].tolist()]
-        for side in ("user", "item")
+    """AUC of the watched among these rows, MSE of the rated ones. `given`: by entity and id."""
+    entities = [
+        [given.get(entity, {}).get(one, one) for one in rows[entity].tolist()]
+        for entity in ("user", "item")
     ]
     parts = [
-        predictor.score(*(side[start : start + AT_ONCE] for side in sides)).tasks
+        predictor.score(*(entity[start : start + AT_ONCE] for entity in entities)).tasks
         for start in range(0, len(rows), AT_ONCE)
     ]
     watch, rating = (torch.cat([part[name] for part in parts]) for name in ("watch", "rating"))

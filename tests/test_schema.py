@@ -15,7 +15,7 @@ from data_prep.rows import Examples, Prepared
 from data_prep.write.writer import write
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.files import sha256_file
-from recsys_moe.schema import RESERVED, SPLITS, DataError, Schema, SideFeature, Task
+from recsys_moe.schema import RESERVED, SPLITS, DataError, FeatureColumn, Schema, Task
 
 
 def test_json_round_trip_is_exact(prepared: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_schema_with_features_is_version_2_and_one_without_still_version_1(
 ) -> None:
     plain = Schema.load(prepared)
     assert json.loads(plain.to_json())["format_version"] == 1
-    genres = SideFeature(name="genres", kind="multi", size=3)
+    genres = FeatureColumn(name="genres", kind="multi", size=3)
     text = replace(plain, item_features=(genres,)).to_json()
     assert json.loads(text)["format_version"] == 2
     assert Schema.from_json(text).item_features == (genres,)

@@ -69,16 +69,16 @@ def chosen(names: str | None, users: pa.Table | None, books: pa.Table | None) ->
     Raises DataError for one whose file is not there, or when there is none.
     """
     missing = {
-        side: files[0]
-        for side, table, files in (("user", users, _USERS_FILES), ("item", books, _BOOKS_FILES))
+        entity: files[0]
+        for entity, table, files in (("user", users, _USERS_FILES), ("item", books, _BOOKS_FILES))
         if table is None
     }
     asked = sources.chosen(names, OFFERED)
-    found = tuple(one for one in asked if one.side not in missing)
+    found = tuple(one for one in asked if one.entity not in missing)
     if asked and (not found or (names != sources.ALL and len(found) < len(asked))):
-        first = next(one for one in asked if one.side in missing)
+        first = next(one for one in asked if one.entity in missing)
         raise DataError(
-            f"{sources.OPTION} {first.feature.name} needs {missing[first.side]}, which is not in "
+            f"{sources.OPTION} {first.feature.name} needs {missing[first.entity]}, which is not in "
             "--source; add the file or name others"
         )
     return found
@@ -104,12 +104,12 @@ def with_books(books: pa.Table | None, asked: tuple[Wanted, ...]) -> pa.Table | 
 
 
 def _with(
-    table: pa.Table, more: dict[str, pa.ChunkedArray], side: str, asked: tuple[Wanted, ...]
+    table: pa.Table, more: dict[str, pa.ChunkedArray], entity: str, asked: tuple[Wanted, ...]
 ) -> pa.Table:
     wider = table
     for name, column in more.items():
         wider = wider.append_column(name, column)
-    return sources.as_read(wider, side, asked).drop_columns(list(more))
+    return sources.as_read(wider, entity, asked).drop_columns(list(more))
 
 
 def _within(numbers: pa.ChunkedArray, low: int, high: int) -> pa.ChunkedArray:

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_prep.features.spec import Side, Wanted
+from data_prep.features.spec import Entity, Wanted
 from data_prep.ids import sorted_distinct
-from recsys_moe.schema import DataError, SideFeature
+from recsys_moe.schema import DataError, FeatureColumn
 
 LARGEST = float(np.finfo(np.float32).max)
 """Numbers further from 0 are no values of a feature."""
@@ -57,7 +57,7 @@ def _sums(numbers: Any) -> dict[int, tuple[int, int, int]]:
     sums: dict[int, tuple[int, int, int]] = {}
     for start in range(0, len(numbers), AT_ONCE):
         counts = _one_chunk(pc.value_counts(numbers.slice(start, AT_ONCE)))
-        for number, times in zip(*(side.to_pylist() for side in counts.flatten()), strict=True):
+        for number, times in zip(*(entity.to_pylist() for entity in counts.flatten()), strict=True):
             n, d = number.as_integer_ratio()
             sums[d] = _plus(sums.get(d, (0, 0, 0)), (times, times * n, times * n * n))
     return sums
@@ -71,8 +71,8 @@ def _plus(one: tuple[int, int, int], two: tuple[int, int, int]) -> tuple[int, in
 class Fitted:
     """A feature with what training says of it."""
 
-    side: Side
-    feature: SideFeature
+    entity: Entity
+    feature: FeatureColumn
     vocabulary: pa.Array
     """Category of each index as text; empty of numeric features."""
 
@@ -110,7 +110,7 @@ def fit(one: Wanted, noted: Noted) -> Fitted:
     """Raises DataError where training has no value at all."""
     known = noted.categories.take(pc.sort_indices(noted.categories))
     if len(known) == 0 and not noted.sums:
-        whose = "of" if one.side == "context" else f"of the {one.side}s of"
+        whose = "of" if one.entity == "context" else f"of the {one.entity}s of"
         raise DataError(
             f"feature {one.feature.name!r} has no value in any {whose} the training rows; "
             "leave it out"
@@ -119,7 +119,7 @@ def fit(one: Wanted, noted: Noted) -> Fitted:
     if one.feature.kind == "numeric":
         mean, std = mean_and_std(noted)
         feature = replace(feature, mean=mean, std=std)
-    return Fitted(side=one.side, feature=feature, vocabulary=known)
+    return Fitted(entity=one.entity, feature=feature, vocabulary=known)
 
 
 def mean_and_std(noted: Noted) -> tuple[float, float]:
@@ -132,11 +132,11 @@ def mean_and_std(noted: Noted) -> tuple[float, float]:
 
 
 def vocabularies(features: Sequence[Fitted]) -> pa.Table:
-    """One row per category: `side` and `feature`, `index` (int32) and `value` (text)."""
+    """One row per category: `entity` and `feature`, `index` (int32) and `value` (text)."""
     tables = [
         pa.table(
             {
-                "side": pa.array([one.side] * len(one.vocabulary), pa.string()),
+                "entity": pa.array([one.entity] * len(one.vocabulary), pa.string()),
                 "feature": pa.array([one.feature.name] * len(one.vocabulary), pa.string()),
                 "index": pa.array(np.arange(len(one.vocabulary), dtype=np.int32)),
                 "value": one.vocabulary,

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_prep.features.spec import READ, Wanted, of_side
+from data_prep.features.spec import READ, Wanted, of_entity
 from data_prep.options import one_of
 from recsys_moe.schema import ConfigError
 
@@ -38,9 +38,9 @@ def command(names: str | None) -> str:
     return "" if names is None else f" {OPTION} {names}"
 
 
-def as_read(table: pa.Table, side: str, features: Sequence[Wanted]) -> pa.Table:
-    """`table` with a column `feature:NAME` for each of the side, from the column it is told in."""
-    for one in of_side(features, side):
+def as_read(table: pa.Table, entity: str, features: Sequence[Wanted]) -> pa.Table:
+    """`table` with a column `feature:NAME` for each of the entity, from the column it is told in."""
+    for one in of_entity(features, entity):
         table = table.append_column(one.column, _as_read(table[one.told], one))
     return table
 

@@ -10,10 +10,10 @@ from typing import Literal, cast, get_args
 import pyarrow as pa
 
 from data_prep.options import one_of
-from recsys_moe.schema import RESERVED, ConfigError, FeatureKind, SideFeature, Task
+from recsys_moe.schema import RESERVED, ConfigError, FeatureColumn, FeatureKind, Task
 
-Side = Literal["user", "item", "context"]
-OPTIONS: dict[Side, str] = {
+Entity = Literal["user", "item", "context"]
+OPTIONS: dict[Entity, str] = {
     "user": "--user-feature",
     "item": "--item-feature",
     "context": "--context",
@@ -32,8 +32,8 @@ _SPEC = r"([A-Za-z][A-Za-z0-9_]*):([a-z]+)=(.+)"
 class Wanted:
     """A feature that is asked for; nothing is known yet of its size, mean and deviation."""
 
-    side: Side
-    feature: SideFeature
+    entity: Entity
+    feature: FeatureColumn
     told: str
     """The column of the files that it is read from."""
     separator: str = SEPARATOR
@@ -48,25 +48,25 @@ class Wanted:
         """The option that asks for it."""
         kind, sep = self.feature.kind, self.separator
         end = "" if sep == SEPARATOR else f":sep={sep}"
-        return [OPTIONS[self.side], f"{self.feature.name}:{kind}={self.told}{end}"]
+        return [OPTIONS[self.entity], f"{self.feature.name}:{kind}={self.told}{end}"]
 
 
-def wanted(side: Side, name: str, kind: FeatureKind, told: str | None = None) -> Wanted:
+def wanted(entity: Entity, name: str, kind: FeatureKind, told: str | None = None) -> Wanted:
     """One that a source of ours reads itself, from the column of this name or from `told`."""
-    return Wanted(side=side, feature=SideFeature(name=name, kind=kind), told=told or name)
+    return Wanted(entity=entity, feature=FeatureColumn(name=name, kind=kind), told=told or name)
 
 
-def of_side(features: Iterable[Wanted], side: str) -> tuple[Wanted, ...]:
-    return tuple(one for one in features if one.side == side)
+def of_entity(features: Iterable[Wanted], entity: str) -> tuple[Wanted, ...]:
+    return tuple(one for one in features if one.entity == entity)
 
 
-def parse(side: Side, specs: Sequence[str] | None) -> tuple[Wanted, ...]:
+def parse(entity: Entity, specs: Sequence[str] | None) -> tuple[Wanted, ...]:
     """From NAME:KIND=COLUMN or NAME:multi=COLUMN:sep=TEXT. Raises ConfigError."""
-    return tuple(_parse(side, spec) for spec in specs or ())
+    return tuple(_parse(entity, spec) for spec in specs or ())
 
 
-def _parse(side: Side, spec: str) -> Wanted:
-    option = OPTIONS[side]
+def _parse(entity: Entity, spec: str) -> Wanted:
+    option = OPTIONS[entity]
     match = re.fullmatch(_SPEC, spec)
     if match is None:
         raise ConfigError(
@@ -78,8 +78,8 @@ def _parse(side: Side, spec: str) -> Wanted:
     one_of(f"{option} {name}: KIND", kind, get_args(FeatureKind))
     if separator is not None and kind != "multi":
         raise ConfigError(f"{option} {name}: only multi has a sep, got {spec!r}")
-    feature = SideFeature(name=name, kind=cast(FeatureKind, kind))
-    return Wanted(side=side, feature=feature, told=column, separator=separator or SEPARATOR)
+    feature = FeatureColumn(name=name, kind=cast(FeatureKind, kind))
+    return Wanted(entity=entity, feature=feature, told=column, separator=separator or SEPARATOR)
 
 
 def _column(told: str) -> tuple[str, str | None]:
@@ -94,7 +94,7 @@ def _column(told: str) -> tuple[str, str | None]:
 def check_names(features: Sequence[Wanted], tasks: Sequence[Task], weight: str | None) -> None:
     """Raises ConfigError for a name that is there twice or has another meaning.
 
-    Whatever the sides: files and requests for predictions have one column per name. `weight`: the
+    Whatever the entities: files and requests for predictions have one column per name. `weight`: the
     column of the split files with the weights, if there are any.
     """
     labels = [name for task in tasks for name in (task.name, f"{task.name}_calibrated")]
@@ -104,12 +104,12 @@ def check_names(features: Sequence[Wanted], tasks: Sequence[Task], weight: str |
         name = one.feature.name
         if name in seen:
             raise ConfigError(
-                f"{OPTIONS[one.side]}: feature names must differ, got {name!r} twice; "
+                f"{OPTIONS[one.entity]}: feature names must differ, got {name!r} twice; "
                 "users, items and context share one set of names"
             )
         if name in taken:
             raise ConfigError(
-                f"{OPTIONS[one.side]}: no feature must be named like a task or another column "
+                f"{OPTIONS[one.entity]}: no feature must be named like a task or another column "
                 f"({', '.join(RESERVED)}), got {name!r}; give it another name"
             )
         seen.add(name)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from data_prep.features.fitting import Fitted, Noted, fit, note
-from data_prep.features.spec import Side, Wanted, of_side
+from data_prep.features.spec import Entity, Wanted, of_entity
 from data_prep.rows import Examples, Prepared
 
 
@@ -21,7 +21,7 @@ from data_prep.rows import Examples, Prepared
 class Training:
     """Of some training rows; parts add up."""
 
-    has: dict[Side, NDArray[np.bool_]]
+    has: dict[Entity, NDArray[np.bool_]]
     """By index, whether the user or item has a row."""
     context: tuple[Noted, ...]
     """Of each context feature."""
@@ -42,7 +42,7 @@ class Training:
         return replace(found, context=tuple(note(rows.context[one.column]) for one in context))
 
     def __add__(self, other: Training) -> Training:
-        has = {side: known | other.has[side] for side, known in self.has.items()}
+        has = {entity: known | other.has[entity] for entity, known in self.has.items()}
         pairs = zip(self.context, other.context, strict=True)
         return Training(has=has, context=tuple(one + two for one, two in pairs))
 
@@ -57,12 +57,12 @@ def with_features(prepared: Prepared, wanted: Sequence[Wanted], training: Traini
         return prepared
     users, items = (
         [
-            fit(one, note(table[one.column].filter(pa.array(training.has[side]))))
-            for one in of_side(wanted, side)
+            fit(one, note(table[one.column].filter(pa.array(training.has[entity]))))
+            for one in of_entity(wanted, entity)
         ]
-        for side, table in _tables(prepared).items()
+        for entity, table in _tables(prepared).items()
     )
-    context = list(map(fit, of_side(wanted, "context"), training.context))
+    context = list(map(fit, of_entity(wanted, "context"), training.context))
     return replace(
         prepared,
         splits={name: encoded(part, context) for name, part in prepared.splits.items()},
@@ -91,27 +91,27 @@ def _encoded(table: Any, features: Sequence[Fitted]) -> Any:
 def _without(prepared: Prepared, wanted: Sequence[Wanted]) -> dict[str, int]:
     """How many known users and items have no value of any feature."""
     return {
-        f"{side}s_without_features": len(table) - int(pc.sum(_any_value(table, asked)).as_py())
-        for side, table in _tables(prepared).items()
-        if (asked := of_side(wanted, side))
+        f"{entity}s_without_features": len(table) - int(pc.sum(_any_value(table, asked)).as_py())
+        for entity, table in _tables(prepared).items()
+        if (asked := of_entity(wanted, entity))
     }
 
 
-def _tables(prepared: Prepared) -> dict[Side, pa.Table]:
+def _tables(prepared: Prepared) -> dict[Entity, pa.Table]:
     return {"user": prepared.users, "item": prepared.items}
 
 
 def unused(
     tables: Mapping[str, tuple[pa.Table | None, pa.Array]], wanted: Sequence[Wanted]
 ) -> dict[str, int]:
-    """Ids with a value of some feature that the rows do not have; of each side table and ids."""
+    """Ids with a value of some feature that the rows do not have; of each entity table and ids."""
     counts = {}
-    for side, (table, known) in tables.items():
-        asked = of_side(wanted, side)
+    for entity, (table, known) in tables.items():
+        asked = of_entity(wanted, entity)
         if table is not None and asked:
-            ids = table[side].filter(_any_value(table, asked)).cast(pa.string())
+            ids = table[entity].filter(_any_value(table, asked)).cast(pa.string())
             found = pc.is_in(ids, value_set=known.cast(pa.string()))
-            counts[f"unused_{side}_features"] = len(ids) - int(pc.sum(found).as_py() or 0)
+            counts[f"unused_{entity}_features"] = len(ids) - int(pc.sum(found).as_py() or 0)
     return counts
 
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep import ids
-from data_prep.features.spec import of_side
+from data_prep.features.spec import of_entity
 from data_prep.features.training import Training, unused, with_features
 from data_prep.ids import Ints, pair_keys, sorted_distinct
 from data_prep.options import at_least, one_of
@@ -97,7 +97,7 @@ def prepare_rows(
         repeats=repeats,
         negatives=to_draw.distribution if to_draw else None,
     )
-    training = Training.of(parts["train"], sizes, of_side(raw.features, "context"))
+    training = Training.of(parts["train"], sizes, of_entity(raw.features, "context"))
     prepared = with_features(prepared, raw.features, training)
     return prepared if prepared.protocol in ALL_KNOWN else _train_vocabulary(prepared)
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from data_prep.features.spec import OPTIONS, Side, of_side, parse
+from data_prep.features.spec import OPTIONS, Entity, of_entity, parse
 from data_prep.features.spec import check_names as check_feature_names
 from data_prep.options import one_of
 from data_prep.split import protocols
@@ -22,7 +22,7 @@ from recsys_moe.schema import SPLITS, ConfigError, DataError, Distribution, Sche
 MOST_RATIO = 10_000
 NAMES = {field.name for field in fields(Request)}
 FILES = ("input", *SPLITS, "items", "user_features", "item_features")
-FEATURES: dict[Side, str] = {"user": "user_feature", "item": "item_feature", "context": "context"}
+FEATURES: dict[Entity, str] = {"user": "user_feature", "item": "item_feature", "context": "context"}
 
 
 def prepare(
@@ -89,8 +89,8 @@ def prepare(
 
 def _request(options: dict[str, Any]) -> Request:
     """What is asked for. Raises ConfigError for a task or a feature that is spelled wrong."""
-    specs = {side: options[name] for side, name in FEATURES.items()}
-    features = [one for side, given in specs.items() for one in parse(side, given)]
+    specs = {entity: options[name] for entity, name in FEATURES.items()}
+    features = [one for entity, given in specs.items() for one in parse(entity, given)]
     asked = {name: value for name, value in options.items() if name in NAMES}
     tasks = parse_tasks(options["tasks"])
     encoding = encodings.known(options["encoding"])
@@ -162,9 +162,12 @@ def _check_negatives(request: Request) -> None:
 
 
 def _check_features(request: Request) -> None:
-    files: dict[Side, Path | None] = {"user": request.user_features, "item": request.item_features}
-    for side, file in files.items():
-        asked, option = of_side(request.features, side), OPTIONS[side]
+    files: dict[Entity, Path | None] = {
+        "user": request.user_features,
+        "item": request.item_features,
+    }
+    for entity, file in files.items():
+        asked, option = of_entity(request.features, entity), OPTIONS[entity]
         if asked and file is None:
             raise ConfigError(
                 f"{option} {asked[0].feature.name} needs its file; add {option}s FILE"

@@ -56,7 +56,7 @@ def rows(file: TableFile, request: Request, bad: BadRows) -> Rows:
         found[WEIGHT] = weights(cells, request.weight)
     found |= feature_cells.values(cells, request.context)
     names = {"user": request.user, "item": request.item}
-    users, items = (spelled(cells, name, found[side]) for side, name in names.items())
+    users, items = (spelled(cells, name, found[entity]) for entity, name in names.items())
     table = pa.table(found)
     usable = table if cells.good.all() else table.filter(cells.good)
     return Rows(usable, np.flatnonzero(cells.good), (users, items))

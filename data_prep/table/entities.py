@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from data_prep import ids
 from data_prep.features.fitting import Fitted, note
-from data_prep.features.spec import READ, Wanted, of_side
+from data_prep.features.spec import READ, Wanted, of_entity
 from data_prep.ids import Index, Ints
 from data_prep.read import delimited
 from data_prep.read.bad_rows import BadRows
@@ -30,14 +30,14 @@ PLAIN_NUMBER = r"^-?(0|[1-9][0-9]{0,14})([.][0-9]+)?([eE][+-]?[0-9]{1,2})?$"
 
 def of_users(request: Request) -> pa.Table | None:
     """Their features by `user`."""
-    asked = of_side(request.features, "user")
+    asked = of_entity(request.features, "user")
     path = request.user_features
     return None if path is None else _features(path, "user", asked, request)
 
 
 def of_items(request: Request) -> pa.Table | None:
     """What --items and --item-features say of them by `item`."""
-    asked = of_side(request.features, "item")
+    asked = of_entity(request.features, "item")
     known, path = (
         item_features(request.items, request.item, request.encoding),
         request.item_features,
@@ -48,25 +48,25 @@ def of_items(request: Request) -> pa.Table | None:
     return more if known is None else _beside(known, more, "item")
 
 
-def _features(path: Path, side: str, asked: tuple[Wanted, ...], request: Request) -> pa.Table:
-    """`side`, the ids of the column of the rows as text, each once, and the columns `feature:NAME`.
+def _features(path: Path, entity: str, asked: tuple[Wanted, ...], request: Request) -> pa.Table:
+    """`entity`, the ids of the column of the rows as text, each once, and the columns `feature:NAME`.
 
     Raises DataError for a wrong cell, and for an id that has several rows which differ.
     """
-    key = request.user if side == "user" else request.item
+    key = request.user if entity == "user" else request.item
     columns = list(dict.fromkeys([key, *(one.told for one in asked)]))
     files = table_files.read(Path(path), columns, BadRows(), request.encoding)
-    tables = [_table(Cells(file), key, side, asked) for file in files]
+    tables = [_table(Cells(file), key, entity, asked) for file in files]
     table = pa.concat_tables(tables)
-    codes, _ = ids.encode(table[side])
+    codes, _ = ids.encode(table[entity])
     firsts = ids.one_per_value(codes)
     if len(firsts) < len(table):
         _check_repeats(table, codes, files, asked)
     return table.take(pa.array(firsts))
 
 
-def _table(cells: Cells, key: str, side: str, asked: tuple[Wanted, ...]) -> pa.Table:
-    return pa.table({side: id_cells(cells, key), **feature_cells.values(cells, asked)})
+def _table(cells: Cells, key: str, entity: str, asked: tuple[Wanted, ...]) -> pa.Table:
+    return pa.table({entity: id_cells(cells, key), **feature_cells.values(cells, asked)})
 
 
 def _check_repeats(
@@ -78,10 +78,10 @@ def _check_repeats(
     said = [_numbered(table[one.column], one) for one in asked]
     other = np.flatnonzero(np.any([number != number[first] for number in said], axis=0))
     if len(other):
-        row, side = int(other[0]), asked[0].side
+        row, entity = int(other[0]), asked[0].entity
         raise DataError(
-            f"{_place(files, row)}: {side} {table[side][row].as_py()!r} has other features than in "
-            f"{_place(files, int(first[row]))}; leave one row per {side}"
+            f"{_place(files, row)}: {entity} {table[entity][row].as_py()!r} has other features than in "
+            f"{_place(files, int(first[row]))}; leave one row per {entity}"
         )
 
 
@@ -90,7 +90,7 @@ def _numbered(values: pa.ChunkedArray, one: Wanted) -> Ints:
     if one.feature.kind == "multi":
         known = note(values).categories
         feature = replace(one.feature, size=len(known))
-        sets = Fitted(side=one.side, feature=feature, vocabulary=known).encode(values)
+        sets = Fitted(entity=one.entity, feature=feature, vocabulary=known).encode(values)
         values = pc.binary_join(sets.cast(READ["multi"]), " ")
     whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     return np.asarray(whole.dictionary_encode(null_encoding="encode").indices).astype(np.int64)

@@ -12,7 +12,7 @@ from typing import Literal, cast, get_args
 import numpy as np
 
 from data_prep import ids
-from data_prep.features.spec import Wanted, of_side
+from data_prep.features.spec import Wanted, of_entity
 from data_prep.ids import Ints
 from data_prep.options import one_of
 from data_prep.read.bad_rows import OPTION
@@ -70,7 +70,7 @@ class Request:
     @property
     def context(self) -> tuple[Wanted, ...]:
         """Features of single rows."""
-        return of_side(self.features, "context")
+        return of_entity(self.features, "context")
 
     @property
     def to_draw(self) -> Negatives | None:

@@ -92,7 +92,7 @@ def _with_features(
     parts = mapper(partial(table_tasks.training, job, sizes), range(job.bins))
     training = reduce(operator.add, filter(None, parts), Training.none(sizes, job.request.context))
     prepared = with_features(prepared, job.request.features, training)
-    context = [one for one in prepared.features if one.side == "context"]
+    context = [one for one in prepared.features if one.entity == "context"]
     return prepared, {
         name: (encoded(block, context) for block in of_split) for name, of_split in blocks.items()
     }

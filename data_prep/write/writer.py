@@ -18,8 +18,8 @@ from data_prep.write.parts import ROWS_PER_GROUP, WEIGHT, split_table, write_par
 from recsys_moe.files import Kind, check_out
 from recsys_moe.folders import replacing_folder
 from recsys_moe.schema import (
+    ENTITIES,
     SCHEMA_FILE,
-    SIDES,
     SPLITS,
     DataError,
     Feature,
@@ -222,8 +222,8 @@ def _schema(prepared: Prepared, counts: dict[str, Counts]) -> Schema:
         report=prepared.report,
         negatives=prepared.negatives,
         **{
-            f"{side}_features": tuple(f.feature for f in prepared.features if f.side == side)
-            for side in SIDES
+            f"{entity}_features": tuple(f.feature for f in prepared.features if f.entity == entity)
+            for entity in ENTITIES
         },
     )
 

@@ -18,7 +18,7 @@ from recsys_moe.artifact.reading import damaged, reading
 from recsys_moe.schema import Schema
 
 ENCODER = {"user": "history", "item": "user_bag"}
-"""By side: which setting of the model, and part of its encoders, it is."""
+"""By entity: which setting of the model, and part of its encoders, it is."""
 PREFIX = {"user": "", "item": "item_"}
 
 
@@ -30,8 +30,8 @@ def load_history(path: Path, schema: Schema, encoders: Mapping[str, Tensor]) -> 
     with reading(path):
         history = load_file(path)
         is_whole = all(
-            _is_whole(history, side, encoders[f"{key}.table_RW"], sizes[side])
-            for side, key in ENCODER.items()
+            _is_whole(history, entity, encoders[f"{key}.table_RW"], sizes[entity])
+            for entity, key in ENCODER.items()
             if f"{key}.table_RW" in encoders
         )
     if not is_whole:
@@ -39,8 +39,8 @@ def load_history(path: Path, schema: Schema, encoders: Mapping[str, Tensor]) -> 
     return history
 
 
-def _is_whole(history: Mapping[str, Tensor], side: str, table_RW: Tensor, size: int) -> bool:
-    first, row = (history[PREFIX[side] + name] for name in ("first", "row"))
+def _is_whole(history: Mapping[str, Tensor], entity: str, table_RW: Tensor, size: int) -> bool:
+    first, row = (history[PREFIX[entity] + name] for name in ("first", "row"))
     is_whole = first.shape == (size + 2,) and first.dtype == torch.int64
     is_whole &= row.dim() == 1 and row.dtype == torch.int32
     is_whole = is_whole and bool((first.diff() >= 0).all())
@@ -51,30 +51,30 @@ def _is_whole(history: Mapping[str, Tensor], side: str, table_RW: Tensor, size: 
 def are_missing(history: Mapping[str, Tensor], encoders: Mapping[str, Tensor]) -> bool:
     """Is there a table of histories, and not who has which rows of it?"""
     return any(
-        f"{key}.table_RW" in encoders and not has_rows(history, side)
-        for side, key in ENCODER.items()
+        f"{key}.table_RW" in encoders and not has_rows(history, entity)
+        for entity, key in ENCODER.items()
     )
 
 
-def has_rows(history: Mapping[str, Tensor], side: str) -> bool:
-    return PREFIX[side] + "row" in history
+def has_rows(history: Mapping[str, Tensor], entity: str) -> bool:
+    return PREFIX[entity] + "row" in history
 
 
-def rows_of(history: Mapping[str, Tensor], side: str, index: int) -> Tensor:
+def rows_of(history: Mapping[str, Tensor], entity: str, index: int) -> Tensor:
     """Rows (P,) int64 of the table of histories of a known user or item."""
-    if not has_rows(history, side):
+    if not has_rows(history, entity):
         return torch.empty(0, dtype=torch.int64)
-    first, row = (history[PREFIX[side] + name] for name in ("first", "row"))
+    first, row = (history[PREFIX[entity] + name] for name in ("first", "row"))
     return row[int(first[index]) : int(first[index + 1])].long()
 
 
-def pooled(encoders: Mapping[str, Tensor], side: str, rows: Sequence[Tensor]) -> Tensor:
+def pooled(encoders: Mapping[str, Tensor], entity: str, rows: Sequence[Tensor]) -> Tensor:
     """K |N(u)|^-1/2 sum of the rows of each history, as `recsys_moe.model.item_bag` adds it to the
     vectors; 0 of an empty one. `rows`: (P,) int64 each. (U, D)"""
     size_U = torch.tensor([len(one) for one in rows], dtype=torch.long)
     row_P, start_U = torch.cat([torch.empty(0).long(), *rows]), size_U.cumsum(0) - size_U
     table_RW, kernel_DW = (
-        encoders[f"{ENCODER[side]}.{name}"] for name in ("table_RW", "kernel_DW")
+        encoders[f"{ENCODER[entity]}.{name}"] for name in ("table_RW", "kernel_DW")
     )
     sum_UW = F.embedding_bag(row_P, table_RW, start_U, mode="sum")
     return F.linear(sum_UW * size_U.clamp(min=1).rsqrt()[:, None], kernel_DW)

@@ -52,7 +52,7 @@ HISTORY = "history.safetensors"
 OPTIONAL = (ENCODERS, VOCABULARIES, HISTORY)
 
 NO_CATEGORIES = pa.table(
-    {name: pa.array([], pa.string()) for name in ("side", "feature", "value")}
+    {name: pa.array([], pa.string()) for name in ("entity", "feature", "value")}
     | {"index": pa.array([], pa.int32())}
 )
 
@@ -76,7 +76,7 @@ class Artifact:
     """The state of the model's `Encoders`, for users and items that training has not seen; those
     that it has are whole vectors in the tables of `model`. Empty where there are none."""
     categories: pa.Table = field(default_factory=lambda: NO_CATEGORIES)
-    """Of features: `side`, `feature`, `index` and the `value` as text."""
+    """Of features: `entity`, `feature`, `index` and the `value` as text."""
     history: dict[str, torch.Tensor] = field(default_factory=dict)
     """User u has the rows row[first[u]:first[u + 1]] of `history.table_RW`, item i those of
     `item_row` and `item_first` of `user_bag.table_RW`; empty for a model
@@ -84,13 +84,13 @@ class Artifact:
     added_items: int = 0
     """How many of the items training has not seen (see inference/new_items); they are the last."""
 
-    def unseen(self, side: Literal["user", "item"]) -> torch.Tensor:
+    def unseen(self, entity: Literal["user", "item"]) -> torch.Tensor:
         """bool (N + 1,): the index has no training row. The last one is that of all unknown ids.
 
         Added items, and all known ids of an older folder, which does not say, are seen.
         """
-        unseen_N = torch.zeros(getattr(self.schema, side).size + 1, dtype=torch.bool)
-        if (trained_N := self.seen.get(f"trained_{side}")) is not None:
+        unseen_N = torch.zeros(getattr(self.schema, entity).size + 1, dtype=torch.bool)
+        if (trained_N := self.seen.get(f"trained_{entity}")) is not None:
             unseen_N[: len(trained_N)] = ~trained_N
         unseen_N[-1] = True
         return unseen_N

@@ -48,9 +48,9 @@ def load_seen(path: Path, schema: Schema) -> dict[str, torch.Tensor]:
         is_whole &= bool((seen["offsets"].diff() >= 0).all())
         is_whole &= bool(((seen["items"] >= 0) & (seen["items"] <= schema.item.size)).all())
         is_whole &= ends == [0, len(seen["items"])]
-        for name, side in zip(TRAINED, (schema.user, schema.item), strict=True):
-            own_N = seen.get(name, torch.ones(side.size, dtype=torch.bool))
-            is_whole &= own_N.shape == (side.size,) and own_N.dtype == torch.bool
+        for name, entity in zip(TRAINED, (schema.user, schema.item), strict=True):
+            own_N = seen.get(name, torch.ones(entity.size, dtype=torch.bool))
+            is_whole &= own_N.shape == (entity.size,) and own_N.dtype == torch.bool
     if not is_whole:
         raise damaged(path, "its offsets and items do not fit schema.json")
     return seen

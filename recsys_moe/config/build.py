@@ -13,7 +13,7 @@ from recsys_moe.model.encoders import Encoders, Features
 from recsys_moe.model.item_bag import ItemBag, LinearItemBag
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import KINDS, Constant
-from recsys_moe.schema import SCHEMA_FILE, Schema, SideFeature
+from recsys_moe.schema import SCHEMA_FILE, FeatureColumn, Schema
 
 LEAST, MOST = 1e-15, 1e15
 """Standard deviation and size of labels: the squares, up to 1e8 of them added up, are within the
@@ -45,12 +45,15 @@ def build_model(config: Config, schema: Schema, *, finished: bool = False) -> Mu
     )
 
 
-def chosen_features(config: Config, schema: Schema) -> dict[str, tuple[SideFeature, ...]]:
+def chosen_features(config: Config, schema: Schema) -> dict[str, tuple[FeatureColumn, ...]]:
     """Those of `user` and of `item` that the model has. Raises ConfigError for unknown ones."""
-    sides = {"user": schema.user_features, "item": schema.item_features}
-    wanted, known = config.model.features, [one.name for side in sides.values() for one in side]
+    entities = {"user": schema.user_features, "item": schema.item_features}
+    wanted, known = (
+        config.model.features,
+        [one.name for entity in entities.values() for one in entity],
+    )
     if wanted == "none":
-        return dict.fromkeys(sides, ())
+        return dict.fromkeys(entities, ())
     _refuse_context(wanted, schema)
     if not known:
         got = wanted if isinstance(wanted, str) else ",".join(wanted)
@@ -65,8 +68,8 @@ def chosen_features(config: Config, schema: Schema) -> dict[str, tuple[SideFeatu
                 f"{suggestion(name, known)}"
             )
     return {
-        side: tuple(one for one in features if wanted == "all" or one.name in wanted)
-        for side, features in sides.items()
+        entity: tuple(one for one in features if wanted == "all" or one.name in wanted)
+        for entity, features in entities.items()
     }
 
 

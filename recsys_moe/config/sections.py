@@ -29,7 +29,7 @@ class DataConfig(Section):
     row that stands for ids never seen. Half of them keep their features and history."""
     features_only_rate: float = Field(default=0.1, ge=0, lt=1)
     """Share of training rows whose item (and, independently, user) hides its id and keeps its
-    features, which trains these to speak for new ones. On sides with features, nowhere else."""
+    features, which trains these to speak for new ones. On entities with features, nowhere else."""
     resample_negatives: bool = False
     """Training rows whose negative `prepare` drew get another one in every epoch: any item that the
     user has no other training row with. See docs/training.md."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from recsys_moe.data.columns import Columns, Rows, known_values, reading
 from recsys_moe.errors import DataError
-from recsys_moe.schema import SCHEMA_FILE, Schema, SideFeature, Task
+from recsys_moe.schema import SCHEMA_FILE, FeatureColumn, Schema, Task
 
 
 class FeatureEntries(NamedTuple):
@@ -37,7 +37,7 @@ class BagEntries(NamedTuple):
     row: Tensor
 
 
-def table_rows(features: Sequence[SideFeature]) -> int:
+def table_rows(features: Sequence[FeatureColumn]) -> int:
     """Rows of the table of these features, one block after the other.
 
     Numeric ones have one row; others one per category and one for unseen categories.
@@ -45,7 +45,7 @@ def table_rows(features: Sequence[SideFeature]) -> int:
     return sum(1 if one.kind == "numeric" else one.size + 1 for one in features)
 
 
-def feature_entries(path: Path, features: Sequence[SideFeature], entities: int) -> FeatureEntries:
+def feature_entries(path: Path, features: Sequence[FeatureColumn], entities: int) -> FeatureEntries:
     """Of users.parquet or items.parquet. Raises DataError naming the column."""
     with reading(path):
         file = pq.ParquetFile(path)
@@ -59,7 +59,7 @@ def feature_entries(path: Path, features: Sequence[SideFeature], entities: int) 
 
 
 def entries_of_table(
-    table: pa.Table, features: Sequence[SideFeature], path: Path
+    table: pa.Table, features: Sequence[FeatureColumn], path: Path
 ) -> FeatureEntries:
     """Of the rows of a table with the columns of the features; `path` is for errors.
 
@@ -81,13 +81,13 @@ Read = tuple[Tensor, Tensor, Tensor]
 """Entity and row, both int64, and weight, float32. (P,)"""
 
 
-def _categorical(column: pa.ChunkedArray, feature: SideFeature, path: Path) -> Read:
+def _categorical(column: pa.ChunkedArray, feature: FeatureColumn, path: Path) -> Read:
     known_N, index_P = known_values(column, pa.int64())
     _check_range(index_P, feature, path)
     return known_N.nonzero()[:, 0], index_P.clone(), torch.ones(len(index_P))
 
 
-def _multi(column: pa.ChunkedArray, feature: SideFeature, path: Path) -> Read:
+def _multi(column: pa.ChunkedArray, feature: FeatureColumn, path: Path) -> Read:
     if not pa.types.is_list(column.type):
         raise DataError(f"{path}: {feature.column!r} must be lists; prepare the data again")
     lists = column.combine_chunks()
@@ -101,7 +101,7 @@ def _multi(column: pa.ChunkedArray, feature: SideFeature, path: Path) -> Read:
     return entity_P.clone(), index_P.clone(), count_P.float().rsqrt()
 
 
-def _numeric(column: pa.ChunkedArray, feature: SideFeature, path: Path) -> Read:
+def _numeric(column: pa.ChunkedArray, feature: FeatureColumn, path: Path) -> Read:
     known_N, value_P = known_values(column, pa.float32())
     if not value_P.isfinite().all():
         raise DataError(f"{path}: {feature.column!r} must be finite; prepare the data again")
@@ -112,7 +112,7 @@ def _numeric(column: pa.ChunkedArray, feature: SideFeature, path: Path) -> Read:
 _READERS = {"categorical": _categorical, "multi": _multi, "numeric": _numeric}
 
 
-def _check_range(index_P: Tensor, feature: SideFeature, path: Path) -> None:
+def _check_range(index_P: Tensor, feature: FeatureColumn, path: Path) -> None:
     if not ((index_P >= 0) & (index_P <= feature.size)).all():
         raise DataError(
             f"{path}: {feature.column!r} must be in 0..{feature.size}; prepare the data again"

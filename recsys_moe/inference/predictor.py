@@ -20,9 +20,9 @@ from recsys_moe.inference.attribution.features import Attribution, Attributor
 from recsys_moe.inference.cold_start.encode import (
     ColdStart,
     ColdUser,
+    Entity,
     RawId,
     Resolved,
-    Side,
     Unused,
     Whom,
     plain_history,
@@ -93,14 +93,14 @@ class Predictor:
         user_B, item_B, told = self._pairs(users, items)
         return self._pair_scores.scores(user_B, item_B, calibrate, told)
 
-    def unused(self, cold_user: ColdUser, *, side: Side = "user") -> Unused:
+    def unused(self, cold_user: ColdUser, *, entity: Entity = "user") -> Unused:
         """What of a new user (or `item`) the model ignores. Raises DataError."""
-        return self.resolve([cold_user], side=side).unused[0]
+        return self.resolve([cold_user], entity=entity).unused[0]
 
-    def resolve(self, whom: Whom, *, side: Side = "user") -> Resolved:
+    def resolve(self, whom: Whom, *, entity: Entity = "user") -> Resolved:
         """What ids and cold_users stand for, to be passed in their place as often as needed. Raises
         DataError for what is no id and for a cold_user that cannot be used."""
-        return self.cold_users.resolve(side, whom)
+        return self.cold_users.resolve(entity, whom)
 
     def recommend(
         self,
@@ -257,7 +257,7 @@ class Predictor:
 
     def _pairs(self, users: Whom, items: Whom) -> tuple[Tensor, Tensor, ColdStartVectors | None]:
         """Indices of both, ~i of cold_user i, and the cold_users."""
-        user, item = self.resolve(users), self.resolve(items, side="item")
+        user, item = self.resolve(users), self.resolve(items, entity="item")
         if len(user) != len(item):
             raise DataError(
                 f"users and items must have the same length, got {len(user)} and {len(item)}"

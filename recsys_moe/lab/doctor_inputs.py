@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys_moe.errors import DataError
-from recsys_moe.schema import SIDES, SPLITS, Schema
+from recsys_moe.schema import ENTITIES, SPLITS, Schema
 
 
 @contextmanager
@@ -64,17 +64,19 @@ def _look_at_features(folder: Path, schema: Schema) -> dict[str, str]:
     from recsys_moe.data.columns import reading
     from recsys_moe.data.entries import entries_of_table, feature_entries
 
-    for side in ("user", "item"):
-        entity, features = getattr(schema, side), getattr(schema, f"{side}_features")
+    for entity in ("user", "item"):
+        entity, features = getattr(schema, entity), getattr(schema, f"{entity}_features")
         if features:
-            feature_entries(folder / f"{side}s.parquet", features, entity.size)
+            feature_entries(folder / f"{entity}s.parquet", features, entity.size)
     for split in SPLITS if schema.context_features else ():
         path = min((folder / split).glob("*.parquet"))
         with reading(path):
             table = pq.ParquetFile(path).read_row_group(0)
         entries_of_table(table, schema.context_features, path)
     _check_vocabularies(folder / "features.parquet", schema)
-    return {one.name: one.kind for side in SIDES for one in getattr(schema, f"{side}_features")}
+    return {
+        one.name: one.kind for entity in ENTITIES for one in getattr(schema, f"{entity}_features")
+    }
 
 
 def _check_vocabularies(path: Path, schema: Schema) -> None:
@@ -87,13 +89,13 @@ def _check_vocabularies(path: Path, schema: Schema) -> None:
         raise DataError(f"{path} is missing; prepare the data again")
     try:
         with reading(path):
-            known = dict(list(pd.read_parquet(path).groupby(["side", "feature"], sort=False)))
-        for side in SIDES:
-            for one in getattr(schema, f"{side}_features"):
-                rows = known.pop((side, one.name), pd.DataFrame({"index": [], "value": []}))
+            known = dict(list(pd.read_parquet(path).groupby(["entity", "feature"], sort=False)))
+        for entity in ENTITIES:
+            for one in getattr(schema, f"{entity}_features"):
+                rows = known.pop((entity, one.name), pd.DataFrame({"index": [], "value": []}))
                 if [*rows["index"]] != [*range(one.size)] or rows["value"].nunique() != one.size:
                     raise DataError(
-                        f"{path}: {side} feature {one.name!r} must have {one.size} indices from 0 "
+                        f"{path}: {entity} feature {one.name!r} must have {one.size} indices from 0 "
                         "on, each with a value of its own; prepare the data again"
                     )
     except KeyError as error:

@@ -130,7 +130,7 @@ class UnusedReply(Part):
 class PairUnused(UnusedReply):
     row: int
     """Place of the pair, from 0."""
-    side: str
+    entity: str
     """`user` or `item`."""
 
 
@@ -202,7 +202,7 @@ class Share(Part):
 class AttributionReply(Part):
     kind: str
     """`feature`, `item` of the user's history, `history` for all of it or of an item's, or `id`."""
-    side: str
+    entity: str
     """`user` or `item`: whose it is."""
     name: str | None
     """Of the feature."""

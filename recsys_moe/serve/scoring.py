@@ -8,7 +8,7 @@ from itertools import chain
 from torch import Tensor
 
 from recsys_moe.inference.attribution.experts import ExpertShare
-from recsys_moe.inference.cold_start.encode import SIDES
+from recsys_moe.inference.cold_start.encode import ENTITIES
 from recsys_moe.inference.predictor import Attribution, ColdUser, Predictor, Recommendation, Scores
 from recsys_moe.inference.ranking.item_values import Value, item_values
 from recsys_moe.serve import schemas
@@ -174,10 +174,10 @@ class Scoring:
 
 
 def _unused_of_pairs(predictor: Predictor, pairs: Pairs) -> Iterator[schemas.PairUnused]:
-    for side, named in zip(SIDES, (whom(pairs.users), whom(pairs.items)), strict=True):
+    for entity, named in zip(ENTITIES, (whom(pairs.users), whom(pairs.items)), strict=True):
         for row, one in enumerate(named):
-            if isinstance(one, ColdUser) and (unused := predictor.unused(one, side=side)):
-                yield schemas.PairUnused(row=row, side=side, **vars(unused))
+            if isinstance(one, ColdUser) and (unused := predictor.unused(one, entity=entity)):
+                yield schemas.PairUnused(row=row, entity=entity, **vars(unused))
 
 
 def _plain(columns: dict[str, Tensor]) -> dict[str, list[float]]:

@@ -27,10 +27,10 @@ def set_encoder_entries(
     if encoders is None:
         return
     chosen = chosen_features(config, schema)
-    for side, size in (("user", schema.user.size), ("item", schema.item.size)):
-        part = encoders.users if side == "user" else encoders.items
+    for entity, size in (("user", schema.user.size), ("item", schema.item.size)):
+        part = encoders.users if entity == "user" else encoders.items
         if part is not None:
-            part.set_entries(*feature_entries(folder / f"{side}s.parquet", chosen[side], size))
+            part.set_entries(*feature_entries(folder / f"{entity}s.parquet", chosen[entity], size))
     if encoders.item_bag is not None:
         encoders.item_bag.set_entries(*bag_entries(rows, schema, bag_levels(config, schema)))
     if encoders.user_bag is not None:
@@ -41,12 +41,12 @@ def set_encoder_entries(
 def histories(model: MultiTaskMoE) -> dict[str, Tensor]:
     """Which rows of the tables of histories each user and item has: see artifact/bags.py."""
     found: dict[str, Tensor] = {}
-    for side, key in ENCODER.items():
+    for entity, key in ENCODER.items():
         history: ItemBag | None = getattr(model.encoders, key, None)
         if history is not None:
             found |= {
-                f"{PREFIX[side]}first": history.first_N,
-                f"{PREFIX[side]}row": history.row_P,
+                f"{PREFIX[entity]}first": history.first_N,
+                f"{PREFIX[entity]}row": history.row_P,
             }
     return found
 

@@ -29,34 +29,34 @@ MOST_ROWS = 100_000
 METRIC = {"binary": "auc", "regression": "mse"}
 WAYS = ("with_features", "without")
 
-Side = Literal["user", "item"]
+Entity = Literal["user", "item"]
 
 
 def compare_new_ids(
     model: MultiTaskMoE, encoders: Encoders | None, datamodule: RecDataModule
 ) -> dict[str, Any]:
-    """`new_ids`: per side with features, `user` or `item`, and task, the metric both ways.
+    """`new_ids`: per entity with features, `user` or `item`, and task, the metric both ways.
 
     `model`: finished; `encoders`: what finished it. {} for a model without features. Logs a line
-    per side, a warning where features hurt.
+    per entity, a warning where features hurt.
     """
-    sides: dict[Side, Features | None] = {}
+    entities: dict[Entity, Features | None] = {}
     if encoders is not None:
-        sides = {"user": encoders.users, "item": encoders.items}
-    found = {s: _compared(model, s, f, datamodule) for s, f in sides.items() if f is not None}
-    for side, tasks in found.items():
-        _say(side, tasks)
+        entities = {"user": encoders.users, "item": encoders.items}
+    found = {s: _compared(model, s, f, datamodule) for s, f in entities.items() if f is not None}
+    for entity, tasks in found.items():
+        _say(entity, tasks)
     return {"new_ids": found} if found else {}
 
 
 def _compared(
-    model: MultiTaskMoE, side: Side, features: Features, datamodule: RecDataModule
+    model: MultiTaskMoE, entity: Entity, features: Features, datamodule: RecDataModule
 ) -> dict[str, dict[str, Any]]:
     schema, config = datamodule.schema, datamodule.config
     judged = []
     for told in (features, None):
         evaluation = Evaluation(schema, config)
-        with _all_new(model, side, told):
+        with _all_new(model, entity, told):
             add_rows(evaluation, model, _thinned(datamodule.val_batches()), config)
         judged.append(evaluation.result("val")["tasks"])
     return {
@@ -72,10 +72,10 @@ def _thinned(batches: EvalBatches) -> Iterator[Batch]:
 
 
 @contextmanager
-def _all_new(model: MultiTaskMoE, side: Side, features: Features | None) -> Iterator[None]:
-    """The ids of a side are unknown here: no row of their own, no effect."""
-    weight, biases = getattr(model, f"{side}_embedding").weight, model.biases
-    name, kept = f"{side}_{side[0].upper()}T", weight.data
+def _all_new(model: MultiTaskMoE, entity: Entity, features: Features | None) -> Iterator[None]:
+    """The ids of a entity are unknown here: no row of their own, no effect."""
+    weight, biases = getattr(model, f"{entity}_embedding").weight, model.biases
+    name, kept = f"{entity}_{entity[0].upper()}T", weight.data
     weight.data = _vectors(kept, features)
     if biases is not None:
         own = getattr(biases, name)
@@ -98,7 +98,7 @@ def _vectors(table_ND: torch.Tensor, features: Features | None) -> torch.Tensor:
     return made_ND
 
 
-def _say(side: Side, tasks: dict[str, dict[str, Any]]) -> None:
+def _say(entity: Entity, tasks: dict[str, dict[str, Any]]) -> None:
     """A warning where a metric is behind by more than about one standard error: 1 / sqrt(rows) of
     it, as of an AUC near 1/2 with half of the rows positive, and of an MSE of normal errors."""
     parts, is_worse = [], False
@@ -109,7 +109,7 @@ def _say(side: Side, tasks: dict[str, dict[str, Any]]) -> None:
         parts.append(f"{task} {one['metric']} {told:.4f} with their features, {bare:.4f} without")
         loss = bare - told if one["metric"] in HIGHER_IS_BETTER else told - bare
         is_worse |= loss > bare / math.sqrt(one["rows"])
-    line = f"new {side}s: {'; '.join(parts)}"
+    line = f"new {entity}s: {'; '.join(parts)}"
     if is_worse:
         logger.warning("%s: the features hurt; raise data.features_only_rate", line)
     elif parts:

@@ -104,19 +104,19 @@ def open_start(path: str | Path | None, config: Config, schema: Schema, data: Pa
 
 
 def _places(
-    artifact: Artifact, schema: Schema, side: str, *, path: str | Path, data: Path
+    artifact: Artifact, schema: Schema, entity: str, *, path: str | Path, data: Path
 ) -> Tensor:
     """Row of the model for each user (or item) of the data, and for the unseen one. (U,) int64"""
-    before: Feature = getattr(artifact.schema, side)
-    now: Feature = getattr(schema, side)
+    before: Feature = getattr(artifact.schema, entity)
+    now: Feature = getattr(schema, entity)
     if before.id_type != now.id_type:
         raise DataError(
-            f"--from {path}: its {side} ids are {before.id_type} and those of {data} must be so "
+            f"--from {path}: its {entity} ids are {before.id_type} and those of {data} must be so "
             f"too, got {now.id_type}; write them the same way and prepare the data again"
         )
-    table = artifact.users if side == "user" else artifact.items
+    table = artifact.users if entity == "user" else artifact.items
     known = table[before.name].cast(ARROW[before.id_type]).combine_chunks()
-    place = pc.index_in(_ids(data / f"{side}s.parquet", now), value_set=known)
+    place = pc.index_in(_ids(data / f"{entity}s.parquet", now), value_set=known)
     place_U = torch.tensor(place.fill_null(len(known)).to_numpy()).long()
     return torch.cat([place_U, torch.tensor([len(known)])])
 

@@ -28,7 +28,7 @@ from recsys_moe.data.columns import reading
 from recsys_moe.data.entries import line_of_levels, matched_levels, table_rows
 from recsys_moe.errors import DataError
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.schema import Schema, SideFeature
+from recsys_moe.schema import FeatureColumn, Schema
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -65,7 +65,7 @@ class Matched(NamedTuple):
 class _Block(NamedTuple):
     """One feature, its categories by index, and its first row of the table."""
 
-    feature: SideFeature
+    feature: FeatureColumn
     categories: pa.Array
     start: int
 
@@ -77,12 +77,12 @@ def match(
     before, now = chosen_features(old.config, old.schema), chosen_features(config, schema)
     categories = _categories(data / VOCABULARIES)
     features, said = {}, []
-    for side in (side for side, chosen in now.items() if chosen):
-        known, end = _blocks(before[side], side, old.categories), table_rows(before[side])
-        blocks = _blocks(now[side], side, categories)
+    for entity in (entity for entity, chosen in now.items() if chosen):
+        known, end = _blocks(before[entity], entity, old.categories), table_rows(before[entity])
+        blocks = _blocks(now[entity], entity, categories)
         parts = {name: _rows(one, known.get(name), end) for name, one in blocks.items()}
         said += [f"{name} {_found(part, end)}" for name, part in parts.items()]
-        features[side] = FeatureRows(*map(torch.cat, zip(*parts.values(), strict=True)))
+        features[entity] = FeatureRows(*map(torch.cat, zip(*parts.values(), strict=True)))
     if said:
         logger.info("features: %s", "; ".join(said))
     neighbours: dict[BagKey, Tensor] = {"history": places[1], "user_bag": places[0]}
@@ -98,12 +98,12 @@ def _categories(path: Path) -> pa.Table:
 
 
 def _blocks(
-    features: tuple[SideFeature, ...], side: str, categories: pa.Table
+    features: tuple[FeatureColumn, ...], entity: str, categories: pa.Table
 ) -> dict[str, _Block]:
     found, start = {}, 0
-    of_side = categories.filter(pc.equal(categories["side"], side))
+    of_entity = categories.filter(pc.equal(categories["entity"], entity))
     for one in features:
-        rows = of_side.filter(pc.equal(of_side["feature"], one.name)).sort_by("index")
+        rows = of_entity.filter(pc.equal(of_entity["feature"], one.name)).sort_by("index")
         if len(rows) != one.size:
             raise DataError(
                 f"{VOCABULARIES} must have the {one.size} categories of {one.name!r}, got "
@@ -192,11 +192,11 @@ def hand_over(
     assert encoders is not None
     tables = model.user_embedding.weight, model.item_embedding.weight
     moved = [torch.zeros_like(table) for table in tables]
-    for n, (side, part) in enumerate((("user", encoders.users), ("item", encoders.items))):
+    for n, (entity, part) in enumerate((("user", encoders.users), ("item", encoders.items))):
         if part is None:
             continue
-        rows = matched.features[side]
-        was_RD = _row_of(old.encoders.get(f"{side}s.table_RD", part.table_RD[:0]), rows.place)
+        rows = matched.features[entity]
+        was_RD = _row_of(old.encoders.get(f"{entity}s.table_RD", part.table_RD[:0]), rows.place)
         part.table_RD.copy_(was_RD * rows.scale[:, None])
         bags = part.row_P, was_RD * rows.shift[:, None], part.first_N[:-1].int()
         moved[n] += F.embedding_bag(*bags, mode="sum")

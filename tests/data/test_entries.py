@@ -15,11 +15,11 @@ from recsys_moe.data.columns import Columns, StoredColumns, load_columns
 from recsys_moe.data.entries import bag_entries, feature_entries, table_rows
 from recsys_moe.data.streaming import watched_items
 from recsys_moe.errors import DataError
-from recsys_moe.schema import Schema, SideFeature
+from recsys_moe.schema import FeatureColumn, Schema
 from tests.features import AGE, GENRES, JOB
 
 
-def written(path: Path, feature: SideFeature, values: list[Any], kind: pa.DataType) -> Path:
+def written(path: Path, feature: FeatureColumn, values: list[Any], kind: pa.DataType) -> Path:
     pq.write_table(pa.table({feature.column: pa.array(values, kind)}), path)
     return path
 
@@ -76,7 +76,7 @@ def test_features_that_are_missing_everywhere_have_no_entry(
     ],
 )
 def test_what_no_preparation_writes_is_refused(
-    feature: SideFeature, values: list[Any], kind: pa.DataType, message: str, tmp_path: Path
+    feature: FeatureColumn, values: list[Any], kind: pa.DataType, message: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path / "users.parquet", feature, values, kind)
     with pytest.raises(DataError, match=message):

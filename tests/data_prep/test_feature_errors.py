@@ -13,7 +13,7 @@ import pytest
 from data_prep import table
 from recsys_moe.schema import ConfigError, DataError
 from tests.data_prep.samples import columns, hashes, save
-from tests.data_prep.test_features import ASKED, ITEMS, USERS, rows, sides
+from tests.data_prep.test_features import ASKED, ITEMS, USERS, entities, rows
 
 ALL_ROWS = rows(("u2", "a", 9), ("u2", "c", 9))
 
@@ -21,7 +21,7 @@ ALL_ROWS = rows(("u2", "a", 9), ("u2", "c", 9))
 def prepared(folder: Path, **options: Any) -> Any:
     """Over an output that is there, which must stay as it is when this is refused."""
     save(ALL_ROWS, folder / "log.csv")
-    given = {**ASKED, "input": folder / "log.csv", **sides(folder), "protocol": "hash"}
+    given = {**ASKED, "input": folder / "log.csv", **entities(folder), "protocol": "hash"}
     return table.prepare(folder / "out", **{**given, "fractions": "0.4,0.3,0.3", **options})
 
 
@@ -44,7 +44,7 @@ OPTIONS = {
     "no column": ("item_feature", "year:numeric=", "--item-feature must be NAME:KIND=COLUMN"),
     "sep of one": ("item_feature", "y:categorical=year:sep=,", "y: only multi has a sep"),
     "twice": ("user_feature", "gender:numeric=years", "names must differ, got 'gender' twice"),
-    "on two sides": ("context", "genres:categorical=hour", "got 'genres' twice; users, items and"),
+    "on two entities": ("context", "genres:categorical=hour", "got 'genres' twice; users, items and"),
     "like a column": ("item_feature", "title:categorical=genres", "no feature must be .*'title'"),
     "like a task": ("user_feature", "watch:numeric=years", "no feature must be .*got 'watch'"),
     "like a prediction": ("context", "watch_calibrated:numeric=hour", "'watch_calibrated'"),

@@ -129,7 +129,7 @@ def test_what_is_not_in_training_changes_no_vocabulary_and_no_scale(
         schema.user_features, schema.item_features, schema.context_features
     ]  # fmt: skip
     assert pq.read_table(tmp_path / "o" / "features.parquet").equals(before["features"])
-    users, items = (columns(tmp_path / "o", side) for side in ("users", "items"))
+    users, items = (columns(tmp_path / "o", entity) for entity in ("users", "items"))
     assert pa.table(users).take(known).equals(pa.table(before["users"].to_pydict()).take(known))
     for n in others:  # "xyz" are known, "abc" are not: a category of their own, number 3
         new = None if base[n][0] is None else 3

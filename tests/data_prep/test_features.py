@@ -11,7 +11,7 @@ import pytest
 
 from data_prep import table
 from recsys_moe.inference.ranking.item_filters import filter_columns
-from recsys_moe.schema import DataError, Schema, SideFeature
+from recsys_moe.schema import DataError, FeatureColumn, Schema
 from tests.data_prep.samples import columns, hashes, save
 
 # u0 and u1 train, u2 is in val and test only, u9 in no row.
@@ -33,7 +33,7 @@ def rows(*more: tuple[str, str, int]) -> pd.DataFrame:
     return data.assign(clicked=[n % 2 for n in range(len(data))])
 
 
-def sides(folder: Path) -> dict[str, Path]:
+def entities(folder: Path) -> dict[str, Path]:
     users = pd.DataFrame(USERS, columns=["who", "sex", "years"])
     items = pd.DataFrame(ITEMS, columns=["what", "genres", "year"])
     return {
@@ -50,17 +50,17 @@ def split_files(folder: Path) -> dict[str, Path]:
 
 
 def test_columns_hold_indices_lists_and_standardised_numbers(tmp_path: Path) -> None:
-    schema = table.prepare(tmp_path / "o", **split_files(tmp_path), **sides(tmp_path), **ASKED)
+    schema = table.prepare(tmp_path / "o", **split_files(tmp_path), **entities(tmp_path), **ASKED)
     assert Schema.load(tmp_path / "o") == schema
     assert schema.user_features == (
-        SideFeature(name="gender", kind="categorical", size=2),
-        SideFeature(name="age", kind="numeric", mean=30.0, std=10.0),  # of 20 and 40
+        FeatureColumn(name="gender", kind="categorical", size=2),
+        FeatureColumn(name="age", kind="numeric", mean=30.0, std=10.0),  # of 20 and 40
     )
     assert schema.item_features == (
-        SideFeature(name="genres", kind="multi", size=3),
-        SideFeature(name="year", kind="numeric", mean=1990.0, std=1.0),  # a deviation of 0 is 1
+        FeatureColumn(name="genres", kind="multi", size=3),
+        FeatureColumn(name="year", kind="numeric", mean=1990.0, std=1.0),  # a deviation of 0 is 1
     )
-    assert schema.context_features == (SideFeature(name="hour", kind="categorical", size=2),)
+    assert schema.context_features == (FeatureColumn(name="hour", kind="categorical", size=2),)
     users, items = columns(tmp_path / "o", "users"), columns(tmp_path / "o", "items")
     assert (users["user"], users["feature:gender"], users["feature:age"]) == (
         ["u0", "u1"], [0, 1], [-1.0, 1.0]
@@ -71,7 +71,7 @@ def test_columns_hold_indices_lists_and_standardised_numbers(tmp_path: Path) -> 
     assert sorted(columns(tmp_path / "o", "train")["feature:hour"]) == [0, 1, 1, 1]  # 17, 9 as text
     assert columns(tmp_path / "o", "test")["feature:hour"] == [2, 2]
     assert pq.read_table(tmp_path / "o" / "features.parquet").to_pydict() == {
-        "side": ["user", "user", "item", "item", "item", "context", "context"],
+        "entity": ["user", "user", "item", "item", "item", "context", "context"],
         "feature": ["gender", "gender", "genres", "genres", "genres", "hour", "hour"],
         "index": [0, 1, 0, 1, 2, 0, 1],
         "value": ["f", "m", "Action", "Comedy", "Drama", "17", "9"],
@@ -82,7 +82,7 @@ def test_titles_to_show_lie_beside_features_and_only_they_are_there_for_filters(
     tmp_path: Path,
 ) -> None:
     titles = pd.DataFrame({"what": ["a", "d"], "title": ["A", "D"], "genres": ["Drama", "War"]})
-    given = {**split_files(tmp_path), **sides(tmp_path), **ASKED}
+    given = {**split_files(tmp_path), **entities(tmp_path), **ASKED}
     schema = table.prepare(tmp_path / "o", items=save(titles, tmp_path / "titles.csv"), **given)
     items = columns(tmp_path / "o", "items")
     assert (items["title"], items["feature:year"]) == (["A", None], [0.0, None])
@@ -94,7 +94,7 @@ def test_titles_to_show_lie_beside_features_and_only_they_are_there_for_filters(
 
 
 def test_titles_and_features_may_come_from_one_file(tmp_path: Path) -> None:
-    given = {**split_files(tmp_path), **sides(tmp_path), **ASKED}
+    given = {**split_files(tmp_path), **entities(tmp_path), **ASKED}
     schema = table.prepare(tmp_path / "o", items=given["item_features"], **given)
     assert columns(tmp_path / "o", "items")["genres"] == ["Drama|Action", "Comedy"]
     assert [source.name for source in schema.sources].count("items.csv") == 1
@@ -102,14 +102,14 @@ def test_titles_and_features_may_come_from_one_file(tmp_path: Path) -> None:
 
 def test_a_column_of_the_titles_must_not_be_named_like_one_of_features(tmp_path: Path) -> None:
     titles = pd.DataFrame({"what": ["a"], "feature:year": [1]})
-    given = {**split_files(tmp_path), **sides(tmp_path), **ASKED}
+    given = {**split_files(tmp_path), **entities(tmp_path), **ASKED}
     with pytest.raises(DataError, match="--items .*'feature:year'"):
         table.prepare(tmp_path / "o", items=save(titles, tmp_path / "titles.csv"), **given)
     assert not (tmp_path / "o").exists()
 
 
 def test_prepared_data_with_features_can_be_replaced(tmp_path: Path) -> None:
-    given = {**split_files(tmp_path), **sides(tmp_path), **ASKED}
+    given = {**split_files(tmp_path), **entities(tmp_path), **ASKED}
     table.prepare(tmp_path / "o", **given)
     before = hashes(tmp_path / "o")
     table.prepare(tmp_path / "o", **given, force=True)

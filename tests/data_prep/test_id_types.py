@@ -31,10 +31,10 @@ def floats(data: pd.DataFrame) -> pd.DataFrame:
     return data.assign(who=data["who"].astype(float), what=data["what"].astype(float))
 
 
-def known(out: Path, side: str = "user") -> Vocabulary:
+def known(out: Path, entity: str = "user") -> Vocabulary:
     """The ids of a prepared folder as a model looks them up."""
     schema = Schema.load(out)
-    return Vocabulary(getattr(schema, side), pq.read_table(out / f"{side}s.parquet")[side])
+    return Vocabulary(getattr(schema, entity), pq.read_table(out / f"{entity}s.parquet")[entity])
 
 
 def users_of(out: Path) -> list[Any]:

@@ -84,7 +84,7 @@ def test_ml1m_takes_under_five_seconds_and_one_gigabyte(real_data: Path, tmp_pat
 @pytest.mark.parametrize(
     ("protocol", "positives"),
     [
-        # the time split moves rows of the same second to the later side
+        # the time split moves rows of the same second to the later entity
         ("time", {"train": 78_750, "val": 11_250, "test": 10_000}),
         ("leave-last", {"train": 98_114, "val": 943, "test": 943}),
     ],

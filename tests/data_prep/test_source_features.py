@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep import books, movielens
-from recsys_moe.schema import ConfigError, DataError, Schema, SideFeature
+from recsys_moe.schema import ConfigError, DataError, FeatureColumn, Schema
 from tests.data_prep.samples import (
     TITLES,
     columns,
@@ -25,7 +25,7 @@ from tests.data_prep.test_books import RECORDS, write_ratings
 WRITE = {"100k": write_100k, "1m": write_dat, "latest-small": write_csv}
 
 
-def kinds(features: tuple[SideFeature, ...]) -> dict[str, str]:
+def kinds(features: tuple[FeatureColumn, ...]) -> dict[str, str]:
     return {one.name: one.kind for one in features}
 
 
@@ -59,7 +59,7 @@ def test_ages_of_1m_are_groups_and_years_are_those_of_the_titles(tmp_path: Path)
     year = schema.item_features[0]
     assert (year.name, year.mean) == ("year", 1914.5)  # 1910 to 1919
     vocabulary = pq.read_table(tmp_path / "o" / "features.parquet").to_pylist()
-    assert vocabulary == [{"side": "user", "feature": "age", "index": 0, "value": "25"}]
+    assert vocabulary == [{"entity": "user", "feature": "age", "index": 0, "value": "25"}]
 
 
 def test_occupations_of_1m_are_words_where_they_tell_and_codes_where_they_always_were(

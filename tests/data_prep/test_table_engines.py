@@ -57,7 +57,7 @@ def with_context(data: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def sides(folder: Path, data: pd.DataFrame) -> dict[str, Path]:
+def entities(folder: Path, data: pd.DataFrame) -> dict[str, Path]:
     """Of some users none, of some items no category."""
     who, what = np.unique(data["who"]), np.unique(data["what"])
     users = pd.DataFrame({"who": who, "sex": np.where(who % 2, "f", "m"), "years": who % 61 + 0.1})
@@ -94,7 +94,7 @@ def test_every_engine_writes_the_bytes_of_the_one_in_memory(
     duplicates: str, negatives: str, folder: Path, small: None, tmp_path: Path
 ) -> None:
     options = {**HASH, "duplicates": duplicates, "negatives": negatives, "timestamp": "when"}
-    options |= FEATURES | sides(tmp_path / "about", log())
+    options |= FEATURES | entities(tmp_path / "about", log())
     options["context"] = CONTEXT if negatives == "none" else []
     schema = table.prepare(tmp_path / "memory", input=folder, **options)
     expected = hashes(tmp_path / "memory")

@@ -33,7 +33,7 @@ def logits(predictor: Predictor, users: Any, items: Any) -> Tensor:
 
 
 def by_part(attributions: list[Attribution]) -> dict[tuple[Any, ...], float]:
-    return {(r.kind, r.side, r.name, r.value): r.contribution for r in attributions}
+    return {(r.kind, r.entity, r.name, r.value): r.contribution for r in attributions}
 
 
 def test_a_contribution_is_the_logit_minus_that_of_one_told_all_but_that_part(
@@ -102,7 +102,7 @@ def test_all_who_watched_an_item_are_left_out_of_it_together(predictor: Predicto
     user, item, artifact = 3, 7, predictor.artifact
     raw_user, raw_item = predictor.users.ids[user].as_py(), predictor.items.ids[item].as_py()
     [of_pair] = predictor.attributions([raw_user], [raw_item], most=1000)
-    [found] = [r for r in of_pair["rating"] if (r.kind, r.side) == ("history", "item")]
+    [found] = [r for r in of_pair["rating"] if (r.kind, r.entity) == ("history", "item")]
     mine_P = rows_of(artifact.history, "item", item)
     watched = artifact.seen["items"] == item
     assert len(mine_P) == int(watched.sum()) > 3
@@ -117,7 +117,7 @@ def test_all_who_watched_an_item_are_left_out_of_it_together(predictor: Predicto
         table_ND[item] = before_D
     assert found.contribution == pytest.approx(change.item(), abs=1e-6)
     assert found.words.endswith("all who watched this item")
-    assert not any(r.kind == "item" and r.side == "item" for r in of_pair["rating"])
+    assert not any(r.kind == "item" and r.entity == "item" for r in of_pair["rating"])
 
 
 def test_without_the_id_a_known_user_is_a_new_one_told_the_same(
@@ -128,7 +128,7 @@ def test_without_the_id_a_known_user_is_a_new_one_told_the_same(
     [of_pair] = predictor.attributions([raw], [1])
     logits_BT = logits(predictor, [raw, told], [1, 1])
     for task, attributions in enumerate(of_pair.values()):
-        [own] = [r for r in attributions if (r.kind, r.side) == ("id", "user")]
+        [own] = [r for r in attributions if (r.kind, r.entity) == ("id", "user")]
         change = (logits_BT[0] - logits_BT[1])[task].item()
         assert own.contribution == pytest.approx(change, abs=1e-5)
         assert own.words == "this user alone"
@@ -136,7 +136,7 @@ def test_without_the_id_a_known_user_is_a_new_one_told_the_same(
 
 def test_the_words_are_those_of_a_page(predictor: Predictor) -> None:
     def words(sign: int, **known: Any) -> str:
-        empty = {"name": None, "value": None, "title": None, "rating": None, "side": "user"}
+        empty = {"name": None, "value": None, "title": None, "rating": None, "entity": "user"}
         return Attribution(contribution=sign, **{**empty, **known}).words  # type: ignore[arg-type]
 
     film = {"kind": "item", "value": 50, "title": "Star Wars (1977)", "rating": 5.0}

@@ -23,7 +23,7 @@ from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.features import FeatureReader
 from recsys_moe.inference.files.recommend import read_ids
 from recsys_moe.inference.vocabulary import Vocabulary, id_texts
-from recsys_moe.schema import Feature, SideFeature
+from recsys_moe.schema import Feature, FeatureColumn
 from recsys_moe.serve.values import Id
 
 Door = Callable[[Sequence[Any]], list[str]]
@@ -164,9 +164,9 @@ def test_of_two_spellings_in_an_older_model_the_first_stands_warm_and_cold() -> 
 
 def test_categories_that_are_told_follow_the_rule_of_ids() -> None:
     """ "3.0" is of an older preparation; "NaN" is a missing category."""
-    told = {"side": "user", "feature": "job", "index": [0, 1], "value": ["3.0", "x"]}
+    told = {"entity": "user", "feature": "job", "index": [0, 1], "value": ["3.0", "x"]}
     categories = pa.table(pd.DataFrame(told).to_dict("list"))
-    job = SideFeature(name="job", kind="categorical", size=2)
+    job = FeatureColumn(name="job", kind="categorical", size=2)
     reader = FeatureReader("user", [job], categories)
     for value in (3, 3.0, "3", "3.00", Decimal(3)):
         assert reader.read({"job": value}) == ([(0, 1.0)], {})

@@ -54,7 +54,7 @@ def history_of(predictor: Predictor, featured: Path, user: int) -> dict[Any, flo
 
 def vectors(predictor: Predictor, users: list[ColdUser], items: list[ColdUser]) -> Any:
     """Without the row of the unseen id."""
-    parts = predictor.resolve(users).parts, predictor.resolve(items, side="item").parts
+    parts = predictor.resolve(users).parts, predictor.resolve(items, entity="item").parts
     told = predictor.cold_users.told(*parts)
     assert told is not None
     user_B, item_B = ~torch.arange(len(users)), ~torch.arange(len(items))
@@ -78,15 +78,15 @@ def test_known_users_and_items_told_again_have_their_vectors_but_for_the_id(
     pairs = ((user_UD, model.user_embedding, "user"), (item_UD, model.item_embedding, "item"))
     shown = {"user": [n for n in range(60) if n % 7 == 0 or n % 4 != 3], "item": [*range(40)]}
     kernel_DW, table_RW = (encoders[f"user_bag.{name}"] for name in ("kernel_DW", "table_RW"))
-    for given_UD, table, side in pairs:
-        own_ND = state[f"model.{side}_embedding.weight"]
-        if side == "item":
+    for given_UD, table, entity in pairs:
+        own_ND = state[f"model.{entity}_embedding.weight"]
+        if entity == "item":
             for n in range(40):
                 mine_PW = table_RW[rows_of(rows, "item", n)]
                 own_ND[n] += kernel_DW @ mine_PW.sum(0) / max(len(mine_PW), 1) ** 0.5
         finished_ND = table.weight.detach()
         torch.testing.assert_close(
-            given_UD[shown[side]], (finished_ND - own_ND)[:-1][shown[side]], atol=1e-5, rtol=0
+            given_UD[shown[entity]], (finished_ND - own_ND)[:-1][shown[entity]], atol=1e-5, rtol=0
         )
         assert given_UD.abs().max() > 1e-3
 
@@ -140,7 +140,7 @@ def test_what_is_resolved_is_not_read_again_and_goes_wherever_ids_go(
     items = predictor.items.ids.to_pylist()
     whom = [1, ColdUser({"job": "astronaut"}, items[:3]), "nobody"]
     scores, lists = predictor.score(whom, items[:3]).tasks, predictor.recommend(whom, 5)
-    users, named = predictor.resolve(whom), predictor.resolve(items[:3], side="item")
+    users, named = predictor.resolve(whom), predictor.resolve(items[:3], entity="item")
     assert [one.categories for one in users.unused] == [{"job": ["astronaut"]}]
     for door in (predictor.users, predictor.items, predictor.cold_users):
         for name in {"index", "read"} & {*dir(door)}:
@@ -183,7 +183,7 @@ def test_what_training_has_not_seen_adds_nothing_and_is_named(predictor: Predict
     plain = ColdUser(history=[items[2]])
     assert torch.equal(*vectors(predictor, [new, plain], [])[0])
     item = ColdUser({"genres": ["genre 1", "opera", "jazz", "genre 1"]})
-    assert predictor.unused(item, side="item").categories == {"genres": ["opera", "jazz"]}
+    assert predictor.unused(item, entity="item").categories == {"genres": ["opera", "jazz"]}
     table = predictor.artifact.encoders["items.table_RD"]
     told = vectors(predictor, [], [item])[1][0]
     torch.testing.assert_close(told, table[1] / 2**0.5)  # of two: genre 1 and what is unseen

@@ -12,12 +12,12 @@ import pytest
 
 from data_prep import table
 from recsys_moe.lab.doctor import examine
-from tests.data_prep.test_features import ASKED, sides, split_files
+from tests.data_prep.test_features import ASKED, entities, split_files
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    table.prepare(tmp_path / "out", **split_files(tmp_path), **sides(tmp_path), **ASKED)
+    table.prepare(tmp_path / "out", **split_files(tmp_path), **entities(tmp_path), **ASKED)
     return tmp_path / "out"
 
 

@@ -117,7 +117,7 @@ def test_vectors_of_both_sides_give_the_factorization_machine_of_the_whole_row(
 ) -> None:
     """w0 + sum w_j x_j + sum over j < k of <v_j, v_k> x_j x_k, as Rendle 2010 has it."""
     inputs = ratings._blocks(SMALL, history)
-    columns, rng = sum(side.shape[1] for side in inputs), np.random.default_rng(0)
+    columns, rng = sum(entity.shape[1] for entity in inputs), np.random.default_rng(0)
     assert columns == sum(ratings._group_shapes(SMALL, history)) == (12 if history else 6)
     samples = [
         SimpleNamespace(

@@ -162,14 +162,14 @@ def test_predict_flags_what_of_newcomers_it_could_not_use(featured_caller: Calle
     assert answer(featured_caller, "/predict", body)["unused"] == [
         {
             "row": 1,
-            "side": "user",
+            "entity": "user",
             "categories": {"job": ["pirate"]},
             "items": [977],
             "repeated": [3],
         },
         {
             "row": 0,
-            "side": "item",
+            "entity": "item",
             "categories": {"genres": ["opera"]},
             "items": [],
             "repeated": [],

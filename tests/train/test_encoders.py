@@ -21,7 +21,7 @@ from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.inference.files.predict import predict_file
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.ranking.item_filters import filter_columns
-from recsys_moe.schema import Schema, SideFeature
+from recsys_moe.schema import FeatureColumn, Schema
 from recsys_moe.train.fit import dry_run, fit
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
@@ -32,7 +32,7 @@ from tests.train.test_resume import STEP, VALIDATION, fit_in_pieces, results
 HISTORIES = {"item_bag": "ratings", "user_bag": "ratings", "bag_dim": 4}
 BOTH = {"features": "all", **HISTORIES}
 SLOPED = {**BOTH, "bag_ratings": "linear"}
-HOUR = SideFeature(name="hour", kind="categorical", size=24)
+HOUR = FeatureColumn(name="hour", kind="categorical", size=24)
 
 
 def config(model: dict[str, Any], **sections: Any) -> Config:
@@ -130,11 +130,11 @@ def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, 
     made.load_state_dict(artifact.encoders)
     state = torch.load(trained / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
     parts = ("user", made.users, made.history), ("item", made.items, made.user_bag)
-    for side, part, history in parts:
-        rows_BD = state[f"model.{side}_embedding.weight"]
+    for entity, part, history in parts:
+        rows_BD = state[f"model.{entity}_embedding.weight"]
         index_B = torch.arange(len(rows_BD))
         more_BD = part(index_B) + history.of_anchors(index_B)
-        torch.testing.assert_close(rows_BD + more_BD, weights[f"{side}_embedding.weight"])
+        torch.testing.assert_close(rows_BD + more_BD, weights[f"{entity}_embedding.weight"])
     (folder / "encoders.safetensors").rename(folder / "gone")
     with pytest.raises(DataError, match=r"encoders\.safetensors is missing"):
         load_artifact(folder)
@@ -207,7 +207,7 @@ def test_ids_of_a_side_with_features_are_hidden_in_a_share_of_the_rows(data: Pat
             {"features": "genres"}, data={"id_dropout": 0, "features_only_rate": rate}
         )
         batches = [*RecDataModule(data, settings).train_batches(0)]
-        rows[rate] = [torch.cat([batch[side] for batch in batches]) for side in (0, 1)]
+        rows[rate] = [torch.cat([batch[entity] for batch in batches]) for entity in (0, 1)]
     (user_N, item_N), (other_N, hidden_N) = rows[0.0], rows[0.3]
     assert torch.equal(user_N, other_N)
     is_hidden_N = hidden_N < 0

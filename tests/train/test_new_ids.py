@@ -22,11 +22,11 @@ from tests.conftest import TINY_MODEL
 
 
 def raw_features(data: Path) -> dict[str, list[dict[str, Any]]]:
-    """Per side and index what a cold_user would be told; not jobs, of which some are unseen."""
+    """Per entity and index what a cold_user would be told; not jobs, of which some are unseen."""
     told: dict[str, list[dict[str, Any]]] = {}
-    for side, features in (("user", ("age",)), ("item", ("genres", "year"))):
-        rows = pq.read_table(data / f"{side}s.parquet").to_pylist()
-        told[side] = [
+    for entity, features in (("user", ("age",)), ("item", ("genres", "year"))):
+        rows = pq.read_table(data / f"{entity}s.parquet").to_pylist()
+        told[entity] = [
             {name: raw(name, row[f"feature:{name}"]) for name in features} for row in rows
         ]
     return told
@@ -53,10 +53,10 @@ def test_the_figures_are_those_of_newcomers_told_their_features(
     predictor, schema = Predictor.load(tmp_path / "run"), Schema.load(featured)
     rows, told = load_columns(featured, schema, "val"), raw_features(featured)
     ids = {
-        side: pq.read_table(featured / f"{side}s.parquet")[side].to_pylist()
-        for side in ("user", "item")
+        entity: pq.read_table(featured / f"{entity}s.parquet")[entity].to_pylist()
+        for entity in ("user", "item")
     }
-    for side in ("user", "item"):
+    for entity in ("user", "item"):
         for way in new_ids.WAYS:
             pairs: dict[str, list[Any]] = {}
             for one, index_N in (("user", rows.user), ("item", rows.item)):
@@ -65,9 +65,9 @@ def test_the_figures_are_those_of_newcomers_told_their_features(
                     ColdUser(told[one][i] if way == "with_features" else {})
                     for i in index_N.tolist()
                 ]
-                pairs[one] = new if one == side else known
+                pairs[one] = new if one == entity else known
             scores = predictor.score(pairs["user"], pairs["item"]).tasks
-            found = result["new_ids"][side]
+            found = result["new_ids"][entity]
             auc = exact_auc(scores["watch"], rows.labels[:, 0])
             assert found["watch"][way] == pytest.approx(auc, abs=2e-3)
             mse = float((scores["rating"] - rows.labels[:, 1]).square().nanmean())

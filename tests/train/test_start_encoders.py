@@ -65,16 +65,18 @@ def featured(
 ) -> Path:
     """The rows of `tests.train.test_start.table` with features."""
     table(folder, users, items, unit=unit)
-    for side, (first, last), told in (
+    for entity, (first, last), told in (
         ("user", users, given_of_user),
         ("item", items, given_of_item),
     ):
         names = [*told(1)]
-        cells = [[side[0] + str(n), *(told(n).get(m, "") for m in names)] for n in range(60)]
+        cells = [[entity[0] + str(n), *(told(n).get(m, "") for m in names)] for n in range(60)]
         lines = [",".join(map(str, row)) for row in cells[first:last]]
-        (folder / f"{side}s.csv").write_text("\n".join([",".join([side, *names]), *lines]) + "\n")
+        (folder / f"{entity}s.csv").write_text(
+            "\n".join([",".join([entity, *names]), *lines]) + "\n"
+        )
     asked = {"user_feature": USER_FEATURES, "item_feature": ITEM_FEATURES, **changed}
-    files = {f"{side}_features": folder / f"{side}s.csv" for side in ("user", "item")}
+    files = {f"{entity}_features": folder / f"{entity}s.csv" for entity in ("user", "item")}
     files = {name: file for name, file in files.items() if asked[name[:-1]]}
     columns = {"user": "user", "item": "item", "tasks": TASKS, "input": folder / "log.csv"}
     prepare(folder / "featured", **columns, **files, **asked)  # type: ignore[arg-type]
@@ -99,14 +101,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def row(artifact: Artifact, side: str, name: str, category: str) -> int:
-    """Of the table of features; the first feature of a side begins at 0."""
+def row(artifact: Artifact, entity: str, name: str, category: str) -> int:
+    """Of the table of features; the first feature of a entity begins at 0."""
     found = [
         one["index"]
         for one in artifact.categories.to_pylist()
-        if (one["side"], one["feature"], one["value"]) == (side, name, category)
+        if (one["entity"], one["feature"], one["value"]) == (entity, name, category)
     ]
-    assert getattr(artifact.schema, f"{side}_features")[0].name == name
+    assert getattr(artifact.schema, f"{entity}_features")[0].name == name
     return int(found[0])
 
 

@@ -23,7 +23,7 @@ from recsys_moe.artifact.bags import ENCODER, are_missing, rows_of
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.data.entries import rating_of_level
 from recsys_moe.errors import ConfigError
-from recsys_moe.inference.cold_start.encode import SIDES, ColdStart, Side
+from recsys_moe.inference.cold_start.encode import ENTITIES, ColdStart, Entity
 from recsys_moe.inference.cold_start.model import ColdStartVectors, Parts, with_cold_users
 from recsys_moe.model.encoders import Encoders
 
@@ -40,7 +40,7 @@ class Attribution:
     kind: Kind
     """`item`: of the user's history; `history`: all of it, or of an item's; `id`: what training
     learned of this user or item alone."""
-    side: Side
+    entity: Entity
     """Whose it is."""
     name: str | None
     """Of the feature."""
@@ -57,10 +57,10 @@ class Attribution:
     def words(self) -> str:
         """For a page: a title is as the data have it, and may be anything."""
         if self.kind == "id":
-            return f"this {self.side} alone"
+            return f"this {self.entity} alone"
         because = "because of" if self.contribution >= 0 else "in spite of"
         if self.kind == "history":
-            whole = "the whole history" if self.side == "user" else "all who watched this item"
+            whole = "the whole history" if self.entity == "user" else "all who watched this item"
             return f"{because} {whole}"
         if self.kind == "feature":
             value = "a category unseen in training" if self.value is None else self.value
@@ -128,45 +128,47 @@ class Attributor:
         """
         if self.none_because:
             raise ConfigError(f"there are no attributions: {self.none_because}")
-        indices = dict(zip(SIDES, (user, item), strict=True))
-        made_of = {side: self._made_of(side, index, told) for side, index in indices.items()}
+        indices = dict(zip(ENTITIES, (user, item), strict=True))
+        made_of = {entity: self._made_of(entity, index, told) for entity, index in indices.items()}
         pool_PD = self._pool("user", made_of["user"].history)
         shown_P = torch.arange(len(pool_PD))
         if len(pool_PD) > MOST_LEFT_OUT:
             shown_P = self._largest(pool_PD, (user, item), told)
         parts = [
             part
-            for side, index in indices.items()
-            for part in self._parts(side, index, made_of[side])
+            for entity, index in indices.items()
+            for part in self._parts(entity, index, made_of[entity])
         ]
         parts += self._of_history(made_of["user"].history, pool_PD, shown_P)
         change_TV = self._changes((user, item), parts, told).t().tolist()
         return [_cut(map(_with, parts, changes), most) for changes in change_TV]
 
-    def _made_of(self, side: Side, index: int, told: ColdStartVectors | None) -> Parts:
+    def _made_of(self, entity: Entity, index: int, told: ColdStartVectors | None) -> Parts:
         """What the vector of one user or item is made of beside its id."""
         artifact, nothing = self._artifact, torch.empty(0, dtype=torch.long)
         if index < 0 and told is not None:
-            return told.parts[side][~index]
-        if not self._is_known(side, index):
+            return told.parts[entity][~index]
+        if not self._is_known(entity, index):
             return Parts([], nothing)
-        table = artifact.users if side == "user" else artifact.items
-        features = self._cold_start.readers[side].known(table.slice(index, 1))
-        return Parts(features, rows_of(artifact.history, side, index))
+        table = artifact.users if entity == "user" else artifact.items
+        features = self._cold_start.readers[entity].known(table.slice(index, 1))
+        return Parts(features, rows_of(artifact.history, entity, index))
 
-    def _pool(self, side: Side, row_P: Tensor) -> Tensor:
+    def _pool(self, entity: Entity, row_P: Tensor) -> Tensor:
         """What each entry of a history adds to the vector. (P, D)"""
         if not len(row_P):
             return torch.zeros(0, self._artifact.config.model.embedding_dim)
         table_RW, kernel_DW = (
-            self._tables[f"{ENCODER[side]}.{name}"] for name in ("table_RW", "kernel_DW")
+            self._tables[f"{ENCODER[entity]}.{name}"] for name in ("table_RW", "kernel_DW")
         )
         return F.linear(table_RW[row_P] * len(row_P) ** -0.5, kernel_DW)
 
-    def _is_known(self, side: Side, index: int) -> bool:
+    def _is_known(self, entity: Entity, index: int) -> bool:
         """Has training a row of its own for it, which may be left out?"""
         artifact = self._artifact
-        return 0 <= index < (artifact.schema.user.size if side == "user" else artifact.known_items)
+        return (
+            0 <= index < (artifact.schema.user.size if entity == "user" else artifact.known_items)
+        )
 
     def _largest(
         self, pool_PD: Tensor, pair: tuple[int, int], told: ColdStartVectors | None
@@ -184,18 +186,18 @@ class Attributor:
         order_PT = change_PT.abs().argsort(dim=0, descending=True, stable=True)
         return order_PT[:share].unique()
 
-    def _parts(self, side: Side, index: int, made_of: Parts) -> Iterator[_Part]:
+    def _parts(self, entity: Entity, index: int, made_of: Parts) -> Iterator[_Part]:
         """Features, the whole history, and the id."""
-        total_D = self._pool(side, made_of.history).sum(0)
+        total_D = self._pool(entity, made_of.history).sum(0)
         if len(made_of.history):
-            yield _Part(_attribution("history", side), total_D)
+            yield _Part(_attribution("history", entity), total_D)
         for row, weight in made_of.features:
-            name, value = self._cold_start.readers[side].named(row, weight)
-            added_D = weight * self._tables[f"{side}s.table_RD"][row]
+            name, value = self._cold_start.readers[entity].named(row, weight)
+            added_D = weight * self._tables[f"{entity}s.table_RD"][row]
             total_D = total_D + added_D
-            yield _Part(_attribution("feature", side, name=name, value=value), added_D)
-        if self._is_known(side, index):
-            yield _Part(_attribution("id", side), -total_D, is_id=True)
+            yield _Part(_attribution("feature", entity, name=name, value=value), added_D)
+        if self._is_known(entity, index):
+            yield _Part(_attribution("id", entity), -total_D, is_id=True)
 
     def _of_history(self, row_P: Tensor, pool_PD: Tensor, shown_P: Tensor) -> Iterator[_Part]:
         """The items of a user's."""
@@ -222,22 +224,22 @@ class Attributor:
         self, pair: tuple[int, int], parts: Sequence[_Part], told: ColdStartVectors | None
     ) -> Tensor:
         """Logits of the pair minus those without each part. (V, T)"""
-        sides, unseen = [], (self._artifact.schema.user.size, self._artifact.schema.item.size)
-        for side, index, hidden in zip(SIDES, pair, unseen, strict=True):
-            mine = [part if part.attribution.side == side else None for part in parts]
+        entities, unseen = [], (self._artifact.schema.user.size, self._artifact.schema.item.size)
+        for entity, index, hidden in zip(ENTITIES, pair, unseen, strict=True):
+            mine = [part if part.attribution.entity == entity else None for part in parts]
             nothing_D = torch.zeros(self._artifact.config.model.embedding_dim)
             left_VD = [nothing_D, *(nothing_D if one is None else one.added_D for one in mine)]
             index_V = [index, *(hidden if one and one.is_id else index for one in mine)]
-            sides.append((torch.tensor(index_V), torch.stack(left_VD)))
-        (user_V, user_VD), (item_V, item_VD) = sides
+            entities.append((torch.tensor(index_V), torch.stack(left_VD)))
+        (user_V, user_VD), (item_V, item_VD) = entities
         model = with_cold_users(self._artifact.model, LeftOut(told, user_VD, item_VD))
         logits_VT = model(user_V, item_V).logits_BT
         return logits_VT[:1] - logits_VT[1:]
 
 
-def _attribution(kind: Kind, side: Side, **known: Any) -> Attribution:
+def _attribution(kind: Kind, entity: Entity, **known: Any) -> Attribution:
     empty = {"name": None, "value": None, "title": None, "rating": None}
-    return Attribution(kind=kind, side=side, contribution=math.nan, **{**empty, **known})
+    return Attribution(kind=kind, entity=entity, contribution=math.nan, **{**empty, **known})
 
 
 def _with(part: _Part, contribution: float) -> Attribution:
@@ -247,7 +249,7 @@ def _with(part: _Part, contribution: float) -> Attribution:
 def _cut(attributions: Iterable[Attribution], most: int) -> list[Attribution]:
     """The largest first; of features and of items of the history at most `most` each."""
     ranked = sorted(attributions, key=lambda one: -abs(one.contribution))
-    room = {"feature": most, "item": most, "history": len(SIDES), "id": len(SIDES)}
+    room = {"feature": most, "item": most, "history": len(ENTITIES), "id": len(ENTITIES)}
     kept = []
     for one in ranked:
         room[one.kind] -= 1

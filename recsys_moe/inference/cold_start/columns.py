@@ -8,7 +8,7 @@ import pyarrow as pa
 import torch
 
 from recsys_moe.errors import DataError
-from recsys_moe.inference.cold_start.encode import ColdUser, Resolved, Side
+from recsys_moe.inference.cold_start.encode import ColdUser, Entity, Resolved
 from recsys_moe.inference.cold_start.features import SEPARATOR, RawHistory, history_of, is_missing
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.vocabulary import Ids
@@ -18,7 +18,7 @@ HISTORY = "history"
 
 
 def with_columns(
-    predictor: Predictor, side: Side, ids: Ids, rows: pa.Table, rows_before: int = 0
+    predictor: Predictor, entity: Entity, ids: Ids, rows: pa.Table, rows_before: int = 0
 ) -> tuple[Resolved, dict[str, int]]:
     """The ids, with cold_users for those that training has not seen where columns of `rows` tell of
     them; and in how many rows something told is unknown to the model, by kind.
@@ -26,8 +26,8 @@ def with_columns(
     A column tells of the feature of its name, HISTORY of what a user has watched. Raises DataError
     with the row.
     """
-    vocabulary = predictor.users if side == "user" else predictor.items
-    columns = [name for name in _columns_read(predictor, side) if name in rows.column_names]
+    vocabulary = predictor.users if entity == "user" else predictor.items
+    columns = [name for name in _columns_read(predictor, entity) if name in rows.column_names]
     index_N, are_unseen_N = vocabulary.index(ids)
     unseen_N = are_unseen_N.nonzero()[:, 0]
     if not columns or not len(unseen_N):
@@ -36,7 +36,7 @@ def with_columns(
     read = []
     for place, cells in zip(unseen_N.tolist(), told, strict=True):
         try:
-            read.append(predictor.cold_users.read(side, _cold_user(predictor, side, cells)))
+            read.append(predictor.cold_users.read(entity, _cold_user(predictor, entity, cells)))
         except DataError as error:
             raise DataError(f"row {rows_before + place + 1}: {error}") from None
     index_N[unseen_N] = ~torch.arange(len(read))
@@ -49,17 +49,17 @@ def with_columns(
     return Resolved(index_N, parts, unused), counts
 
 
-def _columns_read(predictor: Predictor, side: Side) -> list[str]:
-    names = predictor.cold_users.readers[side].names
-    has_history = side == "user" and predictor.artifact.config.model.item_bag != "none"
+def _columns_read(predictor: Predictor, entity: Entity) -> list[str]:
+    names = predictor.cold_users.readers[entity].names
+    has_history = entity == "user" and predictor.artifact.config.model.item_bag != "none"
     return [*names, HISTORY] if has_history and HISTORY not in names else names
 
 
-def _cold_user(predictor: Predictor, side: Side, cells: dict[str, Any]) -> ColdUser:
-    names = predictor.cold_users.readers[side].names
+def _cold_user(predictor: Predictor, entity: Entity, cells: dict[str, Any]) -> ColdUser:
+    names = predictor.cold_users.readers[entity].names
     features = {name: cells[name] for name in names if name in cells}
     history = cells.get(HISTORY) if HISTORY not in names else None
-    return ColdUser(features, _history(history) if side == "user" else [])
+    return ColdUser(features, _history(history) if entity == "user" else [])
 
 
 def _history(cell: Any) -> RawHistory:

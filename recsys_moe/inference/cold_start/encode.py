@@ -29,8 +29,8 @@ from recsys_moe.inference.plain import plain, plain_dict, plain_ids, plain_list,
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
 
 RawId: TypeAlias = str | int | float
-Side = Literal["user", "item"]
-SIDES: tuple[Side, Side] = ("user", "item")
+Entity = Literal["user", "item"]
+ENTITIES: tuple[Entity, Entity] = ("user", "item")
 
 
 @dataclass(frozen=True)
@@ -91,15 +91,16 @@ class ColdStart:
         self.levels = bag_levels(config, schema)
         chosen = chosen_features(config, schema)
         self.readers: dict[str, FeatureReader] = {
-            side: FeatureReader(side, chosen[side], artifact.categories) for side in SIDES
+            entity: FeatureReader(entity, chosen[entity], artifact.categories)
+            for entity in ENTITIES
         }
 
-    def resolve(self, side: Side, whom: Whom) -> Resolved:
+    def resolve(self, entity: Entity, whom: Whom) -> Resolved:
         """Indices of ids, and what cold_users are made of. Raises DataError for what cannot be
         used, in the words of one line."""
         if isinstance(whom, Resolved):
             return whom
-        vocabulary = self._users if side == "user" else self._items
+        vocabulary = self._users if entity == "user" else self._items
         if not isinstance(whom, list | tuple):
             whom = plain_ids(whom)
         new = {row: one for row, one in enumerate(whom) if isinstance(one, ColdUser)}
@@ -109,7 +110,7 @@ class ColdStart:
         index_N = torch.empty(len(whom), dtype=torch.long)
         index_N[[*new]] = ~torch.arange(len(new))
         index_N[known] = vocabulary.index([whom[row] for row in known])[0]
-        read = [self.read(side, cold_user) for cold_user in new.values()]
+        read = [self.read(entity, cold_user) for cold_user in new.values()]
         return Resolved(index_N, [parts for parts, _ in read], [unused for _, unused in read])
 
     def told(self, users: Sequence[Parts], items: Sequence[Parts] = ()) -> ColdStartVectors | None:
@@ -120,25 +121,25 @@ class ColdStart:
         users_UD, items_UD = self.vectors("user", users), self.vectors("item", items)
         return ColdStartVectors(users_UD, items_UD, {"user": users, "item": items}, seen)
 
-    def read(self, side: Side, cold_user: ColdUser) -> tuple[Parts, Unused]:
+    def read(self, entity: Entity, cold_user: ColdUser) -> tuple[Parts, Unused]:
         """What the vector of one is made of, and what not. Raises DataError for what cannot be."""
         history = plain_history(cold_user.history)
-        if side == "item" and history:
+        if entity == "item" and history:
             raise DataError("an item has no history; give it features alone")
         features = plain_dict(cold_user.features, "features")
-        entries, categories = self.readers[side].read(features)
+        entries, categories = self.readers[entity].read(features)
         row_P, unknown, repeated = self._history(history)
         return Parts(entries, row_P), Unused(categories, unknown, repeated)
 
-    def vectors(self, side: Side, parts: Sequence[Parts]) -> Tensor:
+    def vectors(self, entity: Entity, parts: Sequence[Parts]) -> Tensor:
         """What is added to the row of unseen ids. (U, D)"""
         sum_UD = torch.zeros(len(parts), self._width)
-        table_RD = self._artifact.encoders.get(f"{side}s.table_RD")
+        table_RD = self._artifact.encoders.get(f"{entity}s.table_RD")
         if table_RD is not None and parts:
             sum_UD = _sums(table_RD, [one.features for one in parts])
         if any(len(one.history) for one in parts):
             histories = [one.history for one in parts]
-            sum_UD = sum_UD + pooled(self._artifact.encoders, side, histories)
+            sum_UD = sum_UD + pooled(self._artifact.encoders, entity, histories)
         return sum_UD
 
     def _history(

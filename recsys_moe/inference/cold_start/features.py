@@ -22,7 +22,7 @@ from recsys_moe import raw_ids
 from recsys_moe.data.entries import entries_of_table, table_rows
 from recsys_moe.errors import DataError, suggestion
 from recsys_moe.inference.plain import shown
-from recsys_moe.schema import SideFeature
+from recsys_moe.schema import FeatureColumn
 
 SEPARATOR = "|"
 """Between the categories of a list that is given as text."""
@@ -41,15 +41,17 @@ Unknown = dict[str, list[str]]
 class FeatureReader:
     """Of the users or of the items of a model."""
 
-    def __init__(self, side: str, features: Sequence[SideFeature], categories: pa.Table) -> None:
-        """`features`: those the model has, in the order of its table; `categories`: of both sides,
+    def __init__(
+        self, entity: str, features: Sequence[FeatureColumn], categories: pa.Table
+    ) -> None:
+        """`features`: those the model has, in the order of its table; `categories`: of both entities,
         as features.parquet has them."""
-        self.side = side
+        self.entity = entity
         self._features = {one.name: one for one in features}
         starts = [0, *np.cumsum([table_rows([one]) for one in features]).tolist()]
         self._start = dict(zip(self._features, starts, strict=False))
-        of_side = categories.filter(pc.equal(categories["side"], side))
-        self._index = {name: _vocabulary(of_side, name) for name in self._features}
+        of_entity = categories.filter(pc.equal(categories["entity"], entity))
+        self._index = {name: _vocabulary(of_entity, name) for name in self._features}
 
     @property
     def names(self) -> list[str]:
@@ -92,7 +94,7 @@ class FeatureReader:
         """Entries of the one row of users.parquet or items.parquet."""
         if not self._features:
             return []
-        path = Path(f"{self.side}s.parquet")
+        path = Path(f"{self.entity}s.parquet")
         _, row_P, weight_P = entries_of_table(entity, [*self._features.values()], path)
         return [*zip(row_P.tolist(), weight_P.tolist(), strict=True)]
 
@@ -112,12 +114,12 @@ class FeatureReader:
     def _check_name(self, name: str) -> None:
         if not self._features:
             raise DataError(
-                f"the model has no features of {self.side}s, got {name!r}; leave it out, or train "
+                f"the model has no features of {self.entity}s, got {name!r}; leave it out, or train "
                 "with model.features"
             )
         if name not in self._features:
             raise DataError(
-                f"the model has no feature {name!r} of {self.side}s; "
+                f"the model has no feature {name!r} of {self.entity}s; "
                 f"{suggestion(name, self._features)}"
             )
 
@@ -191,5 +193,5 @@ def _number(name: str, value: Any) -> float:
     return number
 
 
-def _standardised(number: float, feature: SideFeature) -> float:
+def _standardised(number: float, feature: FeatureColumn) -> float:
     return min(max((number - feature.mean) / feature.std, -LARGEST), LARGEST)

@@ -38,7 +38,7 @@ class ColdStartVectors(Encoders):
         parts: Mapping[str, Sequence[Parts]],
         seen: Sequence[Tensor],
     ) -> None:
-        """`parts`: of what the vectors are made, by side; `seen`: of each user the indices of the
+        """`parts`: of what the vectors are made, by entity; `seen`: of each user the indices of the
         items in its history."""
         super().__init__()
         self.items_UD, self.parts = items_UD, parts

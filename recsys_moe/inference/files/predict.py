@@ -18,7 +18,7 @@ from recsys_moe.encodings import UTF8, known
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import check_output, replacing_path, table_suffix
 from recsys_moe.inference.cold_start.columns import with_columns
-from recsys_moe.inference.cold_start.encode import SIDES
+from recsys_moe.inference.cold_start.encode import ENTITIES
 from recsys_moe.inference.files.tables import (
     INPUTS,
     OUTPUTS,
@@ -108,9 +108,9 @@ def _with_scores(
     counts = Counter(rows=piece.num_rows)
     resolved = []
     try:
-        for side, name in zip(SIDES, ids, strict=True):
+        for entity, name in zip(ENTITIES, ids, strict=True):
             raw = checked_ids(piece[name], f" in {name!r}", before)
-            found, unknown = with_columns(predictor, side, raw, piece, before)
+            found, unknown = with_columns(predictor, entity, raw, piece, before)
             resolved.append(found)
             counts.update(unknown)
     except DataError as error:

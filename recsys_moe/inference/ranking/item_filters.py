@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from recsys_moe.errors import ConfigError, suggestion
-from recsys_moe.schema import SideFeature
+from recsys_moe.schema import FeatureColumn
 
-FEATURES = SideFeature(name="", kind="numeric").column
+FEATURES = FeatureColumn(name="", kind="numeric").column
 """What the columns of features begin with."""
 CONDITION = re.compile(
     r"(?=\s*[^<>=!~\s])(?P<column>[^<>=!~]+)(?P<operator>!=|<=|>=|=|<|>|~)"

@@ -27,7 +27,7 @@ from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Columns, Rows
 from recsys_moe.data.entries import entries_of_table, table_rows
 from recsys_moe.inference.attribution.features import LeftOut
-from recsys_moe.inference.cold_start.encode import SIDES
+from recsys_moe.inference.cold_start.encode import ENTITIES
 from recsys_moe.inference.cold_start.model import with_cold_users
 from recsys_moe.lab.report.run import Progress, choose_rows
 from recsys_moe.seeds import stream_seed
@@ -75,7 +75,7 @@ class _Part(NamedTuple):
     """Of the vectors of the users, or of the items, of some rows."""
 
     name: str
-    side: str
+    entity: str
     added_UD: Tensor
     place_N: Tensor
     """Of the user of each row in U; -1 for one that training does not know."""
@@ -100,7 +100,7 @@ def importance(
                 order_U = torch.randperm(len(part.added_UD), generator=generator)
                 change_UD = part.added_UD[order_U] - part.added_UD
                 change_ND = F.pad(change_UD, (0, 0, 0, 1))[part.place_N]  # -1: nothing
-                for task, loss in _losses(artifact, columns, {part.side: change_ND}).items():
+                for task, loss in _losses(artifact, columns, {part.entity: change_ND}).items():
                     rise[task].setdefault(part.name, []).append(loss - before[task])
                 done(len(columns))
     metric = {task.name: METRICS[task.kind].loss for task in artifact.schema.tasks}
@@ -109,14 +109,16 @@ def importance(
 
 
 def _losses(artifact: Artifact, columns: Columns, added: dict[str, Tensor]) -> dict[str, float]:
-    """Of each task, with something added to the vectors of the rows. (N, D) by side"""
+    """Of each task, with something added to the vectors of the rows. (N, D) by entity"""
     config, schema = artifact.config, artifact.schema
     evaluation = Evaluation(schema, config)
     start = 0
     for batch in EvalBatches(columns, config.eval_rows):
         stop = start + len(batch.labels)
         nothing_BD = torch.zeros(stop - start, config.model.embedding_dim)
-        left = [-added[side][start:stop] if side in added else nothing_BD for side in SIDES]
+        left = [
+            -added[entity][start:stop] if entity in added else nothing_BD for entity in ENTITIES
+        ]
         model = with_cold_users(artifact.model, LeftOut(None, *left))
         add_rows(evaluation, model, [batch], config)
         start = stop
@@ -126,26 +128,26 @@ def _losses(artifact: Artifact, columns: Columns, added: dict[str, Tensor]) -> d
 
 def _parts(artifact: Artifact, columns: Columns) -> Iterator[_Part]:
     """Features and histories, of users and of items."""
-    sides = (columns.user, artifact.schema.user.size), (columns.item, artifact.known_items)
-    for side, (index_N, size) in zip(SIDES, sides, strict=True):
+    entities = (columns.user, artifact.schema.user.size), (columns.item, artifact.known_items)
+    for entity, (index_N, size) in zip(ENTITIES, entities, strict=True):
         index_U = index_N[index_N < size].unique().long()
         place_N = torch.where(index_N < size, torch.searchsorted(index_U, index_N.long()), -1)
-        added = dict(_features(artifact, side, index_U))
-        if has_rows(artifact.history, side):
-            added[f"history of {side}s"] = _histories(artifact, side, index_U)
+        added = dict(_features(artifact, entity, index_U))
+        if has_rows(artifact.history, entity):
+            added[f"history of {entity}s"] = _histories(artifact, entity, index_U)
         for name, added_UD in added.items():
-            yield _Part(name, side, added_UD, place_N)
+            yield _Part(name, entity, added_UD, place_N)
 
 
-def _features(artifact: Artifact, side: str, index_U: Tensor) -> Iterator[tuple[str, Tensor]]:
+def _features(artifact: Artifact, entity: str, index_U: Tensor) -> Iterator[tuple[str, Tensor]]:
     """What each feature adds to the vectors. (U, D)"""
-    chosen = chosen_features(artifact.config, artifact.schema)[side]
+    chosen = chosen_features(artifact.config, artifact.schema)[entity]
     if not chosen:
         return
-    table = (artifact.users if side == "user" else artifact.items).take(pa.array(index_U.numpy()))
-    first, row_P, weight_P = entries_of_table(table, chosen, Path(f"{side}s.parquet"))
+    table = (artifact.users if entity == "user" else artifact.items).take(pa.array(index_U.numpy()))
+    first, row_P, weight_P = entries_of_table(table, chosen, Path(f"{entity}s.parquet"))
     entity_P = torch.repeat_interleave(first.diff())
-    table_RD, start = artifact.encoders[f"{side}s.table_RD"], 0
+    table_RD, start = artifact.encoders[f"{entity}s.table_RD"], 0
     for feature in chosen:
         stop = start + table_rows([feature])
         mine_P = ((row_P >= start) & (row_P < stop)).nonzero()[:, 0]
@@ -155,7 +157,7 @@ def _features(artifact: Artifact, side: str, index_U: Tensor) -> Iterator[tuple[
         start = stop
 
 
-def _histories(artifact: Artifact, side: str, index_U: Tensor) -> Tensor:
+def _histories(artifact: Artifact, entity: str, index_U: Tensor) -> Tensor:
     """K |N(u)|^-1/2 sum of the rows of each user or item. (U, D)"""
-    rows = [rows_of(artifact.history, side, index) for index in index_U.tolist()]
-    return pooled(artifact.encoders, side, rows)
+    rows = [rows_of(artifact.history, entity, index) for index in index_U.tolist()]
+    return pooled(artifact.encoders, entity, rows)

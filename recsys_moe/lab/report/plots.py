@@ -182,10 +182,13 @@ def focus(axes: Axes, epoch: int, values: Sequence[float], ends: tuple[float, fl
     style["bbox"] = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 1}
     above = [f"{value:.4g}" for value in values if value > ends[1]]
     below = [f"{value:.4g}" for value in values if value < ends[0]]
-    for outside, where, height, side in ((above, "above", 1, "top"), (below, "below", 0, "bottom")):
+    for outside, where, height, entity in (
+        (above, "above", 1, "top"),
+        (below, "below", 0, "bottom"),
+    ):
         if outside:
             text = f"epoch {epoch} {where}: {' and '.join(outside)}"
-            axes.text(0.98, height, text, ha="right", va=side, **style)
+            axes.text(0.98, height, text, ha="right", va=entity, **style)
 
 
 def as_percent(axis: Any, digits: int = 0) -> None:

@@ -54,7 +54,7 @@ def costs(data: Costs) -> Figure:
             axes.annotate(
                 data.router[n],
                 (data.cost[n], data.loss[n]),
-                # Neighbours are often near each other: their names go to other sides.
+                # Neighbours are often near each other: their names go to other entities.
                 xytext=(-6 if place % 2 else 6, -11 if place % 4 > 1 else 5),
                 textcoords="offset points",
                 fontsize=8,

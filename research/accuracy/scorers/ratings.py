@@ -89,9 +89,10 @@ def _blocks(
     if not history:
         return user_UU, item_II
     seen_UI = watched_matrix(rows).astype(np.float64)
-    sides = ((user_UU, seen_UI), (item_II, seen_UI.T))
+    entities = ((user_UU, seen_UI), (item_II, seen_UI.T))
     user_UX, item_IX = (
-        scipy.sparse.hstack([identity, _unit_rows(seen)], format="csr") for identity, seen in sides
+        scipy.sparse.hstack([identity, _unit_rows(seen)], format="csr")
+        for identity, seen in entities
     )
     return user_UX, item_IX
 
@@ -111,14 +112,14 @@ def _group_shapes(rows: TrainingRows, history: bool) -> list[int]:
 def _of_samples(
     samples: list[Any], user_UX: scipy.sparse.csr_matrix, item_IX: scipy.sparse.csr_matrix
 ) -> np.ndarray:
-    """The mean over the samples of their prediction for every pair, from per-side vectors:
+    """The mean over the samples of their prediction for every pair, from per-entity vectors:
     an FM of two inputs is own(user) + own(item) + <V' user, V' item>."""
     width = user_UX.shape[1]
     user_U, item_I = np.zeros(user_UX.shape[0]), np.zeros(item_IX.shape[0])
     pair_UI = np.zeros((len(user_U), len(item_I)))
     for sample in samples:
-        sides = ((user_UX, slice(None, width)), (item_IX, slice(width, None)))
-        (own_U, user_UF), (own_I, item_IF) = (_side(sample, *side) for side in sides)
+        entities = ((user_UX, slice(None, width)), (item_IX, slice(width, None)))
+        (own_U, user_UF), (own_I, item_IF) = (_side(sample, *entity) for entity in entities)
         user_U += own_U + sample.w0
         item_I += own_I
         pair_UI += user_UF @ item_IF.T
@@ -128,7 +129,7 @@ def _of_samples(
 def _side(
     sample: Any, inputs: scipy.sparse.csr_matrix, columns: slice
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What one side contributes by itself (N,), and its vectors (N, F)."""
+    """What one entity contributes by itself (N,), and its vectors (N, F)."""
     linear_X, factors_XF = sample.w[columns], sample.V[columns]
     vector_NF = inputs @ factors_XF
     squares_NF = inputs.multiply(inputs) @ factors_XF**2
