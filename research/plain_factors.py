@@ -47,14 +47,14 @@ VARIANTS = (
 class Factors:
     """Scores u v + b_i + c_u of all pairs; in training without what the pair itself says."""
 
-    def __init__(self, watched_UI: Tensor, by_items: bool) -> None:
+    def __init__(self, positive_UI: Tensor, by_items: bool) -> None:
         generator = torch.Generator().manual_seed(0)
-        users, items = watched_UI.shape
+        users, items = positive_UI.shape
         start = (torch.randn(n, RANK, generator=generator) * 0.05 for n in (users, items, items))
         self.user_UR, self.item_IR, self.of_item_IR = (one.requires_grad_() for one in start)
         self.b_I, self.c_U1 = (torch.zeros(n, requires_grad=True) for n in ((items,), (users, 1)))
         self.by_items, self.generator = by_items, generator
-        self.share_UI = watched_UI / watched_UI.sum(1, keepdim=True).clamp(min=1).sqrt()
+        self.share_UI = positive_UI / positive_UI.sum(1, keepdim=True).clamp(min=1).sqrt()
 
     @property
     def vectors(self) -> list[Tensor]:
@@ -79,27 +79,27 @@ class Factors:
         return together_UI + alone_UI
 
 
-def weights_and_offsets(watched_UI: Tensor, user_power: float) -> tuple[Tensor, Tensor]:
+def weights_and_offsets(positive_UI: Tensor, user_power: float) -> tuple[Tensor, Tensor]:
     """Of negatives, and what they move logits by: as data.popularity_exponent and its user's."""
-    rate_I = (watched_UI.sum(0) + 1) ** POWER
-    free_UI, count_U1 = rate_I * (1 - watched_UI), watched_UI.sum(1, keepdim=True)
+    rate_I = (positive_UI.sum(0) + 1) ** POWER
+    free_UI, count_U1 = rate_I * (1 - positive_UI), positive_UI.sum(1, keepdim=True)
     sum_U1 = free_UI.sum(1, keepdim=True)
     mass_U1 = count_U1**user_power
     mass_U1 = mass_U1 / mass_U1.sum() * count_U1.sum()
-    uniform_U1 = 1 / (watched_UI.shape[1] - count_U1)
+    uniform_U1 = 1 / (positive_UI.shape[1] - count_U1)
     offset_UI = (rate_I / sum_U1 / uniform_U1).log() + (mass_U1 / count_U1).log()
     return free_UI / sum_U1 * mass_U1, offset_UI
 
 
-def best(judge: Judge, watched_UI: Tensor, variant: Variant) -> dict[str, float | None]:
+def best(judge: Judge, positive_UI: Tensor, variant: Variant) -> dict[str, float | None]:
     """The figures of its best step by NDCG."""
-    factors = Factors(watched_UI, variant.by_items)
-    weight_UI, offset_UI = weights_and_offsets(watched_UI, variant.user_power)
+    factors = Factors(positive_UI, variant.by_items)
+    weight_UI, offset_UI = weights_and_offsets(positive_UI, variant.user_power)
     optimizer = torch.optim.Adam(factors.parameters, lr=RATE)
     found: list[dict[str, float | None]] = []
     for step in range(1, STEPS + 1):
         logit_UI = factors.scores(training=True) - offset_UI
-        losses = (watched_UI * F.softplus(-logit_UI) + weight_UI * F.softplus(logit_UI)).sum()
+        losses = (positive_UI * F.softplus(-logit_UI) + weight_UI * F.softplus(logit_UI)).sum()
         penalty = variant.penalty * sum(vector.square().sum() for vector in factors.vectors)
         optimizer.zero_grad()
         (losses + penalty).backward()
@@ -117,11 +117,11 @@ def main() -> None:
     judge = Judge(parser.parse_args().data)
     rows = judge.part("train")
     watched = rows.watch > 0
-    watched_UI = torch.zeros(judge.schema.user.size, judge.schema.item.size)
-    watched_UI[np.asarray(rows.user)[watched], np.asarray(rows.item)[watched]] = 1
+    positive_UI = torch.zeros(judge.schema.user.size, judge.schema.item.size)
+    positive_UI[np.asarray(rows.user)[watched], np.asarray(rows.item)[watched]] = 1
     print("| | step | NDCG@10 | AUC | BCE |\n|---|---|---|---|---|")
     for variant in VARIANTS:
-        one = best(judge, watched_UI, variant)
+        one = best(judge, positive_UI, variant)
         figures = " | ".join(f"{one[name]:.4f}" for name in ("ndcg", "auc", "bce"))
         print(f"| {variant.what} | {one['step']} | {figures} |", flush=True)
 

@@ -138,7 +138,7 @@ def bag_entries(
     """
     sizes = schema.user.size, schema.item.size
     owners, partners = sizes[::-1] if of_items else sizes
-    parts = [_watched_or_rated(chunk, schema, levels) for chunk in rows.chunks()]
+    parts = [_positive_or_rated(chunk, schema, levels) for chunk in rows.chunks()]
     user_P, item_P, level_P = (torch.cat(column) for column in zip(*parts, strict=True))
     key_P = item_P * partners + user_P if of_items else user_P * partners + item_P
     key_P, order_P = key_P.sort(stable=True)
@@ -150,7 +150,7 @@ def bag_entries(
     )
 
 
-def _watched_or_rated(
+def _positive_or_rated(
     chunk: Columns, schema: Schema, levels: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """User, item and level (int64) of rows that count and whose ids are known."""

@@ -51,25 +51,25 @@ class FreshNegatives:
         self.rows, self.items = rows, schema.item.size
         self.task = next(t for t, task in enumerate(schema.tasks) if task.kind == "binary")
         self.power, self.user_power = power, user_power
-        watched_I = torch.zeros(self.items + 1, dtype=torch.int64)
+        positives_I = torch.zeros(self.items + 1, dtype=torch.int64)
         drawn_U = torch.zeros(schema.user.size + 1, dtype=torch.int64)
-        self.taken = torch.cat([*self._count(watched_I, drawn_U)]).unique()
+        self.taken = torch.cat([*self._count(positives_I, drawn_U)]).unique()
         self.is_drawn_T = (torch.arange(len(schema.tasks)) == self.task) & (drawn_U.sum() > 0)
-        self.rate_I = (watched_I[: self.items].double() + 1) ** power
+        self.rate_I = (positives_I[: self.items].double() + 1) ** power
         self.mean_rate_U = self._mean_rates(len(drawn_U))
         self.rate_U = torch.where(drawn_U > 0, drawn_U.double() ** user_power, 0)
         # (U,): how many times as many negatives a user has on average; 1 where it had none.
         share_U = self.rate_U / self.rate_U.sum() * drawn_U.sum()
         self.more_U = torch.where(drawn_U > 0, share_U / drawn_U, 1)
 
-    def _count(self, watched_I: Tensor, drawn_U: Tensor) -> Iterator[Tensor]:
+    def _count(self, positives_I: Tensor, drawn_U: Tensor) -> Iterator[Tensor]:
         """The keys of the rows that stay, chunk by chunk; their items and the users of the others
         are counted."""
         for chunk in self.rows.chunks():
             is_drawn_N = self._is_drawn(chunk)
             user_N, item_N = chunk.user.long(), chunk.item.long()
             drawn_U += torch.bincount(user_N[is_drawn_N], minlength=len(drawn_U))
-            watched_I += torch.bincount(item_N[~is_drawn_N], minlength=len(watched_I))
+            positives_I += torch.bincount(item_N[~is_drawn_N], minlength=len(positives_I))
             yield self._keys(user_N[~is_drawn_N], item_N[~is_drawn_N]).unique()
 
     def _is_drawn(self, rows: Columns) -> Tensor:

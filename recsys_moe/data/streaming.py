@@ -138,17 +138,17 @@ def labelled(rows: Rows, task: int) -> Iterator[Labelled]:
         yield Labelled(chunk.user[known_N].long(), chunk.item[known_N].long(), label_N, weight_N)
 
 
-def watched_items(rows: Rows, schema: Schema) -> dict[str, Tensor]:
+def positive_items(rows: Rows, schema: Schema) -> dict[str, Tensor]:
     """Per user the items of training rows that count as watched, as offsets and item indices.
 
     Watched: label 1 of the first binary task; every row where the data have no binary task.
     Two passes: how many items each user has, then each item to its place.
     """
-    counts_U = _counts((user_N for user_N, _ in _watched(rows, schema)), schema.user.size)
+    counts_U = _counts((user_N for user_N, _ in _positives(rows, schema)), schema.user.size)
     offsets = torch.cat([counts_U.new_zeros(1), counts_U.cumsum(0)])
     items = torch.empty(int(offsets[-1]), dtype=torch.int32)
     free_U = offsets[:-1].clone()
-    for user_N, item_N in _watched(rows, schema):
+    for user_N, item_N in _positives(rows, schema):
         user_N, order = user_N.sort(stable=True)
         here_U = torch.bincount(user_N, minlength=schema.user.size)
         first_U = here_U.cumsum(0) - here_U
@@ -158,7 +158,7 @@ def watched_items(rows: Rows, schema: Schema) -> dict[str, Tensor]:
     return {"offsets": offsets, "items": items}
 
 
-def _watched(rows: Rows, schema: Schema) -> Iterator[tuple[Tensor, Tensor]]:
+def _positives(rows: Rows, schema: Schema) -> Iterator[tuple[Tensor, Tensor]]:
     """User (int64) and item of the watched rows with a known user, chunk by chunk."""
     kinds = [task.kind for task in schema.tasks]
     for chunk in rows.chunks():

@@ -237,7 +237,7 @@ class Predictor:
         size = self.items.feature.size
         return torch.bincount(self.artifact.seen["items"].long(), minlength=size)[:size]
 
-    def watched(self, user: str | int) -> Tensor:
+    def positives(self, user: str | int) -> Tensor:
         """Indices of what the user watched in training, what most others watched too first."""
         seen = self.seen(int(self.users.index([user])[0]))
         return seen[self.popularity[seen].sort(descending=True, stable=True).indices]

@@ -69,17 +69,17 @@ class Scoring:
 
     def seen(self, requests: list[SeenRequest]) -> list[schemas.SeenReply]:
         loaded = self._current()
-        return [self._watched(loaded, request) for request in requests]
+        return [self._positives(loaded, request) for request in requests]
 
-    def _watched(self, loaded: Loaded, request: SeenRequest) -> schemas.SeenReply:
+    def _positives(self, loaded: Loaded, request: SeenRequest) -> schemas.SeenReply:
         predictor = loaded.predictor
-        watched_S = predictor.watched(request.user)
+        positives_S = predictor.positives(request.user)
         return schemas.SeenReply(
             model=loaded.version,
             user=request.user,
             unseen_user=predictor.is_unseen_user(request.user),
-            total=len(watched_S),
-            items=items_of(predictor, watched_S[: request.k], request.columns),
+            total=len(positives_S),
+            items=items_of(predictor, positives_S[: request.k], request.columns),
         )
 
     def _rankings(self, loaded: Loaded, request: RecommendRequest) -> schemas.RecommendReply:

@@ -19,7 +19,7 @@ from recsys_moe.artifact.reading import TRAINED
 from recsys_moe.artifact.run_folder import BEST, CHECKPOINTS, RUN
 from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import parse_config
-from recsys_moe.data.streaming import trained_ids, watched_items
+from recsys_moe.data.streaming import positive_items, trained_ids
 from recsys_moe.errors import ConfigError, DataError, RunError
 from recsys_moe.files import is_whole, write_json
 from recsys_moe.model.network import MultiTaskMoE
@@ -92,7 +92,7 @@ def finish_run(
         model.state_dict(),
         config,
         data,
-        seen=watched_items(rows, schema) | dict(zip(TRAINED, trained, strict=True)),
+        seen=positive_items(rows, schema) | dict(zip(TRAINED, trained, strict=True)),
         card={"val": result},
         calibrations=calibrations,
         encoders=encoders,

@@ -13,7 +13,7 @@ import torch
 
 from recsys_moe.data.columns import Columns, StoredColumns, load_columns
 from recsys_moe.data.entries import bag_entries, feature_entries, table_rows
-from recsys_moe.data.streaming import watched_items
+from recsys_moe.data.streaming import positive_items
 from recsys_moe.errors import DataError
 from recsys_moe.schema import FeatureColumn, Schema
 from tests.features import AGE, GENRES, JOB
@@ -117,7 +117,7 @@ def test_levels_need_the_range_of_the_labels(prepared: Path) -> None:
 def test_histories_are_those_that_recommend_leaves_out(prepared: Path) -> None:
     schema = Schema.load(prepared)
     columns = load_columns(prepared, schema, "train")
-    seen, found = watched_items(columns, schema), bag_entries(columns, schema, None)
+    seen, found = positive_items(columns, schema), bag_entries(columns, schema, None)
     assert torch.equal(found.row, seen["items"])
     assert torch.equal(found.first[:-1], seen["offsets"])
     stored = bag_entries(StoredColumns(prepared, schema, "train"), schema, None)

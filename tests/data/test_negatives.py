@@ -29,7 +29,7 @@ def schema(prepared: Path) -> Schema:
 
 
 def columns(user: list[int], item: list[int], watched: list[int]) -> Columns:
-    """`watched` rows have a rating of 3 too, others no label but 0."""
+    """`positives` rows have a rating of 3 too, others no label but 0."""
     labels = [[float(one), 3.0 if one else torch.nan] for one in watched]
     indices = [torch.tensor(values, dtype=torch.int32) for values in (user, item)]
     return Columns(*indices, torch.tensor(labels))

@@ -21,9 +21,9 @@ from recsys_moe.data.columns import Batch, Columns, StoredColumns, load_columns
 from recsys_moe.data.streaming import (
     StreamBatches,
     open_rows,
+    positive_items,
     row_bytes,
     user_counts,
-    watched_items,
 )
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import DataError, Feature, Schema, Task
@@ -234,7 +234,7 @@ def test_lists_made_in_chunks_are_those_of_all_rows_at_once(
         stored = StoredColumns(tmp_path, schema, "train")
         counts = torch.bincount(whole.user, minlength=61)[:60]
         assert torch.equal(user_counts(stored, schema), counts)
-        seen = watched_items(stored, schema)
+        seen = positive_items(stored, schema)
         mask = whole.user < 60
         if len(schema.tasks) == 2:
             mask &= whole.labels[:, 0] == 1

@@ -101,7 +101,7 @@ def test_popularity_counts_watchers_and_reaches_what_evaluate_calls_popularity(
 def test_ease_minimises_its_objective_with_a_diagonal_of_zero(prepared: Path) -> None:
     """At the minimum the gradient of |x_j - X b_j|^2 + l2 |b_j|^2 is 0 but for b_jj, which is 0."""
     given, l2 = Judge(prepared).training_rows(), 7.0
-    seen_UI = linear.watched_matrix(given).toarray().astype(np.float64)
+    seen_UI = linear.positive_matrix(given).toarray().astype(np.float64)
     scores_UI = linear.ease(given, {"l2": l2}, 0)().watch
     assert scores_UI is not None
     weights_II = np.linalg.lstsq(seen_UI, scores_UI, rcond=None)[0]  # 60 users: X has full rank

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from recsys_moe.config.settings import Config, ConfigError, parse_config
 from recsys_moe.data.columns import Batch, load_columns
-from recsys_moe.data.streaming import watched_items
+from recsys_moe.data.streaming import positive_items
 from recsys_moe.errors import DataError
 from recsys_moe.model.moe import MoE
 from recsys_moe.routers.base_layer import BaseLayerRouter
@@ -253,12 +253,12 @@ def test_a_cosine_schedule_and_a_penalty_change_the_result(
 def test_watched_items_are_the_positive_training_items_of_each_user(prepared: Path) -> None:
     schema = Schema.load(prepared)
     columns = load_columns(prepared, schema, "train")
-    seen = watched_items(columns, schema)
+    seen = positive_items(columns, schema)
     start, stop = seen["offsets"][3:5].tolist()
     mine = (columns.user == 3) & (columns.labels[:, 0] == 1)
     assert seen["items"][start:stop].tolist() == sorted(columns.item[mine].tolist())
     rating_only = replace(schema, tasks=schema.tasks[1:])
-    everything = watched_items(replace(columns, labels=columns.labels[:, 1:]), rating_only)
+    everything = positive_items(replace(columns, labels=columns.labels[:, 1:]), rating_only)
     assert len(everything["items"]) == len(columns)
 
 

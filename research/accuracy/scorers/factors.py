@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from research.accuracy.rows import Fitted, Scores, TrainingRows
-from research.accuracy.scorers.linear import watched_matrix
+from research.accuracy.scorers.linear import positive_matrix
 
 
 def als(rows: TrainingRows, settings: dict[str, Any], seed: int) -> Fitted:
@@ -23,5 +23,5 @@ def bpr(rows: TrainingRows, settings: dict[str, Any], seed: int) -> Fitted:
 
 
 def _fitted(model: Any, rows: TrainingRows) -> Fitted:
-    model.fit(watched_matrix(rows), show_progress=False)
+    model.fit(positive_matrix(rows), show_progress=False)
     return lambda: Scores(watch=model.user_factors @ model.item_factors.T)

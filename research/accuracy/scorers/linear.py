@@ -11,7 +11,7 @@ import scipy.sparse
 from research.accuracy.rows import Fitted, Scores, TrainingRows
 
 
-def watched_matrix(rows: TrainingRows) -> scipy.sparse.csr_matrix:
+def positive_matrix(rows: TrainingRows) -> scipy.sparse.csr_matrix:
     """1 where a user watched an item in training, float32 (U, I)."""
     user_N, item_N = rows.train.watched()
     ones_N = np.ones(len(user_N), np.float32)
@@ -22,7 +22,7 @@ def watched_matrix(rows: TrainingRows) -> scipy.sparse.csr_matrix:
 
 def popularity(rows: TrainingRows, settings: dict[str, Any], seed: int) -> Fitted:
     """The number of training users who watched an item, the same for everybody."""
-    watchers_I = np.asarray(watched_matrix(rows).sum(0), np.float32).ravel()
+    watchers_I = np.asarray(positive_matrix(rows).sum(0), np.float32).ravel()
     return lambda: Scores(watch=np.broadcast_to(watchers_I, (rows.users, rows.items)))
 
 
@@ -32,7 +32,7 @@ def ease(rows: TrainingRows, settings: dict[str, Any], seed: int) -> Fitted:
     In closed form B_ij = -P_ij / P_jj with P = (X'X + l2)^-1 (Steck 2019, "Embarrassingly shallow
     autoencoders for sparse data", WWW, equation 8).
     """
-    seen_UI = watched_matrix(rows).astype(np.float64)
+    seen_UI = positive_matrix(rows).astype(np.float64)
     gram_II = (seen_UI.T @ seen_UI).toarray()
     gram_II[np.diag_indices_from(gram_II)] += settings["l2"]
     inverse_II = scipy.linalg.inv(gram_II, overwrite_a=True, check_finite=False)

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse
 
 from research.accuracy.rows import Fitted, Part, Scores, TrainingRows
-from research.accuracy.scorers.linear import watched_matrix
+from research.accuracy.scorers.linear import positive_matrix
 
 
 def svdpp(rows: TrainingRows, settings: dict[str, Any], seed: int) -> Fitted:
@@ -88,7 +88,7 @@ def _blocks(
     )
     if not history:
         return user_UU, item_II
-    seen_UI = watched_matrix(rows).astype(np.float64)
+    seen_UI = positive_matrix(rows).astype(np.float64)
     entities = ((user_UU, seen_UI), (item_II, seen_UI.T))
     user_UX, item_IX = (
         scipy.sparse.hstack([identity, _unit_rows(seen)], format="csr")

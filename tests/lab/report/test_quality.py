@@ -122,10 +122,10 @@ def test_rows_of_one_count_are_never_in_two_groups() -> None:
 def test_activity_and_popularity_are_the_watched_training_rows(run: Path, prepared: Path) -> None:
     artifact = load_artifact(run)
     rows = load_columns(prepared, artifact.schema, "train")
-    watched_N = rows.labels[:, 0] == 1
+    positives_N = rows.labels[:, 0] == 1
     found = counts_in_training(artifact)
-    users = torch.bincount(rows.user[watched_N].long(), minlength=61)
-    items = torch.bincount(rows.item[watched_N].long(), minlength=41)
+    users = torch.bincount(rows.user[positives_N].long(), minlength=61)
+    items = torch.bincount(rows.item[positives_N].long(), minlength=41)
     assert torch.equal(found[0], users)
     assert torch.equal(found[1], items)
 
