@@ -35,7 +35,7 @@ class Job:
 
 
 @dataclass
-class Lane:
+class Queue:
     """One kind of request. Sizes are counted in rows (pairs or users)."""
 
     name: str
@@ -60,32 +60,32 @@ class Lane:
 
 
 class Batcher:
-    """Runs the lanes in turn, so that no kind of request starves another."""
+    """Runs the queues in turn, so that no kind of request starves another."""
 
-    def __init__(self, lanes: Sequence[Lane], metrics: Metrics, most: int = 1 << 30) -> None:
-        """`most`: requests that may wait for their answers, of all lanes."""
+    def __init__(self, queues: Sequence[Queue], metrics: Metrics, most: int = 1 << 30) -> None:
+        """`most`: requests that may wait for their answers, of all queues."""
         self._most, self.open = most, 0
-        self._lanes = {lane.name: lane for lane in lanes}
-        self._turns = deque(lanes)
+        self._queues = {queue.name: queue for queue in queues}
+        self._turns = deque(queues)
         self._metrics = metrics
-        for lane in lanes:
-            metrics.watch_queue(lane.name, functools.partial(getattr, lane, "waiting"))
+        for queue in queues:
+            metrics.watch_queue(queue.name, functools.partial(getattr, queue, "waiting"))
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._busy = False
 
     async def submit(self, name: str, request: Any, size: int, seconds: float) -> Any:
         """The reply to a request of `size` rows.
 
-        Raises Busy when its lane or everything is full, TimeoutError when `seconds` have passed.
+        Raises Busy when its queue or everything is full, TimeoutError when `seconds` have passed.
         """
-        lane = self._lanes[name]
-        if self.full or lane.waiting + size > lane.max_queue:
+        queue = self._queues[name]
+        if self.full or queue.waiting + size > queue.max_queue:
             raise Busy
         loop = asyncio.get_running_loop()
         job = Job(request, size, loop.create_future())
-        lane.jobs.append(job)
+        queue.jobs.append(job)
         self.open += 1
-        lane.waiting += size
+        queue.waiting += size
         if not self._busy:
             self._busy = True
             loop.call_soon(self._next)
@@ -106,18 +106,18 @@ class Batcher:
 
     def _next(self) -> None:
         for _ in range(len(self._turns)):
-            lane = self._turns[0]
+            queue = self._turns[0]
             self._turns.rotate(-1)
-            if batch := lane.take():
-                return self._start(lane, batch)
+            if batch := queue.take():
+                return self._start(queue, batch)
         self._busy = False
 
-    def _start(self, lane: Lane, batch: list[Job]) -> None:
+    def _start(self, queue: Queue, batch: list[Job]) -> None:
         rows = sum(job.size for job in batch)
-        self._metrics.ran(lane.name, rows)
+        self._metrics.ran(queue.name, rows)
         loop = asyncio.get_running_loop()
         requests = [job.request for job in batch]
-        running = loop.run_in_executor(self._worker, _attempt, lane.run, requests)
+        running = loop.run_in_executor(self._worker, _attempt, queue.run, requests)
         running.add_done_callback(functools.partial(self._collect, batch))
 
     def _collect(self, batch: list[Job], running: asyncio.Future[list[Any]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recsys_moe.errors import UserError
 from recsys_moe.serve import http
-from recsys_moe.serve.batcher import Batcher, Busy, Lane
+from recsys_moe.serve.batcher import Batcher, Busy, Queue
 from recsys_moe.serve.description import ModelReply, describe
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.metrics import Metrics
@@ -34,10 +34,10 @@ class Service:
         self.key, self.hosts = key, hosts
         self.draining = False
         scoring = Scoring(lambda: models.current, metrics)
-        lanes = [Lane("predict", scoring.predict, BATCH_ROWS, limits.max_queue)]
+        queues = [Queue("predict", scoring.predict, BATCH_ROWS, limits.max_queue)]
         for kind in ("recommend", "explain", "similar", "seen"):
-            lanes.append(Lane(kind, getattr(scoring, kind), 1, limits.max_queue_users))
-        self.batcher = Batcher(lanes, metrics, limits.max_requests)
+            queues.append(Queue(kind, getattr(scoring, kind), 1, limits.max_queue_users))
+        self.batcher = Batcher(queues, metrics, limits.max_requests)
 
     def describe(self) -> ModelReply:
         """What /model shows."""

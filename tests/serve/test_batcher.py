@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any
 
-from recsys_moe.serve.batcher import Batcher, Busy, Lane
+from recsys_moe.serve.batcher import Batcher, Busy, Queue
 from recsys_moe.serve.metrics import Metrics
 
 
@@ -18,11 +18,11 @@ def doubled(requests: list[Any]) -> list[Any]:
     return [2 * request for request in requests]
 
 
-def together(lane: Lane, *requests: Any, seconds: float = 5.0, size: int = 1) -> list[Any]:
+def together(queue: Queue, *requests: Any, seconds: float = 5.0, size: int = 1) -> list[Any]:
     async def go() -> list[Any]:
-        batcher = Batcher([lane], Metrics())
+        batcher = Batcher([queue], Metrics())
         try:
-            work = (batcher.submit(lane.name, request, size, seconds) for request in requests)
+            work = (batcher.submit(queue.name, request, size, seconds) for request in requests)
             return await asyncio.gather(*work, return_exceptions=True)
         finally:
             batcher.close()
@@ -37,22 +37,22 @@ def test_requests_of_one_moment_run_together_up_to_the_bound() -> None:
         seen.append(len(requests))
         return doubled(requests)
 
-    assert together(Lane("a", counted, 4, 100), *range(10)) == [2 * n for n in range(10)]
+    assert together(Queue("a", counted, 4, 100), *range(10)) == [2 * n for n in range(10)]
     assert seen == [4, 4, 2]
 
 
 def test_a_request_larger_than_a_batch_runs_alone() -> None:
-    assert together(Lane("a", doubled, 4, 100), 1, 2, size=9) == [2, 4]
+    assert together(Queue("a", doubled, 4, 100), 1, 2, size=9) == [2, 4]
 
 
 def test_what_does_not_fit_the_queue_is_refused_at_once_and_the_rest_is_answered() -> None:
-    replies = together(Lane("a", doubled, 1, 3), *range(5))
+    replies = together(Queue("a", doubled, 1, 3), *range(5))
     assert replies[:3] == [0, 2, 4]
     assert [type(reply) for reply in replies[3:]] == [Busy, Busy]
 
 
 def test_one_failing_request_fails_alone() -> None:
-    replies = together(Lane("a", doubled, 8, 100), 1, 13, 3)
+    replies = together(Queue("a", doubled, 8, 100), 1, 13, 3)
     assert (replies[0], replies[2]) == (2, 6)
     assert isinstance(replies[1], ValueError)
 
@@ -67,7 +67,7 @@ def test_a_late_answer_is_a_timeout_and_what_nobody_waits_for_is_not_run() -> No
         return requests
 
     async def go() -> list[Any]:
-        batcher = Batcher([Lane("a", noted, 1, 100)], Metrics())
+        batcher = Batcher([Queue("a", noted, 1, 100)], Metrics())
         work = (batcher.submit("a", number, 1, 0.1) for number in (1, 2, 3))
         replies = await asyncio.gather(*work, return_exceptions=True)
         await asyncio.sleep(0.5)
@@ -86,7 +86,7 @@ def test_bounds_count_rows_and_not_requests() -> None:
         seen.append(len(requests))
         return requests
 
-    replies = together(Lane("a", counted, 4, 8), 1, 2, 3, size=3)
+    replies = together(Queue("a", counted, 4, 8), 1, 2, 3, size=3)
     assert [type(reply) for reply in replies] == [int, int, Busy]
     assert seen == [1, 1]
 
@@ -102,7 +102,7 @@ def test_lanes_take_turns() -> None:
         return noted
 
     async def go() -> None:
-        batcher = Batcher([Lane(name, run(name), 1, 100) for name in "ab"], Metrics())
+        batcher = Batcher([Queue(name, run(name), 1, 100) for name in "ab"], Metrics())
         work = [batcher.submit(name, 0, 1, 5.0) for name in ("a", "a", "a", "b", "b")]
         await asyncio.gather(*work)
         batcher.close()
@@ -112,9 +112,9 @@ def test_lanes_take_turns() -> None:
 
 
 def test_the_queue_is_empty_again_afterwards() -> None:
-    lane = Lane("a", doubled, 1, 3)
-    together(lane, *range(5))
-    assert (lane.waiting, len(lane.jobs)) == (0, 0)
+    queue = Queue("a", doubled, 1, 3)
+    together(queue, *range(5))
+    assert (queue.waiting, len(queue.jobs)) == (0, 0)
 
 
 def test_one_batch_runs_at_a_time() -> None:
@@ -130,7 +130,7 @@ def test_one_batch_runs_at_a_time() -> None:
         return requests
 
     async def go() -> None:
-        batcher = Batcher([Lane("a", slow, 8, 100)], Metrics())
+        batcher = Batcher([Queue("a", slow, 8, 100)], Metrics())
         large = asyncio.ensure_future(batcher.submit("a", 1, 8, 5.0))
         await asyncio.sleep(0.03)  # it is in the thread now
         assert most == [1] and not large.done()
@@ -146,7 +146,7 @@ def test_rows_are_counted() -> None:
     metrics = Metrics()
 
     async def go() -> None:
-        batcher = Batcher([Lane("a", doubled, 8, 100)], metrics)
+        batcher = Batcher([Queue("a", doubled, 8, 100)], metrics)
         for size in (1, 2, 5):
             await batcher.submit("a", 1, size, 5.0)
         batcher.close()
@@ -159,7 +159,7 @@ def test_rows_are_counted() -> None:
 
 def test_requests_of_all_lanes_together_are_bounded_and_answered_ones_count_no_more() -> None:
     async def go() -> list[Any]:
-        batcher = Batcher([Lane(name, doubled, 1, 100) for name in "ab"], Metrics(), most=2)
+        batcher = Batcher([Queue(name, doubled, 1, 100) for name in "ab"], Metrics(), most=2)
         try:
             asked = [batcher.submit(name, 1, 1, 5.0) for name in "aba"]
             replies = await asyncio.gather(*asked, return_exceptions=True)
