@@ -1,7 +1,7 @@
 """The command line: parses, never computes. Heavy imports stay inside the commands.
 
 Results go to stdout, logs and progress to stderr. Exit codes: 0 done, 1 the run failed, 2 usage or
-configuration, 3 the data are invalid, 4 a quality gate was missed, 130/143 interrupted.
+configuration, 3 the data are invalid, 4 a quality threshold was missed, 130/143 interrupted.
 """
 
 from __future__ import annotations

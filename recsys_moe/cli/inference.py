@@ -20,7 +20,7 @@ Ranking = Annotated[
     bool, typer.Option("--ranking", help="Also rank the whole catalogue for every user.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-GATE = "TASK.METRIC=BOUND"
+THRESHOLD = "TASK.METRIC=BOUND"
 
 
 def evaluate(
@@ -28,10 +28,10 @@ def evaluate(
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
     data: Annotated[Path | None, typer.Option(help="Prepared folder, if it has moved.")] = None,
     min_: Annotated[
-        list[str] | None, typer.Option("--min", metavar=GATE, help="Exit with 4 when below.")
+        list[str] | None, typer.Option("--min", metavar=THRESHOLD, help="Exit with 4 when below.")
     ] = None,
     max_: Annotated[
-        list[str] | None, typer.Option("--max", metavar=GATE, help="Exit with 4 when above.")
+        list[str] | None, typer.Option("--max", metavar=THRESHOLD, help="Exit with 4 when above.")
     ] = None,
     ranking: Ranking = False,
     k: Annotated[int | None, typer.Option(help="With --ranking: length of a list [10].")] = None,
@@ -48,7 +48,7 @@ def evaluate(
 
     With --ranking also of its rankings of the whole catalogue: NDCG, recall, MRR, hit rate, GAUC.
     """
-    from recsys_moe.artifact.gates import parse_gates
+    from recsys_moe.artifact.thresholds import parse_gates
     from recsys_moe.errors import GateError
 
     asked = {"k": k, "task": task, "relevant": relevant}

@@ -1,4 +1,4 @@
-"""Quality gates of `recsys-moe evaluate`: bounds that metrics must keep."""
+"""Quality thresholds of `recsys-moe evaluate`: bounds that metrics must keep."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.schema import Schema
 
 
-class Gate(NamedTuple):
+class Threshold(NamedTuple):
     """A bound on one metric, e.g. `watch.auc` at least 0.8."""
 
     metric: str
@@ -30,7 +30,7 @@ class Gate(NamedTuple):
         return f"{self.metric} must be at {self.side} {self.bound}, got {value}"
 
 
-def parse_gates(path: Path, minimums: Iterable[str], maximums: Iterable[str]) -> list[Gate]:
+def parse_gates(path: Path, minimums: Iterable[str], maximums: Iterable[str]) -> list[Threshold]:
     """`watch.auc=0.8` for --min and --max. Raises ConfigError for a metric the model lacks."""
     tasks = Schema.load(find_artifact(path)).tasks
     known = [f"{task.name}.{name}" for task in tasks for name in METRICS[task.kind].names]
@@ -42,9 +42,9 @@ def parse_gates(path: Path, minimums: Iterable[str], maximums: Iterable[str]) ->
                 hint = suggestion(metric, known)
                 raise ConfigError(f"{option} {text}: unknown metric {metric!r}; {hint}")
             try:
-                gates.append(Gate(metric, float(bound), side))
+                gates.append(Threshold(metric, float(bound), side))
             except ValueError:
-                gates.append(Gate(metric, math.nan, side))
+                gates.append(Threshold(metric, math.nan, side))
             if math.isnan(gates[-1].bound):
                 raise ConfigError(f"{option} {text}: the bound must be a number, got {bound!r}")
     return gates
