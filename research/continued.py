@@ -1,4 +1,4 @@
-"""Continued training: is `fit --from` as good as training anew on all rows, in a third of the time?
+"""Continued training: is `fit --init-from` as good as training anew on all rows, in a third of the time?
 
     python -m research.continued --ratings ml-100k/u.data [--folder DIR] [--epochs 16 --more 5]
                                    [--set model.item_bag=ratings]
@@ -70,7 +70,7 @@ def train(folder: Path, options: Any) -> dict[str, dict[str, Any]]:
     anew, more = ["--max-epochs", options.epochs], ["--max-epochs", options.more]
     runs: dict[str, tuple[Path, list[object]]] = {
         "half": (half, anew),
-        "from": (whole, ["--from", folder / "run-half", *more]),
+        "from": (whole, ["--init-from", folder / "run-half", *more]),
         "anew": (whole, anew),
     }
     return {

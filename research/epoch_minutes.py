@@ -37,7 +37,7 @@ from recsys_moe.lab.compare.plan import ComparisonRequest, make_plan
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.processes.memory import training_process
-from recsys_moe.train.start import set_up
+from recsys_moe.train.warm_start import set_up
 
 RESAMPLES = 2000
 

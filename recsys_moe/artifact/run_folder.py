@@ -99,7 +99,7 @@ def begin_run(
     if is_taken_up(place, resume):
         return record_run(place, config, data)
     model = Path(start["folder"]) if start else None
-    inputs = {"--data": data, "--resume": checkpoint, "--from": model}
+    inputs = {"--data": data, "--resume": checkpoint, "--init-from": model}
     check_begin(place, out, inputs, resume=resume)
     with replacing_folder(place) as folder:
         (folder / CHECKPOINTS).mkdir()

@@ -46,9 +46,9 @@ Weights = Annotated[
 Resume = Annotated[
     str | None, typer.Option(help="`auto` (last checkpoint of --out) or a checkpoint file.")
 ]
-StartFrom = Annotated[
+InitFrom = Annotated[
     Path | None,
-    typer.Option("--from", metavar="RUN|MODEL", help="Start from its weights and settings."),
+    typer.Option("--init-from", metavar="RUN|MODEL", help="Start from its weights and settings."),
 ]
 Evaluate = Annotated[
     str | None, typer.Option(metavar="SPLIT", help="Then evaluate on it as well, e.g. test.")
@@ -93,7 +93,7 @@ def fit(
     weights: Weights = None,
     set_: Sets = None,
     resume: Resume = None,
-    start_from: StartFrom = None,
+    init_from: InitFrom = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run at --out.")
     ] = False,
@@ -109,9 +109,9 @@ def fit(
         seed=seed, num_nodes=num_nodes,
     )  # fmt: skip
     flags |= _task_flags(weights, data)
-    resolved = resolve(config, router, flags, set_ or [], start_from=start_from)
+    resolved = resolve(config, router, flags, set_ or [], init_from=init_from)
     if overwrite:
-        check_place(out, {"--data": data, "--config": _own(config), "--from": start_from})
+        check_place(out, {"--data": data, "--config": _own(config), "--init-from": init_from})
     if evaluate is not None:
         check_split("--evaluate", evaluate)
     trainer = resolved.trainer
@@ -124,7 +124,7 @@ def fit(
     from recsys_moe.train import fit as train
 
     with _memory_of(resolved):
-        how: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "start_from": start_from}
+        how: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "init_from": init_from}
         if dry_run:
             print(json.dumps(train.dry_run(resolved, data, out, **how), indent=2))
             return
@@ -216,9 +216,9 @@ def resolve(
     flags: dict[str, Any],
     sets: list[str],
     *,
-    start_from: Path | None = None,
+    init_from: Path | None = None,
 ) -> Config:
-    """ExpertOutputMeans, or what the model at `start_from` has < file < command line. Raises ConfigError."""
+    """ExpertOutputMeans, or what the model at `init_from` has < file < command line. Raises ConfigError."""
     from recsys_moe.config.files import merge, read_config_file, router_name
     from recsys_moe.config.settings import parse_config, select_router
 
@@ -229,12 +229,12 @@ def resolve(
         if dropped:
             logger.info("router %s: not used from %s: %s", name, file, ", ".join(dropped))
     asked = merge(raw, typed)
-    if start_from is None:
+    if init_from is None:
         resolved = parse_config(asked)
     else:
-        from recsys_moe.train.start import start_config
+        from recsys_moe.train.warm_start import start_config
 
-        resolved = start_config(asked, start_from)
+        resolved = start_config(asked, init_from)
     for remark in resolved.model.router.remarks:
         logger.warning(remark)
     return resolved

@@ -30,7 +30,7 @@ from recsys_moe.train.module import RecModule
 from recsys_moe.train.new_ids import compare_new_ids
 from recsys_moe.train.processes.memory import flushed_denormals
 from recsys_moe.train.resume import Saved, check_data, read_checkpoint
-from recsys_moe.train.start import set_up
+from recsys_moe.train.warm_start import set_up
 
 logger = logging.getLogger("recsys_moe.fit")
 

@@ -32,7 +32,7 @@ from recsys_moe.train.module import RecModule
 from recsys_moe.train.opening import Opened, open_run
 from recsys_moe.train.processes.devices import lost_peers
 from recsys_moe.train.processes.memory import flushed_denormals, kept_memory
-from recsys_moe.train.start import set_up, start_config
+from recsys_moe.train.warm_start import set_up, start_config
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -45,20 +45,20 @@ def fit(
     *,
     overwrite: bool = False,
     resume: str | None = None,
-    start_from: str | Path | None = None,
+    init_from: str | Path | None = None,
 ) -> dict[str, Any]:
     """Train, keep the best checkpoint by `trainer.monitor`, save its artifact and evaluation.
 
     `config`: validated, or its sections as a configuration file holds them. `data`: a prepared
     folder. `resume`: None, `auto` (the newest good checkpoint of `out`, or the beginning where
-    there is none yet) or a path. `start_from`: a run or model folder whose weights a new run starts
+    there is none yet) or a path. `init_from`: a run or model folder whose weights a new run starts
     from; the sections of `config` then go over the model's own.
     Returns the evaluation of the best model on the validation split; on several devices the first
     process does, the others return {}. Raises ConfigError, DataError, RunError and Interrupted.
     """
-    config = config if isinstance(config, Config) else start_config(config, start_from)
+    config = config if isinstance(config, Config) else start_config(config, init_from)
     data, out = Path(data), Path(out)
-    asked: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "start_from": start_from}
+    asked: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "init_from": init_from}
     place, trainer, datamodule, start, saved, is_new = open_run(config, data, out, **asked)
     checkpoint = saved and saved.path
     del saved  # it is read again as training begins, and is then another file
@@ -142,14 +142,14 @@ def dry_run(
     *,
     overwrite: bool = False,
     resume: str | None = None,
-    start_from: str | Path | None = None,
+    init_from: str | Path | None = None,
 ) -> dict[str, Any]:
     """Check all that `fit` would check and make one step on one batch; write nothing.
 
     Raises what `fit` would raise before its first step.
     """
     check_logger(config.trainer.logger)
-    asked: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "start_from": start_from}
+    asked: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "init_from": init_from}
     opened = open_run(_with(config, logger="csv"), Path(data), Path(out), **asked)
     datamodule, saved = opened.datamodule, opened.saved
     alone = _with(config, devices=1, num_nodes=1)

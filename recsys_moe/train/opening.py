@@ -26,9 +26,9 @@ from recsys_moe.train.resume import (
     find_checkpoint,
     must_not_change,
 )
-from recsys_moe.train.start import Start, open_start
-from recsys_moe.train.start_checks import check_alone, check_begun
 from recsys_moe.train.trainer import make_trainer
+from recsys_moe.train.warm_start import Start, open_start
+from recsys_moe.train.warm_start_checks import check_alone, check_begun
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -55,12 +55,12 @@ def open_run(
     *,
     overwrite: bool,
     resume: str | None,
-    start_from: str | Path | None,
+    init_from: str | Path | None,
 ) -> Opened:
     """As `fit` is asked. Raises ConfigError and DataError; writes nothing."""
-    check_alone(start_from, resume)
+    check_alone(init_from, resume)
     datamodule = RecDataModule(data, config)
-    start = open_start(start_from, config, datamodule.schema, data)
+    start = open_start(init_from, config, datamodule.schema, data)
     _say_weights(config, datamodule.schema.tasks)
     datamodule.open()
     place = place_of(out, overwrite, resume)
@@ -72,7 +72,7 @@ def open_run(
         inputs = {
             "--data": data,
             "--resume": saved and saved.path,
-            "--from": start and start.folder,
+            "--init-from": start and start.folder,
         }
         check_begin(place, out, inputs, resume=resume, may_go_on=_may_go_on(place, config))
     return Opened(place, trainer, datamodule, start, saved, is_new)

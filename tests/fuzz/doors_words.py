@@ -74,7 +74,7 @@ def study(rng: Rng, place: Path) -> Step:
 OPTIONS: dict[str, tuple[str, ...]] = {
     "fit": (
         *("--config", "--router", "--k", "--experts", "--max-epochs", "--batch-size", "--lr"),
-        *("--seed", "--weights", "--set", "--set", "--set", "--resume", "--from", "--devices"),
+        *("--seed", "--weights", "--set", "--set", "--set", "--resume", "--init-from", "--devices"),
     ),
     "evaluate": ("--split", "--min", "--max", "--k", "--task", "--relevant", "--data"),
     "predict": ("--input", "--user", "--item"),

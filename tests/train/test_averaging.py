@@ -96,7 +96,7 @@ def test_a_model_that_is_trained_for_a_few_steps_more_is_another(
     prepared: Path, tmp_path: Path
 ) -> None:
     short(prepared, tmp_path / "run", 2)
-    short(prepared, tmp_path / "more", 1, start_from=tmp_path / "run")
+    short(prepared, tmp_path / "more", 1, init_from=tmp_path / "run")
     name = "model/weights.safetensors"
     old, new = (load_file(tmp_path / run / name) for run in ("run", "more"))
     assert not old["user_embedding.weight"].equal(new["user_embedding.weight"])

@@ -89,8 +89,8 @@ def test_training_goes_on_from_it(
 ) -> None:
     run, _ = trained
     with pytest.raises(ConfigError, match=r"model\.bilinear_rank .*got 0"):
-        fit({"model": {"bilinear_rank": 0, **MAPS}}, featured, tmp_path / "next", start_from=run)
-    assert fit({"trainer": {"max_epochs": 1}}, featured, tmp_path / "next", start_from=run)["loss"]
+        fit({"model": {"bilinear_rank": 0, **MAPS}}, featured, tmp_path / "next", init_from=run)
+    assert fit({"trainer": {"max_epochs": 1}}, featured, tmp_path / "next", init_from=run)["loss"]
 
 
 def test_no_maps_without_a_rank_are_refused() -> None:

@@ -59,7 +59,7 @@ REFUSED: dict[str, Case] = {
     "a run and its replacement": ({}, {}, replacement),
     "a folder of others": ({}, {}, lambda run: (run / "config.yaml").unlink()),
     "a file of others": ({}, {"overwrite": True}, lambda run: (run / "notes.txt").touch()),
-    "two beginnings": ({}, {"resume": "auto", "start_from": "elsewhere"}, bool),
+    "two beginnings": ({}, {"resume": "auto", "init_from": "elsewhere"}, bool),
     "another rate": ({"optim": {"lr": 0.1}}, {"resume": "auto"}, bool),
     "damaged checkpoints": ({}, {"resume": "auto"}, damage),
     "no such checkpoint": ({}, {"resume": "nowhere.ckpt"}, bool),
@@ -115,7 +115,9 @@ def test_the_command_passes_on_all_that_it_was_asked(
     prepared: Path, halted: Path, run: Path, tmp_path: Path, command: Command
 ) -> None:
     words = ["fit", "--data", prepared, "--dry-run", "--out"]
-    assert "--from" in command.fails(2, *words, tmp_path / "a", "--from", run, "--resume", "auto")
+    assert "--init-from" in command.fails(
+        2, *words, tmp_path / "a", "--init-from", run, "--resume", "auto"
+    )
     assert str(halted) in command.fails(2, *words, halted)
     assert "num_nodes=2" in command.fails(2, *words, tmp_path / "a", "--num-nodes", "2")
     assert not any(tmp_path.iterdir())

@@ -8,7 +8,7 @@ import pytest
 
 from recsys_moe.errors import DataError
 from recsys_moe.train.fit import fit
-from tests.train.test_start import settings, table
+from tests.train.test_warm_start import settings, table
 
 
 @pytest.mark.parametrize("unit", [1e-40, 1e-16, 1e15, 1e37])

@@ -60,7 +60,7 @@ def learn(coins: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         settings = {"model": {**MODEL, **model}, "optim": {"lr": 5e-3}, "trainer": trainer}
         if first is not None:
             fit(settings, first, out.with_name("first"))
-        fit(settings, coins, out, start_from=None if first is None else out.with_name("first"))
+        fit(settings, coins, out, init_from=None if first is None else out.with_name("first"))
         with (out / "metrics.csv").open() as stream:
             last = list(csv.DictReader(stream))[-1]
         return {name: float(value) for name, value in last.items()}

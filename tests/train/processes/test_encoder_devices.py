@@ -91,8 +91,8 @@ def test_two_devices_end_with_the_weights_of_one(rated: Path, tmp_path: Path) ->
 def test_two_devices_go_on_to_the_weights_of_one(rated: Path, tmp_path: Path) -> None:
     """From a run of three epochs, two more."""
     fit(sections(3), rated, tmp_path / "first")
-    fit(sections(2), rated, tmp_path / "one", start_from=tmp_path / "first")
-    fit_on_two(rated, tmp_path / "two", sections(2), "--from", tmp_path / "first")
+    fit(sections(2), rated, tmp_path / "one", init_from=tmp_path / "first")
+    fit_on_two(rated, tmp_path / "two", sections(2), "--init-from", tmp_path / "first")
     all_alike(tmp_path / "one", tmp_path / "two")
 
 
@@ -118,6 +118,6 @@ def test_a_streamed_run_learns_as_one_in_memory(rated: Path, tmp_path: Path) -> 
     streamed = fit(sections(4, shuffle_buffer=320), rated, tmp_path / "streamed")
     assert streamed["loss"] == pytest.approx(whole["loss"], rel=0.1)
     more = fit(
-        sections(1, shuffle_buffer=320), rated, tmp_path / "more", start_from=tmp_path / "whole"
+        sections(1, shuffle_buffer=320), rated, tmp_path / "more", init_from=tmp_path / "whole"
     )
     assert more["loss"] == pytest.approx(whole["loss"], rel=0.1)

@@ -1,4 +1,4 @@
-"""`fit --from`: a run starts from the model of another one, and means by its weights the same."""
+"""`fit --init-from`: a run starts from the model of another one, and means by its weights the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from recsys_moe.files import sha256_file
 from recsys_moe.model.biases import Biases
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.fit import fit
-from recsys_moe.train.start import start_config
+from recsys_moe.train.warm_start import start_config
 from tests.conftest import TINY_MODEL
 from tests.train.test_overwrite import STEP
 from tests.train.test_resume import after_signal, results
@@ -118,7 +118,7 @@ def close(found: Tensor, wanted: Tensor) -> None:
 def test_scores_of_known_pairs_are_those_of_the_old_model_before_the_first_step(
     folder: Path, tmp_path: Path, more: dict[str, Any]
 ) -> None:
-    fit(once(**{**STILL, **more}), folder / "new/data", tmp_path / "b", start_from=folder / "a")
+    fit(once(**{**STILL, **more}), folder / "new/data", tmp_path / "b", init_from=folder / "a")
     found, wanted = known_scores(tmp_path / "b"), known_scores(folder / "a")
     close(found, wanted)
     assert wanted.std(1).min() > 0.01  # they differ from pair to pair
@@ -129,7 +129,7 @@ def test_new_ids_start_from_the_row_of_the_unseen_id(folder: Path, tmp_path: Pat
     plain = {"biases": False}
     old, new = tmp_path / "old", tmp_path / "new"
     fit(settings(model=plain, optim={"lr": 1e-2}), folder / "old/data", old)
-    fit(once(**STILL), folder / "new/data", new, start_from=old)
+    fit(once(**STILL), folder / "new/data", new, init_from=old)
     for users, items in ((["u50"], KNOWN_ITEMS), (KNOWN_USERS, ["i40"]), (["u50"], ["i40"])):
         close(scores(new, users, items), scores(old, users, items))
     close(scores(new, ["nobody"], KNOWN_ITEMS), scores(old, ["u50"], KNOWN_ITEMS))
@@ -140,7 +140,7 @@ def test_known_users_keep_the_experts_of_the_hash_router(folder: Path, tmp_path:
     router = {"name": "hash", "balanced": True}
     old, new = tmp_path / "old", tmp_path / "new"
     fit(settings(model={"router": router}), folder / "old/data", old)
-    fit(once(**STILL), folder / "new/data", new, start_from=old)
+    fit(once(**STILL), folder / "new/data", new, init_from=old)
     close(known_scores(new), known_scores(old))
     artifact = load_artifact(new)
     users = artifact.users["user"].to_pylist()
@@ -153,7 +153,7 @@ def test_main_effects_of_known_ids_stay_and_those_of_new_ids_are_fitted_to_their
     folder: Path, tmp_path: Path
 ) -> None:
     """In the units of the old model: its shift and scale, whatever the new labels' mean is."""
-    fit(once(**STILL), folder / "new/data", tmp_path / "b", start_from=folder / "a")
+    fit(once(**STILL), folder / "new/data", tmp_path / "b", init_from=folder / "a")
     (old, old_users), (new, new_users) = biases_of(folder / "a"), biases_of(tmp_path / "b")
     assert torch.equal(new.shift_T, old.shift_T) and torch.equal(new.scale_T, old.scale_T)
     for user, row_T in zip(new_users, new.user_UT[:-1], strict=True):
@@ -167,7 +167,7 @@ def test_main_effects_of_known_ids_stay_and_those_of_new_ids_are_fitted_to_their
 def test_training_goes_on_from_there_and_ends_better(folder: Path, tmp_path: Path) -> None:
     """One more epoch beside one epoch anew."""
     data, slow = folder / "new/data", {"optim": {"lr": 1e-4}}
-    more = fit(once(**slow), data, tmp_path / "more", start_from=folder / "a")
+    more = fit(once(**slow), data, tmp_path / "more", init_from=folder / "a")
     anew = fit(settings(**once(**slow)), data, tmp_path / "anew")
     assert more["loss"] < anew["loss"]
 
@@ -185,11 +185,11 @@ def test_the_run_notes_which_model_it_started_from_and_goes_on_after_a_stop(
 ) -> None:
     """To the same bytes as without the stop."""
     data, model, out = folder / "new/data", folder / "a/model", tmp_path / "b"
-    fit({}, data, tmp_path / "straight", start_from=folder / "a")
+    fit({}, data, tmp_path / "straight", init_from=folder / "a")
     with monkeypatch.context() as patched:
         patched.setattr(Checkpoints, STEP, after_signal(getattr(Checkpoints, STEP), 7))
         with pytest.raises(Interrupted):
-            fit({}, data, out, start_from=folder / "a")
+            fit({}, data, out, init_from=folder / "a")
     fit(parse_config(read_resolved(str(out))), data, out, resume="auto")
     assert results(out) == results(tmp_path / "straight")
     lock = json.loads((out / "data.lock.json").read_text())

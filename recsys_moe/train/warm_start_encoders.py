@@ -203,7 +203,7 @@ def hand_over(
     for key, (low_R, high_R, weight_R) in matched.histories.items():
         low_RW, high_RW = (_row_of(old.encoders[f"{key}.table_RW"], r_R) for r_R in (low_R, high_R))
         table_RW = low_RW.lerp(high_RW, weight_R[:, None])
-        getattr(encoders, key).start_from(table_RW, old.encoders[f"{key}.kernel_DW"])
+        getattr(encoders, key).init_from(table_RW, old.encoders[f"{key}.kernel_DW"])
     said = encoders.materialize(*map(torch.zeros_like, tables))
     for table_ND, place_N, said_ND, moved_ND in zip(tables, places, said, moved, strict=True):
         is_known_N = place_N < place_N[-1]

@@ -1,4 +1,4 @@
-"""What `fit --from` refuses: another model, other tasks, labels in another unit, a second start."""
+"""What `fit --init-from` refuses: another model, other tasks, labels in another unit, a second start."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def check_model(before: Config, now: Config, path: str | Path) -> None:
 def must_stay(path: str | Path, key: str, old: object, new: object) -> ConfigError:
     before, now = (v if isinstance(v, str) else json.dumps(v) for v in (old, new))
     return ConfigError(
-        f"--from {path}: {key} is {before} there and must stay so, got {now}; set it so, or train "
+        f"--init-from {path}: {key} is {before} there and must stay so, got {now}; set it so, or train "
         f"anew without --from (only {', '.join(MAY_DIFFER)} may differ, and "
         f"{' and '.join(f'model.{key}' for key in HISTORIES)} may begin or end)"
     )
 
 
-def check_alone(start_from: str | Path | None, resume: str | None) -> None:
+def check_alone(init_from: str | Path | None, resume: str | None) -> None:
     """Raise ConfigError where a run is to start from a model and to go on as well."""
-    if start_from is not None and resume is not None:
+    if init_from is not None and resume is not None:
         raise ConfigError(
-            f"--from {start_from} starts a new run, and --resume {resume} continues one; pass one "
+            f"--init-from {init_from} starts a new run, and --resume {resume} continues one; pass one "
             "of them: an interrupted run goes on with --resume alone"
         )
 
@@ -69,7 +69,7 @@ def check_tasks(old: Schema, new: Schema, path: str | Path) -> None:
     if wanted != found:
         wanted_text, found_text = (", ".join(map(_task_text, s.tasks)) for s in (old, new))
         raise DataError(
-            f"--from {path}: its tasks are {wanted_text} and those of the data must be the same in "
+            f"--init-from {path}: its tasks are {wanted_text} and those of the data must be the same in "
             f"the same order, got {found_text}; prepare the data with its tasks"
         )
 
@@ -82,7 +82,7 @@ def check_units(old: Schema, new: Schema, path: str | Path) -> None:
             continue
         if not before["min"] <= now["mean"] <= before["max"]:
             raise DataError(
-                f"--from {path}: labels of {task.name} were {before['min']:g} to "
+                f"--init-from {path}: labels of {task.name} were {before['min']:g} to "
                 f"{before['max']:g} there, and their mean in the data must lie between, got "
                 f"{now['mean']:g}; prepare them in the same unit"
             )

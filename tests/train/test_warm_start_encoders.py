@@ -1,4 +1,4 @@
-"""`fit --from` with features and histories: vectors stay, encoders go on, new ids are cold_users."""
+"""`fit --init-from` with features and histories: vectors stay, encoders go on, new ids are cold_users."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.inference.predictor import ColdUser
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
-from tests.train.test_start import (
+from tests.train.test_warm_start import (
     ITEMS,
     KNOWN_USERS,
     NEW_ITEMS,
@@ -63,7 +63,7 @@ def featured(
     unit: float = 1.0,
     **changed: tuple[str, ...],
 ) -> Path:
-    """The rows of `tests.train.test_start.table` with features."""
+    """The rows of `tests.train.test_warm_start.table` with features."""
     table(folder, users, items, unit=unit)
     for entity, (first, last), told in (
         ("user", users, given_of_user),
@@ -138,7 +138,7 @@ def test_scores_of_known_pairs_stay_whatever_begins_and_ends(
 ) -> None:
     """In data where the scale of the numbers, the categories and the histories are others."""
     data = folder / "new/featured"
-    fit(once(model=asked, **STILL), data, tmp_path / "b", start_from=folder / before)
+    fit(once(model=asked, **STILL), data, tmp_path / "b", init_from=folder / before)
     found, wanted = known_scores(tmp_path / "b"), known_scores(folder / before)
     close(found, wanted)
     assert wanted.std(1).min() > 0.005
@@ -148,14 +148,14 @@ def test_scores_of_known_pairs_stay_whatever_begins_and_ends(
 def test_they_stay_past_the_experts_too(folder: Path, tmp_path: Path, history: str) -> None:
     model = {**BOTH, "history": history, "bilinear_rank": 3}
     fit(settings(model=model, optim={"lr": 1e-2}), folder / "old/featured", tmp_path / "a")
-    fit(once(**STILL), folder / "new/featured", tmp_path / "b", start_from=tmp_path / "a")
+    fit(once(**STILL), folder / "new/featured", tmp_path / "b", init_from=tmp_path / "a")
     close(known_scores(tmp_path / "b"), known_scores(tmp_path / "a"))
     assert load_artifact(tmp_path / "a").model.bilinear.alone_TD.abs().max() > 1e-3  # type: ignore
 
 
 def test_new_ids_start_as_the_newcomers_that_they_were(folder: Path, tmp_path: Path) -> None:
     """With the features they have, of which `actor` was unknown, and the history in their rows."""
-    fit(once(**STILL), folder / "same/featured", tmp_path / "b", start_from=folder / "alone")
+    fit(once(**STILL), folder / "same/featured", tmp_path / "b", init_from=folder / "alone")
     old, new = Predictor.load(folder / "alone"), Predictor.load(tmp_path / "b")
     data = new.artifact.seen
     ids = new.items.ids.to_pylist()
@@ -171,7 +171,7 @@ def test_new_ids_start_as_the_newcomers_that_they_were(folder: Path, tmp_path: P
 
 
 def test_new_items_start_from_their_features_too(folder: Path, tmp_path: Path) -> None:
-    fit(once(**STILL), folder / "new/featured", tmp_path / "b", start_from=folder / "alone")
+    fit(once(**STILL), folder / "new/featured", tmp_path / "b", init_from=folder / "alone")
     old = Predictor.load(folder / "alone")
     for n in (31, 41, 42):
         item = ColdUser(given_of_item(n))
@@ -184,7 +184,7 @@ def test_new_items_start_from_their_features_too(folder: Path, tmp_path: Path) -
 def test_categories_keep_their_vectors_and_new_ones_begin_at_0(
     folder: Path, tmp_path: Path
 ) -> None:
-    fit(once(**STILL), folder / "new/featured", tmp_path / "b", start_from=folder / "both")
+    fit(once(**STILL), folder / "new/featured", tmp_path / "b", init_from=folder / "both")
     old, new = load_artifact(folder / "both"), load_artifact(tmp_path / "b")
 
     def vector(artifact: Artifact, category: str) -> Tensor:
@@ -199,7 +199,7 @@ def test_categories_keep_their_vectors_and_new_ones_begin_at_0(
 
 def test_a_number_is_worth_as_much_in_another_scale(folder: Path, tmp_path: Path) -> None:
     """Age is the first feature of users, and the first row of their table."""
-    fit(once(**STILL), folder / "new/featured", tmp_path / "b", start_from=folder / "both")
+    fit(once(**STILL), folder / "new/featured", tmp_path / "b", init_from=folder / "both")
     old, new = load_artifact(folder / "both"), load_artifact(tmp_path / "b")
     per_year = [
         one.encoders["users.table_RD"][0] / one.schema.user_features[0].std for one in (old, new)
@@ -225,7 +225,7 @@ def test_histories_with_slopes_go_on(folder: Path, tmp_path: Path, unit: float) 
     """What a rating of a known item says is what it said, though the mean is another: 1 to 5, and
     1.25 to 6.25, between and beyond the old levels."""
     data = featured(tmp_path / "new", NEW_USERS, NEW_ITEMS, unit=unit)
-    fit(once(**STILL), data, tmp_path / "b", start_from=folder / "sloped")
+    fit(once(**STILL), data, tmp_path / "b", init_from=folder / "sloped")
     old, new = load_artifact(folder / "sloped"), load_artifact(tmp_path / "b")
     was, now = (one.encoders["history.table_RW"].unflatten(0, (6, -1)) for one in (old, new))
     place = {item: n for n, item in enumerate(old.items["item"].to_pylist())}
@@ -255,7 +255,7 @@ def test_another_kind_of_history_is_refused(
     folder: Path, tmp_path: Path, asked: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        fit({"model": asked}, folder / "new/featured", tmp_path / "b", start_from=folder / "both")
+        fit({"model": asked}, folder / "new/featured", tmp_path / "b", init_from=folder / "both")
     assert not [*tmp_path.iterdir()]
 
 
@@ -263,7 +263,7 @@ def test_a_feature_of_another_kind_is_refused(folder: Path, tmp_path: Path) -> N
     changed = ("age:categorical=age", "job:categorical=job")
     data = featured(tmp_path / "data", NEW_USERS, NEW_ITEMS, user_feature=changed)
     with pytest.raises(DataError, match=r"both: feature .*got categor"):
-        fit({}, data, tmp_path / "b", start_from=folder / "both")
+        fit({}, data, tmp_path / "b", init_from=folder / "both")
     assert not (tmp_path / "b").exists()
 
 
@@ -281,10 +281,10 @@ def test_data_without_readable_categories_are_refused(
     data = shutil.copytree(folder / "new/featured", tmp_path / "data")
     harm(data / "features.parquet")
     with pytest.raises(DataError, match=f"--from .*both: .*{said}"):
-        fit({}, data, tmp_path / "b", start_from=folder / "both")
+        fit({}, data, tmp_path / "b", init_from=folder / "both")
     assert not (tmp_path / "b").exists()
 
 
 def test_data_without_the_features_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="features .*none .*without"):
-        fit({}, folder / "new/data", tmp_path / "b", start_from=folder / "both")
+        fit({}, folder / "new/data", tmp_path / "b", init_from=folder / "both")

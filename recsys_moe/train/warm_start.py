@@ -30,8 +30,8 @@ from recsys_moe.errors import DataError
 from recsys_moe.files import sha256_file
 from recsys_moe.model.network import ENCODERS, MultiTaskMoE
 from recsys_moe.schema import Feature, Schema
-from recsys_moe.train.start_checks import check_model, check_tasks, check_units, must_stay
-from recsys_moe.train.start_encoders import Matched, hand_over, match
+from recsys_moe.train.warm_start_checks import check_model, check_tasks, check_units, must_stay
+from recsys_moe.train.warm_start_encoders import Matched, hand_over, match
 
 if TYPE_CHECKING:
     from recsys_moe.train.loader import RecDataModule
@@ -99,7 +99,7 @@ def open_start(path: str | Path | None, config: Config, schema: Schema, data: Pa
         try:
             matched = match(artifact, config, schema, data=data, places=(user_U, item_I))
         except DataError as error:
-            raise DataError(f"--from {path}: {error}") from None
+            raise DataError(f"--init-from {path}: {error}") from None
     return Start(folder, artifact, user_U, item_I, matched)
 
 
@@ -111,7 +111,7 @@ def _places(
     now: Feature = getattr(schema, entity)
     if before.id_type != now.id_type:
         raise DataError(
-            f"--from {path}: its {entity} ids are {before.id_type} and those of {data} must be so "
+            f"--init-from {path}: its {entity} ids are {before.id_type} and those of {data} must be so "
             f"too, got {now.id_type}; write them the same way and prepare the data again"
         )
     table = artifact.users if entity == "user" else artifact.items
@@ -144,7 +144,7 @@ def _tell(old: Schema, places: list[Tensor], path: str | Path) -> None:
         said.append(f"{both} {name} go on, {new} are new, {left} are left out")
     if not known:
         raise DataError(
-            f"--from {path}: no user and no item of the data is known to it; "
+            f"--init-from {path}: no user and no item of the data is known to it; "
             "prepare data with the same ids, or train anew without --from"
         )
     logger.info("starting from %s: %s", path, "; ".join(said))
@@ -185,7 +185,7 @@ def _take_weights(model: MultiTaskMoE, start: Start) -> None:
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise DataError(
-            f"--from {start.folder}: its weights do not fit the model of these data: {reason}; "
+            f"--init-from {start.folder}: its weights do not fit the model of these data: {reason}; "
             "train anew without --from"
         ) from None
     if start.matched is not None:

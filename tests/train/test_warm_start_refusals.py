@@ -1,4 +1,4 @@
-"""What `fit --from` cannot start from, and what it cannot go on to, in one line each."""
+"""What `fit --init-from` cannot start from, and what it cannot go on to, in one line each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from recsys_moe.artifact.run_folder import DATA_LOCK, record_run
 from recsys_moe.config.settings import parse_config
 from tests.conftest import Command, tells
-from tests.train.test_start import NEW_ITEMS, NEW_USERS, TASKS, folder, table
+from tests.train.test_warm_start import NEW_ITEMS, NEW_USERS, TASKS, folder, table
 
 __all__ = ["folder"]
 
