@@ -143,7 +143,7 @@ def finish(
     if evaluate is not None:
         check_split("--evaluate", evaluate)
     logger.info("loading torch and lightning ...")
-    from recsys_moe.train.ending import finish_early
+    from recsys_moe.train.finalize import finish_early
 
     _tell(finish_early(run, data), run, data, evaluate, as_json=as_json)
 

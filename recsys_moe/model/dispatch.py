@@ -23,11 +23,11 @@ def sparse_experts(
     selected_BTE: Tensor,
     experts: Experts,
     *,
-    tell: Callable[[Tensor, Tensor, Tensor], None] | None = None,
+    on_outputs: Callable[[Tensor, Tensor, Tensor], None] | None = None,
 ) -> Tensor:
     """Evaluate the chosen pairs only, each once, and mix them per task. Returns (B, T, H).
 
-    `selected_BTE`: bool; weights off the selection must be 0 and get no gradient. `tell`: given the
+    `selected_BTE`: bool; weights off the selection must be 0 and get no gradient. `on_outputs`: given the
     pairs' outputs (P, H) before the scale of dropout, and `real_R` and `size_E` of the plan.
     """
     plan, dropout = plan_pairs(selected_BTE), experts.dropout
@@ -36,7 +36,7 @@ def sparse_experts(
     # gather: its gradient is one scatter, that of indexing sorts.
     weights_N = weights_BTE.flatten().gather(0, plan.flat_N).to(x_BD.dtype) * dropout.scale
     slots = weights_BTE.shape[:2]
-    more = keep_PH, plan, slots.numel(), tell
+    more = keep_PH, plan, slots.numel(), on_outputs
     return _SparseMixture.apply(x_BD, weights_N, kernel_EDH, bias_EH, *more).unflatten(0, slots)
 
 
@@ -45,11 +45,11 @@ def dense_experts(
     weights_BTE: Tensor,
     experts: Experts,
     *,
-    tell: Callable[[Tensor], None] | None = None,
+    on_outputs: Callable[[Tensor], None] | None = None,
 ) -> Tensor:
     """Evaluate every expert on every example in one batched matmul. Returns (B, T, H).
 
-    `tell`: given all outputs (E, B, H) before the scale of dropout.
+    `on_outputs`: given all outputs (E, B, H) before the scale of dropout.
     """
     dropout, x_EBD = experts.dropout, x_BD.expand(len(experts.bias_EH), -1, -1)
     hidden_EBH = torch.baddbmm(experts.bias_EH[:, None], x_EBD, experts.kernel_EDH).relu_()
@@ -57,8 +57,8 @@ def dense_experts(
     if keep_EBH is not None:
         hidden_EBH = hidden_EBH * keep_EBH.to(hidden_EBH.dtype)
         weights_BTE = weights_BTE * dropout.scale
-    if tell is not None:
-        tell(hidden_EBH.detach())
+    if on_outputs is not None:
+        on_outputs(hidden_EBH.detach())
     return torch.einsum("bte,ebh->bth", weights_BTE.to(hidden_EBH.dtype), hidden_EBH)
 
 
@@ -80,15 +80,15 @@ class _SparseMixture(torch.autograd.Function):
         keep_PH: Tensor | None,
         plan: PairPlan,
         num_slots: int,
-        tell: Callable[[Tensor, Tensor, Tensor], None] | None,
+        on_outputs: Callable[[Tensor, Tensor, Tensor], None] | None,
     ) -> Tensor:
         ctx.num_rows = len(x_BD)
         x_PD = x_BD.index_select(0, plan.row_P)
         hidden_PH = _linear(x_PD, kernel_EDH, bias_EH, plan.blocks).relu_()
         if keep_PH is not None:
             hidden_PH.mul_(keep_PH)
-        if tell is not None:
-            tell(hidden_PH, plan.real_R, plan.size_E)
+        if on_outputs is not None:
+            on_outputs(hidden_PH, plan.real_R, plan.size_E)
         ctx.save_for_backward(x_PD, weights_N, kernel_EDH, hidden_PH)
         ctx.plan, ctx.starts_S = plan, starts(plan.slot_N, num_slots)
         return _bag(hidden_PH, plan.pair_N, ctx.starts_S, weights_N)

@@ -86,11 +86,13 @@ class MoE(nn.Module):
         means, scale = self.output_means, self.experts.dropout.scale
         told = means if self.training else None
         if self._is_sparse(selected_BTE):
-            tell = None if told is None else partial(told.add_pairs, scale)
-            mixed_BTH = sparse_experts(x_BD, weights_BTE, selected_BTE, self.experts, tell=tell)
+            on_outputs = None if told is None else partial(told.add_pairs, scale)
+            mixed_BTH = sparse_experts(
+                x_BD, weights_BTE, selected_BTE, self.experts, on_outputs=on_outputs
+            )
         else:
             of_all = None if told is None else partial(told.add_dense, scale, selected_BTE)
-            mixed_BTH = dense_experts(x_BD, weights_BTE, self.experts, tell=of_all)
+            mixed_BTH = dense_experts(x_BD, weights_BTE, self.experts, on_outputs=of_all)
         if means is not None:
             mixed_BTH = means(mixed_BTH, routings)
         return mixed_BTH, routings

@@ -20,7 +20,7 @@ from recsys_moe.data.columns import Columns, Rows
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.files import replacing
 from recsys_moe.folders import PART
-from recsys_moe.train.ending import how_to_finish
+from recsys_moe.train.finalize import how_to_finish
 from recsys_moe.train.finite import not_finite, refuse
 from recsys_moe.train.processes.devices import on_first
 from recsys_moe.train.processes.signals import StopSignals

@@ -24,7 +24,7 @@ from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.errors import Interrupted, RunError
 from recsys_moe.train import workarounds
 from recsys_moe.train.checkpoints import Checkpoints, Steps, streamed_by
-from recsys_moe.train.ending import finish_run, how_to_finish
+from recsys_moe.train.finalize import finish_run, how_to_finish
 from recsys_moe.train.finite import NotFiniteError
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.loggers import check_logger, closing_logger

@@ -16,7 +16,7 @@ import pytest
 from recsys_moe.errors import ConfigError, DataError, Interrupted
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.train.checkpoints import Checkpoints
-from recsys_moe.train.ending import finish_early
+from recsys_moe.train.finalize import finish_early
 from recsys_moe.train.fit import fit
 from tests.conftest import Command
 from tests.train.test_resume import STEP, after_signal, config, results
