@@ -14,11 +14,11 @@ from starlette.exceptions import HTTPException
 import recsys_moe
 from recsys_moe.errors import UserError
 from recsys_moe.serve import http, schemas
-from recsys_moe.serve.description import ModelReply
+from recsys_moe.serve.model_info import ModelReply
 from recsys_moe.serve.page import add_page
+from recsys_moe.serve.request_types import Request
 from recsys_moe.serve.schemas import request_types
 from recsys_moe.serve.service import Service
-from recsys_moe.serve.values import Request
 
 FAULTS = {
     400: "The body is not JSON, or it ended early.",

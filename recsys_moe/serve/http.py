@@ -24,8 +24,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from recsys_moe.errors import ConfigError
 from recsys_moe.serve.metrics import Metrics
+from recsys_moe.serve.request_types import RULE
 from recsys_moe.serve.schemas import ErrorReply
-from recsys_moe.serve.values import RULE
 
 logger = logging.getLogger("recsys_moe")
 Body = TypeVar("Body", bound=BaseModel)

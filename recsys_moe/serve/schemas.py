@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from recsys_moe.serve.limits import Limits
-from recsys_moe.serve.values import (
+from recsys_moe.serve.request_types import (
     Columns,
     Features,
     History,

@@ -14,6 +14,7 @@ from recsys_moe.inference.ranking.item_values import Value, item_values
 from recsys_moe.serve import schemas
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Loaded
+from recsys_moe.serve.request_types import exact, shown, whom
 from recsys_moe.serve.schemas import (
     ExplainRequest,
     Pairs,
@@ -21,7 +22,6 @@ from recsys_moe.serve.schemas import (
     SeenRequest,
     SimilarRequest,
 )
-from recsys_moe.serve.values import exact, shown, whom
 
 
 class Scoring:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from recsys_moe.errors import UserError
 from recsys_moe.serve import http
 from recsys_moe.serve.batcher import Batcher, Busy, Queue
-from recsys_moe.serve.description import ModelReply, describe
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.metrics import Metrics
+from recsys_moe.serve.model_info import ModelReply, describe
 from recsys_moe.serve.models import Models
+from recsys_moe.serve.request_types import Request
 from recsys_moe.serve.schemas import Reply
 from recsys_moe.serve.scoring import Scoring
-from recsys_moe.serve.values import Request
 
 BATCH_ROWS = 1024
 """Pairs that run together: about 20 ms that another request may have to wait for them."""

@@ -24,7 +24,7 @@ from recsys_moe.inference.cold_start.features import FeatureReader
 from recsys_moe.inference.files.recommend import read_ids
 from recsys_moe.inference.vocabulary import Vocabulary, id_texts
 from recsys_moe.schema import Feature, FeatureColumn
-from recsys_moe.serve.values import Id
+from recsys_moe.serve.request_types import Id
 
 Door = Callable[[Sequence[Any]], list[str]]
 EDGES = [0, 2**24 + 1, 2**53 - 1, 2**53, 2**53 + 1, 10**18, 2**63 - 1, -(2**63)]

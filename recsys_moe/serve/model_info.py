@@ -17,9 +17,9 @@ from recsys_moe.inference.ranking.item_values import KEPT, ItemColumn
 from recsys_moe.schema import Task
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.models import Loaded
+from recsys_moe.serve.request_types import ShownId
 from recsys_moe.serve.schemas import Item, Part, Reply
 from recsys_moe.serve.scoring import items_of
-from recsys_moe.serve.values import ShownId
 
 EXAMPLES = 8
 """Users that /model names to try it with."""
