@@ -8,7 +8,7 @@ then they must end well by themselves. Times that were measured are left out of 
     python tests/crash/commands.py --seed 1
     python tests/crash/commands.py --command predict --kills 20
 
-Prints a line per command, and as the last line a JSON object; exit code 1 when a law is broken.
+Prints a line per command, and as the last line a JSON object; exit code 1 when a invariant is broken.
 `kills.py` does this to `fit`, `reloads.py` to the service. Linux only.
 """
 
@@ -85,7 +85,7 @@ Words = Callable[[Path, Path], list[str]]
 
 @dataclass(frozen=True)
 class Case:
-    """A command, how it is started, and by which law it may end."""
+    """A command, how it is started, and by which invariant it may end."""
 
     kills: int
     """Of a full campaign."""
@@ -256,13 +256,13 @@ class Survey:
             whole = now in (before, self.new)
         self.check(whole, out, f"{what} left something half-written")
 
-    def check(self, law: bool, out: Path, fault: str) -> None:
-        if not law:
+    def check(self, invariant: bool, out: Path, fault: str) -> None:
+        if not invariant:
             sys.exit(f"{self.name}: {fault} in {out}\n{self.log.read_text()[-1500:]}")
 
 
 def survey(name: str, folder: Path, kills: int, seed: int) -> int:
-    """Kills that hit a command at work, at least `kills`; a line. Exits when a law is broken."""
+    """Kills that hit a command at work, at least `kills`; a line. Exits when a invariant is broken."""
     begun, asked, number, hits = time.monotonic(), Survey(name, folder, seed), 0, 0
     while hits < kills:
         most = 4 if asked.case.starts_workers else 2

@@ -6,7 +6,7 @@ after the whole replacement, while it loads: started again, it must answer with 
 
     python tests/crash/reloads.py --kills 30 --seed 1
 
-Prints a line, and as the last line a JSON object; exit code 1 when a law is broken. Linux only.
+Prints a line, and as the last line a JSON object; exit code 1 when a invariant is broken. Linux only.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Place:
         return Service(self.model, self.folder / "serve.log")
 
 
-def expect(law: bool, fault: str) -> None:
-    if not law:
+def expect(invariant: bool, fault: str) -> None:
+    if not invariant:
         sys.exit(fault)
 
 

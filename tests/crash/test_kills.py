@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def kills(script: str, *words: str) -> int:
-    """How many hit; an exit code other than 0 means that a law was broken."""
+    """How many hit; an exit code other than 0 means that a invariant was broken."""
     command = [sys.executable, f"tests/crash/{script}.py", "--seed", "7", *words]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

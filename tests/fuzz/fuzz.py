@@ -1,12 +1,12 @@
-"""Send made-up inputs through every door, and count those that break a law.
+"""Send made-up inputs through every target, and count those that break a invariant.
 
     python tests/fuzz/fuzz.py --inputs 100000 --seed 0 --state build/fuzz
-    python tests/fuzz/fuzz.py --door model --number 1234
+    python tests/fuzz/fuzz.py --target model --number 1234
 
-Laws: no traceback, no other exit code or status than the documented ones, no more than 10 s of
-processor time, bounded memory, the former output whole. An input follows from (seed, door, number).
+Invariants: no traceback, no other exit code or status than the documented ones, no more than 10 s of
+processor time, bounded memory, the former output whole. An input follows from (seed, target, number).
 The state folder keeps what was done, so that the same command goes on after an end. Prints a line
-per door, and as the last line a JSON object; exit code 1 when a law was broken. Linux only.
+per target, and as the last line a JSON object; exit code 1 when a invariant was broken. Linux only.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 import numpy as np
 
-from tests.fuzz import doors, doors_words, web
+from tests.fuzz import targets, targets_words, web
 
-DOORS: dict[str, tuple[doors.Door, int]] = {
-    "movielens": (doors.movielens, 8),
-    "books": (doors.books, 6),
-    "table": (doors.table, 8),
-    "schema": (doors.schema, 8),
-    "prepared": (doors.prepared, 6),
-    "config": (doors.config, 10),
-    "settings": (doors_words.settings, 6),
-    "words": (doors_words.words, 8),
-    "plan": (doors_words.plan, 6),
-    "study": (doors_words.study, 1),
-    "model": (doors.model, 9),
-    "pairs": (doors.pairs, 5),
-    "checkpoint": (doors.checkpoint, 5),
+TARGETS: dict[str, tuple[targets.Target, int]] = {
+    "movielens": (targets.movielens, 8),
+    "books": (targets.books, 6),
+    "table": (targets.table, 8),
+    "schema": (targets.schema, 8),
+    "prepared": (targets.prepared, 6),
+    "config": (targets.config, 10),
+    "settings": (targets_words.settings, 6),
+    "words": (targets_words.words, 8),
+    "plan": (targets_words.plan, 6),
+    "study": (targets_words.study, 1),
+    "model": (targets.model, 9),
+    "pairs": (targets.pairs, 5),
+    "checkpoint": (targets.checkpoint, 5),
     "body": (web.body, 20),
     "headers": (web.headers, 12),
     "wire": (web.wire, 10),
@@ -63,18 +63,18 @@ MEMORY = 4 << 30
 """Bytes of address space beyond what a process has before its first input."""
 
 
-def step(door: str, seed: int, number: int, place: Path) -> None:
-    """One input. Raises what breaks a law."""
-    rng = np.random.default_rng([seed, zlib.crc32(door.encode()), number])
-    DOORS[door][0](rng, place)()
+def step(target: str, seed: int, number: int, place: Path) -> None:
+    """One input. Raises what breaks a invariant."""
+    rng = np.random.default_rng([seed, zlib.crc32(target.encode()), number])
+    TARGETS[target][0](rng, place)()
 
 
-def attempt(door: str, seed: int, number: int) -> str:
+def attempt(target: str, seed: int, number: int) -> str:
     """What the input breaks, or nothing."""
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=SCRATCH) as name:
         try:
-            step(door, seed, number, Path(name))
-        except doors.Broken as broken:
+            step(target, seed, number, Path(name))
+        except targets.Broken as broken:
             return str(broken)
         except BaseException as error:
             frames = traceback.format_exception(error)[-3:]
@@ -84,7 +84,7 @@ def attempt(door: str, seed: int, number: int) -> str:
     return ""
 
 
-def work(door: str, seed: int, numbers: list[int], at: mmap.mmap, report: int) -> None:
+def work(target: str, seed: int, numbers: list[int], at: mmap.mmap, report: int) -> None:
     """The inputs, in a child; `at` says which one is worked on. Never returns."""
     if not os.environ.get("RECSYS_MOE_DEBUG"):
         os.dup2(os.open(os.devnull, os.O_RDWR), 1)
@@ -93,16 +93,16 @@ def work(door: str, seed: int, numbers: list[int], at: mmap.mmap, report: int) -
     resource.setrlimit(resource.RLIMIT_AS, (had + MEMORY, had + MEMORY))
     for number in numbers:
         at[:8] = struct.pack("q", number)
-        if said := attempt(door, seed, number):
+        if said := attempt(target, seed, number):
             os.write(report, json.dumps([number, said]).encode() + b"\n")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     os.write(report, json.dumps(["peak", peak]).encode() + b"\n")
     os._exit(0)
 
 
-def chunk(door: str, seed: int, numbers: list[int]) -> tuple[list[Any], int]:
+def chunk(target: str, seed: int, numbers: list[int]) -> tuple[list[Any], int]:
     """What was broken, as [number, text], and the peak memory in KiB. A child that dies or hangs
-    is an input that breaks a law; the others follow in a new one."""
+    is an input that breaks a invariant; the others follow in a new one."""
     broken: list[Any] = []
     peak = 0
     while numbers:
@@ -111,7 +111,7 @@ def chunk(door: str, seed: int, numbers: list[int]) -> tuple[list[Any], int]:
         child = os.fork()
         if child == 0:
             os.close(reads)
-            work(door, seed, numbers, at, writes)
+            work(target, seed, numbers, at, writes)
         os.close(writes)
         end = watch(child, at)
         with os.fdopen(reads) as stream:
@@ -151,10 +151,10 @@ def _processor(child: int) -> float:
 
 
 def chunks(inputs: int, only: list[str]) -> Iterator[tuple[str, list[int]]]:
-    """Of all doors in turn, so that an early end has met each."""
-    chosen = only or list(DOORS)
-    total = sum(DOORS[name][1] for name in chosen)
-    wanted = {name: -(-inputs * DOORS[name][1] // total) for name in chosen}
+    """Of all targets in turn, so that an early end has met each."""
+    chosen = only or list(TARGETS)
+    total = sum(TARGETS[name][1] for name in chosen)
+    wanted = {name: -(-inputs * TARGETS[name][1] // total) for name in chosen}
     for first in range(0, max(wanted.values()), CHUNK):
         for name in chosen:
             if first < wanted[name]:
@@ -164,33 +164,33 @@ def chunks(inputs: int, only: list[str]) -> Iterator[tuple[str, list[int]]]:
 def survey(asked: argparse.Namespace, file: Path) -> list[dict[str, Any]]:
     """All records of the state, old and new."""
     done = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    known = {(record["door"], record["first"], record["count"]) for record in done}
-    for door, numbers in chunks(asked.inputs, asked.door or []):
-        if (door, numbers[0], len(numbers)) in known:
+    known = {(record["target"], record["first"], record["count"]) for record in done}
+    for target, numbers in chunks(asked.inputs, asked.target or []):
+        if (target, numbers[0], len(numbers)) in known:
             continue
         begun = time.monotonic()
-        broken, peak = chunk(door, asked.seed, numbers)
-        record = {"door": door, "first": numbers[0], "count": len(numbers), "broken": broken}
+        broken, peak = chunk(target, asked.seed, numbers)
+        record = {"target": target, "first": numbers[0], "count": len(numbers), "broken": broken}
         record |= {"seconds": round(time.monotonic() - begun, 1), "peak_kib": peak}
         done.append(record)
         with file.open("a") as stream:
             stream.write(json.dumps(record) + "\n")
         for number, said in broken:
-            print(f"{door} --number {number}: {said}", flush=True)
+            print(f"{target} --number {number}: {said}", flush=True)
     return done
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--inputs", type=int, default=10_000, help="over all doors")
+    parser.add_argument("--inputs", type=int, default=10_000, help="over all targets")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--door", action="append", choices=DOORS)
-    parser.add_argument("--number", type=int, help="of one input of --door, to see it again")
+    parser.add_argument("--target", action="append", choices=TARGETS)
+    parser.add_argument("--number", type=int, help="of one input of --target, to see it again")
     parser.add_argument("--state", type=Path, help="folder that keeps what was done")
     asked = parser.parse_args()
     if asked.number is not None:
-        broken, _ = chunk(asked.door[0], asked.seed, [asked.number])
-        print(broken[0][1] if broken else "no law is broken")
+        broken, _ = chunk(asked.target[0], asked.seed, [asked.number])
+        print(broken[0][1] if broken else "no invariant is broken")
         sys.exit(bool(broken))
     state = asked.state or Path(tempfile.mkdtemp())
     state.mkdir(parents=True, exist_ok=True)
@@ -206,7 +206,9 @@ def tell(records: list[dict[str, Any]]) -> None:
     """The counts, and the exit code."""
     counts: dict[str, dict[str, float]] = {}
     for record in records:
-        one = counts.setdefault(record["door"], {"inputs": 0, "broken": 0, "seconds": 0, "mib": 0})
+        one = counts.setdefault(
+            record["target"], {"inputs": 0, "broken": 0, "seconds": 0, "mib": 0}
+        )
         one["inputs"] += record["count"]
         one["broken"] += len(record["broken"])
         one["seconds"] += record["seconds"]
@@ -216,7 +218,7 @@ def tell(records: list[dict[str, Any]]) -> None:
               f"{one['seconds']:8.1f} s {one['mib']:6} MiB")  # fmt: skip
     total = sum(int(one["inputs"]) for one in counts.values())
     broken = sum(int(one["broken"]) for one in counts.values())
-    print(json.dumps({"inputs": total, "broken": broken, "doors": counts}))
+    print(json.dumps({"inputs": total, "broken": broken, "targets": counts}))
     sys.exit(broken > 0)
 
 

@@ -23,7 +23,7 @@ from recsys_moe.lab.tune.study import Study
 from recsys_moe.schema import Schema
 from recsys_moe.train.resume import read_checkpoint
 from tests.conftest import Command, tells
-from tests.fuzz.doors import KEPT
+from tests.fuzz.targets import KEPT
 
 RUN, DATA = KEPT / "ids" / "run", KEPT / "ids" / "data"
 DEEP = "[" * 100_000

@@ -15,7 +15,7 @@ from recsys_moe.data.streaming import open_rows
 from recsys_moe.errors import DataError
 from recsys_moe.schema import Schema
 from tests.conftest import Command, tells
-from tests.fuzz.doors import KEPT, sign
+from tests.fuzz.targets import KEPT, sign
 
 RUN, DATA = KEPT / "ids" / "run", KEPT / "ids" / "data"
 

@@ -1,4 +1,4 @@
-"""A few of the inputs of `make fuzz`, one through each door, and that it sees what breaks."""
+"""A few of the inputs of `make fuzz`, one through each target, and that it sees what breaks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.fuzz.doors import KEPT, Broken, command, hashes, writing
-from tests.fuzz.doors_words import words
+from tests.fuzz.targets import KEPT, Broken, command, hashes, writing
+from tests.fuzz.targets_words import words
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,10 +27,12 @@ def test_a_few_inputs_through_every_door_break_no_law_and_are_not_repeated(tmp_p
         done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
-    assert told["broken"] == 0 and told["inputs"] >= 48 and len(told["doors"]) == 16
+    assert told["broken"] == 0 and told["inputs"] >= 48 and len(told["targets"]) == 16
 
 
-def test_a_fault_of_ours_breaks_a_law(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_fault_of_ours_breaks_a_invariant(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def fault(*unused: object) -> None:
         raise KeyError("one of ours")
 
@@ -39,14 +41,14 @@ def test_a_fault_of_ours_breaks_a_law(monkeypatch: pytest.MonkeyPatch, tmp_path:
         command("config", "show", "--config", "quickstart")
 
 
-def test_a_failure_that_changes_what_was_there_breaks_a_law(
+def test_a_failure_that_changes_what_was_there_breaks_a_invariant(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def changing(*unused: object, codes: object) -> int:
         (tmp_path / "half").write_text("x")
         return 3
 
-    monkeypatch.setattr("tests.fuzz.doors.command", changing)
+    monkeypatch.setattr("tests.fuzz.targets.command", changing)
     with pytest.raises(Broken, match=r"a failure changed .*half"):
         writing(tmp_path, "predict")()
 

@@ -1,4 +1,4 @@
-"""The doors of the service: bodies and headers through its application, raw bytes at its socket."""
+"""The targets of the service: bodies and headers through its application, raw bytes at its socket."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.doors import KEPT, Broken, Step
 from tests.fuzz.mutations import TOKENS, Rng, json_text, mutated
+from tests.fuzz.targets import KEPT, Broken, Step
 from tests.serve.conftest import KEY, Caller, Threaded
 
 MODEL = KEPT / "features" / "run"

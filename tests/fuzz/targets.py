@@ -1,7 +1,7 @@
-"""The doors through which files and words come in, and an input for each by (seed, number).
+"""The targets through which files and words come in, and an input for each by (seed, number).
 
-A door fills an empty folder and gives the step that takes the input in. The step raises `Broken`
-where a law is: a command ends with a documented code and one line, and what was at its output
+A target fills an empty folder and gives the step that takes the input in. The step raises `Broken`
+where a invariant is: a command ends with a documented code and one line, and what was at its output
 before is whole unless it ended well.
 """
 
@@ -26,7 +26,7 @@ from tests.fuzz.mutations import Rng, json_text, mutated, table_text
 KEPT = Path(__file__).parents[1] / "formats" / "0.1"
 """Small folders in the formats of this version."""
 Step = Callable[[], None]
-Door = Callable[[Rng, Path], Step]
+Target = Callable[[Rng, Path], Step]
 CODES = (0, 2, 3)
 """How a command with bad input ends; 1 would be a fault of ours."""
 GATED = {"evaluate": (*CODES, 4)}
@@ -34,7 +34,7 @@ GATED = {"evaluate": (*CODES, 4)}
 
 
 class Broken(AssertionError):
-    """A law that an input broke."""
+    """A invariant that an input broke."""
 
 
 @functools.cache

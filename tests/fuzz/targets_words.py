@@ -1,4 +1,4 @@
-"""The doors of studies, and of words: command-line values, `--set`, plans of earlier starts."""
+"""The targets of studies, and of words: command-line values, `--set`, plans of earlier starts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import shutil
 from pathlib import Path
 
-from tests.fuzz.doors import KEPT, Step, calling, change, kind, writing
 from tests.fuzz.mutations import TOKENS, Rng, json_text, mutated, text
+from tests.fuzz.targets import KEPT, Step, calling, change, kind, writing
 
 DATA = KEPT / "ids" / "data"
 RUN = KEPT / "features" / "run"
