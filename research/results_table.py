@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("runs", nargs="*", type=Path, help="runs.csv of one or several sittings")
+    parser.add_argument("runs", nargs="*", type=Path, help="runs.csv of one or several sessions")
     parser.add_argument("--epochs", nargs="+", type=Path, default=[], help="their epochs.csv")
     parser.add_argument(
         "--reach", action="append", default=[], metavar="[W,...=]LOSS", help="validation loss"

@@ -29,7 +29,7 @@ from research.accuracy.ours import our_row, run_text
 from research.accuracy.peers import PEERS
 
 
-class Sitting(NamedTuple):
+class Session(NamedTuple):
     """What all fits of a call share."""
 
     judge: Judge
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         judge = Judge(options.data)
         with given(judge, options.peers_python) as rows:
             csv, elsewhere = options.out / "rows.csv", options.elsewhere
-            left_out = measure(options, Sitting(judge, rows, csv, facts(judge), elsewhere))
+            left_out = measure(options, Session(judge, rows, csv, facts(judge), elsewhere))
     except (ConfigError, DataError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(3 if isinstance(error, DataError) else 2)
@@ -90,18 +90,18 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def measure(options: argparse.Namespace, sitting: Sitting) -> list[str]:
+def measure(options: argparse.Namespace, session: Session) -> list[str]:
     """Fill in what is missing and write the table. Names of the peers that could not be fitted."""
     for model in options.model:
-        beside(model, sitting)
+        beside(model, session)
     left_out = []
     for name in options.peers:
         try:
-            through(name, options.seeds, sitting)
+            through(name, options.seeds, session)
         except PeerError as error:
             print(f"{name} is left out: {error}", file=sys.stderr)
             left_out.append(name)
-    text = table.markdown(mine(sitting))
+    text = table.markdown(mine(session))
     (options.out / "table.md").write_text(text, encoding="utf-8")
     if options.write:
         table.fill(options.write, text)
@@ -114,40 +114,40 @@ def facts(judge: Judge) -> dict[str, Any]:
     return {"data": judge.data, "commit": common.commit(), "date": date}
 
 
-def mine(sitting: Sitting) -> list[Row]:
+def mine(session: Session) -> list[Row]:
     """The finished rows of these data."""
-    return [row for row in finished.read(sitting.csv) if row.data == sitting.facts["data"]]
+    return [row for row in finished.read(session.csv) if row.data == session.facts["data"]]
 
 
-def beside(model: str, sitting: Sitting) -> None:
+def beside(model: str, session: Session) -> None:
     """NAME=RUN as a row, unless it is there."""
     name, _, path = model.partition("=")
     run = Path(path)
-    if not any((row.peer, row.settings) == (name, run_text(run)) for row in mine(sitting)):
-        finished.add(sitting.csv, our_row(name, run, sitting.judge, sitting.facts))
+    if not any((row.peer, row.settings) == (name, run_text(run)) for row in mine(session)):
+        finished.add(session.csv, our_row(name, run, session.judge, session.facts))
 
 
-def through(name: str, seeds: int, sitting: Sitting) -> None:
+def through(name: str, seeds: int, session: Session) -> None:
     """All rows of a peer: its trials, then the best of them on the test split."""
     peer = PEERS[name]
-    trials = finished.trials(sitting.elsewhere, name) or [
-        fitted(name, settings, 0, "val", sitting) for settings in peer.settings
+    trials = finished.trials(session.elsewhere, name) or [
+        fitted(name, settings, 0, "val", session) for settings in peer.settings
     ]
     best = chosen(trials, peer)
     for seed in range(seeds if peer.random else 1):
-        fitted(name, json.loads(best.settings), seed, "test", sitting)
+        fitted(name, json.loads(best.settings), seed, "test", session)
 
 
-def fitted(name: str, settings: dict[str, Any], seed: int, split: str, sitting: Sitting) -> Row:
+def fitted(name: str, settings: dict[str, Any], seed: int, split: str, session: Session) -> Row:
     """The finished row of these settings, fitted now where there is none. Raises PeerError."""
-    key = (name, split, str(seed), settings_text(settings), sitting.facts["data"])
-    for before in mine(sitting):
+    key = (name, split, str(seed), settings_text(settings), session.facts["data"])
+    for before in mine(session):
         if before.key == key:
             return before
-    scores, found = run_peer(name, settings, seed, sitting.given)
-    figures = sitting.judge.figures(scores, split, probabilities=PEERS[name].probabilities)
-    row = Row(name, split, seed, settings_text(settings), figures, **found, **sitting.facts)
-    finished.add(sitting.csv, row)
+    scores, found = run_peer(name, settings, seed, session.given)
+    figures = session.judge.figures(scores, split, probabilities=PEERS[name].probabilities)
+    row = Row(name, split, seed, settings_text(settings), figures, **found, **session.facts)
+    finished.add(session.csv, row)
     told = {figure: round(value, 4) for figure, value in figures.items() if value is not None}
     print(f"{name} {settings} seed {seed} {split}: {told}", file=sys.stderr)
     return row

@@ -1,4 +1,4 @@
-"""The CSV of finished rows: what a sitting goes on from."""
+"""The CSV of finished rows: what a session goes on from."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def chosen(trials: Sequence[Row], peer: Peer) -> Row:
 
 def tested(rows: Iterable[Row]) -> list[Row]:
     """Rows of the test split; of a peer those of the settings that its trials choose, or, where it
-    has none here, those of the last row: where others were added after a sitting, what they
+    has none here, those of the last row: where others were added after a session, what they
     replaced is no longer among them."""
     rows = list(rows)
     test = [row for row in rows if row.split == "test"]

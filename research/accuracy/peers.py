@@ -1,6 +1,6 @@
 """The peers: who fits them, with which settings they are tried, and by what one is chosen.
 
-Figures are of the validation split; the rule is the same for all: one sitting, a handful of
+Figures are of the validation split; the rule is the same for all: one session, a handful of
 settings around the library's defaults or what its examples use, the best one, test read once.
 """
 

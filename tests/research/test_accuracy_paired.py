@@ -32,7 +32,7 @@ def per_user(values: list[float], weights: list[float]) -> PerUser:
 
 @pytest.fixture
 def chosen(tmp_path: Path, prepared: Path) -> Path:
-    """Rows of a sitting that tested EASE with l2 = 30, and popularity."""
+    """Rows of a session that tested EASE with l2 = 30, and popularity."""
     every, data = dict.fromkeys(finished.FIGURES), Judge(prepared).data
     ease = Row("ease", "test", 0, '{"l2": 30}', every, 1.0, "numpy 2", data, "c", "2026-11-26")
     for row in (ease, replace(ease, peer="popularity", settings="{}")):
