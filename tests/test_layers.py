@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 MAX_LINES, MAX_FUNCTION = 300, 60
 
 # Each room may import the ones on lines above it. Two rooms on one line do not know each other.
-HOUSE = (
+PACKAGES = (
     "errors schema seeds section machine progress files folders interrupts raw_ids encodings",
     "routers",
     "model data",
@@ -29,8 +29,8 @@ HOUSE = (
     "cli",
     "__main__",
 )
-FLOOR = {room: floor for floor, rooms in enumerate(HOUSE) for room in rooms.split()}
-GROUND = HOUSE[0].split()
+FLOOR = {room: floor for floor, rooms in enumerate(PACKAGES) for room in rooms.split()}
+BASE_MODULES = PACKAGES[0].split()
 SHARED = {
     f"recsys_moe.{name}"
     for name in ("schema", "files", "folders", "interrupts", "raw_ids", "encodings")
@@ -93,11 +93,11 @@ def offences(module: str, imported: set[str]) -> list[str]:
     return [
         f"{module} imports {other}"
         for other in sorted(rooms)
-        if FLOOR[other] >= FLOOR[room(module)] and {other, room(module)} - set(GROUND)
+        if FLOOR[other] >= FLOOR[room(module)] and {other, room(module)} - set(BASE_MODULES)
     ]
 
 
-def test_a_room_imports_only_rooms_above() -> None:
+def test_a_package_imports_only_layers_below() -> None:
     assert len(MODULES) > 150
     assert [line for module in MODULES for line in offences(module, imports_of(module))] == []
 
@@ -134,8 +134,8 @@ def test_no_module_imports_itself_through_others() -> None:
     assert circles([name for name in FILES if name != "recsys_moe"]) == []
 
 
-def test_the_ground_needs_no_torch_when_it_is_imported() -> None:
-    names = ", ".join(f"recsys_moe.{name}" for name in GROUND)
+def test_the_base_modules_need_no_torch_when_it_is_imported() -> None:
+    names = ", ".join(f"recsys_moe.{name}" for name in BASE_MODULES)
     assert not loads(f"import {names}", "torch")
 
 
@@ -202,9 +202,9 @@ def test_importing_does_not_load(code: str, unwanted: str) -> None:
     assert not loads(code, unwanted)
 
 
-def test_the_package_has_few_entries_beside_the_ground() -> None:
+def test_the_package_has_few_entries_beside_the_base_modules() -> None:
     entries = {path.stem for path in (ROOT / "recsys_moe").iterdir()} - {"__pycache__"}
-    assert len(entries - set(GROUND)) <= 13
+    assert len(entries - set(BASE_MODULES)) <= 13
     assert {*FLOOR} - {"files"} <= entries
 
 

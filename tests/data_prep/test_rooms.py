@@ -6,8 +6,8 @@ import pytest
 
 from tests.test_layers import FILES, imports_in, imports_of, inside, room
 
-HOUSE = ("ids rows options features", "read split write", "movielens books table synthetic")
-FLOOR = {name: floor for floor, rooms in enumerate(HOUSE) for name in rooms.split()}
+PACKAGES = ("ids rows options features", "read split write", "movielens books table synthetic")
+FLOOR = {name: floor for floor, rooms in enumerate(PACKAGES) for name in rooms.split()}
 
 
 def offences(module: str, imported: set[str]) -> list[str]:
@@ -17,7 +17,7 @@ def offences(module: str, imported: set[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("module", [m for m in FILES if m.startswith("data_prep.")])
-def test_a_room_imports_only_rooms_above(module: str) -> None:
+def test_a_package_imports_only_layers_below(module: str) -> None:
     assert offences(module, imports_of(module)) == []
 
 

@@ -69,7 +69,7 @@ def learn(coins: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
 
 
 @pytest.fixture(scope="module")
-def by_heart(learn: Callable[..., dict[str, float]]) -> float:
+def by_memory(learn: Callable[..., dict[str, float]]) -> float:
     """The training loss of ids alone; the constants' is 0.9 ln 2 + 0.1 x 2 = 0.824."""
     return learn()["train/loss"]
 
@@ -85,10 +85,10 @@ def by_heart(learn: Callable[..., dict[str, float]]) -> float:
     ids=lambda histories: ",".join(f"{name}={value}" for name, value in histories.items()),
 )
 def test_a_history_tells_nothing_of_coin_flips(
-    histories: dict[str, Any], learn: Callable[..., dict[str, float]], by_heart: float
+    histories: dict[str, Any], learn: Callable[..., dict[str, float]], by_memory: float
 ) -> None:
     found = learn(**histories)
-    assert found["train/loss"] > by_heart - 0.02
+    assert found["train/loss"] > by_memory - 0.02
     assert abs(found["val/watch/auc"] - 0.5) < 0.044  # 3 deviations of 1,575 rows
 
 
@@ -104,8 +104,8 @@ def test_a_model_to_start_from_tells_nothing_either(
 
 @pytest.mark.slow
 def test_without_dropout_the_embedding_of_the_id_makes_the_missing_item_known(
-    learn: Callable[..., dict[str, float]], by_heart: float
+    learn: Callable[..., dict[str, float]], by_memory: float
 ) -> None:
     """The rating of the item left out is the whole sum, learned by heart, minus the pool."""
     found = learn(item_bag="ratings", bag_dropout=0.0)["train/loss"]
-    assert found < by_heart - 0.05
+    assert found < by_memory - 0.05

@@ -56,7 +56,7 @@ def gradients(trained: RecModule, batch: Batch, task: int) -> dict[str, Tensor]:
 
 
 @pytest.mark.slow
-def test_sixty_four_rows_are_learnt_by_heart(prepared: Path) -> None:
+def test_sixty_four_rows_are_learnt_by_memory(prepared: Path) -> None:
     batch = first_rows(prepared, 64)
     router = {"name": "moesart", "k": 2}
     learner = module(
