@@ -1,4 +1,4 @@
-# The service on a CPU, as docs/deploy.md describes. The model is mounted, never baked in.
+# The service on a CPU, as docs/how-to/deploy.md describes. The model is mounted, never baked in.
 FROM python:3.12-slim
 
 # Address of an index with CPU builds of PyTorch; the default index may bring the CUDA build.

@@ -1,6 +1,6 @@
 """Requests that the load test sends, good and bad, and a client that counts their answers.
 
-A bad request says which status of docs/serving.md it must get. Requests are bytes: a client in
+A bad request says which status of docs/how-to/serve.md it must get. Requests are bytes: a client in
 Python must not cost more than the server that it measures.
 """
 

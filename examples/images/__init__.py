@@ -1,1 +1,1 @@
-"""The image experiments of the MOESART paper on the public layer: see docs/examples.md."""
+"""The image experiments of the MOESART paper on the public layer: see research/examples.md."""

@@ -1,6 +1,6 @@
 """The finished runs of a study: a row each in a CSV, and their means beside the paper's.
 
-    python -m examples.images.table research/results/multi-mnist.csv docs/examples.md
+    python -m examples.images.table research/results/multi-mnist.csv research/examples.md
 
 writes the table of a CSV between the marks of a page.
 """

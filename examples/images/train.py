@@ -3,7 +3,7 @@
     python -m examples.images.train --data DIR --router moesart --k 4 --seed 0
 
 DIR holds the official files; nothing is downloaded. Starting the same command again goes on where
-it stopped, and prints the result where it is finished. docs/examples.md has the rest.
+it stopped, and prints the result where it is finished. research/examples.md has the rest.
 """
 
 from __future__ import annotations

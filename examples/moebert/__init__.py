@@ -1,1 +1,1 @@
-"""The language experiment of the MOESART paper on the public layer: see docs/examples.md."""
+"""The language experiment of the MOESART paper on the public layer: see research/examples.md."""

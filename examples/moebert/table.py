@@ -1,6 +1,6 @@
 """The finished runs of a study: a row each in a CSV, and their means.
 
-    python -m examples.moebert.table research/results/moebert-titles.csv docs/examples.md
+    python -m examples.moebert.table research/results/moebert-titles.csv research/examples.md
 
 writes the table of a CSV between the marks of a page.
 """

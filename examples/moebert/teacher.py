@@ -4,7 +4,7 @@
     python -m examples.moebert.teacher --task rte --data RTE --init-from BERT --out OUT
 
 OUT becomes a checkpoint folder in Hugging Face's layout. Starting the same command again goes on
-where it stopped. docs/examples.md has the rest.
+where it stopped. research/examples.md has the rest.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 TEACHER is a checkpoint folder, fine-tuned for the task (examples.moebert.teacher makes one); DIR
 holds the task's files; nothing is downloaded. Starting the same command again goes on where it
-stopped, and prints the result where it is finished. docs/examples.md has the rest.
+stopped, and prints the result where it is finished. research/examples.md has the rest.
 """
 
 from __future__ import annotations

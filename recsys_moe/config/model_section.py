@@ -57,7 +57,7 @@ class ModelConfig(Section):
         BeforeValidator(_features),
     ] = "none"
     """Features of users and items that are added to the embeddings of their ids: `none`, `all`, or
-    a list of names. See docs/features.md."""
+    a list of names. See docs/how-to/features.md."""
     item_bag: Literal["none", "items", "ratings"] = "none"
     """What a user watched or rated in training, pooled and added to the embedding of the id:
     `items` has one embedding per item, `ratings` one per item and level of its rating."""

@@ -32,7 +32,7 @@ class DataConfig(Section):
     features, which trains these to speak for new ones. On entities with features, nowhere else."""
     resample_negatives: bool = False
     """Training rows whose negative `prepare` drew get another one in every epoch: any item that the
-    user has no other training row with. See docs/training.md."""
+    user has no other training row with. See docs/how-to/train.md."""
     popularity_exponent: float = Field(default=0.0, ge=0, le=1)
     """Resampled negatives are drawn in proportion to (1 + the item's other rows) to this power, and the
     logits corrected for it; 0: uniformly. Usual: 0.75."""
@@ -42,7 +42,7 @@ class DataConfig(Section):
     for users with short histories."""
     max_memory_mb: int = Field(default=4096, ge=1)
     """Most memory for the rows of a split, in 2**20 bytes; larger splits are read from disk again
-    in every epoch. See docs/large_data.md."""
+    in every epoch. See docs/how-to/large-data.md."""
     shuffle_buffer: Annotated[Literal["auto"] | int, BeforeValidator(_window)] = "auto"
     """Training rows held and shuffled at once; `auto`: as many as fit in max_memory_mb. A window
     that holds them all shuffles all of them."""
@@ -64,7 +64,7 @@ class TaskConfig(Section):
     """Weight of the task in the loss; null: the one in schema.json."""
     training_weight: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Weight of the task in the loss that training minimises (train/loss); null: `weight`, which
-    always chooses epochs and judges results. See docs/training.md."""
+    always chooses epochs and judges results. See docs/how-to/train.md."""
 
 
 class PenaltyConfig(Section):
@@ -142,7 +142,7 @@ class TrainerConfig(Section):
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     """`gpu`: CUDA, or ROCm by that name; `auto`: that where there is one, else the processor."""
     devices: int = Field(default=1, ge=1)
-    """Devices of each machine, with a process each. See docs/devices.md."""
+    """Devices of each machine, with a process each. See docs/how-to/devices.md."""
     num_nodes: int = Field(default=1, ge=1)
     """Machines that train together."""
     log_every_n_steps: int = Field(default=100, ge=1)

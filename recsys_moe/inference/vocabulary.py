@@ -1,4 +1,4 @@
-"""Raw ids <-> dense indices, by the one rule of docs/data.md for what an id is."""
+"""Raw ids <-> dense indices, by the one rule of docs/how-to/prepare-data.md for what an id is."""
 
 from __future__ import annotations
 

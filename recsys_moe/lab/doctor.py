@@ -152,7 +152,7 @@ def _resources(report: Report) -> dict[str, Any]:
     if free is not None and free < LOW_MEMORY:
         report.warnings.append(
             f"only {machine.gib(free)} of memory are free; end other programs, or read the data "
-            "in pieces (docs/large_data.md)"
+            "in pieces (docs/how-to/large-data.md)"
         )
     if quota is not None and quota < cores():
         report.warnings.append(

@@ -22,7 +22,7 @@ class ItemBag(nn.Module):
     Anchors are users and neighbours the items they watched or rated, or the other way round:
     x_u = K |N(u)|^-1/2 sum_{j in N(u)} y_j, a table row y_j per neighbour, or per neighbour and level
     of the rating. In training the model must not read the label of a row off a history: see
-    docs/features.md.
+    docs/how-to/features.md.
 
     - The neighbour of a row is left out of the pool of its anchor; where it is not in there, another
       one is, by chance. Else "one is missing" would say "watched".

@@ -218,7 +218,7 @@ class RecModule(lightning.LightningModule):
 
     def make_optimizer(self) -> torch.optim.Adam:
         """Routers have a rate of their own and do not decay: the gradient of a sampled one is so
-        small (docs/routers.md) that decay would hold its gate at 0."""
+        small (docs/reference/routers.md) that decay would hold its gate at 0."""
         settings, gates = self.config.optim, list(self.model.moe.routers.parameters())
         groups: list[dict[str, Any]] = [{"params": list(self.model.parameters())}]
         if gates and (settings.router_lr_multiplier != 1 or settings.weight_decay):

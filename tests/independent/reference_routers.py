@@ -1,4 +1,4 @@
-"""Routing weights in numpy float64, written from the formulas of docs/routers.md alone.
+"""Routing weights in numpy float64, written from the formulas of docs/reference/routers.md alone.
 
 Nothing of the package is imported. Plain loops where a formula has a sum: this is to be read beside
 the page. `p`: the parameters by their names in the artifact.

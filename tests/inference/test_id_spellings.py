@@ -1,4 +1,4 @@
-"""One rule for which spelling is which id, wherever one comes in: docs/data.md, "Ids"."""
+"""One rule for which spelling is which id, wherever one comes in: docs/how-to/prepare-data.md, "Ids"."""
 
 from __future__ import annotations
 

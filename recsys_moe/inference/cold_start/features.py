@@ -1,6 +1,6 @@
 """Raw values of features -> rows and weights of the table of a model's features.
 
-By the rules of docs/data.md for the cells of `prepare`, and the vocabularies and the scale that
+By the rules of docs/how-to/prepare-data.md for the cells of `prepare`, and the vocabularies and the scale that
 training left in the artifact. Axes: P entries, one per category and number that adds something.
 """
 

@@ -90,7 +90,7 @@ def test_every_default_space_is_accepted_by_its_router(router: str, data: str) -
 
 
 def test_the_docs_name_every_key_that_is_searched() -> None:
-    page = (Path(__file__).parents[3] / "docs/tune.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/how-to/tune.md").read_text()
     rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")]
     told = {(name, key.strip(" `")) for names, key in rows for name in re.findall("`(.*?)`", names)}
     searched = {(name, key) for name in ROUTERS for key in space(name) if key != "optim.lr"}
