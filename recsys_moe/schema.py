@@ -102,7 +102,7 @@ def check_names(tasks: Sequence[Task], weight: str | None, where: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """One id column: raw ids are mapped once to 0..size-1; `size` stands for an unseen id."""
+    """One id column: raw ids are mapped once to 0..size-1; `size` stands for an unknown id."""
 
     name: str
     column: str

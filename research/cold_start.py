@@ -4,7 +4,7 @@
 
 Per seed a tenth of the items is hidden: all their rows, negatives included, are taken out of
 MovieLens-100K after it was prepared, and what is left is trained on with genres and years. Then the
-hidden rows are scored twice by the same model: by what it says of an unseen item, and with genres
+hidden rows are scored twice by the same model: by what it says of an unknown item, and with genres
 and year given. The same again for a tenth of the users and a model with histories of ratings: with
 nothing given, and with five of their items and ratings, whose rows are left out of both figures.
 A row of --csv is finished work: the same command goes on behind it.

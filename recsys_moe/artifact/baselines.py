@@ -1,6 +1,6 @@
 """What no model is needed for, on the same rows: the figures that a model has to beat.
 
-Axes: N rows, U users, I items, both with one more for the unseen id.
+Axes: N rows, U users, I items, both with one more for the OOV id.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class DataConfig(Section):
     """Rows per batch of `loss_batchwise`, the paper's mean of per-batch losses."""
     id_dropout: float = Field(default=0.002, ge=0, lt=1)
     """Share of training rows whose user (and, independently, item) is hidden, which trains the
-    row that stands for ids never seen. Half of them keep their features and history."""
+    row that stands for OOV ids. Half of them keep their features and history."""
     features_only_rate: float = Field(default=0.1, ge=0, lt=1)
     """Share of training rows whose item (and, independently, user) hides its id and keeps its
     features, which trains these to speak for new ones. On entities with features, nowhere else."""

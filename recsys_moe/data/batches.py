@@ -24,9 +24,9 @@ class ShuffledBatches(ABC):
     """One epoch of training batches in an order that depends on the seed alone.
 
     Of `world` processes this is `rank`, with batches of `batch_size` rows each. A small share of
-    users and items is replaced by the index of the unseen id, which trains that row of the
+    users and items is replaced by the index of the OOV id, which trains that row of the
     embedding tables; with `ids_only` every second one of them by ~index: a model with encoders
-    then reads the unseen id beside features and history. `features_only`: of users and of items,
+    then reads the OOV id beside features and history. `features_only`: of users and of items,
     how often that happens beside these. `start` leaves out as many batches and
     changes no other; `len` counts these too. Raises DataError when there are fewer rows than
     processes.

@@ -1,6 +1,6 @@
 """What a model's encoders read beside ids: features and histories, of users and of items.
 
-Both as lists of table rows, entity after entity. Axes: N entities and one more for the unseen id,
+Both as lists of table rows, entity after entity. Axes: N entities and one more for the OOV id,
 which has nothing, P entries.
 """
 

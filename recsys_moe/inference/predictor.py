@@ -85,10 +85,10 @@ class Predictor:
         self.items.warm_up()
 
     def score(self, users: Whom, items: Whom, *, calibrate: bool = True) -> Scores:
-        """Predictions for the pairs zip(users, items), ids or cold_users.
+        """Predictions for the pairs zip(users, items), ids or cold-start users.
 
         `calibrate=False` leaves `calibrated` empty, for callers who would not look at it. Raises
-        DataError on unequal lengths and for a cold_user that cannot be used.
+        DataError on unequal lengths and for a cold-start user that cannot be used.
         """
         user_B, item_B, told = self._pairs(users, items)
         return self._pair_scores.scores(user_B, item_B, calibrate, told)
@@ -98,8 +98,8 @@ class Predictor:
         return self.resolve([cold_user], entity=entity).unused[0]
 
     def resolve(self, whom: Whom, *, entity: Entity = "user") -> Resolved:
-        """What ids and cold_users stand for, to be passed in their place as often as needed. Raises
-        DataError for what is no id and for a cold_user that cannot be used."""
+        """What ids and cold-start users stand for, to be passed in their place as often as needed. Raises
+        DataError for what is no id and for a cold-start user that cannot be used."""
         return self.cold_users.resolve(entity, whom)
 
     def recommend(
@@ -247,7 +247,7 @@ class Predictor:
         return self._top_items.seen(user)
 
     def is_unseen_user(self, user: str | int | ColdUser) -> bool:
-        """Was this id unknown in training? Then the row of unseen ids stands in."""
+        """Was this id unknown in training? Then the OOV row stands in."""
         return self.are_unseen_users([user])[0]
 
     def are_unseen_users(self, users: Whom) -> list[bool]:
@@ -256,7 +256,7 @@ class Predictor:
         return ((index_N < 0) | self._unseen_users[index_N.clamp(min=0)]).tolist()
 
     def _pairs(self, users: Whom, items: Whom) -> tuple[Tensor, Tensor, ColdStartVectors | None]:
-        """Indices of both, ~i of cold_user i, and the cold_users."""
+        """Indices of both, ~i of cold-start user i, and the cold-start users."""
         user, item = self.resolve(users), self.resolve(items, entity="item")
         if len(user) != len(item):
             raise DataError(

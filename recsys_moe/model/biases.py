@@ -1,6 +1,6 @@
 """user and item biases: what user and item say apart, before anything is learned about them together.
 
-Axes: B batch, N rows, T tasks, U users and I items, both with one more for the unseen id.
+Axes: B batch, N rows, T tasks, U users and I items, both with one more for the OOV id.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Biases(nn.Module):
     """From what the towers learn, around 0 and of size 1, to logits.
 
     logit = shift + scale * x + effect of the user + effect of the item. Buffers, set before
-    training and fixed, so that experts learn what is left; 0 for ids never seen.
+    training and fixed, so that experts learn what is left; 0 for OOV ids.
     """
 
     shift_T: Tensor
@@ -66,7 +66,7 @@ class Biases(nn.Module):
             )
             score, information = _derivatives(kind, logits, size)
             variance = variances.setdefault(side, _variance(score, information))
-            own = tables[side][:size]  # not of the unseen id
+            own = tables[side][:size]  # not of the OOV id
             step = (variance * score - own) / (variance * information + 1)
             own += step.clamp(-scale, scale)
         self.user_UT[:, task], self.item_IT[:, task] = tables[0], tables[1]

@@ -3,7 +3,7 @@
 Both are sums of rows of a table of their own, which is why known users and items can be finished
 vectors (`Encoders.materialize`). Tables start at 0, so that training begins as without them.
 
-Axes: B batch, U some entities, N entities and one more for the unseen id, P entries (which row
+Axes: B batch, U some entities, N entities and one more for the OOV id, P entries (which row
 belongs to which entity, entity after entity), R rows of a table, D width of the embeddings.
 """
 

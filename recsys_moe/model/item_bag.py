@@ -1,6 +1,6 @@
 """What users have watched, or items have been watched by, in training: pooled embeddings.
 
-Axes: B batch, U distinct anchors of a batch, N anchors and one more for the unseen id, P entries
+Axes: B batch, U distinct anchors of a batch, N anchors and one more for the OOV id, P entries
 (which row belongs to which anchor, anchor after anchor), R rows of a table, W its width, J neighbours,
 L levels of the rating, D width of the embeddings.
 """

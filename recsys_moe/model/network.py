@@ -77,7 +77,7 @@ class MultiTaskMoE(nn.Module):
     def forward(self, user_B: Tensor, item_B: Tensor) -> Output:
         """Indices (B,) of users and items, each in 0..count with count meaning unseen.
 
-        With encoders ~i is i with its id hidden: the unseen id, with features and history of i.
+        With encoders ~i is i with its id hidden: the OOV id, with features and history of i.
         """
         x_BD = self.encode(user_B, item_B)
         user_B, item_B = self.ids(user_B, item_B)

@@ -1,4 +1,4 @@
-"""What requests name: ids, and cold_users with what is told of them.
+"""What requests name: ids, and cold-start users with what is told of them.
 
 Strict: a bool is no number, "5" is no k, 1.5 is no id.
 """
@@ -168,5 +168,5 @@ def _cold_user(one: NewUser | NewItem) -> ColdUser:
 
 
 def shown(one: User | NamedItem) -> int | str | None:
-    """The id to answer with; cold_users have none."""
+    """The id to answer with; cold-start users have none."""
     return None if isinstance(one, Request) else one

@@ -1,7 +1,7 @@
 """Cold start, measured at the end of training: what do features tell of users and items unknown?
 
 All items (or users) of the validation rows are scored as if they were new: by their features and
-the row of the unseen id, and by that row alone. Axes: N users or items and the unseen id.
+the row of the OOV id, and by that row alone. Axes: N users or items and the OOV id.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _all_new(model: MultiTaskMoE, entity: Entity, features: Features | None) -> 
 
 @torch.no_grad()
 def _vectors(table_ND: torch.Tensor, features: Features | None) -> torch.Tensor:
-    """Of new ones: the row of the unseen id and, where there are any, their features."""
+    """Of new ones: the row of the OOV id and, where there are any, their features."""
     made_ND = table_ND[-1:].repeat(len(table_ND), 1)
     if features is not None:
         for index_U in torch.arange(len(made_ND)).split(MATERIALIZED_AT_ONCE):

@@ -157,7 +157,7 @@ def set_up(
     effects take from the data, and the weights of `setup`.
 
     `bare`: without the last two, which the checkpoint that a run continues from brings along.
-    Learned rows of new ids are those of the unseen id. What is fixed before training, user and item biases
+    Learned rows of new ids are those of the OOV id. What is fixed before training, user and item biases
     and experts by user, is made for new ids as in any run, in the units of the model.
     """
     rows = datamodule.rows("train")

@@ -4,7 +4,7 @@ A model folder holds the vectors of known ids whole: id, features and history in
 of a new run's encoders start from the old ones, matched by raw categories and items; the rows of
 its known ids are what the old vectors have beyond what these encoders say of the new data.
 
-Axes: N users or items of the new data and one more for the unseen id, R rows of an encoder's table,
+Axes: N users or items of the new data and one more for the OOV id, R rows of an encoder's table,
 L levels of ratings and one more for none, I items and one more for the unseen one, D width.
 """
 

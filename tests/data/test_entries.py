@@ -29,7 +29,7 @@ def test_a_table_has_a_row_per_category_one_for_unseen_ones_and_one_per_number()
 
 
 def test_entries_are_category_number_and_shares_of_lists(tmp_path: Path) -> None:
-    """Blocks: job 0..3, age 4, genres 5..9. The last start is that of the unseen id."""
+    """Blocks: job 0..3, age 4, genres 5..9. The last start is that of the OOV id."""
     columns = {
         JOB.column: pa.array([2, None, 3], pa.int32()),  # 3: unseen in training
         AGE.column: pa.array([-0.5, 1.0, None], pa.float32()),

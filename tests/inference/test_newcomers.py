@@ -53,7 +53,7 @@ def history_of(predictor: Predictor, featured: Path, user: int) -> dict[Any, flo
 
 
 def vectors(predictor: Predictor, users: list[ColdUser], items: list[ColdUser]) -> Any:
-    """Without the row of the unseen id."""
+    """Without the row of the OOV id."""
     parts = predictor.resolve(users).parts, predictor.resolve(items, entity="item").parts
     told = predictor.cold_users.told(*parts)
     assert told is not None

@@ -201,7 +201,7 @@ def test_slopes_go_on_where_the_mean_is_another() -> None:
 def test_features_are_the_weighted_sum_of_their_rows() -> None:
     made = Features(rows=4, dim=2, entities=3)
     made.table_RD.data = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0], [5.0, 5.0]])
-    first_N = torch.tensor([0, 2, 2, 3, 3])  # 2 entries, 0, 1; nothing for the unseen id
+    first_N = torch.tensor([0, 2, 2, 3, 3])  # 2 entries, 0, 1; nothing for the OOV id
     made.set_entries(first_N, torch.tensor([0, 2, 1]).int(), torch.tensor([1.0, -0.5, 3.0]))
     # (1, 0) - (2, 2) / 2, nothing, 3 (0, 1), nothing
     expected = torch.tensor([[0.0, -1.0], [0.0, 0.0], [0.0, 3.0], [0.0, 0.0]])

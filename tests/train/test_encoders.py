@@ -183,7 +183,7 @@ def test_data_without_features_or_ratings_are_refused(prepared: Path, data: Path
 
 
 def test_half_of_the_hidden_ids_keep_features_and_history(data: Path) -> None:
-    """~i stands for the unseen id with what is known of i."""
+    """~i stands for the OOV id with what is known of i."""
     one, none = ({"id_dropout": rate, "features_only_rate": 0} for rate in (0.5, 0))
     batch = next(iter(RecDataModule(data, config(BOTH, data=one)).train_batches(0)))
     shown = next(iter(RecDataModule(data, config(BOTH, data=none)).train_batches(0)))

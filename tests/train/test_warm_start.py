@@ -161,7 +161,7 @@ def test_main_effects_of_known_ids_stay_and_those_of_new_ids_are_fitted_to_their
             assert torch.equal(row_T, old.user_UT[old_users.index(user)])
         else:
             assert row_T[0] != 0
-    assert not new.user_UT[-1].any()  # of the unseen id
+    assert not new.user_UT[-1].any()  # of the OOV id
 
 
 def test_training_goes_on_from_there_and_ends_better(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`fit --init-from` with features and histories: vectors stay, encoders go on, new ids are cold_users."""
+"""`fit --init-from` with features and histories: vectors stay, encoders go on, new ids are cold-start users."""
 
 from __future__ import annotations
 

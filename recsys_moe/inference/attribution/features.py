@@ -124,7 +124,7 @@ class Attributor:
         """Per task the largest first: at most `most` features and `most` items of the history, and
         the whole histories and both ids where they are known.
 
-        Indices, ~i of cold_user i. Raises ConfigError with `none_because`.
+        Indices, ~i of cold-start user i. Raises ConfigError with `none_because`.
         """
         if self.none_because:
             raise ConfigError(f"there are no attributions: {self.none_because}")

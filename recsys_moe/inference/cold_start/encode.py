@@ -3,7 +3,7 @@
 Their vector is that of known ones, with the id row of unseen ids: that row, plus the embeddings of
 their features, plus the pooled embeddings of the items in their history (`told`).
 
-Axes: U cold_users of a request, P entries, D width of the embeddings, W that of histories.
+Axes: U cold-start users of a request, P entries, D width of the embeddings, W that of histories.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ColdUser:
 
 @dataclass(frozen=True)
 class Unused:
-    """What of a cold_user the model could not use."""
+    """What of a cold-start user the model could not use."""
 
     categories: Unknown = field(default_factory=dict)
     """By feature, those that training has not seen."""
@@ -63,11 +63,11 @@ class Resolved:
     """Users or items, each looked up or read once. May be passed wherever ids may be."""
 
     index_N: Tensor
-    """(N,) int64: of a known id, `size` of an unknown one, ~i of cold_user i."""
+    """(N,) int64: of a known id, `size` of an unknown one, ~i of cold-start user i."""
     parts: Sequence[Parts] = ()
-    """What the vector of each cold_user is made of."""
+    """What the vector of each cold-start user is made of."""
     unused: Sequence[Unused] = ()
-    """What of each cold_user is not in it."""
+    """What of each cold-start user is not in it."""
 
     def __len__(self) -> int:
         return len(self.index_N)
@@ -78,11 +78,11 @@ class Resolved:
 
 
 Whom: TypeAlias = Ids | Sequence[RawId | ColdUser] | Resolved
-"""Raw ids, with cold_users among them."""
+"""Raw ids, with cold-start users among them."""
 
 
 class ColdStart:
-    """Turns what is told of cold_users into vectors, by what the artifact keeps for them."""
+    """Turns what is told of cold-start users into vectors, by what the artifact keeps for them."""
 
     def __init__(self, artifact: Artifact, users: Vocabulary, items: Vocabulary) -> None:
         self._artifact, self._users, self._items = artifact, users, items
@@ -96,7 +96,7 @@ class ColdStart:
         }
 
     def resolve(self, entity: Entity, whom: Whom) -> Resolved:
-        """Indices of ids, and what cold_users are made of. Raises DataError for what cannot be
+        """Indices of ids, and what cold-start users are made of. Raises DataError for what cannot be
         used, in the words of one line."""
         if isinstance(whom, Resolved):
             return whom
@@ -114,7 +114,7 @@ class ColdStart:
         return Resolved(index_N, [parts for parts, _ in read], [unused for _, unused in read])
 
     def told(self, users: Sequence[Parts], items: Sequence[Parts] = ()) -> ColdStartVectors | None:
-        """The cold_users of a request; None where there are none."""
+        """The cold-start users of a request; None where there are none."""
         if not users and not items:
             return None
         seen = [one.history % self._artifact.known_items for one in users]
@@ -132,7 +132,7 @@ class ColdStart:
         return Parts(entries, row_P), Unused(categories, unknown, repeated)
 
     def vectors(self, entity: Entity, parts: Sequence[Parts]) -> Tensor:
-        """What is added to the row of unseen ids. (U, D)"""
+        """What is added to the OOV row. (U, D)"""
         sum_UD = torch.zeros(len(parts), self._width)
         table_RD = self._artifact.encoders.get(f"{entity}s.table_RD")
         if table_RD is not None and parts:

@@ -1,4 +1,4 @@
-"""What is told of cold_users, in options of the command line."""
+"""What is told of cold-start users, in options of the command line."""
 
 from __future__ import annotations
 

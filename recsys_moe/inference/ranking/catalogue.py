@@ -145,7 +145,7 @@ class CatalogueScorer:
         return x_BD
 
     def _ids(self, user_U: Tensor) -> Tensor:
-        """Rows of the tables: that of the unseen id for cold_users."""
+        """Rows of the tables: that of the OOV id for cold-start users."""
         return self.model.ids(user_U, torch.zeros_like(user_U))[0]
 
     def _vectors(self, user_U: Tensor) -> Tensor:

@@ -135,7 +135,7 @@ class TopItems:
 
     def seen(self, user: int) -> Tensor:
         """Indices of the items that the user with this index watched in the training rows; of a
-        cold_user those of its history."""
+        cold-start user those of its history."""
         if user < 0 and self.told is not None:
             return self.told.seen[~user]
         offsets, items = self.artifact.seen["offsets"], self.artifact.seen["items"]

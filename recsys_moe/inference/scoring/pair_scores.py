@@ -49,7 +49,7 @@ class PairScorer:
     def scores(
         self, user_B: Tensor, item_B: Tensor, calibrate: bool, told: ColdStartVectors | None = None
     ) -> Scores:
-        """Scores of pairs of indices; those of cold_users, ~i, need what is told of them."""
+        """Scores of pairs of indices; those of cold-start users, ~i, need what is told of them."""
         logits_BT = self.logits(user_B, item_B, told)
         by_task = zip(self._names, self._links, logits_BT.unbind(1), strict=True)
         return Scores(

@@ -3,7 +3,7 @@
 An expert's first layer is linear in x = [u; i], so x W_e + b_e = (u V_e + b_e) + i U_e with
 W_e = [V_e; U_e]. The precomputed of all users and items are computed once, when a pair first visits the
 expert. Routers and towers see what they see in a forward pass, in the same batches.
-Axes: B pairs, T tasks, E experts, R users and items (each with one more for the unseen id),
+Axes: B pairs, T tasks, E experts, R users and items (each with one more for the OOV id),
 D input width, H expert width, N entries: one per (pair, task, chosen expert).
 """
 

@@ -27,7 +27,7 @@ MULTIPLE = 16
 def without_mute_units(model: MultiTaskMoE) -> MultiTaskMoE:
     """The same model with smaller towers; all else is shared.
 
-    Vectors of cold_users may be longer than all known ones, and the tolerance grows with them. A
+    Vectors of cold-start users may be longer than all known ones, and the tolerance grows with them. A
     model whose mixtures have no bound stays as it is.
     """
     bounded = all(math.isfinite(router.max_sum) for router in model.routers)
