@@ -61,8 +61,9 @@ def in_turn(
     """Milliseconds of each call in each round; a round makes every call once, in their order.
 
     `clock`: `wall`, or `cpu` for the processor time of all threads, which other work on the
-    machine disturbs less (use one thread). `on_step_end`: each call is made once more, untimed, right
-    before, as in a loop of its own: else its rivals' memory is in the caches, and not its own.
+    machine disturbs less (use one thread). `on_step_end`: each call is made once more, untimed,
+    right before, as in a loop of its own: else its rivals' memory is in the caches, and not its
+    own.
     """
     now = CLOCKS[clock]
     times: Times = {name: [] for name in calls}

@@ -1,4 +1,5 @@
-"""Which spelling is which id: the one rule of docs/how-to/prepare-data.md, "Ids", for every place that takes one.
+"""Which spelling is which id: the one rule of docs/how-to/prepare-data.md, "Ids", for every place
+that takes one.
 
 An id is its text. A whole number has one text, however it came: 7, 7.0, "7", "7.0" are "7".
 """

@@ -1,4 +1,5 @@
-"""Continued training: is `fit --init-from` as good as training anew on all rows, in a third of the time?
+"""Continued training: is `fit --init-from` as good as training anew on all rows, in a third of the
+time?
 
     python -m research.continued --ratings ml-100k/u.data [--folder DIR] [--epochs 16 --more 5]
                                    [--set model.item_bag=ratings]

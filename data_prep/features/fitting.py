@@ -136,7 +136,7 @@ def vocabularies(features: Sequence[Fitted]) -> pa.Table:
     tables = [
         pa.table(
             {
-                "entity": pa.array([one.entity] * len(one.vocabulary), pa.string()),
+                "side": pa.array([one.entity] * len(one.vocabulary), pa.string()),
                 "feature": pa.array([one.feature.name] * len(one.vocabulary), pa.string()),
                 "index": pa.array(np.arange(len(one.vocabulary), dtype=np.int32)),
                 "value": one.vocabulary,

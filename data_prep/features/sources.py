@@ -39,7 +39,8 @@ def command(names: str | None) -> str:
 
 
 def as_read(table: pa.Table, entity: str, features: Sequence[Wanted]) -> pa.Table:
-    """`table` with a column `feature:NAME` for each of the entity, from the column it is told in."""
+    """`table` with a column `feature:NAME` for each of the entity, from the column it is told
+    in."""
     for one in of_entity(features, entity):
         table = table.append_column(one.column, _as_read(table[one.told], one))
     return table

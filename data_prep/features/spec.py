@@ -94,8 +94,8 @@ def _column(told: str) -> tuple[str, str | None]:
 def check_names(features: Sequence[Wanted], tasks: Sequence[Task], weight: str | None) -> None:
     """Raises ConfigError for a name that is there twice or has another meaning.
 
-    Whatever the entities: files and requests for predictions have one column per name. `weight`: the
-    column of the split files with the weights, if there are any.
+    Whatever the entities: files and requests for predictions have one column per name. `weight`:
+    the column of the split files with the weights, if there are any.
     """
     labels = [name for task in tasks for name in (task.name, f"{task.name}_calibrated")]
     taken = [*RESERVED, *labels, *([] if weight is None else [weight])]

@@ -49,7 +49,8 @@ def of_items(request: Request) -> pa.Table | None:
 
 
 def _features(path: Path, entity: str, asked: tuple[Wanted, ...], request: Request) -> pa.Table:
-    """`entity`, the ids of the column of the rows as text, each once, and the columns `feature:NAME`.
+    """`entity`, the ids of the column of the rows as text, each once, and the columns
+    `feature:NAME`.
 
     Raises DataError for a wrong cell, and for an id that has several rows which differ.
     """
@@ -80,8 +81,8 @@ def _check_repeats(
     if len(other):
         row, entity = int(other[0]), asked[0].entity
         raise DataError(
-            f"{_place(files, row)}: {entity} {table[entity][row].as_py()!r} has other features than in "
-            f"{_place(files, int(first[row]))}; leave one row per {entity}"
+            f"{_place(files, row)}: {entity} {table[entity][row].as_py()!r} has other features "
+            f"than in {_place(files, int(first[row]))}; leave one row per {entity}"
         )
 
 

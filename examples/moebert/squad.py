@@ -1,8 +1,9 @@
 """SQuAD's official files: train-v1.1.json and dev-v1.1.json, or both of v2.0.
 
-A simplification, said so in research/examples.md: a text is question and context cut to 384 tokens, no
-sliding windows; questions whose answer was cut away, or that have none, point at [CLS]; F1 is that
-of the two spans of tokens against the first answer given, not of their normalised words.
+A simplification, said so in research/examples.md: a text is question and context cut to 384
+tokens, no sliding windows; questions whose answer was cut away, or that have none, point at [CLS];
+F1 is that of the two spans of tokens against the first answer given, not of their normalised
+words.
 """
 
 from __future__ import annotations

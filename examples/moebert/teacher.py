@@ -1,7 +1,7 @@
 """Train a teacher: a small BERT from scratch, or a checkpoint fine-tuned on a task.
 
     python -m examples.moebert.teacher --data DIR --out OUT                      # titles, scratch
-    python -m examples.moebert.teacher --task rte --data RTE --init-from BERT --out OUT
+    python -m examples.moebert.teacher --task rte --data RTE --from BERT --out OUT
 
 OUT becomes a checkpoint folder in Hugging Face's layout. Starting the same command again goes on
 where it stopped. research/examples.md has the rest.
@@ -57,9 +57,7 @@ def settings_of(options: argparse.Namespace) -> Teacher:
 
 def _must_hold_weights(start: Path) -> None:
     if not (start / checkpoint.WEIGHTS).exists():
-        raise ConfigError(
-            f"--init-from {start} has no {checkpoint.WEIGHTS}; name a checkpoint folder"
-        )
+        raise ConfigError(f"--from {start} has no {checkpoint.WEIGHTS}; name a checkpoint folder")
 
 
 def teach(settings: Teacher, data: Path, out: Path, *, device: str = "auto") -> dict[str, Any]:
@@ -106,7 +104,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_options(parser)
-    parser.add_argument("--init-from", dest="start", type=Path, help="checkpoint to fine-tune")
+    parser.add_argument("--from", dest="start", type=Path, help="checkpoint to fine-tune")
     parser.add_argument("--width", type=int, default=128, help="from scratch: hidden size")
     parser.add_argument("--layers", type=int, default=4, help="from scratch")
     parser.add_argument("--out", type=Path, required=True, help="folder to create or to go on in")

@@ -17,7 +17,7 @@ from torch import Tensor
 from recsys_moe.artifact.reading import damaged, reading
 from recsys_moe.schema import Schema
 
-ENCODER = {"user": "history", "item": "user_bag"}
+ENCODER = {"user": "item_bag", "item": "user_bag"}
 """By entity: which setting of the model, and part of its encoders, it is."""
 PREFIX = {"user": "", "item": "item_"}
 

@@ -98,7 +98,7 @@ def compare(
         split=split,
         ranking=ranking,
         settings=read_sections("--settings", settings),
-        file=read_config_file(config) if config else None,
+        file=read_config_file(config, warn=True) if config else None,
         typed=typed_sections(flags, set_ or []),
     )
     if request.settings:

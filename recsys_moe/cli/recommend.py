@@ -169,7 +169,7 @@ def _candidates(predictor: Predictor, candidates: str | None) -> Resolved | None
         ids = [part.strip() for part in candidates.split(",") if part.strip()]
     if not ids:
         raise ConfigError(f"--candidates must name an item or a file of items, got {candidates!r}")
-    resolved = predictor.resolve(ids, side="item")
+    resolved = predictor.resolve(ids, entity="item")
     if unknown := int((resolved.index_N == predictor.items.feature.size).sum()):
         logger.info("%d of %d candidates are unknown to the model: left out", unknown, len(ids))
     return resolved

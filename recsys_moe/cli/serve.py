@@ -63,7 +63,8 @@ def serve(
     timeout: Timeout = 10.0,
     drain: Annotated[float, _limit("Seconds that requests in flight have after SIGTERM.")] = 30.0,
 ) -> None:
-    """Answer /predict, /recommend and /explain over HTTP until SIGTERM. See docs/how-to/serve.md."""
+    """Answer /predict, /recommend and /explain over HTTP until SIGTERM. See
+    docs/how-to/serve.md."""
     if missing := [name for name in EXTRA if find_spec(name) is None]:
         remedy = 'install it with: pip install "recsys-moe[serve]"'
         raise ConfigError(f"serve needs {', '.join(missing)}; {remedy}")

@@ -94,6 +94,7 @@ def fit(
     set_: Sets = None,
     resume: Resume = None,
     init_from: InitFrom = None,
+    old_from: Annotated[str | None, typer.Option("--from", hidden=True)] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run at --out.")
     ] = False,
@@ -104,6 +105,9 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Train a model on prepared data and keep its best checkpoint and artifact."""
+    if old_from is not None:
+        logger.warning("--from is now --init-from; the old name goes with the next version")
+        init_from = init_from or old_from
     flags = fit_flags(
         k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices,
         seed=seed, num_nodes=num_nodes,
@@ -218,11 +222,12 @@ def resolve(
     *,
     init_from: Path | None = None,
 ) -> Config:
-    """ExpertOutputMeans, or what the model at `init_from` has < file < command line. Raises ConfigError."""
+    """ExpertOutputMeans, or what the model at `init_from` has < file < command line. Raises
+    ConfigError."""
     from recsys_moe.config.files import merge, read_config_file, router_name
     from recsys_moe.config.settings import parse_config, select_router
 
-    raw = read_config_file(file) if file else {}
+    raw = read_config_file(file, warn=True) if file else {}
     typed = typed_sections(flags, sets)
     if name := router or router_name(typed):
         raw, dropped = select_router(raw, name)

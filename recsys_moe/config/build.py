@@ -40,7 +40,7 @@ def build_model(config: Config, schema: Schema, *, finished: bool = False) -> Mu
         bilinear_rank=model.bilinear_rank,
         bilinear_diagonal=model.bilinear_diagonal,
         dispatch=model.dispatch,
-        effects=Biases(*sizes, label_constants(schema)) if model.biases else None,
+        biases=Biases(*sizes, label_constants(schema)) if model.biases else None,
         encoders=None if finished else _encoders(config, schema),
     )
 
@@ -84,11 +84,11 @@ def _refuse_context(wanted: str | tuple[str, ...], schema: Schema) -> None:
 
 WEIGHTED = "weighted_"
 """Of names of counts in schema.json."""
-BagKey = Literal["history", "user_bag"]
+BagKey = Literal["item_bag", "user_bag"]
 """Of users, of items."""
 
 
-def bag_levels(config: Config, schema: Schema, key: BagKey = "history") -> int | None:
+def bag_levels(config: Config, schema: Schema, key: BagKey = "item_bag") -> int | None:
     """Into how many levels ratings of these histories are divided; None where they have no ratings.
 
     Raises ConfigError for `ratings` and data without a regression task.
@@ -114,7 +114,7 @@ def _encoders(config: Config, schema: Schema) -> Encoders | None:
         Features(table_rows(features), width, size) if features else None
         for features, size in chosen
     )
-    histories = _history(config, schema, "history"), _history(config, schema, "user_bag")
+    histories = _history(config, schema, "item_bag"), _history(config, schema, "user_bag")
     return Encoders(users, items, *histories)
 
 
@@ -123,7 +123,7 @@ def _history(config: Config, schema: Schema, key: BagKey) -> ItemBag | None:
     if getattr(settings, key) == "none":
         return None
     sizes = schema.user.size, schema.item.size
-    anchors, neighbours = sizes if key == "history" else sizes[::-1]
+    anchors, neighbours = sizes if key == "item_bag" else sizes[::-1]
     levels = bag_levels(config, schema, key)
     kind = LinearItemBag if settings.bag_ratings == "linear" and levels is not None else ItemBag
     return kind(
@@ -181,8 +181,8 @@ def check_labels(schema: Schema) -> None:
 def loss_weights(config: Config, schema: Schema) -> list[float]:
     """What multiplies each task's mean loss in results: its weight, per loss of the constant.
 
-    So weights compare tasks and not units. With `optim.loss_normalization=absolute` the weights alone.
-    Raises ConfigError and DataError.
+    So weights compare tasks and not units. With `optim.loss_normalization=absolute` the weights
+    alone. Raises ConfigError and DataError.
     """
     return _per_unit(task_weights(config, schema.tasks), config, schema)
 

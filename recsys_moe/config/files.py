@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from recsys_moe.config.renamed import with_new_names
 from recsys_moe.config.text import PlainLoader
 from recsys_moe.errors import ConfigError, suggestion
 
@@ -19,8 +20,11 @@ DEEPEST = 20
 """Dots in the key of `--set`."""
 
 
-def read_config_file(file: str) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises ConfigError when there is none."""
+def read_config_file(file: str, *, warn: bool = False) -> dict[str, Any]:
+    """The mapping in a YAML file, with new names of settings. Raises ConfigError without one.
+
+    `warn`: about old names, as of a file that a user writes.
+    """
     path = find_config(file)
     if (size := path.stat().st_size) > LARGEST:
         raise ConfigError(f"{path} must have at most {LARGEST} bytes, got {size}; is it settings?")
@@ -30,7 +34,7 @@ def read_config_file(file: str) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(raw, dict | None):
         raise ConfigError(f"{path} must hold a mapping of sections, got {type(raw).__name__}")
-    return raw or {}
+    return with_new_names(raw or {}, warn=warn)
 
 
 def find_config(file: str) -> Path:
@@ -68,7 +72,7 @@ def parse_set(assignment: str) -> dict[str, Any]:
         raise ConfigError(f"--set {key}: {shown(text)} is not a YAML value") from None
     if key == "model.router" and isinstance(value, str):  # a bare name, which other keys join
         key = "model.router.name"
-    return nested(key, value)
+    return with_new_names(nested(key, value))
 
 
 def shown(text: str) -> str:

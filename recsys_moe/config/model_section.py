@@ -56,51 +56,52 @@ class ModelConfig(Section):
         Literal["none", "all"] | tuple[Annotated[str, Field(min_length=1)], ...],
         BeforeValidator(_features),
     ] = "none"
-    """Features of users and items that are added to the embeddings of their ids: `none`, `all`, or
-    a list of names. See docs/how-to/features.md."""
+    """Features of users and items whose embeddings are added to those of the ids: `none`,
+    `all`, or a list of names."""
     item_bag: Literal["none", "items", "ratings"] = "none"
-    """What a user watched or rated in training, pooled and added to the embedding of the id:
-    `items` has one embedding per item, `ratings` one per item and level of its rating."""
+    """Item bag of a user: the items of the user's training rows, pooled and added to the
+    embedding of the id (SVD++). `items`: one embedding per item; `ratings`: depends on the
+    rating too."""
     user_bag: Literal["none", "users", "ratings"] = "none"
-    """The same of an item: `users` has one embedding per user who watched or rated it in training,
-    `ratings` one per user and level of the rating."""
+    """User bag of an item: the users of the item's training rows. `users`: one embedding per
+    user; `ratings`: depends on the rating too."""
     bag_dim: int = Field(default=64, ge=0)
-    """Width of the embeddings of histories; their sum is projected to `embedding_dim`. 0: as wide
-    as those, without a projection, so that weight decay bounds what a history says."""
+    """Width of the embeddings in bags, which are projected to `embedding_dim`. 0: as wide as
+    those, without a projection, so that weight decay limits what a bag says."""
     bag_levels: int = Field(default=5, ge=2, le=10)
-    """Levels of `ratings`, evenly from the lowest to the highest training label."""
+    """Levels of ratings in bags, evenly from the lowest to the highest training label."""
     bag_ratings: Literal["levels", "linear"] = "levels"
-    """`true`: of `ratings` one embedding per item or user and a second one times how many standard
-    deviations the level is above the mean (0 of what was not rated), in place of one per level, so
-    that all ratings teach both. No other history has levels."""
+    """How bags of `ratings` use a rating. `levels`: one embedding per level; `linear`: one
+    embedding plus a second one times the standardised rating, so that all ratings train
+    both."""
     bag_dropout: float = Field(default=0.5, ge=0, lt=1)
-    """Share of every history that a training step leaves out, by chance. Without any, the labels
-    of training rows can be read off what is missing in it."""
+    """Share of every bag that a training step leaves out at random. Without it, labels of
+    training rows can be read off what is missing in a bag."""
     num_experts: int = Field(default=16, ge=1)
     expert_dim: int = Field(default=256, ge=1)
     """Units of each expert (one Dense + ReLU layer)."""
     tower_dims: tuple[Annotated[int, Field(ge=1)], ...] = (256,)
     """Widths of the Dense + ReLU layers between mixture and head, per task."""
     bilinear_rank: int = Field(default=0, ge=0)
-    """Rank r, at most `embedding_dim`, of what each task reads off the vectors u and v past the
-    experts: b_u + b_i + <P u, v>, P of rank r and b linear in the vectors; 0: nothing."""
+    """Rank of the bilinear term <P u, v> + b_u + b_i of user vector u and item vector v, added
+    to each task's logit beside the experts; at most `embedding_dim`. 0: none."""
     bilinear_diagonal: bool = False
-    """`false`: P is diagonal, with a weight between -1 and 1 for each of the first r dimensions, so
-    that weight decay bounds what u and v say together, as in a matrix factorisation."""
+    """P is diagonal with weights between -1 and 1 for the first `bilinear_rank` dimensions, so
+    that weight decay limits the bilinear term as in matrix factorisation."""
     dropout: float = Field(default=0.5, ge=0, lt=1)
-    """Rate inside each expert, after the ReLU."""
+    """Dropout rate inside each expert, after the ReLU."""
     biases: bool = True
-    """Logits start at the training mean plus what the user and the item deviate from it, and the
-    experts learn what that does not say, in standard deviations of the labels. `false`, as in the
-    paper: logits start at 0."""
+    """Logits start at the training mean plus fitted user and item biases; experts learn the
+    rest, in standard deviations of the labels. `false`, as in the paper: logits start at 0."""
     dispatch: Literal["auto", "sparse", "dense"] = "auto"
-    """How experts are computed: chosen pairs only, all of them, or what the router allows."""
+    """How experts are computed: `sparse` (chosen pairs only), `dense` (all), or `auto` (what
+    the router allows)."""
     router: Annotated[
         SerializeAsAny[RouterConfig],
         BeforeValidator(_router),
         WithJsonSchema(router_schema(DEFAULT_ROUTER)),
     ] = Field(default_factory=MoesartRouter.Config)
-    """Every router has keys of its own: `recsys-moe config show --router NAME` explains them."""
+    """Every router has settings of its own: `recsys-moe config show --router NAME`."""
 
     @model_validator(mode="after")
     def _router_fits(self) -> ModelConfig:
@@ -111,8 +112,8 @@ class ModelConfig(Section):
     def _bilinear_fits(self) -> ModelConfig:
         if self.bilinear_rank > self.embedding_dim:
             raise ValueError(
-                f"model.bilinear_rank must be at most model.embedding_dim={self.embedding_dim}, got "
-                f"{self.bilinear_rank}; lower it"
+                f"model.bilinear_rank must be at most model.embedding_dim={self.embedding_dim}, "
+                f"got {self.bilinear_rank}; lower it"
             )
         if self.bilinear_diagonal and not self.bilinear_rank:
             raise ValueError(

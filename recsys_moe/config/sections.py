@@ -20,32 +20,33 @@ def _window(value: Any) -> Any:
 
 class DataConfig(Section):
     eval_batch_size: int = Field(default=2048, ge=1)
-    """Rows per batch in validation and evaluation, rounded up to whole groups of `batchwise_rows`;
-    changes speed and memory, not results."""
+    """Rows per batch in validation and evaluation, rounded up to whole groups of
+    `batchwise_rows`. Affects speed and memory, not results."""
     batchwise_rows: int = Field(default=128, ge=1)
     """Rows per batch of `loss_batchwise`, the paper's mean of per-batch losses."""
     id_dropout: float = Field(default=0.002, ge=0, lt=1)
-    """Share of training rows whose user (and, independently, item) is hidden, which trains the
-    row that stands for OOV ids. Half of them keep their features and history."""
+    """Share of training rows whose user (and, independently, item) is replaced by the
+    out-of-vocabulary (OOV) id, which trains its embedding. Half of them keep their features
+    and bags."""
     features_only_rate: float = Field(default=0.1, ge=0, lt=1)
-    """Share of training rows whose item (and, independently, user) hides its id and keeps its
-    features, which trains these to speak for new ones. On entities with features, nowhere else."""
+    """Share of training rows whose item (and, independently, user) loses its id and keeps its
+    features, which trains them for new ids. Only where there are features."""
     resample_negatives: bool = False
-    """Training rows whose negative `prepare` drew get another one in every epoch: any item that the
-    user has no other training row with. See docs/how-to/train.md."""
+    """Draw new items for the negatives that `prepare` sampled in every epoch, among those that
+    the user has no other training row with."""
     popularity_exponent: float = Field(default=0.0, ge=0, le=1)
-    """Resampled negatives are drawn in proportion to (1 + the item's other rows) to this power, and the
-    logits corrected for it; 0: uniformly. Usual: 0.75."""
+    """Resampled negatives are drawn in proportion to (1 + other rows of the item) to this
+    power; logits are corrected for it. 0: uniformly. Usual: 0.75."""
     user_exponent: float = Field(default=1.0, ge=-1, le=1)
-    """Users get resampled negatives in proportion to their number of drawn ones to this power, and the
-    logits are corrected for it; 1: as many as they had, 0: all users as many. Lower: better lists
-    for users with short histories."""
+    """Users get resampled negatives in proportion to their number of sampled ones to this
+    power; logits are corrected for it. 1: as many as before; 0: the same number for every
+    user, for better lists for users with short histories."""
     max_memory_mb: int = Field(default=4096, ge=1)
-    """Most memory for the rows of a split, in 2**20 bytes; larger splits are read from disk again
-    in every epoch. See docs/how-to/large-data.md."""
+    """Memory for the rows of a split, in 2**20 bytes; larger splits are read from disk in
+    every epoch."""
     shuffle_buffer: Annotated[Literal["auto"] | int, BeforeValidator(_window)] = "auto"
-    """Training rows held and shuffled at once; `auto`: as many as fit in max_memory_mb. A window
-    that holds them all shuffles all of them."""
+    """Training rows held and shuffled at once; `auto`: as many as fit in max_memory_mb. A
+    buffer that holds all rows shuffles all of them."""
 
     @model_validator(mode="after")
     def _power_is_used(self) -> DataConfig:
@@ -53,18 +54,18 @@ class DataConfig(Section):
             power = getattr(self, name)
             if power != idle and not self.resample_negatives:
                 raise ValueError(
-                    f"data.{name} must be {idle} with data.resample_negatives=false, got {power:g}; "
-                    "add data.resample_negatives=true"
+                    f"data.{name} must be {idle} with data.resample_negatives=false, got "
+                    f"{power:g}; add data.resample_negatives=true"
                 )
         return self
 
 
 class TaskConfig(Section):
     weight: float | None = Field(default=None, ge=0, allow_inf_nan=False, examples=[0.9])
-    """Weight of the task in the loss; null: the one in schema.json."""
+    """Weight of the task in the loss that selects epochs and judges results; null: the one in
+    schema.json."""
     training_weight: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Weight of the task in the loss that training minimises (train/loss); null: `weight`, which
-    always chooses epochs and judges results. See docs/how-to/train.md."""
+    """Weight of the task in the loss that training minimises (train/loss); null: `weight`."""
 
 
 class PenaltyConfig(Section):
@@ -96,25 +97,24 @@ class OptimConfig(Section):
         )
     }
     lr: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
-    """Learning rate of Adam; the paper searched 5e-5..5e-4."""
+    """Learning rate of Adam. The paper searched 5e-5 to 5e-4."""
     router_lr_multiplier: float = Field(default=10.0, gt=0, allow_inf_nan=False)
-    """Learning rate of the routers, in units of `lr`. Sampled routers learn soonest with about 10:
-    once gates decide, draws are less noise to the experts. The papers have 1, which was better for
-    softmax without user and item biases on MovieLens-100K. See research/slow_start.md."""
+    """Learning rate of the routers relative to `lr`. Sampled routers start soonest with about
+    10; the papers use 1."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(default=1e-7, gt=0, allow_inf_nan=False)
-    """Adam's epsilon; 1e-7 is Keras' default, PyTorch's is 1e-8."""
+    """Adam's epsilon. 1e-7 is Keras' default, 1e-8 PyTorch's."""
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Times a weight is added to its gradient (L2); not for routers, which it would hold at 0. What
-    is right falls with the number of rows: 1e-4 for 1e5 of them, 1e-5 for 1e6."""
+    """L2 regularisation: this times a weight is added to its gradient; not for routers.
+    Decrease it with the number of rows: 1e-4 for 1e5 rows, 1e-5 for 1e6."""
     schedule: Literal["constant", "cosine"] = "constant"
     """`cosine` decays the learning rate to 0 over trainer.max_epochs."""
     ema_decay: float = Field(default=0.0, ge=0, lt=1)
-    """Decay per step of a running mean of the weights, over 1 / (1 - ema_decay) steps or so and at
-    most a tenth of all so far, which is validated, kept and exported in their place; 0: none."""
+    """Decay per step of an exponential moving average of the weights, which is validated, kept
+    and exported instead of the weights; over at most a tenth of the steps so far. 0: none."""
     loss_normalization: Literal["auto", "relative", "absolute"] = "auto"
-    """`relative` divides each task's loss by that of the mean alone, so that task weights compare
-    tasks and not units; `auto`: with model.biases."""
+    """`relative` divides each task's loss by that of the mean alone, so that task weights
+    compare tasks and not units; `absolute` does not; `auto`: relative with model.biases."""
 
 
 LoggerName = Literal["tensorboard", "csv", "mlflow", "wandb"]
@@ -131,26 +131,26 @@ class TrainerConfig(Section):
     max_epochs: int = Field(default=100, ge=1)
     batch_size: int = Field(default=512, ge=1)
     monitor: str = "loss"
-    """Validation metric that chooses the epoch to keep and when to stop: `loss`, the task-weighted
-    one, or TASK/METRIC, e.g. watch/auc or rating/mse."""
+    """Validation metric that selects the epoch and stops training: `loss` (task-weighted), or
+    TASK/METRIC, e.g. watch/auc or rating/mse."""
     patience: int = Field(default=15, ge=1)
-    """Epochs without a better `monitor` before training stops."""
+    """Epochs without improvement of `monitor` before training stops."""
     min_delta: float = Field(default=0.0, ge=0)
     seed: int = Field(default=0, ge=0)
     """Drives every random stream: initialisation, shuffling, dropout, each task's router."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true"
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    """`gpu`: CUDA, or ROCm by that name; `auto`: that where there is one, else the processor."""
+    """`gpu`: CUDA (or ROCm); `auto`: a GPU if there is one."""
     devices: int = Field(default=1, ge=1)
-    """Devices of each machine, with a process each. See docs/how-to/devices.md."""
+    """Devices of each machine, one process each."""
     num_nodes: int = Field(default=1, ge=1)
     """Machines that train together."""
     log_every_n_steps: int = Field(default=100, ge=1)
     logger: LoggerName = "tensorboard"
-    """Where numbers go beside metrics.csv: TensorBoard's events/, nowhere (`csv`), or beside the
-    run into MLflow's mlflow.db or W&B's wandb/ (offline)."""
+    """Where metrics go besides metrics.csv: `tensorboard` (events/), `csv` (nowhere else),
+    `mlflow` (mlflow.db), `wandb` (wandb/, offline)."""
     checkpoint_every_n_steps: int = Field(default=10_000, ge=1)
-    """Steps between checkpoints inside an epoch; the end of an epoch always has one."""
+    """Steps between checkpoints inside an epoch; each epoch ends with one."""
 
     @property
     def processes(self) -> int:

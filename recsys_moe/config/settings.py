@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from recsys_moe.config.files import router_name, router_section
 from recsys_moe.config.model_section import DEFAULT_ROUTER, ModelConfig
+from recsys_moe.config.renamed import with_new_names
 from recsys_moe.config.sections import (
     DataConfig,
     OptimConfig,
@@ -113,7 +114,7 @@ def weighed_apart(config: Config, tasks: Sequence[Task]) -> tuple[str, str] | No
 def parse_config(raw: dict[str, Any]) -> Config:
     """Validate a nested mapping. Raises ConfigError."""
     try:
-        return Config.model_validate(raw)
+        return Config.model_validate(with_new_names(raw, warn=False))
     except ValidationError as error:
         raise ConfigError(answer(error, Config, _router_config(raw))) from None
 

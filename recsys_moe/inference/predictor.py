@@ -98,8 +98,8 @@ class Predictor:
         return self.resolve([cold_user], entity=entity).unused[0]
 
     def resolve(self, whom: Whom, *, entity: Entity = "user") -> Resolved:
-        """What ids and cold-start users stand for, to be passed in their place as often as needed. Raises
-        DataError for what is no id and for a cold-start user that cannot be used."""
+        """What ids and cold-start users stand for, to be passed in their place as often as needed.
+        Raises DataError for what is no id and for a cold-start user that cannot be used."""
         return self.cold_users.resolve(entity, whom)
 
     def recommend(
@@ -201,8 +201,8 @@ class Predictor:
         """Per pair and task what moved the score, the largest contribution first.
 
         Each feature, each item of the user's history, whole histories, and the ids, left out in
-        turn (see `Attribution`); of features and of items of the history at most `most` each. Raises
-        ConfigError with `no_attributions`, DataError on unequal lengths.
+        turn (see `Attribution`); of features and of items of the history at most `most` each.
+        Raises ConfigError with `no_attributions`, DataError on unequal lengths.
         """
         user_B, item_B, told = self._pairs(users, items)
         most = whole_number("most", most, 0)

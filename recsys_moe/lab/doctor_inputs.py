@@ -89,14 +89,14 @@ def _check_vocabularies(path: Path, schema: Schema) -> None:
         raise DataError(f"{path} is missing; prepare the data again")
     try:
         with reading(path):
-            known = dict(list(pd.read_parquet(path).groupby(["entity", "feature"], sort=False)))
+            known = dict(list(pd.read_parquet(path).groupby(["side", "feature"], sort=False)))
         for entity in ENTITIES:
             for one in getattr(schema, f"{entity}_features"):
                 rows = known.pop((entity, one.name), pd.DataFrame({"index": [], "value": []}))
                 if [*rows["index"]] != [*range(one.size)] or rows["value"].nunique() != one.size:
                     raise DataError(
-                        f"{path}: {entity} feature {one.name!r} must have {one.size} indices from 0 "
-                        "on, each with a value of its own; prepare the data again"
+                        f"{path}: {entity} feature {one.name!r} must have {one.size} indices from "
+                        "0 on, each with a value of its own; prepare the data again"
                     )
     except KeyError as error:
         raise DataError(f"{path}: column {error} is missing; prepare the data again") from None

@@ -1,4 +1,5 @@
-"""user and item biases: what user and item say apart, before anything is learned about them together.
+"""user and item biases: what user and item say apart, before anything is learned about them
+together.
 
 Axes: B batch, N rows, T tasks, U users and I items, both with one more for the OOV id.
 """

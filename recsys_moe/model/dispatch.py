@@ -27,8 +27,9 @@ def sparse_experts(
 ) -> Tensor:
     """Evaluate the chosen pairs only, each once, and mix them per task. Returns (B, T, H).
 
-    `selected_BTE`: bool; weights off the selection must be 0 and get no gradient. `on_outputs`: given the
-    pairs' outputs (P, H) before the scale of dropout, and `real_R` and `size_E` of the plan.
+    `selected_BTE`: bool; weights off the selection must be 0 and get no gradient. `on_outputs`:
+    given the pairs' outputs (P, H) before the scale of dropout, and `real_R` and `size_E` of the
+    plan.
     """
     plan, dropout = plan_pairs(selected_BTE), experts.dropout
     keep_PH = dropout.mask((len(plan.row_P), experts.bias_EH.shape[-1]), x_BD)

@@ -63,7 +63,7 @@ class Encoders(nn.Module):
         item_bag: ItemBag | None = None,
         user_bag: ItemBag | None = None,
     ) -> None:
-        """`history`: of users, whose neighbours are items; `user_bag` the other way round."""
+        """`item_bag`: of users, whose neighbours are items; `user_bag` the other way round."""
         super().__init__()
         self.users, self.items = users, items
         self.item_bag, self.user_bag = item_bag, user_bag
@@ -71,14 +71,14 @@ class Encoders(nn.Module):
     def forward(self, user_B: Tensor, item_B: Tensor) -> tuple[Tensor | float, Tensor | float]:
         """For users and for items, i or, with a hidden id, ~i; (B, D), or 0 for nothing."""
         user_B, item_B = (torch.where(i_B < 0, ~i_B, i_B) for i_B in (user_B, item_B))
-        of_user = _added(self.users, self.history, user_B, item_B)
+        of_user = _added(self.users, self.item_bag, user_B, item_B)
         return of_user, _added(self.items, self.user_bag, item_B, user_B)
 
     @torch.no_grad()
     def materialize(self, users_ND: Tensor, items_ND: Tensor) -> tuple[Tensor, Tensor]:
         """The whole vectors of all users and items, given the embeddings of their ids."""
         users_ND, items_ND = users_ND.clone(), items_ND.clone()
-        _finish(users_ND, self.users, self.history)
+        _finish(users_ND, self.users, self.item_bag)
         _finish(items_ND, self.items, self.user_bag)
         return users_ND, items_ND
 
@@ -92,10 +92,10 @@ class Encoders(nn.Module):
         }
 
     def reseed(self, seed: int) -> None:
-        """Give each history a stream of its own from `seed`."""
-        for name in ("item_bag", "user_bag"):
-            if (history := getattr(self, name)) is not None:
-                history.stream.reseed(stream_seed(seed, name))
+        """Give each bag a stream of its own from `seed`. Streams keep the names of version 0.1."""
+        for bag, name in ((self.item_bag, "history"), (self.user_bag, "item_history")):
+            if bag is not None:
+                bag.stream.reseed(stream_seed(seed, name))
 
 
 def _added(

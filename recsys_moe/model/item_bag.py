@@ -1,8 +1,8 @@
 """What users have watched, or items have been watched by, in training: pooled embeddings.
 
 Axes: B batch, U distinct anchors of a batch, N anchors and one more for the OOV id, P entries
-(which row belongs to which anchor, anchor after anchor), R rows of a table, W its width, J neighbours,
-L levels of the rating, D width of the embeddings.
+(which row belongs to which anchor, anchor after anchor), R rows of a table, W its width, J
+neighbours, L levels of the rating, D width of the embeddings.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from recsys_moe.routers.stream import RandomStream
 class ItemBag(nn.Module):
     """Pooled embeddings of those that an anchor met in training: SVD++'s (Koren 2008).
 
-    Anchors are users and neighbours the items they watched or rated, or the other way round:
-    x_u = K |N(u)|^-1/2 sum_{j in N(u)} y_j, a table row y_j per neighbour, or per neighbour and level
-    of the rating. In training the model must not read the label of a row off a history: see
+    Anchors are users and neighbours the items they watched or rated, or the other way round: x_u =
+    K |N(u)|^-1/2 sum_{j in N(u)} y_j, a table row y_j per neighbour, or per neighbour and level of
+    the rating. In training the model must not read the label of a row off a history: see
     docs/how-to/features.md.
 
-    - The neighbour of a row is left out of the pool of its anchor; where it is not in there, another
+    - The neighbour of a row is left out of the pool of its anchor; where it is not in there,
+    another
       one is, by chance. Else "one is missing" would say "watched".
     - A share `dropout` of every pool is left out, by chance, anew for each anchor and batch. Else
-      the embedding of the anchor's id could learn the whole sum, and the difference would tell which
-      neighbour is missing.
+      the embedding of the anchor's id could learn the whole sum, and the difference would tell
+      which neighbour is missing.
     """
 
     first_N: Tensor
@@ -135,10 +136,10 @@ class ItemBag(nn.Module):
 class LinearItemBag(ItemBag):
     """y_jl = a_j + c_l b_j for neighbour j and level l, in place of a y for every pair of them.
 
-    As in Asymmetric-SVD (Koren 2008, section 4), whose c is how far the rating is above what was to
-    be expected of anchor and neighbour. Here it is the level in standard deviations above the mean of
-    all that anchors rated, and 0 for what they did not rate. All ratings of a neighbour teach its a
-    and its b, where a level of its own sees one in so many as there are levels.
+    As in Asymmetric-SVD (Koren 2008, section 4), whose c is how far the rating is above what was
+    to be expected of anchor and neighbour. Here it is the level in standard deviations above the
+    mean of all that anchors rated, and 0 for what they did not rate. All ratings of a neighbour
+    teach its a and its b, where a level of its own sees one in so many as there are levels.
     """
 
     base_JW: Tensor

@@ -17,9 +17,10 @@ from recsys_moe.routers.selection import kept_softmax, largest_k
 class DefaultMoERouter(GatedRouter):
     """y = sum_S g_i E_i(x) + sum_{not S} g_i m_i: g = softmax(Ax + b), S its k largest.
 
-    m_i is the running mean of E_i's outputs, which the layer keeps (`recsys_moe.model.output_means`):
-    all weights together sum to 1, and every logit has the gradient of a dense softmax in which the
-    absent experts answer with their mean. At inference as in training, with the means at rest.
+    m_i is the running mean of E_i's outputs, which the layer keeps
+    (`recsys_moe.model.output_means`): all weights together sum to 1, and every logit has the
+    gradient of a dense softmax in which the absent experts answer with their mean. At inference as
+    in training, with the means at rest.
     """
 
     class Config(KConfig):

@@ -18,9 +18,11 @@ from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import Batch, Rows
 from recsys_moe.data.streaming import labelled
 from recsys_moe.model.network import Output
+from recsys_moe.model.old_names import with_new_names
 from recsys_moe.model.tasks import Counts, mean_disagreement, mean_loss, step_counts
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
+from recsys_moe.train.averaging import AVERAGE
 from recsys_moe.train.encoders import set_encoder_entries
 from recsys_moe.train.finite import not_finite, refuse
 from recsys_moe.train.processes.devices import all_sum, on_first, process_count
@@ -99,6 +101,8 @@ class RecModule(lightning.LightningModule):
         checkpoint["epoch_sums"] = self._epoch_sums().cpu()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        for key in checkpoint.keys() & {"state_dict", AVERAGE}:
+            checkpoint[key] = with_new_names(checkpoint[key])
         sums = checkpoint["epoch_sums"] * (self.global_rank == 0)  # of all processes
         self._loss_sum, self._pairs, self._rows = sums[0], sums[1], int(sums[2])
 

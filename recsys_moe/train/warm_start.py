@@ -111,8 +111,8 @@ def _places(
     now: Feature = getattr(schema, entity)
     if before.id_type != now.id_type:
         raise DataError(
-            f"--init-from {path}: its {entity} ids are {before.id_type} and those of {data} must be so "
-            f"too, got {now.id_type}; write them the same way and prepare the data again"
+            f"--init-from {path}: its {entity} ids are {before.id_type} and those of {data} must "
+            f"be so too, got {now.id_type}; write them the same way and prepare the data again"
         )
     table = artifact.users if entity == "user" else artifact.items
     known = table[before.name].cast(ARROW[before.id_type]).combine_chunks()
@@ -157,8 +157,8 @@ def set_up(
     effects take from the data, and the weights of `setup`.
 
     `bare`: without the last two, which the checkpoint that a run continues from brings along.
-    Learned rows of new ids are those of the OOV id. What is fixed before training, user and item biases
-    and experts by user, is made for new ids as in any run, in the units of the model.
+    Learned rows of new ids are those of the OOV id. What is fixed before training, user and item
+    biases and experts by user, is made for new ids as in any run, in the units of the model.
     """
     rows = datamodule.rows("train")
     module.start_routers(user_counts(rows, datamodule.schema))
@@ -185,8 +185,8 @@ def _take_weights(model: MultiTaskMoE, start: Start) -> None:
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise DataError(
-            f"--init-from {start.folder}: its weights do not fit the model of these data: {reason}; "
-            "train anew without --from"
+            f"--init-from {start.folder}: its weights do not fit the model of these data: "
+            f"{reason}; train from scratch without --init-from"
         ) from None
     if start.matched is not None:
         hand_over(model, start.matched, start.artifact, (start.user_U, start.item_I))

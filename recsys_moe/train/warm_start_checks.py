@@ -1,4 +1,5 @@
-"""What `fit --init-from` refuses: another model, other tasks, labels in another unit, a second start."""
+"""What `fit --init-from` refuses: another model, other tasks, labels in another unit, a second
+start."""
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ def check_model(before: Config, now: Config, path: str | Path) -> None:
 def must_stay(path: str | Path, key: str, old: object, new: object) -> ConfigError:
     before, now = (v if isinstance(v, str) else json.dumps(v) for v in (old, new))
     return ConfigError(
-        f"--init-from {path}: {key} is {before} there and must stay so, got {now}; set it so, or train "
-        f"anew without --from (only {', '.join(MAY_DIFFER)} may differ, and "
+        f"--init-from {path}: {key} is {before} there and must stay so, got {now}; set it so, or "
+        f"train from scratch without --init-from (only {', '.join(MAY_DIFFER)} may differ, and "
         f"{' and '.join(f'model.{key}' for key in HISTORIES)} may begin or end)"
     )
 
@@ -49,8 +50,8 @@ def check_alone(init_from: str | Path | None, resume: str | None) -> None:
     """Raise ConfigError where a run is to start from a model and to go on as well."""
     if init_from is not None and resume is not None:
         raise ConfigError(
-            f"--init-from {init_from} starts a new run, and --resume {resume} continues one; pass one "
-            "of them: an interrupted run goes on with --resume alone"
+            f"--init-from {init_from} starts a new run, and --resume {resume} continues one; pass "
+            "one of them: an interrupted run continues with --resume alone"
         )
 
 
@@ -59,7 +60,7 @@ def check_begun(out: Path) -> None:
     if begun := started_from(out):
         raise ConfigError(
             f"--resume auto: {out} has no checkpoint yet, and was to start from {begun['folder']}; "
-            "start again with --from and --overwrite"
+            "start again with --init-from and --overwrite"
         )
 
 
@@ -69,8 +70,8 @@ def check_tasks(old: Schema, new: Schema, path: str | Path) -> None:
     if wanted != found:
         wanted_text, found_text = (", ".join(map(_task_text, s.tasks)) for s in (old, new))
         raise DataError(
-            f"--init-from {path}: its tasks are {wanted_text} and those of the data must be the same in "
-            f"the same order, got {found_text}; prepare the data with its tasks"
+            f"--init-from {path}: its tasks are {wanted_text} and those of the data must be the "
+            f"same in the same order, got {found_text}; prepare the data with its tasks"
         )
 
 

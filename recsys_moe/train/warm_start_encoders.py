@@ -85,7 +85,7 @@ def match(
         features[entity] = FeatureRows(*map(torch.cat, zip(*parts.values(), strict=True)))
     if said:
         logger.info("features: %s", "; ".join(said))
-    neighbours: dict[BagKey, Tensor] = {"history": places[1], "user_bag": places[0]}
+    neighbours: dict[BagKey, Tensor] = {"item_bag": places[1], "user_bag": places[0]}
     rows = {k: _bag_rows(old, config, schema, key=k, place_N=n) for k, n in neighbours.items()}
     return Matched(features, {key: one for key, one in rows.items() if one is not None})
 
@@ -101,7 +101,7 @@ def _blocks(
     features: tuple[FeatureColumn, ...], entity: str, categories: pa.Table
 ) -> dict[str, _Block]:
     found, start = {}, 0
-    of_entity = categories.filter(pc.equal(categories["entity"], entity))
+    of_entity = categories.filter(pc.equal(categories["side"], entity))
     for one in features:
         rows = of_entity.filter(pc.equal(of_entity["feature"], one.name)).sort_by("index")
         if len(rows) != one.size:

@@ -8,8 +8,8 @@ then they must end well by themselves. Times that were measured are left out of 
     python tests/crash/commands.py --seed 1
     python tests/crash/commands.py --command predict --kills 20
 
-Prints a line per command, and as the last line a JSON object; exit code 1 when a invariant is broken.
-`kills.py` does this to `fit`, `reloads.py` to the service. Linux only.
+Prints a line per command, and as the last line a JSON object; exit code 1 when a invariant is
+broken. `kills.py` does this to `fit`, `reloads.py` to the service. Linux only.
 """
 
 from __future__ import annotations
@@ -262,7 +262,8 @@ class Survey:
 
 
 def survey(name: str, folder: Path, kills: int, seed: int) -> int:
-    """Kills that hit a command at work, at least `kills`; a line. Exits when a invariant is broken."""
+    """Kills that hit a command at work, at least `kills`; a line. Exits when a invariant is
+    broken."""
     begun, asked, number, hits = time.monotonic(), Survey(name, folder, seed), 0, 0
     while hits < kills:
         most = 4 if asked.case.starts_workers else 2

@@ -6,7 +6,8 @@ after the whole replacement, while it loads: started again, it must answer with 
 
     python tests/crash/reloads.py --kills 30 --seed 1
 
-Prints a line, and as the last line a JSON object; exit code 1 when a invariant is broken. Linux only.
+Prints a line, and as the last line a JSON object; exit code 1 when a invariant is broken. Linux
+only.
 """
 
 from __future__ import annotations

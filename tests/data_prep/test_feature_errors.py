@@ -44,7 +44,7 @@ OPTIONS = {
     "no column": ("item_feature", "year:numeric=", "--item-feature must be NAME:KIND=COLUMN"),
     "sep of one": ("item_feature", "y:categorical=year:sep=,", "y: only multi has a sep"),
     "twice": ("user_feature", "gender:numeric=years", "names must differ, got 'gender' twice"),
-    "on two entities": ("context", "genres:categorical=hour", "got 'genres' twice; users, items and"),
+    "of two entities": ("context", "genres:categorical=hour", "got 'genres' twice; users, items"),
     "like a column": ("item_feature", "title:categorical=genres", "no feature must be .*'title'"),
     "like a task": ("user_feature", "watch:numeric=years", "no feature must be .*got 'watch'"),
     "like a prediction": ("context", "watch_calibrated:numeric=hour", "'watch_calibrated'"),

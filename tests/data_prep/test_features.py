@@ -71,7 +71,7 @@ def test_columns_hold_indices_lists_and_standardised_numbers(tmp_path: Path) -> 
     assert sorted(columns(tmp_path / "o", "train")["feature:hour"]) == [0, 1, 1, 1]  # 17, 9 as text
     assert columns(tmp_path / "o", "test")["feature:hour"] == [2, 2]
     assert pq.read_table(tmp_path / "o" / "features.parquet").to_pydict() == {
-        "entity": ["user", "user", "item", "item", "item", "context", "context"],
+        "side": ["user", "user", "item", "item", "item", "context", "context"],
         "feature": ["gender", "gender", "genres", "genres", "genres", "hour", "hour"],
         "index": [0, 1, 0, 1, 2, 0, 1],
         "value": ["f", "m", "Action", "Comedy", "Drama", "17", "9"],

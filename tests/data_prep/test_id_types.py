@@ -1,4 +1,5 @@
-"""The type of ids in a prepared folder, whatever the files are: docs/how-to/prepare-data.md, "Ids"."""
+"""The type of ids in a prepared folder, whatever the files are: docs/how-to/prepare-data.md,
+"Ids"."""
 
 from __future__ import annotations
 

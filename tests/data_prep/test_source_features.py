@@ -59,7 +59,7 @@ def test_ages_of_1m_are_groups_and_years_are_those_of_the_titles(tmp_path: Path)
     year = schema.item_features[0]
     assert (year.name, year.mean) == ("year", 1914.5)  # 1910 to 1919
     vocabulary = pq.read_table(tmp_path / "o" / "features.parquet").to_pylist()
-    assert vocabulary == [{"entity": "user", "feature": "age", "index": 0, "value": "25"}]
+    assert vocabulary == [{"side": "user", "feature": "age", "index": 0, "value": "25"}]
 
 
 def test_occupations_of_1m_are_words_where_they_tell_and_codes_where_they_always_were(

@@ -227,7 +227,7 @@ def test_a_teacher_remembers_its_size_and_where_it_started(
         given = ("--data", folder, "--epochs", 1, "--batch-size", 8, "--out", tmp_path / "out")
         return teacher.main([str(word) for word in (*given, *words)])
 
-    assert teach("--init-from", taught) == 0
+    assert teach("--from", taught) == 0
     asked = json.loads((tmp_path / "out" / "settings.json").read_text())
     weights = (taught / "model.safetensors").read_bytes()
     assert asked["start"] == str(taught)
@@ -235,8 +235,8 @@ def test_a_teacher_remembers_its_size_and_where_it_started(
     capsys.readouterr()
     assert teach("--lr", 5e-5) == 2  # the rate is that of a start from a checkpoint
     assert "holds a run with" in capsys.readouterr().err
-    assert teach("--init-from", tmp_path) == 2
-    assert f"--init-from {tmp_path} has no model.safetensors" in capsys.readouterr().err
+    assert teach("--from", tmp_path) == 2
+    assert f"--from {tmp_path} has no model.safetensors" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

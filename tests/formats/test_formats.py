@@ -64,7 +64,7 @@ def test_a_kept_model_of_histories_says_what_moved_a_score() -> None:
     for version in VERSIONS:
         predictor = Predictor.load(version / "histories" / "run" / "model")
         (of_pair,) = predictor.attributions([7], [15])
-        assert {attribution.kind for reason in of_pair["watch"]} >= {"history"}
+        assert {attribution.kind for attribution in of_pair["watch"]} >= {"history"}
 
 
 @pytest.fixture(params=VERSIONS, ids=lambda path: path.name)

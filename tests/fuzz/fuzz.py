@@ -3,10 +3,11 @@
     python tests/fuzz/fuzz.py --inputs 100000 --seed 0 --state build/fuzz
     python tests/fuzz/fuzz.py --target model --number 1234
 
-Invariants: no traceback, no other exit code or status than the documented ones, no more than 10 s of
-processor time, bounded memory, the former output whole. An input follows from (seed, target, number).
-The state folder keeps what was done, so that the same command goes on after an end. Prints a line
-per target, and as the last line a JSON object; exit code 1 when a invariant was broken. Linux only.
+Invariants: no traceback, no other exit code or status than the documented ones, no more than 10 s
+of processor time, bounded memory, the former output whole. An input follows from (seed, target,
+number). The state folder keeps what was done, so that the same command goes on after an end.
+Prints a line per target, and as the last line a JSON object; exit code 1 when a invariant was
+broken. Linux only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The targets of the service: bodies and headers through its application, raw bytes at its socket."""
+"""The targets of the service: bodies and headers through its application, raw bytes at its
+socket."""
 
 from __future__ import annotations
 

@@ -39,9 +39,10 @@ def by_part(attributions: list[Attribution]) -> dict[tuple[Any, ...], float]:
 def test_a_contribution_is_the_logit_minus_that_of_one_told_all_but_that_part(
     predictor: Predictor,
 ) -> None:
-    """A cold-start user with a feature less is scored by the ordinary way of cold-start users; of two genres the
-    one that stays has the weight 1 / sqrt(2) that it has beside the other: an unseen one's place
-    counts too. So does K / sqrt(3) of a history, which is compared as a whole."""
+    """A cold-start user with a feature less is scored by the ordinary way of cold-start users; of
+    two genres the one that stays has the weight 1 / sqrt(2) that it has beside the other: an
+    unseen one's place counts too. So does K / sqrt(3) of a history, which is compared as a
+    whole."""
     features, history = {"age": 45, "job": "job 2"}, {3: 5.0, 4: 2.0, 9: None}
     film = {"genres": "genre 1|genre 3", "year": 2000.0}
     user, item = ColdUser(features, history), ColdUser(film)

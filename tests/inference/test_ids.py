@@ -1,4 +1,5 @@
-"""One rule for what an id is, in every place where one comes in: docs/how-to/prepare-data.md, "Ids"."""
+"""One rule for what an id is, in every place where one comes in: docs/how-to/prepare-data.md,
+"Ids"."""
 
 from __future__ import annotations
 

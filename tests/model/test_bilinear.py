@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from recsys_moe.model.bilinear import DiagonalTerm, ProjectedTerm, Skip
+from recsys_moe.model.bilinear import BilinearTerm, DiagonalTerm, ProjectedTerm
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.routers import ROUTERS
 
@@ -15,7 +15,7 @@ from recsys_moe.routers import ROUTERS
 def model_with(rank: int, *, maps: bool = True) -> MultiTaskMoE:
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"embedding_dim": 4, "num_experts": 4, "expert_dim": 6}
-    term: dict[str, Any] = {"bilinear_rank": rank, "bilinear_diagonal": maps}
+    term: dict[str, Any] = {"bilinear_rank": rank, "bilinear_diagonal": not maps}
     config = ROUTERS["softmax"].Config()
     return MultiTaskMoE(7, 8, 2, router=config, tower_dims=(5,), **term, **sizes).eval()
 

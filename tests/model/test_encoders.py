@@ -29,7 +29,7 @@ def history(dropout: float = 0.0, *, levels: int = 1) -> ItemBag:
     return made
 
 
-def naive(made: History, user: int, left_out: int | None) -> Tensor:
+def naive(made: ItemBag, user: int, left_out: int | None) -> Tensor:
     """|N|^-1/2 K sum of y_j over N without `left_out`."""
     items = WATCHED.get(user, [])
     y_W = sum((made.table_RW[j] for j in items if j != left_out), torch.zeros(3))

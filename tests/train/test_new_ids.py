@@ -1,4 +1,5 @@
-"""What `fit` says of new ids: the figures of the finished model told of cold-start users, row by row."""
+"""What `fit` says of new ids: the figures of the finished model told of cold-start users, row by
+row."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from tests.conftest import TINY_MODEL
 
 
 def raw_features(data: Path) -> dict[str, list[dict[str, Any]]]:
-    """Per entity and index what a cold-start user would be told; not jobs, of which some are unseen."""
+    """Per entity and index what a cold-start user would be told; not jobs, of which some are
+    unseen."""
     told: dict[str, list[dict[str, Any]]] = {}
     for entity, features in (("user", ("age",)), ("item", ("genres", "year"))):
         rows = pq.read_table(data / f"{entity}s.parquet").to_pylist()

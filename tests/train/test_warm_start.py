@@ -1,4 +1,5 @@
-"""`fit --init-from`: a run starts from the model of another one, and means by its weights the same."""
+"""`fit --init-from`: a run starts from the model of another one, and means by its weights the
+same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`fit --init-from` with features and histories: vectors stay, encoders go on, new ids are cold-start users."""
+"""`fit --init-from` with features and histories: vectors stay, encoders go on, new ids are
+cold-start users."""
 
 from __future__ import annotations
 
@@ -106,7 +107,7 @@ def row(artifact: Artifact, entity: str, name: str, category: str) -> int:
     found = [
         one["index"]
         for one in artifact.categories.to_pylist()
-        if (one["entity"], one["feature"], one["value"]) == (entity, name, category)
+        if (one["side"], one["feature"], one["value"]) == (entity, name, category)
     ]
     assert getattr(artifact.schema, f"{entity}_features")[0].name == name
     return int(found[0])

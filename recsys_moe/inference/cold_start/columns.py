@@ -20,8 +20,8 @@ HISTORY = "history"
 def with_columns(
     predictor: Predictor, entity: Entity, ids: Ids, rows: pa.Table, rows_before: int = 0
 ) -> tuple[Resolved, dict[str, int]]:
-    """The ids, with cold-start users for those that training has not seen where columns of `rows` tell of
-    them; and in how many rows something told is unknown to the model, by kind.
+    """The ids, with cold-start users for those that training has not seen where columns of `rows`
+    tell of them; and in how many rows something told is unknown to the model, by kind.
 
     A column tells of the feature of its name, HISTORY of what a user has watched. Raises DataError
     with the row.

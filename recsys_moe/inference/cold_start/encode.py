@@ -96,8 +96,8 @@ class ColdStart:
         }
 
     def resolve(self, entity: Entity, whom: Whom) -> Resolved:
-        """Indices of ids, and what cold-start users are made of. Raises DataError for what cannot be
-        used, in the words of one line."""
+        """Indices of ids, and what cold-start users are made of. Raises DataError for what cannot
+        be used, in the words of one line."""
         if isinstance(whom, Resolved):
             return whom
         vocabulary = self._users if entity == "user" else self._items

@@ -1,7 +1,8 @@
 """Raw values of features -> rows and weights of the table of a model's features.
 
-By the rules of docs/how-to/prepare-data.md for the cells of `prepare`, and the vocabularies and the scale that
-training left in the artifact. Axes: P entries, one per category and number that adds something.
+By the rules of docs/how-to/prepare-data.md for the cells of `prepare`, and the vocabularies and
+the scale that training left in the artifact. Axes: P entries, one per category and number that
+adds something.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ class FeatureReader:
     def __init__(
         self, entity: str, features: Sequence[FeatureColumn], categories: pa.Table
     ) -> None:
-        """`features`: those the model has, in the order of its table; `categories`: of both entities,
-        as features.parquet has them."""
+        """`features`: those the model has, in the order of its table; `categories`: of both
+        entities, as features.parquet has them."""
         self.entity = entity
         self._features = {one.name: one for one in features}
         starts = [0, *np.cumsum([table_rows([one]) for one in features]).tolist()]
         self._start = dict(zip(self._features, starts, strict=False))
-        of_entity = categories.filter(pc.equal(categories["entity"], entity))
+        of_entity = categories.filter(pc.equal(categories["side"], entity))
         self._index = {name: _vocabulary(of_entity, name) for name in self._features}
 
     @property
@@ -114,8 +115,8 @@ class FeatureReader:
     def _check_name(self, name: str) -> None:
         if not self._features:
             raise DataError(
-                f"the model has no features of {self.entity}s, got {name!r}; leave it out, or train "
-                "with model.features"
+                f"the model has no features of {self.entity}s, got {name!r}; leave it out, or "
+                "train with model.features"
             )
         if name not in self._features:
             raise DataError(

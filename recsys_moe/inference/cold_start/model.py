@@ -1,7 +1,7 @@
 """A model for one request, in which cold-start user number i has the index ~i.
 
-`MultiTaskMoE` reads such an index as an id that is hidden: the OOV row, to which the
-vector of what is told of the cold-start user is added. Axes: U cold-start users, P entries, D width.
+`MultiTaskMoE` reads such an index as an id that is hidden: the OOV row, to which the vector of
+what is told of the cold-start user is added. Axes: U cold-start users, P entries, D width.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def _rows(table_UD: Tensor, index_B: Tensor) -> Tensor:
 
 
 def with_cold_users(model: MultiTaskMoE, told: Encoders | None) -> MultiTaskMoE:
-    """The same model, in which the cold-start users have the indices ~0, ~1, ...; parts are shared."""
+    """The same model, in which the cold-start users have the indices ~0, ~1, ...; parts are
+    shared."""
     if told is None:
         return model
     result = copy.copy(model)

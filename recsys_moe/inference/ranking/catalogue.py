@@ -1,7 +1,7 @@
 """Exact logits of a whole catalogue: first layers split into a user half and an item half.
 
-An expert's first layer is linear in x = [u; i], so x W_e + b_e = (u V_e + b_e) + i U_e with
-W_e = [V_e; U_e]. The item precomputed i U_e do not depend on the user: they are computed once and kept.
+An expert's first layer is linear in x = [u; i], so x W_e + b_e = (u V_e + b_e) + i U_e with W_e =
+[V_e; U_e]. The item precomputed i U_e do not depend on the user: they are computed once and kept.
 Per user there remain the routers, one addition and ReLU per chosen pair, and the towers. (Gates
 could be split too: that would save about a seventh of the rest, for routers with a linear gate.)
 Axes: U users, N items, B pairs, P chosen (pair, expert), E experts, D embedding, H expert width.
@@ -103,7 +103,8 @@ class CatalogueScorer:
         return self.model.biases.of_task(logits_B, user_B, item_B, task)
 
     def warm_up(self) -> None:
-        """Build the item precomputed that up to 17 users, from the first to the unseen one, visit."""
+        """Build the item precomputed that up to 17 users, from the first to the unseen one,
+        visit."""
         unseen = self.model.user_embedding.num_embeddings - 1
         # float64: the float32 next to 2**24 + 3 is one more.
         user_U = torch.linspace(0, unseen, min(17, unseen + 1), dtype=torch.float64).long()

@@ -1,10 +1,10 @@
 """Logits of many pairs, without the matmuls of the experts: sums of two rows of a table each.
 
-An expert's first layer is linear in x = [u; i], so x W_e + b_e = (u V_e + b_e) + i U_e with
-W_e = [V_e; U_e]. The precomputed of all users and items are computed once, when a pair first visits the
-expert. Routers and towers see what they see in a forward pass, in the same batches.
-Axes: B pairs, T tasks, E experts, R users and items (each with one more for the OOV id),
-D input width, H expert width, N entries: one per (pair, task, chosen expert).
+An expert's first layer is linear in x = [u; i], so x W_e + b_e = (u V_e + b_e) + i U_e with W_e =
+[V_e; U_e]. The precomputed of all users and items are computed once, when a pair first visits the
+expert. Routers and towers see what they see in a forward pass, in the same batches. Axes: B pairs,
+T tasks, E experts, R users and items (each with one more for the OOV id), D input width, H expert
+width, N entries: one per (pair, task, chosen expert).
 """
 
 from __future__ import annotations

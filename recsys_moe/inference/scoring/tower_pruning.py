@@ -27,8 +27,8 @@ MULTIPLE = 16
 def without_mute_units(model: MultiTaskMoE) -> MultiTaskMoE:
     """The same model with smaller towers; all else is shared.
 
-    Vectors of cold-start users may be longer than all known ones, and the tolerance grows with them. A
-    model whose mixtures have no bound stays as it is.
+    Vectors of cold-start users may be longer than all known ones, and the tolerance grows with
+    them. A model whose mixtures have no bound stays as it is.
     """
     bounded = all(math.isfinite(router.max_sum) for router in model.routers)
     if model.encoders is not None or model.moe.output_means is not None or not bounded:
