@@ -94,7 +94,7 @@ def fit(
     set_: Sets = None,
     resume: Resume = None,
     init_from: InitFrom = None,
-    old_from: Annotated[str | None, typer.Option("--from", hidden=True)] = None,
+    old_from: Annotated[Path | None, typer.Option("--from", hidden=True)] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run at --out.")
     ] = False,
