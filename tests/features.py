@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recsys_moe.schema import SCHEMA_FILE, Schema, SideFeature
+from recsys_moe.schema import SCHEMA_FILE, Schema, FeatureColumn
 
-AGE = SideFeature(name="age", kind="numeric", mean=30.0, std=10.0)
-JOB = SideFeature(name="job", kind="categorical", size=3)
-GENRES = SideFeature(name="genres", kind="multi", size=4)
-YEAR = SideFeature(name="year", kind="numeric", mean=1990.0, std=5.0)
+AGE = FeatureColumn(name="age", kind="numeric", mean=30.0, std=10.0)
+JOB = FeatureColumn(name="job", kind="categorical", size=3)
+GENRES = FeatureColumn(name="genres", kind="multi", size=4)
+YEAR = FeatureColumn(name="year", kind="numeric", mean=1990.0, std=5.0)
 
 
 def with_features(prepared: Path, out: Path) -> Path:
@@ -42,7 +42,7 @@ def _known(n: int, value: Any) -> Any:
     return None if n % 7 == 0 else value
 
 
-def _add(path: Path, feature: SideFeature, values: pa.Array) -> None:
+def _add(path: Path, feature: FeatureColumn, values: pa.Array) -> None:
     pq.write_table(pq.read_table(path).append_column(feature.column, values), path)
 
 

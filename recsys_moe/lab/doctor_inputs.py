@@ -65,9 +65,10 @@ def _look_at_features(folder: Path, schema: Schema) -> dict[str, str]:
     from recsys_moe.data.entries import entries_of_table, feature_entries
 
     for entity in ("user", "item"):
-        entity, features = getattr(schema, entity), getattr(schema, f"{entity}_features")
+        features = getattr(schema, f"{entity}_features")
         if features:
-            feature_entries(folder / f"{entity}s.parquet", features, entity.size)
+            size = getattr(schema, entity).size
+            feature_entries(folder / f"{entity}s.parquet", features, size)
     for split in SPLITS if schema.context_features else ():
         path = min((folder / split).glob("*.parquet"))
         with reading(path):

@@ -63,7 +63,7 @@ class ItemBag(nn.Module):
         return self.table_RW
 
     @torch.no_grad()
-    def start_from(self, table_RW: Tensor, kernel_DW: Tensor) -> None:
+    def init_from(self, table_RW: Tensor, kernel_DW: Tensor) -> None:
         """What `table` and the kernel of another history said; its rows are these."""
         self.table_RW.copy_(table_RW)
         self.kernel_DW.copy_(kernel_DW)
@@ -169,7 +169,7 @@ class LinearItemBag(ItemBag):
         self.step_L[:unrated] = (torch.arange(unrated) - mean) / (deviation or 1.0)
 
     @torch.no_grad()
-    def start_from(self, table_RW: Tensor, kernel_DW: Tensor) -> None:
+    def init_from(self, table_RW: Tensor, kernel_DW: Tensor) -> None:
         """By the lowest and the highest level: on the line through them lie all but the last, what
         was not rated, which is at the mean of this history now."""
         low_JW, high_JW = (table_RW.unflatten(0, (-1, self.neighbours))[level] for level in (0, -2))

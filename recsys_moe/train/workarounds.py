@@ -103,6 +103,11 @@ class ResumableEarlyStopping(EarlyStopping):
     Lightning's own forgets the first and restores the old patience. To go when it does neither.
     """
 
+    @property
+    def state_key(self) -> str:
+        """As in checkpoints of version 0.1."""
+        return f"Patience{{'monitor': {self.monitor!r}, 'mode': {self.mode!r}}}"
+
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:

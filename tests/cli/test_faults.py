@@ -97,7 +97,7 @@ def test_a_fault_in_a_module_from_outside_names_its_file_and_line(
 
 
 def test_a_fault_of_ours_says_so(command: Command, prepared: Path) -> None:
-    def fault(*unused: object) -> None:
+    def fault(*unused: object, **options: object) -> None:
         raise KeyError("one of ours")
 
     fault.__globals__["__name__"], before = "recsys_moe.config", __name__

@@ -213,7 +213,7 @@ def test_a_step_adds_the_penalty_and_tells_the_routers_how_far_training_is(
     trainer: Any = SimpleNamespace(current_epoch=2, global_step=9, num_training_batches=4)
     module.trainer = trainer
     told: list[float] = []
-    monkeypatch.setattr(module.model.layer, "advance", told.append)
+    monkeypatch.setattr(module.model.layer, "set_epoch", told.append)
     seen: list[tuple[torch.Tensor, list[Routing]]] = []
     module.model.register_forward_hook(lambda *call: seen.append(call[-1]))
     labels_BT = torch.tensor([[3, 1], [4, 1], [5, 9]])

@@ -122,7 +122,7 @@ def test_a_step_adds_the_distance_and_both_penalties_each_by_its_weight(
     module.trainer = trainer
     told: list[float] = []
     for mixture in module.mixtures:
-        monkeypatch.setattr(mixture, "advance", told.append)
+        monkeypatch.setattr(mixture, "set_epoch", told.append)
     seen: list[Seen] = []
     model.register_forward_hook(lambda *call: seen.append(call[-1]))
     text, labels_BT = texts()

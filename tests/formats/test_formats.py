@@ -100,7 +100,7 @@ def test_a_plan_from_before_a_setting_was_there_has_its_default(
     raw = json.loads(plan.read_text())
     holders = raw["contenders"].values() if "contenders" in raw else [raw]
     (config,) = (holder["config"] for holder in holders)
-    del config["model"]["bilinear_rank"]
+    del config["model"]["skip_rank"]
     plan.write_text(json.dumps(raw))
     go_on(command, studies, name, size, 1)
 

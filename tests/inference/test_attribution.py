@@ -89,7 +89,7 @@ def test_an_item_of_the_history_is_left_out_of_a_known_user_with_the_factor_kept
     try:
         for raw, rating in [*history.items()][:4]:
             row = (5 if rating is None else round(rating) - 1) * 40 + ids.index(raw)
-            added_D = parts["history.kernel_DW"] @ parts["history.table_RW"][row]
+            added_D = parts["item_bag.kernel_DW"] @ parts["item_bag.table_RW"][row]
             model.user_embedding.weight[user] = vector_D - added_D / len(history) ** 0.5
             change = before_T[1] - model(*index_B).logits_BT[0, 1]
             assert found[raw].contribution == pytest.approx(change.item(), abs=1e-6)

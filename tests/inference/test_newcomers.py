@@ -104,10 +104,10 @@ def test_a_vector_is_the_sum_that_the_page_on_features_says(
     )
     item = ColdUser({"genres": "genre 1|genre 3"})
     user_UD, item_UD = vectors(predictor, [told], [item])
-    rows = parts["history.table_RW"].view(6, 40, 4)  # 5 levels and none, items, width
+    rows = parts["item_bag.table_RW"].view(6, 40, 4)  # 5 levels and none, items, width
     pool = (rows[level, 3] + rows[5, 5] + rows[5, 9]) / 3**0.5
     table = parts["users.table_RD"]  # age, then 3 jobs and an unseen one
-    expected = 1.5 * table[0] + table[1 + 2] + parts["history.kernel_DW"] @ pool
+    expected = 1.5 * table[0] + table[1 + 2] + parts["item_bag.kernel_DW"] @ pool
     torch.testing.assert_close(user_UD[0], expected, atol=1e-6, rtol=0)
     table = parts["items.table_RD"]  # 4 genres and an unseen one, then the year
     torch.testing.assert_close(item_UD[0], (table[1] + table[3]) / 2**0.5, atol=1e-6, rtol=0)

@@ -25,7 +25,7 @@ def predictor(
     (folder / "log.csv").write_text("\n".join(["user,item,click", *rows]) + "\n")
     ids = {"user": "user", "item": "item", "tasks": ("click:binary=click",)}
     table.prepare(folder / "data", input=folder / "log.csv", **ids)
-    model = {**TINY_MODEL, "history": request.param, "bag_dim": 4}
+    model = {**TINY_MODEL, "item_bag": request.param, "bag_dim": 4}
     trainer = {"max_epochs": 1, "batch_size": 64}
     fit(parse_config({"model": model, "trainer": trainer}), folder / "data", folder / "run")
     return Predictor.load(folder / "run")

@@ -42,7 +42,7 @@ def test_packages_and_extras_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert set(NEEDED) == names(project["dependencies"])
     extras = project["optional-dependencies"]
-    assert set(EXTRAS) == set(extras) - {"dev"}
+    assert set(EXTRAS) == set(extras) - {"dev", "docs"}
     for name, packages in EXTRAS.items():
         # httptools: `serve` is slower without it, and works
         assert set(packages) == names(extras[name]) - {"httptools"}, name

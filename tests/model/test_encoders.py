@@ -173,8 +173,8 @@ def test_a_history_with_slopes_is_one_with_their_table(training: bool) -> None:
     """The naive twin; its gradients, put together level by level, are those of the two parts."""
     made = sloped(0.5).double().train(training)
     twin = ItemBag(USERS, ITEMS, levels=4, dims=(3, 4), dropout=0.5).double().train(training)
-    twin.fill(made.first_N, made.row_P)
-    twin.start_from(**{key: value.double() for key, value in made.kept().items()})
+    twin.set_entries(made.first_N, made.row_P)
+    twin.init_from(**{key: value.double() for key, value in made.cold_start_state().items()})
     twin.stream.reseed(0)
     user_B, item_B = torch.tensor([0, 3, 2, 3, 1]), torch.tensor([2, 0, 1, 4, 1])
     found, wanted = made(user_B, item_B), twin(user_B, item_B)
@@ -193,7 +193,7 @@ def test_slopes_go_on_where_the_mean_is_another() -> None:
     first_N, item_P = entries()
     new.set_entries(first_N, (LEVELS.clamp(min=1) * ITEMS + item_P).int())
     assert new.step_L[0] != old.step_L[0]
-    new.start_from(**old.kept())
+    new.init_from(**old.cold_start_state())
     torch.testing.assert_close(new.table()[: 3 * ITEMS], old.table()[: 3 * ITEMS])
     torch.testing.assert_close(new.kernel_DW, old.kernel_DW)
 
@@ -229,7 +229,7 @@ def test_finished_tables_hold_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_histories_of_items_are_those_of_users_with_the_sides_exchanged() -> None:
     """In training too, where the user of a row is left out of the pool of its item."""
     made = history().train()
-    both = Encoders(history=made, user_bag=made)
+    both = Encoders(item_bag=made, user_bag=made)
     one_B, other_B = torch.tensor([0, 3, 1]), torch.tensor([2, 3, 1])
     of_user, of_item = both(one_B, other_B)
     assert torch.equal(of_user, made(one_B, other_B))
@@ -242,7 +242,7 @@ def test_histories_of_items_are_those_of_users_with_the_sides_exchanged() -> Non
 
 
 def test_histories_of_users_and_items_draw_from_streams_of_their_own() -> None:
-    both = Encoders(history=history(0.5), user_bag=history(0.5)).train()
+    both = Encoders(item_bag=history(0.5), user_bag=history(0.5)).train()
     both.reseed(0)
     same_B = torch.tensor([0, 3, 0, 3]), torch.tensor([0, 3, 0, 3])
     first = both(*same_B)

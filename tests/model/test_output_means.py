@@ -26,8 +26,8 @@ def layer_of(
     torch.manual_seed(0)
     routers = [router(name, input_dim=D, num_experts=E, **settings) for _ in range(2)]
     layer = MoE(Experts(E, D, H, dropout), routers, dispatch, seed=0).double().train()
-    if layer.defaults is not None:
-        layer.defaults.mean_EH.normal_()
+    if layer.output_means is not None:
+        layer.output_means.mean_EH.normal_()
     return layer
 
 
@@ -44,13 +44,13 @@ def outputs_of(layer: MoE, x_BD: Tensor) -> Tensor:
 
 def naive(layer: MoE, x_BD: Tensor) -> Tensor:
     """sum over chosen g_i E_i(x) + sum over the others g_i m_i, with g a dense softmax."""
-    assert layer.defaults is not None
+    assert layer.output_means is not None
     output_BEH, mixed = outputs_of(layer, x_BD), []
     for own in layer.routers:
         g_BE = own.gate(x_BD).softmax(-1)  # type: ignore[operator]
         top_BK = g_BE.topk(2, -1).indices
         chosen_BE1 = torch.zeros_like(g_BE).scatter(-1, top_BK, 1.0)[:, :, None]
-        answer_BEH = chosen_BE1 * output_BEH + (1 - chosen_BE1) * layer.defaults.mean_EH
+        answer_BEH = chosen_BE1 * output_BEH + (1 - chosen_BE1) * layer.output_means.mean_EH
         mixed.append((g_BE[:, :, None] * answer_BEH).sum(1))
     return torch.stack(mixed, 1)
 
@@ -75,10 +75,10 @@ def test_the_layer_equals_its_naive_twin_in_values_and_gradients(dispatch: str) 
 @pytest.mark.parametrize("dispatch", ["sparse", "dense"])
 def test_means_move_by_a_tenth_to_the_mean_of_the_pairs_that_any_task_chose(dispatch: str) -> None:
     layer, x_BD = layer_of(dispatch, momentum=0.9), batch(2)
-    assert layer.defaults is not None
-    before_EH = layer.defaults.mean_EH.clone()
+    assert layer.output_means is not None
+    before_EH = layer.output_means.mean_EH.clone()
     _, routings = layer(x_BD)
-    assert torch.equal(layer.defaults.mean_EH, before_EH)
+    assert torch.equal(layer.output_means.mean_EH, before_EH)
     layer.on_step_end()
     chosen_BE = routings[0].selected_BE | routings[1].selected_BE
     assert not chosen_BE.any(0).all() and chosen_BE.any(0).any()  # some expert is not visited
@@ -88,9 +88,9 @@ def test_means_move_by_a_tenth_to_the_mean_of_the_pairs_that_any_task_chose(disp
         mean_H = before_EH[expert]
         if rows_B.any():
             mean_H = 0.9 * mean_H + 0.1 * output_BEH[rows_B, expert].mean(0)
-        torch.testing.assert_close(layer.defaults.mean_EH[expert], mean_H)
+        torch.testing.assert_close(layer.output_means.mean_EH[expert], mean_H)
     layer.on_step_end()  # nothing was counted since
-    torch.testing.assert_close(layer.defaults.mean_EH[expert], mean_H)
+    torch.testing.assert_close(layer.output_means.mean_EH[expert], mean_H)
 
 
 def test_a_mean_worked_by_hand() -> None:
@@ -99,14 +99,14 @@ def test_a_mean_worked_by_hand() -> None:
     """
     own = router("default_moe", input_dim=1, num_experts=1, k=1, momentum=0.75)
     layer = MoE(Experts(1, 1, 1), [own])
-    assert layer.defaults is not None
+    assert layer.output_means is not None
     torch.nn.init.constant_(layer.experts.kernel_EDH, 2.0)
     layer(torch.tensor([[1.0], [3.0]]))
     layer.on_step_end()
-    assert layer.defaults.mean_EH.tolist() == [[1.0]]
+    assert layer.output_means.mean_EH.tolist() == [[1.0]]
     layer(torch.tensor([[5.0]]))
     layer.on_step_end()
-    assert layer.defaults.mean_EH.tolist() == [[3.25]]
+    assert layer.output_means.mean_EH.tolist() == [[3.25]]
 
 
 @pytest.mark.parametrize("dispatch", ["sparse", "dense"])
@@ -115,7 +115,7 @@ def test_processes_and_passes_count_as_one_batch(dispatch: str) -> None:
     whole, *parts = (layer_of(dispatch) for _ in range(4))
     whole(batch())
     whole.on_step_end()
-    assert whole.defaults is not None
+    assert whole.output_means is not None
     parts[0](batch()[:4])
     parts[1](batch()[4:])
     sums: list[Tensor] = []
@@ -127,8 +127,8 @@ def test_processes_and_passes_count_as_one_batch(dispatch: str) -> None:
     parts[2](batch()[4:])
     parts[2].on_step_end()
     for other in (one, parts[2]):
-        assert other.defaults is not None
-        torch.testing.assert_close(other.defaults.mean_EH, whole.defaults.mean_EH)
+        assert other.output_means is not None
+        torch.testing.assert_close(other.output_means.mean_EH, whole.output_means.mean_EH)
 
 
 @pytest.mark.parametrize("dispatch", ["sparse", "dense"])
@@ -143,8 +143,8 @@ def test_with_dropout_the_mean_is_that_of_evaluation_in_expectation(
     layer.on_step_end()
     chosen_E = (routings[0].selected_BE | routings[1].selected_BE)[0]
     expected_EH = outputs_of(layer, x_BD[:1])[0].detach()[chosen_E]
-    assert layer.defaults is not None
-    error_EH = (layer.defaults.mean_EH[chosen_E] - expected_EH).abs()
+    assert layer.output_means is not None
+    error_EH = (layer.output_means.mean_EH[chosen_E] - expected_EH).abs()
     assert (error_EH <= 5 * expected_EH * (rate / (1 - rate) / 20_000) ** 0.5 + 1e-9).all()
 
 
@@ -158,19 +158,19 @@ def test_under_bf16_autocast_sums_stay_float32() -> None:
         layer.on_step_end()
         chosen_E = (routings[0].selected_BE | routings[1].selected_BE)[0]
         output_EH = outputs_of(layer, batch(1).float())[0].detach()
-        assert layer.defaults is not None and layer.defaults.mean_EH.dtype == torch.float32
-        means.append(layer.defaults.mean_EH[chosen_E])
+        assert layer.output_means is not None and layer.output_means.mean_EH.dtype == torch.float32
+        means.append(layer.output_means.mean_EH[chosen_E])
         torch.testing.assert_close(means[-1], output_EH[chosen_E], rtol=0.01, atol=0.01)
     torch.testing.assert_close(*means, rtol=0.01, atol=0.01)
 
 
 def test_evaluation_uses_the_means_and_leaves_them() -> None:
     layer = layer_of().eval()
-    assert layer.defaults is not None
-    before_EH = layer.defaults.mean_EH.clone()
+    assert layer.output_means is not None
+    before_EH = layer.output_means.mean_EH.clone()
     mixed_BTH, _ = layer(batch())
     layer.on_step_end()
-    assert torch.equal(layer.defaults.mean_EH, before_EH)
+    assert torch.equal(layer.output_means.mean_EH, before_EH)
     torch.testing.assert_close(mixed_BTH, naive(layer, batch()))
 
 
@@ -178,26 +178,26 @@ def test_evaluation_uses_the_means_and_leaves_them() -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_no_row_is_no_mixture_and_moves_nothing(dispatch: str, training: bool) -> None:
     layer = layer_of(dispatch).train(training)
-    assert layer.defaults is not None
-    before_EH = layer.defaults.mean_EH.clone()
+    assert layer.output_means is not None
+    before_EH = layer.output_means.mean_EH.clone()
     assert layer(batch(0))[0].shape == (0, 2, H)
     layer.on_step_end()
-    assert torch.equal(layer.defaults.mean_EH, before_EH)
+    assert torch.equal(layer.output_means.mean_EH, before_EH)
 
 
 def test_only_a_layer_whose_routers_ask_keeps_means() -> None:
     assert "defaults.mean_EH" in layer_of().state_dict()
     other = layer_of(name="topk")
-    assert other.defaults is None and not any("mean" in key for key in other.state_dict())
+    assert other.output_means is None and not any("mean" in key for key in other.state_dict())
 
 
 def test_one_task_may_have_means_and_another_none() -> None:
     own = [router(name, input_dim=D, num_experts=E) for name in ("default_moe", "topk")]
     layer = MoE(Experts(E, D, H), own).eval()
-    assert layer.defaults is not None
+    assert layer.output_means is not None
     x_BD = batch().float()
     before_BTH, _ = layer(x_BD)
-    layer.defaults.mean_EH.fill_(1.0)
+    layer.output_means.mean_EH.fill_(1.0)
     mixed_BTH, routings = layer(x_BD)
     left_B1 = 1 - routings[0].weights_BE.sum(-1, keepdim=True)
     torch.testing.assert_close(mixed_BTH[:, 0], before_BTH[:, 0] + left_B1)

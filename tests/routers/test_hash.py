@@ -81,7 +81,7 @@ def test_balanced_spreads_the_training_rows_and_leaves_other_users_alone() -> No
     counts = torch.randint(0, 20, (USERS,), generator=torch.Generator().manual_seed(0))
     router, plain = make(balanced=True), make()
     router.setup(counts)
-    plain.start(counts)
+    plain.setup(counts)
     loads_E = torch.zeros(4, dtype=torch.long).index_add_(0, router.expert_U[:-1], counts)
     assert loads_E.max() - loads_E.min() <= 1
     unseen = torch.cat([counts == 0, torch.tensor([True])])

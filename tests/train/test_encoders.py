@@ -143,7 +143,7 @@ def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, 
 
 @pytest.mark.parametrize("history", ["items", "ratings"])
 def test_settings_of_the_optimizer_work_with_both(history: str, data: Path, tmp_path: Path) -> None:
-    model = {**BOTH, "history": history, "user_bag": {"items": "users"}.get(history, history)}
+    model = {**BOTH, "item_bag": history, "user_bag": {"items": "users"}.get(history, history)}
     settings = config(model, optim={"weight_decay": 1e-4, "ema_decay": 0.9})
     assert fit(settings, data, tmp_path / "run")["loss"] < 1.2
     assert dry_run(settings, data, tmp_path / "dry")["loss_of_first_batch"] > 0
@@ -155,7 +155,7 @@ def test_settings_of_the_optimizer_work_with_both(history: str, data: Path, tmp_
         ({"features": "genre"}, "must .*got 'genre'"),
         ({"features": ["age", "age"]}, "features .*different"),
         ({"features": []}, "features .*different"),
-        ({"history": "users"}, "Input should be 'none', 'items' or 'ratings'|history"),
+        ({"item_bag": "users"}, "Input should be 'none', 'items' or 'ratings'|item_bag"),
         ({"user_bag": "items"}, "Input should be 'none', 'users' or 'ratings'|user_bag"),
         ({"bag_dropout": 1.0}, "bag_dropout"),
     ],
@@ -176,7 +176,7 @@ def test_data_without_features_or_ratings_are_refused(prepared: Path, data: Path
             build_model(config({"features": "hour"}), schema)
     schema = Schema.load(prepared)
     object.__setattr__(schema, "tasks", schema.tasks[:1])
-    with pytest.raises(ConfigError, match="history .*none or items .*regression"):
+    with pytest.raises(ConfigError, match="item_bag .*none or items .*regression"):
         build_model(config({"item_bag": "ratings"}), schema)
     with pytest.raises(ConfigError, match="user_bag .*none or users .*regression"):
         build_model(config({"user_bag": "ratings"}), schema)

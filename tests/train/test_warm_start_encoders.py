@@ -147,7 +147,7 @@ def test_scores_of_known_pairs_stay_whatever_begins_and_ends(
 
 @pytest.mark.parametrize("history", ["items", "ratings"])
 def test_they_stay_past_the_experts_too(folder: Path, tmp_path: Path, history: str) -> None:
-    model = {**BOTH, "history": history, "bilinear_rank": 3}
+    model = {**BOTH, "item_bag": history, "bilinear_rank": 3}
     fit(settings(model=model, optim={"lr": 1e-2}), folder / "old/featured", tmp_path / "a")
     fit(once(**STILL), folder / "new/featured", tmp_path / "b", init_from=tmp_path / "a")
     close(known_scores(tmp_path / "b"), known_scores(tmp_path / "a"))
@@ -228,7 +228,7 @@ def test_histories_with_slopes_go_on(folder: Path, tmp_path: Path, unit: float) 
     data = featured(tmp_path / "new", NEW_USERS, NEW_ITEMS, unit=unit)
     fit(once(**STILL), data, tmp_path / "b", init_from=folder / "sloped")
     old, new = load_artifact(folder / "sloped"), load_artifact(tmp_path / "b")
-    was, now = (one.encoders["history.table_RW"].unflatten(0, (6, -1)) for one in (old, new))
+    was, now = (one.encoders["item_bag.table_RW"].unflatten(0, (6, -1)) for one in (old, new))
     place = {item: n for n, item in enumerate(old.items["item"].to_pylist())}
     pairs = [
         (place[item], n) for n, item in enumerate(new.items["item"].to_pylist()) if item in place
@@ -248,7 +248,7 @@ def test_histories_with_slopes_go_on(folder: Path, tmp_path: Path, unit: float) 
         ({"bag_levels": 3}, "model.bag_levels .*got 3"),
         (
             {"bag_ratings": "linear"},
-            "model.bag_ratings .*got true",
+            "model.bag_ratings .*got linear",
         ),
     ],
 )

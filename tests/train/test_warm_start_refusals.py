@@ -32,7 +32,7 @@ def words(folder: Path, out: Path, *more: object, **changed: object) -> list[obj
         (["--set", "model.tower_dims=[8, 8]"], "model.tower_dims is [8] "),
         (["--set", "model.biases=false"], "model.biases is true "),
         (["--config", "movielens_100k"], "model.embedding_dim is 8 "),
-        (["--resume", "auto"], "--from ... --resume auto ... one of them"),
+        (["--resume", "auto"], "--init-from ... --resume auto ... one of them"),
     ],
 )
 def test_another_model_than_the_old_one_is_refused(
@@ -131,7 +131,7 @@ def test_a_damaged_model_is_refused(
 def test_the_old_run_is_never_replaced_by_the_new_one(folder: Path, command: Command) -> None:
     before = (folder / "a/model/manifest.json").read_bytes()
     said = command.fails(2, *words(folder, folder / "a", "--overwrite"))
-    assert f"--out {folder / 'a'} is or holds --from" in said
+    assert f"--out {folder / 'a'} is or holds --init-from" in said
     assert (folder / "a/model/manifest.json").read_bytes() == before
 
 

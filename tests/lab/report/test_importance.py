@@ -58,7 +58,7 @@ def test_a_part_that_adds_nothing_changes_nothing_and_one_that_adds_much_does(
     rows = load_columns(featured, artifact.schema, "val")
     before = {"items": tables["items.table_RD"].clone()}
     tables["users.table_RD"] = torch.zeros_like(tables["users.table_RD"])
-    for name in ("history.table_RW", "user_bag.table_RW"):
+    for name in ("item_bag.table_RW", "user_bag.table_RW"):
         tables[name] = torch.zeros_like(tables[name])
     tables["items.table_RD"] = torch.zeros_like(before["items"])
     tables["items.table_RD"][-1] = 3.0

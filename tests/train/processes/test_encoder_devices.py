@@ -36,7 +36,7 @@ SECTIONS: dict[str, Any] = {
     "optim": {"lr": 1e-2, "router_lr_multiplier": 1.0},
 }
 ENCODERS = [
-    *("history.kernel_DW", "history.table_RW"),
+    *("item_bag.kernel_DW", "item_bag.table_RW"),
     *("user_bag.kernel_DW", "user_bag.table_RW"),
     *("items.table_RD", "users.table_RD"),
 ]
