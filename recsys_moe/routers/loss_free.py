@@ -1,4 +1,4 @@
-"""Loss-free balancing: a bias per expert, moved after every step, evens out who is chosen.
+"""Loss-free balancing: a bias per expert, moved after every step, evens out the loads.
 
 Wang et al. 2024, https://arxiv.org/abs/2408.15664; with sigmoid scores and weights that sum to 1 as
 in DeepSeek-V3, 2024, https://arxiv.org/abs/2412.19437, section 2.1.2. Axes: B batch, E
@@ -31,7 +31,7 @@ class LossFreeRouter(GatedRouter):
     class Config(KConfig):
         name: str = "loss_free"
         bias_rate: float = Field(default=1e-3, ge=0, allow_inf_nan=False)
-        """How far a step moves the balancing bias, in units of the scores 0..1; 0 balances not."""
+        """How far a step moves the balancing bias, in units of the scores 0..1; 0: no balancing."""
 
         @property
         def remarks(self) -> list[str]:
@@ -58,7 +58,7 @@ class LossFreeRouter(GatedRouter):
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         logits_BE = gate_logits(self.gate, x_BD)
-        log_scores_BE = F.logsigmoid(logits_BE)  # s may underflow to 0, and 0 / 0 is no weight
+        log_scores_BE = F.logsigmoid(logits_BE)  # s may underflow to 0, and 0 / 0 is NaN
         scores_BE = logits_BE.detach().sigmoid()
         selected_BE = largest_k(scores_BE + self.balance_E, self.config.k)
         if self.training:

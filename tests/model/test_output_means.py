@@ -1,4 +1,4 @@
-"""Running means that stand in for absent experts: equal to the definition, moved once in a step.
+"""Expert output means: equal to the definition, moved once in a step.
 
 Axes: B batch, T tasks, E experts, D input width, H expert width.
 """
@@ -185,8 +185,8 @@ def test_no_row_is_no_mixture_and_moves_nothing(dispatch: str, training: bool) -
     assert torch.equal(layer.output_means.mean_EH, before_EH)
 
 
-def test_only_a_layer_whose_routers_ask_keeps_means() -> None:
-    assert "defaults.mean_EH" in layer_of().state_dict()
+def test_only_routers_with_a_momentum_make_a_layer_keep_means() -> None:
+    assert "output_means.mean_EH" in layer_of().state_dict()
     other = layer_of(name="topk")
     assert other.output_means is None and not any("mean" in key for key in other.state_dict())
 
@@ -204,12 +204,12 @@ def test_one_task_may_have_means_and_another_none() -> None:
     assert torch.equal(mixed_BTH[:, 1], before_BTH[:, 1])
 
 
-def test_weights_for_means_that_nobody_asked_for_are_refused(
+def test_weights_of_means_need_a_momentum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = router("default_moe", input_dim=D, num_experts=E)
     monkeypatch.setattr(type(own), "mean_momentum", None)
-    with pytest.raises(ConfigError, match="DefaultMoERouter .*got no mean_momentum"):
+    with pytest.raises(ConfigError, match="DefaultMoERouter .*mean_momentum, got None"):
         MoE(Experts(E, D, H), [own])(batch().float())
 
 
@@ -219,5 +219,5 @@ def test_what_cannot_be_is_refused_in_words() -> None:
     with pytest.raises(ValueError, match=r"the same .*got \[0.5"):
         MoE(Experts(E, D, H), own)
     x_BD = batch().float()
-    with pytest.raises(ValueError, match="mix keeps no running means"):
+    with pytest.raises(ValueError, match="mix has no expert output means"):
         mix(own[0](x_BD), [x_BD] * E)

@@ -265,10 +265,10 @@ def test_importance_is_that_of_the_weights_and_not_of_the_probabilities() -> Non
 
 
 @pytest.mark.parametrize("kind", ["switch", "load", "z_loss", "trimmed_lasso"])
-def test_a_router_without_what_a_penalty_needs_is_told_so(kind: str) -> None:
+def test_a_penalty_that_a_custom_router_does_not_support_is_refused(kind: str) -> None:
     """Routers from outside the table are found out at the first step."""
     bare = Routing(PROBS, PROBS > 0)
-    with pytest.raises(ConfigError, match=rf"penalties.{kind} needs .* set penalties.{kind}=0"):
+    with pytest.raises(ConfigError, match=rf"penalties.{kind} must be 0 .*got 1.0; set it"):
         penalty({kind: 1.0}, bare, 2)
     assert penalty({kind: 0.0}, bare, 2) == 0
 

@@ -192,6 +192,15 @@ def test_a_setting_without_a_meaning_is_refused(
         parse_config({"model": model})
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [("settle", "on_step_end"), ("advance", "set_epoch"), ("start", "setup")]
+)
+def test_a_hook_by_its_old_name_is_refused_with_the_new_one(old: str, new: str) -> None:
+    outside = type("Own", (ROUTERS["topk"],), {old: lambda self, *_: None})
+    with pytest.raises(ConfigError, match=rf"^[^\n]*Own\.{old} must be named {new}; [^\n]*$"):
+        outside(outside.Config(), RouterShape(D, E))
+
+
 def test_only_routers_that_say_so_have_rows_that_sum_to_more_than_1() -> None:
     """The k = 2 weights of SparseMixer are of two softmaxes; those of ReLU are of any size."""
     unusual = {name: make(name).max_sum for name in NAMES if make(name).max_sum != 1}

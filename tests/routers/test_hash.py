@@ -50,7 +50,7 @@ def test_the_table_does_not_depend_on_global_random_state() -> None:
     assert torch.equal(first, make().expert_U)
 
 
-def test_an_unseen_user_has_an_entry_too() -> None:
+def test_the_oov_user_has_an_entry_too() -> None:
     assert make(users=5).expert_U.shape == (6,)
     assert experts_of(make(users=5), torch.tensor([5])).tolist() == [make(users=5).expert_U[5]]
 
@@ -84,8 +84,8 @@ def test_balanced_spreads_the_training_rows_and_leaves_other_users_alone() -> No
     plain.setup(counts)
     loads_E = torch.zeros(4, dtype=torch.long).index_add_(0, router.expert_U[:-1], counts)
     assert loads_E.max() - loads_E.min() <= 1
-    unseen = torch.cat([counts == 0, torch.tensor([True])])
-    assert torch.equal(router.expert_U[unseen], plain.expert_U[unseen])
+    oov = torch.cat([counts == 0, torch.tensor([True])])
+    assert torch.equal(router.expert_U[oov], plain.expert_U[oov])
     assert torch.equal(plain.expert_U, make().expert_U)
 
 
