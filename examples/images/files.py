@@ -64,7 +64,7 @@ def read_svhn(folder: Path, part: str) -> Images:
         pixels, labels = content["X"], content["y"].reshape(-1)
     except Exception as error:  # whatever a damaged file makes scipy raise
         reason = f"{type(error).__name__}: {error}"
-        raise DataError(f"{path} is no file of SVHN's cropped digits ({reason})") from None
+        raise DataError(f"{path} is not a file of SVHN's cropped digits ({reason})") from None
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[:3] != (32, 32, 3):
         raise DataError(f"{path}: X must be (32, 32, 3, N) bytes, got {pixels.shape}")
     if labels.size and not 1 <= labels.min() <= labels.max() <= DIGITS:

@@ -95,5 +95,5 @@ RECIPES = {
 def find_recipe(name: str) -> Recipe:
     """Raises ConfigError naming the nearest."""
     if name not in RECIPES:
-        raise ConfigError(f"there is no recipe {name!r}; {suggestion(name, RECIPES)}")
+        raise ConfigError(f"unknown recipe {name!r}; {suggestion(name, RECIPES)}")
     return RECIPES[name]

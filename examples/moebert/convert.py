@@ -28,7 +28,7 @@ def deal(ranking: Sequence[int], experts: int, share: int, units: int) -> list[l
         raise ConfigError(f"--share must be in 0..--units={units}, got {share}")
     if share + own * experts > len(ranking):
         raise ConfigError(
-            f"--experts times their own units must be at most {len(ranking) - share} beside "
+            f"--experts times their own units must be at most {len(ranking) - share} with "
             f"{share} shared ones, got {experts} x {own}; lower --units"
         )
     rest = ranking[share:]

@@ -119,31 +119,29 @@ def shuffled(
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(columns), generator=generator)
     for number, (first, stop) in enumerate(bounds):
-        hidden = _hidden(stop - first, hiding.rate, generator)
-        alone = [_drawn(stop - first, rate, generator) for rate in hiding.features_only]
+        rates = (hiding.rate, hiding.rate, *hiding.features_only)
+        drawn = [_drawn(stop - first, rate, generator) for rate in rates]
         if number < start:
             continue
         part = slice(*part_bounds(0, stop - first, *share))
         batch = columns.take(order[first:stop][part])
-        for index_B, one, hidden_B in zip(batch[:2], hiding[1:3], hidden, strict=False):
+        for index_B, one, hidden_B in zip(batch[:2], hiding[1:3], drawn[:2], strict=True):
+            if hidden_B is None:
+                continue
             if hiding.ids_only:
                 keeps_B = (torch.arange(len(hidden_B)) % 2 == 0) & hidden_B
                 index_B.copy_(torch.where(keeps_B[part], ~index_B, index_B))
                 hidden_B &= ~keeps_B
             index_B.masked_fill_(hidden_B[part], one)
-        for index_B, one, alone_B in zip(batch[:2], hiding[1:3], alone, strict=False):
+        for index_B, one, alone_B in zip(batch[:2], hiding[1:3], drawn[2:], strict=True):
             if alone_B is not None:
                 shown_B = alone_B[part] & (index_B >= 0) & (index_B != one)
                 index_B.copy_(torch.where(shown_B, ~index_B, index_B))
         yield batch
 
 
-def _hidden(rows: int, rate: float, generator: torch.Generator) -> list[Tensor]:
-    """Which users and which items of a batch are hidden; nothing is drawn for a rate of 0."""
-    return [torch.rand(rows, generator=generator) < rate for _ in range(2 if rate else 0)]
-
-
 def _drawn(rows: int, rate: float, generator: torch.Generator) -> Tensor | None:
+    """A random share of the rows of a batch; a rate of 0 draws no random numbers."""
     return torch.rand(rows, generator=generator) < rate if rate else None
 
 

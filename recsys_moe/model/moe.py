@@ -177,8 +177,7 @@ def _defaults(
         return output_means_for(routers, *experts.bias_EH.shape)
     if output_means_for(routers, len(experts), 1) is not None:
         raise ConfigError(
-            "routers with expert output means need Experts, got a list of modules; choose another "
-            "router"
+            "a router with expert output means needs Experts, got a list of modules; choose another"
         )
     return None
 

@@ -71,6 +71,14 @@ class KConfig(RouterConfig):
         check_k(self.k, num_experts)
 
 
+class FixedConfig(RouterConfig):
+    """Settings of a router without parameters."""
+
+    @property
+    def idle_penalties(self) -> dict[str, str]:
+        return dict.fromkeys(PENALTY_NAMES, "learns nothing")
+
+
 def check_k(k: int, num_experts: int) -> None:
     """Raise ValueError unless 1 <= k <= num_experts."""
     if not 1 <= k <= num_experts:
@@ -229,6 +237,14 @@ class GatedRouter(Router):
         self.gate = nn.Linear(shape.input_dim, shape.num_experts)
         nn.init.xavier_uniform_(self.gate.weight)
         nn.init.zeros_(self.gate.bias)
+
+
+class SparseGatedRouter(GatedRouter):
+    """A gated router that selects at most `config.k` experts per example; abstract."""
+
+    @property
+    def max_selected(self) -> int:
+        return int(self.config.k)
 
 
 def gate_logits(gate: Callable[[Tensor], Tensor], x_BD: Tensor) -> Tensor:

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import GatedRouter, KConfig, Routing, gate_logits
+from recsys_moe.routers.base import KConfig, Routing, SparseGatedRouter, gate_logits
 from recsys_moe.routers.selection import kept_softmax, largest_k
 
 
-class DefaultMoERouter(GatedRouter):
+class DefaultMoERouter(SparseGatedRouter):
     """y = sum_S g_i E_i(x) + sum_{not S} g_i m_i: g = softmax(Ax + b), S its k largest.
 
     m_i is the running mean of E_i's outputs, which the layer keeps
@@ -29,10 +29,6 @@ class DefaultMoERouter(GatedRouter):
         """Share of a running mean that a training step keeps."""
 
     summary = "top-k of a softmax, output means for the other experts (Default MoE)"
-
-    @property
-    def max_selected(self) -> int:
-        return int(self.config.k)
 
     @property
     def mean_momentum(self) -> float | None:

@@ -12,9 +12,8 @@ from pydantic import Field
 from torch import Tensor
 
 from recsys_moe.routers.base import (
-    PENALTY_NAMES,
+    FixedConfig,
     Router,
-    RouterConfig,
     RouterShape,
     Routing,
     full_precision,
@@ -32,16 +31,12 @@ class HashRouter(Router):
     (the paper's balanced assignment).
     """
 
-    class Config(RouterConfig):
+    class Config(FixedConfig):
         name: str = "hash"
         seed: int = Field(default=0, ge=0)
         """Seed of the table of users."""
         balanced: bool = False
         """Spread the training rows evenly instead of at random; other users stay at random."""
-
-        @property
-        def idle_penalties(self) -> dict[str, str]:
-            return dict.fromkeys(PENALTY_NAMES, "learns nothing")
 
     per_user = ("expert_U",)
     summary = "one random expert per user, fixed and stored (hash layer)"

@@ -12,11 +12,18 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import AllSum, GatedRouter, KConfig, RouterShape, Routing, gate_logits
+from recsys_moe.routers.base import (
+    AllSum,
+    KConfig,
+    RouterShape,
+    Routing,
+    SparseGatedRouter,
+    gate_logits,
+)
 from recsys_moe.routers.selection import largest_k, softmax_over
 
 
-class LossFreeRouter(GatedRouter):
+class LossFreeRouter(SparseGatedRouter):
     """Choose the k largest s + c of s = sigmoid(Ax + b), weigh by s normalised over the chosen.
 
     The balancing bias c (`balance_E`, the paper's b) chooses and does not weigh; it starts at 0
@@ -51,10 +58,6 @@ class LossFreeRouter(GatedRouter):
         super().__init__(config, shape)
         self.register_buffer("balance_E", torch.zeros(shape.num_experts))
         self._load_E: Tensor | None = None  # rows of this process since the last `on_step_end`
-
-    @property
-    def max_selected(self) -> int:
-        return self.config.k
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         logits_BE = gate_logits(self.gate, x_BD)

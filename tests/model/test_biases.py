@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe.model.biases import Biases, _variance
+from recsys_moe.model.biases import Biases
 from recsys_moe.model.tasks import KINDS, Constant
 from recsys_moe.schema import TaskKind
 
@@ -76,13 +76,6 @@ def test_users_that_differ_by_chance_alone_have_effects_of_0() -> None:
     labels_N = (torch.arange(200) % 2).double()
     biases = fitted("binary", [(user_N, torch.arange(200) % 7, labels_N)], 100, 7)
     assert not biases.user_UT.any()
-
-
-def test_the_variance_of_effects_is_what_chance_alone_does_not_give() -> None:
-    """Scores 2, -2 of information 1 each: (4 + 4 - 2) / 2 = 3; an index without rows: nothing."""
-    score, information = torch.tensor([2.0, -2, 0]), torch.tensor([1.0, 1, 0])
-    assert _variance(score, information).item() == 3
-    assert _variance(score / 4, information).item() == 0  # less than chance has it
 
 
 def test_effects_of_a_regression_have_the_unit_of_its_labels() -> None:

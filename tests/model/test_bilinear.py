@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from recsys_moe.model.bilinear import BilinearTerm, DiagonalTerm, ProjectedTerm
+from recsys_moe.model.bilinear import DiagonalTerm, ProjectedTerm
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.routers import ROUTERS
 
@@ -44,21 +44,6 @@ def test_without_maps_each_dimension_has_a_weight_below_1() -> None:
         term.alone_TD[0] = torch.tensor([0.0, 0, 0, 4])
     found = term(torch.tensor([[2.0, 3, 5, 7]]))
     torch.testing.assert_close(found, torch.tensor([[0.46211716 * 10 + 28, -10.0]]))
-
-
-def test_without_maps_decay_shrinks_the_product_and_with_maps_a_map_makes_up_for_it() -> None:
-    """u = v = c: loss -u v + decay (u^2 + v^2) falls without end for decay < 1/2 with a bounded
-    weight of 1, and rises with c for decay > 1/2. A map p = 1 / decay outweighs any decay of u."""
-
-    def gain(term: BilinearTerm, c: float) -> float:
-        return float(term(torch.tensor([[c, c]])).detach()[0, 0]) - 0.6 * 2 * c * c
-
-    bounded, mapped = DiagonalTerm(1, 1, 1), ProjectedTerm(1, 1, 1)
-    with torch.no_grad():
-        bounded.scale_TR.fill_(100.0)
-        mapped.item_TRW.fill_(100.0)
-    assert gain(bounded, 3.0) < gain(bounded, 1.0) < 0
-    assert 0 < gain(mapped, 1.0) < gain(mapped, 3.0)
 
 
 @pytest.mark.parametrize("kind", [ProjectedTerm, DiagonalTerm])

@@ -93,22 +93,6 @@ def test_means_move_by_a_tenth_to_the_mean_of_the_pairs_that_any_task_chose(disp
     torch.testing.assert_close(layer.output_means.mean_EH[expert], mean_H)
 
 
-def test_a_mean_worked_by_hand() -> None:
-    """One expert of one unit, relu(2 x), from 0 with momentum 0.75: x = 1 and 3 have outputs 2 and
-    6, so 0.75 * 0 + 0.25 * 4 = 1; then x = 5: 0.75 * 1 + 0.25 * 10 = 3.25.
-    """
-    own = router("default_moe", input_dim=1, num_experts=1, k=1, momentum=0.75)
-    layer = MoE(Experts(1, 1, 1), [own])
-    assert layer.output_means is not None
-    torch.nn.init.constant_(layer.experts.kernel_EDH, 2.0)
-    layer(torch.tensor([[1.0], [3.0]]))
-    layer.on_step_end()
-    assert layer.output_means.mean_EH.tolist() == [[1.0]]
-    layer(torch.tensor([[5.0]]))
-    layer.on_step_end()
-    assert layer.output_means.mean_EH.tolist() == [[3.25]]
-
-
 @pytest.mark.parametrize("dispatch", ["sparse", "dense"])
 def test_processes_and_passes_count_as_one_batch(dispatch: str) -> None:
     """The parts [:4] and [4:] on two processes, and one after the other in one: their sums add."""

@@ -95,6 +95,24 @@ def test_training_draws_are_a_function_of_the_seed(name: str) -> None:
     assert torch.equal(first, route(router, batch(64)).weights_BE)
 
 
+QUIET: dict[str, dict[str, object]] = {
+    **dict.fromkeys(("softmax", "topk", "default_moe", "xmoe", "loss_free", "relu", "cgc"), {}),
+    **dict.fromkeys(("dselect_k", "comet", "soft_topk", "sparse_ot", "expert_choice"), {}),
+    **dict.fromkeys(("hash", "shared_bottom", "single_task"), {}),
+    "vmoe": {"noise": 0.0},
+    "smoe": {"jitter": 0.0},
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_without_noise_training_decides_as_evaluation(name: str) -> None:
+    """tests/independent compares evaluation with the formulas."""
+    router = make(name, **QUIET[name])
+    routings = [route(router.train(training), batch()) for training in (True, False)]
+    torch.testing.assert_close(*(routing.weights_BE for routing in routings))
+    assert torch.equal(*(routing.selected_BE for routing in routings))
+
+
 @pytest.mark.parametrize("name", PER_ROW)
 def test_permuting_the_examples_permutes_the_decision(name: str) -> None:
     router, x_BD = make(name).eval(), batch()

@@ -60,10 +60,6 @@ def test_balanced_assignment_golden() -> None:
     assert balanced_assignment([5, 4, 3, 3, 1], 2) == [0, 1, 1, 0, 1]
 
 
-def test_equal_loads_go_to_the_lower_expert_and_equal_counts_to_the_lower_user_first() -> None:
-    assert balanced_assignment([2, 2, 2, 2], 3) == [0, 1, 2, 0]
-
-
 def naive_assignment(counts: list[int], num_experts: int) -> list[int]:
     loads, assigned = [0] * num_experts, [0] * len(counts)
     for user in sorted(range(len(counts)), key=lambda u: (-counts[u], u)):
