@@ -1,4 +1,4 @@
-"""Files of results: each is whole or not there."""
+"""Result files, written atomically."""
 
 from __future__ import annotations
 

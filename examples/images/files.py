@@ -100,7 +100,7 @@ def find(folder: Path, names: list[str], home: str) -> Path:
         if (folder / name).is_file():
             return folder / name
     raise DataError(
-        f"{folder} has no {' or '.join(names)}; nothing is downloaded here, "
+        f"{folder} has no {' or '.join(names)}; this command downloads nothing; "
         f"the official files are at {home}"
     )
 
@@ -111,7 +111,7 @@ def _content(path: Path) -> bytes:
         raw = path.read_bytes()
         return gzip.decompress(raw) if path.suffix == ".gz" else raw
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read ({error}); take it anew") from None
+        raise DataError(f"{path} cannot be read ({error}); download it again") from None
 
 
 def _checked(pixels: Bytes, labels: Bytes, *paths: Path) -> Images:

@@ -29,18 +29,18 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "softmax": {"sparse": {"inference": "topk"}, "dense": {"inference": "dense"}},
     "topk": {"sparse": {}, "dense": {"name": "softmax"}},
 }
-"""By router as trained. `topk` without its selection is the softmax over the same logits; `softmax`
-made sparse is renormalised over the k that are left (the paper does not say)."""
+"""Changes of the router's settings. Dense `topk` is the softmax over the same logits; sparse
+`softmax` renormalises its k largest weights (the paper does not say)."""
 
 BINS, MOST_SHOWN = 60, 0.99
 """Bins of a histogram; its last one collects the losses above this quantile."""
 
 
 def check(router: str) -> None:
-    """Raise ConfigError for a router whose two ways are not known."""
+    """Raise ConfigError for a router without both kinds of inference."""
     if router not in WAYS:
         known = ", ".join(WAYS)
-        raise ConfigError(f"sparse and dense inference are known for {known}, got {router}")
+        raise ConfigError(f"sparse and dense inference need one of {known}, got {router}")
 
 
 @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""The Lightning side of the image experiments: losses, optimizer, batches.
+"""The Lightning module of the image experiments: losses and optimizer.
 
 Axes: B batch, T tasks, C classes.
 """
@@ -21,7 +21,7 @@ EPSILON = 1e-7
 
 
 class ImageModule(L.LightningModule):
-    """Loss: the mean of the tasks' cross-entropies, in training with what routing adds."""
+    """Loss: the mean of the tasks' cross-entropies, in training plus penalties of routing."""
 
     def __init__(self, settings: Settings, shape: tuple[int, int]) -> None:
         super().__init__()

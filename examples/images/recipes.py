@@ -1,4 +1,4 @@
-"""The studies of the MOESART paper on images: which runs each needs, and what is drawn of them."""
+"""The studies of the MOESART paper on images: the runs and the figure of each."""
 
 from __future__ import annotations
 

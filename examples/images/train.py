@@ -106,8 +106,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(options: argparse.Namespace, contender: Mapping[str, Any], seed: int) -> Settings:
-    """The protocol, over it the contender, over it the options. Raises ConfigError, also for an
-    option that would change what the contender stands for."""
+    """The protocol, changed by the contender, then by the options. Raises ConfigError, also for an
+    option that the study varies itself."""
     names = ["k", "experts", "tasks", "epochs", "patience", "batch_size", "lr", "precision"]
     names.append("trimmed_lasso")
     typed = {name: value for name in names if (value := getattr(options, name)) is not None}
@@ -116,8 +116,7 @@ def settings_of(options: argparse.Namespace, contender: Mapping[str, Any], seed:
     for of, asked in ((own, typed), (fixed, more)):
         for name in of.keys() & asked.keys():
             raise ConfigError(
-                f"{name} is what this study compares, got {asked[name]} from the command line; "
-                "leave it out"
+                f"{name} must not be set, as this study varies it, got {asked[name]}; omit it"
             )
     chosen = {**fixed, **more}
     changes = {**own, **typed, "router_settings": chosen, "seed": seed}

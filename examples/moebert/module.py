@@ -71,12 +71,11 @@ class TextModule(L.LightningModule):
 
 
 class StudentModule(TextModule):
-    """A student: cross-entropy, in training with the distance to the teacher and what routing
-    adds."""
+    """A student: cross-entropy, in training plus the distance to the teacher and penalties."""
 
     def __init__(self, settings: Student, encoder: Encoder, teacher: Encoder) -> None:
         super().__init__(settings, encoder)
-        self.aside = [teacher.eval().requires_grad_(False)]  # in a list: no part of checkpoints
+        self.aside = [teacher.eval().requires_grad_(False)]  # in a list, so not in checkpoints
         mixtures = [layer.mixture for layer in encoder.layers if isinstance(layer, MixedLayer)]
         self.mixtures = mixtures
         every = {"trimmed_lasso": settings.trimmed_lasso, "switch": settings.balance}

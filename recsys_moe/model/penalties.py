@@ -121,7 +121,7 @@ def squared_variation(values_E: Tensor) -> Tensor:
 def _switch(probs_BE: Tensor, routing: Routing, k: int) -> Tensor:
     if routing.counts_BE is not None:
         return switch(probs_BE, routing.counts_BE)
-    # Who keeps every expert is judged by its favourite: shares of "all" cannot be unbalanced.
+    # A router that keeps all experts has equal shares, so count the favourite of each row instead.
     everyone = k >= probs_BE.shape[-1]
     return switch(probs_BE, largest_k(probs_BE, 1) if everyone else routing.selected_BE)
 

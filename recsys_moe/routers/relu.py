@@ -22,7 +22,7 @@ from recsys_moe.routers.base import (
 )
 
 FACTOR_RANGE = (1e-12, 1e6)
-"""Of the L1 factor: it neither runs out of float32 nor takes hundreds of steps to come back."""
+"""Range of the L1 factor: float32 holds it, and it needs few steps back from either end."""
 
 
 class ReLURouter(GatedRouter):

@@ -150,7 +150,7 @@ def test_every_recipe_plans_its_runs(name: str) -> None:
     [
         (["tabel1"], 2, "'tabel1' ... 'table1'"),
         (["table1", "--routers", "topk,nope"], 2, "must be one of moesart"),
-        (["fig2_inference", "--routers", "vmoe"], 2, "sparse and dense inference are known for"),
+        (["fig2_inference", "--routers", "vmoe"], 2, "sparse and dense inference need one of"),
         (["fig4_k", "--k", "2"], 2, "k ... got 2"),
         (["s1_strategies", "--set", "strategy=i"], 2, "strategy"),
         (["table1", "--seeds", "0"], 2, "--seeds ... got 0"),

@@ -1,4 +1,4 @@
-"""user and item biases: shrunken deviations of users and items, added to what the towers learn."""
+"""User and item biases: shrunken deviations of users and items, added to what the towers learn."""
 
 from __future__ import annotations
 
@@ -129,9 +129,9 @@ def test_a_row_of_weight_2_is_that_row_twice() -> None:
     assert torch.allclose(weighted.user_UT, repeated.user_UT)
 
 
-def test_ids_never_seen_have_no_effect_even_if_training_rows_name_them() -> None:
+def test_oov_ids_have_no_bias_even_if_training_rows_name_them() -> None:
     user_N, item_N = rows_of(3, 3)
-    user_N = torch.where(user_N == 2, 5, user_N)  # 5 users are known: index 5 is the unseen one
+    user_N = torch.where(user_N == 2, 5, user_N)  # 5 users are known: index 5 is the OOV user
     biases = fitted("regression", [(user_N, item_N, torch.arange(9).double())], 5, 3)
     assert biases.user_UT[5, 0] == 0
     assert not biases.user_UT[2:5].any()  # known, without rows
