@@ -100,7 +100,7 @@ def find(folder: Path, names: list[str], home: str) -> Path:
         if (folder / name).is_file():
             return folder / name
     raise DataError(
-        f"{folder} has no {' or '.join(names)}; this command downloads nothing; "
+        f"{folder} has no {' or '.join(names)}; this command downloads nothing, "
         f"the official files are at {home}"
     )
 
