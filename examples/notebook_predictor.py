@@ -27,7 +27,7 @@ print({task: values.tolist() for task, values in scores.tasks.items()}, scores.u
 for entry in predictor.recommend([user], k=5, exclude_seen=True)[0]:
     print(entry.rank, entry.item, entry.scores)
 
-# %% Items that the model holds for alike, and the experts behind a score.
+# %% Similar items by the model, and the experts behind a score.
 print([entry.item for entry in predictor.similar(2, k=3)])
 for task, shares in predictor.explain([user], [2])[0].items():
     print(task, [(share.expert, round(share.contribution, 3)) for share in shares])

@@ -1,4 +1,4 @@
-"""A router of one's own: k experts with the largest cosine, a margin instead of noise.
+"""A custom router: k experts with the largest cosine, a margin instead of noise.
 
     python examples/own_router.py
     recsys-moe fit --data data/demo --router examples.own_router:CosineRouter --out runs/cosine
@@ -47,7 +47,7 @@ class CosineRouter(Router):
 
 
 def main() -> Routing:
-    """Route eight rows and print who goes where."""
+    """Route eight rows and print their experts and weights."""
     torch.manual_seed(0)
     one = router("examples.own_router:CosineRouter", input_dim=16, num_experts=6, k=2)
     layer = MoE(Experts(6, 16, 8), [one])

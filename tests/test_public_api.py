@@ -169,7 +169,7 @@ def test_the_auxiliary_loss_holds_the_routers_own_losses() -> None:
 def test_an_unknown_penalty_is_refused_even_with_weight_0() -> None:
     layer = layer_of("topk")
     _, routings = layer(torch.randn(4, D))
-    with pytest.raises(ConfigError, match="no penalty 'swich'.*'switch'"):
+    with pytest.raises(ConfigError, match="unknown penalty 'swich'.*'switch'"):
         layer.auxiliary_loss(routings, swich=0.0)
 
 

@@ -1,1 +1,1 @@
-"""What the longer examples share: resumable runs, files of results, pictures."""
+"""Shared by the longer examples: resumable runs, studies, result files, figures."""

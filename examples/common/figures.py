@@ -1,4 +1,4 @@
-"""Pictures of runs: OUT/NAME.svg and .png, and the numbers behind them as OUT/NAME.json."""
+"""Figures: OUT/NAME.svg and .png, with their numbers in OUT/NAME.json."""
 
 from __future__ import annotations
 

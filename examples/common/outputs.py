@@ -1,4 +1,4 @@
-"""Files of results: each is whole or not there."""
+"""Result files, written atomically."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any
 def write(path: Path, content: bytes) -> None:
     """Replace `path` at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_bytes(content)
-        beside.replace(path)
+        temporary.write_bytes(content)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:

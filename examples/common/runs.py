@@ -1,7 +1,8 @@
-"""A training run that goes on where it was stopped, and repeats nothing that is finished."""
+"""Resumable training runs, and the options of the commands."""
 
 from __future__ import annotations
 
+import argparse
 import csv
 import dataclasses
 import json
@@ -11,7 +12,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def fit(
     out: Path,
     **machine: Any,
 ) -> dict[str, Any]:
-    """Train, or go on with, the run at `out` up to `settings.epochs`; what it found.
+    """Train or resume the run at `out` up to `settings.epochs`; its result.
 
     `machine`: `device` and, if not single, `precision`, in Lightning's words. The epoch of the
     least val/loss is tested; the module has its weights afterwards. Raises ConfigError for a folder
@@ -51,7 +52,7 @@ def fit(
         write_json(out / "settings.json", dataclasses.asdict(settings))
     trainer, record, best = _trainer(settings, out, **machine)
     with warnings.catch_warnings():
-        # Lightning's remarks: on the folder that a run goes on in, on metrics of so few steps.
+        # Lightning's warnings about a resumed folder and about few steps.
         warnings.filterwarnings("ignore", message=".*(Checkpoint directory|logging interval).*")
         trainer.fit(module, data, ckpt_path=last if last.exists() else None)
     score = best.best_model_score
@@ -63,9 +64,9 @@ def fit(
 
 
 def check_device(name: str) -> None:
-    """Raises ConfigError for a GPU that there is not."""
+    """Raise ConfigError for a missing GPU."""
     if name == "gpu" and not torch.accelerator.is_available():
-        raise ConfigError("--device gpu needs a GPU that torch sees, and there is none; take auto")
+        raise ConfigError("--device gpu needs a GPU that torch sees, got none; use auto")
 
 
 def _trainer(
@@ -116,7 +117,7 @@ def _short(values: dict[str, float], prefix: str) -> dict[str, float]:
 
 
 def _same(settings: Any, out: Path) -> bool:
-    """Does `out` hold a run of these settings? Raises ConfigError for one of others."""
+    """Whether `out` holds a run of these settings. Raises ConfigError for other settings."""
     path = out / "settings.json"
     if not path.exists():
         return False
@@ -126,7 +127,7 @@ def _same(settings: Any, out: Path) -> bool:
     for name, value in asked.items():
         if there[name] != value:
             raise ConfigError(
-                f"{out} holds a run with {name}={there[name]}, got {value}; give another --out"
+                f"{out} holds a run with {name}={there[name]}, got {value}; use another --out"
             )
     return True
 
@@ -138,7 +139,7 @@ def losses_by_epoch(out: Path) -> list[float]:
 
 
 class Patience(EarlyStopping):
-    """Early stopping. A run that had stopped stays so, which Lightning's own forgets."""
+    """Early stopping that stays stopped after a resume, which Lightning's does not."""
 
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
@@ -201,6 +202,75 @@ def _value(key: str, text: str) -> Any:
         raise ConfigError(f"--set {key}={text} is not YAML after the =: {reason}") from None
 
 
+def command(module: str, description: str | None) -> argparse.ArgumentParser:
+    """The parser of `python -m module`."""
+    return argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Options of any training run."""
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data files")
+    parser.add_argument("--epochs", type=int, help="at most")
+    parser.add_argument("--patience", type=int, help="epochs without a better validation loss")
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--lr", type=float)
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "gpu"])
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def add_router_options(parser: argparse.ArgumentParser, per: str) -> None:
+    """Options of the router. `per`: what visits `--k` experts."""
+    parser.add_argument("--k", type=int, help=f"experts per {per}")
+    parser.add_argument("--experts", type=int)
+    parser.add_argument("--trimmed-lasso", type=float, help="weight of the penalty")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the router"
+    )
+
+
+def check_settings(settings: Any, least: Mapping[str, float]) -> None:
+    """Raise ConfigError for a number below its least, or a bad learning rate."""
+    for name, smallest in least.items():
+        value = getattr(settings, name, None)
+        if value is not None and value < smallest:
+            option = name.replace("_", "-")
+            raise ConfigError(f"--{option} must be >= {smallest}, got {value}")
+    if not 0 < settings.lr < float("inf"):
+        raise ConfigError(f"--lr must be > 0, got {settings.lr}")
+
+
+class Data(L.LightningDataModule):
+    """Splits on the trainer's device, in batches; each epoch is shuffled by seed and number."""
+
+    def __init__(self, splits: Any, settings: Any, batches: Callable[..., Any], size: int) -> None:
+        """`batches(rows, size, seed)` makes batches; `size`: rows of an evaluation batch."""
+        super().__init__()
+        self.splits, self.settings, self.batches, self.size = splits, settings, batches, size
+        self.placed: dict[str, Any] = {}
+
+    def train_dataloader(self) -> Any:
+        assert self.trainer is not None
+        seed = [self.settings.seed, self.trainer.current_epoch]
+        return self.batches(self._rows("train"), self.settings.batch_size, seed)
+
+    def val_dataloader(self) -> Any:
+        return self.batches(self._rows("val"), self.size)
+
+    def test_dataloader(self) -> Any:
+        return self.batches(self._rows("test"), self.size)
+
+    def _rows(self, split: str) -> Any:
+        if split not in self.placed:
+            assert self.trainer is not None
+            rows = getattr(self.splits, split)
+            self.placed[split] = rows.to(self.trainer.strategy.root_device)
+        return self.placed[split]
+
+
 def guarded(run: Callable[[], None]) -> int:
     """Run, with errors and signals in one line on stderr; the exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -216,6 +286,6 @@ def guarded(run: Callable[[], None]) -> int:
 
 
 def stop(number: int, frame: object) -> None:
-    """What a signal does."""
+    """Signal handler: raises Interrupted."""
     name = signal.Signals(number).name
-    raise Interrupted(f"stopped by {name}; the same command goes on after the last epoch", number)
+    raise Interrupted(f"stopped by {name}; the same command resumes after the last epoch", number)

@@ -3,30 +3,27 @@
     python -m examples.images.compare                                   # the recipes
     python -m examples.images.compare table1 --data DIR --out OUT --seeds 3
 
-Starting it again repeats no finished run and goes on with the one that was stopped. OUT holds the
-runs, results.csv with a row per finished one, table.md beside the paper's figures, and figure.*.
+The same command resumes a stopped study and repeats no finished run. OUT holds the runs,
+results.csv with a row per finished run, table.md with the paper's values, and figure.*.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from examples.common.figures import draw_curves
-from examples.common.runs import guarded, losses_by_epoch
-from examples.common.tables import finished_runs
+from examples.common.runs import command, guarded
+from examples.common.tables import check_failures, draw_runs, finished_runs, report, run_study
 from examples.images.data import Splits
-from examples.images.figures import draw_inference
-from examples.images.inference import check, distances, losses
+from examples.images.inference import check, distances, draw_inference, losses
 from examples.images.module import ImageModule
 from examples.images.recipes import RECIPES, Recipe, find_recipe
 from examples.images.settings import PROTOCOLS, Settings
-from examples.images.table import write_results, write_table
+from examples.images.table import row, table
 from examples.images.train import add_options, settings_of, train
-from recsys_moe.errors import ConfigError, RunError
+from recsys_moe.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,16 +42,15 @@ def _main(options: argparse.Namespace) -> None:
     asked = planned(recipe, labels, options)
     splits = PROTOCOLS[options.dataset].load(options.data, asked[0][1].tasks)
     for _, settings in asked[: len(labels)]:
-        ImageModule(settings, splits.train.shape)  # a router that cannot be ends here
+        ImageModule(settings, splits.train.shape)  # refuses an unsupported router
     print(f"{recipe.makes}, on {options.dataset}. The paper: {recipe.reading}", file=sys.stderr)
-    failures = run_all(asked, splits, options)
-    rows = write_results(options.out)
-    if rows:
+    failures = run_study(
+        asked, lambda own, out: train(own, splits, out, options.device), row, options.out
+    )
+    if rows := [row(run) for run in finished_runs(options.out)]:
         draw(recipe, asked, splits, options.out)
-        text = write_table(options.out, rows, labels)
-        print(json.dumps(rows) if options.json else text, end="\n" if options.json else "")
-    if failures:
-        raise RunError(f"{len(failures)} of {len(asked)} runs failed: {'; '.join(failures)}")
+        report(rows, table(rows, labels), options.out, as_json=options.json)
+    check_failures(failures, len(asked))
 
 
 def planned(
@@ -78,26 +74,11 @@ def planned(
     return runs
 
 
-def run_all(
-    asked: Sequence[tuple[Path, Settings]], splits: Splits, options: argparse.Namespace
-) -> list[str]:
-    """Train what is not finished; what failed, in words. Every finished run is in results.csv."""
-    failures = []
-    for number, (folder, settings) in enumerate(asked, 1):
-        print(f"run {number} of {len(asked)}: {folder.name}", file=sys.stderr, flush=True)
-        try:
-            train(settings, splits, folder, options.device)
-        except RunError as error:
-            failures.append(str(error))
-        write_results(options.out)
-    return failures
-
-
 def draw(recipe: Recipe, asked: Sequence[tuple[Path, Settings]], splits: Splits, out: Path) -> None:
     """OUT/figure.*: of all finished runs their curves, or of the first seed's both inferences."""
     done = [(folder, settings) for folder, settings in asked if (folder / "result.json").exists()]
     if recipe.figure == "curves" or not done:
-        return draw_curves(out, "figure", curves(out))
+        return draw_runs(out)
     first = [(folder, s) for folder, s in done if s.seed == min(s.seed for _, s in done)]
     by_router = {
         folder.name.rpartition("-seed")[0]: losses(s, folder, splits.test) for folder, s in first
@@ -105,29 +86,16 @@ def draw(recipe: Recipe, asked: Sequence[tuple[Path, Settings]], splits: Splits,
     draw_inference(out, "figure", by_router, distances(by_router))
 
 
-def curves(out: Path) -> dict[str, list[list[float]]]:
-    """Validation losses by epoch, per contender and seed."""
-    found: dict[str, list[list[float]]] = {}
-    for run in finished_runs(out):
-        folder = out / "runs" / f"{run['label']}-seed{run['seed']}"
-        found.setdefault(run["label"], []).append(losses_by_epoch(folder))
-    return found
-
-
 def parser() -> argparse.ArgumentParser:
     """The options of a study: those of a run over the recipe's, for every run."""
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.images.compare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("examples.images.compare", __doc__)
     parser.add_argument("recipe", help=f"one of {', '.join(RECIPES)}")
     add_options(parser)
     parser.set_defaults(dataset=None)
     parser.add_argument("--routers", help="a,b,c: contenders of the recipe, or routers")
     parser.add_argument("--seeds", type=int, help="runs per contender")
     parser.add_argument("--seed", type=int, default=0, help="the first one")
-    parser.add_argument("--out", type=Path, required=True, help="folder to create or to go on in")
+    parser.add_argument("--out", type=Path, required=True, help="folder to create or to resume")
     return parser
 
 

@@ -156,10 +156,10 @@ def stratified(labels: np.ndarray, one_in: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def pairs(count: int, draw: Draw) -> np.ndarray:
-    """(2 N, 2): each image twice at the top left, each time with another one drawn beside it.
+    """(2 N, 2): each image twice at the top left, with a drawn image at the other place.
 
     As in the published code, the draw is uniform over the other images but the last of them, and
-    the two partners of an image may be the same.
+    both draws of an image may be the same.
     """
     if count < 3:
         raise DataError(f"a split needs at least 3 images to make composites of, got {count}")

@@ -64,7 +64,7 @@ def read_svhn(folder: Path, part: str) -> Images:
         pixels, labels = content["X"], content["y"].reshape(-1)
     except Exception as error:  # whatever a damaged file makes scipy raise
         reason = f"{type(error).__name__}: {error}"
-        raise DataError(f"{path} is no file of SVHN's cropped digits ({reason})") from None
+        raise DataError(f"{path} is not a file of SVHN's cropped digits ({reason})") from None
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[:3] != (32, 32, 3):
         raise DataError(f"{path}: X must be (32, 32, 3, N) bytes, got {pixels.shape}")
     if labels.size and not 1 <= labels.min() <= labels.max() <= DIGITS:
@@ -100,7 +100,7 @@ def find(folder: Path, names: list[str], home: str) -> Path:
         if (folder / name).is_file():
             return folder / name
     raise DataError(
-        f"{folder} has no {' or '.join(names)}; nothing is downloaded here, "
+        f"{folder} has no {' or '.join(names)}; this command downloads nothing, "
         f"the official files are at {home}"
     )
 
@@ -111,7 +111,7 @@ def _content(path: Path) -> bytes:
         raw = path.read_bytes()
         return gzip.decompress(raw) if path.suffix == ".gz" else raw
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read ({error}); take it anew") from None
+        raise DataError(f"{path} cannot be read ({error}); download it again") from None
 
 
 def _checked(pixels: Bytes, labels: Bytes, *paths: Path) -> Images:

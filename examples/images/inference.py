@@ -6,7 +6,7 @@ ways. Distances are Wasserstein-1 between the empirical distributions of the los
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from examples.common.figures import canvas, save, titled
 from examples.images.data import Batches, Rows
 from examples.images.model import ImageMoE
 from examples.images.module import EVAL_ROWS, ImageModule, row_losses
@@ -28,15 +29,18 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "softmax": {"sparse": {"inference": "topk"}, "dense": {"inference": "dense"}},
     "topk": {"sparse": {}, "dense": {"name": "softmax"}},
 }
-"""By router as trained. `topk` without its selection is the softmax over the same logits; `softmax`
-made sparse is renormalised over the k that are left (the paper does not say)."""
+"""Changes of the router's settings. Dense `topk` is the softmax over the same logits; sparse
+`softmax` renormalises its k largest weights (the paper does not say)."""
+
+BINS, MOST_SHOWN = 60, 0.99
+"""Bins of a histogram; its last one collects the losses above this quantile."""
 
 
 def check(router: str) -> None:
-    """Raise ConfigError for a router whose two ways are not known."""
+    """Raise ConfigError for a router without both kinds of inference."""
     if router not in WAYS:
         known = ", ".join(WAYS)
-        raise ConfigError(f"sparse and dense inference are known for {known}, got {router}")
+        raise ConfigError(f"sparse and dense inference need one of {known}, got {router}")
 
 
 @torch.inference_mode()
@@ -87,3 +91,21 @@ def distances(by_router: Mapping[str, Losses]) -> list[dict[str, Any]]:
         }
         for one, other in pairs
     ]
+
+
+def draw_inference(
+    out: Path, name: str, by_router: Mapping[str, Losses], distances: Sequence[Mapping[str, Any]]
+) -> None:
+    """A panel per router: its losses with k experts and with all of them."""
+    figure, axes = canvas(len(by_router))
+    everything = np.concatenate([v for losses in by_router.values() for v in losses.values()])
+    edges = np.linspace(0, float(np.quantile(everything, MOST_SHOWN)), BINS + 1)
+    numbers: dict[str, Any] = {"edges": edges.tolist(), "wasserstein": list(distances)}
+    for panel, (router, losses) in zip(axes, by_router.items(), strict=True):
+        for way, values in losses.items():
+            shares = np.histogram(np.minimum(values, edges[-1]), edges)[0] / len(values)
+            panel.stairs(shares, edges, label=f"{way}, mean {values.mean():.4f}")
+            numbers[f"{router} {way}"] = {"mean": values.mean(), "shares": shares.tolist()}
+        titled(panel, router, "loss of a row", "share of rows")
+        panel.set_yscale("log")
+    save(figure, out, name, numbers)

@@ -53,7 +53,7 @@ class ImageMoE(nn.Module):
         routers = [router(**chosen, **sizes, task=n, num_tasks=tasks) for n in range(tasks)]
         if routers[0].passes != 1 or chosen["name"] == "hash":
             raise ConfigError(
-                f"--router must decide by one look at the pixels, got {chosen['name']}; "
+                f"--router must decide by the pixels in one pass, got {chosen['name']}; "
                 "take another of `recsys-moe routers`"
             )
         self.layer = MoE([Expert(channels, side) for _ in range(experts)], routers)

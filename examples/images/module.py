@@ -1,4 +1,4 @@
-"""The Lightning side of the image experiments: losses, optimizer, batches.
+"""The Lightning module of the image experiments: losses and optimizer.
 
 Axes: B batch, T tasks, C classes.
 """
@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from examples.common.runs import chosen_router
-from examples.images.data import Batches, Rows, Splits
 from examples.images.model import ImageMoE
 from examples.images.settings import Settings
 
@@ -22,7 +21,7 @@ EPSILON = 1e-7
 
 
 class ImageModule(L.LightningModule):
-    """Loss: the mean of the tasks' cross-entropies, in training with what routing adds."""
+    """Loss: the mean of the tasks' cross-entropies, in training plus penalties of routing."""
 
     def __init__(self, settings: Settings, shape: tuple[int, int]) -> None:
         super().__init__()
@@ -38,7 +37,7 @@ class ImageModule(L.LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
         image, labels_BT = batch
         layer = self.model.layer
-        # Draws follow from seed and step, so that a resumed training goes on to the bit.
+        # Draws follow from seed and step, so a resumed run has the same bits.
         layer.reseed(self.settings.seed * 10**9 + self.global_step)
         layer.set_epoch(self.current_epoch + index / self.trainer.num_training_batches)
         logits_BTC, routings = self.model(image)
@@ -68,30 +67,3 @@ class ImageModule(L.LightningModule):
 def row_losses(logits_BTC: Tensor, labels_BT: Tensor) -> Tensor:
     """Cross-entropy of each row and task, (B, T)."""
     return functional.cross_entropy(logits_BTC.transpose(1, 2), labels_BT, reduction="none")
-
-
-class ImageData(L.LightningDataModule):
-    """The splits on the trainer's device, in batches; each epoch shuffles anew by its number."""
-
-    def __init__(self, splits: Splits, settings: Settings) -> None:
-        super().__init__()
-        self.splits, self.settings = splits, settings
-        self.placed: dict[str, Rows] = {}
-
-    def train_dataloader(self) -> Batches:
-        assert self.trainer is not None
-        seed = [self.settings.seed, self.trainer.current_epoch]
-        return Batches(self._rows("train"), self.settings.batch_size, seed)
-
-    def val_dataloader(self) -> Batches:
-        return Batches(self._rows("val"), EVAL_ROWS)
-
-    def test_dataloader(self) -> Batches:
-        return Batches(self._rows("test"), EVAL_ROWS)
-
-    def _rows(self, split: str) -> Rows:
-        if split not in self.placed:
-            assert self.trainer is not None
-            rows: Rows = getattr(self.splits, split)
-            self.placed[split] = rows.to(self.trainer.strategy.root_device)
-        return self.placed[split]

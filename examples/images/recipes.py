@@ -1,4 +1,4 @@
-"""The studies of the MOESART paper on images: which runs each needs, and what is drawn of them."""
+"""The studies of the MOESART paper on images: the runs and the figure of each."""
 
 from __future__ import annotations
 
@@ -95,5 +95,5 @@ RECIPES = {
 def find_recipe(name: str) -> Recipe:
     """Raises ConfigError naming the nearest."""
     if name not in RECIPES:
-        raise ConfigError(f"there is no recipe {name!r}; {suggestion(name, RECIPES)}")
+        raise ConfigError(f"unknown recipe {name!r}; {suggestion(name, RECIPES)}")
     return RECIPES[name]

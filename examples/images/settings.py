@@ -1,4 +1,4 @@
-"""What a run is asked: the paper's protocol for each data set (its supplement, S6), and changes."""
+"""Settings of a run: the paper's protocol for each data set (its supplement, S6), and changes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from examples.common.runs import check_settings
 from examples.images.data import Splits, multi_fashion, multi_mnist, svhn
 from recsys_moe.errors import ConfigError
 
@@ -32,6 +33,10 @@ PROTOCOLS = {
     "svhn": Protocol(svhn, 1, 8, 2, 250, 50, 1e-4),
 }
 
+LEAST = {
+    **dict.fromkeys(("tasks", "experts", "epochs", "patience", "batch_size"), 1),
+    **dict.fromkeys(("trimmed_lasso", "seed"), 0),
+}
 PRECISIONS = ("32-true", "bf16-mixed")
 """Of arithmetic, in Lightning's words; see `Settings.precision`."""
 PAPER = {"moesart": {"temperature": 1.0}}
@@ -44,7 +49,7 @@ class Settings:
 
     dataset: str
     tasks: int
-    """1 or 2; with 1 the image at the top left is to be named."""
+    """1 or 2; 1: predict only the image at the top left."""
     router: str
     k: int
     """Experts per row, for routers that have such a number."""
@@ -65,13 +70,7 @@ class Settings:
 
     def check(self) -> Settings:
         """Itself. Raises ConfigError for a number out of its range."""
-        least = {"tasks": 1, "experts": 1, "epochs": 1, "patience": 1, "batch_size": 1}
-        for name, smallest in {**least, "trimmed_lasso": 0, "seed": 0}.items():
-            if getattr(self, name) < smallest:
-                option = name.replace("_", "-")
-                raise ConfigError(f"--{option} must be >= {smallest}, got {getattr(self, name)}")
-        if not 0 < self.lr < float("inf"):
-            raise ConfigError(f"--lr must be > 0, got {self.lr}")
+        check_settings(self, LEAST)
         most = PROTOCOLS[self.dataset].tasks
         if self.tasks > most:
             raise ConfigError(f"--tasks must be at most {most} on {self.dataset}, got {self.tasks}")

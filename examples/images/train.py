@@ -2,8 +2,8 @@
 
     python -m examples.images.train --data DIR --router moesart --k 4 --seed 0
 
-DIR holds the official files; nothing is downloaded. Starting the same command again goes on where
-it stopped, and prints the result where it is finished. research/examples.md has the rest.
+DIR holds the official files; the command downloads nothing. The same command resumes a stopped run,
+and prints the result of a finished one. See research/examples.md.
 """
 
 from __future__ import annotations
@@ -20,9 +20,19 @@ import lightning as L
 
 from examples.common.figures import draw_curves
 from examples.common.outputs import write_json
-from examples.common.runs import finished, fit, guarded, losses_by_epoch, router_settings
-from examples.images.data import Splits
-from examples.images.module import ImageData, ImageModule
+from examples.common.runs import (
+    Data,
+    add_router_options,
+    add_run_options,
+    command,
+    finished,
+    fit,
+    guarded,
+    losses_by_epoch,
+    router_settings,
+)
+from examples.images.data import Batches, Splits
+from examples.images.module import EVAL_ROWS, ImageModule
 from examples.images.settings import PRECISIONS, PROTOCOLS, Settings, settings_for
 from recsys_moe.errors import ConfigError
 
@@ -42,14 +52,15 @@ def _main(options: argparse.Namespace) -> None:
 
 
 def train(settings: Settings, splits: Splits, out: Path, device: str = "auto") -> dict[str, Any]:
-    """Train, or go on with, the run at `out`; its result on the test split.
+    """Train or resume the run at `out`; its result on the test split.
 
     Raises ConfigError for a folder of other settings, RunError where the loss is not finite.
     """
     if (there := finished(settings, out)) is not None:
         return there
     L.seed_everything(settings.seed, verbose=False)
-    module, data = ImageModule(settings, splits.train.shape), ImageData(splits, settings)
+    module = ImageModule(settings, splits.train.shape)
+    data = Data(splits, settings, Batches, EVAL_ROWS)
     found = fit(settings, module, data, out, device=device, precision=settings.precision)
     own = {"k": module.model.chosen.get("k"), "parameters": module.model.sizes()}
     result = {**dataclasses.asdict(settings), **own, **found}
@@ -58,14 +69,14 @@ def train(settings: Settings, splits: Splits, out: Path, device: str = "auto") -
 
 
 def run_name(settings: Settings) -> str:
-    """Of the folder where none is given."""
+    """Default folder name."""
     return (
         f"{settings.dataset}-{settings.router.replace(':', '.')}-k{settings.k}-seed{settings.seed}"
     )
 
 
 def in_words(result: dict[str, Any], out: Path) -> str:
-    """The result for people."""
+    """The result as text."""
     test = result["test"]
     accuracy = ", ".join(f"{100 * v:.2f}%" for k, v in test.items() if k.startswith("accuracy"))
     return (
@@ -77,41 +88,26 @@ def in_words(result: dict[str, Any], out: Path) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The options of a run."""
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.images.train",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("examples.images.train", __doc__)
     parser.add_argument("--router", default="moesart", help="of `recsys-moe routers`")
     add_options(parser)
     parser.add_argument("--seed", type=int, default=0, help="weights, batches and draws")
-    parser.add_argument("--out", type=Path, help="folder to create or to go on in")
+    parser.add_argument("--out", type=Path, help="folder to create or to resume")
     return parser
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What a run and a study of many share. Without an option the paper's protocol holds."""
-    parser.add_argument("--data", type=Path, required=True, help="folder of the official files")
+    """Options of a run and of a study. The default is the paper's protocol."""
+    add_run_options(parser)
     parser.add_argument("--dataset", default="multi_mnist", choices=PROTOCOLS)
-    parser.add_argument("--k", type=int, help="experts per row and task")
-    parser.add_argument("--experts", type=int)
-    parser.add_argument("--tasks", type=int, help="1: name the digit at the top left alone")
-    parser.add_argument("--epochs", type=int, help="at most")
-    parser.add_argument("--patience", type=int, help="epochs without a better validation loss")
-    parser.add_argument("--batch-size", type=int)
-    parser.add_argument("--lr", type=float)
+    parser.add_argument("--tasks", type=int, help="1: predict only the digit at the top left")
     parser.add_argument("--precision", choices=PRECISIONS, help="of products and convolutions")
-    parser.add_argument("--trimmed-lasso", type=float, help="weight of the penalty")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the router"
-    )
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "gpu"])
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_router_options(parser, "row and task")
 
 
 def settings_of(options: argparse.Namespace, contender: Mapping[str, Any], seed: int) -> Settings:
-    """The protocol, over it the contender, over it the options. Raises ConfigError, also for an
-    option that would change what the contender stands for."""
+    """The protocol, changed by the contender, then by the options. Raises ConfigError, also for an
+    option that the study varies itself."""
     names = ["k", "experts", "tasks", "epochs", "patience", "batch_size", "lr", "precision"]
     names.append("trimmed_lasso")
     typed = {name: value for name in names if (value := getattr(options, name)) is not None}
@@ -120,8 +116,7 @@ def settings_of(options: argparse.Namespace, contender: Mapping[str, Any], seed:
     for of, asked in ((own, typed), (fixed, more)):
         for name in of.keys() & asked.keys():
             raise ConfigError(
-                f"{name} is what this study compares, got {asked[name]} from the command line; "
-                "leave it out"
+                f"{name} must not be set, as this study varies it, got {asked[name]}; omit it"
             )
     chosen = {**fixed, **more}
     changes = {**own, **typed, "router_settings": chosen, "seed": seed}

@@ -3,30 +3,27 @@
     python -m examples.moebert.compare --data DIR --out OUT --seeds 5            # film titles
     python -m examples.moebert.compare --task rte --data RTE --teacher TEACHER --out OUT
 
-Without --teacher a small one is trained first, in OUT/teacher. Starting it again repeats no
-finished run and goes on with the one that was stopped. OUT holds the runs, results.csv with a row
-per finished one, table.md, and figure.*.
+Without --teacher the command first trains a small teacher in OUT/teacher. The same command resumes
+a stopped study and repeats no finished run. OUT holds the runs, results.csv with a row per finished
+run, table.md, and figure.*.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from examples.common.figures import draw_curves
-from examples.common.outputs import write
-from examples.common.runs import guarded, losses_by_epoch
-from examples.common.tables import finished_runs
+from examples.common.runs import command, guarded
+from examples.common.tables import check_failures, draw_runs, finished_runs, report, run_study
 from examples.moebert import checkpoint
 from examples.moebert.encoder import Encoder
 from examples.moebert.settings import TASKS, Student, Teacher, teacher
-from examples.moebert.table import table, write_results
+from examples.moebert.table import row, table
 from examples.moebert.teacher import SCRATCH, small_sizes, teach
 from examples.moebert.train import add_options, distil, possible, settings_of, student_of
-from recsys_moe.errors import ConfigError, RunError
+from recsys_moe.errors import ConfigError
 
 CONTENDERS = ("topk", "hash", "moesart")
 
@@ -46,23 +43,17 @@ def _main(options: argparse.Namespace) -> None:
         options.teacher = options.out / "teacher"
         teach(own, options.data, options.teacher, device=options.device)
     asked = planned(labels, options)
-    failures = run_all(asked, options)
-    rows = write_results(options.out)
-    if rows:
-        curves: dict[str, list[list[float]]] = {}
-        for run in finished_runs(options.out):
-            folder = options.out / "runs" / f"{run['label']}-seed{run['seed']}"
-            curves.setdefault(run["label"], []).append(losses_by_epoch(folder))
-        draw_curves(options.out, "figure", curves)
-        text = table(rows, labels)
-        write(options.out / "table.md", text.encode())
-        print(json.dumps(rows) if options.json else text, end="\n" if options.json else "")
-    if failures:
-        raise RunError(f"{len(failures)} of {len(asked)} runs failed: {'; '.join(failures)}")
+    failures = run_study(
+        asked, lambda run, out: distil(run, options.data, out, options.device), row, options.out
+    )
+    if rows := [row(run) for run in finished_runs(options.out)]:
+        draw_runs(options.out)
+        report(rows, table(rows, labels), options.out, as_json=options.json)
+    check_failures(failures, len(asked))
 
 
 def check(labels: Sequence[str], options: argparse.Namespace, scratch: Teacher) -> None:
-    """Raise ConfigError for a student that cannot be, before a teacher or others are trained."""
+    """Raise ConfigError for an impossible student, before anything is trained."""
     asked = [student_of(options, {"router": label}, options.seed) for label in labels]
     if options.teacher is None:
         reference = Encoder(small_sizes(1, scratch))
@@ -84,32 +75,15 @@ def planned(labels: Sequence[str], options: argparse.Namespace) -> list[tuple[Pa
     ]
 
 
-def run_all(asked: Sequence[tuple[Path, Student]], options: argparse.Namespace) -> list[str]:
-    """Train what is not finished; what failed, in words. Every finished run is in results.csv."""
-    failures = []
-    for number, (folder, settings) in enumerate(asked, 1):
-        print(f"run {number} of {len(asked)}: {folder.name}", file=sys.stderr, flush=True)
-        try:
-            distil(settings, options.data, folder, options.device)
-        except RunError as error:
-            failures.append(str(error))
-        write_results(options.out)
-    return failures
-
-
 def parser() -> argparse.ArgumentParser:
     """The options of a study: those of a run, for every run."""
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.moebert.compare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("examples.moebert.compare", __doc__)
     add_options(parser)
     parser.add_argument("--teacher", type=Path, help="checkpoint folder")
     parser.add_argument("--teacher-epochs", type=int, default=SCRATCH["epochs"], help="at most")
     parser.add_argument("--routers", default=",".join(CONTENDERS), help="a,b,c")
     parser.add_argument("--seeds", type=int, default=5, help="runs per router")
-    parser.add_argument("--out", type=Path, required=True, help="folder to create or to go on in")
+    parser.add_argument("--out", type=Path, required=True, help="folder to create or to resume")
     return parser
 
 

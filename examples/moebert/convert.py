@@ -18,17 +18,17 @@ from recsys_moe.errors import ConfigError
 
 
 def deal(ranking: Sequence[int], experts: int, share: int, units: int) -> list[list[int]]:
-    """Which `units` of the F in `ranking`, the most important first, each expert gets.
+    """The `units` of each expert, of the F units in `ranking`, most important first.
 
-    The first `share` go to all; the others are dealt round in turn, and an expert keeps the first
-    of its own. Raises ConfigError where there are too few.
+    All experts get the first `share`; the others are dealt in turn, and an expert keeps the first
+    of its own. Raises ConfigError for too few units.
     """
     own = units - share
     if own < 0 or share < 0:
         raise ConfigError(f"--share must be in 0..--units={units}, got {share}")
     if share + own * experts > len(ranking):
         raise ConfigError(
-            f"--experts times their own units must be at most {len(ranking) - share} beside "
+            f"--experts times their own units must be at most {len(ranking) - share} with "
             f"{share} shared ones, got {experts} x {own}; lower --units"
         )
     rest = ranking[share:]
@@ -60,7 +60,7 @@ class Expert(nn.Module):
 
 class MixedLayer(nn.Module):
     """A layer whose tokens each visit the experts that the router gives them; padding visits none
-    and is 0. Routers that go by the user go by the token."""
+    and is 0. Routers that read the user get the token."""
 
     def __init__(self, layer: Layer, mixture: MoE) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def convert(
     """A copy of `teacher` in which every feed-forward block is a mixture.
 
     `scores`: of each layer's units (importance.py). `chosen`: name and settings of the router.
-    Raises ConfigError for a router or sizes that cannot be.
+    Raises ConfigError for an unsupported router or impossible sizes.
     """
     student = copy.deepcopy(teacher)
     for index, (layer, score_F) in enumerate(zip(teacher.layers, scores, strict=True)):

@@ -1,4 +1,4 @@
-"""How far a student is from its teacher on texts that neither was trained on."""
+"""Distance of a student from its teacher on held-out texts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def dense(
     student: Encoder, teacher: Encoder, scores: Any, settings: Student, chosen: dict[str, Any]
 ) -> Encoder | None:
     """The student with all experts at once, weighted as its router would without a selection; None
-    where that is not known of the router."""
+    for routers without dense inference."""
     if settings.router not in WAYS:
         return None
     change = WAYS[settings.router]["dense"]

@@ -12,7 +12,6 @@ from torchmetrics.classification import BinaryF1Score, MulticlassMatthewsCorrCoe
 from examples.moebert.convert import MixedLayer
 from examples.moebert.encoder import Encoder, Seen, Text
 from examples.moebert.losses import hidden_distance, symmetric_kl, task_loss
-from examples.moebert.rows import Batches, Rows, Splits
 from examples.moebert.settings import Student, Training
 from examples.moebert.squad import overlap
 
@@ -43,7 +42,7 @@ class TextModule(L.LightningModule):
         nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        # Dropout follows from seed and step, so that a resumed training goes on to the bit.
+        # Dropout follows from seed and step, so a resumed run has the same bits.
         torch.manual_seed(self.settings.seed * 10**9 + self.global_step)
         return task_loss(self.model(batch[0]).logits, batch[1])
 
@@ -72,12 +71,11 @@ class TextModule(L.LightningModule):
 
 
 class StudentModule(TextModule):
-    """A student: cross-entropy, in training with the distance to the teacher and what routing
-    adds."""
+    """A student: cross-entropy, in training plus the distance to the teacher and penalties."""
 
     def __init__(self, settings: Student, encoder: Encoder, teacher: Encoder) -> None:
         super().__init__(settings, encoder)
-        self.aside = [teacher.eval().requires_grad_(False)]  # in a list: no part of checkpoints
+        self.aside = [teacher.eval().requires_grad_(False)]  # in a list, so not in checkpoints
         mixtures = [layer.mixture for layer in encoder.layers if isinstance(layer, MixedLayer)]
         self.mixtures = mixtures
         every = {"trimmed_lasso": settings.trimmed_lasso, "switch": settings.balance}
@@ -105,27 +103,3 @@ class StudentModule(TextModule):
         distance = distance + symmetric_kl(seen.logits, taught.logits)
         loss = task_loss(seen.logits, labels_BT)
         return loss + self.settings.distill * distance + penalty
-
-
-class TextData(L.LightningDataModule):
-    """The splits on the trainer's device, in batches; each epoch shuffles anew by its number."""
-
-    def __init__(self, splits: Splits, settings: Training) -> None:
-        super().__init__()
-        self.splits, self.settings = splits, settings
-
-    def train_dataloader(self) -> Batches:
-        assert self.trainer is not None
-        seed = [self.settings.seed, self.trainer.current_epoch]
-        return Batches(self._rows("train"), self.settings.batch_size, seed)
-
-    def val_dataloader(self) -> Batches:
-        return Batches(self._rows("val"), EVAL_ROWS)
-
-    def test_dataloader(self) -> Batches:
-        return Batches(self._rows("test"), EVAL_ROWS)
-
-    def _rows(self, split: str) -> Rows:
-        assert self.trainer is not None
-        rows: Rows = getattr(self.splits, split)
-        return rows.to(self.trainer.strategy.root_device)

@@ -1,13 +1,13 @@
-"""What a run is asked: the tasks, the defaults for each, and changes."""
+"""Settings of a run: the tasks, the defaults of each, and changes."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from examples.common.runs import check_settings
 from examples.moebert import glue, squad, titles
 from examples.moebert.rows import Splits
 from examples.moebert.words import Words
@@ -57,13 +57,7 @@ class Training:
 
     def check(self) -> Any:
         """Itself. Raises ConfigError for a number out of its range."""
-        for name, smallest in LEAST.items():
-            value = getattr(self, name, None)
-            if value is not None and value < smallest:
-                option = name.replace("_", "-")
-                raise ConfigError(f"--{option} must be >= {smallest}, got {value}")
-        if not 0 < self.lr < float("inf"):
-            raise ConfigError(f"--lr must be > 0, got {self.lr}")
+        check_settings(self, LEAST)
         return self
 
 
@@ -133,8 +127,3 @@ def _made(kind: Any, task: str, changes: dict[str, Any]) -> Any:
     given = {name: value for name, value in changes.items() if value is not None}
     made = kind(**{"task": task, **own, "patience": given.get("epochs", own["epochs"]), **given})
     return made.check()
-
-
-def plain(settings: Any) -> dict[str, Any]:
-    """As JSON holds it."""
-    return dataclasses.asdict(settings)

@@ -1,4 +1,4 @@
-"""The finished runs of a study: a row each in a CSV, and their means.
+"""Table of the finished runs of a study: means and standard errors.
 
     python -m examples.moebert.table research/results/moebert-titles.csv research/examples.md
 
@@ -10,41 +10,33 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from examples.common.outputs import spread, write_csv
-from examples.common.tables import Row, by_label, fill, finished_runs, markdown
+from examples.common.outputs import spread
+from examples.common.tables import FOUND, Row, by_label, fill_page, markdown
 
 SETTINGS = (
     *("task", "router", "k", "experts", "units", "share", "distill", "balance", "trimmed_lasso"),
     *("lr", "batch_size", "seed"),
 )
-FOUND = ("best_epoch", "epochs_trained", "seconds_per_epoch", "threads", "device")
 PARTS = {"converted": ("accuracy", "kl"), "distilled": ("accuracy", "agreement", "kl", "hidden")}
 ORDER = ("topk", "hash", "moesart")
 
 
-def write_results(out: Path) -> list[dict[str, Any]]:
-    """OUT/results.csv, a row per finished run; the rows of all of them."""
-    rows = [
-        {
-            "label": run["label"],
-            **{name: run[name] for name in SETTINGS},
-            "teacher_accuracy": run["teacher_accuracy"],
-            "test_loss": run["test"]["loss"],
-            **{f"{part}_{name}": run[part][name] for part, of in PARTS.items() for name in of},
-            "dense_accuracy": run.get("dense", {}).get("accuracy", ""),
-            "dense_kl": run.get("dense", {}).get("kl", ""),
-            **{name: run[name] for name in FOUND},
-            "router_settings": json.dumps(run["router_settings"]),
-        }
-        for run in finished_runs(out)
-    ]
-    if rows:
-        write_csv(out / "results.csv", rows)
-    return rows
+def row(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of results.csv of a finished run."""
+    return {
+        "label": run["label"],
+        **{name: run[name] for name in SETTINGS},
+        "teacher_accuracy": run["teacher_accuracy"],
+        "test_loss": run["test"]["loss"],
+        **{f"{part}_{name}": run[part][name] for part, of in PARTS.items() for name in of},
+        "dense_accuracy": run.get("dense", {}).get("accuracy", ""),
+        "dense_kl": run.get("dense", {}).get("kl", ""),
+        **{name: run[name] for name in FOUND},
+        "router_settings": json.dumps(run["router_settings"]),
+    }
 
 
 COLUMNS = (
@@ -78,9 +70,7 @@ def _line(label: str, runs: Sequence[Row]) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the table of a CSV into a page."""
-    source, page = map(Path, sys.argv[1:] if argv is None else argv)
-    fill(page, "moebert", table, source)
-    return 0
+    return fill_page("moebert", table, argv)
 
 
 if __name__ == "__main__":

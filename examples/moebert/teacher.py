@@ -3,13 +3,14 @@
     python -m examples.moebert.teacher --data DIR --out OUT                      # titles, scratch
     python -m examples.moebert.teacher --task rte --data RTE --from BERT --out OUT
 
-OUT becomes a checkpoint folder in Hugging Face's layout. Starting the same command again goes on
-where it stopped. research/examples.md has the rest.
+OUT becomes a checkpoint folder in Hugging Face's layout. The same command resumes a stopped run.
+See research/examples.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -19,16 +20,17 @@ from typing import Any
 import lightning as L
 
 from examples.common.outputs import write_json
-from examples.common.runs import finished, fit, guarded
+from examples.common.runs import Data, add_run_options, command, finished, fit, guarded
 from examples.moebert import checkpoint
 from examples.moebert.encoder import Encoder, Sizes
-from examples.moebert.module import TextData, TextModule
-from examples.moebert.settings import TASKS, Teacher, plain
+from examples.moebert.module import EVAL_ROWS, TextModule
+from examples.moebert.rows import Batches
+from examples.moebert.settings import TASKS, Teacher
 from examples.moebert.settings import teacher as teacher_settings
 from recsys_moe.errors import ConfigError
 
 SCRATCH = {"epochs": 12, "lr": 1e-3}
-"""Of a teacher that starts from nothing; a student needs less."""
+"""Defaults of a teacher trained from scratch."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,7 +63,7 @@ def _must_hold_weights(start: Path) -> None:
 
 
 def teach(settings: Teacher, data: Path, out: Path, *, device: str = "auto") -> dict[str, Any]:
-    """Train a teacher at `out`, or go on with it; its result. Raises ConfigError and DataError."""
+    """Train or resume a teacher at `out`; its result. Raises ConfigError and DataError."""
     if (there := finished(settings, out)) is not None:
         return there
     task = TASKS[settings.task]
@@ -75,10 +77,10 @@ def teach(settings: Teacher, data: Path, out: Path, *, device: str = "auto") -> 
         splits, words = task.load(data, None)
         encoder = Encoder(small_sizes(len(words.pieces), settings))
     module = TextModule(settings, encoder)
-    found = fit(settings, module, TextData(splits, settings), out, device=device)
+    found = fit(settings, module, Data(splits, settings, Batches, EVAL_ROWS), out, device=device)
     checkpoint.save(out, encoder, words)
     sizes = {"parameters": sum(p.numel() for p in encoder.parameters())}
-    result = {**plain(settings), **sizes, **found}
+    result = {**dataclasses.asdict(settings), **sizes, **found}
     write_json(out / "result.json", result)
     return result
 
@@ -98,31 +100,21 @@ def small_sizes(vocabulary: int, settings: Teacher) -> Sizes:
 
 def parser() -> argparse.ArgumentParser:
     """The options of a teacher's run."""
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.moebert.teacher",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("examples.moebert.teacher", __doc__)
     add_options(parser)
     parser.add_argument("--from", dest="start", type=Path, help="checkpoint to fine-tune")
     parser.add_argument("--width", type=int, default=128, help="from scratch: hidden size")
     parser.add_argument("--layers", type=int, default=4, help="from scratch")
-    parser.add_argument("--out", type=Path, required=True, help="folder to create or to go on in")
+    parser.add_argument("--out", type=Path, required=True, help="folder to create or to resume")
     return parser
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What all commands share. Without an option the task's default holds."""
-    parser.add_argument("--data", type=Path, required=True, help="folder of the task's files")
+    """Options of all commands. The default is the task's."""
+    add_run_options(parser)
     parser.add_argument("--task", default="titles", choices=TASKS)
-    parser.add_argument("--epochs", type=int, help="at most")
-    parser.add_argument("--patience", type=int, help="epochs without a better validation loss")
-    parser.add_argument("--batch-size", type=int)
-    parser.add_argument("--lr", type=float)
     parser.add_argument("--weight-decay", type=float)
     parser.add_argument("--seed", type=int, default=0, help="weights, batches, dropout and draws")
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "gpu"])
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""A small text classification task at hand: which genre do these film titles share?
+"""A small text classification task: which genre do these film titles share?
 
-A text is `TITLES` titles of films of one genre, drawn at random, without their years; `FILMS` of
-the films of exactly one of the four genres take part. A film may come in texts of several splits:
-what is learned is mostly which title is of which genre, since the words of a title hardly tell, and
-what is tested is that knowledge on other draws. They are the same for every seed.
+A text is `TITLES` random titles of films of one genre, without their years, from `FILMS` films per
+genre that have exactly one of the four genres. Splits share films: the model learns the genre of
+each title, since its words hardly tell, and is tested on other draws. Draws do not depend on the
+seed.
 """
 
 from __future__ import annotations

@@ -2,14 +2,15 @@
 
     python -m examples.moebert.train --data DIR --teacher TEACHER --router moesart --k 2 --seed 0
 
-TEACHER is a checkpoint folder, fine-tuned for the task (examples.moebert.teacher makes one); DIR
-holds the task's files; nothing is downloaded. Starting the same command again goes on where it
-stopped, and prints the result where it is finished. research/examples.md has the rest.
+TEACHER is a checkpoint folder, fine-tuned for the task (examples.moebert.teacher makes one). DIR
+holds the task's files; the command downloads nothing. The same command resumes a stopped run, and
+prints the result of a finished one. See research/examples.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -22,7 +23,10 @@ import torch
 from examples.common.figures import draw_curves
 from examples.common.outputs import write_json
 from examples.common.runs import (
+    Data,
+    add_router_options,
     chosen_router,
+    command,
     finished,
     fit,
     guarded,
@@ -34,9 +38,9 @@ from examples.moebert.convert import convert
 from examples.moebert.distance import dense, distances, sizes
 from examples.moebert.encoder import Encoder
 from examples.moebert.importance import AT_ONCE, importance
-from examples.moebert.module import StudentModule, TextData
+from examples.moebert.module import EVAL_ROWS, StudentModule
 from examples.moebert.rows import Batches, Splits
-from examples.moebert.settings import TASKS, Student, plain, student
+from examples.moebert.settings import TASKS, Student, student
 from examples.moebert.teacher import add_options as add_shared
 from recsys_moe.errors import ConfigError
 from recsys_moe.routers import find_router
@@ -56,7 +60,7 @@ def _main(options: argparse.Namespace) -> None:
 
 
 def distil(settings: Student, data: Path, out: Path, device: str = "auto") -> dict[str, Any]:
-    """Distil, or go on with, the run at `out`; its result on the test split.
+    """Distil or resume the run at `out`; its result on the test split.
 
     Raises ConfigError, DataError, and RunError where the loss is not finite.
     """
@@ -66,17 +70,17 @@ def distil(settings: Student, data: Path, out: Path, device: str = "auto") -> di
     teacher, words = checkpoint.load(Path(settings.teacher), task.classes)
     splits, _ = task.load(data, words)
     L.seed_everything(settings.seed, verbose=False)
-    chosen = possible(settings, teacher)  # what cannot be ends here
+    chosen = possible(settings, teacher)  # refuses impossible sizes
     scores = _scores(settings, teacher, splits, out.parent)
     model = convert(teacher, scores, chosen, **sizes(settings, teacher))
     _, converted = distances({"converted": model}, teacher, splits.test)
     module = StudentModule(settings, model, teacher)
-    found = fit(settings, module, TextData(splits, settings), out, device=device)
+    found = fit(settings, module, Data(splits, settings, Batches, EVAL_ROWS), out, device=device)
     every = {"distilled": model, "dense": dense(model, teacher, scores, settings, chosen)}
     known = {name: one.cpu() for name, one in every.items() if one is not None}
     accuracy, apart = distances(known, teacher.cpu(), splits.test)
     own = {"k": chosen.get("k"), **sizes(settings, teacher), "teacher_accuracy": accuracy}
-    result = {**plain(settings), **own, **found, **converted, **apart}
+    result = {**dataclasses.asdict(settings), **own, **found, **converted, **apart}
     write_json(out / "result.json", result)
     return result
 
@@ -92,8 +96,7 @@ def _scores(settings: Student, teacher: Encoder, splits: Splits, folder: Path) -
 
 
 def possible(settings: Student, teacher: Encoder) -> dict[str, Any]:
-    """Name and settings of the router. Raises ConfigError for what a teacher of this size cannot
-    be converted into."""
+    """Name and settings of the router. Raises ConfigError for sizes that do not fit the teacher."""
     chosen = _router(settings)
     blank = [torch.zeros(teacher.sizes.intermediate_size)] * len(teacher.layers)
     convert(teacher, blank, chosen, **sizes(settings, teacher))
@@ -114,12 +117,12 @@ def _router(settings: Student) -> dict[str, Any]:
 
 
 def run_name(settings: Student) -> str:
-    """Of the folder where none is given."""
+    """Default folder name."""
     return f"{settings.task}-{settings.router.replace(':', '.')}-k{settings.k}-seed{settings.seed}"
 
 
 def in_words(result: dict[str, Any], out: Path) -> str:
-    """The result for people."""
+    """The result as text."""
     lost = 100 * (result["teacher_accuracy"] - result["distilled"]["accuracy"])
     apart = result["distilled"]
     return (
@@ -132,31 +135,22 @@ def in_words(result: dict[str, Any], out: Path) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The options of a run."""
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.moebert.train",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command("examples.moebert.train", __doc__)
     add_options(parser)
     parser.add_argument("--teacher", type=Path, required=True, help="checkpoint folder")
     parser.add_argument("--router", default="moesart", help="of `recsys-moe routers`")
-    parser.add_argument("--out", type=Path, help="folder to create or to go on in")
+    parser.add_argument("--out", type=Path, help="folder to create or to resume")
     return parser
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What a run and a study of many share."""
+    """Options of a run and of a study."""
     add_shared(parser)
-    parser.add_argument("--k", type=int, help="experts per token")
-    parser.add_argument("--experts", type=int)
+    add_router_options(parser, "token")
     parser.add_argument("--units", type=int, help="of an expert")
     parser.add_argument("--share", type=int, help="units that all experts have")
     parser.add_argument("--distill", type=float, help="weight of the distance to the teacher")
     parser.add_argument("--balance", type=float, help="weight of the load balance")
-    parser.add_argument("--trimmed-lasso", type=float, help="weight of the penalty")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the router"
-    )
 
 
 def settings_of(options: argparse.Namespace, contender: dict[str, Any], seed: int) -> Student:

@@ -21,15 +21,14 @@ from recsys_moe.schema import DataError, Schema
 
 @dataclass(eq=False)
 class ShuffledBatches(ABC):
-    """One epoch of training batches in an order that depends on the seed alone.
+    """One epoch of training batches in an order that depends on the seed only.
 
-    Of `world` processes this is `rank`, with batches of `batch_size` rows each. A small share of
-    users and items is replaced by the index of the OOV id, which trains that row of the
-    embedding tables; with `ids_only` every second one of them by ~index: a model with encoders
-    then reads the OOV id beside features and history. `features_only`: of users and of items,
-    how often that happens beside these. `start` leaves out as many batches and
-    changes no other; `len` counts these too. Raises DataError when there are fewer rows than
-    processes.
+    Of `world` processes this is `rank`, with batches of `batch_size` rows each. `id_dropout`: share
+    of users and of items replaced by the OOV id, which trains its embedding; with `ids_only` every
+    second one is ~index instead, the OOV id with the features and the bag of that index.
+    `features_only`: shares of users and of items replaced by ~index in addition. `start`: leave out
+    that many batches, and change no other; `len` counts them. Raises DataError when there are fewer
+    rows than processes.
     """
 
     rows: Rows
@@ -47,7 +46,7 @@ class ShuffledBatches(ABC):
     def __post_init__(self) -> None:
         self.batches = batches_per_epoch(len(self.rows), self.batch_size, self.world)
         sizes = self.schema.user.size, self.schema.item.size
-        self.unseen = Unseen(self.id_dropout, *sizes, self.ids_only, self.features_only)
+        self.hiding = Hiding(self.id_dropout, *sizes, self.ids_only, self.features_only)
 
     def __len__(self) -> int:
         return self.batches
@@ -69,12 +68,12 @@ class TrainBatches(ShuffledBatches):
     def __iter__(self) -> Iterator[Batch]:
         bounds = batch_bounds(len(self.rows), self.batch_size * self.world, self.batches)
         share = (self.rank, self.world)
-        return shuffled(self.rows, bounds, self.unseen, self.seed, share=share, start=self.start)
+        return shuffled(self.rows, bounds, self.hiding, self.seed, share=share, start=self.start)
 
 
-class Unseen(NamedTuple):
-    """How often an id is hidden, the indices that stand for a hidden user and item, whether every
-    second one keeps what is known beside its id, and how often others hide the id alone."""
+class Hiding(NamedTuple):
+    """How ids are hidden: the rate of id dropout, the OOV indices of users and items, and the other
+    two as in `ShuffledBatches`."""
 
     rate: float
     user: int
@@ -107,7 +106,7 @@ def part_bounds(start: int, stop: int, rank: int, world: int) -> tuple[int, int]
 def shuffled(
     columns: Columns,
     bounds: Iterable[tuple[int, int]],
-    unseen: Unseen,
+    hiding: Hiding,
     seed: int,
     *,
     share: tuple[int, int] = (0, 1),
@@ -120,31 +119,29 @@ def shuffled(
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(columns), generator=generator)
     for number, (first, stop) in enumerate(bounds):
-        hidden = _hidden(stop - first, unseen.rate, generator)
-        alone = [_drawn(stop - first, rate, generator) for rate in unseen.features_only]
+        rates = (hiding.rate, hiding.rate, *hiding.features_only)
+        drawn = [_drawn(stop - first, rate, generator) for rate in rates]
         if number < start:
             continue
         part = slice(*part_bounds(0, stop - first, *share))
         batch = columns.take(order[first:stop][part])
-        for index_B, one, hidden_B in zip(batch[:2], unseen[1:3], hidden, strict=False):
-            if unseen.ids_only:
+        for index_B, one, hidden_B in zip(batch[:2], hiding[1:3], drawn[:2], strict=True):
+            if hidden_B is None:
+                continue
+            if hiding.ids_only:
                 keeps_B = (torch.arange(len(hidden_B)) % 2 == 0) & hidden_B
                 index_B.copy_(torch.where(keeps_B[part], ~index_B, index_B))
                 hidden_B &= ~keeps_B
             index_B.masked_fill_(hidden_B[part], one)
-        for index_B, one, alone_B in zip(batch[:2], unseen[1:3], alone, strict=False):
+        for index_B, one, alone_B in zip(batch[:2], hiding[1:3], drawn[2:], strict=True):
             if alone_B is not None:
                 shown_B = alone_B[part] & (index_B >= 0) & (index_B != one)
                 index_B.copy_(torch.where(shown_B, ~index_B, index_B))
         yield batch
 
 
-def _hidden(rows: int, rate: float, generator: torch.Generator) -> list[Tensor]:
-    """Which users and which items of a batch are hidden; nothing is drawn for a rate of 0."""
-    return [torch.rand(rows, generator=generator) < rate for _ in range(2 if rate else 0)]
-
-
 def _drawn(rows: int, rate: float, generator: torch.Generator) -> Tensor | None:
+    """A random share of the rows of a batch; a rate of 0 draws no random numbers."""
     return torch.rand(rows, generator=generator) < rate if rate else None
 
 
@@ -152,7 +149,7 @@ class EvalBatches:
     """The rows of a split in order, from memory or with one row group in memory.
 
     Of `world` processes each has a range of whole batches, as many as the others or one more.
-    What lies in one row group, and so all that is in memory, is not copied.
+    Rows of a single row group, hence all rows in memory, are not copied.
     """
 
     def __init__(self, rows: Rows, batch_size: int, *, rank: int = 0, world: int = 1) -> None:
@@ -193,7 +190,7 @@ def cut(pieces: Iterable[Piece], start: int, stop: int) -> list[Piece]:
 def gathered(pieces: Sequence[Piece], read: Callable[[int], Columns]) -> Columns:
     """The rows of `pieces`, at least one, in their order, from row groups that `read` gives.
 
-    Of several row groups one at a time is in memory beside the result.
+    Of several row groups one at a time is in memory, plus the result.
     """
     group, start, stop = pieces[0]
     if len(pieces) == 1:

@@ -28,7 +28,7 @@ class Batch(NamedTuple):
     """Indices of users and items (B,) int32; labels (B, T) float32, NaN where missing.
 
     The weights of the rows (B,) float32, finite and >= 0; None where the data have none. `offset`
-    (B, T) is subtracted from the logits before the loss is taken (see FreshNegatives); None: 0.
+    (B, T) is subtracted from the logits before the loss is taken (see ResampledNegatives); None: 0.
     """
 
     user: Tensor

@@ -1,7 +1,7 @@
-"""What a model's encoders read beside ids: features and histories, of users and of items.
+"""Inputs of the encoders: features and bags, of users and of items.
 
-Both as lists of table rows, entity after entity. Axes: N entities and one more for the OOV id,
-which has nothing, P entries.
+Both are lists of table rows, entity after entity. Axes: N entities and one more for the OOV id,
+which has no entries, P entries.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class FeatureEntries(NamedTuple):
 
 
 class BagEntries(NamedTuple):
-    """Owner u has row[first[u]:first[u + 1]] (int32): level x partners + partner, by ascending
-    partner. Of a user the partners are items, of an item users."""
+    """Anchor u has row[first[u]:first[u + 1]] (int32): level x neighbours + neighbour, by ascending
+    neighbour. Neighbours of a user are items, those of an item users."""
 
     first: Tensor
     row: Tensor
@@ -40,7 +40,7 @@ class BagEntries(NamedTuple):
 def table_rows(features: Sequence[FeatureColumn]) -> int:
     """Rows of the table of these features, one block after the other.
 
-    Numeric ones have one row; others one per category and one for unseen categories.
+    Numeric ones have one row; others one per category and one for unknown categories.
     """
     return sum(1 if one.kind == "numeric" else one.size + 1 for one in features)
 
@@ -95,7 +95,9 @@ def _multi(column: pa.ChunkedArray, feature: FeatureColumn, path: Path) -> Read:
     _, entity_P = known_values(pa.chunked_array([parents]), pa.int64())
     known_P, index_P = known_values(pa.chunked_array([parts]), pa.int64())
     if not known_P.all():
-        raise DataError(f"{path}: {feature.column!r} holds lists with null; prepare the data again")
+        raise DataError(
+            f"{path}: {feature.column!r} must have no null in a list; prepare the data again"
+        )
     _check_range(index_P, feature, path)
     count_P = torch.bincount(entity_P)[entity_P] if len(entity_P) else torch.empty(0)
     return entity_P.clone(), index_P.clone(), count_P.float().rsqrt()
@@ -120,7 +122,7 @@ def _check_range(index_P: Tensor, feature: FeatureColumn, path: Path) -> None:
 
 
 def _first(entity_P: Tensor, entities: int) -> Tensor:
-    """Where the entries of each entity start, and those of nobody behind them. (N + 1,)"""
+    """Where the entries of each entity start, then those of the OOV id, none, and the end."""
     counts_N = torch.bincount(entity_P, minlength=entities + 1)
     return torch.cat([counts_N.new_zeros(1), counts_N.cumsum(0)])
 
@@ -128,26 +130,25 @@ def _first(entity_P: Tensor, entities: int) -> Tensor:
 def bag_entries(
     rows: Rows, schema: Schema, levels: int | None, *, of_items: bool = False
 ) -> BagEntries:
-    """N(u): what users have watched or rated in training, each item once.
+    """N(u): the positives and rated items of users in training, each item once.
 
-    `levels`: how many the ratings (of the first regression task) are divided into, evenly from the
-    lowest to the highest; what has none is of one level more. None: items alone.
-    `of_items`: N(i) instead, the users who did, each once.
+    Positive: label 1 of the first binary task; rated: with a label of a regression.
 
-    Watched: label 1 of the first binary task; rated: with a label of a regression.
+    `levels`: levels of the rating (of the first regression task), evenly spaced from the lowest to
+    the highest; items without a rating have one level more. None: no levels.
+    `of_items`: N(i) instead, the users of each item.
     """
     sizes = schema.user.size, schema.item.size
-    owners, partners = sizes[::-1] if of_items else sizes
+    anchors, neighbours = sizes[::-1] if of_items else sizes
     parts = [_positive_or_rated(chunk, schema, levels) for chunk in rows.chunks()]
     user_P, item_P, level_P = (torch.cat(column) for column in zip(*parts, strict=True))
-    key_P = item_P * partners + user_P if of_items else user_P * partners + item_P
+    key_P = item_P * neighbours + user_P if of_items else user_P * neighbours + item_P
     key_P, order_P = key_P.sort(stable=True)
     is_new_P = torch.ones_like(key_P, dtype=torch.bool)
     is_new_P[1:] = key_P[1:] != key_P[:-1]
     key_P, level_P = key_P[is_new_P], level_P[order_P][is_new_P]
-    return BagEntries(
-        _first(key_P // partners, owners), (level_P * partners + key_P % partners).int()
-    )
+    row_P = level_P * neighbours + key_P % neighbours
+    return BagEntries(_first(key_P // neighbours, anchors), row_P.int())
 
 
 def _positive_or_rated(
@@ -176,13 +177,13 @@ def _bounds(schema: Schema, task: Task) -> tuple[float, float]:
         return counts["min"], counts["max"]
     except KeyError as error:
         raise DataError(
-            f"{SCHEMA_FILE}: labels.train must hold {error} for histories of ratings; "
+            f"{SCHEMA_FILE}: labels.train must hold {error} for bags of ratings; "
             "prepare the data again"
         ) from None
 
 
 def rating_of_level(level: int, levels: int | None, schema: Schema) -> float | None:
-    """The label in the middle of a level of `bag_entries`; None for what was not rated."""
+    """The label in the middle of a level of `bag_entries`; None without a rating."""
     if levels is None or level >= levels:
         return None
     low, high = _bounds(schema, _rated(schema))
@@ -197,13 +198,13 @@ def _levels(label_P: Tensor, levels: int, bounds: tuple[float, float]) -> Tensor
 
 
 def matched_levels(old: Schema, new: Schema, levels: int) -> Tensor:
-    """Per level of histories of `new` the nearest one of `old`, by their ratings. (levels + 1,)"""
+    """Per level of bags of `new` the nearest one of `old`, by their ratings. (levels + 1,)"""
     return _levels(_ratings(new, levels), levels, _bounds(old, _rated(new)))
 
 
 def line_of_levels(old: Schema, new: Schema, levels: int) -> Tensor:
-    """Per level of histories of `new` where its rating lies from the lowest, 0, to the highest, 1,
-    of `old`; NaN for what was not rated. (levels + 1,)"""
+    """Per level of bags of `new`: its rating on a scale from the lowest, 0, to the highest, 1, of
+    `old`; NaN without a rating. (levels + 1,)"""
     low, high = _bounds(old, _rated(new))
     return (_ratings(new, levels) - low) / max(high - low, 1e-12)
 

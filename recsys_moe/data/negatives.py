@@ -1,10 +1,8 @@
-"""Negatives that `prepare` drew, drawn anew for every epoch, also by popularity.
+"""Resample the negatives of `prepare` for every epoch, also by popularity.
 
-Drawn once, they are learned by heart: in every epoch the model sees the same few items that a user
-has not watched, and in the end tells these from others. Drawn uniformly, hardly any is an item that
-is in question at the head of a list. And where a user has as many as it has watched, most users
-have few, and their lists count as much as others'. Axes: N rows, M rows with a drawn negative,
-T tasks, U users, I items.
+A model memorises fixed negatives. Uniform negatives hardly contain the popular items at the head of
+a ranking. Negatives in proportion to the positives of a user give most users few of them.
+Axes: N rows, M rows with a sampled negative, T tasks, U users, I items.
 """
 
 from __future__ import annotations
@@ -21,32 +19,31 @@ from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 
 OFF = "set it to false, with data.popularity_exponent=0 and data.user_exponent=1"
-"""What a configuration says that does without."""
+"""Remedy in errors."""
 TRIES = 100
-"""Draws for a row before it keeps its item, as that of a user who has watched nearly all."""
+"""Draws for a row before it keeps its item; users with nearly all items as positives need it."""
 
 
-class FreshNegatives:
-    """The rows of a training split with other items, and perhaps users, in its drawn negatives.
+class ResampledNegatives:
+    """The rows of a training split with newly sampled items, and perhaps users, in its negatives.
 
-    An item that w of the split's other rows have is drawn in proportion to (w + 1)^`power`, from
-    all but those of the user's other rows: uniformly for power 0, more from popular ones for 0.75
-    (Mikolov et al. 2013, "Distributed representations of words and phrases"). What the user watched
-    in other splits may be drawn: training does not know of it. A user with m drawn negatives gets
-    others in proportion to m^`user_power`: its own m for 1, as many as any other user for 0.
+    An item of w other rows of the split is drawn in proportion to (w + 1)^`power`, from all items
+    without another row of the user: uniformly for power 0, more popular ones for 0.75 (Mikolov et
+    al. 2013, "Distributed representations of words and phrases"). Positives of other splits may be
+    drawn: training does not know them. A user with m sampled negatives gets new ones in proportion
+    to m^`user_power`: m again for 1, as many as any other user for 0.
 
-    The odds of label 1 are then those among the negatives of `prepare` times m q0 / (m' q), with q
-    the chance of the row's item among all that are free for its user, q0 the uniform one, and m'
-    how many negatives the user has on average. log(m' q / (m q0)) is the `offset` of a row:
-    subtracted from the logit that the loss sees, it leaves the model with the logits of negatives
-    as `prepare` draws them, which are what it is judged by (as in Yi et al. 2019,
-    "Sampling-bias-corrected neural modeling for large corpus item recommendations").
+    Sampling changes the odds of label 1 by m q0 / (m' q), with q the chance of the row's item among
+    the items free for its user, q0 the uniform chance, and m' the expected negatives of the user.
+    The `offset` of a row, log(m' q / (m q0)), is subtracted from the logit in the loss. So the
+    logits of the model stay those of the negatives of `prepare`, on which it is evaluated (Yi et
+    al. 2019, "Sampling-bias-corrected neural modeling for large corpus item recommendations").
     """
 
     def __init__(
         self, rows: Rows, schema: Schema, power: float = 0.0, user_power: float = 1.0
     ) -> None:
-        """Raises ConfigError where `prepare` has drawn no negatives, or drawn them otherwise."""
+        """Raises ConfigError unless `prepare` sampled the negatives uniformly."""
         _check_drawn(schema)
         self.rows, self.items = rows, schema.item.size
         self.task = next(t for t, task in enumerate(schema.tasks) if task.kind == "binary")
@@ -63,8 +60,7 @@ class FreshNegatives:
         self.more_U = torch.where(drawn_U > 0, share_U / drawn_U, 1)
 
     def _count(self, positives_I: Tensor, drawn_U: Tensor) -> Iterator[Tensor]:
-        """The keys of the rows that stay, chunk by chunk; their items and the users of the others
-        are counted."""
+        """The keys of the rows that stay, by chunk; count their items, and users of the others."""
         for chunk in self.rows.chunks():
             is_drawn_N = self._is_drawn(chunk)
             user_N, item_N = chunk.user.long(), chunk.item.long()
@@ -73,13 +69,13 @@ class FreshNegatives:
             yield self._keys(user_N[~is_drawn_N], item_N[~is_drawn_N]).unique()
 
     def _is_drawn(self, rows: Columns) -> Tensor:
-        """(N,): the negatives that `prepare` drew, whose only label is 0."""
+        """(N,): the negatives that `prepare` sampled, whose only label is 0."""
         has_one_label_N = (~rows.labels.isnan()).sum(1) == 1
         return has_one_label_N & (rows.labels[:, self.task] == 0)
 
     def rows_of(self, seed: int) -> Rows:
-        """All rows, in their order, with the negatives that follow from `seed`; of rows on disk
-        those of a row group follow from `seed` and its number, whoever reads it and when."""
+        """All rows in order, with negatives that depend on `seed` only; on disk those of a row
+        group depend on `seed` and its number."""
         if isinstance(self.rows, Columns):
             return self.drawn(self.rows, seed)
         return self.rows.changed(
@@ -87,7 +83,7 @@ class FreshNegatives:
         )
 
     def drawn(self, rows: Columns, seed: int) -> Columns:
-        """Some of the rows with the negatives that follow from `seed`."""
+        """`rows`, some of the split, with negatives that depend on `seed` only."""
         generator = torch.Generator().manual_seed(seed)
         user_N, item_N = rows.user.clone(), rows.item.clone()
         drawn_M = self._is_drawn(rows).nonzero()[:, 0]
@@ -114,7 +110,7 @@ class FreshNegatives:
         return _draw(self.rate_I, size, generator)
 
     def _mean_rates(self, users: int) -> Tensor:
-        """Over the items that are free for each user; over all for who has no free one. (U,)"""
+        """Mean rate of the items free for each user, or of all items where none is free. (U,)"""
         user, item = self.taken // (self.items + 1), self.taken % (self.items + 1)
         is_known = item < self.items
         user, item = user[is_known], item[is_known]
@@ -124,8 +120,7 @@ class FreshNegatives:
         return torch.where(free_U > 0, mean_U, self.rate_I.mean())
 
     def _offsets(self, user_N: Tensor, item_N: Tensor) -> Tensor | None:
-        """(N, T): 0 in tasks whose negatives are not drawn; of the user alone where the item is
-        unseen."""
+        """(N, T): 0 in tasks without sampled negatives; the user's part only for the OOV item."""
         if not self.power and self.user_power == 1:
             return None
         user_N = user_N.long()
@@ -135,7 +130,7 @@ class FreshNegatives:
         return offset_N.float()[:, None] * self.is_drawn_T
 
     def _keys(self, user: Tensor, item: Tensor) -> Tensor:
-        """One number per pair; the unseen item has one too."""
+        """One number per pair, also with the OOV item."""
         return user * (self.items + 1) + item
 
     def _is_taken(self, keys: Tensor) -> Tensor:
@@ -152,14 +147,14 @@ def _draw(rate_X: Tensor, size: int, generator: torch.Generator) -> Tensor:
 
 def _check_drawn(schema: Schema) -> None:
     if schema.negatives is None:
-        got = f"{schema.name}, where they are in the log"
+        got = f"{schema.name}, with negatives in the log"
     elif schema.negatives != "uniform":
         got = f"--negative-distribution {schema.negatives}"
-    elif alike := schema.report.get("logged_negatives"):
-        got = f"{schema.name}, where {alike} rows of the log look like drawn ones (label 0 alone)"
+    elif logged := schema.report.get("logged_negatives"):
+        got = f"{schema.name}, where {logged} rows of the log have label 0 only, as sampled ones do"
     else:
         return
     raise ConfigError(
-        "data.resample_negatives=true needs negatives that `prepare` has drawn uniformly, "
+        "data.resample_negatives=true needs negatives that `prepare` sampled uniformly, "
         f"got {got}; {OFF}"
     )

@@ -1,7 +1,7 @@
-"""Rows that stay on disk: batches through a shuffle window, counts and lists in chunks.
+"""Stream rows from disk: batches through a shuffle buffer, counts and lists by row group.
 
-What is held at once: the rows of a window with their places in its order (`row_bytes` each), and
-one row group while it is read. Axes: B batch, T tasks, U users, N rows.
+In memory at once: the rows of a window with their places in its order (`row_bytes` each), and one
+row group. Axes: B batch, T tasks, U users, N rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from recsys_moe.seeds import stream_seed
 
 SORTED_AT_ONCE = 1 << 20
 NO_ROWS = Piece(0, 0, 0)
-"""Of the last batch for some processes, where it has fewer rows than there are of these."""
+"""Part of a process in a last batch with fewer rows than processes."""
 
 
 def row_bytes(schema: Schema, *, shifted: bool = False) -> int:
@@ -41,7 +41,7 @@ def row_bytes(schema: Schema, *, shifted: bool = False) -> int:
 
 
 def rows_within(schema: Schema, megabytes: int, *, shifted: bool = False) -> int:
-    """How many rows fit in as much memory (2**20 bytes each)."""
+    """How many rows fit in `megabytes` of 2**20 bytes."""
     return megabytes * 2**20 // row_bytes(schema, shifted=shifted)
 
 
@@ -78,7 +78,7 @@ class StreamBatches(ShuffledBatches):
             yield from shuffled(
                 gathered(cut(pieces, first + begin, first + end) or [NO_ROWS], read),
                 [(a - begin, b - begin) for a, b in mine],
-                self.unseen,
+                self.hiding,
                 stream_seed(self.seed, "window", self.rank, number),
                 start=self.start - number * window,
             )
@@ -139,9 +139,9 @@ def labelled(rows: Rows, task: int) -> Iterator[Labelled]:
 
 
 def positive_items(rows: Rows, schema: Schema) -> dict[str, Tensor]:
-    """Per user the items of training rows that count as watched, as offsets and item indices.
+    """Positives of each user in the training rows, as offsets and item indices.
 
-    Watched: label 1 of the first binary task; every row where the data have no binary task.
+    Positive: label 1 of the first binary task; every row where the data have no binary task.
     Two passes: how many items each user has, then each item to its place.
     """
     counts_U = _counts((user_N for user_N, _ in _positives(rows, schema)), schema.user.size)
@@ -159,7 +159,7 @@ def positive_items(rows: Rows, schema: Schema) -> dict[str, Tensor]:
 
 
 def _positives(rows: Rows, schema: Schema) -> Iterator[tuple[Tensor, Tensor]]:
-    """User (int64) and item of the watched rows with a known user, chunk by chunk."""
+    """User (int64) and item of the positives of known users, by chunk."""
     kinds = [task.kind for task in schema.tasks]
     for chunk in rows.chunks():
         mask_N = chunk.user < schema.user.size

@@ -1,1 +1,1 @@
-"""What is computed: the mixture-of-experts layer, the network around it, losses."""
+"""The mixture-of-experts layer, the network around it, and losses."""

@@ -1,5 +1,4 @@
-"""user and item biases: what user and item say apart, before anything is learned about them
-together.
+"""User and item biases: fixed offsets of the logits, fitted before training.
 
 Axes: B batch, N rows, T tasks, U users and I items, both with one more for the OOV id.
 """
@@ -16,16 +15,16 @@ from recsys_moe.model.tasks import KINDS, Constant
 from recsys_moe.schema import TaskKind
 
 SWEEPS = 4
-"""Times that items and then users are fitted to what the others leave; more change little."""
+"""Rounds of fitting items, then users, to the residual of the other; more change little."""
 SMALLEST = torch.finfo(torch.float64).tiny
-"""Instead of 0 where nothing is known; a unit of labels may make anything above it small."""
+"""Replaces an information of 0 in a quotient; any real one is larger, whatever the unit."""
 
 
 class Biases(nn.Module):
-    """From what the towers learn, around 0 and of size 1, to logits.
+    """logit = shift + scale * x + bias of the user + bias of the item, with x from the towers.
 
-    logit = shift + scale * x + effect of the user + effect of the item. Buffers, set before
-    training and fixed, so that experts learn what is left; 0 for OOV ids.
+    x is around 0 and of size 1. Biases are buffers: `fit` sets them before training, and the
+    experts learn the rest. OOV ids have a bias of 0.
     """
 
     shift_T: Tensor
@@ -50,12 +49,12 @@ class Biases(nn.Module):
         return torch.addcmul(alone_B + self.shift_T[task], x_B, self.scale_T[task])
 
     def fit(self, task: int, kind: TaskKind, rows: Callable[[], Iterator[Rows]]) -> None:
-        """Set the effects of one task from `rows()`, its labelled training rows in chunks.
+        """Fit the biases of one task to `rows()`, its labelled training rows in chunks.
 
-        Each effect is the most probable one if effects were normal around 0 with a variance that
-        the rows show (empirical Bayes, by the moments of DerSimonian and Laird 1986): hardly
-        anything of few rows, nearly their mean of many, 0 where users do not differ more than
-        chance has it. One step of Newton a sweep, of at most the scale of the labels.
+        Each bias is the posterior mode under a normal prior around 0. The variance of the prior is
+        estimated from the rows (empirical Bayes, moments of DerSimonian and Laird 1986), so few
+        rows give a bias near 0, many rows nearly their mean, and users that differ no more than
+        by chance 0. Each sweep takes one Newton step of at most the scale of the labels.
         """
         tables = {0: self.user_UT[:, task].double(), 1: self.item_IT[:, task].double()}
         shift, scale = float(self.shift_T[task]), float(self.scale_T[task])
@@ -78,7 +77,7 @@ Rows = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def _derivatives(kind: TaskKind, rows: Iterator[Rows], size: int) -> tuple[Tensor, Tensor]:
-    """Of the log likelihood by the effect of each index: the first, and minus the second. (size,)
+    """Derivatives of the log likelihood by each bias: the first, and minus the second. (size,)
 
     `rows`: logits, index, labels and weights. The noise of a regression is that of these logits.
     """
@@ -97,7 +96,7 @@ def _derivatives(kind: TaskKind, rows: Iterator[Rows], size: int) -> tuple[Tenso
 
 
 def _variance(score: Tensor, information: Tensor) -> Tensor:
-    """Of effects: what their spread has beyond the one that chance alone would give, at least 0."""
+    """Variance of the biases: their spread less the spread of chance alone, at least 0."""
     known = information > 0
     spread = (score[known].square() / information[known]).sum() - known.sum()
     return (spread / information.sum().clamp(min=SMALLEST)).clamp(min=0)

@@ -1,4 +1,4 @@
-"""A way from the vectors to the logits beside the experts, as of factorisation machines.
+"""The bilinear term: user vector times item vector, added to the logits of the experts.
 
 Axes: B batch, T tasks, R rank, W width of the vector of a user or an item, D = 2 W.
 """
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 
 class BilinearTerm(nn.Module):
-    """Per task b_u + b_i + what the user's vector u and the item's v say together.
+    """Per task: a product of the user vector u and the item vector v, plus linear terms of each.
 
-    b_u and b_i are linear in u and v, and not tables: so vectors of known users and items, features
-    and history included, stay all that is kept of them, and new ones have effects too.
+    The linear terms are functions of u and v and not tables per id. So a cold-start user or item
+    has them too, and the vector stays all that a model stores of a known one.
     """
 
     def __init__(self, num_tasks: int, dim: int) -> None:
@@ -27,7 +27,7 @@ class BilinearTerm(nn.Module):
         raise NotImplementedError
 
     def forward(self, x_BD: Tensor) -> Tensor:
-        """Users beside items (B, D) -> what is added to each task (B, T)."""
+        """User and item vectors, concatenated (B, D) -> what is added to each task (B, T)."""
         return self.together(*x_BD.chunk(2, dim=-1)) + F.linear(x_BD, self.alone_TD)
 
     def of_task(self, x_BD: Tensor, task: int) -> Tensor:
@@ -36,9 +36,9 @@ class BilinearTerm(nn.Module):
 
 
 class ProjectedTerm(BilinearTerm):
-    """<P u, v> with a P of rank R for each task.
+    """<P u, v> with a learned P of rank R for each task.
 
-    Starts as 0 everywhere, so that training begins as without it.
+    The term starts at 0, so training starts as it does without the term.
     """
 
     def __init__(self, num_tasks: int, dim: int, rank: int) -> None:
@@ -61,13 +61,13 @@ class ProjectedTerm(BilinearTerm):
 class DiagonalTerm(BilinearTerm):
     """sum_r tanh(s_r) u_r v_r over the first R dimensions, with own s for each task.
 
-    Weight decay holds a product of vectors down as in a matrix factorisation: what it allows a P
-    that is shared by all users and items costs next to nothing, and vectors shrink at P's expense,
-    while tanh ends at 1.
+    tanh bounds the scale by 1, so weight decay on the vectors bounds the product, as in a matrix
+    factorisation. A learned P weakens weight decay: the optimiser shrinks the large tables and
+    enlarges the small P.
     """
 
     START = 2.0
-    """Of s: tanh is 0.96. Vectors start so small that training begins nearly as without it."""
+    """First value of s; tanh is 0.96. The first vectors are small, and so is their product."""
 
     def __init__(self, num_tasks: int, dim: int, rank: int) -> None:
         """`rank`: R, at most W."""

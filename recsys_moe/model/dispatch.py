@@ -1,6 +1,6 @@
-"""The experts computed: on the planned pairs alone, or all of them.
+"""Evaluate the experts: on the selected pairs only, or all of them.
 
-Either way equals `moe.naive_moe`. Axes as in `pair_plan`, and D input width, H expert width, X
+Both give what `moe.naive_moe` defines. Axes as in `pair_plan`, and D input width, H expert width, X
 either.
 """
 
@@ -28,8 +28,8 @@ def sparse_experts(
     """Evaluate the chosen pairs only, each once, and mix them per task. Returns (B, T, H).
 
     `selected_BTE`: bool; weights off the selection must be 0 and get no gradient. `on_outputs`:
-    given the pairs' outputs (P, H) before the scale of dropout, and `real_R` and `size_E` of the
-    plan.
+    called with the pairs' outputs (P, H) before the scale of dropout, and `real_R` and `size_E` of
+    the plan.
     """
     plan, dropout = plan_pairs(selected_BTE), experts.dropout
     keep_PH = dropout.mask((len(plan.row_P), experts.bias_EH.shape[-1]), x_BD)
@@ -50,7 +50,7 @@ def dense_experts(
 ) -> Tensor:
     """Evaluate every expert on every example in one batched matmul. Returns (B, T, H).
 
-    `on_outputs`: given all outputs (E, B, H) before the scale of dropout.
+    `on_outputs`: called with all outputs (E, B, H) before the scale of dropout.
     """
     dropout, x_EBD = experts.dropout, x_BD.expand(len(experts.bias_EH), -1, -1)
     hidden_EBH = torch.baddbmm(experts.bias_EH[:, None], x_EBD, experts.kernel_EDH).relu_()

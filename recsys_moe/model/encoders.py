@@ -1,7 +1,7 @@
-"""What makes the vector of a user or item beside its id: its features, and whom it met in training.
+"""Encoders: the features and the item bag of a user or item, added to the embedding of its id.
 
-Both are sums of rows of a table of their own, which is why known users and items can be finished
-vectors (`Encoders.materialize`). Tables start at 0, so that training begins as without them.
+Each is a sum of rows of a table of its own, so `Encoders.materialize` can store one vector per
+known user and item. Tables start at 0: training starts as it does without encoders.
 
 Axes: B batch, U some entities, N entities and one more for the OOV id, P entries (which row
 belongs to which entity, entity after entity), R rows of a table, D width of the embeddings.
@@ -9,7 +9,6 @@ belongs to which entity, entity after entity), R rows of a table, D width of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from recsys_moe.model.item_bag import ItemBag, entries_of
 from recsys_moe.seeds import stream_seed
 
 MATERIALIZED_AT_ONCE = 1024
-"""Entities; histories are long."""
+"""Entities per part; bags are long."""
 
 
 class Features(nn.Module):
@@ -33,7 +32,7 @@ class Features(nn.Module):
     def __init__(self, rows: int, dim: int, entities: int) -> None:
         super().__init__()
         self.table_RD = nn.Parameter(torch.zeros(rows, dim))
-        # Not saved: they follow from the data, which a run that goes on reads again.
+        # Not saved: a resumed run reads them from the data again.
         self.register_buffer("first_N", torch.zeros(entities + 2, dtype=torch.int64), False)
         self.register_buffer("row_P", torch.zeros(0, dtype=torch.int32), False)
         self.register_buffer("weight_P", torch.zeros(0), False)
@@ -43,7 +42,7 @@ class Features(nn.Module):
         self.first_N, self.row_P, self.weight_P = first_N, row_P, weight_P.to(self.table_RD)
 
     def cold_start_state(self) -> dict[str, Tensor]:
-        """What those need that training has not seen."""
+        """The weights that cold-start users and items need."""
         return {"table_RD": self.table_RD.detach()}
 
     def forward(self, index_B: Tensor) -> Tensor:
@@ -54,7 +53,7 @@ class Features(nn.Module):
 
 
 class Encoders(nn.Module):
-    """What is added to the embeddings of ids; None for what a model does without."""
+    """What is added to the embeddings of ids. A part that a model does not use is None."""
 
     def __init__(
         self,
@@ -63,27 +62,33 @@ class Encoders(nn.Module):
         item_bag: ItemBag | None = None,
         user_bag: ItemBag | None = None,
     ) -> None:
-        """`item_bag`: of users, whose neighbours are items; `user_bag` the other way round."""
+        """`item_bag`: anchors are users, neighbours items; `user_bag`: the other way round."""
         super().__init__()
         self.users, self.items = users, items
         self.item_bag, self.user_bag = item_bag, user_bag
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> tuple[Tensor | float, Tensor | float]:
-        """For users and for items, i or, with a hidden id, ~i; (B, D), or 0 for nothing."""
+        """What is added to users and to items: (B, D), or 0. ~i is i with its id hidden."""
         user_B, item_B = (torch.where(i_B < 0, ~i_B, i_B) for i_B in (user_B, item_B))
         of_user = _added(self.users, self.item_bag, user_B, item_B)
         return of_user, _added(self.items, self.user_bag, item_B, user_B)
 
     @torch.no_grad()
     def materialize(self, users_ND: Tensor, items_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """The whole vectors of all users and items, given the embeddings of their ids."""
+        """The vectors of all users and items, from the embeddings of their ids."""
         users_ND, items_ND = users_ND.clone(), items_ND.clone()
-        _finish(users_ND, self.users, self.item_bag)
-        _finish(items_ND, self.items, self.user_bag)
+        parts = (users_ND, self.users, self.item_bag), (items_ND, self.items, self.user_bag)
+        for table_ND, features, bag in parts:
+            entities = torch.arange(len(table_ND), device=table_ND.device)
+            for index_U in entities.split(MATERIALIZED_AT_ONCE):
+                if features is not None:
+                    table_ND[index_U] += features(index_U)
+                if bag is not None:
+                    table_ND[index_U] += bag.of_anchors(index_U)
         return users_ND, items_ND
 
     def cold_start_state(self) -> dict[str, Tensor]:
-        """What those need that training has not seen, by part and name."""
+        """The weights that cold-start users and items need, by part and name."""
         parts: dict[str, Any] = dict(self.named_children())
         return {
             f"{n}.{key}": value
@@ -99,19 +104,7 @@ class Encoders(nn.Module):
 
 
 def _added(
-    features: Features | None, history: ItemBag | None, index_B: Tensor, neighbour_B: Tensor
+    features: Features | None, bag: ItemBag | None, index_B: Tensor, neighbour_B: Tensor
 ) -> Tensor | float:
     added_BD = 0.0 if features is None else features(index_B)
-    return added_BD if history is None else added_BD + history(index_B, neighbour_B)
-
-
-def _finish(table_ND: Tensor, features: Features | None, history: ItemBag | None) -> None:
-    for index_U in _parts(table_ND):
-        if features is not None:
-            table_ND[index_U] += features(index_U)
-        if history is not None:
-            table_ND[index_U] += history.of_anchors(index_U)
-
-
-def _parts(table_ND: Tensor) -> Iterator[Tensor]:
-    yield from torch.arange(len(table_ND), device=table_ND.device).split(MATERIALIZED_AT_ONCE)
+    return added_BD if bag is None else added_BD + bag(index_B, neighbour_B)

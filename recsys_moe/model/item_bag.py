@@ -1,4 +1,4 @@
-"""What users have watched, or items have been watched by, in training: pooled embeddings.
+"""Item bags (SVD++ implicit feedback): pooled embeddings of the neighbours of a user or item.
 
 Axes: B batch, U distinct anchors of a batch, N anchors and one more for the OOV id, P entries
 (which row belongs to which anchor, anchor after anchor), R rows of a table, W its width, J
@@ -17,19 +17,17 @@ from recsys_moe.routers.stream import RandomStream
 
 
 class ItemBag(nn.Module):
-    """Pooled embeddings of those that an anchor met in training: SVD++'s (Koren 2008).
+    """Pooled embeddings of the neighbours of an anchor in training: SVD++ (Koren 2008).
 
-    Anchors are users and neighbours the items they watched or rated, or the other way round: x_u =
+    Anchors are users and neighbours the items they interacted with, or the other way round: x_u =
     K |N(u)|^-1/2 sum_{j in N(u)} y_j, a table row y_j per neighbour, or per neighbour and level of
-    the rating. In training the model must not read the label of a row off a history: see
-    docs/how-to/features.md.
+    the rating. Two rules keep the label of a training row out of its bag (docs/how-to/features.md):
 
-    - The neighbour of a row is left out of the pool of its anchor; where it is not in there,
-    another
-      one is, by chance. Else "one is missing" would say "watched".
-    - A share `dropout` of every pool is left out, by chance, anew for each anchor and batch. Else
-      the embedding of the anchor's id could learn the whole sum, and the difference would tell
-      which neighbour is missing.
+    - The pool of a row leaves out the neighbour of that row, or a random one where it is not in
+      the bag. Otherwise a missing neighbour would reveal a positive.
+    - The pool leaves out a random share `dropout` of the bag, drawn for each anchor and batch.
+      Otherwise the embedding of the anchor's id could learn the whole sum, and the difference
+      would reveal the missing neighbour.
     """
 
     first_N: Tensor
@@ -41,14 +39,14 @@ class ItemBag(nn.Module):
     ) -> None:
         """`levels`: table rows per neighbour; `dims`: width of the pool and of the embeddings.
 
-        Pools of width 0 are as wide as the embeddings, and K is no map that is learned: weight
-        decay then holds down what a pool says, and not only its table (see DiagonalTerm).
+        A pool of width 0 is as wide as the embeddings, and K is then the identity and not learned,
+        so that weight decay of the table bounds the pool (see DiagonalTerm).
         """
         super().__init__()
         self.neighbours, self.rate = neighbours, dropout
         width, dim = dims[0] or dims[1], dims[1]
         self._start_table(levels, width)
-        # A fixed start: without random numbers, everything else draws what it draws without it.
+        # Draws no random numbers: the rest of the model starts as it does without a bag.
         self.kernel_DW = nn.Parameter(torch.eye(dim, width), requires_grad=bool(dims[0]))
         self.register_buffer("first_N", torch.zeros(anchors + 2, dtype=torch.int64), False)
         self.register_buffer("row_P", torch.zeros(0, dtype=torch.int32), False)
@@ -64,17 +62,17 @@ class ItemBag(nn.Module):
 
     @torch.no_grad()
     def init_from(self, table_RW: Tensor, kernel_DW: Tensor) -> None:
-        """What `table` and the kernel of another history said; its rows are these."""
+        """Copy the `table`, whose rows are these, and the kernel of another bag (warm start)."""
         self.table_RW.copy_(table_RW)
         self.kernel_DW.copy_(kernel_DW)
 
     def cold_start_state(self) -> dict[str, Tensor]:
-        """What those need that training has not seen."""
+        """The weights that cold-start users and items need."""
         return {"table_RW": self.table().detach(), "kernel_DW": self.kernel_DW.detach()}
 
     def set_entries(self, first_N: Tensor, row_P: Tensor) -> None:
-        """Owner u has the rows row_P[first_N[u]:first_N[u + 1]] (int32), level x neighbours +
-        neighbour, at most one of a neighbour, by ascending neighbour."""
+        """Anchor u has the rows row_P[first_N[u]:first_N[u + 1]] (int32), level x neighbours +
+        neighbour, by ascending neighbour, each neighbour at most once."""
         anchor_P = torch.repeat_interleave(first_N.diff())
         self.key_P = self._key(anchor_P, row_P % self.neighbours)
         self.first_N, self.row_P = first_N, row_P
@@ -83,14 +81,14 @@ class ItemBag(nn.Module):
         return anchor_B.long() * (self.neighbours + 1) + neighbour_B
 
     def forward(self, anchor_B: Tensor, neighbour_B: Tensor) -> Tensor:
-        """(B,) of anchors and of the neighbours they are asked about -> (B, D)."""
+        """Anchor and neighbour of each row (B,) -> (B, D)."""
         anchor_U, place_B = anchor_B.long().unique(return_inverse=True)
         if self.training:
             return F.linear(self._without_neighbour(anchor_U, place_B, neighbour_B), self.kernel_DW)
         return self.of_anchors(anchor_U)[place_B]
 
     def of_anchors(self, anchor_U: Tensor) -> Tensor:
-        """Of the whole histories. (U,) -> (U, D)"""
+        """The whole bags. (U,) -> (U, D)"""
         entry_P, start_U = entries_of(self.first_N, anchor_U)
         sum_UW = _sums(self.table(), self.row_P[entry_P], start_U)
         return F.linear(sum_UW * self._scale(anchor_U), self.kernel_DW)
@@ -100,12 +98,12 @@ class ItemBag(nn.Module):
         return count_U.clamp(min=1).to(self.kernel_DW).rsqrt()[:, None]
 
     def _without_neighbour(self, anchor_U: Tensor, place_B: Tensor, neighbour_B: Tensor) -> Tensor:
-        """Pools (B, W) of a random part of the histories, without the neighbours of the rows."""
+        """Pools (B, W) of a random part of the bags, without the neighbours of the rows."""
         entry_P, start_U = entries_of(self.first_N, anchor_U)
         keep_P = self._draw(len(entry_P)) >= self.rate
         kept_K = keep_P.nonzero()[:, 0]
         left_B = self._left_out(anchor_U[place_B], neighbour_B)
-        # Where that is among the entries of this batch; in front of them for no history.
+        # Its place among the entries of this batch; before them for an empty bag.
         here_B = (left_B + (start_U - self.first_N[anchor_U])[place_B]).where(left_B >= 0, -1)
         gone_B = F.pad(keep_P, (1, 0))[here_B + 1]
         row_P = self.row_P[torch.cat([entry_P[kept_K], left_B[gone_B]])]
@@ -117,8 +115,8 @@ class ItemBag(nn.Module):
         return (sum_UW.index_select(0, place_B) - gone_BW) * scale_U1[place_B]
 
     def _left_out(self, anchor_B: Tensor, neighbour_B: Tensor) -> Tensor:
-        """Per row the entry of its neighbour in its anchor's history or, if there is none, one by
-        chance; -1 where there is no history."""
+        """Per row the entry of its neighbour in its anchor's bag or, if there is none, a random
+        one; -1 for an empty bag."""
         first_B = self.first_N[anchor_B]
         count_B = self.first_N[anchor_B + 1] - first_B
         key_B = self._key(anchor_B, neighbour_B)
@@ -134,12 +132,11 @@ class ItemBag(nn.Module):
 
 
 class LinearItemBag(ItemBag):
-    """y_jl = a_j + c_l b_j for neighbour j and level l, in place of a y for every pair of them.
+    """y_jl = a_j + c_l b_j for neighbour j and level l (`bag_ratings: linear`).
 
-    As in Asymmetric-SVD (Koren 2008, section 4), whose c is how far the rating is above what was
-    to be expected of anchor and neighbour. Here it is the level in standard deviations above the
-    mean of all that anchors rated, and 0 for what they did not rate. All ratings of a neighbour
-    teach its a and its b, where a level of its own sees one in so many as there are levels.
+    As in Asymmetric-SVD (Koren 2008, section 4), where c is the rating less its prediction. Here c
+    is the level in standard deviations above the mean of all ratings, and 0 without a rating. All
+    ratings of a neighbour train its a and b; a row per level sees only the ratings of that level.
     """
 
     base_JW: Tensor
@@ -147,10 +144,10 @@ class LinearItemBag(ItemBag):
     slope_JW: Tensor
     """b."""
     step_L: Tensor
-    """c, set by `set_entries`; the last one is that of what was not rated."""
+    """c, set by `set_entries`; the last level has no rating."""
 
     def _start_table(self, levels: int, width: int) -> None:
-        """`levels`: at least 3, the last one for what was not rated."""
+        """`levels`: at least 3, the last one without a rating."""
         self.base_JW = nn.Parameter(torch.zeros(self.neighbours, width))
         self.slope_JW = nn.Parameter(torch.zeros(self.neighbours, width))
         self.register_buffer("step_L", torch.zeros(levels), False)
@@ -170,8 +167,8 @@ class LinearItemBag(ItemBag):
 
     @torch.no_grad()
     def init_from(self, table_RW: Tensor, kernel_DW: Tensor) -> None:
-        """By the lowest and the highest level: on the line through them lie all but the last, what
-        was not rated, which is at the mean of this history now."""
+        """From the lowest and the highest level: the others lie on the line through them, and the
+        last level, without a rating, gets c = 0."""
         low_JW, high_JW = (table_RW.unflatten(0, (-1, self.neighbours))[level] for level in (0, -2))
         self.slope_JW.copy_((high_JW - low_JW) / (self.step_L[-2] - self.step_L[0]))
         self.base_JW.copy_(low_JW - self.step_L[0] * self.slope_JW)
@@ -179,7 +176,7 @@ class LinearItemBag(ItemBag):
 
 
 def entries_of(first_N: Tensor, index_U: Tensor) -> tuple[Tensor, Tensor]:
-    """The entries (P,) of entities, one after the other, and where those of each start (U,)."""
+    """The entries (P,) of the entities, in order, and where those of each start (U,)."""
     first_U = first_N[index_U]
     count_U = first_N[index_U + 1] - first_U
     start_U = count_U.cumsum(0) - count_U

@@ -1,4 +1,4 @@
-"""Experts that are modules of any kind, such as CNNs: which rows each sees, and their mixture.
+"""Experts that are modules of any kind, such as CNNs: dispatch of rows, and mixtures.
 
 Axes: B batch, T tasks, E experts, R rows of one expert, P pairs of row and expert.
 """
@@ -29,7 +29,7 @@ def sparse_modules(
         expert(x.index_select(0, row_R)) for expert, row_R in zip(experts, rows, strict=True)
     ]
     output_P = torch.cat(outputs)
-    weights_PT = _beside(weights_EBT[expert_P, row_P], output_P)
+    weights_PT = _broadcast(weights_EBT[expert_P, row_P], output_P)
     mixed = output_P.new_zeros(*weights_BTE.shape[:2], *output_P.shape[1:])
     return mixed.index_add(0, row_P, weights_PT * output_P[:, None])
 
@@ -44,15 +44,15 @@ def mix(routing: Routing, outputs: Sequence[Tensor]) -> Tensor:
     """The mixture of one task's experts of any kind: y_b = sum_e w_be output_e(b). (B, ...).
 
     `outputs`: one tensor per expert, for the rows that chose it, in the order of
-    `routing.rows(e)` - or for all B rows, where the others count nothing:
+    `routing.rows(e)`, or for all B rows, of which the others are ignored:
 
         outputs = [expert(x_BD[routing.rows(e)]) for e, expert in enumerate(experts)]
         y = mix(routing, outputs)
 
-    Raises ValueError for another number of outputs or rows, or a router that needs running means.
+    Raises ValueError for another number of outputs or rows, or a router with expert output means.
     """
     if routing.default_weights_BE is not None:
-        raise ValueError("mix keeps no running means; a router that needs them works in MoE alone")
+        raise ValueError("mix has no expert output means; use MoE with this router")
     weights_BE = routing.weights_BE
     num_rows, num_experts = weights_BE.shape
     if len(outputs) != num_experts:
@@ -69,11 +69,11 @@ def mix(routing: Routing, outputs: Sequence[Tensor]) -> Tensor:
                 f"the output of expert {expert} must have the {len(row_R)} rows of "
                 f"routing.rows({expert}), or all {num_rows}, got {len(output)}"
             )
-        weight_R = _beside(weights_BE[row_R, expert][:, None], output)[:, 0]
+        weight_R = _broadcast(weights_BE[row_R, expert][:, None], output)[:, 0]
         mixed = mixed.index_add(0, row_R, output * weight_R)
     return mixed
 
 
-def _beside(weights_PT: Tensor, output_P: Tensor) -> Tensor:
+def _broadcast(weights_PT: Tensor, output_P: Tensor) -> Tensor:
     """Weights (P, T, 1, ...) to multiply outputs (P, 1, ...) with, in their dtype."""
     return weights_PT.to(output_P.dtype).view(*weights_PT.shape, *[1] * (output_P.dim() - 1))

@@ -34,13 +34,13 @@ def _alone(values: Tensor) -> Tensor:
 
 
 class MoE(nn.Module):
-    """x -> one mixture of expert outputs per task, and what each task's router decided.
+    """x -> one mixture of expert outputs per task, and the routing of each task.
 
     `experts` is one `Experts`, or a list of modules of any kind, such as CNNs, which take rows of
     `x` as they are; routers see them flattened.
 
     An expert is evaluated once per example even when several tasks chose it, so its dropout mask
-    is shared by the tasks. Skipped experts are not computed: `dispatch="sparse"` evaluates the
+    is shared by the tasks. `dispatch="sparse"` evaluates the
     chosen pairs only; `dense` evaluates all experts and has static shapes (for export); `auto` is
     sparse when the routers are. Inside transforms of `torch.func` all experts are evaluated.
 
@@ -56,9 +56,9 @@ class MoE(nn.Module):
         *,
         seed: int | None = None,
     ) -> None:
-        """`routers`: one per task, built for as many experts as there are, or ValueError.
+        """`routers`: one per task, built for the number of experts.
 
-        A list of modules may not be empty; routers that ask for running means need `Experts`.
+        Routers with expert output means need `Experts`. Raises ValueError otherwise.
         """
         super().__init__()
         if dispatch not in get_args(Dispatch):
@@ -84,26 +84,26 @@ class MoE(nn.Module):
                 return sparse_modules(x_BD, weights_BTE, selected_BTE, self.experts), routings
             return dense_modules(x_BD, weights_BTE, self.experts), routings
         means, scale = self.output_means, self.experts.dropout.scale
-        told = means if self.training else None
+        counted = means if self.training else None
         if self._is_sparse(selected_BTE):
-            on_outputs = None if told is None else partial(told.add_pairs, scale)
+            on_outputs = None if counted is None else partial(counted.add_pairs, scale)
             mixed_BTH = sparse_experts(
                 x_BD, weights_BTE, selected_BTE, self.experts, on_outputs=on_outputs
             )
         else:
-            of_all = None if told is None else partial(told.add_dense, scale, selected_BTE)
+            of_all = None if counted is None else partial(counted.add_dense, scale, selected_BTE)
             mixed_BTH = dense_experts(x_BD, weights_BTE, self.experts, on_outputs=of_all)
         if means is not None:
             mixed_BTH = means(mixed_BTH, routings)
         return mixed_BTH, routings
 
     def auxiliary_loss(self, routings: Sequence[Routing], **weights: float) -> Tensor:
-        """What routing adds to a training loss, summed over the tasks. ().
+        """Penalties and router losses to add to a training loss, summed over the tasks. ().
 
         `weights`: by name of a penalty of `recsys_moe.model.penalties`, e.g.
-        `trimmed_lasso=0.1, switch=0.01`. To them come the losses of the routers themselves (such as
-        the entropy of a learned permutation) with the weights of their own settings. Raises
-        ConfigError for an unknown penalty, or one that a router cannot have.
+        `trimmed_lasso=0.1, switch=0.01`. Losses of the routers themselves (such as the entropy of a
+        learned permutation) are added with the weights of their settings. Raises ConfigError for an
+        unknown penalty, or one that a router does not support.
         """
         check_names(weights)
         active = {name: weight for name, weight in weights.items() if weight}
@@ -118,7 +118,7 @@ class MoE(nn.Module):
         return total if isinstance(total, Tensor) else like.new_full((), total)
 
     def set_epoch(self, epochs: float) -> None:
-        """Tell the routers before each training step how many epochs of training are done.
+        """Call before each training step with the epochs of training done so far.
 
         Routers with a schedule (a learned permutation) follow it; the others ignore it.
         """
@@ -126,10 +126,9 @@ class MoE(nn.Module):
             cast(Router, router).set_epoch(epochs)
 
     def on_step_end(self, all_sum: AllSum = _alone) -> None:
-        """Tell the routers, once in each training step, that its forward passes are done.
+        """Call once in each training step, after its forward passes.
 
-        Routers that learn from what they counted in them do so now; the others ignore it. Running
-        means of outputs, where a router has asked for them, move.
+        Routers update what they learn from counts (loads), and expert output means move.
         `all_sum`: adds up a tensor over the processes, where there are several.
         """
         for router in self.routers:
@@ -151,15 +150,15 @@ class MoE(nn.Module):
             check_routing(routing, type(router).__name__, len(self.experts))
             if self.output_means is None and routing.default_weights_BE is not None:
                 raise ConfigError(
-                    f"router {type(router).__name__} gives default_weights_BE and must ask for the "
-                    "running means they weigh, got no mean_momentum; define it"
+                    f"router {type(router).__name__} returns default_weights_BE and must define "
+                    "mean_momentum, got None; define it"
                 )
         weights_BTE = torch.stack([routing.weights_BE for routing in routings], dim=1)
         return weights_BTE, torch.stack([r.selected_BE for r in routings], dim=1), routings
 
     def _is_sparse(self, selected_BTE: Tensor) -> bool:
         if _is_transformed():
-            return False  # they do not know the gradient that the sparse path has of its own
+            return False  # transforms cannot differentiate the custom backward of the sparse path
         if self.dispatch != "auto":
             return self.dispatch == "sparse"
         if torch.compiler.is_compiling() or _is_captured(selected_BTE):
@@ -178,8 +177,7 @@ def _defaults(
         return output_means_for(routers, *experts.bias_EH.shape)
     if output_means_for(routers, len(experts), 1) is not None:
         raise ConfigError(
-            "a router that asks for running means needs Experts, got a list of modules, whose "
-            "outputs may have any shape; choose another router"
+            "a router with expert output means needs Experts, got a list of modules; choose another"
         )
     return None
 
@@ -210,17 +208,17 @@ def _check_shapes(experts: Experts | Sequence[nn.Module], routers: Sequence[Rout
 
 
 def _is_transformed() -> bool:
-    """Is this inside torch.func.grad or another of its transforms? torch says it here alone."""
+    """Whether this runs inside a transform of torch.func; torch has no public test for it."""
     return bool(torch._C._are_functorch_transforms_active())
 
 
 def _is_captured(like: Tensor) -> bool:
-    """Is a CUDA graph being recorded?"""
+    """Whether a CUDA graph is being recorded."""
     return like.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def check_routing(routing: object, router: str, num_experts: int) -> None:
-    """Raise ConfigError unless a router of somebody else's gave weights and a mask of E columns."""
+    """Raise ConfigError unless a custom router returned weights and a mask of E columns."""
     if not isinstance(routing, Routing):
         raise ConfigError(
             f"forward of router {router} must return a recsys_moe.routers.Routing, "

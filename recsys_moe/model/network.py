@@ -32,10 +32,10 @@ class Output(NamedTuple):
 class MultiTaskMoE(nn.Module):
     """Logits of every task for (user, item) pairs.
 
-    Each table has one row more than there are ids: the last one stands for ids that training has
-    not seen. Initialised like the experiments of the MOESART paper (Keras' defaults): embeddings
-    U(-0.05, 0.05), kernels Glorot-uniform, biases zero. PyTorch's N(0, 1) embeddings would start
-    the routers at about 35 times larger logits.
+    Each table has one row more than there are ids: the last one is the out-of-vocabulary (OOV)
+    embedding, for unknown ids. Initialised like the experiments of the MOESART paper (Keras'
+    defaults): embeddings U(-0.05, 0.05), kernels Glorot-uniform, biases zero. PyTorch's N(0, 1)
+    embeddings would start the routers at about 35 times larger logits.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class MultiTaskMoE(nn.Module):
         biases: Biases | None = None,
         encoders: Encoders | None = None,
     ) -> None:
-        """`biases`: what is added to what the towers learn; `encoders`: to embeddings of ids.
+        """`biases`: user and item biases; `encoders`: features and bags.
 
-        `bilinear_rank`: of what goes past the experts, 0 for nothing: a ProjectedTerm or, with
+        `bilinear_rank`: rank of the bilinear term, 0 for none: a ProjectedTerm or, with
         `bilinear_diagonal`, a DiagonalTerm.
         """
         super().__init__()
@@ -75,9 +75,9 @@ class MultiTaskMoE(nn.Module):
         self.biases, self.encoders = biases, encoders
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> Output:
-        """Indices (B,) of users and items, each in 0..count with count meaning unseen.
+        """Indices (B,) of users and items, each in 0..count, where count is the OOV id.
 
-        With encoders ~i is i with its id hidden: the OOV id, with features and history of i.
+        With encoders, ~i is the OOV id with the features and the bag of i.
         """
         x_BD = self.encode(user_B, item_B)
         user_B, item_B = self.ids(user_B, item_B)
@@ -85,7 +85,7 @@ class MultiTaskMoE(nn.Module):
         return Output(self.logits(mixed_BTH, x_BD, user_B, item_B), routings)
 
     def logits(self, mixed_BTH: Tensor, x_BD: Tensor, user_B: Tensor, item_B: Tensor) -> Tensor:
-        """What follows the experts: (B, T) from the mixtures, `encode`'s vectors and `ids`."""
+        """Logits (B, T) from the mixtures, the vectors of `encode`, and the indices of `ids`."""
         # unbind: its gradient is one stack, that of indexing a zero-filled copy per task.
         pairs = zip(self.towers, mixed_BTH.unbind(1), strict=True)
         logits_BT = full_precision(
@@ -98,7 +98,7 @@ class MultiTaskMoE(nn.Module):
         return logits_BT
 
     def encode(self, user_B: Tensor, item_B: Tensor) -> Tensor:
-        """What routers and experts read: the user's vector beside the item's. (B, D)"""
+        """Input of routers and experts: user vector and item vector, concatenated. (B, D)"""
         shown_user_B, shown_item_B = self.ids(user_B, item_B)
         user_BD, item_BD = self.user_embedding(shown_user_B), self.item_embedding(shown_item_B)
         if self.encoders is not None:
@@ -107,19 +107,18 @@ class MultiTaskMoE(nn.Module):
         return torch.cat([user_BD, item_BD], dim=-1)
 
     def ids(self, user_B: Tensor, item_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows of the tables: hidden ids are unseen ones. Without encoders none are hidden so."""
+        """Rows of the embedding tables: the OOV id for a hidden id (~i, with encoders only)."""
         if self.encoders is None:
             return user_B, item_B
-        unseen = self.user_embedding.num_embeddings - 1, self.item_embedding.num_embeddings - 1
-        pairs = zip((user_B, item_B), unseen, strict=True)
+        oov = self.user_embedding.num_embeddings - 1, self.item_embedding.num_embeddings - 1
+        pairs = zip((user_B, item_B), oov, strict=True)
         user_B, item_B = (torch.where(i_B < 0, one, i_B) for i_B, one in pairs)
         return user_B, item_B
 
     def materialize(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The state of a model without encoders that scores the same, and that of the encoders.
+        """The state of a model without encoders that scores the same, and the cold-start state.
 
-        Its tables hold the whole vectors of all users and items; what is left of the encoders is
-        what new ones need.
+        The tables of the first hold the vectors of all users and items.
         """
         state = self.state_dict()
         if self.encoders is None:

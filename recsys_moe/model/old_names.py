@@ -1,4 +1,4 @@
-"""Names that parts of the model had in version 0.1, in weights and checkpoints."""
+"""Names of modules in version 0.1, found in its weights and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RENAMED = {
 
 
 def with_new_names(state: Mapping[str, T]) -> dict[str, T]:
-    """The same values by the names that parts have now; new names stay."""
+    """The same values by their current names; current names stay."""
     return {
         ".".join(RENAMED.get(part, part) for part in name.split(".")): value
         for name, value in state.items()

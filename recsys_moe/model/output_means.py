@@ -1,6 +1,6 @@
-"""What stands in for experts that were not computed: running means of their outputs.
+"""Expert output means: running means that replace the outputs of experts not selected.
 
-For routers that ask for it by `mean_momentum` and `Routing.default_weights_BE`.
+For routers with a `mean_momentum` and `Routing.default_weights_BE`.
 Axes: B batch, T tasks, E experts, H expert width.
 """
 
@@ -19,9 +19,8 @@ from recsys_moe.routers.base import AllSum, full_precision
 class ExpertOutputMeans(nn.Module):
     """The running mean of each expert's outputs over the pairs that training evaluates.
 
-    A pair that several tasks chose counts once. The outputs are those of training, dropout
-    included. The mean starts at 0, has no gradient, moves in `on_step_end` alone, and stays for an
-    expert that no row of the step visited.
+    A pair that several tasks chose counts once, with its dropout. A mean starts at 0, has no
+    gradient, and moves in `on_step_end` only, if a row of the step selected its expert.
     """
 
     mean_EH: Tensor
@@ -33,7 +32,7 @@ class ExpertOutputMeans(nn.Module):
         self._pending: Tensor | None = None
 
     def forward(self, mixed_BTH: Tensor, routings: Sequence[Routing]) -> Tensor:
-        """The mixtures (B, T, H), a task each, with what the means add."""
+        """The mixtures (B, T, H) plus the weighted means."""
         given = [routing.default_weights_BE for routing in routings]
         none_BE = torch.zeros_like(routings[0].weights_BE)
         weights_BTE = torch.stack([none_BE if w_BE is None else w_BE for w_BE in given], dim=1)
@@ -77,7 +76,7 @@ class ExpertOutputMeans(nn.Module):
 def output_means_for(
     routers: Sequence[Router], num_experts: int, expert_dim: int
 ) -> ExpertOutputMeans | None:
-    """None where no router asks for means. Raises ValueError for different momenta."""
+    """None if no router uses means. Raises ValueError for different momenta."""
     momenta = {one.mean_momentum for one in routers if one.mean_momentum is not None}
     if len(momenta) > 1:
         raise ValueError(

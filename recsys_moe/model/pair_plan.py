@@ -1,4 +1,4 @@
-"""Which (example, expert) pairs are evaluated, in which order, and in which blocks.
+"""Plan of the (example, expert) pairs to evaluate: their order and their blocks.
 
 Axes: B batch, T tasks, E experts; P evaluated pairs in the order of their expert, R of them real
 (the others pad), N entries: one per (example, task, chosen expert). Two tasks that choose the same
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 CPU_BLOCK, GPU_BLOCK = 32, 2048
-"""What one more batched matmul costs, in pairs that could be computed meanwhile.
+"""Cost of one more batched matmul, in pairs computed in the same time.
 
 For experts of 256 x 256; smaller ones compute more. On a CPU by trial
 (research/speed_history.md); on a GPU estimated from the time of a launch, not measured.
@@ -31,13 +31,13 @@ class Block(NamedTuple):
     experts: slice
     pairs: slice
     capacity: int
-    """Pairs of each expert, those that pad included."""
+    """Pairs of each expert, with padding."""
 
 
 class PairPlan(NamedTuple):
-    """Which pairs are evaluated, in which order, and who asked for them.
+    """The pairs to evaluate, in order, and the entries that use them.
 
-    Pairs beyond their expert's share of a block evaluate row 0 for nobody.
+    Padding pairs evaluate row 0, and nothing reads them.
     """
 
     row_P: Tensor
@@ -52,7 +52,7 @@ class PairPlan(NamedTuple):
     order_N: Tensor
     """The entries in the order of their pairs."""
     real_R: Tensor
-    """The pairs that some entry asked for, increasing."""
+    """The pairs that are no padding, increasing."""
     size_E: Tensor
     """How many of them each expert has."""
 
@@ -60,7 +60,7 @@ class PairPlan(NamedTuple):
 def plan_pairs(selected_BTE: Tensor) -> PairPlan:
     """Order the chosen pairs by expert and remember where each task finds its own.
 
-    Nothing takes time by the number of experts times that of rows but the search for the entries.
+    Only the search for the entries takes time in proportion to rows times experts.
     """
     num_rows, num_tasks, num_experts = selected_BTE.shape
     flat_N = positions(selected_BTE)
@@ -91,10 +91,10 @@ def plan_pairs(selected_BTE: Tensor) -> PairPlan:
 
 
 def plan_blocks(sizes_E: Sequence[int], per_block: int) -> list[Block]:
-    """One block, or where loads differ much the cheapest cut into halves, quarters and so on.
+    """One block, or for very uneven loads the cheapest cut into halves, quarters and so on.
 
-    A block of n experts, the busiest with m pairs, costs n m + `per_block`: few blocks compute much
-    in vain for the less busy, many are many calls.
+    A block of n experts, the busiest with m pairs, costs n m + `per_block`: few blocks compute more
+    padding, many blocks need more calls.
     """
     whole, (cost, spans) = [(0, len(sizes_E))], _cheapest(sizes_E, 0, len(sizes_E), per_block)
     is_worth_it = len(sizes_E) * max(sizes_E) + per_block > WORTH * cost

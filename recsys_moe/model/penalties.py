@@ -18,8 +18,8 @@ from recsys_moe.routers.selection import largest_k
 def penalty(weights: Mapping[str, float], routing: Routing, k: int) -> Tensor | float:
     """Weighted sum of the penalties named in `weights` on one router's decision.
 
-    `k`: experts the router keeps. Returns a scalar. Raises ConfigError for a penalty that needs
-    what the router does not have. Names are checked by `check_names`.
+    `k`: experts the router keeps. Returns a scalar. Raises ConfigError for a penalty that the
+    router does not support. `check_names` checks the names.
     """
     total: Tensor | float = 0
     for name, weight in weights.items():
@@ -29,18 +29,18 @@ def penalty(weights: Mapping[str, float], routing: Routing, k: int) -> Tensor | 
         needed_BE = getattr(routing, field)
         if needed_BE is None:
             raise ConfigError(
-                f"penalties.{name} needs a router with {field.removesuffix('_BE')} and this one "
-                f"has none, got {weight}; set penalties.{name}=0 or choose another router"
+                f"penalties.{name} must be 0 with a router without "
+                f"{field.removesuffix('_BE')}, got {weight}; set it to 0 or choose another router"
             )
         total = total + weight * value(needed_BE, routing, k)
     return total
 
 
 def check_names(weights: Mapping[str, float]) -> None:
-    """Raise ConfigError for a name that no penalty has."""
+    """Raise ConfigError for an unknown penalty."""
     for name in weights:
         if name not in PENALTIES:
-            raise ConfigError(f"there is no penalty {name!r}; {suggestion(name, PENALTIES)}")
+            raise ConfigError(f"unknown penalty {name!r}; {suggestion(name, PENALTIES)}")
 
 
 def trimmed_lasso(probs_BE: Tensor, k: int) -> Tensor:
@@ -121,7 +121,7 @@ def squared_variation(values_E: Tensor) -> Tensor:
 def _switch(probs_BE: Tensor, routing: Routing, k: int) -> Tensor:
     if routing.counts_BE is not None:
         return switch(probs_BE, routing.counts_BE)
-    # Who keeps every expert is judged by its favourite: shares of "all" cannot be unbalanced.
+    # A router that keeps all experts has equal shares, so count the favourite of each row instead.
     everyone = k >= probs_BE.shape[-1]
     return switch(probs_BE, largest_k(probs_BE, 1) if everyone else routing.selected_BE)
 

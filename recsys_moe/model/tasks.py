@@ -1,4 +1,4 @@
-"""Task kinds: what each means for the loss, the output and the choice of the best model."""
+"""Task kinds: the loss, the link and the headline metric of each."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from recsys_moe.schema import TaskKind
 
 
 class Constant(NamedTuple):
-    """The best that one logit for all rows does on the training labels."""
+    """The best constant logit on the training labels."""
 
     logit: float
     scale: float
-    """What a logit counts in: 1, or the standard deviation of the labels."""
+    """Unit of a logit: 1, or the standard deviation of the labels."""
     loss: float
     """Mean loss of `logit`, above 0."""
 
 
 def _base_rate(counts: Mapping[str, float]) -> Constant:
-    """Half a row of each class is added, so that one class alone has a finite logit."""
+    """Adds half a row to each class, so that a single class has a finite logit."""
     rate = (counts["positive"] + 0.5) / (counts["labelled"] + 1)
     entropy = -rate * math.log(rate) - (1 - rate) * math.log1p(-rate)
     return Constant(math.log(rate / (1 - rate)), 1.0, entropy)

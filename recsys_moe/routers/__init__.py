@@ -1,4 +1,4 @@
-"""The one table of routers. To add one: write its class in a file here and list it in ROUTERS."""
+"""The table of routers. To add one, write its class in a file here and list it in ROUTERS."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _import_router(name: str) -> type[Router]:
 
 
 def _check_interface(name: str, found: object) -> None:
-    """Raise ValueError unless `found` is a router that can be built."""
+    """Raise ValueError unless `found` is a complete router class."""
     if not (isinstance(found, type) and issubclass(found, Router)):
         raise ValueError(
             f"model.router.name {name!r} must be a subclass of recsys_moe.routers.Router, "

@@ -1,4 +1,4 @@
-"""What a router is: it decides which experts an example visits and with what weight.
+"""The interface of routers: a router selects experts for each example, and their weights.
 
 Axes: B batch, T tasks, E experts, D input width, K experts kept.
 """
@@ -13,14 +13,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from recsys_moe.errors import ConfigError
 from recsys_moe.routers.stream import RandomStream
 from recsys_moe.section import Section
 
 AllSum = Callable[[Tensor], Tensor]
-"""Adds up a tensor over the processes of a run; alone it gives back what it got."""
+"""Adds up a tensor over the processes of a run; a single process gets its own back."""
 
 PENALTY_NAMES = ("trimmed_lasso", "switch", "importance", "load", "z_loss")
 """Those of recsys_moe.model.penalties, which reads routings and hence cannot be imported here."""
+
+OLD_HOOKS = {"settle": "on_step_end", "advance": "set_epoch", "start": "setup"}
+"""Names of hooks in version 0.1; nothing would call them, so a router that defines one fails."""
 
 FIXED = "fixed"
 """`Router.sparsity` where every example of a task visits the same experts."""
@@ -48,7 +52,7 @@ class RouterConfig(Section):
 
     @property
     def remarks(self) -> list[str]:
-        """What is allowed but should be known before training; one line each."""
+        """Warnings about allowed settings, printed before training; one line each."""
         return []
 
     @property
@@ -67,6 +71,14 @@ class KConfig(RouterConfig):
         check_k(self.k, num_experts)
 
 
+class FixedConfig(RouterConfig):
+    """Settings of a router without parameters."""
+
+    @property
+    def idle_penalties(self) -> dict[str, str]:
+        return dict.fromkeys(PENALTY_NAMES, "learns nothing")
+
+
 def check_k(k: int, num_experts: int) -> None:
     """Raise ValueError unless 1 <= k <= num_experts."""
     if not 1 <= k <= num_experts:
@@ -83,7 +95,7 @@ class RouterShape:
     input_dim: int
     num_experts: int
     num_users: int = 0
-    """Users that training knows; index num_users stands for an unseen one."""
+    """Users known to training; index num_users is the OOV user."""
     task: int = 0
     """Which task the router decides for, 0..num_tasks - 1."""
     num_tasks: int = 1
@@ -110,7 +122,7 @@ class Routing:
     """Integers, how often each expert was drawn; None where it is once if selected."""
     default_weights_BE: Tensor | None = None
     """>= 0, 0 where an expert is selected: weights with which the layer adds the running means of
-    outputs of experts that are not computed; None where nothing stands in for them."""
+    outputs of experts that are not selected; None without such means."""
     losses: dict[str, Tensor] = field(default_factory=dict)
     """Named unweighted losses of the router itself; the training module weighs them."""
 
@@ -139,11 +151,16 @@ class Router(nn.Module, ABC):
     passes: ClassVar[int] = 1
     """Forward passes per training step. With 2 the module adds a consistency loss between them."""
     per_user: ClassVar[tuple[str, ...]] = ()
-    """Buffers with a fixed entry per user and one for the unseen one, which follow their users
-    where training is continued on other data."""
+    """Buffers with an entry per user and one for the OOV user; a warm start on other data moves
+    each entry with its user."""
 
     def __init__(self, config: Any, shape: RouterShape) -> None:
         super().__init__()
+        for old, new in OLD_HOOKS.items():
+            if hasattr(self, old):
+                raise ConfigError(
+                    f"router hook {type(self).__name__}.{old} must be named {new}; rename it"
+                )
         config.check(shape.num_experts)
         config.check_tasks(shape.num_experts, shape.num_tasks)
         self.config = config
@@ -159,18 +176,18 @@ class Router(nn.Module, ABC):
         """
 
     def setup(self, user_counts: Tensor) -> None:
-        """Called once before training with the number of training rows of each user."""
+        """Called once before training. `user_counts`: training rows of each user, (num_users,)."""
 
     def set_epoch(self, epochs: float) -> None:
-        """Called before every training step with the training done so far, in epochs."""
+        """Called before every training step. `epochs`: training done so far, such as 2.25."""
 
     def on_step_end(self, all_sum: AllSum) -> None:
-        """Called once in every training step, after its forward passes and losses.
+        """Called once in every training step, after its forward passes and before backward.
 
-        Here, and not in `forward`, a router learns from what it counted in the step: a step may
-        have two passes, and checkpoints are written between steps. `all_sum` adds up a tensor over
-        the processes, the same bits in each; each process must call it as often, whatever it
-        counted. Backward is still to come: what it needs must not be changed in place.
+        Update here, and not in `forward`, what the router learns from counts: a step may have two
+        passes, and checkpoints are written between steps. `all_sum` adds up a tensor over the
+        processes, the same bits in each; every process must call it equally often. Do not change
+        in place what backward needs.
         """
 
     @property
@@ -185,25 +202,25 @@ class Router(nn.Module, ABC):
 
     @property
     def mean_momentum(self) -> float | None:
-        """Share of its running means that the layer keeps in a step; None: it needs to keep none.
+        """Share of the expert output means that a step keeps; None: the layer keeps no means.
 
-        Only with a number may `Routing.default_weights_BE` be given.
+        A router that returns `Routing.default_weights_BE` must define it.
         """
         return None
 
     @property
     def max_selected(self) -> int:
-        """Most experts an example visits in the current mode (training or evaluation)."""
+        """Most experts selected per example in the current mode (training or evaluation)."""
         return self.shape.num_experts
 
     @property
     def max_sum(self) -> float:
-        """Most that the weights of an example sum to, but for rounding; inf without a bound."""
+        """Upper bound of the sum of the weights of an example, up to rounding; inf without one."""
         return 1.0
 
     @property
     def kept(self) -> int:
-        """The k of penalties on everything but the k largest probabilities."""
+        """The k of penalties that exclude the k largest probabilities."""
         return int(getattr(self.config, "k", self.shape.num_experts))
 
 
@@ -220,6 +237,14 @@ class GatedRouter(Router):
         self.gate = nn.Linear(shape.input_dim, shape.num_experts)
         nn.init.xavier_uniform_(self.gate.weight)
         nn.init.zeros_(self.gate.bias)
+
+
+class SparseGatedRouter(GatedRouter):
+    """A gated router that selects at most `config.k` experts per example; abstract."""
+
+    @property
+    def max_selected(self) -> int:
+        return int(self.config.k)
 
 
 def gate_logits(gate: Callable[[Tensor], Tensor], x_BD: Tensor) -> Tensor:

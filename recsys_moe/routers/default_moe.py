@@ -1,4 +1,4 @@
-"""Top-k with running means for the rest (Panda et al. 2025, https://arxiv.org/abs/2504.12463).
+"""Top-k with expert output means for the rest (Panda et al. 2025, https://arxiv.org/abs/2504.12463).
 
 Axes: B batch, E experts, D input width.
 """
@@ -10,17 +10,17 @@ from dataclasses import replace
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import GatedRouter, KConfig, Routing, gate_logits
+from recsys_moe.routers.base import KConfig, Routing, SparseGatedRouter, gate_logits
 from recsys_moe.routers.selection import kept_softmax, largest_k
 
 
-class DefaultMoERouter(GatedRouter):
+class DefaultMoERouter(SparseGatedRouter):
     """y = sum_S g_i E_i(x) + sum_{not S} g_i m_i: g = softmax(Ax + b), S its k largest.
 
     m_i is the running mean of E_i's outputs, which the layer keeps
     (`recsys_moe.model.output_means`): all weights together sum to 1, and every logit has the
-    gradient of a dense softmax in which the absent experts answer with their mean. At inference as
-    in training, with the means at rest.
+    gradient of a dense softmax in which the other experts output their mean. Inference does the
+    same and does not move the means.
     """
 
     class Config(KConfig):
@@ -28,11 +28,7 @@ class DefaultMoERouter(GatedRouter):
         momentum: float = Field(default=0.9, ge=0, lt=1)
         """Share of a running mean that a training step keeps."""
 
-    summary = "top-k of a softmax; running means answer for the other experts (Default MoE)"
-
-    @property
-    def max_selected(self) -> int:
-        return int(self.config.k)
+    summary = "top-k of a softmax, output means for the other experts (Default MoE)"
 
     @property
     def mean_momentum(self) -> float | None:

@@ -1,6 +1,6 @@
 """Hash routing (Roller et al. 2021, https://arxiv.org/abs/2106.04426): the user decides.
 
-Axes: B batch, E experts, D input width, U users and the unseen one.
+Axes: B batch, E experts, D input width, U users and the OOV user.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from pydantic import Field
 from torch import Tensor
 
 from recsys_moe.routers.base import (
-    PENALTY_NAMES,
+    FixedConfig,
     Router,
-    RouterConfig,
     RouterShape,
     Routing,
     full_precision,
@@ -25,24 +24,19 @@ from recsys_moe.seeds import stream_seed
 class HashRouter(Router):
     """Each user has one expert, drawn before training and never changed. No parameters.
 
-    The table is a function of `seed` (and of the training counts where balanced), so that all
-    tasks share it, and a buffer, so that the
-    artifact carries it. It has one entry more than there are users, for the unseen one. The paper
-    hashes tokens; the COMET code, from which this is taken, hashes users, from a generator that
-    is not seeded. `balanced` assigns the most frequent users first, each to the expert with the
-    fewest training rows so far (the paper's balanced assignment).
+    The table depends on `seed` (and on the training counts where balanced), so all tasks share it.
+    It is a buffer, stored with the model, with one entry more for the OOV user. The paper hashes
+    tokens; the COMET code, from which this is taken, hashes users without a seed. `balanced`
+    assigns the most frequent users first, each to the expert with the fewest training rows so far
+    (the paper's balanced assignment).
     """
 
-    class Config(RouterConfig):
+    class Config(FixedConfig):
         name: str = "hash"
         seed: int = Field(default=0, ge=0)
         """Seed of the table of users."""
         balanced: bool = False
         """Spread the training rows evenly instead of at random; other users stay at random."""
-
-        @property
-        def idle_penalties(self) -> dict[str, str]:
-            return dict.fromkeys(PENALTY_NAMES, "learns nothing")
 
     per_user = ("expert_U",)
     summary = "one random expert per user, fixed and stored (hash layer)"

@@ -1,4 +1,4 @@
-"""Loss-free balancing: a bias per expert, moved after every step, evens out who is chosen.
+"""Loss-free balancing: a bias per expert, moved after every step, evens out the loads.
 
 Wang et al. 2024, https://arxiv.org/abs/2408.15664; with sigmoid scores and weights that sum to 1 as
 in DeepSeek-V3, 2024, https://arxiv.org/abs/2412.19437, section 2.1.2. Axes: B batch, E
@@ -12,11 +12,18 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import AllSum, GatedRouter, KConfig, RouterShape, Routing, gate_logits
+from recsys_moe.routers.base import (
+    AllSum,
+    KConfig,
+    RouterShape,
+    Routing,
+    SparseGatedRouter,
+    gate_logits,
+)
 from recsys_moe.routers.selection import largest_k, softmax_over
 
 
-class LossFreeRouter(GatedRouter):
+class LossFreeRouter(SparseGatedRouter):
     """Choose the k largest s + c of s = sigmoid(Ax + b), weigh by s normalised over the chosen.
 
     The balancing bias c (`balance_E`, the paper's b) chooses and does not weigh; it starts at 0
@@ -31,7 +38,7 @@ class LossFreeRouter(GatedRouter):
     class Config(KConfig):
         name: str = "loss_free"
         bias_rate: float = Field(default=1e-3, ge=0, allow_inf_nan=False)
-        """How far a step moves the balancing bias, in units of the scores 0..1; 0 balances not."""
+        """How far a step moves the balancing bias, in units of the scores 0..1; 0: no balancing."""
 
         @property
         def remarks(self) -> list[str]:
@@ -52,13 +59,9 @@ class LossFreeRouter(GatedRouter):
         self.register_buffer("balance_E", torch.zeros(shape.num_experts))
         self._load_E: Tensor | None = None  # rows of this process since the last `on_step_end`
 
-    @property
-    def max_selected(self) -> int:
-        return self.config.k
-
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         logits_BE = gate_logits(self.gate, x_BD)
-        log_scores_BE = F.logsigmoid(logits_BE)  # s may underflow to 0, and 0 / 0 is no weight
+        log_scores_BE = F.logsigmoid(logits_BE)  # s may underflow to 0, and 0 / 0 is NaN
         scores_BE = logits_BE.detach().sigmoid()
         selected_BE = largest_k(scores_BE + self.balance_E, self.config.k)
         if self.training:

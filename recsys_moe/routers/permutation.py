@@ -44,7 +44,7 @@ class LearnedPermutation(nn.Module):
     def forward(self, routing: Routing) -> Routing:
         """`routing` with its experts permuted, plus the loss `permutation`.
 
-        Without logits: the permuted probabilities are a softmax of none.
+        `logits_BE` becomes None: permuted probabilities have no logits.
         """
         matrix_EE = self.matrix()
         reached_BE = routing.selected_BE.float() @ (matrix_EE != 0).float()

@@ -72,7 +72,7 @@ def inclusion_probabilities(logits_BE: Tensor, k: int) -> Tensor:
 
     Experts are set to 1 until the others, which share what is left of k by their softmax, all stay
     below: at most k - 1 rounds. As a softmax over the others, and not as a quotient of
-    probabilities, because those may all underflow beside a sure expert.
+    probabilities, because those may all underflow next to a sure expert.
     """
     logits_BE = logits_BE.double().nan_to_num()  # NaN reaches the weights by g, see `Routing`
     lowest = torch.finfo(logits_BE.dtype).min  # not -inf: where all are sure it would be NaN

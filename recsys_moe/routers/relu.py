@@ -22,7 +22,7 @@ from recsys_moe.routers.base import (
 )
 
 FACTOR_RANGE = (1e-12, 1e6)
-"""Of the L1 factor: it neither runs out of float32 nor takes hundreds of steps to come back."""
+"""Range of the L1 factor: float32 holds it, and it needs few steps back from either end."""
 
 
 class ReLURouter(GatedRouter):
@@ -31,8 +31,8 @@ class ReLURouter(GatedRouter):
     About half of them at first. The L1 term, the mean over rows of the sum of w, has a factor that
     grows by `l1_growth` after a training step in which the rows of all processes chose more than k
     experts on average, shrinks by it after one with fewer, and stays after one with exactly k.
-    `balanced` weighs each expert's part by n / k times the share of rows that chose it (1 when
-    all are chosen alike), those of this process.
+    `balanced` weighs each expert's part by n / k times the share of rows that chose it (1 for
+    equal shares), those of this process.
 
     Weights may be of any size; a row without a positive logit has mixture 0. The choice is the
     sign of the logit, so the gradient is exact; it reaches the positive logits only.

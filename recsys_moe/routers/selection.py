@@ -1,4 +1,4 @@
-"""Which entries of a row are kept, and the weights that follow; for any router to use.
+"""Selection of the largest entries of a row, and weights on a selection; for all routers.
 
 Axes: B batch, E experts.
 """
@@ -66,7 +66,7 @@ def smallest_k(values_BE: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def descending_order(values_BE: Tensor) -> Tensor:
     """Indices (B, E) of each row from its largest entry to its smallest; lower ones first in ties.
 
-    An exported graph counts, E * E comparisons a row, which is little beside its dense experts:
+    An exported graph counts, E * E comparisons a row, little compared with its dense experts:
     ONNX has no stable sort.
     """
     if not torch.compiler.is_exporting():

@@ -6,11 +6,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import GatedRouter, KConfig, Routing, full_precision, gate_logits
+from recsys_moe.routers.base import KConfig, Routing, SparseGatedRouter, full_precision, gate_logits
 from recsys_moe.routers.selection import kept_softmax, largest_k
 
 
-class SMoERouter(GatedRouter):
+class SMoERouter(SparseGatedRouter):
     """Keep the k largest entries of softmax(A (x * jitter) + b), without renormalising them.
 
     The jitter multiplies every feature of every example in training, as in the authors' code;
@@ -25,10 +25,6 @@ class SMoERouter(GatedRouter):
         """The router's input is multiplied by U(1 - jitter, 1 + jitter) in training; [0, 1)."""
 
     summary = "top-k of a softmax over a jittered input, not renormalised (Switch)"
-
-    @property
-    def max_selected(self) -> int:
-        return self.config.k
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         x_BD = full_precision(x_BD)  # before the jitter: bf16 has steps of 0.008 around 1

@@ -10,14 +10,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import GatedRouter, KConfig, Routing, gate_logits
+from recsys_moe.routers.base import KConfig, Routing, SparseGatedRouter, gate_logits
 from recsys_moe.routers.selection import keep_selected
 
 BETAS = (0.9, 0.999)
 """Adam's, for the ascent of the dual."""
 
 
-class SparseOTRouter(GatedRouter):
+class SparseOTRouter(SparseGatedRouter):
     """w = softmax(Ax + b) on the support of the transport plan, not renormalised.
 
     The plan has row sums 1, column sums near B/E and at most k non-zeros per row. The balance
@@ -41,10 +41,6 @@ class SparseOTRouter(GatedRouter):
 
     summary = "at most k experts per example by sparse optimal transport, roughly balanced"
     batch_dependent = True
-
-    @property
-    def max_selected(self) -> int:
-        return self.config.k
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         logits_BE = gate_logits(self.gate, x_BD)

@@ -10,10 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import GatedRouter, KConfig, Routing, gate_logits
+from recsys_moe.routers.base import KConfig, Routing, SparseGatedRouter, gate_logits
 
 
-class SparseMixerRouter(GatedRouter):
+class SparseMixerRouter(SparseGatedRouter):
     """Draw i from p = softmax of the logits o close to the largest, weigh it by m p_i; k times.
 
     Close is a relative gap (max o - o_j) / max(|o_j|, max o) of at most 2 epsilon. In training
@@ -33,10 +33,6 @@ class SparseMixerRouter(GatedRouter):
         """Half the relative gap up to which logits are close; from 1 on all are."""
 
     summary = "draws experts with logits close to the largest, Heun's rule (SparseMixer-v2)"
-
-    @property
-    def max_selected(self) -> int:
-        return self.config.k
 
     @property
     def max_sum(self) -> float:

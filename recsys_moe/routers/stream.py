@@ -1,4 +1,4 @@
-"""Random numbers of a part of its own, on whatever device it draws them."""
+"""A random stream of its own for each module, on any device."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 
 
 class RandomStream:
-    """A random generator that lives on the device of whoever draws from it.
+    """A random generator on the device that draws from it.
 
-    Without a seed it takes one from torch's default generator at its first draw: so streams
-    differ from each other by construction, and `torch.manual_seed` decides what they are.
+    Without a seed it takes one from torch's default generator at its first draw, so streams differ
+    from each other and follow from `torch.manual_seed`.
     Reseeding before every step makes the draws a function of (seed, step) alone, so that a
     resumed run needs no generator state.
     """
@@ -32,7 +32,7 @@ class RandomStream:
         return self._generator
 
     def __getstate__(self) -> dict[str, object]:
-        # A copy begins anew: with the seed that was given, otherwise with one of its own, so that
-        # experts or layers made by deepcopy do not all draw the same.
+        # A copy keeps a given seed and otherwise takes a new one, so that experts or layers made by
+        # deepcopy do not all draw the same.
         seed = self._seed if self._is_given else None
         return {"_generator": None, "_seed": seed, "_is_given": self._is_given}

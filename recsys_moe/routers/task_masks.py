@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from recsys_moe.errors import ConfigError
 from recsys_moe.routers.base import (
     FIXED,
-    PENALTY_NAMES,
+    FixedConfig,
     Router,
     RouterConfig,
     RouterShape,
@@ -44,7 +44,7 @@ class SharedBottomRouter(Router):
     the mean of as many such layers. Other experts are never computed. No parameters.
     """
 
-    class Config(RouterConfig):
+    class Config(FixedConfig):
         name: str = "shared_bottom"
         shared: int = Field(default=1, ge=1)
         """Experts that all tasks use, the first ones, 1..num_experts; their mean counts."""
@@ -55,10 +55,6 @@ class SharedBottomRouter(Router):
                     f"model.router.shared must be in 1..model.num_experts={num_experts}, got "
                     f"{self.shared}; lower it or raise model.num_experts"
                 )
-
-        @property
-        def idle_penalties(self) -> dict[str, str]:
-            return dict.fromkeys(PENALTY_NAMES, "learns nothing")
 
     summary = "the same experts for all tasks and examples (shared bottom)"
     sparsity = FIXED
@@ -84,7 +80,7 @@ class SingleTaskRouter(Router):
     are the embeddings. No parameters; `cgc` with `shared=0` has a gate in each block.
     """
 
-    class Config(RouterConfig):
+    class Config(FixedConfig):
         name: str = "single_task"
 
         def check_tasks(self, num_experts: int, num_tasks: int) -> None:
@@ -93,10 +89,6 @@ class SingleTaskRouter(Router):
                     f"model.num_experts must be at least the number of tasks, {num_tasks}, for "
                     f"single_task, got {num_experts}; raise it or choose shared_bottom"
                 )
-
-        @property
-        def idle_penalties(self) -> dict[str, str]:
-            return dict.fromkeys(PENALTY_NAMES, "learns nothing")
 
     summary = "experts of its own for each task, none shared"
     sparsity = FIXED

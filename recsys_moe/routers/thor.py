@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import PENALTY_NAMES, Router, RouterConfig, Routing, full_precision
+from recsys_moe.routers.base import FixedConfig, Router, Routing, full_precision
 
 
 class THORRouter(Router):
@@ -21,14 +21,10 @@ class THORRouter(Router):
     deterministic and evaluates every expert. No parameters.
     """
 
-    class Config(RouterConfig):
+    class Config(FixedConfig):
         name: str = "thor"
         consistency: float = Field(default=1.0, ge=0, allow_inf_nan=False)
         """Weight of the disagreement between the passes, alpha in the paper; >= 0."""
-
-        @property
-        def idle_penalties(self) -> dict[str, str]:
-            return dict.fromkeys(PENALTY_NAMES, "learns nothing")
 
     summary = "one random expert per mini-batch, two passes that must agree (THOR)"
     passes = 2

@@ -8,11 +8,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import GatedRouter, KConfig, Routing, gate_logits
+from recsys_moe.routers.base import KConfig, Routing, SparseGatedRouter, gate_logits
 from recsys_moe.routers.selection import kept_softmax, largest_k
 
 
-class VMoERouter(GatedRouter):
+class VMoERouter(SparseGatedRouter):
     """Keep the k largest entries of softmax(Ax + b + noise), without renormalising them.
 
     The noise, N(0, (noise / E)^2) per example and expert, is drawn in training only; the noisy
@@ -30,10 +30,6 @@ class VMoERouter(GatedRouter):
         """Standard deviation of the training noise on the logits, times 1/num_experts; >= 0."""
 
     summary = "top-k of a noisy softmax, not renormalised (V-MoE)"
-
-    @property
-    def max_selected(self) -> int:
-        return self.config.k
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         clean_BE = gate_logits(self.gate, x_BD)

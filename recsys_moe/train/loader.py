@@ -12,7 +12,7 @@ from recsys_moe.config.build import chosen_features
 from recsys_moe.config.settings import Config
 from recsys_moe.data.batches import EvalBatches, TrainBatches
 from recsys_moe.data.columns import Columns, Rows
-from recsys_moe.data.negatives import FreshNegatives
+from recsys_moe.data.negatives import ResampledNegatives
 from recsys_moe.data.streaming import StreamBatches, open_rows, rows_within
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
@@ -99,13 +99,13 @@ class RecDataModule(lightning.LightningDataModule):
         return self._negatives.rows_of(stream_seed(self.config.trainer.seed, "negatives", epoch))
 
     @cached_property
-    def _negatives(self) -> FreshNegatives | None:
+    def _negatives(self) -> ResampledNegatives | None:
         """Where data.resample_negatives asks for them. Raises ConfigError."""
         if not self.config.data.resample_negatives:
             return None
         settings = self.config.data
         powers = settings.popularity_exponent, settings.user_exponent
-        return FreshNegatives(self.rows("train"), self.schema, *powers)
+        return ResampledNegatives(self.rows("train"), self.schema, *powers)
 
     def val_dataloader(self) -> EvalBatches | Padded:
         rank, world = self._share

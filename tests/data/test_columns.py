@@ -14,11 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from recsys_moe.config.settings import parse_config
 from recsys_moe.data.batches import EvalBatches, TrainBatches
 from recsys_moe.data.columns import Batch, Columns, load_columns
 from recsys_moe.schema import DataError, Schema
-from recsys_moe.train.loader import RecDataModule
 
 
 def numbered(rows: int) -> Columns:
@@ -48,16 +46,6 @@ def test_the_order_is_a_function_of_the_seed(schema: Schema) -> None:
     first, second, other = (epoch(numbered(200), schema, seed) for seed in (1, 1, 2))
     assert torch.equal(first[0].user, second[0].user)
     assert not torch.equal(first[0].user, other[0].user)
-
-
-def test_every_epoch_is_shuffled_anew_from_seed_and_epoch(prepared: Path) -> None:
-    raw = {"data": {"id_dropout": 0}, "trainer": {"seed": 3}}
-
-    def order(epoch: int) -> list[int]:
-        batches = RecDataModule(prepared, parse_config(raw)).train_batches(epoch)
-        return torch.cat([batch.user for batch in batches]).tolist()
-
-    assert order(0) == order(0) and order(0) != order(1)
 
 
 def test_a_share_of_the_ids_is_hidden_and_the_data_stay_untouched(schema: Schema) -> None:
@@ -103,10 +91,6 @@ def damage_column(folder: Path) -> None:
     pq.write_table(pq.read_table(part).drop_columns(["watch"]), part)
 
 
-def damage_index(folder: Path) -> None:
-    set_one_index(folder, 61)
-
-
 def set_one_index(folder: Path, index: int) -> None:
     part = next((folder / "train").glob("*.parquet"))
     table = pq.read_table(part)
@@ -125,7 +109,6 @@ def damage_rows(folder: Path) -> None:
         (damage_truncate, "cannot be read as Parquet"),
         (damage_empty, "has no Parquet part"),
         (damage_column, "column 'watch' is missing"),
-        (damage_index, "indices must be in 0..60"),
         (damage_rows, "schema.json says"),
     ],
 )
@@ -141,7 +124,7 @@ def test_damaged_data_are_refused_by_name(
 
 
 @pytest.mark.parametrize(("index", "is_known"), [(-1, False), (0, True), (60, True), (61, False)])
-def test_indices_are_those_of_the_users_and_one_for_unseen_ones(
+def test_indices_are_those_of_the_users_and_the_oov_index(
     index: int, is_known: bool, prepared: Path, tmp_path: Path
 ) -> None:
     """60 users: 0 to 59, and 60 for whom training has not seen."""

@@ -1,4 +1,4 @@
-"""Features and histories as lists of table rows, from prepared folders."""
+"""Features and bags as lists of table rows, from prepared folders."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def written(path: Path, feature: FeatureColumn, values: list[Any], kind: pa.Data
     return path
 
 
-def test_a_table_has_a_row_per_category_one_for_unseen_ones_and_one_per_number() -> None:
+def test_a_table_has_a_row_per_category_one_for_unknown_ones_and_one_per_number() -> None:
     assert table_rows([JOB, AGE, GENRES]) == (3 + 1) + 1 + (4 + 1)
 
 
 def test_entries_are_category_number_and_shares_of_lists(tmp_path: Path) -> None:
     """Blocks: job 0..3, age 4, genres 5..9. The last start is that of the OOV id."""
     columns = {
-        JOB.column: pa.array([2, None, 3], pa.int32()),  # 3: unseen in training
+        JOB.column: pa.array([2, None, 3], pa.int32()),  # 3: unknown to training
         AGE.column: pa.array([-0.5, 1.0, None], pa.float32()),
         GENRES.column: pa.array([[0, 3], None, []], pa.list_(pa.int32())),
     }
@@ -67,7 +67,7 @@ def test_features_that_are_missing_everywhere_have_no_entry(
         (JOB, [0, 4], pa.int32(), r"'feature:job' must be in 0\.\.3"),
         (JOB, [0, -1], pa.int32(), r"'feature:job' must be in 0\.\.3"),
         (GENRES, [[0], [5]], pa.list_(pa.int32()), r"'feature:genres' must be in 0\.\.4"),
-        (GENRES, [[0, None], []], pa.list_(pa.int32()), "holds lists with null"),
+        (GENRES, [[0, None], []], pa.list_(pa.int32()), "must have no null in a list"),
         (AGE, [0.0, float("nan")], pa.float32(), "'feature:age' must be finite"),
         (AGE, [0.0, float("inf")], pa.float32(), "'feature:age' must be finite"),
         (AGE, [0.0], pa.float32(), "must .*got 1"),
@@ -86,19 +86,19 @@ def test_what_no_preparation_writes_is_refused(
 
 
 def rows(watch: list[float], rating: list[float]) -> Columns:
-    """Rows of users 1, 0, 1, 1, 60, 0 and items 3, 2, 0, 3, 1, 40; 60 and 40 are unseen."""
+    """Rows of users 1, 0, 1, 1, 60, 0 and items 3, 2, 0, 3, 1, 40; 60 and 40 are OOV."""
     user, item = torch.tensor([1, 0, 1, 1, 60, 0]), torch.tensor([3, 2, 0, 3, 1, 40])
     labels = torch.stack([torch.tensor(watch), torch.tensor(rating)], 1)
     return Columns(user.int(), item.int(), labels)
 
 
-def test_a_history_is_what_was_watched_or_rated_each_item_once(prepared: Path) -> None:
+def test_a_bag_holds_positives_and_rated_items_each_once(prepared: Path) -> None:
     schema, nan = Schema.load(prepared), torch.nan
     labels = schema.labels["train"]["rating"]
     assert (schema.user.size, schema.item.size, labels["min"], labels["max"]) == (60, 40, 1, 5)
     made = rows([1, 0, 0, 1, 1, 1], [5, nan, 2, 1, 4, 4])
     items = bag_entries(made, schema, None)
-    assert items.row.tolist() == [0, 3]  # of user 1; user 0 has not watched item 2
+    assert items.row.tolist() == [0, 3]  # of user 1; item 2 is not a positive of user 0
     assert items.first.tolist() == [0, 0, *[2] * 60]
     assert bag_entries(made, schema, 5).row.tolist() == [1 * 40 + 0, 4 * 40 + 3]
     of_items = bag_entries(made, schema, 5, of_items=True)
@@ -114,7 +114,7 @@ def test_levels_need_the_range_of_the_labels(prepared: Path) -> None:
         bag_entries(rows([1] * 6, [1] * 6), schema, 5)
 
 
-def test_histories_are_those_that_recommend_leaves_out(prepared: Path) -> None:
+def test_bags_are_the_positives_that_recommend_leaves_out(prepared: Path) -> None:
     schema = Schema.load(prepared)
     columns = load_columns(prepared, schema, "train")
     seen, found = positive_items(columns, schema), bag_entries(columns, schema, None)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import Batch, Columns, StoredColumns, load_columns
-from recsys_moe.data.negatives import OFF, FreshNegatives
+from recsys_moe.data.negatives import ResampledNegatives
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
@@ -28,9 +28,9 @@ def schema(prepared: Path) -> Schema:
     return Schema.load(prepared)
 
 
-def columns(user: list[int], item: list[int], watched: list[int]) -> Columns:
-    """`positives` rows have a rating of 3 too, others no label but 0."""
-    labels = [[float(one), 3.0 if one else torch.nan] for one in watched]
+def columns(user: list[int], item: list[int], positive: list[int]) -> Columns:
+    """Positive rows have a rating of 3 too, others no label but 0."""
+    labels = [[float(one), 3.0 if one else torch.nan] for one in positive]
     indices = [torch.tensor(values, dtype=torch.int32) for values in (user, item)]
     return Columns(*indices, torch.tensor(labels))
 
@@ -44,60 +44,60 @@ def test_only_drawn_rows_change_and_never_to_an_item_of_a_positive(
     prepared: Path, schema: Schema, seed: int, user_power: float
 ) -> None:
     rows = load_columns(prepared, schema, "train")
-    fresh = FreshNegatives(rows, schema, user_power=user_power).drawn(rows, seed)
-    watched = rows.labels[:, 0] == 1
+    fresh = ResampledNegatives(rows, schema, user_power=user_power).drawn(rows, seed)
+    is_positive = rows.labels[:, 0] == 1
     assert torch.equal(fresh.user, rows.user) == (user_power == 1)
-    assert torch.equal(fresh.user[watched], rows.user[watched])
+    assert torch.equal(fresh.user[is_positive], rows.user[is_positive])
     assert torch.equal(fresh.labels.nan_to_num(-1), rows.labels.nan_to_num(-1))
-    assert torch.equal(fresh.item[watched], rows.item[watched])
-    changed = (fresh.item != rows.item)[~watched].float().mean()
+    assert torch.equal(fresh.item[is_positive], rows.item[is_positive])
+    changed = (fresh.item != rows.item)[~is_positive].float().mean()
     assert changed > 0.5  # of 40 items some 20 are free: about 1 - 1/20 differ
-    positives = pairs(Columns(*rows.take(watched)))
-    assert not positives & pairs(Columns(*fresh.take(~watched)))
+    positives = pairs(Columns(*rows.take(is_positive)))
+    assert not positives & pairs(Columns(*fresh.take(~is_positive)))
 
 
 def test_a_rating_of_0_without_another_label_is_no_drawn_negative(schema: Schema) -> None:
     """Of the first binary task alone are negatives drawn."""
     rows = columns([0, 0, 0], [0, 1, 2], [1, 0, 0])
     rows.labels[2] = torch.tensor([torch.nan, 0.0])
-    made = FreshNegatives(rows, schema)
+    made = ResampledNegatives(rows, schema)
     assert made._is_drawn(rows).tolist() == [False, True, False]
     assert made.drawn(rows, 0).item[2] == 2
 
 
 def test_every_item_that_is_free_is_as_likely(schema: Schema) -> None:
-    """User 0 watched 0 to 9 of 40 items: each of the others in 1/30 of 30,000 draws, 1,000 times
+    """User 0 has positives 0 to 9 of 40 items: each other item in 1/30 of 30,000 draws, 1,000 times
     with a deviation of sqrt(30000 x 1/30 x 29/30) = 31."""
     user, item = [0] * 30_010, [*range(10), *[20] * 30_000]
     rows = columns(user, item, [1] * 10 + [0] * 30_000)
-    counts = torch.bincount(FreshNegatives(rows, schema).drawn(rows, 0).item[10:], minlength=40)
+    counts = torch.bincount(ResampledNegatives(rows, schema).drawn(rows, 0).item[10:], minlength=40)
     assert counts[:10].eq(0).all()
     assert counts[10:].sub(1000).abs().max() < 4 * 31
 
 
-def test_who_has_watched_everything_keeps_the_negatives_of_the_log(schema: Schema) -> None:
+def test_a_user_with_all_items_keeps_the_negatives_of_the_log(schema: Schema) -> None:
     rows = columns([0] * 41, [*range(40), 7], [1] * 40 + [0])
-    assert FreshNegatives(rows, schema).drawn(rows, 0).item.tolist() == [*range(40), 7]
+    assert ResampledNegatives(rows, schema).drawn(rows, 0).item.tolist() == [*range(40), 7]
 
 
 @pytest.mark.parametrize("user_power", [1.0, 0.0, -1.0])
 def test_a_row_that_finds_no_free_item_keeps_its_user_too(
     schema: Schema, user_power: float
 ) -> None:
-    """User 0 watched all but item 39, and user 1 all 40, which has a drawn row nevertheless."""
+    """User 0 has all items but 39, and user 1 all 40, which has a drawn row nevertheless."""
     users = [*[0] * 39, *[1] * 40, 0, 1]
     rows = columns(users, [*range(39), *range(40), 39, 7], [1] * 79 + [0, 0])
     for seed in range(20):
-        fresh = FreshNegatives(rows, schema, user_power=user_power).drawn(rows, seed)
+        fresh = ResampledNegatives(rows, schema, user_power=user_power).drawn(rows, seed)
         found = list(zip(fresh.user.tolist()[79:], fresh.item.tolist()[79:], strict=True))
         assert found[0] == (0, 39) and found[1] in {(0, 39), (1, 7)}
 
 
 def shared(schema: Schema, user_power: float, power: float = 0.0) -> Columns:
-    """Users 0, 1, 2 with 16,000, 4,000 and 0 drawn rows; each has watched one of 40 items."""
+    """Users 0, 1, 2 with 16,000, 4,000 and 0 drawn rows; each has one positive of 40 items."""
     users = [0, 1, 2, *[0] * 16_000, *[1] * 4_000]
     rows = columns(users, [3, 3, 4, *[9] * 20_000], [1] * 3 + [0] * 20_000)
-    return FreshNegatives(rows, schema, power, user_power).drawn(rows, 0)
+    return ResampledNegatives(rows, schema, power, user_power).drawn(rows, 0)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_an_offset_tells_how_many_times_as_many_negatives_a_user_gets(schema: Sc
 
 def test_both_powers_add_their_offsets(schema: Schema) -> None:
     both = shared(schema, 0.0, 0.75)
-    by_item = FreshNegatives(replace(both, offset=None), schema, 0.75)
+    by_item = ResampledNegatives(replace(both, offset=None), schema, 0.75)
     assert both.offset is not None
     of_user = torch.tensor([10 / 16, 10 / 4, 1]).log()[both.user.long()]
     of_item = by_item._offsets(both.user, both.item)
@@ -140,11 +140,11 @@ def test_both_powers_add_their_offsets(schema: Schema) -> None:
 
 
 def popular(schema: Schema, power: float) -> Columns:
-    """Users 1 to 3 watched item 30, user 1 also 31; user 0, who watched 0 to 29, has 30,000 drawn
+    """Users 1 to 3 have item 30, user 1 also 31; user 0, with positives 0 to 29, has 30,000 drawn
     rows for the ten items that are left."""
     users = [*[0] * 30, 1, 2, 3, 1, *[0] * 30_000]
     rows = columns(users, [*range(30), 30, 30, 30, 31, *[35] * 30_000], [1] * 34 + [0] * 30_000)
-    return FreshNegatives(rows, schema, power).drawn(rows, 0)
+    return ResampledNegatives(rows, schema, power).drawn(rows, 0)
 
 
 def test_popular_items_are_drawn_more_by_the_power_of_their_rows(schema: Schema) -> None:
@@ -152,18 +152,6 @@ def test_popular_items_are_drawn_more_by_the_power_of_their_rows(schema: Schema)
     counts = torch.bincount(popular(schema, 0.5).item[34:], minlength=40)[30:]
     expected = torch.tensor([2, 2**0.5, *[1] * 8]) / (10 + 2**0.5) * 30_000
     assert (counts - expected).abs().max() < 4 * 30_000**0.5 * 0.4  # sqrt(n p (1 - p)), p <= 1/6
-
-
-def test_an_offset_is_how_much_likelier_than_uniform_the_item_is(schema: Schema) -> None:
-    """User 0: item 30 has rate 2 among ten items of mean (2 + sqrt 2 + 8) / 10. The rating has no
-    drawn negatives, and so no offset."""
-    rows = popular(schema, 0.5)
-    assert rows.offset is not None
-    drawn = rows.offset[34:][rows.item[34:] == 30]
-    mean = (2 + 2**0.5 + 8) / 10
-    assert torch.allclose(drawn[:, 0], torch.tensor(2 / mean).log())
-    assert rows.offset[:, 1].eq(0).all()
-    assert popular(schema, 0.0).offset is None
 
 
 def test_the_best_logits_less_their_offsets_are_those_of_uniform_negatives(schema: Schema) -> None:
@@ -192,7 +180,7 @@ def test_the_loss_of_a_step_sees_logits_less_their_offsets(prepared: Path) -> No
 
 
 @pytest.mark.parametrize(("name", "idle"), [("popularity_exponent", 0), ("user_exponent", 1)])
-def test_a_power_without_fresh_negatives_is_refused(name: str, idle: int) -> None:
+def test_a_power_without_resampled_negatives_is_refused(name: str, idle: int) -> None:
     with pytest.raises(ConfigError, match=rf"{name} .*{idle} .*got 0.75"):
         parse_config({"data": {name: 0.75}})
 
@@ -222,7 +210,7 @@ def test_epochs_differ_and_an_epoch_is_the_same_from_any_batch_on(prepared: Path
 
 
 def listed(rows: Batch | Columns) -> list[tuple[int, int, float]]:
-    """User, item and what is taken off the logit of watching."""
+    """User, item and the offset of the first task."""
     assert rows.offset is not None
     return list(
         zip(rows.user.tolist(), rows.item.tolist(), rows.offset[:, 0].tolist(), strict=True)
@@ -235,7 +223,7 @@ def test_an_epoch_draws_by_the_powers_of_the_configuration(prepared: Path, chang
     made = loader(prepared, {**powers, "id_dropout": 0})
     rows = made.rows("train")
     assert isinstance(rows, Columns)
-    drawn = FreshNegatives(rows, made.schema, *powers.values())
+    drawn = ResampledNegatives(rows, made.schema, *powers.values())
     expected = drawn.drawn(rows, stream_seed(0, "negatives", 0))
     found = [row for batch in made.train_batches(0) for row in listed(batch)]
     assert sorted(found) == sorted(listed(expected))
@@ -267,7 +255,7 @@ def test_negatives_of_another_origin_are_refused(
 ) -> None:
     rows = load_columns(prepared, schema, "train")
     with pytest.raises(ConfigError, match=f"data.resample_negatives=true .*{got}.*false"):
-        FreshNegatives(rows, replace(schema, **change))  # type: ignore[arg-type]
+        ResampledNegatives(rows, replace(schema, **change))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -288,8 +276,8 @@ def test_rows_on_disk_get_the_negatives_that_rows_in_memory_would_by_the_row_gro
 ) -> None:
     """The naive twin: what is counted over all rows in memory, and each row group drawn alone."""
     stored, powers = StoredColumns(parts, schema, "train"), (0.75, user_power)
-    fresh = FreshNegatives(stored, schema, *powers).rows_of(7)
-    naive = FreshNegatives(stored.load(), schema, *powers)
+    fresh = ResampledNegatives(stored, schema, *powers).rows_of(7)
+    naive = ResampledNegatives(stored.load(), schema, *powers)
     assert isinstance(fresh, StoredColumns) and len(fresh.sizes) > 9
     for number in (3, 0, 3):  # in any order, and again
         found = fresh.group(number)
@@ -308,7 +296,7 @@ def test_batches_of_rows_on_disk_are_those_of_their_rows_with_the_negatives_of_t
     """On one process and on two, over windows that share row groups, and from any batch on."""
     asked = {"shuffle_buffer": 250, "popularity_exponent": 0.75, "user_exponent": 0}
     made = loader(parts, {**asked, "id_dropout": 0})
-    fresh = FreshNegatives(StoredColumns(parts, schema, "train"), schema, 0.75, 0)
+    fresh = ResampledNegatives(StoredColumns(parts, schema, "train"), schema, 0.75, 0)
     drawn = [fresh.rows_of(stream_seed(0, "negatives", epoch)) for epoch in (0, 1)]
     expected = [sorted(row for chunk in rows.chunks() for row in listed(chunk)) for rows in drawn]
     assert expected[0] != expected[1]
@@ -318,10 +306,3 @@ def test_batches_of_rows_on_disk_are_those_of_their_rows_with_the_negatives_of_t
         assert sorted(found) == expected[epoch]
     later = [listed(batch) for batch in made.train_batches(1, start=5)]
     assert later == [listed(batch) for batch in made.train_batches(1)][5:]
-
-
-def test_what_turns_fresh_negatives_off_is_a_configuration(prepared: Path) -> None:
-    """The remedy for movielens_100k_best on data whose negatives are in the log."""
-    off = {"resample_negatives": False, "popularity_exponent": 0, "user_exponent": 1}
-    assert all(f"data.{name}={value}" in OFF for name, value in list(off.items())[1:])
-    parse_config({"data": off})

@@ -220,7 +220,7 @@ def test_streamed_evaluation_gives_the_batches_of_memory(tmp_path: Path) -> None
 def test_lists_made_in_chunks_are_those_of_all_rows_at_once(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Small row groups, blocks of 50 rows to sort, and rows whose user or item is unseen."""
+    """Small row groups, blocks of 50 rows to sort, and rows whose user or item is OOV."""
     monkeypatch.setattr("recsys_moe.data.streaming.SORTED_AT_ONCE", 50)
     whole = load_columns(prepared, Schema.load(prepared), "train")
     whole.user[::9], whole.item[::7] = 60, 40
@@ -240,8 +240,8 @@ def test_lists_made_in_chunks_are_those_of_all_rows_at_once(
             mask &= whole.labels[:, 0] == 1
         expected = sorted(zip(whole.user[mask].tolist(), whole.item[mask].tolist(), strict=True))
         lengths = seen["offsets"].diff()
-        owner = torch.repeat_interleave(torch.arange(60), lengths).tolist()
-        assert list(zip(owner, seen["items"].tolist(), strict=True)) == expected
+        user = torch.repeat_interleave(torch.arange(60), lengths).tolist()
+        assert list(zip(user, seen["items"].tolist(), strict=True)) == expected
 
 
 def test_a_split_larger_than_its_memory_stays_on_disk(prepared: Path) -> None:

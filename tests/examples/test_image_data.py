@@ -52,7 +52,7 @@ def test_two_images_are_added_eight_pixels_apart_and_not_clipped() -> None:
     assert found == pytest.approx(expected)
 
 
-def test_every_image_is_twice_at_the_top_left_and_never_beside_itself() -> None:
+def test_every_image_is_twice_at_the_top_left_and_never_with_itself() -> None:
     index_R2 = pairs(50, Draw(0))
     assert np.bincount(index_R2[:, 0]).tolist() == [2] * 50
     assert (index_R2[:, 0] != index_R2[:, 1]).all()

@@ -17,7 +17,7 @@ from recsys_moe.errors import ConfigError, RunError
 from recsys_moe.routers import ROUTERS
 from tests.examples.made_files import mnist_folder
 
-REFUSED = {"hash": "one look at the pixels", "thor": "one look at the pixels"}
+REFUSED = {"hash": "the pixels in one pass", "thor": "the pixels in one pass"}
 REFUSED |= {"default_moe": "needs Experts, got a list of modules"}
 
 

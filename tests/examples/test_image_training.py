@@ -18,7 +18,7 @@ from examples.images import train
 from examples.images.data import Splits, multi_mnist
 from examples.images.model import Expert, ImageMoE
 from examples.images.module import ImageModule
-from examples.images.settings import PROTOCOLS, settings_for
+from examples.images.settings import settings_for
 from recsys_moe import Routing
 from recsys_moe.errors import ConfigError, Interrupted
 from tests.conftest import tells
@@ -74,17 +74,6 @@ def test_pooling_before_the_relu_gives_the_papers_expert() -> None:
     for layer in (flat, *dense):
         hidden = layer(hidden)
     torch.testing.assert_close(expert(image), hidden)
-
-
-def test_the_protocols_are_the_papers() -> None:
-    found = {name: (p.experts, p.k, p.tasks, p.epochs, p.patience) for name, p in PROTOCOLS.items()}
-    assert found == {
-        "multi_mnist": (8, 4, 2, 200, 25),
-        "multi_fashion": (5, 2, 2, 200, 25),
-        "svhn": (8, 2, 1, 250, 50),
-    }
-    assert settings_for("svhn", "topk").lr == 1e-4
-    assert settings_for("svhn", "topk").batch_size == 512
 
 
 def test_half_precision_gives_nearly_the_same_loss_and_leaves_float32_weights(
@@ -212,13 +201,13 @@ def test_a_step_adds_the_penalty_and_tells_the_routers_how_far_training_is(
     module = ImageModule(settings, (1, 36))
     trainer: Any = SimpleNamespace(current_epoch=2, global_step=9, num_training_batches=4)
     module.trainer = trainer
-    told: list[float] = []
-    monkeypatch.setattr(module.model.layer, "set_epoch", told.append)
+    epochs: list[float] = []
+    monkeypatch.setattr(module.model.layer, "set_epoch", epochs.append)
     seen: list[tuple[torch.Tensor, list[Routing]]] = []
     module.model.register_forward_hook(lambda *call: seen.append(call[-1]))
     labels_BT = torch.tensor([[3, 1], [4, 1], [5, 9]])
     loss = module.training_step((torch.rand(3, 1, 36, 36), labels_BT), 1)
-    assert told == [2.25]
+    assert epochs == [2.25]
     ((logits_BTC, routings),) = seen
     penalties = []
     for routing in routings:

@@ -90,13 +90,6 @@ def test_importance_is_that_of_its_definition() -> None:
         assert (fast > 0).all()
 
 
-def test_a_unit_that_does_nothing_has_no_importance() -> None:
-    encoder, batch = small_encoder(), texts()
-    with torch.no_grad():
-        encoder.layers[1].output.dense.weight[:, 3] = 0
-    assert importance(encoder, [batch])[1][3] == 0
-
-
 @pytest.mark.parametrize("name", ["topk", "hash", "moesart", "softmax"])
 def test_experts_that_have_all_units_are_the_teacher_itself(name: str) -> None:
     """Weights sum to 1 and every expert computes the same: inference equal to the dense block."""
@@ -146,16 +139,6 @@ def test_hash_sends_a_token_to_the_same_expert_wherever_it_stands() -> None:
         assert len(selected_NE[tokens_N == token].unique(dim=0)) == 1
     tables = [layer.mixture.routers[0].expert_U for layer in model.layers]
     assert not tables[0].equal(tables[1])  # each layer has its own
-
-
-def test_only_the_experts_that_a_token_chose_are_computed() -> None:
-    teacher, (text, _) = small_encoder(), texts()
-    model = convert(teacher, even_scores(teacher), {"name": "topk", "k": 1}, **EVEN).eval()
-    layer, seen = model.layers[0], []
-    for expert in layer.mixture.experts:
-        expert.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
-    model(text)
-    assert sum(seen) == text.mask_BL.sum()
 
 
 def test_padding_changes_nothing() -> None:

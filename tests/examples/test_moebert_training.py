@@ -112,7 +112,7 @@ def test_a_student_is_trained_in_training_mode_and_its_teacher_is_not(
 def test_a_step_adds_the_distance_and_both_penalties_each_by_its_weight(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Batch 1 of 4 in epoch 2: the routers are told that 2.25 epochs are done."""
+    """Batch 1 of 4 in epoch 2: set_epoch gets 2.25."""
     own = student("titles", trimmed_lasso=0.3, balance=0.7)
     teacher, chosen = small_encoder(), {"name": "moesart", "k": 2}
     scores = [torch.arange(12.0) for _ in teacher.layers]
@@ -120,14 +120,14 @@ def test_a_step_adds_the_distance_and_both_penalties_each_by_its_weight(
     module = StudentModule(own, model, teacher)
     trainer: Any = SimpleNamespace(current_epoch=2, global_step=9, num_training_batches=4)
     module.trainer = trainer
-    told: list[float] = []
+    epochs: list[float] = []
     for mixture in module.mixtures:
-        monkeypatch.setattr(mixture, "set_epoch", told.append)
+        monkeypatch.setattr(mixture, "set_epoch", epochs.append)
     seen: list[Seen] = []
     model.register_forward_hook(lambda *call: seen.append(call[-1]))
     text, labels_BT = texts()
     loss = module.training_step((text, labels_BT), 1)
-    assert told == [2.25, 2.25]  # two layers
+    assert epochs == [2.25, 2.25]  # two layers
     ((logits, hidden, routings),) = seen
     taught = teacher(text)
     distance = hidden_distance(hidden, taught.hidden, text.mask_BL)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from recsys_moe.artifact.metrics import BinaryMetrics, RegressionMetrics, exact_auc
+from recsys_moe.artifact.metrics import BinaryMetrics, RegressionMetrics
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.ranking.top_items import largest
 from recsys_moe.model import penalties
@@ -103,12 +103,6 @@ def test_losses_are_means_over_labelled_rows(kind: str, rows: str) -> None:
         up, down = (ref.mean_loss(kind, z_B + sign * step, y_B) for sign in (1, -1))
         assert logits_B.grad is not None
         assert logits_B.grad[row].item() == pytest.approx((up - down) / 2e-4, abs=1e-3, rel=1e-4)
-
-
-@pytest.mark.parametrize("rows", ROWS)
-def test_auc_counts_pairs_in_order(rows: str) -> None:
-    z_B, y_B = (values[~np.isnan(ROWS[rows][1])] for values in ROWS[rows])
-    assert exact_auc(tensor(z_B), tensor(y_B)) == pytest.approx(ref.auc(z_B, y_B), abs=1e-12)
 
 
 @pytest.mark.parametrize("rows", ["random", "ties", "all equal", "no label for a third"])

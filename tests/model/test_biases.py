@@ -1,4 +1,4 @@
-"""user and item biases: shrunken deviations of users and items, added to what the towers learn."""
+"""User and item biases: shrunken deviations of users and items, added to what the towers learn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe.model.biases import Biases, _variance
+from recsys_moe.model.biases import Biases
 from recsys_moe.model.tasks import KINDS, Constant
 from recsys_moe.schema import TaskKind
 
@@ -78,13 +78,6 @@ def test_users_that_differ_by_chance_alone_have_effects_of_0() -> None:
     assert not biases.user_UT.any()
 
 
-def test_the_variance_of_effects_is_what_chance_alone_does_not_give() -> None:
-    """Scores 2, -2 of information 1 each: (4 + 4 - 2) / 2 = 3; an index without rows: nothing."""
-    score, information = torch.tensor([2.0, -2, 0]), torch.tensor([1.0, 1, 0])
-    assert _variance(score, information).item() == 3
-    assert _variance(score / 4, information).item() == 0  # less than chance has it
-
-
 def test_effects_of_a_regression_have_the_unit_of_its_labels() -> None:
     user_N, item_N = rows_of(30, 20)
     labels_N = torch.randn(600, generator=torch.Generator().manual_seed(4)).double()
@@ -136,9 +129,9 @@ def test_a_row_of_weight_2_is_that_row_twice() -> None:
     assert torch.allclose(weighted.user_UT, repeated.user_UT)
 
 
-def test_ids_never_seen_have_no_effect_even_if_training_rows_name_them() -> None:
+def test_oov_ids_have_no_bias_even_if_training_rows_name_them() -> None:
     user_N, item_N = rows_of(3, 3)
-    user_N = torch.where(user_N == 2, 5, user_N)  # 5 users are known: index 5 is the unseen one
+    user_N = torch.where(user_N == 2, 5, user_N)  # 5 users are known: index 5 is the OOV user
     biases = fitted("regression", [(user_N, item_N, torch.arange(9).double())], 5, 3)
     assert biases.user_UT[5, 0] == 0
     assert not biases.user_UT[2:5].any()  # known, without rows

@@ -1,4 +1,4 @@
-"""Features and histories: sums of table rows, without the item that a training row is about."""
+"""Features and bags: sums of table rows, without the item that a training row is about."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from recsys_moe.model.encoders import Encoders, Features
 from recsys_moe.model.item_bag import ItemBag, LinearItemBag
 
 ITEMS = 5
-WATCHED = {0: [0, 2, 4], 1: [1], 3: [0, 1, 2, 3]}  # of users 0..3; user 4 is the unseen one
+POSITIVES = {0: [0, 2, 4], 1: [1], 3: [0, 1, 2, 3]}  # of users 0..3; user 4 is the OOV user
 USERS = 4
 
 
 def entries() -> tuple[Tensor, Tensor]:
-    counts = [len(WATCHED.get(user, [])) for user in range(USERS + 1)]
+    counts = [len(POSITIVES.get(user, [])) for user in range(USERS + 1)]
     first_N = torch.tensor([0, *counts]).cumsum(0)
-    return first_N, torch.tensor([item for items in WATCHED.values() for item in items]).int()
+    return first_N, torch.tensor([item for items in POSITIVES.values() for item in items]).int()
 
 
-def history(dropout: float = 0.0, *, levels: int = 1) -> ItemBag:
+def a_bag(dropout: float = 0.0, *, levels: int = 1) -> ItemBag:
     made = ItemBag(USERS, ITEMS, levels=levels, dims=(3, 4), dropout=dropout)
     made.set_entries(*entries())
     torch.nn.init.normal_(made.table_RW)
@@ -31,13 +31,13 @@ def history(dropout: float = 0.0, *, levels: int = 1) -> ItemBag:
 
 def naive(made: ItemBag, user: int, left_out: int | None) -> Tensor:
     """|N|^-1/2 K sum of y_j over N without `left_out`."""
-    items = WATCHED.get(user, [])
+    items = POSITIVES.get(user, [])
     y_W = sum((made.table_RW[j] for j in items if j != left_out), torch.zeros(3))
     return made.kernel_DW @ y_W / max(len(items), 1) ** 0.5
 
 
 def test_the_pool_of_a_training_row_is_without_its_item() -> None:
-    made = history().train()
+    made = a_bag().train()
     user_B, item_B = torch.tensor([0, 3, 0, 1, 3]), torch.tensor([2, 0, 4, 1, 3])
     expected = [naive(made, int(u), int(i)) for u, i in zip(user_B, item_B, strict=True)]
     torch.testing.assert_close(made(user_B, item_B), torch.stack(expected))
@@ -50,7 +50,7 @@ def test_the_gradient_is_the_same_in_every_pass_on_any_number_of_threads(threads
     torch.set_num_threads(threads)
     try:
         made = ItemBag(300, 50, levels=1, dims=(128, 128), dropout=0.0).train()
-        first_N = torch.arange(302).mul(20).clamp(max=6000)  # each has watched 0 to 19
+        first_N = torch.arange(302).mul(20).clamp(max=6000)  # each has 0 to 19
         made.set_entries(first_N, torch.arange(20).repeat(300).int())
         torch.nn.init.normal_(made.table_RW)
         torch.nn.init.normal_(made.kernel_DW)
@@ -67,19 +67,19 @@ def test_the_gradient_is_the_same_in_every_pass_on_any_number_of_threads(threads
     assert all(torch.equal(one, found[0]) for one in found)
 
 
-def test_a_row_about_an_item_outside_the_history_is_without_another_one() -> None:
-    made = history().train()
+def test_an_item_outside_the_bag_leaves_a_random_one_out() -> None:
+    made = a_bag().train()
     user_B, item_B = torch.tensor([0] * 600), torch.tensor([1, 3, ITEMS] * 200)
     pool_BD = made(user_B, item_B)
-    one_out = torch.stack([naive(made, 0, j) for j in WATCHED[0]])
+    one_out = torch.stack([naive(made, 0, j) for j in POSITIVES[0]])
     away_B3 = (pool_BD[:, None] - one_out).abs().amax(-1)
     assert (away_B3.amin(-1) < 1e-5).all()
     counts = torch.bincount(away_B3.argmin(-1), minlength=3)
     assert (counts > 150).all()  # of 200 each: 4.3 deviations of sqrt(600 2/9) = 11.5
 
 
-def test_evaluation_pools_the_whole_history() -> None:
-    made = history(0.5).eval()
+def test_evaluation_pools_the_whole_bag() -> None:
+    made = a_bag(0.5).eval()
     user_B = torch.tensor([0, 1, 2, 3, USERS, 0])
     expected = torch.stack([naive(made, int(user), None) for user in user_B])
     torch.testing.assert_close(made(user_B, torch.zeros(6).int()), expected)
@@ -94,8 +94,8 @@ def test_a_pool_as_wide_as_the_embeddings_has_no_map_to_learn() -> None:
     torch.testing.assert_close(made.of_anchors(torch.tensor([0]))[0], expected)
 
 
-def test_users_without_a_history_have_a_pool_of_zero() -> None:
-    made = history(0.5).train()
+def test_an_empty_bag_has_a_pool_of_zero() -> None:
+    made = a_bag(0.5).train()
     pool_BD = made(torch.tensor([2, USERS, 2]), torch.tensor([0, 1, ITEMS]))
     assert (pool_BD == 0).all()
     pool_BD.sum().backward()
@@ -105,7 +105,7 @@ def test_users_without_a_history_have_a_pool_of_zero() -> None:
 @pytest.mark.slow
 def test_dropout_leaves_out_a_share_and_keeps_the_mean() -> None:
     """A pool is one draw per user and batch, so that of rows of one batch is the same one."""
-    made = history(0.5).train()
+    made = a_bag(0.5).train()
     user_B, item_B = torch.tensor([3, 3]), torch.tensor([0, 0])
     draws = [made(user_B, item_B) for _ in range(4000)]
     assert all(torch.equal(first, second) for first, second in draws)
@@ -113,16 +113,9 @@ def test_dropout_leaves_out_a_share_and_keeps_the_mean() -> None:
     torch.testing.assert_close(mean_D, naive(made, 3, 0), atol=0.15, rtol=0)
 
 
-def test_the_stream_decides_what_is_left_out() -> None:
-    made, user_B = history(0.5).train(), torch.tensor([0, 3, 3, 0])
-    first = made(user_B, torch.tensor([1, 0, 4, 2]))
-    made.stream.reseed(0)
-    assert torch.equal(first, made(user_B, torch.tensor([1, 0, 4, 2])))
-
-
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_gradients_are_those_of_the_naive_sum(dropout: float) -> None:
-    made = history(dropout).double().train()
+    made = a_bag(dropout).double().train()
     user_B, item_B = torch.tensor([0, 3, 2, 3, 1]), torch.tensor([2, 0, 1, 4, 1])
 
     def pooled(table_RW: Tensor, kernel_DW: Tensor) -> Tensor:
@@ -148,7 +141,7 @@ def sloped(dropout: float = 0.0) -> LinearItemBag:
     return made
 
 
-def test_a_slope_goes_by_how_far_a_rating_is_above_the_mean() -> None:
+def test_a_level_is_in_standard_deviations_above_the_mean() -> None:
     made = sloped()
     # Rated: 0 2 1 0 2 2 0, mean 1, squares of what is left 1 1 0 1 1 1 1, so a variance of 6 / 7.
     step = (7 / 6) ** 0.5
@@ -159,8 +152,8 @@ def test_a_slope_goes_by_how_far_a_rating_is_above_the_mean() -> None:
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_slopes_of_one_level_say_nothing(level: int) -> None:
-    """And nothing of a history in which nobody rated: level 2."""
+def test_slopes_of_a_single_level_have_no_effect(level: int) -> None:
+    """And 0 for a bag without ratings: level 2."""
     made = LinearItemBag(USERS, ITEMS, levels=3, dims=(3, 4), dropout=0.0)
     first_N, item_P = entries()
     made.set_entries(first_N, (level * ITEMS + item_P).int())
@@ -169,7 +162,7 @@ def test_slopes_of_one_level_say_nothing(level: int) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_history_with_slopes_is_one_with_their_table(training: bool) -> None:
+def test_a_linear_bag_equals_a_bag_with_its_table(training: bool) -> None:
     """The naive twin; its gradients, put together level by level, are those of the two parts."""
     made = sloped(0.5).double().train(training)
     twin = ItemBag(USERS, ITEMS, levels=4, dims=(3, 4), dropout=0.5).double().train(training)
@@ -187,7 +180,7 @@ def test_a_history_with_slopes_is_one_with_their_table(training: bool) -> None:
     torch.testing.assert_close(made.slope_JW.grad, moved_JW)
 
 
-def test_slopes_go_on_where_the_mean_is_another() -> None:
+def test_a_warm_start_keeps_the_vectors_of_ratings() -> None:
     """Ratings keep their vectors; what was not rated moves to the new mean."""
     old, new = sloped(), sloped()
     first_N, item_P = entries()
@@ -209,14 +202,14 @@ def test_features_are_the_weighted_sum_of_their_rows() -> None:
     assert torch.equal(made(torch.tensor([2, 0, 2])), expected[[2, 0, 2]])
 
 
-def test_finished_tables_hold_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_materialized_tables_hold_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recsys_moe.model.encoders.MATERIALIZED_AT_ONCE", 2)  # several parts
     features = Features(rows=1, dim=4, entities=USERS)
     features.table_RD.data = torch.ones(1, 4)
     features.set_entries(
         torch.tensor([0, 1, 1, 1, 1, 1]), torch.tensor([0]).int(), torch.tensor([2.0])
     )
-    made = Encoders(features, None, history().eval())
+    made = Encoders(features, None, a_bag().eval())
     users_ND, items_ND = torch.randn(USERS + 1, 4), torch.randn(ITEMS + 1, 4)
     whole_ND, same_ND = made.materialize(users_ND, items_ND)
     index_B = torch.arange(USERS + 1)
@@ -226,9 +219,9 @@ def test_finished_tables_hold_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(same_ND, items_ND)
 
 
-def test_histories_of_items_are_those_of_users_with_the_sides_exchanged() -> None:
+def test_the_user_bag_is_the_item_bag_with_anchor_and_neighbour_exchanged() -> None:
     """In training too, where the user of a row is left out of the pool of its item."""
-    made = history().train()
+    made = a_bag().train()
     both = Encoders(item_bag=made, user_bag=made)
     one_B, other_B = torch.tensor([0, 3, 1]), torch.tensor([2, 3, 1])
     of_user, of_item = both(one_B, other_B)
@@ -236,13 +229,13 @@ def test_histories_of_items_are_those_of_users_with_the_sides_exchanged() -> Non
     assert torch.equal(Encoders(user_bag=made)(other_B, one_B)[1], of_user)
     assert not torch.equal(of_user, of_item)
     items_ND = torch.randn(USERS + 1, 4)
-    whole_ND = Encoders(user_bag=made).finished(torch.zeros(ITEMS + 1, 4), items_ND)[1]
+    whole_ND = Encoders(user_bag=made).materialize(torch.zeros(ITEMS + 1, 4), items_ND)[1]
     expected = torch.stack([naive(made, anchor, None) for anchor in range(USERS + 1)])
     torch.testing.assert_close(whole_ND, items_ND + expected)
 
 
-def test_histories_of_users_and_items_draw_from_streams_of_their_own() -> None:
-    both = Encoders(item_bag=history(0.5), user_bag=history(0.5)).train()
+def test_each_bag_has_its_own_random_stream() -> None:
+    both = Encoders(item_bag=a_bag(0.5), user_bag=a_bag(0.5)).train()
     both.reseed(0)
     same_B = torch.tensor([0, 3, 0, 3]), torch.tensor([0, 3, 0, 3])
     first = both(*same_B)

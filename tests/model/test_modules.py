@@ -114,7 +114,7 @@ def test_an_empty_batch_gives_an_empty_mixture(dispatch: str) -> None:
     [
         ([], "topk", E, "experts .*got \\[\\]"),
         ([nn.Flatten()] * 3, "topk", E, "num_experts=3.* got a TopKRouter .*288 and 8"),
-        ([nn.Flatten()] * E, "default_moe", E, "asks .*got a list"),
+        ([nn.Flatten()] * E, "default_moe", E, "needs Experts, got a list"),
     ],
 )
 def test_what_cannot_be_mixed_is_refused(

@@ -1,4 +1,4 @@
-"""Running means that stand in for absent experts: equal to the definition, moved once in a step.
+"""Expert output means: equal to the definition, moved once in a step.
 
 Axes: B batch, T tasks, E experts, D input width, H expert width.
 """
@@ -93,22 +93,6 @@ def test_means_move_by_a_tenth_to_the_mean_of_the_pairs_that_any_task_chose(disp
     torch.testing.assert_close(layer.output_means.mean_EH[expert], mean_H)
 
 
-def test_a_mean_worked_by_hand() -> None:
-    """One expert of one unit, relu(2 x), from 0 with momentum 0.75: x = 1 and 3 have outputs 2 and
-    6, so 0.75 * 0 + 0.25 * 4 = 1; then x = 5: 0.75 * 1 + 0.25 * 10 = 3.25.
-    """
-    own = router("default_moe", input_dim=1, num_experts=1, k=1, momentum=0.75)
-    layer = MoE(Experts(1, 1, 1), [own])
-    assert layer.output_means is not None
-    torch.nn.init.constant_(layer.experts.kernel_EDH, 2.0)
-    layer(torch.tensor([[1.0], [3.0]]))
-    layer.on_step_end()
-    assert layer.output_means.mean_EH.tolist() == [[1.0]]
-    layer(torch.tensor([[5.0]]))
-    layer.on_step_end()
-    assert layer.output_means.mean_EH.tolist() == [[3.25]]
-
-
 @pytest.mark.parametrize("dispatch", ["sparse", "dense"])
 def test_processes_and_passes_count_as_one_batch(dispatch: str) -> None:
     """The parts [:4] and [4:] on two processes, and one after the other in one: their sums add."""
@@ -185,8 +169,8 @@ def test_no_row_is_no_mixture_and_moves_nothing(dispatch: str, training: bool) -
     assert torch.equal(layer.output_means.mean_EH, before_EH)
 
 
-def test_only_a_layer_whose_routers_ask_keeps_means() -> None:
-    assert "defaults.mean_EH" in layer_of().state_dict()
+def test_only_routers_with_a_momentum_make_a_layer_keep_means() -> None:
+    assert "output_means.mean_EH" in layer_of().state_dict()
     other = layer_of(name="topk")
     assert other.output_means is None and not any("mean" in key for key in other.state_dict())
 
@@ -204,12 +188,12 @@ def test_one_task_may_have_means_and_another_none() -> None:
     assert torch.equal(mixed_BTH[:, 1], before_BTH[:, 1])
 
 
-def test_weights_for_means_that_nobody_asked_for_are_refused(
+def test_weights_of_means_need_a_momentum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = router("default_moe", input_dim=D, num_experts=E)
     monkeypatch.setattr(type(own), "mean_momentum", None)
-    with pytest.raises(ConfigError, match="DefaultMoERouter .*got no mean_momentum"):
+    with pytest.raises(ConfigError, match="DefaultMoERouter .*mean_momentum, got None"):
         MoE(Experts(E, D, H), [own])(batch().float())
 
 
@@ -219,5 +203,5 @@ def test_what_cannot_be_is_refused_in_words() -> None:
     with pytest.raises(ValueError, match=r"the same .*got \[0.5"):
         MoE(Experts(E, D, H), own)
     x_BD = batch().float()
-    with pytest.raises(ValueError, match="mix keeps no running means"):
+    with pytest.raises(ValueError, match="mix has no expert output means"):
         mix(own[0](x_BD), [x_BD] * E)

@@ -33,22 +33,6 @@ NOISE = torch.tensor(
     [[0.1, -0.2, 0], [0, 0.3, -0.1], [0.2, 0, 0], [0.1, 0.2, -0.3]], dtype=torch.float64
 )
 PROBS = LOGITS.softmax(-1)  # column means P = [.473017, .197769, .329214]
-BALANCED = [
-    *("softmax", "topk", "vmoe", "smoe", "xmoe", "default_moe", "moesart", "loss_free"),
-    *("sparsemixer", "pps"),
-]
-
-
-@pytest.mark.parametrize(
-    ("k", "value"),
-    [
-        (1, 1.311199),  # f = [.75, 0, .25]: 3 (.75 * .473017 + .25 * .329214)
-        (2, 1.055471),  # f = [1, .75, .25] / 2, ties to the lower index
-        (3, 1.0),  # everyone selected: f = [1, 1, 1] / 3
-    ],
-)
-def test_switch_golden(k: int, value: float) -> None:
-    assert switch(PROBS, largest_k(LOGITS, k)).item() == pytest.approx(value, abs=1e-6)
 
 
 def test_switch_is_1_at_balance_and_the_number_of_experts_at_collapse() -> None:
@@ -56,42 +40,6 @@ def test_switch_is_1_at_balance_and_the_number_of_experts_at_collapse() -> None:
     assert switch(even, even.bool()).item() == 1
     one = torch.eye(4)[[2, 2, 2]]
     assert switch(one, one.bool()).item() == 4
-
-
-def test_importance_golden() -> None:
-    """Column sums 4 P: variance of P is .012635, over the squared mean 1/9 that is .113718.
-
-    With the unbiased variance it would be .113718 * 3 / 2 = .170578.
-    """
-    assert importance(PROBS).item() == pytest.approx(0.113718, abs=1e-6)
-
-
-def test_z_loss_golden() -> None:
-    """Log-sum-exps 2.407606, 2.239546, 3.239546 and ln 3 = 1.098612; the mean of their squares."""
-    assert z_loss(LOGITS).item() == pytest.approx(5.628432, abs=1e-6)
-
-
-def test_smooth_load_golden() -> None:
-    """Means of Phi(3 (o - bar)) with the 2nd largest noisy logit as bar: .664046 .391537 .393587.
-
-    Their mean is .483057, their variance .016379.
-    """
-    means = torch.tensor([0.664046, 0.391537, 0.393587])
-    assert squared_variation(means).item() == pytest.approx(0.070194, abs=1e-6)
-    found = smooth_load(LOGITS, LOGITS + NOISE, 2).item()
-    assert found == pytest.approx(0.070194, abs=1e-6)
-
-
-def test_noisy_load_golden() -> None:
-    """Sums of Phi((o - bar) / .5) with the 2nd largest noisy logit of the others as bar.
-
-    [3.225702, 2.626835, 1.749761]; with the unbiased variance .057207 * 3 / 2 = .085811.
-    """
-    sums = torch.tensor([3.225702, 2.626835, 1.749761])
-    assert squared_variation(sums).item() == pytest.approx(0.057207, abs=1e-6)
-    scale = torch.full_like(LOGITS, 0.5)
-    found = noisy_load(LOGITS, LOGITS + NOISE, scale, 2).item()
-    assert found == pytest.approx(0.057207, abs=1e-6)
 
 
 GRADIENTS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -127,16 +75,6 @@ def route(name: str, **settings: object) -> tuple[Routing, int, list[torch.nn.Pa
     return router.train()(torch.randn(16, 6)), router.kept, list(router.parameters())
 
 
-@pytest.mark.parametrize("name", BALANCED)
-@pytest.mark.parametrize("kind", ["switch", "importance", "load", "z_loss"])
-def test_every_balancing_penalty_teaches_every_router_with_probabilities(
-    name: str, kind: str
-) -> None:
-    routing, kept, parameters = route(name)
-    penalty({kind: 2.0}, routing, kept).backward()
-    assert any(p.grad is not None and (p.grad != 0).any() for p in parameters)
-
-
 def test_penalties_add_up_with_their_weights() -> None:
     routing, kept, _ = route("vmoe")
     single = {name: penalty({name: 1.0}, routing, kept) for name in PENALTIES}
@@ -162,13 +100,6 @@ def test_moesart_tells_how_often_it_drew_whom() -> None:
     expected = 8 * (share_E * routing.probs_BE.mean(0)).sum()  # type: ignore[union-attr]
     torch.testing.assert_close(penalty({"switch": 1.0}, routing, kept), expected)
     assert route("moesart", sampler="sequential")[0].counts_BE is None
-
-
-def test_who_keeps_every_expert_is_judged_by_its_favourite() -> None:
-    routing = Routing(PROBS, torch.ones_like(PROBS).bool(), PROBS, LOGITS)
-    assert penalty({"switch": 1.0}, routing, 3) == pytest.approx(1.311199, abs=1e-6)
-    first = smooth_load(LOGITS, LOGITS, 1).item()
-    assert penalty({"load": 1.0}, routing, 3) == pytest.approx(first)
 
 
 def test_load_uses_the_noise_of_the_router() -> None:
@@ -210,32 +141,20 @@ def test_topk_with_one_expert_learns_nothing_from_the_tasks() -> None:
     assert (router.gate.weight.grad == 0).all()
 
 
-@pytest.mark.parametrize("name", ["hash", "thor"])
-@pytest.mark.parametrize("kind", sorted(PENALTIES))
-def test_a_penalty_on_a_router_without_parameters_is_refused(name: str, kind: str) -> None:
-    raw = {"model": {"router": {"name": name}}, "penalties": {kind: 0.25}}
-    rule = rf"^penalties.{kind} .*router {name}, .*got 0.25.* penalties.{kind}=0"
+@pytest.mark.parametrize(
+    ("router", "kind"),
+    [
+        *(({"name": name}, kind) for name in ("hash", "thor") for kind in sorted(PENALTIES)),
+        ({"name": "expert_choice"}, "switch"),  # balanced already
+        ({"name": "base"}, "switch"),
+        *(({"name": "topk", "permutation": True}, kind) for kind in ("load", "z_loss")),
+    ],
+)
+def test_a_penalty_without_an_effect_is_refused(router: dict[str, object], kind: str) -> None:
+    rule = rf"^penalties.{kind} .*router {router['name']}, .*got 0.25.*(penalties.{kind}=0|=f)"
     with pytest.raises(ConfigError, match=rule):
-        parse_config(raw)
-    raw["penalties"] = {kind: 0.0}
-    parse_config(raw)
-
-
-def test_balancing_what_is_balanced_is_refused() -> None:
-    raw = {"model": {"router": {"name": "expert_choice"}}, "penalties": {"switch": 0.1}}
-    with pytest.raises(ConfigError, match=r"penalties.switch .*router expert_choice"):
-        parse_config(raw)
-    parse_config({**raw, "penalties": {"importance": 0.1, "load": 0.1}})
-
-
-@pytest.mark.parametrize("kind", ["load", "z_loss"])
-def test_a_permuted_topk_has_no_logits_to_penalise(kind: str) -> None:
-    raw = {"model": {"router": {"name": "topk", "permutation": True}}, "penalties": {kind: 0.1}}
-    rule = rf"penalties.{kind} .*model.router.permutation=f"
-    with pytest.raises(ConfigError, match=rule):
-        parse_config(raw)
-    raw["model"]["router"]["permutation"] = False
-    parse_config(raw)
+        parse_config({"model": {"router": router}, "penalties": {kind: 0.25}})
+    parse_config({"model": {"router": router}, "penalties": {kind: 0.0}})
 
 
 @pytest.mark.parametrize("kind", sorted(PENALTIES))
@@ -265,10 +184,10 @@ def test_importance_is_that_of_the_weights_and_not_of_the_probabilities() -> Non
 
 
 @pytest.mark.parametrize("kind", ["switch", "load", "z_loss", "trimmed_lasso"])
-def test_a_router_without_what_a_penalty_needs_is_told_so(kind: str) -> None:
+def test_a_penalty_that_a_custom_router_does_not_support_is_refused(kind: str) -> None:
     """Routers from outside the table are found out at the first step."""
     bare = Routing(PROBS, PROBS > 0)
-    with pytest.raises(ConfigError, match=rf"penalties.{kind} needs .* set penalties.{kind}=0"):
+    with pytest.raises(ConfigError, match=rf"penalties.{kind} must be 0 .*got 1.0; set it"):
         penalty({kind: 1.0}, bare, 2)
     assert penalty({kind: 0.0}, bare, 2) == 0
 

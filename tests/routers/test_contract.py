@@ -95,6 +95,24 @@ def test_training_draws_are_a_function_of_the_seed(name: str) -> None:
     assert torch.equal(first, route(router, batch(64)).weights_BE)
 
 
+QUIET: dict[str, dict[str, object]] = {
+    **dict.fromkeys(("softmax", "topk", "default_moe", "xmoe", "loss_free", "relu", "cgc"), {}),
+    **dict.fromkeys(("dselect_k", "comet", "soft_topk", "sparse_ot", "expert_choice"), {}),
+    **dict.fromkeys(("hash", "shared_bottom", "single_task"), {}),
+    "vmoe": {"noise": 0.0},
+    "smoe": {"jitter": 0.0},
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_without_noise_training_decides_as_evaluation(name: str) -> None:
+    """tests/independent compares evaluation with the formulas."""
+    router = make(name, **QUIET[name])
+    routings = [route(router.train(training), batch()) for training in (True, False)]
+    torch.testing.assert_close(*(routing.weights_BE for routing in routings))
+    assert torch.equal(*(routing.selected_BE for routing in routings))
+
+
 @pytest.mark.parametrize("name", PER_ROW)
 def test_permuting_the_examples_permutes_the_decision(name: str) -> None:
     router, x_BD = make(name).eval(), batch()
@@ -190,6 +208,15 @@ def test_a_setting_without_a_meaning_is_refused(
     model = {"num_experts": num_experts, "router": {"name": name, **settings}}
     with pytest.raises(ConfigError, match=message):
         parse_config({"model": model})
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("settle", "on_step_end"), ("advance", "set_epoch"), ("start", "setup")]
+)
+def test_a_hook_by_its_old_name_is_refused_with_the_new_one(old: str, new: str) -> None:
+    outside = type("Own", (ROUTERS["topk"],), {old: lambda self, *_: None})
+    with pytest.raises(ConfigError, match=rf"^[^\n]*Own\.{old} must be named {new}; [^\n]*$"):
+        outside(outside.Config(), RouterShape(D, E))
 
 
 def test_only_routers_that_say_so_have_rows_that_sum_to_more_than_1() -> None:

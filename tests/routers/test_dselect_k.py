@@ -9,13 +9,12 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import MoE
 from recsys_moe.routers import Routing
 from recsys_moe.routers.base import RouterShape
-from recsys_moe.routers.dselect_k import DSelectKRouter, code_probs
+from recsys_moe.routers.dselect_k import DSelectKRouter
 from recsys_moe.routers.smooth_step import entropy, smooth_step
 
 # Selector 0 has bits z = .25, -.1, selector 1 has -.5, .1; v = [1, 0]; gamma = 1.
@@ -59,29 +58,11 @@ def test_smooth_step_is_the_cubic_of_the_paper(t: float, gamma: float, value: fl
     assert smooth_step(-t_1, gamma).item() == pytest.approx(1 - value, abs=1e-12)
 
 
-@pytest.mark.parametrize(("t", "slope"), [(0.0, 1.5), (0.25, 1.125), (0.5, 0.0), (0.6, 0.0)])
-def test_smooth_step_has_the_slope_of_the_paper(t: float, slope: float) -> None:
-    t_1 = torch.tensor(t, dtype=torch.float64, requires_grad=True)
-    smooth_step(t_1, 1.0).backward()
-    assert t_1.grad is not None
-    assert t_1.grad.item() == pytest.approx(slope, abs=1e-12)  # 1.5 - 6 t^2 inside
-
-
 def test_smooth_step_never_leaves_0_to_1_and_reaches_both_exactly() -> None:
     t = torch.linspace(-0.51, 0.51, 100_001)
     step = smooth_step(t, 1.0)
     assert (step >= 0).all() and (step <= 1).all()
     assert (step[t <= -0.5] == 0).all() and (step[t >= 0.5] == 1).all()
-
-
-def test_code_probabilities_of_the_golden_selectors() -> None:
-    bits_BKM = torch.tensor(BITS, dtype=torch.float64).view(1, 2, 2)
-    # S(.25) = .84375, S(-.1) = .352; code 0 is (1 - .84375)(1 - .352) = .10125, code 2 is
-    # .84375 * .648 = .54675. The second selector's first bit is 0: S(-.5) = 0.
-    expected = [[0.10125, 0.055, 0.54675, 0.297], [0.352, 0.648, 0, 0]]
-    assert code_probs(bits_BKM, 1.0)[0].tolist() == [
-        pytest.approx(row, abs=1e-9) for row in expected
-    ]
 
 
 def test_golden_weights_and_entropy_for_a_power_of_two() -> None:
@@ -169,33 +150,6 @@ def test_before_training_every_expert_is_selected() -> None:
     assert routing.selected_BE.all() and made.max_selected == 9
     assert (made.bit_gate.weight.abs() <= 1.0 / 100).all()  # gamma / 100
     assert (made.selector_gate.weight.abs() <= 0.05).all()
-
-
-@pytest.mark.parametrize(
-    ("experts", "k", "inputs", "count"), [(16, 2, 256, 2570), (9, 4, 128, 2580)]
-)
-def test_the_parameter_count_is_as_documented(
-    experts: int, k: int, inputs: int, count: int
-) -> None:
-    made = DSelectKRouter(DSelectKRouter.Config(k=k), RouterShape(inputs, experts))
-    assert sum(p.numel() for p in made.parameters()) == count
-    assert count == k * (math.ceil(math.log2(experts)) + 1) * (inputs + 1)
-
-
-@pytest.mark.parametrize("experts", [3, 4])
-def test_weights_and_losses_have_the_gradient_of_finite_differences(experts: int) -> None:
-    torch.manual_seed(0)
-    made = DSelectKRouter(DSelectKRouter.Config(gamma=3.0), RouterShape(3, experts)).double()
-
-    def outputs(x_BD: Tensor) -> tuple[Tensor, ...]:
-        routing = made(x_BD)
-        assert routing.probs_BE is not None
-        return routing.weights_BE, routing.probs_BE, *routing.losses.values()
-
-    with torch.no_grad():
-        made.bit_gate.weight.mul_(20)
-    x_BD = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(outputs, (x_BD,))
 
 
 def test_entropy_is_0_for_a_choice_and_log_n_for_none() -> None:

@@ -6,8 +6,6 @@ sequential, and eq. (3) trades bias against the router's gradient.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -111,38 +109,3 @@ def test_expected_gradient_golden(
     assert found.tolist() == pytest.approx(gradient, abs=1e-6)
     assert (found @ dense / (found.norm() * dense.norm())).item() == pytest.approx(cosine, abs=5e-5)
     assert (found.norm() / dense.norm()).item() == pytest.approx(ratio, abs=5e-5)
-
-
-@pytest.mark.parametrize("n", [4, 8, 9, 16])
-def test_expected_gradient_points_like_the_dense_one_at_uniform_logits(n: int) -> None:
-    """E[do] = dense gradient / ((n - 1)(1 + 1/n)^2): .213333, .112875, .101250, .059054."""
-    global_L = torch.linspace(-1, 2, n, dtype=torch.float64) ** 2
-    o_E = torch.zeros(n, dtype=torch.float64, requires_grad=True)
-    total = torch.zeros((), dtype=torch.float64)
-    for drawn, probability in draws(torch.full((n,), 1 / n), 2, False):
-        for z in drawn:
-            total = total + probability / 2 * (weigh(o_E, counts(drawn, n), 2, "3", z) @ global_L)
-    total.backward()
-    dense = (global_L - global_L.mean()) / n
-    torch.testing.assert_close(o_E.grad, dense / ((n - 1) * (1 + 1 / n) ** 2), rtol=1e-6, atol=1e-9)
-
-
-@pytest.mark.parametrize(("n", "k"), [(8, 2), (8, 4)])
-def test_bias_of_a_confident_router_has_its_closed_form(n: int, k: int) -> None:
-    """One-hot limit: (1 - 3/(2k)) sqrt(n/(n-1)) for (3) and (1 - 1/k) sqrt(n/(n-1)) for (iii)."""
-    g = torch.full((n,), 1e-9, dtype=torch.float64)
-    g[0] = 1 - (n - 1) * 1e-9
-    root = math.sqrt(n / (n - 1))
-    assert bias(g, k, "3", False) == pytest.approx((1 - 3 / (2 * k)) * root, abs=1e-5)
-    assert bias(g, k, "iii", False) == pytest.approx((1 - 1 / k) * root, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("k", "inclusion"),
-    [(2, [0.926592, 0.695700, 0.274666, 0.103043]), (3, [0.993924, 0.948214, 0.757393, 0.300469])],
-)
-def test_inclusion_probabilities_golden(k: int, inclusion: list[float]) -> None:
-    found = torch.zeros(4, dtype=torch.float64)
-    for drawn, probability in draws(O.softmax(-1), k, False):
-        found += probability * torch.tensor(counts(drawn, 4))
-    assert found.tolist() == pytest.approx(inclusion, abs=1e-6)

@@ -12,11 +12,6 @@ from recsys_moe.config.overview import Overview, overviews
 from recsys_moe.config.settings import parse_config
 from recsys_moe.routers import ROUTERS
 
-LINEAR = [
-    *("moesart", "softmax", "topk", "vmoe", "smoe", "expert_choice"),
-    *("sparse_ot", "soft_topk", "default_moe", "loss_free", "relu", "sparsemixer"),
-]
-
 
 def found(**model: object) -> dict[str, Overview]:
     return overviews(parse_config({"model": model}))
@@ -28,68 +23,38 @@ def movielens() -> dict[str, Overview]:
     return found()
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        *((name, 4112) for name in LINEAR),  # n (p + 1) = 16 * 257
-        ("base", 4096),  # n p = 16 * 256
-        ("sinkhorn_base", 4096),
-        ("xmoe", 2177),  # n/2 (p + n) + 1 = 8 * 272 + 1
-        ("dselect_k", 2570),  # k (log2 n + 1) (p + 1) = 2 * 5 * 257
-        ("comet", 15934),  # (2n - 1) k (p + 1) = 31 * 2 * 257
-        ("hash", 0),
-        ("thor", 0),
-        ("shared_bottom", 0),
-        ("single_task", 0),
-        ("cgc", 2827),  # 16 // 3 = 5 of its own and 6 shared: 11 (p + 1) = 11 * 257
-    ],
-)
-def test_parameters_at_the_movielens_size(
-    movielens: dict[str, Overview], name: str, parameters: int
-) -> None:
-    assert movielens[name].parameters == parameters
+SIZES = [
+    # parameters, experts per example in training and at inference
+    *((name, 4112, "2", "2") for name in ("moesart", "pps", "topk", "vmoe", "smoe", "sparse_ot")),
+    *((name, 4112, "2", "2") for name in ("default_moe", "loss_free", "sparsemixer")),
+    # n (p + 1) = 16 * 257
+    ("softmax", 4112, "dense", "dense"),
+    ("expert_choice", 4112, "k on average", "k on average"),
+    *((name, 4112, "dense to sparse", "dense to sparse") for name in ("soft_topk", "relu")),
+    *((name, 4096, "1", "1") for name in ("base", "sinkhorn_base")),  # n p = 16 * 256
+    ("xmoe", 2177, "2", "2"),  # n/2 (p + n) + 1 = 8 * 272 + 1
+    ("dselect_k", 2570, "dense to sparse", "dense to sparse"),  # k (log2 n + 1) (p + 1)
+    ("comet", 15934, "dense to sparse", "dense to sparse"),  # (2n - 1) k (p + 1) = 31 * 2 * 257
+    ("hash", 0, "1", "1"),
+    ("thor", 0, "1", "dense"),
+    ("shared_bottom", 0, "1 fixed", "1 fixed"),
+    ("single_task", 0, "8 fixed", "8 fixed"),  # two tasks
+    ("cgc", 2827, "11 fixed", "11 fixed"),  # 16 // 3 = 5 own and 6 shared: 11 (p + 1) = 11 * 257
+]
 
 
-@pytest.mark.parametrize(
-    ("names", "training", "inference"),
-    [
-        (
-            [
-                "moesart",
-                "pps",
-                "topk",
-                "vmoe",
-                "smoe",
-                "xmoe",
-                "sparse_ot",
-                "loss_free",
-                "sparsemixer",
-            ],
-            "2",
-            "2",
-        ),
-        (["softmax"], "dense", "dense"),
-        (["expert_choice"], "k on average", "k on average"),
-        (["hash", "base", "sinkhorn_base"], "1", "1"),
-        (["thor"], "1", "dense"),
-        (["dselect_k", "comet", "soft_topk", "relu"], "dense to sparse", "dense to sparse"),
-        (["default_moe"], "2", "2"),
-        (["shared_bottom"], "1 fixed", "1 fixed"),
-        (["single_task"], "8 fixed", "8 fixed"),  # two tasks
-        (["cgc"], "11 fixed", "11 fixed"),
-    ],
-)
-def test_experts_per_example(
-    movielens: dict[str, Overview], names: list[str], training: str, inference: str
+@pytest.mark.parametrize(("name", "parameters", "training", "inference"), SIZES)
+def test_sizes_of_every_router_at_the_movielens_size(
+    movielens: dict[str, Overview], name: str, parameters: int, training: str, inference: str
 ) -> None:
-    for name in names:
-        assert (movielens[name].training, movielens[name].inference) == (training, inference), name
+    found = movielens[name]
+    assert (found.parameters, found.training, found.inference) == (parameters, training, inference)
 
 
 def test_every_router_of_the_table_is_listed_and_works_with_the_defaults(
     movielens: dict[str, Overview],
 ) -> None:
-    assert list(movielens) == list(ROUTERS)
+    assert list(movielens) == list(ROUTERS) and {name for name, *_ in SIZES} == set(ROUTERS)
     assert [name for name, router in movielens.items() if router.problem] == []
 
 

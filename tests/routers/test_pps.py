@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe.routers import Routing, router
+from recsys_moe.routers import router
 from recsys_moe.routers.pps import PPSRouter, inclusion_probabilities, sample_systematic
 
 
@@ -135,12 +135,6 @@ def test_exactly_k_of_n_whatever_the_logits(data: st.DataObject) -> None:
     assert pps.gate.bias.grad is not None and pps.gate.bias.grad.isfinite().all()
 
 
-def test_a_large_probability_is_always_drawn() -> None:
-    """g = (.6, ...) with k = 2: 2 * .6 > 1."""
-    logits_BE = torch.tensor([[0.6, 0.2, 0.1, 0.1]]).log().expand(500, -1)
-    assert make(4, k=2)(logits_BE).selected_BE[:, 0].all()
-
-
 def test_neighbours_are_drawn_together_too() -> None:
     """A line of one order would never draw both 0 and 1 of four equal experts with k = 2."""
     pps, pairs = make(4, k=2), set()
@@ -148,25 +142,3 @@ def test_neighbours_are_drawn_together_too() -> None:
         drawn = pps(torch.zeros(1, 4)).selected_BE[0].nonzero()[:, 0]
         pairs.add(tuple(drawn.tolist()))
     assert pairs == set(itertools.combinations(range(4), 2))
-
-
-def evaluate(**settings: object) -> Routing:
-    return make(4, k=2, **settings).eval()(torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log())
-
-
-def test_sparse_inference_renormalises_the_k_largest() -> None:
-    weights = evaluate(inference="sparse").weights_BE
-    torch.testing.assert_close(weights, torch.tensor([[0.625, 0.375, 0, 0]]))  # .5 / .8, .3 / .8
-
-
-def test_dense_inference_is_the_softmax() -> None:
-    weights = evaluate(inference="dense").weights_BE
-    torch.testing.assert_close(weights, torch.tensor([[0.5, 0.3, 0.15, 0.05]]))
-    dense = make(4, k=2, inference="dense")
-    assert (dense.train().max_selected, dense.eval().max_selected) == (2, 4)
-
-
-def test_temperature_divides_the_logits() -> None:
-    """g ** (1 / .5), renormalised: (.25, .09) / .34."""
-    weights = evaluate(temperature=0.5).weights_BE
-    torch.testing.assert_close(weights[0, :2], torch.tensor([0.25 / 0.34, 0.09 / 0.34]))

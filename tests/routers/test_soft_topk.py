@@ -5,8 +5,6 @@ Axes: B batch, E experts. l is the softness.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -15,8 +13,7 @@ from hypothesis import strategies as st
 from sklearn.isotonic import isotonic_regression
 from torch import Tensor
 
-from recsys_moe.routers.base import RouterShape
-from recsys_moe.routers.soft_topk import Norm, SoftTopKRouter, soft_topk_mask
+from recsys_moe.routers.soft_topk import Norm, soft_topk_mask
 
 
 def mask_of(values: list[float], k: int, softness: float, p: Norm) -> tuple[Tensor, Tensor]:
@@ -143,32 +140,6 @@ def test_the_linear_gradient_subtracts_the_mean_of_the_block() -> None:
     assert x_BE.grad is not None
     # block of three: [-1/3, 2/3, -1/3] / .5
     assert x_BE.grad[0].tolist() == pytest.approx([-2 / 3, 4 / 3, -2 / 3, 0])
-
-
-def router(num_experts: int = 5, **settings: object) -> SoftTopKRouter:
-    torch.manual_seed(0)
-    return SoftTopKRouter(SoftTopKRouter.Config(**settings), RouterShape(3, num_experts)).double()
-
-
-def test_weights_are_mask_times_softmax_renormalised() -> None:
-    made = router(4, p=2, softness=2.0)
-    with torch.no_grad():
-        made.gate.weight.zero_()
-        made.gate.bias.copy_(torch.tensor([2.0, 1, 0, -1]))
-    routing = made(torch.zeros(1, 3, dtype=torch.float64))
-    # g = [.643914, .236883, .087144, .032059] times [1, .75, .25, 0], sum .843362
-    raw = [0.643914, 0.75 * 0.236883, 0.25 * 0.087144, 0]
-    expected = [value / 0.843362 for value in raw]
-    assert routing.weights_BE[0].tolist() == pytest.approx(expected, abs=1e-5)
-    assert routing.selected_BE.tolist() == [[True, True, True, False]]
-
-
-@pytest.mark.parametrize("p", [2, "4/3"])
-def test_router_weights_have_the_gradient_of_finite_differences(p: Norm) -> None:
-    made = router(p=p, softness=0.5)
-    x_BD = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
-    forward: Callable[[Tensor], Tensor] = lambda x: made(x).weights_BE  # noqa: E731
-    assert torch.autograd.gradcheck(forward, (x_BD,), eps=1e-7)
 
 
 @pytest.mark.parametrize("p", [2, "4/3"])

@@ -38,14 +38,6 @@ def test_logits_are_cosines_per_expert_over_the_temperature() -> None:
     assert routing.weights_BE[0].tolist() == pytest.approx([0, g[1], g[2], 0], abs=1e-6)
 
 
-def test_the_decision_ignores_the_length_of_inputs_and_embeddings() -> None:
-    router = golden_router()
-    before = router(X).weights_BE
-    with torch.no_grad():
-        router.embedding_ER.mul_(torch.tensor([[1.0], [10], [0.1], [7]]))
-    torch.testing.assert_close(router(100 * X).weights_BE, before)
-
-
 def test_logits_of_a_row_differ_by_at_most_2_over_the_temperature() -> None:
     """So with temperature .3 and 16 experts no probability exceeds 1 / (1 + 15 e^(-2 / .3))."""
     torch.manual_seed(0)
