@@ -1,4 +1,4 @@
-"""Raw ids and the dense indices that stand for them; indices follow ascending raw id."""
+"""Raw ids and their dense indices, which follow ascending raw id."""
 
 from __future__ import annotations
 

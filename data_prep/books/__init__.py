@@ -160,7 +160,9 @@ def _filter(
             count = np.bincount(index[kept & counted], minlength=len(index))
             kept &= count[index] >= least[column]
     if not kept.any():
-        raise DataError(f"{records.file}: no record is left; lower --min-user or --min-item")
+        raise DataError(
+            f"{records.file}: the filter leaves no records; lower --min-user or --min-item"
+        )
     log.info("%d records, explicit share %.3f", kept.sum(), explicit[kept].mean())
     counts = {"records": int(kept.sum()), "explicit_records": int(explicit[kept].sum())}
     return records.take(np.flatnonzero(kept), **counts)

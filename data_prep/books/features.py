@@ -132,7 +132,7 @@ def _optional(
 ) -> pa.Table | None:
     name = files.find(*names)
     if name is None:
-        log.info("no %s: goes on without", names[0])
+        log.info("no %s: continuing without it", names[0])
         return None
     lines = quoted_lines.read(files, name, columns)
     report[f"broken_lines_{name}"] = lines.broken

@@ -7,10 +7,10 @@ import pyarrow.compute as pc
 
 
 def repair(raw: pa.Array) -> tuple[pa.Array, int]:
-    """ISBN-10 wherever one can be told, and how many entries changed.
+    """ISBNs as ISBN-10 where possible, and how many entries changed.
 
     Blanks, dashes and other signs are dropped, letters become capitals, and a 978 ISBN-13 turns
-    into its ISBN-10. What then is no ISBN-10 with a right check digit stays as it was.
+    into its ISBN-10. Anything else without a right ISBN-10 check digit stays as it was.
     """
     encoded = raw.dictionary_encode()
     spelled = pc.replace_substring_regex(pc.utf8_upper(encoded.dictionary), "[^0-9X]", "")

@@ -21,7 +21,7 @@ from data_prep.ids import sorted_distinct
 from recsys_moe.schema import DataError, FeatureColumn
 
 LARGEST = float(np.finfo(np.float32).max)
-"""Numbers further from 0 are no values of a feature."""
+"""Numbers further from 0 are not values of a feature."""
 AT_ONCE = 1 << 16
 """Numbers at once as Python's own, which take much memory."""
 
@@ -110,10 +110,9 @@ def fit(one: Wanted, noted: Noted) -> Fitted:
     """Raises DataError where training has no value at all."""
     known = noted.categories.take(pc.sort_indices(noted.categories))
     if len(known) == 0 and not noted.sums:
-        whose = "of" if one.entity == "context" else f"of the {one.entity}s of"
+        whose = "" if one.entity == "context" else f"for any {one.entity} "
         raise DataError(
-            f"feature {one.feature.name!r} has no value in any {whose} the training rows; "
-            "leave it out"
+            f"feature {one.feature.name!r} has no value {whose}in the training rows; omit it"
         )
     feature = replace(one.feature, size=len(known))
     if one.feature.kind == "numeric":

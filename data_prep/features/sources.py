@@ -1,4 +1,4 @@
-"""Features that a source of ours knows: which are chosen, and their columns as they are read."""
+"""Features of the built-in sources: which are chosen, and their columns as they are read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def chosen(names: str | None, offered: Sequence[Wanted]) -> tuple[Wanted, ...]:
     for name in asked:
         one_of(OPTION, name, (ALL, *(one.feature.name for one in offered)))
         if name == ALL or asked.count(name) > 1:
-            raise ConfigError(f"{OPTION} must be {ALL} or names that differ, got {names!r}")
+            raise ConfigError(f"{OPTION} must be {ALL} or distinct names, got {names!r}")
     return tuple(one for one in offered if one.feature.name in asked)
 
 
@@ -39,10 +39,10 @@ def command(names: str | None) -> str:
 
 
 def as_read(table: pa.Table, entity: str, features: Sequence[Wanted]) -> pa.Table:
-    """`table` with a column `feature:NAME` for each of the entity, from the column it is told
-    in."""
+    """`table` with a column `feature:NAME` for each of the entity, from its
+    source."""
     for one in of_entity(features, entity):
-        table = table.append_column(one.column, _as_read(table[one.told], one))
+        table = table.append_column(one.column, _as_read(table[one.source], one))
     return table
 
 

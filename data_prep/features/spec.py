@@ -34,7 +34,7 @@ class Wanted:
 
     entity: Entity
     feature: FeatureColumn
-    told: str
+    source: str
     """The column of the files that it is read from."""
     separator: str = SEPARATOR
     """Between the categories of a `multi` cell that is text."""
@@ -48,12 +48,12 @@ class Wanted:
         """The option that asks for it."""
         kind, sep = self.feature.kind, self.separator
         end = "" if sep == SEPARATOR else f":sep={sep}"
-        return [OPTIONS[self.entity], f"{self.feature.name}:{kind}={self.told}{end}"]
+        return [OPTIONS[self.entity], f"{self.feature.name}:{kind}={self.source}{end}"]
 
 
-def wanted(entity: Entity, name: str, kind: FeatureKind, told: str | None = None) -> Wanted:
-    """One that a source of ours reads itself, from the column of this name or from `told`."""
-    return Wanted(entity=entity, feature=FeatureColumn(name=name, kind=kind), told=told or name)
+def wanted(entity: Entity, name: str, kind: FeatureKind, source: str | None = None) -> Wanted:
+    """A feature of a built-in source, read from the column of this name or from `source`."""
+    return Wanted(entity=entity, feature=FeatureColumn(name=name, kind=kind), source=source or name)
 
 
 def of_entity(features: Iterable[Wanted], entity: str) -> tuple[Wanted, ...]:
@@ -73,26 +73,26 @@ def _parse(entity: Entity, spec: str) -> Wanted:
             f"{option} must be NAME:KIND=COLUMN, as in age:numeric=age or "
             f"genres:multi=genres:sep='|', got {spec!r}"
         )
-    name, kind, told = match.groups()
-    column, separator = _column(told)
+    name, kind, source = match.groups()
+    column, separator = _column(source)
     one_of(f"{option} {name}: KIND", kind, get_args(FeatureKind))
     if separator is not None and kind != "multi":
-        raise ConfigError(f"{option} {name}: only multi has a sep, got {spec!r}")
+        raise ConfigError(f"{option} {name}: only kind multi takes sep, got {spec!r}")
     feature = FeatureColumn(name=name, kind=cast(FeatureKind, kind))
-    return Wanted(entity=entity, feature=feature, told=column, separator=separator or SEPARATOR)
+    return Wanted(entity=entity, feature=feature, source=column, separator=separator or SEPARATOR)
 
 
-def _column(told: str) -> tuple[str, str | None]:
+def _column(source: str) -> tuple[str, str | None]:
     """Of COLUMN or COLUMN:sep=TEXT. Quotes around TEXT are none of it, if the shell left them."""
-    column, _, separator = told.partition(":sep=")
+    column, _, separator = source.partition(":sep=")
     if not (column and separator):
-        return told, None
+        return source, None
     is_quoted = len(separator) > 2 and separator[0] == separator[-1] and separator[0] in "'\""
     return column, separator[1:-1] if is_quoted else separator
 
 
 def check_names(features: Sequence[Wanted], tasks: Sequence[Task], weight: str | None) -> None:
-    """Raises ConfigError for a name that is there twice or has another meaning.
+    """Raises ConfigError for a repeated or a reserved name.
 
     Whatever the entities: files and requests for predictions have one column per name. `weight`:
     the column of the split files with the weights, if there are any.
@@ -109,7 +109,7 @@ def check_names(features: Sequence[Wanted], tasks: Sequence[Task], weight: str |
             )
         if name in taken:
             raise ConfigError(
-                f"{OPTIONS[one.entity]}: no feature must be named like a task or another column "
-                f"({', '.join(RESERVED)}), got {name!r}; give it another name"
+                f"{OPTIONS[one.entity]}: a feature must not have the name of a task or another "
+                f"column ({', '.join(RESERVED)}), got {name!r}; rename it"
             )
         seen.add(name)

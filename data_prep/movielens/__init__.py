@@ -133,7 +133,9 @@ def _local(variant: str, source: str | Path | None, checksum: str | None) -> Pat
     if url.startswith(("http://", "https://")):
         return download.fetch(url, checksum or SHA256[variant], download.cache_folder())
     if checksum is not None:
-        raise ConfigError(f"--checksum is of a download, got --source {url}; leave it out")
+        raise ConfigError(
+            f"--checksum needs a download (a URL or no --source), got --source {url}; omit it"
+        )
     return Path(url)
 
 
@@ -169,7 +171,7 @@ def _raw(
 
 
 def _times(ratings: pa.Table) -> Ints:
-    """Seconds since 1970. 0 stands for unknown: MovieLens began in 1995."""
+    """Seconds since 1970. 0 means unknown: MovieLens began in 1995."""
     seconds = ratings["timestamp"].to_numpy()
     return np.where(seconds == 0, UNKNOWN_TIME, seconds)
 

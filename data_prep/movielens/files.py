@@ -94,7 +94,7 @@ def ratings(files: RawFiles, name: str, low: float, high: float, bad: BadRows) -
     bad.check(
         again,
         lambda row: (
-            f"{place(row)}: user {table['user'][row]} has rated item {table['item'][row]} before; "
+            f"{place(row)}: user {table['user'][row]} has already rated item {table['item'][row]}; "
             "leave one line per pair"
         ),
     )
@@ -116,7 +116,7 @@ def movies(files: RawFiles, name: str, bad: BadRows) -> pa.Table:
 
 
 def users(files: RawFiles, name: str, bad: BadRows) -> pa.Table:
-    """As the release tells of them; in 1m also WORK, in words and of an unknown code the code."""
+    """The users' columns in the release; in 1m also WORK, in words (an unknown code as it is)."""
     table = by_id(files, name, bad)
     if name != "users.dat":
         return table

@@ -18,7 +18,7 @@ from data_prep.read.bad_rows import BadRows
 from recsys_moe.schema import DataError
 
 _ONE_BYTE = "\x1f"
-HEADER_RULE = "the names in the first line must be plain text without line ends"
+HEADER_RULE = "column names in the first line must be plain text without line breaks"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ def missing_column(label: str, wanted: str, names: list[str]) -> DataError:
 
 def shown(cell: object) -> str:
     """A value from a file as messages show it: cut short if it is long."""
-    return "nothing" if cell is None else reprlib.repr(cell)
+    return "null" if cell is None else reprlib.repr(cell)
 
 
 def utf8(data: bytes) -> bytes:
@@ -171,7 +171,7 @@ def _options(layout: Layout, **reading: Any) -> dict[str, Any]:
 
 
 def _without_wrong_lines(data: bytes, layout: Layout, label: str, bad: BadRows) -> bytes:
-    """The lines of a record that is no row made empty. Raises DataError unless they are skipped."""
+    """The lines of every malformed record made empty. Raises DataError unless they are skipped."""
     names = header(data, layout.delimiter, label) if layout.header else list(layout.columns)
     kinds = [layout.columns.get(name, pa.string()) for name in names]
     lines = list(io.StringIO(data.decode("utf-8-sig"), newline=""))  # those that csv counts

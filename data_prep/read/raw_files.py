@@ -86,7 +86,9 @@ def _members(place: Path) -> frozenset[str]:
         files = [p for pattern in ("*", "*/*") for p in place.glob(pattern) if p.is_file()]
         return frozenset(p.relative_to(place).as_posix() for p in files)
     if not place.is_file():
-        raise DataError(f"{place} does not exist; --source must name a folder, a zip or a URL")
+        raise DataError(
+            f"{place}: no such file or folder; --source must name a folder, a zip or a URL"
+        )
     with _unzipped(place) as archive:
         return frozenset(n for n in archive.namelist() if not n.startswith("__MACOSX"))
 

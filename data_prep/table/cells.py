@@ -40,7 +40,7 @@ class Cells:
 
         def place_and_rule(row: int) -> str:
             got = delimited.shown(raw[row].as_py())
-            return f"{self.file.place(row)}: {column} must be {rule}, got {got}"
+            return f"{self.file.place(row)}: {column} must {rule}, got {got}"
 
         self._bad.check(wrong & self.good, place_and_rule)
         self.good &= ~wrong
@@ -50,7 +50,7 @@ def ids(cells: Cells, column: str) -> pa.Array:
     """The ids as text. Raises DataError for a missing id or a type that cannot be an id."""
     raw, texts = plain_text(cells, column)
     shown = raw if raw_ids.is_text(raw.type) else texts
-    cells.refuse(mask(texts.is_null()), shown, column, rule="there in every row")
+    cells.refuse(mask(texts.is_null()), shown, column, rule="not be empty")
     one_line(cells, texts, texts, column)
     return texts
 
@@ -65,13 +65,13 @@ def plain_text(cells: Cells, column: str) -> tuple[Any, pa.Array]:
         label = cells.file.label
         raise DataError(f"{label}: {column} must hold text or whole numbers, not {raw.type}")
     texts, refused = raw_ids.of_column(raw)
-    cells.refuse(refused, raw, column, rule="a whole number or text")
+    cells.refuse(refused, raw, column, rule="be a whole number or text")
     return raw, texts
 
 
 def one_line(cells: Cells, text: Any, raw: Any, column: str) -> None:
     """Refuse line breaks: a quote without its partner makes one long cell, and no other error."""
-    cells.refuse(broken(text), raw, column, rule="on one line (is a quote missing?)")
+    cells.refuse(broken(text), raw, column, rule="be on one line (is a quote missing?)")
 
 
 def broken(text: Any) -> Mask:
@@ -81,7 +81,7 @@ def broken(text: Any) -> Mask:
 
 
 def numbers(raw: Any, file: TableFile, column: str) -> tuple[Floats, Mask]:
-    """float64, NaN for an empty cell; and which cells hold something that is no number."""
+    """float64, NaN for an empty cell; and which cells do not hold a number."""
     if not pa.types.is_string(raw.type):
         try:
             number = raw.cast(pa.float64()).to_numpy(zero_copy_only=False)

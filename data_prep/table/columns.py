@@ -100,18 +100,18 @@ def _labels(cells: Cells, column: str | None, kind: TaskKind) -> NDArray[np.floa
     raw = cells.flat(column)
     number, wrong = numbers(raw, cells.file, column)
     if kind == "binary":
-        rule, outside = "0 or 1", ~np.isnan(number) & (number != 0) & (number != 1)
+        rule, outside = "be 0 or 1", ~np.isnan(number) & (number != 0) & (number != 1)
     else:
-        rule, outside = "a finite number", np.abs(number) > np.finfo(np.float32).max
+        rule, outside = "be a finite number", np.abs(number) > np.finfo(np.float32).max
     wrong |= outside
-    cells.refuse(wrong, raw, column, rule=f"{rule} (or empty where it is missing)")
+    cells.refuse(wrong, raw, column, rule=f"{rule} (or empty, if missing)")
     return np.where(wrong, np.nan, number).astype(np.float32)
 
 
 def weights(cells: Cells, column: str) -> NDArray[np.float32]:
-    """float32, 1 where the cell is empty. Raises DataError for what is no weight."""
+    """float32, 1 where the cell is empty. Raises DataError for an invalid weight."""
     raw = cells.flat(column)
     number, wrong = numbers(raw, cells.file, column)
     wrong |= ~np.isnan(number) & ~((number >= 0) & (number <= np.finfo(np.float32).max))
-    cells.refuse(wrong, raw, column, rule="a finite number >= 0 (or empty, for 1)")
+    cells.refuse(wrong, raw, column, rule="be a finite number >= 0 (or empty, which counts as 1)")
     return np.where(wrong | np.isnan(number), 1, number).astype(np.float32)

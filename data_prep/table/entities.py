@@ -1,4 +1,4 @@
-"""What files of their own tell of users and items, a row for each: features, titles and more."""
+"""Files of users and of items, with a row for each: features, titles and more."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def of_items(request: Request) -> pa.Table | None:
     if path is None:
         return known
     more = _features(path, "item", asked, request)
-    return more if known is None else _beside(known, more, "item")
+    return more if known is None else _merged(known, more, "item")
 
 
 def _features(path: Path, entity: str, asked: tuple[Wanted, ...], request: Request) -> pa.Table:
@@ -55,7 +55,7 @@ def _features(path: Path, entity: str, asked: tuple[Wanted, ...], request: Reque
     Raises DataError for a wrong cell, and for an id that has several rows which differ.
     """
     key = request.user if entity == "user" else request.item
-    columns = list(dict.fromkeys([key, *(one.told for one in asked)]))
+    columns = list(dict.fromkeys([key, *(one.source for one in asked)]))
     files = table_files.read(Path(path), columns, BadRows(), request.encoding)
     tables = [_table(Cells(file), key, entity, asked) for file in files]
     table = pa.concat_tables(tables)
@@ -73,7 +73,7 @@ def _table(cells: Cells, key: str, entity: str, asked: tuple[Wanted, ...]) -> pa
 def _check_repeats(
     table: pa.Table, codes: Index, files: list[TableFile], asked: tuple[Wanted, ...]
 ) -> None:
-    """Raises DataError for a row that says something else than the first one of the same id."""
+    """Raises DataError for a row that differs from the first one of the same id."""
     order = np.argsort(codes, kind="stable")
     first = order[np.searchsorted(codes[order], codes)]
     said = [_numbered(table[one.column], one) for one in asked]
@@ -105,15 +105,15 @@ def _place(files: list[TableFile], row: int) -> str:
     raise IndexError(row)
 
 
-def _beside(known: pa.Table, more: pa.Table, key: str) -> pa.Table:
+def _merged(known: pa.Table, more: pa.Table, key: str) -> pa.Table:
     """One table of what either has, with a row for each id of either."""
     taken = set(known.column_names) & set(more.column_names) - {key}
     if taken:
         raise DataError(f"the file of --{key}s must not have a column {min(taken)!r}; rename it")
     both = pc.unique(pa.concat_arrays([table[key].combine_chunks() for table in (known, more)]))
-    joined, beside = ids.align(known, key, both), ids.align(more, key, both).drop_columns([key])
-    for name in beside.column_names:
-        joined = joined.append_column(name, beside[name])
+    joined, others = ids.align(known, key, both), ids.align(more, key, both).drop_columns([key])
+    for name in others.column_names:
+        joined = joined.append_column(name, others[name])
     return joined
 
 

@@ -24,17 +24,17 @@ def values(cells: Cells, features: Sequence[Wanted]) -> dict[str, pa.Array]:
 
 
 def _category(cells: Cells, one: Wanted) -> pa.Array:
-    raw = cells.flat(one.told)
+    raw = cells.flat(one.source)
     if pa.types.is_boolean(raw.type):
         return raw.cast(pa.string())
-    _, text = plain_text(cells, one.told)
-    one_line(cells, text, text, one.told)
+    _, text = plain_text(cells, one.source)
+    one_line(cells, text, text, one.source)
     return text
 
 
 def _categories(cells: Cells, one: Wanted) -> pa.Array:
     """Lists of a Parquet column as they are, or of text between separators; null for none."""
-    raw = cells.flat(one.told)
+    raw = cells.flat(one.source)
     if pa.types.is_list(raw.type) or pa.types.is_large_list(raw.type):
         lists = _cast(raw, cells, one)
         missing = np.asarray(pc.fill_null(pc.equal(pc.list_value_length(lists), 0), True))
@@ -46,10 +46,10 @@ def _categories(cells: Cells, one: Wanted) -> pa.Array:
     row = np.asarray(pc.list_parent_indices(lists))
     plain = raw_ids.of_column(part).texts
     empty = _has(row[mask(plain.is_null())], len(raw))
-    rule = f"categories with {one.separator!r} between them and none empty (or empty as a whole)"
-    cells.refuse(empty, raw, one.told, rule=rule)
+    rule = f"be categories separated by {one.separator!r}, none of them empty (or an empty cell)"
+    cells.refuse(empty, raw, one.source, rule=rule)
     torn = _has(row[broken(part)], len(raw))
-    cells.refuse(torn, raw, one.told, rule="categories on one line")
+    cells.refuse(torn, raw, one.source, rule="hold categories without line breaks")
     sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     starts = pa.array(np.append(0, np.cumsum(sizes)), pa.int32())
     return pa.ListArray.from_arrays(starts, plain, mask=pa.array(missing))
@@ -61,7 +61,7 @@ def _cast(raw: Any, cells: Cells, one: Wanted) -> pa.Array:
         pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
     ):
         raise DataError(
-            f"{cells.file.label}: {one.told} must hold lists of text or whole numbers, "
+            f"{cells.file.label}: {one.source} must hold lists of text or whole numbers, "
             f"not {raw.type}"
         )
     return raw.cast(READ["multi"])
@@ -72,8 +72,8 @@ def _has(rows: Any, length: int) -> Mask:
 
 
 def _number(cells: Cells, one: Wanted) -> pa.Array:
-    raw = cells.flat(one.told)
-    number, wrong = numbers(raw, cells.file, one.told)
+    raw = cells.flat(one.source)
+    number, wrong = numbers(raw, cells.file, one.source)
     wrong |= np.abs(number) > LARGEST
-    cells.refuse(wrong, raw, one.told, rule="a finite number (or empty where it is missing)")
+    cells.refuse(wrong, raw, one.source, rule="be a finite number (or empty, if missing)")
     return pa.array(number, mask=wrong | np.isnan(number))

@@ -87,7 +87,7 @@ def _cell(name: str, value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        value.encode()  # half a character, as "\ud800", is no text
+        value.encode()  # half a character, as "\ud800", is not text
     return value
 
 
@@ -96,7 +96,7 @@ def _nested(name: str) -> NoReturn:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON; write null for what is missing")
+    raise ValueError(f"{name} is not valid JSON; write null for a missing value")
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def _distinct(raw: Raw, pieces: list[Piece], request: Request) -> tuple[Raw, Int
         more = len(pairs) - len(ids.sorted_distinct(pairs))
         return (
             f"{_place(pieces, row)}: user {raw.user[row].as_py()!r} and item "
-            f"{raw.item[row].as_py()!r} have a row before; {more} such rows"
+            f"{raw.item[row].as_py()!r} already have a row; {more} repeated rows"
         )
 
     rows = request.distinct(pairs, repeated)

@@ -31,13 +31,13 @@ from tests.data_prep.samples import (
 
 HASH: dict[str, Any] = {**IDS, "protocol": "hash", "timestamp": "when", "weight": "mass"}
 CELLS = [
-    (3, "clicked", "3", "clicked must be 0 or 1 (or empty where it is missing), got '3'"),
-    (7, "clicked", "yes", "clicked must be 0 or 1 (or empty where it is missing), got 'yes'"),
+    (3, "clicked", "3", "clicked must be 0 or 1 (or empty, if missing), got '3'"),
+    (7, "clicked", "yes", "clicked must be 0 or 1 (or empty, if missing), got 'yes'"),
     (7, "stars", "many", ""),  # the same row: told once
     (12, "when", "soon", "when must be seconds since 1970 or an ISO date, got 'soon'"),
-    (20, "mass", "-1", "mass must be a finite number >= 0 (or empty, for 1), got '-1'"),
+    (20, "mass", "-1", "mass must be a finite number >= 0 (or empty, which counts as 1), got '-1'"),
     (21, "stars", "1e300", "stars must be a finite number"),
-    (30, "who", "", "who must be there in every row, got ''"),
+    (30, "who", "", "who must not be empty, got ''"),
     (31, "when", "1e300", "when must be seconds since 1970 or an ISO date"),
 ]
 BAD = sorted({row for row, *_ in CELLS})
@@ -121,7 +121,7 @@ def test_the_split_of_three_files_is_kept_and_repeats_are_named_by_line(tmp_path
     assert schema.rows == {"train": 20 - 3, "val": 10 - 2, "test": 10 - 2}
     again = pd.concat([data[:20], data[5:6]])
     save(again, tmp_path / "train.csv")
-    with pytest.raises(DataError, match=r"train\.csv, line 22: user 'u5' .* have a row before"):
+    with pytest.raises(DataError, match=r"train\.csv, line 22: user 'u5' .* already have a row"):
         table.prepare(tmp_path / "again", skip_bad_rows=True, **options, **given)
 
 
@@ -179,7 +179,7 @@ def test_movielens_goes_on_without_its_bad_lines(
         str(first + n) for n in (4, 5, 6, 7)
     ]
     for one, rule in zip(found, ("4 fields", " must be an integer, got 'x'",
-                                 "rating must be one of", "has rated item 10 before"),
+                                 "rating must be one of", "has already rated item 10"),
                          strict=True):  # fmt: skip
         assert rule in one
     assert schema.report["skipped_rows"] == 4

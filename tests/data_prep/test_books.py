@@ -122,7 +122,7 @@ def test_the_filter_does_what_its_options_say(
 
 def test_nothing_left_by_the_filter_is_an_error(tmp_path: Path) -> None:
     raw = write_ratings(tmp_path / "raw", SMALL)
-    with pytest.raises(DataError, match="no record is left.*--min-user"):
+    with pytest.raises(DataError, match="leaves no records.*--min-user"):
         books.prepare(raw, tmp_path / "out")
 
 
@@ -189,7 +189,7 @@ def test_a_rating_above_ten_is_named_by_line(tmp_path: Path) -> None:
     [
         (b"", "the file is empty"),
         (b'"User";"ISBN";"Book-Rating"\n', "'User-ID' is missing"),
-        (b'"User-ID";"ISBN";"Book-Rating"\n', "no record is left"),
+        (b'"User-ID";"ISBN";"Book-Rating"\n', "leaves no records"),
     ],
 )
 def test_a_file_of_another_kind_is_refused(content: bytes, message: str, tmp_path: Path) -> None:

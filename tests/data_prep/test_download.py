@@ -156,7 +156,9 @@ def test_a_lapsed_certificate_is_explained(tmp_path: Path, monkeypatch: pytest.M
         raise urllib.error.URLError(ssl.SSLCertVerificationError("certificate has expired"))
 
     monkeypatch.setattr(urllib.request, "urlopen", refuse)
-    with pytest.raises(DataError, match="certificate has expired.* lapses now and then.*--source"):
+    with pytest.raises(
+        DataError, match="certificate has expired.* expires from time to time.*--source"
+    ):
         download.fetch("https://example.org/x.zip", SHA256, tmp_path)
 
 

@@ -61,7 +61,7 @@ def test_a_separator_may_be_any_text_in_quotes_or_not(
     spec: str, column: str, separator: str
 ) -> None:
     (one,) = parse("item", [spec])
-    assert (one.told, one.separator) == (column, separator)
+    assert (one.source, one.separator) == (column, separator)
 
 
 def test_numbers_are_in_standard_deviations_and_finite() -> None:

@@ -72,7 +72,7 @@ def test_lists_titles_and_numbers_of_json_lines_are_read(tmp_path: Path) -> None
 WRONG = {
     "no object": ("[1, 2]", "must be a JSON object, got '[1, 2]'"),
     "no JSON": ("{'who': 1}", "must be a JSON object"),
-    "NaN": ('{"who": NaN}', "NaN is no JSON; write null"),
+    "NaN": ('{"who": NaN}', "NaN is not valid JSON; write null"),
     "nested": ('{"who": {"id": 1}}', "who must be text, a number"),
     "deep list": ('{"who": [[1]]}', "who must be text, a number"),
     "twice": ('{"who": 1, "who": 2}', "'who' appears twice"),
@@ -194,7 +194,7 @@ def test_users_and_items_of_training_are_told_from_all(
     assert "40 rows of 8 users and 35 items" in said
     known = len(columns(tmp_path / "o", "items")["item"])
     assert known == 31  # floor(.7875 * 40) rows, of which none repeats an item
-    assert f"of them 8 users and {known} items have training rows" in said
+    assert f"8 users and {known} items have training rows" in said
     assert f"8 users, {known} items in training" in done.out
 
 

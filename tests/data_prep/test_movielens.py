@@ -245,7 +245,7 @@ def test_a_damaged_member_of_a_zip_is_told(tmp_path: Path) -> None:
 
 
 def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere does not exist.*--source"):
+    with pytest.raises(DataError, match=r"nowhere: no such file.*--source"):
         prepare_subset("1m", tmp_path / "nowhere", tmp_path / "out")
 
 

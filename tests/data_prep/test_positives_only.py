@@ -169,19 +169,19 @@ REFUSED = {
                    "--task stars:regression needs the column of its labels"),
     "ratio": ({"negative_ratio": 0.0}, "--negative-ratio must be above 0 .*got 0"),
     "ratio of none": ({"tasks": ["watch:binary=x"], "negatives": "none", "negative_ratio": 2.0},
-                      "add --negatives per-user"),
+                      "need --negatives per-user; add it"),
     "distribution": ({"negative_distribution": "popular"}, "did you mean 'popularity'"),
     "stream": ({"negative_distribution": "popularity", "engine": "stream", "protocol": "hash"},
-               "--engine stream draws --negative-distribution uniform.*--engine memory"),
+               "--engine stream needs --negative-distribution uniform.*--engine memory"),
     "sum": ({"fractions": "0.8,0.1,0.2"}, "--fractions must be three numbers .*got '0.8,0.1,0.2'"),
     "zero": ({"fractions": "0.9,0.1,0"}, "--fractions must be three numbers above 0"),
     "exponent": ({"fractions": "1e-9999999999,0.5,0.5"}, "--fractions must be three numbers"),
     "one column": ({"user": "who", "item": "who"}, "--user and --item must be two columns"),
     "words": ({"fractions": "most"}, "--fractions must be three numbers above 0"),
     "leave-last": ({"fractions": "0.8,0.1,0.1", "protocol": "leave-last", "timestamp": "when"},
-                   "--protocol leave-last holds out two rows of each user"),
+                   "--fractions must be omitted for --protocol leave-last"),
     "given": ({"fractions": "0.8,0.1,0.1", "input": None, **dict.fromkeys(SPLITS, Path("x.csv"))},
-              "--fractions splits --input"),
+              "--fractions needs --input"),
 }  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def test_labels_of_one_class_are_warned_of(
     done = command("prepare", "table", *words, "--input", source, "--out", tmp_path / "out")
     assert done.exit_code == 0
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    wanted = f"train: task watch has {count} labels, one class: it learns nothing"
+    wanted = f"train: task watch has labels of one class ({count}): it cannot be learned"
     assert warned[0].startswith(wanted) and len(warned) == 3
     assert ("--negatives per-user" in warned[0]) == (cells == 1)
 

@@ -117,8 +117,8 @@ def test_without_the_option_the_folder_is_as_it_was_and_with_it_only_columns_are
 WRONG = {
     "of another release": ("latest-small", "gender", "--features must be one of all, genres, year"),
     "misspelled": ("1m", "genre", "got 'genre'; did you mean 'genres'"),
-    "twice": ("1m", "age,age", "--features must be all or names that differ, got 'age,age'"),
-    "all and one": ("1m", "all,age", "--features must be all or names that differ"),
+    "twice": ("1m", "age,age", "--features must be all or distinct names, got 'age,age'"),
+    "all and one": ("1m", "all,age", "--features must be all or distinct names"),
     "nothing": ("1m", "", "--features must be one of all, .*got ''"),
 }
 

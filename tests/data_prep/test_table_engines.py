@@ -191,14 +191,14 @@ def test_hashes_stay_what_they_are() -> None:
 
 
 REFUSED = {
-    "paper": ({"protocol": "paper"}, "--engine stream must have --protocol hash, got paper"),
+    "paper": ({"protocol": "paper"}, "--engine stream needs --protocol hash, got paper"),
     "leave-last": (
         {"protocol": "leave-last", "timestamp": "when"},
-        "--engine stream must have --protocol hash, got leave-last",
+        "--engine stream needs --protocol hash, got leave-last",
     ),
     "split files": (
         {"input": None, **dict.fromkeys(SPLITS, Path("x.csv")), "protocol": "paper"},
-        "--engine stream splits --input",
+        "--engine stream needs --input",
     ),
     "engine": ({"engine": "strem"}, "got 'strem'; did you mean 'stream'"),
     "memory": ({"max_memory_mb": 0}, "--max-memory-mb must be at least 1, got 0"),
@@ -254,7 +254,7 @@ def test_without_dask_the_extra_is_named(
 
 CELLS = {
     "label": ("clicked", 2, "row 5: clicked must be 0 or 1"),
-    "no user": ("who", "", "row 5: who must be there in every row"),
+    "no user": ("who", "", "row 5: who must not be empty"),
 }
 
 
