@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -22,7 +21,6 @@ from tests.data_prep.samples import (
     lines,
     prepare_subset,
     raw_rows,
-    rows_of,
     save,
     write_100k,
     write_csv,
@@ -143,14 +141,6 @@ def test_of_many_bad_rows_the_first_ten_are_listed(
     table.prepare(tmp_path / "o", input=save(data, tmp_path / "x.csv"), skip_bad_rows=True, **IDS)
     found = skipped(caplog)
     assert len(found) == bad_rows.LISTED + 1 == 11 and found[-1] == "4 more"
-
-
-def test_float_ids_that_are_no_whole_numbers_are_left_out(tmp_path: Path) -> None:
-    data = frame().assign(who=np.arange(40) % 8 + 0.0)
-    data.loc[[1, 5, 9], "who"] = [0.5, np.nan, 1e300]
-    source = save(data, tmp_path / "x.parquet")
-    schema = table.prepare(tmp_path / "out", input=source, skip_bad_rows=True, **IDS)
-    assert schema.report["skipped_rows"] == 3 and len(rows_of(tmp_path / "out")) == 37
 
 
 WRITERS = {"1m": write_dat, "100k": write_100k, "latest-small": write_csv}

@@ -16,10 +16,9 @@ import pytest
 from data_prep import table
 from recsys_moe.inference.vocabulary import Vocabulary
 from recsys_moe.schema import DataError, Schema
-from tests.data_prep.samples import IDS, columns, frame, hashes, raw_rows, save
+from tests.data_prep.samples import IDS, columns, frame, hashes, save
 
 USERS = list(range(1, 9))
-FILES = ("train", "val", "test")
 
 
 def log(rows: int = 40) -> pd.DataFrame:
@@ -40,35 +39,6 @@ def known(out: Path, entity: str = "user") -> Vocabulary:
 
 def users_of(out: Path) -> list[Any]:
     return columns(out, "users")["user"]
-
-
-def test_one_float_in_a_column_of_integers_is_an_integer(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    data = log().astype({"who": object})
-    data.loc[8, "who"] = "1.0"  # user 1 again, in line 10
-    schema = table.prepare(tmp_path / "out", input=save(data, tmp_path / "x.csv"), **IDS)
-    assert (schema.user.id_type, users_of(tmp_path / "out")) == ("int64", USERS)
-    table.prepare(tmp_path / "plain", input=save(log(), tmp_path / "plain.csv"), **IDS)
-    assert raw_rows(tmp_path / "out") == raw_rows(tmp_path / "plain")
-    (said,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
-    assert said.startswith("who: ") and "cells: 1, such as '1.0' in " in said
-    assert said.endswith("x.csv, line 10)")
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-@pytest.mark.parametrize("odd", FILES)
-def test_files_already_split_agree_where_one_is_in_floats(
-    odd: str, suffix: str, tmp_path: Path
-) -> None:
-    parts = {"train": log().iloc[:24], "val": log().iloc[24:32], "test": log().iloc[32:]}
-    for name, part in parts.items():
-        save(floats(part) if name == odd else part, tmp_path / f"{name}{suffix}")
-    places = {name: tmp_path / f"{name}{suffix}" for name in FILES}
-    schema = table.prepare(tmp_path / "out", **places, **IDS)
-    assert (schema.user.id_type, schema.item.id_type) == ("int64", "int64")
-    for name in FILES:  # all 8 users are in each, and none is unknown
-        assert sorted({*columns(tmp_path / "out", name)["user_index"]}) == [*range(8)]
 
 
 def test_what_reads_the_csv_finds_all_users_whatever_their_type(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 import zipfile
@@ -18,7 +17,6 @@ from data_prep.read import delimited
 from data_prep.table import files
 from recsys_moe.cli.commands import app
 from recsys_moe.errors import ConfigError, DataError
-from tests.conftest import Command
 from tests.data_prep.samples import IDS, columns, frame, hashes, rows_of, save
 
 HASH: dict[str, Any] = {**IDS, "protocol": "hash", "timestamp": "when"}
@@ -180,22 +178,6 @@ def app_tree(words: list[str]) -> None:
     from recsys_moe.cli.commands import _tree
 
     _tree()(words, prog_name=app.info.name, standalone_mode=False)
-
-
-def test_users_and_items_of_training_are_told_from_all(
-    tmp_path: Path, command: Command, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    data = frame().assign(what=[f"{n % 35:03d}" for n in range(40)])
-    words = ["--user", "who", "--item", "what", "--task", "watch:binary=clicked"]
-    words += ["--input", str(save(data, tmp_path / "x.csv")), "--timestamp", "when"]
-    done = command("prepare", "table", *words, "--out", str(tmp_path / "o"), "--protocol", "time")
-    said = " ".join(record.getMessage() for record in caplog.records)
-    assert "40 rows of 8 users and 35 items" in said
-    known = len(columns(tmp_path / "o", "items")["item"])
-    assert known == 31  # floor(.7875 * 40) rows, of which none repeats an item
-    assert f"8 users and {known} items have training rows" in said
-    assert f"8 users, {known} items in training" in done.out
 
 
 def test_pyarrow_reads_text_in_memory_of_its_own() -> None:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.split import negatives
-from data_prep.split.negatives import OneStream
-from data_prep.split.randomness import stream
+from data_prep.split.negatives import HashedDraws, OneStream
+from data_prep.split.randomness import key, mix, stream
 from tests.data_prep.samples import chi_square
 
 
@@ -37,15 +37,18 @@ def test_each_user_gets_the_wanted_number_or_all_that_is_free(
     assert drawn.tolist() == again.tolist()
 
 
+@pytest.mark.parametrize("kind", ["one stream", "hashed"])
 @pytest.mark.parametrize(
     ("positives", "wanted"),
     [(2, 2), (2, 7), (7, 2)],
     ids=["light user, rejection", "most of the free items, grid", "heavy user, grid"],
 )
-def test_every_free_item_is_drawn_equally_often(positives: int, wanted: int) -> None:
+def test_every_free_item_is_drawn_equally_often(positives: int, wanted: int, kind: str) -> None:
     items, users = 12, 4000
+    each = mix(key(0, "uniform"), np.arange(users, dtype=np.uint64))
+    draws = HashedDraws(each) if kind == "hashed" else OneStream(stream(0, "uniform"))
     taken = (np.arange(users)[:, None] * items + np.arange(positives)).ravel()
-    drawn = negatives.draw(np.full(users, wanted), taken, items, OneStream(stream(0, "uniform")))
+    drawn = negatives.draw(np.full(users, wanted), taken, items, draws)
     counts = np.bincount(drawn % items, minlength=items)[positives:]
     assert counts.sum() == users * wanted
     # 12 - positives cells, so at most 9 degrees of freedom: 99.99% of draws stay below 33.7.

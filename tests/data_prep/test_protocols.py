@@ -130,18 +130,6 @@ def test_the_vocabulary_is_exactly_what_training_has(
         assert sorted(set(index.tolist())) == list(range(len(known)))
 
 
-def test_a_user_with_room_gets_as_many_negatives_as_positives_in_each_split() -> None:
-    # 5 users, 40 items; every user touches 10 of them, in the same stretch of time
-    pairs = [(user, (user * 7 + 3 * n) % 40) for user in range(5) for n in range(10)]
-    times = [1 + n for _ in range(5) for n in range(10)]
-    prepared = prepare(pairs, times, "leave-last")
-    assert {name: len(part) for name, part in prepared.splits.items()} == {
-        "train": 5 * 8 * 2,
-        "val": 5 * 2,
-        "test": 5 * 2,
-    }
-
-
 def test_an_id_that_training_lacks_gets_the_index_after_the_last(tmp_path: Path) -> None:
     write_dat(tmp_path / "raw")
     schema = prepare_subset("1m", tmp_path / "raw", tmp_path / "out", protocol="time")

@@ -7,55 +7,12 @@ import tracemalloc
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from data_prep import ids
 from data_prep.read.ratings import rating_labels, rating_tasks
-from data_prep.rows import Examples, Raw, joined
+from data_prep.rows import Raw
 from data_prep.split import protocols
 from data_prep.split.negatives import Negatives
-
-
-def rows(count: int, first: int = 0) -> Examples:
-    """Each row has numbers of its own in all columns."""
-    number = np.arange(first, first + count)
-    return Examples(
-        user=number.astype(np.int32),
-        item=(number + 1000).astype(np.int32),
-        labels={"rating": (number / 2).astype(np.float32)},
-        timestamp=number + 10**9,
-        weight=(number / 4).astype(np.float32),
-        context=pa.table({"feature:hour": number}),
-    )
-
-
-def cells(part: Examples) -> list[object]:
-    assert part.weight is not None and part.context is not None
-    return [
-        part.user.tolist(),
-        part.item.tolist(),
-        part.labels["rating"].tolist(),
-        part.timestamp.tolist(),
-        part.weight.tolist(),
-        part.context.to_pydict(),
-    ]
-
-
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=4))
-def test_some_rows_of_joined_parts_are_those_of_all_of_them(sizes: list[int]) -> None:
-    starts = np.cumsum([0, *sizes])
-    parts = [rows(size, int(start)) for size, start in zip(sizes, starts, strict=False)]
-    places = np.random.default_rng(sum(sizes)).permutation(sum(sizes))[: 1 + sum(sizes) // 2]
-    assert cells(joined(parts)) == cells(rows(sum(sizes)))
-    assert cells(joined(parts, places)) == cells(rows(sum(sizes)).take(places))
-
-
-@given(st.integers(1, 20), st.integers(1, 7))
-def test_blocks_are_all_rows_in_their_order(count: int, size: int) -> None:
-    found = list(rows(count).blocks(size))
-    assert [len(block) for block in found[:-1]] == [size] * (len(found) - 1)
-    assert cells(joined(found)) == cells(rows(count))
 
 
 def test_the_key_of_a_pair_is_right_beyond_32_bits() -> None:

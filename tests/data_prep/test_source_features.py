@@ -79,13 +79,6 @@ def test_occupations_of_1m_are_words_where_they_tell_and_codes_where_they_always
     assert "occupation in words" not in users
 
 
-def test_releases_without_a_file_of_users_have_genres_and_year(tmp_path: Path) -> None:
-    schema = prepared("latest-small", tmp_path, features="all")
-    assert (schema.user_features, kinds(schema.item_features)) == (
-        (), {"genres": "multi", "year": "numeric"}
-    )  # fmt: skip
-
-
 def test_what_is_not_known_is_missing(tmp_path: Path) -> None:
     movies = [f"{i}|{t}|01-Jan-1995||http://x/{i}|0|1|1" for i, t in TITLES.items()]
     movies[1], movies[2] = "11|unknown||||1|0|0", "12|Film||||0|0|0"
@@ -171,12 +164,6 @@ def test_books_bring_what_their_two_files_say(tmp_path: Path) -> None:
     assert values == ["germany", "usa", "A & B", "C", "P", "Q"]
     assert schema.report["users_without_features"] == 10  # 3 to 12
     assert "--order user-item --passes 1 --rows all --features all --seed 0" in schema.command
-
-
-def test_without_the_option_books_are_as_they_were(tmp_path: Path) -> None:
-    source = book_files(tmp_path / "raw", Books=BOOKS, Users=READERS)
-    assert not books.prepare(source, tmp_path / "o").has_features
-    assert set(columns(tmp_path / "o", "users")) == {"user", "user_index", "location", "age"}
 
 
 def test_all_are_those_whose_file_is_there_and_others_are_refused(tmp_path: Path) -> None:

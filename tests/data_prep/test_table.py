@@ -13,7 +13,7 @@ import pytest
 from data_prep import table
 from recsys_moe.inference.ranking.item_filters import matching_items
 from recsys_moe.schema import SPLITS, DataError, Schema
-from tests.data_prep.samples import IDS, columns, frame, hashes, raw_rows, rows_of, save
+from tests.data_prep.samples import IDS, columns, frame, raw_rows, rows_of, save
 
 
 def test_one_file_is_split_and_every_label_kept(tmp_path: Path) -> None:
@@ -102,18 +102,6 @@ def test_binary_labels_may_be_spelled_in_several_ways(
     assert sum(one["labelled"] for one in watch) == 39
 
 
-def test_negatives_are_zero_for_the_binary_task_and_missing_for_others(tmp_path: Path) -> None:
-    data = frame().assign(clicked=1)
-    source = save(data, tmp_path / "x.csv")
-    schema = table.prepare(tmp_path / "out", input=source, negatives="per-user", **IDS)
-    rows = rows_of(tmp_path / "out")
-    # 8 users with 5 of 10 items each: min(5, 10 - 5) negatives
-    assert sum(schema.rows.values()) == len(rows) == 80
-    drawn = [row for row in rows if row[2] == 0]
-    assert len(drawn) == 40 and all(row[3] is None for row in drawn)
-    assert {row[:2] for row in drawn}.isdisjoint({row[:2] for row in rows if row[2] == 1})
-
-
 def test_labelled_zeros_are_no_positives_to_match(tmp_path: Path) -> None:
     source = save(frame(), tmp_path / "x.csv")
     schema = table.prepare(tmp_path / "out", input=source, negatives="per-user", **IDS)
@@ -185,15 +173,3 @@ def test_plain_numbers_about_items_can_be_compared_and_nothing_else_changes(
     table.prepare(tmp_path / "typed", input=source, items=parquet, **IDS)
     kept = pq.read_table(tmp_path / "typed" / "items.parquet").to_pydict()
     assert kept["year"][:3] == about["year"]
-
-
-def test_the_same_seed_gives_the_same_bytes_and_the_command_tells_all(tmp_path: Path) -> None:
-    source = save(frame(), tmp_path / "x.csv")
-    for name in ("a", "b"):
-        schema = table.prepare(tmp_path / name, input=source, negatives="per-user", **IDS)
-    assert hashes(tmp_path / "a") == hashes(tmp_path / "b")
-    assert schema.command == (
-        "prepare table --user who --item what --task watch:binary=clicked "
-        "--task rating:regression=stars --negatives per-user --duplicates error "
-        "--protocol paper --seed 0"
-    )

@@ -114,16 +114,3 @@ def test_events_that_are_a_microsecond_apart_keep_their_order(tmp_path: Path) ->
         table.prepare(out, input=source, timestamp="when", protocol="leave-last", **IDS)
         held = data.sort_values("ms").groupby("who").nth(EVENTS - 1)
         assert pairs(out, "test") == set(zip(held["who"], held["what"], strict=True))
-
-
-def test_whole_seconds_beyond_what_microseconds_hold_are_ordered(tmp_path: Path) -> None:
-    data = log()
-    far = 2**61 + data["ms"].to_numpy() - START_MS  # 2.3e18 s; 2^63 us are 9.2e12 s
-    assert far.max() > np.iinfo(np.int64).max // 10**6
-    for name in ("x.parquet", "y.parquet"):
-        cells = far if name[0] == "x" else pd.Series(far).astype("uint64")
-        source = save(data.assign(when=cells), tmp_path / name)
-        options = {"timestamp": "when", "timestamp_unit": "s", "force": True, **IDS}
-        table.prepare(tmp_path / "out", input=source, protocol="leave-last", **options)
-        held = data.sort_values("ms").groupby("who").nth(EVENTS - 1)
-        assert pairs(tmp_path / "out", "test") == set(zip(held["who"], held["what"], strict=True))

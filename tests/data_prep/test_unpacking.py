@@ -96,11 +96,6 @@ def test_small_files_may_be_packed_as_small_as_they_can(tmp_path: Path) -> None:
     assert RawFiles(bomb(tmp_path / "x.zip", size=2 * MIB)).read("ratings.dat") == bytes(2 * MIB)
 
 
-def test_several_gzips_one_after_the_other_are_one_text(tmp_path: Path) -> None:
-    (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"a\n") + gzip.compress(b"b\n"))
-    assert _text(tmp_path / "x.csv.gz") == b"a\nb\n"
-
-
 @pytest.mark.parametrize("folder", ["../..", "/etc/cron.d", "a/../.."])
 def test_a_zip_that_names_places_elsewhere_writes_nowhere(
     tmp_path: Path, command: Command, folder: str

@@ -81,15 +81,6 @@ def test_a_cell_that_is_no_weight_is_named(engine: str, cell: str, tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
 
 
-def test_without_weights_the_schema_says_nothing_of_them(prepared: Path) -> None:
-    assert "weight" not in [line.split('"')[1] for line in _top_level(prepared)]
-
-
-def _top_level(folder: Path) -> list[str]:
-    lines = (folder / "schema.json").read_text().splitlines()
-    return [line for line in lines if line.startswith('  "')]
-
-
 @pytest.mark.parametrize("engine", ["memory", "stream"])
 @pytest.mark.parametrize("negatives", ["none", "per-user"])
 def test_weights_that_are_all_0_are_refused(engine: str, negatives: str, tmp_path: Path) -> None:
