@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_prep.features.spec import Entity, Wanted
-from data_prep.ids import sorted_distinct
+from data_prep.ids import one_chunk, sorted_distinct
 from recsys_moe.schema import DataError, FeatureColumn
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -50,13 +50,13 @@ def note(values: Any) -> Noted:
         return Noted(sums=_sums(values.drop_null()))
     if pa.types.is_list(values.type):
         values = pc.list_flatten(values)
-    return Noted(_one_chunk(pc.unique(values.drop_null())))
+    return Noted(one_chunk(pc.unique(values.drop_null())))
 
 
 def _sums(numbers: Any) -> dict[int, tuple[int, int, int]]:
     sums: dict[int, tuple[int, int, int]] = {}
     for start in range(0, len(numbers), AT_ONCE):
-        counts = _one_chunk(pc.value_counts(numbers.slice(start, AT_ONCE)))
+        counts = one_chunk(pc.value_counts(numbers.slice(start, AT_ONCE)))
         for number, times in zip(*(entity.to_pylist() for entity in counts.flatten()), strict=True):
             n, d = number.as_integer_ratio()
             sums[d] = _plus(sums.get(d, (0, 0, 0)), (times, times * n, times * n * n))
@@ -78,7 +78,7 @@ class Fitted:
 
     def encode(self, values: Any) -> pa.Array:
         """The column of the prepared folder from one of values as they were read."""
-        values = _one_chunk(values)
+        values = one_chunk(values)
         if self.feature.kind == "numeric":
             return self._standardised(values)
         if self.feature.kind == "multi":
@@ -144,7 +144,3 @@ def vocabularies(features: Sequence[Fitted]) -> pa.Table:
         for one in features
     ]
     return pa.concat_tables(tables)
-
-
-def _one_chunk(column: Any) -> Any:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -37,17 +37,12 @@ class Layout:
         return self.separator if len(self.separator) == 1 else _ONE_BYTE
 
 
-def read(data: bytes, layout: Layout, label: str) -> pa.Table:
-    """The columns of `data`; `label` is the file's name in messages.
-
-    Text is UTF-8, or else Latin-1. Raises DataError naming the first line that has another number
-    of fields or a field of another type.
-    """
-    return read_lines(data, layout, label, BadRows())[0]
-
-
 def read_lines(data: bytes, layout: Layout, label: str, bad: BadRows) -> tuple[pa.Table, bytes]:
-    """As read(), and the data for line_of_row(): lines that are skipped are empty there."""
+    """The columns of `data` (`label` names the file), and the data for line_of_row().
+
+    Text is UTF-8, or else Latin-1. Lines that are skipped are empty in the data. Raises DataError
+    naming the first line that has another number of fields or a field of another type.
+    """
     data = _one_byte_delimiter(utf8(data), layout)
     if layout.header:
         check_columns(label, layout.columns, header(data, layout.delimiter, label))
@@ -109,7 +104,7 @@ def header(data: bytes, delimiter: str, label: str) -> list[str]:
 
 
 def line_of_row(data: bytes, layout: Layout, row: int, label: str) -> int:
-    """Line number (from 1) of the `row`-th row (from 0) that read() gives. Slow: for errors."""
+    """Line number (from 1) of row `row` (from 0) of read_lines(). Slow: for errors."""
     records = _records(_one_byte_delimiter(utf8(data), layout), layout, label)
     return next(line for number, (line, _) in enumerate(records) if number == row)
 

@@ -15,9 +15,8 @@ from data_prep.features.spec import READ, Wanted, of_entity
 from data_prep.ids import Index, Ints
 from data_prep.read import delimited
 from data_prep.read.bad_rows import BadRows
-from data_prep.table import feature_cells
 from data_prep.table import files as table_files
-from data_prep.table.cells import Cells
+from data_prep.table.cells import Cells, feature_values
 from data_prep.table.cells import ids as id_cells
 from data_prep.table.files import TableFile
 from data_prep.table.spec import Request
@@ -57,17 +56,15 @@ def _features(path: Path, entity: str, asked: tuple[Wanted, ...], request: Reque
     key = request.user if entity == "user" else request.item
     columns = list(dict.fromkeys([key, *(one.source for one in asked)]))
     files = table_files.read(Path(path), columns, BadRows(), request.encoding)
-    tables = [_table(Cells(file), key, entity, asked) for file in files]
-    table = pa.concat_tables(tables)
+    cells = [Cells(file) for file in files]
+    table = pa.concat_tables(
+        pa.table({entity: id_cells(one, key), **feature_values(one, asked)}) for one in cells
+    )
     codes, _ = ids.encode(table[entity])
     firsts = ids.one_per_value(codes)
     if len(firsts) < len(table):
         _check_repeats(table, codes, files, asked)
     return table.take(pa.array(firsts))
-
-
-def _table(cells: Cells, key: str, entity: str, asked: tuple[Wanted, ...]) -> pa.Table:
-    return pa.table({entity: id_cells(cells, key), **feature_cells.values(cells, asked)})
 
 
 def _check_repeats(
@@ -93,7 +90,7 @@ def _numbered(values: pa.ChunkedArray, one: Wanted) -> Ints:
         feature = replace(one.feature, size=len(known))
         sets = Fitted(entity=one.entity, feature=feature, vocabulary=known).encode(values)
         values = pc.binary_join(sets.cast(READ["multi"]), " ")
-    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    whole = ids.one_chunk(values)
     return np.asarray(whole.dictionary_encode(null_encoding="encode").indices).astype(np.int64)
 
 
@@ -133,7 +130,9 @@ def item_features(items: Path | None, key: str, encoding: str = UTF8) -> pa.Tabl
     table = pa.concat_tables(tables)
     if len(set(table.column_names) | {"item_index"}) <= len(table.column_names):
         raise DataError(f"{items}: columns must not be named item or item_index, nor repeat")
-    ids.refuse_repeated(table, "item", str(items))
+    if (again := ids.repeats(ids.encode(table["item"])[0])).any():
+        item = table["item"][int(np.argmax(again))].as_py()
+        raise DataError(f"{items}: item {item!r} has more than one row; leave one row per id")
     if all(file.is_text for file in files):  # Parquet says itself what a column is
         for place, name in enumerate(table.column_names):
             if name != "item":

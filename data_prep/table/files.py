@@ -23,8 +23,7 @@ import pyarrow.parquet as pq
 from data_prep.read import delimited
 from data_prep.read.bad_rows import OPTION, BadRows
 from data_prep.read.delimited import Layout
-from data_prep.read.raw_files import RawFiles
-from data_prep.read.unpacking import unpacked
+from data_prep.read.raw_files import RawFiles, unpacked
 from data_prep.table import json_lines
 from recsys_moe import encodings
 from recsys_moe.encodings import UTF8

@@ -39,12 +39,11 @@ def tables(
         if is_first:
             delimited.check_columns(label, columns or (), names)
         wanted = names if columns is None else columns
-        yield pa.table({name: _column(some, name, label) for name in wanted}), _lines(some)
+        yield (
+            pa.table({name: _column(some, name, label) for name in wanted}),
+            [row.line for row in some],
+        )
         is_first = False
-
-
-def _lines(rows: Sequence[Row]) -> list[int]:
-    return [row.line for row in rows]
 
 
 def _rows(lines: Iterable[str], label: str, bad: BadRows) -> Iterator[Row]:

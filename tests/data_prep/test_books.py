@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from data_prep import books
-from data_prep.books import isbn
+from data_prep.books.features import repair_isbns
 from recsys_moe.schema import ConfigError, DataError, Schema
 from tests.data_prep.samples import columns, raw_rows
 
@@ -130,7 +130,7 @@ def test_the_filter_does_what_its_options_say(
     ],
 )
 def test_isbn_repair_keeps_what_it_cannot_repair(typed: str, repaired: str) -> None:
-    fixed, changed = isbn.repair(pa.array([typed]))
+    fixed, changed = repair_isbns(pa.array([typed]))
     assert fixed.to_pylist() == [repaired]
     assert changed == (typed != repaired)
 

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from data_prep import ids
-from data_prep.read.ratings import rating_labels, rating_tasks
-from data_prep.rows import Raw
+from data_prep.rows import Raw, rating_labels, rating_tasks
 from data_prep.split import protocols
 from data_prep.split.negatives import Negatives
 

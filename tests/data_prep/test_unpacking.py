@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.read import unpacking
+from data_prep.read import raw_files
 from data_prep.read.raw_files import RawFiles
 from data_prep.table.files import _text
 from recsys_moe.schema import DataError
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "FREE", MIB)
+    monkeypatch.setattr(raw_files, "FREE", MIB)
 
 
 def bomb(path: Path, kind: int = zipfile.ZIP_DEFLATED, size: int = 64 * MIB) -> Path:
@@ -58,7 +58,7 @@ def test_a_zip_that_unpacks_to_a_thousand_times_its_size_is_refused_half_way(
 ) -> None:
     """64 MiB of zeros in 64 KiB: may unpack to 100 * 64 KiB = 6.3 MiB, and is read no further."""
     message, peak = refused(bomb(tmp_path / "x.zip"))
-    most = unpacking.MOST * (tmp_path / "x.zip").stat().st_size
+    most = raw_files.MOST * (tmp_path / "x.zip").stat().st_size
     assert tells(message, f"x.zip/ratings.dat: ... {most} bytes")
     assert peak < 20
 
