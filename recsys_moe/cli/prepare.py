@@ -163,8 +163,7 @@ def table(
         str | None, typer.Option(help="Column with the training weight of each row, >= 0.")
     ] = None,
     items: Annotated[
-        Path | None,
-        typer.Option(help="File of titles and filter columns, with the column of --item."),
+        Path | None, typer.Option(help="File of titles and filter columns, keyed by --item.")
     ] = None,
     user_features: UserFeatures = None,
     user_feature: UserFeature = None,
@@ -172,8 +171,7 @@ def table(
     item_feature: ItemFeature = None,
     context: Context = None,
     negatives: Annotated[
-        Literal["none", "per-user"],
-        typer.Option(help="Negatives to sample for the first binary task."),
+        Literal["none", "per-user"], typer.Option(help="Negatives of the first binary task.")
     ] = "none",
     negative_ratio: Annotated[float, typer.Option(help="Negatives per positive.")] = 1.0,
     negative_distribution: Annotated[

@@ -147,7 +147,7 @@ WRITERS = {"1m": write_dat, "100k": write_100k, "latest-small": write_csv}
 
 
 @pytest.mark.parametrize("variant", WRITERS)
-def test_movielens_goes_on_without_its_bad_lines(
+def test_movielens_skips_its_bad_lines(
     variant: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = WRITERS[variant](tmp_path / "raw")
@@ -189,9 +189,7 @@ def test_a_bad_line_about_movies_is_left_out(
     assert "movies.csv, line 14: item 12" in skipped(caplog)[1]
 
 
-def test_books_go_on_without_ratings_off_the_scale(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_books_skip_ratings_off_the_scale(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [f'"{user}";"book{user % 5 + n}";"{n}"' for user in range(9) for n in range(6)]
     rows[7] = '"1";"book3";"11"'
     lines(tmp_path / "raw" / "BX-Book-Ratings.csv", ['"User-ID";"ISBN";"Book-Rating"', *rows])

@@ -10,7 +10,7 @@ import pytest
 
 from data_prep import books
 from data_prep.books.features import repair_isbns
-from recsys_moe.schema import ConfigError, DataError, Schema
+from recsys_moe.schema import DataError, Schema
 from tests.data_prep.samples import columns, raw_rows
 
 HEADER = '"User-ID";"ISBN";"Book-Rating"'
@@ -183,18 +183,3 @@ def test_a_file_of_another_kind_is_refused(content: bytes, message: str, tmp_pat
 def test_the_ratings_file_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"BX-Book-Ratings\.csv is missing"):
         books.prepare(tmp_path, tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"seed": -1}, "--seed .*got -1"),
-        ({"order": "users"}, "--order .*got 'users'"),
-        ({"passes": -1}, "--passes .*got -1"),
-    ],
-)
-def test_a_wrong_option_is_a_config_error(
-    options: dict[str, object], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        books.prepare(tmp_path, tmp_path / "out", **options)

@@ -143,7 +143,7 @@ def test_another_checksum_leaves_nothing_behind(server: Server, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nobody_listening_is_told_in_one_line(tmp_path: Path) -> None:
+def test_no_connection_is_an_error_of_one_line(tmp_path: Path) -> None:
     server = Server(url="http://127.0.0.1:9/file.zip")
     with pytest.raises(DataError, match="no connection .* after 5 attempts") as failure:
         fetch(server, tmp_path)

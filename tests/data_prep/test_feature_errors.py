@@ -52,7 +52,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize(("option", "spec", "message"), OPTIONS.values(), ids=OPTIONS)
-def test_a_feature_that_is_told_wrong_is_refused(
+def test_a_wrong_feature_option_is_refused(
     option: str, spec: str, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=message) as failure:

@@ -87,7 +87,7 @@ def test_columns_hold_indices_lists_and_standardised_numbers(tmp_path: Path) -> 
     }
 
 
-def test_titles_to_show_lie_beside_features_and_only_they_are_there_for_filters(
+def test_titles_are_kept_and_only_they_can_be_filtered_by(
     tmp_path: Path,
 ) -> None:
     titles = pd.DataFrame({"what": ["a", "d"], "title": ["A", "D"], "genres": ["Drama", "War"]})

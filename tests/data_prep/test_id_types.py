@@ -41,18 +41,6 @@ def users_of(out: Path) -> list[Any]:
     return columns(out, "users")["user"]
 
 
-def test_what_reads_the_csv_finds_all_users_whatever_their_type(tmp_path: Path) -> None:
-    source = save(floats(log()), tmp_path / "x.csv")
-    table.prepare(tmp_path / "out", input=source, **IDS)
-    column = pd.read_csv(source)["who"]
-    assert column.dtype == np.float64
-    texts = column.astype(str)
-    asked: list[Any] = [[1], [1.0], ["1"], ["1.0"], column, texts, column.astype("Int64")]
-    asked += [pa.array(column), pa.array(texts.astype("category"))]
-    for ids in asked:
-        assert not known(tmp_path / "out").index(ids)[1].any()
-
-
 @pytest.mark.parametrize("of_floats", ["the log", "the features"])
 def test_features_by_integers_join_a_log_in_floats(of_floats: str, tmp_path: Path) -> None:
     users = pd.DataFrame({"who": USERS, "age": [20.0 + n for n in USERS]})
@@ -121,7 +109,7 @@ def test_in_a_column_of_texts_a_whole_number_is_one_id_too(
 @pytest.mark.parametrize(
     ("dtype", "last"), [("float64", 2**53), ("float32", 2**24)], ids=["float64", "float32"]
 )
-def test_floats_that_may_be_rounded_are_told(
+def test_floats_that_may_be_rounded_get_a_warning(
     dtype: str, last: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """From 2^53 (2^24) on, two whole numbers are one in floating point."""
@@ -134,7 +122,7 @@ def test_floats_that_may_be_rounded_are_told(
 
 
 @pytest.mark.parametrize("ids", ["integers", "texts", "mostly texts"])
-def test_nothing_is_told_of_columns_that_are_what_they_seem(
+def test_plain_id_columns_get_no_warning(
     ids: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = log() if ids == "integers" else frame()
@@ -145,7 +133,7 @@ def test_nothing_is_told_of_columns_that_are_what_they_seem(
 
 
 @pytest.mark.parametrize("engine", ["stream", "dask"])
-def test_all_engines_read_mixed_spellings_alike(
+def test_all_engines_read_mixed_spellings_the_same(
     engine: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = log().astype({"what": object})
@@ -170,7 +158,7 @@ def test_all_engines_read_mixed_spellings_alike(
 
 
 @pytest.mark.parametrize("text", ["NaN", "nan", "<NA>"])
-def test_nan_in_text_is_no_id_and_can_be_skipped(text: str, tmp_path: Path) -> None:
+def test_nan_in_text_is_an_empty_id_and_can_be_skipped(text: str, tmp_path: Path) -> None:
     data = floats(log()).astype({"who": object})
     data.loc[4, "who"] = text
     source = save(data, tmp_path / "x.csv")

@@ -68,7 +68,7 @@ def test_every_layout_gives_the_papers_protocol(variant: str, tmp_path: Path) ->
         ("10m", {}),
     ],
 )
-def test_users_keep_what_the_release_tells(
+def test_users_keep_the_columns_of_the_release(
     variant: str, user_2: dict[str, object], tmp_path: Path
 ) -> None:
     WRITERS[variant](tmp_path / "raw")
@@ -93,7 +93,7 @@ def test_a_folder_a_parent_folder_and_a_zip_give_the_same_bytes(
     assert hashes(tmp_path / "out0") == hashes(tmp_path / "out1") == hashes(tmp_path / "out2")
 
 
-def test_the_schema_tells_where_the_data_come_from(tmp_path: Path) -> None:
+def test_the_schema_records_the_source(tmp_path: Path) -> None:
     write_dat(tmp_path / "raw")
     schema = prepare_subset("1m", str(tmp_path / "raw"), tmp_path / "out", seed=7)
     assert schema.command == "prepare movielens --variant 1m --protocol paper --seed 7"
@@ -203,7 +203,7 @@ def test_a_movie_listed_twice_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0.3, 0.98], ids=["early", "late"])
-def test_a_truncated_zip_is_told_from_a_whole_one(kept: float, tmp_path: Path) -> None:
+def test_a_truncated_zip_is_refused(kept: float, tmp_path: Path) -> None:
     archive = zipped(write_dat(tmp_path / "ml-1m"), tmp_path / "ml-1m.zip", "ml-1m")
     data = archive.read_bytes()
     archive.write_bytes(data[: int(kept * len(data))])

@@ -62,7 +62,7 @@ def test_ages_of_1m_are_groups_and_years_are_those_of_the_titles(tmp_path: Path)
     assert vocabulary == [{"side": "user", "feature": "age", "index": 0, "value": "25"}]
 
 
-def test_occupations_of_1m_are_words_where_they_tell_and_codes_where_they_always_were(
+def test_occupations_of_1m_are_words_as_features_and_codes_as_columns(
     tmp_path: Path,
 ) -> None:
     source = write_dat(tmp_path / "raw")

@@ -51,7 +51,7 @@ def test_every_kind_of_file_gives_the_same_rows(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("separator", [";", "|", "\t"])
-def test_the_separator_of_a_csv_is_told_from_its_header(separator: str, tmp_path: Path) -> None:
+def test_the_separator_of_a_csv_is_detected(separator: str, tmp_path: Path) -> None:
     frame().to_csv(tmp_path / "x.csv", sep=separator, index=False)
     schema = table.prepare(tmp_path / "out", input=tmp_path / "x.csv", **IDS)
     assert sum(schema.rows.values()) == 40
@@ -104,7 +104,7 @@ def test_binary_labels_may_be_spelled_in_several_ways(
     assert sum(one["labelled"] for one in watch) == 39
 
 
-def test_labelled_zeros_are_no_positives_to_match(tmp_path: Path) -> None:
+def test_labelled_zeros_get_no_negatives(tmp_path: Path) -> None:
     source = save(frame(), tmp_path / "x.csv")
     schema = table.prepare(tmp_path / "out", input=source, negatives="per-user", **IDS)
     assert sum(schema.rows.values()) == 40 + 14  # one for each of the 14 clicks
@@ -112,9 +112,7 @@ def test_labelled_zeros_are_no_positives_to_match(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["memory", "stream", "given"])
 @pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
-def test_an_empty_cell_is_no_positive_to_match_and_no_label(
-    name: str, engine: str, tmp_path: Path
-) -> None:
+def test_an_empty_cell_is_a_missing_label(name: str, engine: str, tmp_path: Path) -> None:
     data = frame()
     data["clicked"] = data["clicked"].where(data["clicked"] == 1)  # 14 clicks, 26 empty cells
     options: dict[str, Any] = {"input": save(data, tmp_path / name), **IDS}
@@ -231,7 +229,7 @@ def test_weights_are_the_same_in_every_engine(engine: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("cell", ["-1", "inf", "nan?", "1e39"])
 @pytest.mark.parametrize("engine", ["memory", "stream"])
-def test_a_cell_that_is_no_weight_is_named(engine: str, cell: str, tmp_path: Path) -> None:
+def test_a_wrong_weight_is_named(engine: str, cell: str, tmp_path: Path) -> None:
     data = frame().assign(mass="2")
     data.loc[4, "mass"] = cell
     source = save(data, tmp_path / "x.csv")
@@ -254,7 +252,7 @@ def test_weights_that_are_all_0_are_refused(engine: str, negatives: str, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-def test_a_task_whose_rows_all_weigh_0_is_told(
+def test_a_task_whose_rows_all_weigh_0_gets_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Clicked or not is learned from rows without stars."""
@@ -325,7 +323,7 @@ def test_without_repeats_keep_changes_no_row(protocol: str, tmp_path: Path) -> N
     assert {name for name in one if one[name] != other[name]} == {"schema.json"}  # the command
 
 
-def test_files_already_split_and_splits_by_time_tell_the_count(
+def test_repeated_pairs_across_splits_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = log(100).assign(what=0)

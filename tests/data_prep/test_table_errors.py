@@ -136,7 +136,7 @@ def test_a_place_without_files_is_named(tmp_path: Path) -> None:
         table.prepare(tmp_path / "out", input=tmp_path / "empty", **IDS)
 
 
-def test_a_type_that_can_be_no_label_or_id_is_named(tmp_path: Path) -> None:
+def test_a_type_that_cannot_be_a_label_or_id_is_named(tmp_path: Path) -> None:
     nested = pa.table({"who": ["u"], "what": ["i"], "clicked": [[1]], "stars": [1.0]})
     pq.write_table(nested, tmp_path / "x.parquet")
     with pytest.raises(DataError, match=r"clicked must hold numbers, not list"):

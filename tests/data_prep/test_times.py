@@ -44,7 +44,7 @@ def test_relative_times_from_0_can_be_split_by_time(
     assert sorted(last) == list(range(32, 40))  # the last rows of 8 users who come in turn
 
 
-def test_an_empty_cell_is_no_time_and_0_is_one(tmp_path: Path) -> None:
+def test_an_empty_cell_is_an_unknown_time_and_0_is_a_time(tmp_path: Path) -> None:
     for name in ("x.csv", "x.parquet"):
         assert prepare([0.0, np.nan, *range(1, 39)], tmp_path, name) == [*range(39), None]
         with pytest.raises(DataError, match="1 of 40 rows"):
@@ -109,7 +109,7 @@ ODD = {
 
 @pytest.mark.parametrize("engine", ["memory", "stream"])
 @pytest.mark.parametrize(("value", "said"), ODD.values(), ids=ODD)
-def test_times_that_are_hardly_meant_are_counted(
+def test_implausible_times_are_counted(
     value: object, said: str, engine: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     when = [value, *(START + np.arange(39))]
@@ -140,7 +140,7 @@ def test_what_has_no_day_first_is_refused(cell: str, tmp_path: Path) -> None:
         prepare(["1/2/2024", cell, *["1/2/2024"] * 38], tmp_path, day_first=True)
 
 
-def test_a_time_of_day_is_no_time(tmp_path: Path) -> None:
+def test_a_time_of_day_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="when must hold numbers, not time64"):
         prepare([pd.Timestamp(n, unit="s").time() for n in range(40)], tmp_path, "x.parquet")
 

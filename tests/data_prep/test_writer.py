@@ -105,7 +105,7 @@ def test_a_failed_check_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_existing_output_is_kept_unless_told(tmp_path: Path) -> None:
+def test_an_existing_output_is_kept_without_overwrite(tmp_path: Path) -> None:
     out = tmp_path / "out"
     writer.write(prepared(), out)
     before = hashes(out)
