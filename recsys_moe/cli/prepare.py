@@ -171,7 +171,7 @@ def table(
     item_feature: ItemFeature = None,
     context: Context = None,
     negatives: Annotated[
-        Literal["none", "per-user"], typer.Option(help="Negatives of the first binary task.")
+        Literal["none", "per-user"], typer.Option(help="Sample negatives of the first binary task.")
     ] = "none",
     negative_ratio: Annotated[float, typer.Option(help="Negatives per positive.")] = 1.0,
     negative_distribution: Annotated[
