@@ -1,4 +1,4 @@
-"""Raw ids and the dense indices that stand for them; indices follow ascending raw id."""
+"""Raw ids and their dense indices, which follow ascending raw id."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from recsys_moe import raw_ids
-from recsys_moe.schema import DataError
-
 Ints = NDArray[np.int64]
 Index = NDArray[np.int32]
 """Dense indices, in the width that they are written in."""
@@ -19,7 +16,7 @@ Index = NDArray[np.int32]
 
 def encode(raw: pa.Array | pa.ChunkedArray) -> tuple[Index, pa.Array]:
     """Index of every entry of `raw`, and the distinct raw ids in ascending order."""
-    encoded = _one_chunk(raw).dictionary_encode()
+    encoded = one_chunk(raw).dictionary_encode()
     order = pc.sort_indices(encoded.dictionary)
     rank = np.empty(len(order), dtype=np.int32)
     rank[order.to_numpy()] = np.arange(len(order))
@@ -72,36 +69,19 @@ def align(features: pa.Table | None, key: str, vocabulary: pa.Array) -> pa.Table
     """One row per id of `vocabulary`, in its order; null where `features` has no such id."""
     if features is None:
         return pa.table({key: vocabulary})
-    keys = _one_chunk(features[key]).cast(pa.string())
+    keys = one_chunk(features[key]).cast(pa.string())
     rows = pc.index_in(vocabulary.cast(pa.string()), value_set=keys)
     return features.drop_columns([key]).take(rows).add_column(0, key, vocabulary)
 
 
-def integers_if_canonical(text: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """int64 when every id is the plain spelling of one; else the strings, so "007" stays."""
-    column = _one_chunk(text).cast(pa.string())
-    return typed(column, are_whole=pc.all(raw_ids.are_integers(column)).as_py())
-
-
 def typed(text: pa.Array | pa.ChunkedArray, *, are_whole: bool) -> pa.Array:
     """int64 of texts that are plain whole numbers and fit; else the texts."""
-    column = _one_chunk(text)
+    column = one_chunk(text)
     try:
         return column.cast(pa.int64()) if are_whole else column
     except pa.ArrowInvalid:  # 19 digits can still be beyond int64
         return column
 
 
-def refuse_repeated(features: pa.Table, key: str, label: str) -> None:
-    """Raises DataError when an id has two rows in `features`; `label` names the file."""
-    counts = pc.value_counts(_one_chunk(features[key]))
-    repeated = counts.filter(pc.greater(counts.field(1), 1))
-    if len(repeated):
-        raise DataError(
-            f"{label}: {key} {repeated[0].as_py()['values']!r} has more than one row; "
-            "leave one row per id"
-        )
-
-
-def _one_chunk(column: pa.Array | pa.ChunkedArray) -> Any:
+def one_chunk(column: pa.Array | pa.ChunkedArray) -> Any:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -168,3 +168,22 @@ class Prepared:
     """How those in the rows were drawn; None where none were."""
     features: tuple[Fitted, ...] = ()
     """Of `users`, `items` and the rows, in this order."""
+
+
+def rating_tasks(low: float, high: float) -> tuple[Task, Task]:
+    """Whether the user touched the item, and the rating given; weights as in the paper.
+
+    `low`, `high`: the ends of the scale, both possible ratings.
+    """
+    return (
+        Task(name="watch", kind="binary", column="watch", weight=0.9),
+        Task(name="rating", kind="regression", column="rating", weight=0.1, low=low, high=high),
+    )
+
+
+def rating_labels(rating: NDArray[Any]) -> dict[str, Floats]:
+    """The labels of both tasks; NaN is a row without a rating."""
+    return {
+        "watch": (~np.isnan(rating)).astype(np.float32),
+        "rating": rating.astype(np.float32),
+    }

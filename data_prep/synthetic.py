@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from data_prep.ids import Ints
 from data_prep.options import at_least, at_most
-from data_prep.read.ratings import rating_labels, rating_tasks
-from data_prep.rows import Raw
+from data_prep.rows import Raw, rating_labels, rating_tasks
 from data_prep.split import protocols, splits
 from data_prep.split.negatives import Negatives
 from data_prep.split.randomness import stream

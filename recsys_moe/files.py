@@ -187,7 +187,7 @@ def _check_writable(option: str, path: Path) -> None:
     """The nearest folder there is must let us write; a file system may be read-only for all."""
     place = next(place for place in path.absolute().parents if place.exists())
     if not place.is_dir():
-        raise ConfigError(f"{option} {path} cannot be written: {place} is no folder")
+        raise ConfigError(f"{option} {path} cannot be written: {place} is not a folder")
     if not os.access(place, os.W_OK | os.X_OK):
         raise ConfigError(
             f"{option} {path} cannot be written: {place} is read-only; choose another folder"

@@ -17,14 +17,12 @@ import pyarrow.compute as pc
 
 from data_prep import ids
 from data_prep.books import features as book_features
-from data_prep.books import isbn
-from data_prep.features import sources
+from data_prep.features.spec import chosen, features_option
 from data_prep.options import at_least, one_of
 from data_prep.read import quoted_lines
 from data_prep.read.bad_rows import OPTION, BadRows
-from data_prep.read.ratings import rating_labels, rating_tasks
 from data_prep.read.raw_files import RawFiles
-from data_prep.rows import UNKNOWN_TIME, Raw
+from data_prep.rows import UNKNOWN_TIME, Raw, rating_labels, rating_tasks
 from data_prep.split import protocols, splits
 from data_prep.write import writer
 from recsys_moe.schema import DataError, Schema
@@ -72,7 +70,7 @@ def prepare(
     one_of("--order", order, ("user-item", "item-user"))
     one_of("--rows", rows, ("all", "explicit"))
     protocols.check_options("paper", seed, fractions)
-    sources.chosen(features, book_features.OFFERED)
+    chosen(features, book_features.OFFERED)
     writer.check_target(Path(out), force, source=source)
     files = RawFiles(Path(source))
     records = _without_repeats(_read(files, repair_isbn, BadRows(skip_bad_rows)))
@@ -87,7 +85,7 @@ def prepare(
         command=(
             f"prepare books --min-user {min_user} --min-item {min_item} "
             f"--{'strict' if strict else 'no-strict'} --order {order} --passes {passes} "
-            f"--rows {rows}{' --repair-isbn' if repair_isbn else ''}{sources.command(features)}"
+            f"--rows {rows}{' --repair-isbn' if repair_isbn else ''}{features_option(features)}"
             f"{'' if fractions is None else f' --fractions {fractions}'}"
             f"{f' {OPTION}' if skip_bad_rows else ''} --seed {seed}"
         ),
@@ -117,7 +115,7 @@ def _read(files: RawFiles, repair_isbn: bool, bad: BadRows) -> Raw:
     table, rating = lines.table.filter(~high), rating[~high]
     book, repaired = table["item"].combine_chunks(), 0
     if repair_isbn:
-        book, repaired = isbn.repair(book)
+        book, repaired = book_features.repair_isbns(book)
     rating = np.where(rating > 0, rating, np.nan)
     return Raw(
         name="books",
@@ -160,7 +158,9 @@ def _filter(
             count = np.bincount(index[kept & counted], minlength=len(index))
             kept &= count[index] >= least[column]
     if not kept.any():
-        raise DataError(f"{records.file}: no record is left; lower --min-user or --min-item")
+        raise DataError(
+            f"{records.file}: the filter leaves no records; lower --min-user or --min-item"
+        )
     log.info("%d records, explicit share %.3f", kept.sum(), explicit[kept].mean())
     counts = {"records": int(kept.sum()), "explicit_records": int(explicit[kept].sum())}
     return records.take(np.flatnonzero(kept), **counts)

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_prep import ids
-from data_prep.books import isbn
-from data_prep.features import sources
+from data_prep.features import spec
 from data_prep.features.spec import Wanted, wanted
 from data_prep.read import quoted_lines
 from data_prep.read.raw_files import RawFiles
@@ -55,7 +54,7 @@ def read(
         users = _first_per_id(users, "user")
     if books is not None:
         if repair_isbn:
-            fixed, _ = isbn.repair(books["item"].combine_chunks())
+            fixed, _ = repair_isbns(books["item"].combine_chunks())
             books = books.set_column(0, "item", fixed)
         title = pc.replace_substring(books["title"], "&amp;", "&")
         books = _numbers(books.set_column(1, "title", title), "year", pa.int32())
@@ -73,12 +72,12 @@ def chosen(names: str | None, users: pa.Table | None, books: pa.Table | None) ->
         for entity, table, files in (("user", users, _USERS_FILES), ("item", books, _BOOKS_FILES))
         if table is None
     }
-    asked = sources.chosen(names, OFFERED)
+    asked = spec.chosen(names, OFFERED)
     found = tuple(one for one in asked if one.entity not in missing)
-    if asked and (not found or (names != sources.ALL and len(found) < len(asked))):
+    if asked and (not found or (names != spec.ALL and len(found) < len(asked))):
         first = next(one for one in asked if one.entity in missing)
         raise DataError(
-            f"{sources.OPTION} {first.feature.name} needs {missing[first.entity]}, which is not in "
+            f"{spec.OPTION} {first.feature.name} needs {missing[first.entity]}, which is not in "
             "--source; add the file or name others"
         )
     return found
@@ -109,7 +108,7 @@ def _with(
     wider = table
     for name, column in more.items():
         wider = wider.append_column(name, column)
-    return sources.as_read(wider, entity, asked).drop_columns(list(more))
+    return spec.as_read(wider, entity, asked).drop_columns(list(more))
 
 
 def _within(numbers: pa.ChunkedArray, low: int, high: int) -> pa.ChunkedArray:
@@ -132,7 +131,7 @@ def _optional(
 ) -> pa.Table | None:
     name = files.find(*names)
     if name is None:
-        log.info("no %s: goes on without", names[0])
+        log.info("no %s: continuing without it", names[0])
         return None
     lines = quoted_lines.read(files, name, columns)
     report[f"broken_lines_{name}"] = lines.broken
@@ -150,3 +149,41 @@ def _numbers(table: pa.Table, column: str, kind: pa.DataType) -> pa.Table:
 def _first_per_id(table: pa.Table, key: str) -> pa.Table:
     codes, _ = ids.encode(table[key])
     return table.take(pa.array(ids.one_per_value(codes)))
+
+
+def repair_isbns(raw: pa.Array) -> tuple[pa.Array, int]:
+    """ISBNs as ISBN-10 where possible, and how many entries changed.
+
+    Blanks, dashes and other signs are dropped, letters become capitals, and a 978 ISBN-13 turns
+    into its ISBN-10. Anything else without a right ISBN-10 check digit stays as it was.
+    """
+    encoded = raw.dictionary_encode()
+    spelled = pc.replace_substring_regex(pc.utf8_upper(encoded.dictionary), "[^0-9X]", "")
+    fixed = [
+        _isbn10(bare) or before
+        for bare, before in zip(spelled.to_pylist(), encoded.dictionary.to_pylist(), strict=True)
+    ]
+    repaired = pa.array(fixed, type=pa.string()).take(encoded.indices)
+    return repaired, int(pc.sum(pc.not_equal(repaired, raw)).as_py() or 0)
+
+
+def _isbn10(bare: str) -> str | None:
+    """`bare` as an ISBN-10 when its check digit is right, else None."""
+    if len(bare) == 13 and bare.startswith("978") and _valid13(bare):
+        return bare[3:12] + _check_digit(bare[3:12])
+    if len(bare) == 10 and bare[:9].isdigit() and bare[9] == _check_digit(bare[:9]):
+        return bare
+    return None
+
+
+def _check_digit(nine: str) -> str:
+    """Weights 10..2 for the nine digits; all ten add up to a multiple of 11, X being 10."""
+    total = sum(weight * int(digit) for weight, digit in zip(range(10, 1, -1), nine, strict=True))
+    return "0123456789X"[-total % 11]
+
+
+def _valid13(bare: str) -> bool:
+    """Weights 1, 3, 1, 3, ... add up to a multiple of 10."""
+    if not bare.isdigit():
+        return False
+    return sum(int(digit) * (1, 3)[place % 2] for place, digit in enumerate(bare)) % 10 == 0

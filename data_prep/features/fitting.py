@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_prep.features.spec import Entity, Wanted
-from data_prep.ids import sorted_distinct
+from data_prep.ids import one_chunk, sorted_distinct
 from recsys_moe.schema import DataError, FeatureColumn
 
 LARGEST = float(np.finfo(np.float32).max)
-"""Numbers further from 0 are no values of a feature."""
+"""Numbers further from 0 are not values of a feature."""
 AT_ONCE = 1 << 16
 """Numbers at once as Python's own, which take much memory."""
 
@@ -50,13 +50,13 @@ def note(values: Any) -> Noted:
         return Noted(sums=_sums(values.drop_null()))
     if pa.types.is_list(values.type):
         values = pc.list_flatten(values)
-    return Noted(_one_chunk(pc.unique(values.drop_null())))
+    return Noted(one_chunk(pc.unique(values.drop_null())))
 
 
 def _sums(numbers: Any) -> dict[int, tuple[int, int, int]]:
     sums: dict[int, tuple[int, int, int]] = {}
     for start in range(0, len(numbers), AT_ONCE):
-        counts = _one_chunk(pc.value_counts(numbers.slice(start, AT_ONCE)))
+        counts = one_chunk(pc.value_counts(numbers.slice(start, AT_ONCE)))
         for number, times in zip(*(entity.to_pylist() for entity in counts.flatten()), strict=True):
             n, d = number.as_integer_ratio()
             sums[d] = _plus(sums.get(d, (0, 0, 0)), (times, times * n, times * n * n))
@@ -78,7 +78,7 @@ class Fitted:
 
     def encode(self, values: Any) -> pa.Array:
         """The column of the prepared folder from one of values as they were read."""
-        values = _one_chunk(values)
+        values = one_chunk(values)
         if self.feature.kind == "numeric":
             return self._standardised(values)
         if self.feature.kind == "multi":
@@ -110,10 +110,9 @@ def fit(one: Wanted, noted: Noted) -> Fitted:
     """Raises DataError where training has no value at all."""
     known = noted.categories.take(pc.sort_indices(noted.categories))
     if len(known) == 0 and not noted.sums:
-        whose = "of" if one.entity == "context" else f"of the {one.entity}s of"
+        whose = "" if one.entity == "context" else f"for any {one.entity} "
         raise DataError(
-            f"feature {one.feature.name!r} has no value in any {whose} the training rows; "
-            "leave it out"
+            f"feature {one.feature.name!r} has no value {whose}in the training rows; omit it"
         )
     feature = replace(one.feature, size=len(known))
     if one.feature.kind == "numeric":
@@ -145,7 +144,3 @@ def vocabularies(features: Sequence[Fitted]) -> pa.Table:
         for one in features
     ]
     return pa.concat_tables(tables)
-
-
-def _one_chunk(column: Any) -> Any:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -8,16 +8,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from data_prep.features import sources
-from data_prep.features.spec import Wanted, wanted
-from data_prep.ids import Ints
+from data_prep.features.spec import Wanted, as_read, chosen, features_option, wanted
 from data_prep.movielens import files as movielens_files
 from data_prep.options import one_of
 from data_prep.read import download
 from data_prep.read.bad_rows import OPTION, BadRows
-from data_prep.read.ratings import rating_labels, rating_tasks
 from data_prep.read.raw_files import RawFiles
-from data_prep.rows import UNKNOWN_TIME, Raw
+from data_prep.rows import UNKNOWN_TIME, Raw, rating_labels, rating_tasks
 from data_prep.split import protocols, splits
 from data_prep.split.negatives import Negatives
 from data_prep.write import writer
@@ -107,7 +104,7 @@ def prepare(
     """
     one_of("--variant", variant, VARIANTS)
     protocols.check_options(protocol, seed, fractions)
-    asked = sources.chosen(features, (*USER_FEATURES.get(variant, ()), *ITEM_FEATURES))
+    asked = chosen(features, (*USER_FEATURES.get(variant, ()), *ITEM_FEATURES))
     writer.check_target(Path(out), force, source=source)
     bad = BadRows(skip_bad_rows)
     files = RawFiles(_local(variant, source, checksum), VARIANTS[variant].folder)
@@ -116,7 +113,7 @@ def prepare(
         protocol=protocol,
         seed=seed,
         command=(
-            f"prepare movielens --variant {variant}{sources.command(features)}"
+            f"prepare movielens --variant {variant}{features_option(features)}"
             f" --protocol {protocol}"
             f"{'' if fractions is None else f' --fractions {fractions}'}"
             f"{f' {OPTION}' if skip_bad_rows else ''} --seed {seed}"
@@ -133,7 +130,9 @@ def _local(variant: str, source: str | Path | None, checksum: str | None) -> Pat
     if url.startswith(("http://", "https://")):
         return download.fetch(url, checksum or SHA256[variant], download.cache_folder())
     if checksum is not None:
-        raise ConfigError(f"--checksum is of a download, got --source {url}; leave it out")
+        raise ConfigError(
+            f"--checksum needs a download (a URL or no --source), got --source {url}; omit it"
+        )
     return Path(url)
 
 
@@ -151,30 +150,25 @@ def _raw(
             f"{label}: the published file has {release.ratings} ratings, got {len(ratings)}; "
             "fetch it again, or pass --partial for a subset"
         )
+    seconds = ratings["timestamp"].to_numpy()
     movies = movielens_files.movies(files, movies_file, bad)
     return Raw(
         name=f"movielens-{variant}",
         user=ratings["user"].combine_chunks(),
         item=ratings["item"].combine_chunks(),
         labels=rating_labels(ratings["rating"].to_numpy()),
-        timestamp=_times(ratings),
+        timestamp=np.where(seconds == 0, UNKNOWN_TIME, seconds),  # MovieLens began in 1995
         tasks=rating_tasks(release.low, _HIGHEST),
         file=label,
         users=_users(files, release.users, bad, asked) if release.users else None,
-        items=sources.as_read(movies, "item", asked).drop_columns([movielens_files.RELEASED]),
+        items=as_read(movies, "item", asked).drop_columns([movielens_files.RELEASED]),
         features=asked,
         sources=files.sources,
         report=bad.report(len(ratings)),
     )
 
 
-def _times(ratings: pa.Table) -> Ints:
-    """Seconds since 1970. 0 stands for unknown: MovieLens began in 1995."""
-    seconds = ratings["timestamp"].to_numpy()
-    return np.where(seconds == 0, UNKNOWN_TIME, seconds)
-
-
 def _users(files: RawFiles, name: str, bad: BadRows, asked: tuple[Wanted, ...]) -> pa.Table:
     """With the features, and the columns of the release as they are."""
-    users = sources.as_read(movielens_files.users(files, name, bad), "user", asked)
+    users = as_read(movielens_files.users(files, name, bad), "user", asked)
     return users.drop_columns([one for one in (movielens_files.WORK,) if one in users.column_names])

@@ -94,7 +94,7 @@ def ratings(files: RawFiles, name: str, low: float, high: float, bad: BadRows) -
     bad.check(
         again,
         lambda row: (
-            f"{place(row)}: user {table['user'][row]} has rated item {table['item'][row]} before; "
+            f"{place(row)}: user {table['user'][row]} has already rated item {table['item'][row]}; "
             "leave one line per pair"
         ),
     )
@@ -111,12 +111,15 @@ def movies(files: RawFiles, name: str, bad: BadRows) -> pa.Table:
     year = pc.struct_field(pc.extract_regex(title, r"\((?P<year>\d{4})\)\s*$"), "year")
     known = pc.if_else(pc.is_in(genres, pa.array(["", _NO_GENRE])), None, genres)
     columns = {"item": table["item"], "title": title, "year": year.cast(pa.int32())}
-    dated = columns["year"] if name != "u.item" else _year_of_date(table["released"])
+    dated = columns["year"]
+    if name == "u.item":  # dates like 01-Jan-1995
+        year = pc.extract_regex(table["released"], r"-(?P<year>\d{4})$")
+        dated = pc.struct_field(year, "year").cast(pa.int32())
     return pa.table({**columns, "genres": known, RELEASED: dated})
 
 
 def users(files: RawFiles, name: str, bad: BadRows) -> pa.Table:
-    """As the release tells of them; in 1m also WORK, in words and of an unknown code the code."""
+    """The users' columns in the release; in 1m also WORK, in words (an unknown code as it is)."""
     table = by_id(files, name, bad)
     if name != "users.dat":
         return table
@@ -124,12 +127,6 @@ def users(files: RawFiles, name: str, bad: BadRows) -> pa.Table:
     known = pc.and_(pc.greater_equal(codes, 0), pc.less(codes, len(OCCUPATIONS)))
     words = pc.take(pa.array(OCCUPATIONS), pc.if_else(known, codes, None))
     return table.append_column(WORK, pc.coalesce(words, codes.cast(_TEXT)))
-
-
-def _year_of_date(date: pa.ChunkedArray) -> pa.ChunkedArray:
-    """From 01-Jan-1995."""
-    year = pc.extract_regex(date, r"-(?P<year>\d{4})$")
-    return pc.struct_field(year, "year").cast(pa.int32())
 
 
 def _movies_100k(files: RawFiles, name: str, bad: BadRows) -> pa.Table:

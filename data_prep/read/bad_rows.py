@@ -1,4 +1,4 @@
-"""Rows that cannot be used: the first one is an error, or all are left out, counted and told."""
+"""Rows that cannot be used: the first one is an error, or all are skipped, counted and logged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BadRows:
 
     def error(self, description: str) -> DataError:
         """What to raise for a row where none is left out."""
-        hint = "" if self.skip is None else f"; or leave such rows out by {OPTION}"
+        hint = "" if self.skip is None else f"; or pass {OPTION} to skip such rows"
         return DataError(description + hint)
 
     def joined(self, other: BadRows) -> BadRows:
@@ -57,7 +57,7 @@ class BadRows:
         return BadRows(other.skip, self.count + other.count, listed, notes)
 
     def report(self, kept: int) -> dict[str, int]:
-        """What to add to the report, told on the log too. Raises DataError when most are bad."""
+        """What to add to the report; also logged. Raises DataError when most are bad."""
         if not self.skip:
             return {}
         if self.count > kept:

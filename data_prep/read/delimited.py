@@ -18,7 +18,7 @@ from data_prep.read.bad_rows import BadRows
 from recsys_moe.schema import DataError
 
 _ONE_BYTE = "\x1f"
-HEADER_RULE = "the names in the first line must be plain text without line ends"
+HEADER_RULE = "column names in the first line must be plain text without line breaks"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,17 +37,12 @@ class Layout:
         return self.separator if len(self.separator) == 1 else _ONE_BYTE
 
 
-def read(data: bytes, layout: Layout, label: str) -> pa.Table:
-    """The columns of `data`; `label` is the file's name in messages.
-
-    Text is UTF-8, or else Latin-1. Raises DataError naming the first line that has another number
-    of fields or a field of another type.
-    """
-    return read_lines(data, layout, label, BadRows())[0]
-
-
 def read_lines(data: bytes, layout: Layout, label: str, bad: BadRows) -> tuple[pa.Table, bytes]:
-    """As read(), and the data for line_of_row(): lines that are skipped are empty there."""
+    """The columns of `data` (`label` names the file), and the data for line_of_row().
+
+    Text is UTF-8, or else Latin-1. Lines that are skipped are empty in the data. Raises DataError
+    naming the first line that has another number of fields or a field of another type.
+    """
     data = _one_byte_delimiter(utf8(data), layout)
     if layout.header:
         check_columns(label, layout.columns, header(data, layout.delimiter, label))
@@ -109,7 +104,7 @@ def header(data: bytes, delimiter: str, label: str) -> list[str]:
 
 
 def line_of_row(data: bytes, layout: Layout, row: int, label: str) -> int:
-    """Line number (from 1) of the `row`-th row (from 0) that read() gives. Slow: for errors."""
+    """Line number (from 1) of row `row` (from 0) of read_lines(). Slow: for errors."""
     records = _records(_one_byte_delimiter(utf8(data), layout), layout, label)
     return next(line for number, (line, _) in enumerate(records) if number == row)
 
@@ -133,7 +128,7 @@ def missing_column(label: str, wanted: str, names: list[str]) -> DataError:
 
 def shown(cell: object) -> str:
     """A value from a file as messages show it: cut short if it is long."""
-    return "nothing" if cell is None else reprlib.repr(cell)
+    return "null" if cell is None else reprlib.repr(cell)
 
 
 def utf8(data: bytes) -> bytes:
@@ -171,7 +166,7 @@ def _options(layout: Layout, **reading: Any) -> dict[str, Any]:
 
 
 def _without_wrong_lines(data: bytes, layout: Layout, label: str, bad: BadRows) -> bytes:
-    """The lines of a record that is no row made empty. Raises DataError unless they are skipped."""
+    """The lines of every malformed record made empty. Raises DataError unless they are skipped."""
     names = header(data, layout.delimiter, label) if layout.header else list(layout.columns)
     kinds = [layout.columns.get(name, pa.string()) for name in names]
     lines = list(io.StringIO(data.decode("utf-8-sig"), newline=""))  # those that csv counts

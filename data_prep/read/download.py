@@ -94,7 +94,7 @@ def _transfer(url: str, part: Path) -> None:
         if isinstance(error.reason, ssl.SSLError):
             raise DataError(
                 f"{url}: the server's certificate was refused ({error.reason}); the publisher's "
-                f"certificate lapses now and then: try again another day, or {_BY_HAND}"
+                f"certificate expires from time to time: try again later, or {_BY_HAND}"
             ) from None
         raise _Interrupted(f"no connection ({error.reason})") from None
     except (TimeoutError, ConnectionError, http.client.HTTPException, ssl.SSLError) as error:
@@ -120,7 +120,7 @@ def _verify(part: Path, url: str, digest: str, expected: str) -> None:
     if actual != expected:
         part.unlink()
         raise DataError(
-            f"{url}: {digest} must be {expected}, got {actual}; the file was thrown away. Try "
+            f"{url}: {digest} must be {expected}, got {actual}; the file was deleted. Try "
             "again, or pass --checksum if the publisher has changed the file and you trust it"
         )
 

@@ -51,7 +51,7 @@ def keep(lines: Lines, good: pa.Array, label: str) -> Lines:
     if 2 * kept.broken > kept.total:
         raise DataError(
             f"{label}: {kept.broken} of {kept.total} lines are broken; "
-            "is it a file of Book-Crossing?"
+            "is this a Book-Crossing file?"
         )
     return kept
 

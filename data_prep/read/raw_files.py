@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
-from data_prep.read.unpacking import unpacked
 from recsys_moe.schema import DataError, Source
 
 DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, UnicodeDecodeError)
 """What zipfile raises for archives that are not whole, encrypted, or name files in no text."""
+FREE = 1 << 28
+"""Bytes that any file may unpack to, whatever its own size."""
+MOST = 100
+"""Times its own size that a file may unpack to. MovieLens' zips: about 5; deflate's bound: 1032."""
+_PIECE = 1 << 20
 
 
 class RawFiles:
@@ -86,7 +93,9 @@ def _members(place: Path) -> frozenset[str]:
         files = [p for pattern in ("*", "*/*") for p in place.glob(pattern) if p.is_file()]
         return frozenset(p.relative_to(place).as_posix() for p in files)
     if not place.is_file():
-        raise DataError(f"{place} does not exist; --source must name a folder, a zip or a URL")
+        raise DataError(
+            f"{place}: no such file or folder; --source must name a folder, a zip or a URL"
+        )
     with _unzipped(place) as archive:
         return frozenset(n for n in archive.namelist() if not n.startswith("__MACOSX"))
 
@@ -107,3 +116,19 @@ def _unzipped(place: Path) -> Iterator[zipfile.ZipFile]:
             yield archive
     except DAMAGED as error:
         raise DataError(f"{place} is not a whole zip file ({error}); fetch it again") from None
+
+
+def unpacked(stream: IO[bytes] | gzip.GzipFile, packed: int, label: str) -> bytes:
+    """All of `stream`, which unpacks a file of `packed` bytes; what it announces is not believed.
+
+    Raises DataError as soon as it is more than that file may unpack to.
+    """
+    most, found = max(FREE, MOST * packed), io.BytesIO()
+    while piece := stream.read(_PIECE):
+        found.write(piece)
+        if found.tell() > most:
+            raise DataError(
+                f"{label}: must unpack to at most {most} bytes, {MOST} times its size or "
+                f"{FREE >> 20} MiB; unpack it yourself if you trust it"
+            )
+    return found.getvalue()

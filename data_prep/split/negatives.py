@@ -50,11 +50,13 @@ def report(negatives: Negatives, parts: Sequence[Examples], drawn: int) -> dict[
     drawn ones, with the label 0 and no other."""
     sizes = ((part, int(part.user.max(initial=0)) + 1) for part in parts)
     wanted = int(sum(negatives.wanted(part, part.user, size).sum() for part, size in sizes))
-    alike = sum(_alike(part, negatives.task) for part in parts)
-    return {"missing_negatives": wanted - drawn} | ({"logged_negatives": alike} if alike else {})
+    like_drawn = sum(_like_drawn(part, negatives.task) for part in parts)
+    return {"missing_negatives": wanted - drawn} | (
+        {"logged_negatives": like_drawn} if like_drawn else {}
+    )
 
 
-def _alike(part: Examples, task: str) -> int:
+def _like_drawn(part: Examples, task: str) -> int:
     others = [label for name, label in part.labels.items() if name != task]
     is_alone = np.all([np.isnan(label) for label in others], axis=0)
     return int(((part.labels[task] == 0) & is_alone).sum())

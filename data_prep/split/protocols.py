@@ -74,7 +74,7 @@ def prepare_rows(
     else:
         split = _ordered_split(raw, rows, protocol, holdout) if given is None else given
         parts = _parts([rows], split)
-        _tell_of_repeats(parts, sizes[1], repeats, given is not None)
+        _log_repeats(parts, sizes[1], repeats, given is not None)
         drawn_for = list(parts.values())
         parts = _in_random_order(parts, sizes, to_draw, seed)
     known = {"user": (raw.users, user_ids), "item": (raw.items, item_ids)}
@@ -103,11 +103,13 @@ def prepare_rows(
 
 
 def check_options(protocol: str, seed: int, fractions: str | None = None) -> None:
-    """Raises ConfigError for what is no protocol or no seed, or shares that it cannot have."""
+    """Raises ConfigError for an unknown protocol, a wrong seed, or wrong fractions."""
     one_of("--protocol", protocol, PROTOCOLS)
     at_least("--seed", seed, 0)
     if fractions is not None and protocol == "leave-last":
-        raise ConfigError("--fractions: --protocol leave-last holds out two rows of each user")
+        raise ConfigError(
+            "--fractions must be omitted for --protocol leave-last: it holds out two rows per user"
+        )
     splits.Holdout.of(fractions, splits.MOVIELENS)
 
 
@@ -139,7 +141,7 @@ def _random_split(
     return split[order[np.searchsorted(pairs[firsts][order], pairs)]]
 
 
-def _tell_of_repeats(parts: dict[str, Examples], num_items: int, repeats: bool, warn: bool) -> None:
+def _log_repeats(parts: dict[str, Examples], num_items: int, repeats: bool, warn: bool) -> None:
     """How many rows have a pair that the training rows have, where pairs may repeat."""
     keys = {name: pair_keys(part.user, part.item, num_items) for name, part in parts.items()}
     for name in SPLITS[1:] if repeats else ():
@@ -223,7 +225,7 @@ def _train_vocabulary(prepared: Prepared) -> Prepared:
     users, user_lookup = ids.known_only(train.user, len(prepared.users))
     items, item_lookup = ids.known_only(train.item, len(prepared.items))
     log.info(
-        "of them %d users and %d items have training rows; the others count as unseen",
+        "%d users and %d items have training rows; the others are out of vocabulary",
         *(len(users), len(items)),
     )
     return replace(

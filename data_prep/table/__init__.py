@@ -132,10 +132,12 @@ def _check_request(request: Request, presplit: bool) -> None:
     _check_features(request)
     protocol = request.protocol
     if request.fractions is not None and presplit:
-        raise ConfigError("--fractions splits --input; --train, --val, --test are split")
+        raise ConfigError("--fractions needs --input; --train, --val and --test are already split")
     protocols.check_options(protocol, request.seed, request.fractions)
     if protocol != "paper" and presplit:
-        raise ConfigError(f"--protocol {protocol} splits --input; --train, --val, --test are split")
+        raise ConfigError(
+            f"--protocol {protocol} needs --input; --train, --val and --test are already split"
+        )
     if protocol not in protocols.ALL_KNOWN and request.timestamp is None:
         raise ConfigError(f"--protocol {protocol} needs --timestamp COLUMN")
 
@@ -149,8 +151,7 @@ def _check_negatives(request: Request) -> None:
             )
         if (request.negative_ratio, request.negative_distribution) != (1, "uniform"):
             raise ConfigError(
-                "--negative-ratio and --negative-distribution say which negatives are drawn; add "
-                "--negatives per-user"
+                "--negative-ratio and --negative-distribution need --negatives per-user; add it"
             )
     for task, column in request.tasks:
         if column is None and (drawn is None or drawn.task != task.name):
@@ -170,14 +171,14 @@ def _check_features(request: Request) -> None:
         asked, option = of_entity(request.features, entity), OPTIONS[entity]
         if asked and file is None:
             raise ConfigError(
-                f"{option} {asked[0].feature.name} needs its file; add {option}s FILE"
+                f"{option} {asked[0].feature.name} needs a feature file; add {option}s FILE"
             )
         if file is not None and not asked:
-            raise ConfigError(f"{option}s brings nothing alone; add {option} NAME:KIND=COLUMN")
+            raise ConfigError(f"{option}s needs at least one {option} NAME:KIND=COLUMN")
     if request.context and request.to_draw is not None:
         raise ConfigError(
-            f"--context {request.context[0].feature.name} must have --negatives none, got "
-            f"{request.negatives}: a negative that is drawn has no context"
+            f"--context {request.context[0].feature.name} needs --negatives none, got "
+            f"{request.negatives}: sampled negatives have no context"
         )
 
 
@@ -186,14 +187,16 @@ def _check_engine(engine: str, request: Request, presplit: bool) -> None:
     if engine == "memory":
         return
     if presplit:
-        raise ConfigError(f"--engine {engine} splits --input; --train, --val, --test need memory")
+        raise ConfigError(
+            f"--engine {engine} needs --input; --train, --val and --test need --engine memory"
+        )
     if request.protocol != "hash":
         raise ConfigError(
-            f"--engine {engine} must have --protocol hash, got {request.protocol}, which needs all "
-            "rows at once; pass --protocol hash, or --engine memory"
+            f"--engine {engine} needs --protocol hash, got {request.protocol}; "
+            "pass --protocol hash, or --engine memory"
         )
     if request.negative_distribution == "popularity":
         raise ConfigError(
-            f"--engine {engine} draws --negative-distribution uniform, got popularity, which needs "
-            "all rows at once; pass --engine memory"
+            f"--engine {engine} needs --negative-distribution uniform, got popularity; "
+            "pass uniform, or --engine memory"
         )

@@ -12,8 +12,7 @@ from data_prep.ids import Ints
 from data_prep.read.bad_rows import BadRows
 from data_prep.rows import Examples
 from data_prep.split.protocols import ALL_KNOWN
-from data_prep.table import feature_cells
-from data_prep.table.cells import Cells, ids, numbers
+from data_prep.table.cells import Cells, feature_values, ids, numbers
 from data_prep.table.files import TableFile
 from data_prep.table.spec import Request
 from data_prep.table.spelling import Spelled, spelled
@@ -29,6 +28,7 @@ LABEL = "label "
 class Rows(NamedTuple):
     """The usable rows of a file."""
 
+    file: TableFile
     rows: pa.Table
     place: Ints
     """Where in the file they are."""
@@ -54,12 +54,12 @@ def rows(file: TableFile, request: Request, bad: BadRows) -> Rows:
         found[NANOSECONDS] = times.nanoseconds
     if request.weight is not None:
         found[WEIGHT] = weights(cells, request.weight)
-    found |= feature_cells.values(cells, request.context)
+    found |= feature_values(cells, request.context)
     names = {"user": request.user, "item": request.item}
     users, items = (spelled(cells, name, found[entity]) for entity, name in names.items())
     table = pa.table(found)
     usable = table if cells.good.all() else table.filter(cells.good)
-    return Rows(usable, np.flatnonzero(cells.good), (users, items))
+    return Rows(file, usable, np.flatnonzero(cells.good), (users, items))
 
 
 def values_of(rows: pa.Table) -> dict[str, Any]:
@@ -100,18 +100,18 @@ def _labels(cells: Cells, column: str | None, kind: TaskKind) -> NDArray[np.floa
     raw = cells.flat(column)
     number, wrong = numbers(raw, cells.file, column)
     if kind == "binary":
-        rule, outside = "0 or 1", ~np.isnan(number) & (number != 0) & (number != 1)
+        rule, outside = "be 0 or 1", ~np.isnan(number) & (number != 0) & (number != 1)
     else:
-        rule, outside = "a finite number", np.abs(number) > np.finfo(np.float32).max
+        rule, outside = "be a finite number", np.abs(number) > np.finfo(np.float32).max
     wrong |= outside
-    cells.refuse(wrong, raw, column, rule=f"{rule} (or empty where it is missing)")
+    cells.refuse(wrong, raw, column, rule=f"{rule} (or empty, if missing)")
     return np.where(wrong, np.nan, number).astype(np.float32)
 
 
 def weights(cells: Cells, column: str) -> NDArray[np.float32]:
-    """float32, 1 where the cell is empty. Raises DataError for what is no weight."""
+    """float32, 1 where the cell is empty. Raises DataError for an invalid weight."""
     raw = cells.flat(column)
     number, wrong = numbers(raw, cells.file, column)
     wrong |= ~np.isnan(number) & ~((number >= 0) & (number <= np.finfo(np.float32).max))
-    cells.refuse(wrong, raw, column, rule="a finite number >= 0 (or empty, for 1)")
+    cells.refuse(wrong, raw, column, rule="be a finite number >= 0 (or empty, which counts as 1)")
     return np.where(wrong | np.isnan(number), 1, number).astype(np.float32)

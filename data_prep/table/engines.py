@@ -1,7 +1,7 @@
 """Where the tasks of a preparation run: here one after the other, or on Dask.
 
 Dask has processes or threads of this machine, or a cluster. Workers of a cluster need this
-package, the input files and the folder beside `--out` under the same paths (a shared file system);
+package, the input files and the folder of `--out` under the same paths (a shared file system);
 only ids, counts and paths travel between them.
 """
 
@@ -20,7 +20,7 @@ Mapper = Callable[[Task, Sequence[Any]], Iterable[Any]]
 """Like map(); results in the order of the arguments."""
 ENGINES = ("stream", "dask")
 MEMORY_MB, SCHEDULER = 2048, "processes"
-"""What stands for an option that is not given."""
+"""Defaults."""
 LOCAL = ("processes", "threads", "synchronous")
 """Dask's schedulers on this machine."""
 
@@ -44,7 +44,7 @@ def _check_read(option: str, value: object, engine: str, engines: tuple[str, ...
     if value is not None and engine not in engines:
         raise ConfigError(
             f"{option} needs --engine {' or '.join(engines)}, got {engine}; "
-            "pass that, or leave it out"
+            "pass one of them, or omit the option"
         )
 
 
@@ -83,6 +83,8 @@ def _on_dask(scheduler: str, function: Task, tasks: Sequence[Any]) -> Iterable[A
     try:
         client = Client(scheduler, timeout=10)
     except OSError as error:
-        raise ConfigError(f"--scheduler: no Dask scheduler answers ({error})") from None
+        raise ConfigError(
+            f"--scheduler {scheduler}: cannot reach a Dask scheduler ({error})"
+        ) from None
     with client:
         return compute(*lazy)

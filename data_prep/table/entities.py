@@ -1,4 +1,4 @@
-"""What files of their own tell of users and items, a row for each: features, titles and more."""
+"""Files of users and of items, with a row for each: features, titles and more."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from data_prep.features.spec import READ, Wanted, of_entity
 from data_prep.ids import Index, Ints
 from data_prep.read import delimited
 from data_prep.read.bad_rows import BadRows
-from data_prep.table import feature_cells
 from data_prep.table import files as table_files
-from data_prep.table.cells import Cells
+from data_prep.table.cells import Cells, feature_values
 from data_prep.table.cells import ids as id_cells
 from data_prep.table.files import TableFile
 from data_prep.table.spec import Request
@@ -45,7 +44,7 @@ def of_items(request: Request) -> pa.Table | None:
     if path is None:
         return known
     more = _features(path, "item", asked, request)
-    return more if known is None else _beside(known, more, "item")
+    return more if known is None else _merged(known, more, "item")
 
 
 def _features(path: Path, entity: str, asked: tuple[Wanted, ...], request: Request) -> pa.Table:
@@ -55,10 +54,12 @@ def _features(path: Path, entity: str, asked: tuple[Wanted, ...], request: Reque
     Raises DataError for a wrong cell, and for an id that has several rows which differ.
     """
     key = request.user if entity == "user" else request.item
-    columns = list(dict.fromkeys([key, *(one.told for one in asked)]))
+    columns = list(dict.fromkeys([key, *(one.source for one in asked)]))
     files = table_files.read(Path(path), columns, BadRows(), request.encoding)
-    tables = [_table(Cells(file), key, entity, asked) for file in files]
-    table = pa.concat_tables(tables)
+    cells = [Cells(file) for file in files]
+    table = pa.concat_tables(
+        pa.table({entity: id_cells(one, key), **feature_values(one, asked)}) for one in cells
+    )
     codes, _ = ids.encode(table[entity])
     firsts = ids.one_per_value(codes)
     if len(firsts) < len(table):
@@ -66,14 +67,10 @@ def _features(path: Path, entity: str, asked: tuple[Wanted, ...], request: Reque
     return table.take(pa.array(firsts))
 
 
-def _table(cells: Cells, key: str, entity: str, asked: tuple[Wanted, ...]) -> pa.Table:
-    return pa.table({entity: id_cells(cells, key), **feature_cells.values(cells, asked)})
-
-
 def _check_repeats(
     table: pa.Table, codes: Index, files: list[TableFile], asked: tuple[Wanted, ...]
 ) -> None:
-    """Raises DataError for a row that says something else than the first one of the same id."""
+    """Raises DataError for a row that differs from the first one of the same id."""
     order = np.argsort(codes, kind="stable")
     first = order[np.searchsorted(codes[order], codes)]
     said = [_numbered(table[one.column], one) for one in asked]
@@ -93,7 +90,7 @@ def _numbered(values: pa.ChunkedArray, one: Wanted) -> Ints:
         feature = replace(one.feature, size=len(known))
         sets = Fitted(entity=one.entity, feature=feature, vocabulary=known).encode(values)
         values = pc.binary_join(sets.cast(READ["multi"]), " ")
-    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    whole = ids.one_chunk(values)
     return np.asarray(whole.dictionary_encode(null_encoding="encode").indices).astype(np.int64)
 
 
@@ -105,15 +102,15 @@ def _place(files: list[TableFile], row: int) -> str:
     raise IndexError(row)
 
 
-def _beside(known: pa.Table, more: pa.Table, key: str) -> pa.Table:
+def _merged(known: pa.Table, more: pa.Table, key: str) -> pa.Table:
     """One table of what either has, with a row for each id of either."""
     taken = set(known.column_names) & set(more.column_names) - {key}
     if taken:
         raise DataError(f"the file of --{key}s must not have a column {min(taken)!r}; rename it")
     both = pc.unique(pa.concat_arrays([table[key].combine_chunks() for table in (known, more)]))
-    joined, beside = ids.align(known, key, both), ids.align(more, key, both).drop_columns([key])
-    for name in beside.column_names:
-        joined = joined.append_column(name, beside[name])
+    joined, others = ids.align(known, key, both), ids.align(more, key, both).drop_columns([key])
+    for name in others.column_names:
+        joined = joined.append_column(name, others[name])
     return joined
 
 
@@ -133,7 +130,9 @@ def item_features(items: Path | None, key: str, encoding: str = UTF8) -> pa.Tabl
     table = pa.concat_tables(tables)
     if len(set(table.column_names) | {"item_index"}) <= len(table.column_names):
         raise DataError(f"{items}: columns must not be named item or item_index, nor repeat")
-    ids.refuse_repeated(table, "item", str(items))
+    if (again := ids.repeats(ids.encode(table["item"])[0])).any():
+        item = table["item"][int(np.argmax(again))].as_py()
+        raise DataError(f"{items}: item {item!r} has more than one row; leave one row per id")
     if all(file.is_text for file in files):  # Parquet says itself what a column is
         for place, name in enumerate(table.column_names):
             if name != "item":

@@ -23,8 +23,7 @@ import pyarrow.parquet as pq
 from data_prep.read import delimited
 from data_prep.read.bad_rows import OPTION, BadRows
 from data_prep.read.delimited import Layout
-from data_prep.read.raw_files import RawFiles
-from data_prep.read.unpacking import unpacked
+from data_prep.read.raw_files import RawFiles, unpacked
 from data_prep.table import json_lines
 from recsys_moe import encodings
 from recsys_moe.encodings import UTF8
@@ -84,7 +83,7 @@ def files_at(path: Path) -> list[Path]:
     JSON Lines of a folder are read where it has no other table.
     """
     if not path.exists():
-        raise DataError(f"{path} does not exist")
+        raise DataError(f"{path}: no such file or folder")
     inside = sorted(path.iterdir()) if path.is_dir() else [path]
     files = inside if not path.is_dir() else []
     for kinds in (TABLES, json_lines.SUFFIXES):
@@ -92,8 +91,10 @@ def files_at(path: Path) -> list[Path]:
     if not files:
         raise DataError(f"{path}: has no {', '.join((*TABLES, *json_lines.SUFFIXES))} file")
     for file in files:
-        if not file.is_file():  # of a pipe the end would be waited for
-            raise DataError(f"{file}: must be a file or a folder of files; a pipe is read twice")
+        if not file.is_file():  # reading a pipe would block
+            raise DataError(
+                f"{file}: must be a file or a folder of files, not a pipe: it is read twice"
+            )
     return files
 
 
@@ -209,7 +210,7 @@ def pieces(place: Path) -> list[Piece]:
 
 def _pieces(path: Path) -> Iterator[Piece]:
     if table_suffix(path) == ZIP:
-        raise DataError(f"{path}: is read by --engine memory alone; pass that, or unpack it")
+        raise DataError(f"{path}: needs --engine memory; pass that, or unpack it")
     if not is_parquet(path):
         packed = _MOST_PACKED if path.name.endswith(".gz") else 1
         rows = path.stat().st_size * packed // _FEWEST_BYTES
@@ -275,7 +276,7 @@ def _opened(path: Path, encoding: str) -> Iterator[Any]:
 
 @contextmanager
 def _explained(path: Path, encoding: str) -> Iterator[None]:
-    """Raises DataError naming the line for what is no text, and else what remains to be done."""
+    """Raises DataError naming the line that is not text, or else the remedy."""
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeError) as error:
@@ -283,6 +284,6 @@ def _explained(path: Path, encoding: str) -> Iterator[None]:
             encodings.check_file(path, encoding, str(path))
         reason = str(error).splitlines()[0]
         raise DataError(
-            f"{path}: cannot be read in pieces ({reason}); --engine memory tells the line, "
-            f"{OPTION} leaves out lines with too few or too many fields"
+            f"{path}: cannot be read in pieces ({reason}); --engine memory names the line, "
+            f"{OPTION} skips lines with too few or too many fields"
         ) from None

@@ -39,12 +39,11 @@ def tables(
         if is_first:
             delimited.check_columns(label, columns or (), names)
         wanted = names if columns is None else columns
-        yield pa.table({name: _column(some, name, label) for name in wanted}), _lines(some)
+        yield (
+            pa.table({name: _column(some, name, label) for name in wanted}),
+            [row.line for row in some],
+        )
         is_first = False
-
-
-def _lines(rows: Sequence[Row]) -> list[int]:
-    return [row.line for row in rows]
 
 
 def _rows(lines: Iterable[str], label: str, bad: BadRows) -> Iterator[Row]:
@@ -87,7 +86,7 @@ def _cell(name: str, value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        value.encode()  # half a character, as "\ud800", is no text
+        value.encode()  # half a character, as "\ud800", is not text
     return value
 
 
@@ -96,7 +95,7 @@ def _nested(name: str) -> NoReturn:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON; write null for what is missing")
+    raise ValueError(f"{name} is not valid JSON; write null for a missing value")
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +15,9 @@ from data_prep.split import protocols
 from data_prep.table import columns as table_columns
 from data_prep.table import entities, times
 from data_prep.table import files as table_files
-from data_prep.table.files import TableFile
+from data_prep.table.columns import Rows
 from data_prep.table.spec import Request
-from data_prep.table.spelling import Spelled, warned
+from data_prep.table.spelling import warned
 from recsys_moe.schema import DataError
 
 
@@ -28,7 +27,13 @@ def prepare_rows(places: list[Path], request: Request, *, presplit: bool) -> Pre
     Raises DataError for a file or a cell that cannot be used.
     """
     bad = BadRows(request.skip_bad_rows)
-    parts = [_pieces(place, request, bad) for place in places]
+    parts = [
+        [
+            table_columns.rows(file, request, bad)
+            for file in table_files.read(place, request.columns, bad, request.encoding)
+        ]
+        for place in places
+    ]
     sizes = [sum(len(piece.place) for piece in part) for part in parts]
     pieces = [piece for part in parts for piece in part]
     raw, kept = _distinct(_raw(pieces, places, request, bad), pieces, request)
@@ -44,21 +49,7 @@ def prepare_rows(places: list[Path], request: Request, *, presplit: bool) -> Pre
     )
 
 
-class Piece(NamedTuple):
-    """The usable rows of a file."""
-
-    file: TableFile
-    rows: pa.Table
-    place: Ints
-    spelled: tuple[Spelled, Spelled]
-
-
-def _pieces(place: Path, request: Request, bad: BadRows) -> list[Piece]:
-    files = table_files.read(place, request.columns, bad, request.encoding)
-    return [Piece(file, *table_columns.rows(file, request, bad)) for file in files]
-
-
-def _raw(pieces: list[Piece], places: list[Path], request: Request, bad: BadRows) -> Raw:
+def _raw(pieces: list[Rows], places: list[Path], request: Request, bad: BadRows) -> Raw:
     rows = pa.concat_tables([piece.rows for piece in pieces])
     report = bad.report(len(rows))
     if len(rows) == 0:
@@ -82,7 +73,7 @@ def _raw(pieces: list[Piece], places: list[Path], request: Request, bad: BadRows
     )
 
 
-def _distinct(raw: Raw, pieces: list[Piece], request: Request) -> tuple[Raw, Ints]:
+def _distinct(raw: Raw, pieces: list[Rows], request: Request) -> tuple[Raw, Ints]:
     """`raw` with one row per pair, or as it is with `keep`; and which rows these are."""
     (user, _), (item, item_ids) = ids.encode(raw.user), ids.encode(raw.item)
     pairs = ids.pair_keys(user, item, len(item_ids))
@@ -91,7 +82,7 @@ def _distinct(raw: Raw, pieces: list[Piece], request: Request) -> tuple[Raw, Int
         more = len(pairs) - len(ids.sorted_distinct(pairs))
         return (
             f"{_place(pieces, row)}: user {raw.user[row].as_py()!r} and item "
-            f"{raw.item[row].as_py()!r} have a row before; {more} such rows"
+            f"{raw.item[row].as_py()!r} already have a row; {more} repeated rows"
         )
 
     rows = request.distinct(pairs, repeated)
@@ -100,7 +91,7 @@ def _distinct(raw: Raw, pieces: list[Piece], request: Request) -> tuple[Raw, Int
     return raw.take(rows, dropped_repeats=len(pairs) - len(rows)), rows
 
 
-def _place(pieces: list[Piece], row: int) -> str:
+def _place(pieces: list[Rows], row: int) -> str:
     for piece in pieces:
         if row < len(piece.place):
             return piece.file.place(int(piece.place[row]))

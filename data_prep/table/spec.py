@@ -1,4 +1,4 @@
-"""What `prepare table` is told about a table: its columns and tasks."""
+"""The options of `prepare table`: columns, features and tasks of a table."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Request:
         """What to read from every file."""
         named = [self.user, self.item, *(column for _, column in self.tasks)]
         more = [self.timestamp, self.weight]
-        more += [one.told for one in self.context]
+        more += [one.source for one in self.context]
         return list(dict.fromkeys(column for column in named + more if column is not None))
 
     @property
@@ -110,12 +110,12 @@ class Request:
 
     @property
     def side_files(self) -> list[Path]:
-        """What is read beside the rows, each file once."""
+        """Files of items and features, each once."""
         given = [self.items, self.user_features, self.item_features]
         return list(dict.fromkeys(path for path in given if path is not None))
 
     def distinct(self, pairs: Ints, repeated: Callable[[int], str]) -> Ints:
-        """Rows to go on with, ascending, given the (user, item) pair of each as a number.
+        """Rows to keep, ascending, given the (user, item) pair of each as a number.
 
         Raises DataError for --duplicates error, with what `repeated` says of the first such row.
         """

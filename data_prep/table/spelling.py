@@ -24,9 +24,9 @@ LONG = 1 << 26
 
 
 RULES = {
-    "floats": "whole numbers in floating point are read as whole numbers",
-    "rounded": "floating point numbers this large may be rounded; write integers or text",
-    "texts": "the ids are text, since not all of {cells} are plain whole numbers",
+    "floats": "floats without a fraction are read as integers",
+    "rounded": "floats this large may have been rounded; write integers or text",
+    "texts": "ids are text, because not all of {cells} are plain integers",
 }
 """By field of Spelled."""
 
@@ -64,7 +64,7 @@ class Spelled(NamedTuple):
         return Spelled(self.cells + other.cells, *(one.joined(more) for one, more in pairs))
 
     def warn(self, column: str) -> None:
-        """Say what a reader of the files may not expect."""
+        """Warn where ids change type."""
         for name, rule in RULES.items():
             found: Found = getattr(self, name)
             if found.cells and (name != "texts" or 2 * found.cells < self.cells):
@@ -78,7 +78,7 @@ def joined(parts: Iterable[tuple[Spelled, Spelled]]) -> tuple[Spelled, Spelled]:
 
 
 def warned(parts: Iterable[tuple[Spelled, Spelled]], request: Request) -> tuple[Spelled, Spelled]:
-    """`joined`, told on the log."""
+    """`joined`, with warnings in the log."""
     both = joined(parts)
     for found, column in zip(both, (request.user, request.item), strict=True):
         found.warn(column)

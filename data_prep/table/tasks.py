@@ -27,6 +27,7 @@ from data_prep.table import files as table_files
 from data_prep.table.files import Piece, TableFile
 from data_prep.table.spec import Request
 from data_prep.table.spelling import Spelled, joined
+from recsys_moe import raw_ids
 from recsys_moe.schema import SPLITS
 
 Counts = dict[str, int]
@@ -67,7 +68,7 @@ def set_aside(job: Job, numbered: tuple[int, Piece]) -> Seen:
 
 
 def _set_aside(job: Job, file: TableFile, path: Path, bad: BadRows) -> Seen:
-    rows, _, spelled = table_columns.rows(file, job.request, bad)
+    _, rows, _, spelled = table_columns.rows(file, job.request, bad)
     coded = rows["user"].combine_chunks().dictionary_encode()
     hashes = randomness.of_ids(coded.dictionary)[coded.indices.to_numpy()]
     write_bins(rows, (hashes % np.uint64(job.bins)).astype(np.int64), path, job.bins)
@@ -92,7 +93,8 @@ def merge(parts: Iterable[Seen]) -> Seen:
 
 def save_ids(job: Job, name: str, text: pa.Array) -> pa.Array:
     """The ids in ascending order; kept with their hashes where every task finds them."""
-    known = ids.integers_if_canonical(text)
+    are_whole = pc.all(raw_ids.are_integers(text)).as_py()
+    known = ids.typed(text, are_whole=are_whole)  # a text like 007 keeps all of them text
     known = known.take(pc.sort_indices(known))
     table = pa.table({"id": known.cast(pa.string()), "hash": randomness.of_ids(known)})
     job.folder.mkdir(exist_ok=True)

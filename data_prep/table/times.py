@@ -44,7 +44,7 @@ def timestamps(
 ) -> Times:
     """Of a column; None: all are unknown. Dates count as UTC.
 
-    What report() needs is counted in `cells.notes`. Raises DataError for a cell that is no time.
+    What report() needs is counted in `cells.notes`. Raises DataError for a cell that is not a time.
     """
     if column is None:
         rows = len(cells.good)
@@ -73,7 +73,7 @@ def timestamps(
 
 
 def report(notes: Counter[str], request: Request, rows: int) -> None:
-    """Warn of times that are hardly what they are taken for.
+    """Warn of implausible times.
 
     Raises DataError where the size of the numbers says that they are not all in one unit.
     """
@@ -82,12 +82,12 @@ def report(notes: Counter[str], request: Request, rows: int) -> None:
     if len(found) > 1:
         counts = " and ".join(f"{count} in {unit}" for unit, count in found.items())
         raise DataError(
-            f"{column} must be in one unit, but by their size {counts}; pass --timestamp-unit "
-            f"{', '.join(UNITS)}, or make them alike"
+            f"{column} must be in one unit, but by magnitude {counts}; pass --timestamp-unit "
+            f"{', '.join(UNITS)}, or convert them to one unit"
         )
     unit = next(iter(found), request.timestamp_unit)
     if unit in UNITS[1:] and request.timestamp_unit == "auto":
-        log.info("%s: by their size, times are in %s (--timestamp-unit)", column, unit)
+        log.info("%s: unit %s, inferred from the magnitude (--timestamp-unit)", column, unit)
     for name, where in (("late", "after 2100"), ("early", "before 1970")):
         if notes[name]:
             log.warning(
@@ -162,19 +162,19 @@ def _odd(seconds: Ints) -> Counter[str]:
 
 
 def _refuse(wrong: Mask, raw: Any, cells: Cells, *, column: str, day_first: bool) -> None:
-    rule = "seconds since 1970 or an ISO date"
+    rule = "be seconds since 1970 or an ISO date"
     if day_first:
-        rule = "seconds since 1970, an ISO date or one like 31/1/2024"
+        rule = "be seconds since 1970, an ISO date or a date like 31/1/2024"
     elif wrong.any() and pa.types.is_string(raw.type):
         like = wrong.copy()
         found = (_DAY_FIRST.fullmatch(str(cell).strip()) for cell in raw.filter(pa.array(wrong)))
         like[wrong] = [match is not None for match in found]
-        cells.refuse(like, raw, column, rule=f"{rule}; for dates like 31/1/2024 --day-first")
+        cells.refuse(like, raw, column, rule=f"{rule}; for dates like 31/1/2024 pass --day-first")
     cells.refuse(wrong, raw, column, rule=rule)
 
 
 def _dates(text: Any, day_first: bool) -> Floats:
-    """Seconds since 1970; NaN for what is no ISO 8601 date, nor one that is asked for."""
+    """Seconds since 1970; NaN for a cell in none of the accepted date formats."""
     cells = pd.Series(text.to_numpy(zero_copy_only=False), dtype=object).str.strip()
     if day_first:
         cells = cells.map(_as_iso)

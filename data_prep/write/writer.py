@@ -105,28 +105,28 @@ def write_blocks(
 
 
 def _one_class(schema: Schema) -> Iterator[str]:
-    """What a binary task cannot be learned from, or measured on."""
+    """Warnings of binary tasks that cannot be learned or measured."""
     for split, tasks in schema.labels.items():
         for name, counts in tasks.items():
             ones, labelled = counts.get("positive"), counts["labelled"]
             if ones in (0, labelled):
-                harm = "it learns nothing" if split == "train" else "there is no AUC"
+                harm = "it cannot be learned" if split == "train" else "AUC is undefined"
                 if ones and split == "train":
-                    harm += "; --negatives per-user draws the others"
+                    harm += "; --negatives per-user samples negatives"
                 yield (
-                    f"{split}: task {name} has {ones:,.0f} positive of {labelled:,.0f} "
-                    f"labels, one class: {harm}"
+                    f"{split}: task {name} has labels of one class ({ones:,.0f} positive of "
+                    f"{labelled:,.0f}): {harm}"
                 )
 
 
-_LIGHT = "train: all rows (or positives) of task %s have weight 0: it learns nothing"
+_LIGHT = "train: all rows (positives, if binary) of task %s have weight 0: it cannot be learned"
 
 
 def _check_weights(prepared: Prepared, light: list[str]) -> None:
     if len(light) == len(prepared.tasks):
         raise DataError(
-            f"train: all rows of {', '.join(light)} (of a binary task its positives) have weight "
-            "0, so nothing can be learned; name another column as --weight, or none"
+            f"train: all rows (positives, if binary) of {', '.join(light)} have weight 0, so "
+            "nothing can be learned; pass another column as --weight, or omit it"
         )
 
 
@@ -149,7 +149,7 @@ def _write_split(
 
 def _check_rows(rows: int, split: str) -> None:
     if rows == 0:
-        raise DataError(f"the {split} split has no rows; prepare more data or another protocol")
+        raise DataError(f"the {split} split has no rows; use more data or another --protocol")
 
 
 def _check_block(block: Examples, prepared: Prepared, split: str) -> None:

@@ -14,47 +14,60 @@ from recsys_moe.schema import FeatureKind, Schema, TaskKind
 
 KINDS = " or ".join(get_args(TaskKind))
 
-app = typer.Typer(help="Turn raw data into a prepared folder.", no_args_is_help=True)
+REPORT = {
+    "missing_negatives": "negatives that could not be sampled",
+    "logged_negatives": "rows in the log that look like sampled negatives",
+    "dropped_repeats": "repeated (user, item) pairs dropped",
+    "unused_user_features": "users in the feature file but not in the log",
+    "unused_item_features": "items in the feature file but not in the log",
+}
+"""How the counts of schema.json's `report` are printed, where the key alone does not say it."""
+
+app = typer.Typer(help="Prepare raw data for training.", no_args_is_help=True)
 
 Out = Annotated[Path, typer.Option(help="Folder to create.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the folder at --out.")]
-Json = Annotated[bool, typer.Option("--json", help="Print schema.json.")]
-Seed = Annotated[int, typer.Option(min=0, help="Drives the split and the sampled negatives.")]
-Protocol = Annotated[str, typer.Option(help="paper, hash, time or leave-last.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace prepared data at --out.")]
+Json = Annotated[bool, typer.Option("--json", help="Print schema.json to stdout.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the split and of the sampled negatives.")]
+Protocol = Annotated[str, typer.Option(help="How rows are split: paper, hash, time or leave-last.")]
 SkipBadRows = Annotated[
-    bool, typer.Option("--skip-bad-rows", help="Leave out, count and list what cannot be used.")
+    bool, typer.Option("--skip-bad-rows", help="Skip, count and list invalid rows.")
 ]
 Fractions = Annotated[
-    str | None, typer.Option(metavar="TRAIN,VAL,TEST", help="Shares, as in 0.8,0.1,0.1.")
+    str | None, typer.Option(metavar="TRAIN,VAL,TEST", help="Shares of rows, as in 0.8,0.1,0.1.")
 ]
 FEATURE_KINDS = ", ".join(get_args(FeatureKind))
-FEATURE_FORM = f"NAME:KIND=COLUMN, kind {FEATURE_KINDS}; of multi may end with :sep=TEXT."
+FEATURE_FORM = f"NAME:KIND=COLUMN; KIND: {FEATURE_KINDS}; multi takes :sep=TEXT at the end."
 UserFeatures = Annotated[
-    Path | None, typer.Option(help="File of user features, keyed by the column --user.")
+    Path | None, typer.Option(help="File of user features, with the column of --user.")
 ]
 ItemFeatures = Annotated[
-    Path | None, typer.Option(help="File of item features, keyed by the column --item.")
+    Path | None, typer.Option(help="File of item features, with the column of --item.")
 ]
-UserFeature = Annotated[list[str] | None, typer.Option(help=f"Of that file: {FEATURE_FORM}")]
-ItemFeature = Annotated[list[str] | None, typer.Option(help=f"Of that file: {FEATURE_FORM}")]
+UserFeature = Annotated[
+    list[str] | None, typer.Option(help=f"A feature of --user-features: {FEATURE_FORM}")
+]
+ItemFeature = Annotated[
+    list[str] | None, typer.Option(help=f"A feature of --item-features: {FEATURE_FORM}")
+]
 Context = Annotated[
     list[str] | None,
-    typer.Option(help=f"Of the rows, with --negatives none: {FEATURE_FORM}"),
+    typer.Option(help=f"A feature of each row (needs --negatives none): {FEATURE_FORM}"),
 ]
 TimestampUnit = Annotated[
     Literal["auto", "s", "ms", "us", "ns"],
-    typer.Option(help="Of times that are numbers; auto goes by their size."),
+    typer.Option(help="Unit of numeric times; auto infers it from their magnitude."),
 ]
-DayFirst = Annotated[bool, typer.Option("--day-first", help="Dates may be like 31/1/2024 too.")]
-Encoding = Annotated[str, typer.Option(help="Of files in text, as cp1252 or utf-16.")]
+DayFirst = Annotated[bool, typer.Option("--day-first", help="Also read dates like 31/1/2024.")]
+Encoding = Annotated[str, typer.Option(help="Encoding of text files, as in cp1252 or utf-16.")]
 MaxMemory = Annotated[
     int | None,
-    typer.Option(min=1, help="For stream, and for each worker of dask; without it 2048."),
+    typer.Option(min=1, help="Memory for stream, and for each dask worker; default 2048."),
 ]
 Scheduler = Annotated[
     str | None,
     typer.Option(
-        help="Dask's: processes, threads, synchronous or tcp://HOST:PORT; without it processes."
+        help="Dask scheduler: processes (default), threads, synchronous or tcp://HOST:PORT."
     ),
 ]
 
@@ -64,13 +77,13 @@ def movielens(
     out: Out,
     variant: Annotated[str, typer.Option(help="100k, 1m, latest-small, 10m, 20m, 25m or 32m.")],
     source: Annotated[
-        str | None, typer.Option(help="Folder, zip or URL; without it, downloads from GroupLens.")
+        str | None, typer.Option(help="Folder, zip or URL; default: download from GroupLens.")
     ] = None,
     features: Annotated[
         str | None,
         typer.Option(
-            help="all, or by comma: genres, year; of 100k and 1m gender, age, occupation too. "
-            "Without it none."
+            help="all, or a list with commas: genres, year; 100k and 1m also gender, age, "
+            "occupation. Default: none."
         ),
     ] = None,
     protocol: Protocol = "paper",
@@ -78,7 +91,7 @@ def movielens(
     skip_bad_rows: SkipBadRows = False,
     seed: Seed = 0,
     checksum: Annotated[
-        str | None, typer.Option(help="SHA-256 or MD5 that the download must have.")
+        str | None, typer.Option(help="Expected SHA-256 or MD5 of the download.")
     ] = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Accept a subset of the published ratings.")
@@ -86,7 +99,7 @@ def movielens(
     force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """MovieLens: watch (rated, against sampled negatives) and rating."""
+    """MovieLens. Tasks: watch (1 rated, 0 sampled negative) and rating."""
     _prepare("movielens", locals())
 
 
@@ -94,22 +107,22 @@ def movielens(
 def books(
     source: Annotated[Path, typer.Option(help="Folder or zip with BX-Book-Ratings.csv.")],
     out: Out,
-    min_user: Annotated[int, typer.Option(min=0, help="Records a user must have.")] = 5,
-    min_item: Annotated[int, typer.Option(min=0, help="Records a book must have.")] = 5,
-    strict: Annotated[bool, typer.Option(help="Strictly more than the minimum.")] = True,
+    min_user: Annotated[int, typer.Option(min=0, help="Minimum records per user.")] = 5,
+    min_item: Annotated[int, typer.Option(min=0, help="Minimum records per book.")] = 5,
+    strict: Annotated[bool, typer.Option(help="Require more than the minimum.")] = True,
     order: Annotated[
-        Literal["user-item", "item-user"], typer.Option(help="Which filter comes first.")
+        Literal["user-item", "item-user"], typer.Option(help="Order of the filters.")
     ] = "user-item",
     passes: Annotated[int, typer.Option(min=0, help="Filter passes; 0 repeats until stable.")] = 1,
     rows: Annotated[
-        Literal["all", "explicit"], typer.Option(help="Records that count for the filter.")
+        Literal["all", "explicit"], typer.Option(help="Records that the filter counts.")
     ] = "all",
     repair_isbn: Annotated[bool, typer.Option("--repair-isbn", help="Unify ISBNs.")] = False,
     features: Annotated[
         str | None,
         typer.Option(
-            help="all, or by comma: author, publisher, year (BX-Books.csv), age, country "
-            "(BX-Users.csv). Without it none."
+            help="all, or a list with commas: author, publisher, year (BX-Books.csv), age, country "
+            "(BX-Users.csv). Default: none."
         ),
     ] = None,
     fractions: Fractions = None,
@@ -118,7 +131,7 @@ def books(
     force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Book-Crossing: watch (explicit against implicit record) and rating."""
+    """Book-Crossing. Tasks: watch (1 explicit record, 0 implicit) and rating."""
     _prepare("books", locals())
 
 
@@ -131,7 +144,8 @@ def table(
         list[str],
         typer.Option(
             "--task",
-            help=f"NAME:KIND=COLUMN, kind {KINDS}; watch:binary alone: every row is a positive.",
+            help=f"NAME:KIND=COLUMN; KIND: {KINDS}. watch:binary without a column: every row is a "
+            "positive.",
         ),
     ],
     input: Annotated[
@@ -146,10 +160,10 @@ def table(
     day_first: DayFirst = False,
     encoding: Encoding = "utf-8",
     weight: Annotated[
-        str | None, typer.Option(help="Column with how much a row counts in training, >= 0.")
+        str | None, typer.Option(help="Column with the training weight of each row, >= 0.")
     ] = None,
     items: Annotated[
-        Path | None, typer.Option(help="File of titles and columns to filter by, keyed by --item.")
+        Path | None, typer.Option(help="File of titles and filter columns, keyed by --item.")
     ] = None,
     user_features: UserFeatures = None,
     user_feature: UserFeature = None,
@@ -157,21 +171,21 @@ def table(
     item_feature: ItemFeature = None,
     context: Context = None,
     negatives: Annotated[
-        Literal["none", "per-user"], typer.Option(help="Rows to draw for the first binary task.")
+        Literal["none", "per-user"], typer.Option(help="Sample negatives of the first binary task.")
     ] = "none",
-    negative_ratio: Annotated[float, typer.Option(help="Negatives for each positive.")] = 1.0,
+    negative_ratio: Annotated[float, typer.Option(help="Negatives per positive.")] = 1.0,
     negative_distribution: Annotated[
-        Literal["uniform", "popularity"], typer.Option(help="How likely an item is drawn.")
+        Literal["uniform", "popularity"], typer.Option(help="How negatives are sampled.")
     ] = "uniform",
     duplicates: Annotated[
         Literal["error", "first", "last", "keep"],
-        typer.Option(help="What to do with repeated pairs."),
+        typer.Option(help="What to do with repeated (user, item) pairs."),
     ] = "error",
     skip_bad_rows: SkipBadRows = False,
     protocol: Protocol = "paper",
     fractions: Fractions = None,
     engine: Annotated[
-        str, typer.Option(help="memory, or in pieces: stream (bounded memory) or dask (a cluster).")
+        str, typer.Option(help="memory, stream (bounded memory) or dask (a cluster).")
     ] = "memory",
     max_memory_mb: MaxMemory = None,
     scheduler: Scheduler = None,
@@ -179,35 +193,35 @@ def table(
     force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Any table of interactions with label columns of your own."""
+    """Your own interaction log: a table with label columns."""
     _prepare("table", locals())
 
 
 @app.command()
 def synthetic(
     out: Out,
-    users: Annotated[int, typer.Option(min=2)] = 1000,
-    items: Annotated[int, typer.Option(min=2)] = 800,
-    interactions: Annotated[int, typer.Option(min=10)] = 60_000,
-    experts: Annotated[int, typer.Option(min=1, help="Planted groups.")] = 4,
+    users: Annotated[int, typer.Option(min=2, help="Number of users.")] = 1000,
+    items: Annotated[int, typer.Option(min=2, help="Number of items.")] = 800,
+    interactions: Annotated[int, typer.Option(min=10, help="Number of ratings.")] = 60_000,
+    experts: Annotated[int, typer.Option(min=1, help="Number of planted groups.")] = 4,
     seed: Seed = 0,
     force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Made-up data with planted expert structure, shaped like MovieLens."""
+    """Synthetic ratings with planted expert structure, shaped like MovieLens."""
     _prepare("synthetic", locals())
 
 
 @app.command()
 def module(
-    name: Annotated[str, typer.Argument(help="Importable module, e.g. my_package.my_data.")],
-    source: Annotated[str, typer.Option(help="Folder, file or whatever the module reads.")],
+    name: Annotated[str, typer.Argument(help="Importable module, as in my_package.my_data.")],
+    source: Annotated[str, typer.Option(help="Source that is passed to the module.")],
     out: Out,
     seed: Seed = 0,
     force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Your own source: a module with prepare(source, out, *, seed, force) -> Schema."""
+    """Your own code: a module with prepare(source, out, *, seed, force) -> Schema."""
     try:
         prepare = importlib.import_module(name).prepare
     except (ImportError, AttributeError, TypeError, ValueError) as error:
@@ -229,12 +243,17 @@ def _print(schema: Schema, out: Path, as_json: bool) -> None:
         print(json.dumps(json.loads(schema.to_json())))
         return
     where = " in training" if schema.vocabulary == "train" else ""
-    print(f"{out}: {schema.user.size} users, {schema.item.size} items{where} ({schema.name})")
+    sizes = ", ".join(_count(one.size, one.name) for one in (schema.user, schema.item))
+    print(f"{out}: {sizes}{where} ({schema.name})")
     for split, rows in schema.rows.items():
         counts = [_labels(task.name, schema.labels[split][task.name]) for task in schema.tasks]
-        print(f"  {split:5} {rows:>10,} rows: {', '.join(counts)}")
+        print(f"  {split:5} {_count(rows, 'row'):>15}: {', '.join(counts)}")
     for name, count in schema.report.items():
-        print(f"  {name.replace('_', ' ')}: {count:,}")
+        print(f"  {REPORT.get(name, name.replace('_', ' '))}: {count:,}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _labels(task: str, counts: dict[str, float]) -> str:

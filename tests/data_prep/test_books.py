@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from data_prep import books
-from data_prep.books import isbn
-from recsys_moe.schema import ConfigError, DataError, Schema
+from data_prep.books.features import repair_isbns
+from recsys_moe.schema import DataError, Schema
 from tests.data_prep.samples import columns, raw_rows
 
 HEADER = '"User-ID";"ISBN";"Book-Rating"'
@@ -43,12 +43,6 @@ def test_watch_is_explicit_and_only_explicit_records_have_a_rating(tmp_path: Pat
         (0.1, 1.0, 10.0),
     ]
     assert Schema.load(tmp_path / "out") == schema
-
-
-def test_the_split_is_stratified_on_explicit(tmp_path: Path) -> None:
-    schema = books.prepare(write_ratings(tmp_path / "raw", RECORDS), tmp_path / "out")
-    # of 61 rows outside test, 30.5 of each kind: 31 and 30; of 50 in train, 25.4 and 24.6
-    assert schema.labels["train"]["watch"]["positive"] == 25
 
 
 def test_broken_lines_are_counted_and_spoil_no_others(tmp_path: Path) -> None:
@@ -120,12 +114,6 @@ def test_the_filter_does_what_its_options_say(
     assert sum(schema.rows.values()) == schema.report["records"]
 
 
-def test_nothing_left_by_the_filter_is_an_error(tmp_path: Path) -> None:
-    raw = write_ratings(tmp_path / "raw", SMALL)
-    with pytest.raises(DataError, match="no record is left.*--min-user"):
-        books.prepare(raw, tmp_path / "out")
-
-
 @pytest.mark.parametrize(
     ("typed", "repaired"),
     [
@@ -142,7 +130,7 @@ def test_nothing_left_by_the_filter_is_an_error(tmp_path: Path) -> None:
     ],
 )
 def test_isbn_repair_keeps_what_it_cannot_repair(typed: str, repaired: str) -> None:
-    fixed, changed = isbn.repair(pa.array([typed]))
+    fixed, changed = repair_isbns(pa.array([typed]))
     assert fixed.to_pylist() == [repaired]
     assert changed == (typed != repaired)
 
@@ -178,18 +166,12 @@ def test_titles_and_readers_come_along_where_there_are_files(tmp_path: Path) -> 
     assert schema.report["broken_lines_BX-Books.csv"] == 1
 
 
-def test_a_rating_above_ten_is_named_by_line(tmp_path: Path) -> None:
-    raw = write_ratings(tmp_path / "raw", [RECORDS[0], "", '"3";"b1";"11"', *RECORDS[1:]])
-    with pytest.raises(DataError, match=r"Ratings\.csv, line 4: .*got 11"):
-        books.prepare(raw, tmp_path / "out")
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"", "the file is empty"),
         (b'"User";"ISBN";"Book-Rating"\n', "'User-ID' is missing"),
-        (b'"User-ID";"ISBN";"Book-Rating"\n', "no record is left"),
+        (b'"User-ID";"ISBN";"Book-Rating"\n', "leaves no records"),
     ],
 )
 def test_a_file_of_another_kind_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
@@ -201,18 +183,3 @@ def test_a_file_of_another_kind_is_refused(content: bytes, message: str, tmp_pat
 def test_the_ratings_file_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"BX-Book-Ratings\.csv is missing"):
         books.prepare(tmp_path, tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"seed": -1}, "--seed .*got -1"),
-        ({"order": "users"}, "--order .*got 'users'"),
-        ({"passes": -1}, "--passes .*got -1"),
-    ],
-)
-def test_a_wrong_option_is_a_config_error(
-    options: dict[str, object], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        books.prepare(tmp_path, tmp_path / "out", **options)

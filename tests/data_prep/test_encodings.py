@@ -113,7 +113,7 @@ def test_bytes_that_are_not_of_the_named_encoding_are_named(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("encoding", ["utf-9", "", "hex", "utf\0", "undefined"])
-def test_an_encoding_that_is_none_is_a_config_error(encoding: str, tmp_path: Path) -> None:
+def test_an_unknown_encoding_is_a_config_error(encoding: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--encoding must be .*cp1252"):
         prepare(tmp_path / "x.csv", tmp_path / "out", encoding=encoding)
 

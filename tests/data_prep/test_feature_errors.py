@@ -42,17 +42,17 @@ OPTIONS = {
     "unknown kind": ("user_feature", "gender:category=sex", "KIND must be one of .*'categorical'"),
     "no name": ("context", ":numeric=hour", "--context must be NAME:KIND=COLUMN"),
     "no column": ("item_feature", "year:numeric=", "--item-feature must be NAME:KIND=COLUMN"),
-    "sep of one": ("item_feature", "y:categorical=year:sep=,", "y: only multi has a sep"),
+    "sep of one": ("item_feature", "y:categorical=year:sep=,", "y: only kind multi takes sep"),
     "twice": ("user_feature", "gender:numeric=years", "names must differ, got 'gender' twice"),
     "of two entities": ("context", "genres:categorical=hour", "got 'genres' twice; users, items"),
-    "like a column": ("item_feature", "title:categorical=genres", "no feature must be .*'title'"),
-    "like a task": ("user_feature", "watch:numeric=years", "no feature must be .*got 'watch'"),
+    "like a column": ("item_feature", "title:categorical=genres", "a feature must not .*'title'"),
+    "like a task": ("user_feature", "watch:numeric=years", "a feature must not .*got 'watch'"),
     "like a prediction": ("context", "watch_calibrated:numeric=hour", "'watch_calibrated'"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("option", "spec", "message"), OPTIONS.values(), ids=OPTIONS)
-def test_a_feature_that_is_told_wrong_is_refused(
+def test_a_wrong_feature_option_is_refused(
     option: str, spec: str, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=message) as failure:
@@ -62,9 +62,12 @@ def test_a_feature_that_is_told_wrong_is_refused(
 
 
 FILES = {
-    "no file": ({"user_features": None}, "--user-feature gender needs its file; add --user-feat"),
-    "no feature": ({"item_feature": None}, "--item-features brings nothing alone; add --item-feat"),
-    "drawn": ({"negatives": "per-user"}, "--context hour must have --negatives none, got per-user"),
+    "no file": (
+        {"user_features": None},
+        "--user-feature gender needs a feature file; add --user-feat",
+    ),
+    "no feature": ({"item_feature": None}, "--item-features needs at least one --item-feature"),
+    "drawn": ({"negatives": "per-user"}, "--context hour needs --negatives none, got per-user"),
 }
 
 
@@ -83,8 +86,8 @@ def changed(data: list[tuple[Any, ...]], row: int, column: int, cell: Any) -> li
     return [tuple(line) for line in lines]
 
 
-NUMBER = "must be a finite number .or empty where it is missing., got "
-LIST = "must be categories with '.' between them and none empty .or empty as a whole., got "
+NUMBER = "must be a finite number .or empty, if missing., got "
+LIST = "must be categories separated by '.', none of them empty .or an empty cell., got "
 CELLS = {
     "text": ("users", 1, 2, "old", "users.csv, line 3: years " + NUMBER + "'old'"),
     "infinity": ("users", 2, 2, "inf", "users.csv, line 4: years " + NUMBER + "'inf'"),
@@ -94,7 +97,7 @@ CELLS = {
     "no last part": ("items", 2, 1, "War|", "items.csv, line 4: genres " + LIST + r"'War\|'"),
     "blank part": ("items", 2, 1, "War| ", "items.csv, line 4: genres " + LIST),
     "line break": ("users", 0, 1, "f\nm", "users.csv, line 3: sex must be on one line"),
-    "no id": ("users", 0, 0, "", "users.csv, line 2: who must be there in every row"),
+    "no id": ("users", 0, 0, "", "users.csv, line 2: who must not be empty"),
 }
 
 
@@ -164,7 +167,7 @@ def test_the_order_of_a_list_says_nothing(tmp_path: Path) -> None:
 def test_a_feature_without_a_value_in_training_is_refused(tmp_path: Path) -> None:
     users = pd.DataFrame(USERS, columns=["who", "sex", "years"])
     file = save(users.assign(years=None), tmp_path / "none" / "users.csv")
-    with pytest.raises(DataError, match="'age' .*users"):
+    with pytest.raises(DataError, match="'age' .*user in"):
         prepared(tmp_path, user_features=file)
     save(ALL_ROWS.assign(hour=None), tmp_path / "none.csv")
     with pytest.raises(DataError, match="'hour' .*training rows"):

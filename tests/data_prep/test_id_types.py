@@ -16,10 +16,9 @@ import pytest
 from data_prep import table
 from recsys_moe.inference.vocabulary import Vocabulary
 from recsys_moe.schema import DataError, Schema
-from tests.data_prep.samples import IDS, columns, frame, hashes, raw_rows, save
+from tests.data_prep.samples import IDS, columns, frame, hashes, save
 
 USERS = list(range(1, 9))
-FILES = ("train", "val", "test")
 
 
 def log(rows: int = 40) -> pd.DataFrame:
@@ -40,47 +39,6 @@ def known(out: Path, entity: str = "user") -> Vocabulary:
 
 def users_of(out: Path) -> list[Any]:
     return columns(out, "users")["user"]
-
-
-def test_one_float_in_a_column_of_integers_is_an_integer(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    data = log().astype({"who": object})
-    data.loc[8, "who"] = "1.0"  # user 1 again, in line 10
-    schema = table.prepare(tmp_path / "out", input=save(data, tmp_path / "x.csv"), **IDS)
-    assert (schema.user.id_type, users_of(tmp_path / "out")) == ("int64", USERS)
-    table.prepare(tmp_path / "plain", input=save(log(), tmp_path / "plain.csv"), **IDS)
-    assert raw_rows(tmp_path / "out") == raw_rows(tmp_path / "plain")
-    (said,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
-    assert said.startswith("who: ") and "cells: 1, such as '1.0' in " in said
-    assert said.endswith("x.csv, line 10)")
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-@pytest.mark.parametrize("odd", FILES)
-def test_files_already_split_agree_where_one_is_in_floats(
-    odd: str, suffix: str, tmp_path: Path
-) -> None:
-    parts = {"train": log().iloc[:24], "val": log().iloc[24:32], "test": log().iloc[32:]}
-    for name, part in parts.items():
-        save(floats(part) if name == odd else part, tmp_path / f"{name}{suffix}")
-    places = {name: tmp_path / f"{name}{suffix}" for name in FILES}
-    schema = table.prepare(tmp_path / "out", **places, **IDS)
-    assert (schema.user.id_type, schema.item.id_type) == ("int64", "int64")
-    for name in FILES:  # all 8 users are in each, and none is unknown
-        assert sorted({*columns(tmp_path / "out", name)["user_index"]}) == [*range(8)]
-
-
-def test_what_reads_the_csv_finds_all_users_whatever_their_type(tmp_path: Path) -> None:
-    source = save(floats(log()), tmp_path / "x.csv")
-    table.prepare(tmp_path / "out", input=source, **IDS)
-    column = pd.read_csv(source)["who"]
-    assert column.dtype == np.float64
-    texts = column.astype(str)
-    asked: list[Any] = [[1], [1.0], ["1"], ["1.0"], column, texts, column.astype("Int64")]
-    asked += [pa.array(column), pa.array(texts.astype("category"))]
-    for ids in asked:
-        assert not known(tmp_path / "out").index(ids)[1].any()
 
 
 @pytest.mark.parametrize("of_floats", ["the log", "the features"])
@@ -151,7 +109,7 @@ def test_in_a_column_of_texts_a_whole_number_is_one_id_too(
 @pytest.mark.parametrize(
     ("dtype", "last"), [("float64", 2**53), ("float32", 2**24)], ids=["float64", "float32"]
 )
-def test_floats_that_may_be_rounded_are_told(
+def test_floats_that_may_be_rounded_get_a_warning(
     dtype: str, last: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """From 2^53 (2^24) on, two whole numbers are one in floating point."""
@@ -164,7 +122,7 @@ def test_floats_that_may_be_rounded_are_told(
 
 
 @pytest.mark.parametrize("ids", ["integers", "texts", "mostly texts"])
-def test_nothing_is_told_of_columns_that_are_what_they_seem(
+def test_plain_id_columns_get_no_warning(
     ids: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = log() if ids == "integers" else frame()
@@ -175,7 +133,7 @@ def test_nothing_is_told_of_columns_that_are_what_they_seem(
 
 
 @pytest.mark.parametrize("engine", ["stream", "dask"])
-def test_all_engines_read_mixed_spellings_alike(
+def test_all_engines_read_mixed_spellings_the_same(
     engine: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = log().astype({"what": object})
@@ -200,7 +158,7 @@ def test_all_engines_read_mixed_spellings_alike(
 
 
 @pytest.mark.parametrize("text", ["NaN", "nan", "<NA>"])
-def test_nan_in_text_is_no_id_and_can_be_skipped(text: str, tmp_path: Path) -> None:
+def test_nan_in_text_is_an_empty_id_and_can_be_skipped(text: str, tmp_path: Path) -> None:
     data = floats(log()).astype({"who": object})
     data.loc[4, "who"] = text
     source = save(data, tmp_path / "x.csv")

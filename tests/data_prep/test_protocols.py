@@ -1,7 +1,8 @@
-"""Time and leave-last: training's vocabulary, and negatives that tell nothing of the future."""
+"""Time and leave-last: training's vocabulary, negatives that tell nothing of the future; memory."""
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep import table
-from data_prep.rows import Prepared, Raw
+from data_prep import ids, table
+from data_prep.rows import Prepared, Raw, rating_labels, rating_tasks
 from data_prep.split import protocols
 from data_prep.split.negatives import Negatives
 from recsys_moe.schema import SPLITS, Task
@@ -130,18 +131,6 @@ def test_the_vocabulary_is_exactly_what_training_has(
         assert sorted(set(index.tolist())) == list(range(len(known)))
 
 
-def test_a_user_with_room_gets_as_many_negatives_as_positives_in_each_split() -> None:
-    # 5 users, 40 items; every user touches 10 of them, in the same stretch of time
-    pairs = [(user, (user * 7 + 3 * n) % 40) for user in range(5) for n in range(10)]
-    times = [1 + n for _ in range(5) for n in range(10)]
-    prepared = prepare(pairs, times, "leave-last")
-    assert {name: len(part) for name, part in prepared.splits.items()} == {
-        "train": 5 * 8 * 2,
-        "val": 5 * 2,
-        "test": 5 * 2,
-    }
-
-
 def test_an_id_that_training_lacks_gets_the_index_after_the_last(tmp_path: Path) -> None:
     write_dat(tmp_path / "raw")
     schema = prepare_subset("1m", tmp_path / "raw", tmp_path / "out", protocol="time")
@@ -160,3 +149,41 @@ def test_the_order_of_the_file_does_not_decide_who_is_held_out(protocol: str) ->
     for name in SPLITS:
         forwards = prepare(pairs, times, protocol)
         assert sorted(pairs_of(forwards, name, 1)) == sorted(pairs_of(backwards, name, 1))
+
+
+def test_the_key_of_a_pair_is_right_beyond_32_bits() -> None:
+    user, item = np.array([50_000], dtype=np.int32), np.array([7], dtype=np.int32)
+    assert ids.pair_keys(user, item, 60_000).tolist() == [50_000 * 60_000 + 7]  # 3e9 > 2^31
+
+
+@pytest.mark.parametrize(("protocol", "bound"), [("paper", 100), ("time", 160)])
+def test_splitting_a_rating_takes_few_bytes(protocol: str, bound: int) -> None:
+    """Its columns and those of its negative have 2 x (4 + 4 + 4 + 4 + 8) = 48 bytes."""
+    raw = ratings(users=2_000, each=100)
+    tracemalloc.start()
+    try:
+        prepared = protocols.prepare_rows(
+            raw, protocol=protocol, seed=0, command="", to_draw=Negatives(task="watch")
+        )
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    written = sum(map(len, prepared.splits.values()))
+    assert written == 2 * 200_000
+    assert most / 200_000 <= bound
+
+
+def ratings(users: int, each: int) -> Raw:
+    """`each` different items of 1,000 for every user."""
+    count = users * each
+    user = np.repeat(np.arange(users), each)
+    item = (user * 7 + np.tile(np.arange(each), users) * 3) % 1_000
+    return Raw(
+        name="made up",
+        user=pa.array(user),
+        item=pa.array(item),
+        labels=rating_labels(np.ones(count)),
+        timestamp=np.random.default_rng(0).integers(1, 10**9, count),
+        tasks=rating_tasks(1.0, 5.0),
+        file="none",
+    )

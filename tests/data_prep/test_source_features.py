@@ -62,7 +62,7 @@ def test_ages_of_1m_are_groups_and_years_are_those_of_the_titles(tmp_path: Path)
     assert vocabulary == [{"side": "user", "feature": "age", "index": 0, "value": "25"}]
 
 
-def test_occupations_of_1m_are_words_where_they_tell_and_codes_where_they_always_were(
+def test_occupations_of_1m_are_words_as_features_and_codes_as_columns(
     tmp_path: Path,
 ) -> None:
     source = write_dat(tmp_path / "raw")
@@ -77,13 +77,6 @@ def test_occupations_of_1m_are_words_where_they_tell_and_codes_where_they_always
     assert [values[place] for place in users["feature:occupation"]] == [*told, "programmer"]
     assert users["occupation"] == works
     assert "occupation in words" not in users
-
-
-def test_releases_without_a_file_of_users_have_genres_and_year(tmp_path: Path) -> None:
-    schema = prepared("latest-small", tmp_path, features="all")
-    assert (schema.user_features, kinds(schema.item_features)) == (
-        (), {"genres": "multi", "year": "numeric"}
-    )  # fmt: skip
 
 
 def test_what_is_not_known_is_missing(tmp_path: Path) -> None:
@@ -117,8 +110,8 @@ def test_without_the_option_the_folder_is_as_it_was_and_with_it_only_columns_are
 WRONG = {
     "of another release": ("latest-small", "gender", "--features must be one of all, genres, year"),
     "misspelled": ("1m", "genre", "got 'genre'; did you mean 'genres'"),
-    "twice": ("1m", "age,age", "--features must be all or names that differ, got 'age,age'"),
-    "all and one": ("1m", "all,age", "--features must be all or names that differ"),
+    "twice": ("1m", "age,age", "--features must be all or distinct names, got 'age,age'"),
+    "all and one": ("1m", "all,age", "--features must be all or distinct names"),
     "nothing": ("1m", "", "--features must be one of all, .*got ''"),
 }
 
@@ -171,12 +164,6 @@ def test_books_bring_what_their_two_files_say(tmp_path: Path) -> None:
     assert values == ["germany", "usa", "A & B", "C", "P", "Q"]
     assert schema.report["users_without_features"] == 10  # 3 to 12
     assert "--order user-item --passes 1 --rows all --features all --seed 0" in schema.command
-
-
-def test_without_the_option_books_are_as_they_were(tmp_path: Path) -> None:
-    source = book_files(tmp_path / "raw", Books=BOOKS, Users=READERS)
-    assert not books.prepare(source, tmp_path / "o").has_features
-    assert set(columns(tmp_path / "o", "users")) == {"user", "user_index", "location", "age"}
 
 
 def test_all_are_those_whose_file_is_there_and_others_are_refused(tmp_path: Path) -> None:

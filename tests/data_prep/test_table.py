@@ -1,7 +1,9 @@
-"""A table of one's own: every file type, ids kept as they are, splits, negatives, items."""
+"""A table of one's own: file types, ids, splits, negatives, items, weights, repeated pairs."""
 
 from __future__ import annotations
 
+import logging
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,7 @@ def test_every_kind_of_file_gives_the_same_rows(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("separator", [";", "|", "\t"])
-def test_the_separator_of_a_csv_is_told_from_its_header(separator: str, tmp_path: Path) -> None:
+def test_the_separator_of_a_csv_is_detected(separator: str, tmp_path: Path) -> None:
     frame().to_csv(tmp_path / "x.csv", sep=separator, index=False)
     schema = table.prepare(tmp_path / "out", input=tmp_path / "x.csv", **IDS)
     assert sum(schema.rows.values()) == 40
@@ -102,19 +104,7 @@ def test_binary_labels_may_be_spelled_in_several_ways(
     assert sum(one["labelled"] for one in watch) == 39
 
 
-def test_negatives_are_zero_for_the_binary_task_and_missing_for_others(tmp_path: Path) -> None:
-    data = frame().assign(clicked=1)
-    source = save(data, tmp_path / "x.csv")
-    schema = table.prepare(tmp_path / "out", input=source, negatives="per-user", **IDS)
-    rows = rows_of(tmp_path / "out")
-    # 8 users with 5 of 10 items each: min(5, 10 - 5) negatives
-    assert sum(schema.rows.values()) == len(rows) == 80
-    drawn = [row for row in rows if row[2] == 0]
-    assert len(drawn) == 40 and all(row[3] is None for row in drawn)
-    assert {row[:2] for row in drawn}.isdisjoint({row[:2] for row in rows if row[2] == 1})
-
-
-def test_labelled_zeros_are_no_positives_to_match(tmp_path: Path) -> None:
+def test_labelled_zeros_get_no_negatives(tmp_path: Path) -> None:
     source = save(frame(), tmp_path / "x.csv")
     schema = table.prepare(tmp_path / "out", input=source, negatives="per-user", **IDS)
     assert sum(schema.rows.values()) == 40 + 14  # one for each of the 14 clicks
@@ -122,9 +112,7 @@ def test_labelled_zeros_are_no_positives_to_match(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["memory", "stream", "given"])
 @pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
-def test_an_empty_cell_is_no_positive_to_match_and_no_label(
-    name: str, engine: str, tmp_path: Path
-) -> None:
+def test_an_empty_cell_is_a_missing_label(name: str, engine: str, tmp_path: Path) -> None:
     data = frame()
     data["clicked"] = data["clicked"].where(data["clicked"] == 1)  # 14 clicks, 26 empty cells
     options: dict[str, Any] = {"input": save(data, tmp_path / name), **IDS}
@@ -187,13 +175,175 @@ def test_plain_numbers_about_items_can_be_compared_and_nothing_else_changes(
     assert kept["year"][:3] == about["year"]
 
 
-def test_the_same_seed_gives_the_same_bytes_and_the_command_tells_all(tmp_path: Path) -> None:
-    source = save(frame(), tmp_path / "x.csv")
-    for name in ("a", "b"):
-        schema = table.prepare(tmp_path / name, input=source, negatives="per-user", **IDS)
-    assert hashes(tmp_path / "a") == hashes(tmp_path / "b")
-    assert schema.command == (
-        "prepare table --user who --item what --task watch:binary=clicked "
-        "--task rating:regression=stars --negatives per-user --duplicates error "
-        "--protocol paper --seed 0"
+def test_a_row_keeps_its_weight_and_an_empty_cell_and_a_negative_weigh_one(tmp_path: Path) -> None:
+    data = frame().assign(mass=np.arange(40) / 4)
+    data.loc[3, "mass"] = np.nan  # u3 with item 006
+    source = save(data, tmp_path / "x.csv")
+    out = tmp_path / "out"
+    schema = table.prepare(out, input=source, weight="mass", negatives="per-user", **IDS)
+    assert schema.weight == "weight" and Schema.load(out) == schema
+    users, items = columns(out, "users")["user"], columns(out, "items")["item"]
+    found = {}
+    for split in SPLITS:
+        part = columns(out, split)
+        pairs = zip(part["user_index"], part["item_index"], part["weight"], strict=True)
+        found |= {(users[u], items[i]): weight for u, i, weight in pairs}
+    known = {
+        (who, what): 1.0 if np.isnan(mass) else mass
+        for who, what, mass in data[["who", "what", "mass"]].itertuples(index=False)
+    }
+    assert {pair: found[pair] for pair in known} == known
+    drawn = [weight for pair, weight in found.items() if pair not in known]
+    assert drawn == [1.0] * 14  # one for each of the 14 clicks
+
+
+def test_training_labels_are_counted_with_weights_too(tmp_path: Path) -> None:
+    """Clicks 1, 0, 0 with weights 3, 1, 0: 3 positive of 4. Stars 2, 4, 9: mean (6 + 4) / 4 = 2.5,
+    variance (3 x 0.25 + 2.25) / 4 = 0.75. Without them: 1 of 3, mean 5."""
+    labels = {"clicked": [1, 0, 0], "stars": [2, 4, 9], "mass": [3, 1, 0]}
+    rows = pd.DataFrame({"who": [*"abc"], "what": [*"xyz"], **labels})
+    given = {split: save(rows, tmp_path / f"{split}.csv") for split in SPLITS}
+    tasks = ["watch:binary=clicked", "rating:regression=stars"]
+    names = {"user": "who", "item": "what", "tasks": tasks, "weight": "mass"}
+    options = {"duplicates": "keep", **names}
+    counts = table.prepare(tmp_path / "out", **given, **options).labels
+    watch, rating = counts["train"]["watch"], counts["train"]["rating"]
+    assert (watch["positive"], watch["labelled"]) == (1, 3)
+    assert (watch["weighted_positive"], watch["weighted_labelled"]) == (3, 4)
+    assert (rating["mean"], rating["weighted_mean"]) == (5, 2.5)
+    assert rating["weighted_std"] == pytest.approx(0.75**0.5)
+    assert not any("weighted" in name for name in [*counts["val"]["watch"], *counts["test"]])
+
+
+@pytest.mark.parametrize("engine", ["stream", "dask"])
+def test_weights_are_the_same_in_every_engine(engine: str, tmp_path: Path) -> None:
+    source = save(frame().assign(mass=np.arange(40) / 4), tmp_path / "x.parquet")
+    options = {**IDS, "input": source, "weight": "mass", "protocol": "hash"}
+    options |= {"negatives": "per-user"}
+    table.prepare(tmp_path / "memory", **options)
+    here = {"scheduler": "synchronous"} if engine == "dask" else {}
+    table.prepare(tmp_path / engine, engine=engine, **here, **options)
+    assert hashes(tmp_path / "memory") == hashes(tmp_path / engine)
+    assert sum(columns(tmp_path / engine, "train")["weight"]) > 0
+
+
+@pytest.mark.parametrize("cell", ["-1", "inf", "nan?", "1e39"])
+@pytest.mark.parametrize("engine", ["memory", "stream"])
+def test_a_wrong_weight_is_named(engine: str, cell: str, tmp_path: Path) -> None:
+    data = frame().assign(mass="2")
+    data.loc[4, "mass"] = cell
+    source = save(data, tmp_path / "x.csv")
+    place = "line 6" if engine == "memory" else "row 5"
+    message = rf"x\.csv, {place}: mass .*>= 0 .*got '{cell[:3]}"
+    with pytest.raises(DataError, match=message):
+        table.prepare(
+            tmp_path / "o", input=source, weight="mass", engine=engine, protocol="hash", **IDS
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
+
+
+@pytest.mark.parametrize("engine", ["memory", "stream"])
+@pytest.mark.parametrize("negatives", ["none", "per-user"])
+def test_weights_that_are_all_0_are_refused(engine: str, negatives: str, tmp_path: Path) -> None:
+    source = save(frame().assign(mass=0), tmp_path / "x.csv")
+    options: dict[str, Any] = {"negatives": negatives, "engine": engine, "protocol": "hash", **IDS}
+    with pytest.raises(DataError, match="train: .*watch, rating .*weight 0"):
+        table.prepare(tmp_path / "out", input=source, weight="mass", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_task_whose_rows_all_weigh_0_gets_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clicked or not is learned from rows without stars."""
+    data = frame().assign(mass=1)
+    data.loc[data["stars"].notna(), "mass"] = 0
+    data.loc[1, "clicked"] = 1
+    source = save(data, tmp_path / "x.csv")
+    table.prepare(tmp_path / "out", input=source, weight="mass", fractions="0.9,0.05,0.05", **IDS)
+    told = [one for one in (r.getMessage() for r in caplog.records) if "weight 0" in one]
+    assert len(told) == 1 and "task rating" in told[0]
+
+
+TASK: dict[str, Any] = {"user": "who", "item": "what", "tasks": ["watch:binary=clicked"]}
+KEEP: dict[str, Any] = {"duplicates": "keep", "timestamp": "when", **TASK}
+
+
+def log(rows: int = 2000) -> pd.DataFrame:
+    """40 users and 20 items: 2,000 rows of at most 800 pairs."""
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "who": rng.integers(0, 40, rows),
+            "what": rng.integers(0, 20, rows),
+            "clicked": rng.integers(0, 2, rows),
+            "when": np.arange(rows),
+        }
     )
+
+
+def splits_of_pairs(out: Path) -> dict[tuple[object, ...], set[str]]:
+    found: dict[tuple[object, ...], set[str]] = defaultdict(set)
+    for split, rows in raw_rows(out).items():
+        for row in rows:
+            found[row[:2]].add(split)
+    return found
+
+
+@pytest.mark.parametrize("negatives", ["none", "per-user"])
+@pytest.mark.parametrize("protocol", ["paper", "hash"])
+def test_the_rows_of_a_pair_are_in_one_split(protocol: str, negatives: str, tmp_path: Path) -> None:
+    source = save(log(), tmp_path / "x.csv")
+    options = {"protocol": protocol, "negatives": negatives, **KEEP}
+    schema = table.prepare(tmp_path / "out", input=source, **options)
+    found = splits_of_pairs(tmp_path / "out")
+    assert {len(splits) for splits in found.values()} == {1}
+    drawn = schema.report.get("missing_negatives", 0)
+    positives = int(log()["clicked"].sum())
+    wanted = 2000 + (positives - drawn if negatives == "per-user" else 0)
+    assert sum(schema.rows.values()) == wanted
+
+
+def test_shares_are_those_of_pairs_by_the_label_of_the_first(tmp_path: Path) -> None:
+    table.prepare(tmp_path / "out", input=save(log(), tmp_path / "x.csv"), **KEEP)
+    found = splits_of_pairs(tmp_path / "out")
+    counts = {name: sum(splits == {name} for splits in found.values()) for name in SPLITS}
+    pairs = len(log().drop_duplicates(["who", "what"]))
+    test = -(-pairs // 10)  # a tenth rounded up, then an eighth of the rest rounded up
+    assert counts["test"] == test and counts["val"] == -(-(pairs - test) // 8)
+
+
+@pytest.mark.parametrize("protocol", ["paper", "hash"])
+def test_without_repeats_keep_changes_no_row(protocol: str, tmp_path: Path) -> None:
+    source = save(log().drop_duplicates(["who", "what"]), tmp_path / "x.csv")
+    for name in ("keep", "error"):
+        options = {**KEEP, "duplicates": name, "protocol": protocol}
+        table.prepare(tmp_path / name, input=source, negatives="per-user", **options)
+    one, other = hashes(tmp_path / "keep"), hashes(tmp_path / "error")
+    assert {name for name in one if one[name] != other[name]} == {"schema.json"}  # the command
+
+
+def test_repeated_pairs_across_splits_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = log(100).assign(what=0)
+    parts = {"train": data[:60], "val": data[60:80], "test": data[80:]}
+    files = {name: save(part, tmp_path / f"{name}.csv") for name, part in parts.items()}
+    train = set(zip(parts["train"]["who"], parts["train"]["what"], strict=True))
+    again = {
+        name: sum(
+            pair in train for pair in zip(parts[name]["who"], parts[name]["what"], strict=True)
+        )
+        for name in ("val", "test")
+    }
+    assert min(again.values()) > 0
+    caplog.set_level(logging.INFO)
+    table.prepare(tmp_path / "given", **files, **KEEP)
+    told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    for name, count in again.items():
+        rows = f"{name}: {count} of 20 rows have a (user, item) pair of the training rows"
+        assert sum(rows in one for one in told) == 1
+    caplog.clear()
+    table.prepare(tmp_path / "t", input=save(data, tmp_path / "x.csv"), protocol="time", **KEEP)
+    told = [r.getMessage() for r in caplog.records if "pair of the training" in r.getMessage()]
+    assert len(told) == 2 and not any("warning" in one for one in told)

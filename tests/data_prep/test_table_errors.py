@@ -21,8 +21,8 @@ CELLS = {
     "infinite rating": ("stars", "inf", r"line 6: stars must be a finite number .*got 'inf'"),
     "rating of nan": ("stars", "nan", r"line 6: stars must be a finite number .*got 'nan'"),
     "huge rating": ("stars", "1e39", r"line 6: stars must be a finite number .*got '1e39'"),
-    "no user": ("who", "", "line 6: who must be there in every row, got ''"),
-    "blank item": ("what", "  ", "line 6: what must be there in every row, got '  '"),
+    "no user": ("who", "", "line 6: who must not be empty, got ''"),
+    "blank item": ("what", "  ", "line 6: what must not be empty, got '  '"),
     "time in words": ("when", "noon", r"line 6: when must be seconds .*got 'noon'"),
 }
 
@@ -50,7 +50,7 @@ def test_a_wrong_cell_of_parquet_is_named_by_row(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"x\.parquet, row 5: clicked .*got 2"):
         table.prepare(tmp_path / "o", input=save(data, tmp_path / "x.parquet"), **IDS)
     data = frame().assign(who=[None, *["u"] * 39])
-    with pytest.raises(DataError, match=r"x\.parquet, row 1: who .*got nothing"):
+    with pytest.raises(DataError, match=r"x\.parquet, row 1: who .*got null"):
         table.prepare(tmp_path / "o", input=save(data, tmp_path / "x.parquet"), **IDS)
 
 
@@ -59,14 +59,6 @@ def test_line_numbers_count_quoted_line_breaks_and_blank_lines(tmp_path: Path) -
     (tmp_path / "x.csv").write_text(text)
     with pytest.raises(DataError, match="line 5: clicked .*got '?7"):
         table.prepare(tmp_path / "out", input=tmp_path / "x.csv", **IDS)
-
-
-def test_a_line_with_another_number_of_fields_is_named(tmp_path: Path) -> None:
-    source = save(frame(), tmp_path / "x.csv")
-    text = source.read_text().splitlines()
-    source.write_text("\n".join([*text[:7], "u1,005,1", *text[7:]]))
-    with pytest.raises(DataError, match=r"x\.csv, line 8: .*5 fields .*got 3"):
-        table.prepare(tmp_path / "out", input=source, **IDS)
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
@@ -115,14 +107,6 @@ def test_a_pair_of_training_in_the_test_file_is_a_repeated_pair(tmp_path: Path) 
         table.prepare(tmp_path / "out", **files, **IDS)
 
 
-def test_an_empty_split_is_refused(tmp_path: Path) -> None:
-    data = frame()
-    parts = {"train": data.iloc[:30], "val": data.iloc[:0], "test": data.iloc[30:]}
-    files = {name: save(part, tmp_path / f"{name}.csv") for name, part in parts.items()}
-    with pytest.raises(DataError, match="the val split has no rows"):
-        table.prepare(tmp_path / "out", **files, **IDS)
-
-
 FILES = {
     "header only": ("x.csv", b"who,what,clicked,stars\n", r"x\.csv: has no rows"),
     "empty csv": ("x.csv", b"", r"x\.csv: column 'who' is missing; it has none"),
@@ -145,14 +129,14 @@ def test_a_file_that_cannot_be_read_is_named(
 
 
 def test_a_place_without_files_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="nowhere does not exist"):
+    with pytest.raises(DataError, match="nowhere: no such file"):
         table.prepare(tmp_path / "out", input=tmp_path / "nowhere", **IDS)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty: has no \.csv"):
         table.prepare(tmp_path / "out", input=tmp_path / "empty", **IDS)
 
 
-def test_a_type_that_can_be_no_label_or_id_is_named(tmp_path: Path) -> None:
+def test_a_type_that_cannot_be_a_label_or_id_is_named(tmp_path: Path) -> None:
     nested = pa.table({"who": ["u"], "what": ["i"], "clicked": [[1]], "stars": [1.0]})
     pq.write_table(nested, tmp_path / "x.parquet")
     with pytest.raises(DataError, match=r"clicked must hold numbers, not list"):

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
-from data_prep.write import parts, writer
+from data_prep.write import writer
 from recsys_moe import folders
 from recsys_moe.schema import ConfigError, DataError, Schema, Task
 from tests.data_prep.samples import columns, hashes
@@ -105,7 +105,7 @@ def test_a_failed_check_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_existing_output_is_kept_unless_told(tmp_path: Path) -> None:
+def test_an_existing_output_is_kept_without_overwrite(tmp_path: Path) -> None:
     out = tmp_path / "out"
     writer.write(prepared(), out)
     before = hashes(out)
@@ -141,14 +141,3 @@ def test_an_interruption_keeps_the_previous_output(
         writer.write(prepared(), out, force=True)
     assert hashes(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_many_rows_make_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "ROWS_PER_GROUP", 1)
-    monkeypatch.setattr(parts, "ROWS_PER_PART", 2)
-    writer.write(prepared(), tmp_path / "out")
-    names = [path.name for path in sorted((tmp_path / "out" / "train").iterdir())]
-    assert names == ["part-00000.parquet", "part-00001.parquet"]
-    files = [pq.ParquetFile(tmp_path / "out" / "train" / name) for name in names]
-    assert [file.num_row_groups for file in files] == [2, 1]
-    assert columns(tmp_path / "out", "train")["user_index"] == [0, 1, 2]
