@@ -55,17 +55,16 @@ def history_of(predictor: Predictor, featured: Path, user: int) -> dict[Any, flo
 def vectors(predictor: Predictor, users: list[ColdUser], items: list[ColdUser]) -> Any:
     """Without the row of the OOV id."""
     parts = predictor.resolve(users).parts, predictor.resolve(items, entity="item").parts
-    told = predictor.cold_users.told(*parts)
-    assert told is not None
+    given = predictor.cold_users.encoder(*parts)
+    assert given is not None
     user_B, item_B = ~torch.arange(len(users)), ~torch.arange(len(items))
-    return told(user_B, torch.zeros(1))[0], told(torch.zeros(1), item_B)[1]
+    return given(user_B, torch.zeros(1))[0], given(torch.zeros(1), item_B)[1]
 
 
 def test_known_users_and_items_told_again_have_their_vectors_but_for_the_id(
     predictor: Predictor, featured_run: Path, featured: Path
 ) -> None:
-    """finished = row of the id + features + history, so told = finished - row of the id; of an item
-    less its history too, which nobody tells.
+    """vector = id + features + history, so given = vector - id; of an item less its history too.
 
     Without users of job 3: an unseen one, which no training row of real data has.
     """
@@ -99,11 +98,11 @@ def test_a_vector_is_the_sum_that_the_page_on_features_says(
     ids = predictor.items.ids.to_pylist()
     levels = Schema.load(featured_run / "model").labels["train"]["rating"]
     level = round((levels["max"] - levels["min"]) / (levels["max"] - levels["min"]) * 4)
-    told = ColdUser(
+    given = ColdUser(
         {"age": 45, "job": "job 2"}, {ids[3]: levels["max"], ids[5]: None, ids[9]: None}
     )
     item = ColdUser({"genres": "genre 1|genre 3"})
-    user_UD, item_UD = vectors(predictor, [told], [item])
+    user_UD, item_UD = vectors(predictor, [given], [item])
     rows = parts["item_bag.table_RW"].view(6, 40, 4)  # 5 levels and none, items, width
     pool = (rows[level, 3] + rows[5, 5] + rows[5, 9]) / 3**0.5
     table = parts["users.table_RD"]  # age, then 3 jobs and an unseen one
@@ -130,7 +129,7 @@ def test_newcomers_are_ranked_and_scored_alike_beside_known_users(predictor: Pre
     assert lists[2] != lists[1] != lists[3]
     [alone] = predictor.recommend(features=new.features, history=new.history, k=40, score="rating")
     assert [entry.item for entry in lists[1]] == [entry.item for entry in alone]
-    [rest] = predictor.recommend(item_bag=items[:5], k=40, exclude_seen=True)
+    [rest] = predictor.recommend(history=items[:5], k=40, exclude_seen=True)
     assert {entry.item for entry in rest} == {*items[5:]}
 
 
@@ -185,13 +184,13 @@ def test_what_training_has_not_seen_adds_nothing_and_is_named(predictor: Predict
     item = ColdUser({"genres": ["genre 1", "opera", "jazz", "genre 1"]})
     assert predictor.unused(item, entity="item").categories == {"genres": ["opera", "jazz"]}
     table = predictor.artifact.encoders["items.table_RD"]
-    told = vectors(predictor, [], [item])[1][0]
-    torch.testing.assert_close(told, table[1] / 2**0.5)  # of two: genre 1 and what is unseen
+    given = vectors(predictor, [], [item])[1][0]
+    torch.testing.assert_close(given, table[1] / 2**0.5)  # of two: genre 1 and what is unseen
 
 
 def test_repeated_items_count_once_and_long_histories_take_no_time(predictor: Predictor) -> None:
     items = predictor.items.ids.to_pylist()
-    once, often = ColdUser(item_bag=items[:2]), ColdUser(history=[*items[:2]] * 50_000)
+    once, often = ColdUser(history=items[:2]), ColdUser(history=[*items[:2]] * 50_000)
     started = time.monotonic()
     assert torch.equal(*vectors(predictor, [once, often], [])[0])
     assert time.monotonic() - started < 5
@@ -200,7 +199,7 @@ def test_repeated_items_count_once_and_long_histories_take_no_time(predictor: Pr
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        ({"agee": 3}, "'agee' .*'age'"),
+        ({"agee": 3}, "'agee'; .*'age'"),
         ({"age": "old"}, "'age' .*got 'old'"),
         ({"age": float("inf")}, "'age' .*got inf"),
         ({"age": 1e39}, r"'age' .*got 1e\+39"),
@@ -231,9 +230,9 @@ def test_a_rating_out_of_range_is_refused(rating: Any, predictor: Predictor) -> 
 
 def test_a_model_of_ids_refuses_features_and_histories(run: Path) -> None:
     of_ids = Predictor.load(run)
-    with pytest.raises(DataError, match="no features .*got 'age'"):
+    with pytest.raises(DataError, match="no user features, got 'age'"):
         of_ids.recommend(features={"age": 3})
-    with pytest.raises(DataError, match="no history of users"):
+    with pytest.raises(DataError, match="no histories"):
         of_ids.recommend(history=[1])
     assert same(*of_ids.recommend([ColdUser(), "nobody"], 3))
 

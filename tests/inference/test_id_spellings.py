@@ -165,8 +165,8 @@ def test_of_two_spellings_in_an_older_model_the_first_stands_warm_and_cold() -> 
 
 def test_categories_that_are_told_follow_the_rule_of_ids() -> None:
     """ "3.0" is of an older preparation; "NaN" is a missing category."""
-    told = {"side": "user", "feature": "job", "index": [0, 1], "value": ["3.0", "x"]}
-    categories = pa.table(pd.DataFrame(told).to_dict("list"))
+    given = {"side": "user", "feature": "job", "index": [0, 1], "value": ["3.0", "x"]}
+    categories = pa.table(pd.DataFrame(given).to_dict("list"))
     job = FeatureColumn(name="job", kind="categorical", size=2)
     reader = FeatureReader("user", [job], categories)
     for value in (3, 3.0, "3", "3.00", Decimal(3)):

@@ -54,7 +54,7 @@ NUMBERS: dict[str, Door] = {
     "explained": lambda p, x: p.explain([x], [2]),
     "candidate": lambda p, x: p.recommend([1], 3, candidates=[x, 2]),
     "similar": lambda p, x: p.similar(x, 3),
-    "watched": lambda p, x: p.watched(x),
+    "watched": lambda p, x: p.positives(x),
     "of the history": lambda p, x: p.recommend(history=[x], k=3),
     "key of the history": lambda p, x: p.recommend(history={x: 3}, k=3),
     "unused": lambda p, x: p.unused(ColdUser(history=[x, x, "?"])),
@@ -135,17 +135,17 @@ def test_a_list_is_one_whatever_holds_it(predictor: Predictor) -> None:
     genres, items = ["genre 1", "genre 3"], [2, 4, 3]
     item = predictor.score([1], [ColdUser({"genres": genres})]).tasks
     pairs, ranked = predictor.score(items, items).tasks, predictor.recommend(items, 3)
-    told = predictor.recommend(item_bag=items, k=3)
+    given = predictor.recommend(history=items, k=3)
     among = predictor.recommend([1], candidates=items, where=["item>2"])
     for made in LISTS:
         assert equal(predictor.score([1], [ColdUser({"genres": made(genres)})]).tasks, item)
         assert equal(predictor.score(made(items), made(items)).tasks, pairs)
         assert predictor.recommend(made(items), 3) == ranked
-        assert predictor.recommend(history=made(items), k=3) == told
+        assert predictor.recommend(history=made(items), k=3) == given
         where = made(["item>2"])
         assert predictor.recommend([1], candidates=made(items), where=where) == among
     assert equal(predictor.score(torch.tensor(items), torch.tensor([2.0, 4, 3])).tasks, pairs)
-    new = [ColdUser(), 2, ColdUser(item_bag=items)]
+    new = [ColdUser(), 2, ColdUser(history=items)]
     expected = predictor.recommend(new, 3)
     for whom in (tuple(new), np.array(new, object), pd.Series(new)):
         assert predictor.recommend(whom, 3) == expected
@@ -155,7 +155,7 @@ def test_a_row_of_a_frame_and_a_struct_tell_of_a_user(predictor: Predictor) -> N
     expected = predictor.recommend(features={"age": 25, "job": None}, history={2: 4.0, 3: None})
     row = pd.DataFrame({"age": [25.0], "job": [None]}).iloc[0]
     ratings = {np.int64(2): np.float32(4), 3: math.nan}
-    assert predictor.recommend(features=row, item_bag=ratings) == expected  # type: ignore[arg-type]
+    assert predictor.recommend(features=row, history=ratings) == expected  # type: ignore[arg-type]
     struct = pa.scalar({"age": 25, "job": None})
     rated = pa.scalar([(2, 4.0), (3, None)], pa.map_(pa.int64(), pa.float64()))
     assert predictor.recommend(features=struct, history=rated) == expected

@@ -119,11 +119,11 @@ def test_order_and_values_do_not_depend_on_the_pieces(
     pd.DataFrame({"user": [n % 60 for n in range(500)], "item": range(500)}).to_parquet(source)
     predict_file(predictor, source, tmp_path / "whole.parquet")
     monkeypatch.setattr(predict, "ROWS_PER_PIECE", 64)
-    told: list[int] = []
-    predict_file(predictor, source, tmp_path / "pieces.parquet", progress=told.append)
+    given: list[int] = []
+    predict_file(predictor, source, tmp_path / "pieces.parquet", progress=given.append)
     whole, pieces = (pd.read_parquet(tmp_path / f"{n}.parquet") for n in ("whole", "pieces"))
     pd.testing.assert_frame_equal(whole, pieces, atol=1e-6)
-    assert told == [64] * 7 + [52]  # 500 = 7 * 64 + 52
+    assert given == [64] * 7 + [52]  # 500 = 7 * 64 + 52
 
 
 def test_the_progress_bar_knows_the_rows(tmp_path: Path) -> None:
@@ -179,9 +179,9 @@ def test_no_piece_cuts_rows_that_are_routed_together(
     source = tmp_path / "pairs.parquet"
     pd.DataFrame({"user": users, "item": items}).to_parquet(source)
     monkeypatch.setattr(predict, "ROWS_PER_PIECE", 80)
-    told: list[int] = []
-    predict_file(competing, source, tmp_path / "out.parquet", progress=told.append)
-    assert told == [64] * 3 + [8]  # 200 = 3 * 64 + 8
+    given: list[int] = []
+    predict_file(competing, source, tmp_path / "out.parquet", progress=given.append)
+    assert given == [64] * 3 + [8]  # 200 = 3 * 64 + 8
     found = pd.read_parquet(tmp_path / "out.parquet")["watch"]
     assert found.tolist() == pytest.approx(competing.score(users, items).tasks["watch"].tolist())
 

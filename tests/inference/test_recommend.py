@@ -248,7 +248,7 @@ def read(path: Path) -> pd.DataFrame:
     [
         ("users.csv", "usr,x\n1,2\n", "'user' is missing ... 'usr'"),
         ("users.csv", "user,x\n1,2\n,3\n", "row 2 has no id"),
-        ("users.txt", "", "holds no ids"),
+        ("users.txt", "", "contains no ids"),
         ("users.xlsx", "1\n", "--users ... .csv, .txt, .tsv, .tab, .parquet, .pq"),
         ("users.parquet", "no", "cannot be read"),
     ],
@@ -304,7 +304,7 @@ def test_a_list_is_written_as_predict_writes_its_pairs(
 
 def test_an_empty_id_and_empty_candidates_are_refused(predictor: Predictor) -> None:
     for empty in ("", " "):
-        with pytest.raises(ConfigError, match=f"--user .*got '{empty}'"):
+        with pytest.raises(ConfigError, match=f"--user .*empty, got '{empty}'"):
             commands._check(empty, None, None)
     for empty in ("", " , "):
         with pytest.raises(ConfigError, match=f"--candidates .*got '{empty}'"):
@@ -328,12 +328,12 @@ def test_the_commands_rank_filter_and_explain_what_is_wrong(
     result = json.loads(capsys.readouterr().out)
     assert result["unseen_user"] and sorted(i["item"] for i in result["items"]) == [1, 2, 3]
     assert result["items"][0]["watch*rating"] >= result["items"][1]["watch*rating"]
-    assert "1 of 4 candidates are unknown" in caplog.text
+    assert "ignored unknown candidates: 1 of 4" in caplog.text
     call("similar", run, "--item", 2, "--k", 3)
     near = capsys.readouterr().out
     assert "cosine" in near and near.count("\n") == 4
     with pytest.raises(ConfigError, match="did you mean 'title'?") as wrong:
         call("recommend", run, "--user", 1, "--where", "titel~a")
     assert wrong.value.exit_code == 2
-    with pytest.raises(ConfigError, match="go together"):
+    with pytest.raises(ConfigError, match="needs --output"):
         call("recommend", run, "--users", tmp_path / "some.txt")

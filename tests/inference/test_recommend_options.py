@@ -31,7 +31,7 @@ def test_candidates_are_read_from_every_kind_of_table(
 
 def test_a_file_of_candidates_that_is_not_there_is_named(run: Path, command: Command) -> None:
     message = command.fails(3, "recommend", run, "--user", "1", "--candidates", "nofile.tsv")
-    assert "--candidates nofile.tsv: there is no such file" in message
+    assert "--candidates nofile.tsv: no such file" in message
 
 
 def test_titles_cannot_command_a_terminal() -> None:

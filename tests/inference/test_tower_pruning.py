@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from recsys_moe.inference.scoring import tower_pruning
-from recsys_moe.inference.scoring.tower_pruning import without_mute_units
+from recsys_moe.inference.scoring.tower_pruning import with_pruned_towers
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.routers import find_router
 
@@ -33,7 +33,7 @@ def pruned(model: MultiTaskMoE) -> list[list[int]]:
     """Widths of the smaller towers, by task. In float64, where fewer units are added up in another
     order, scores move by 1e-14 or so; the caller's model stays as it is."""
     before = copy.deepcopy(model.state_dict())
-    smaller = without_mute_units(model)
+    smaller = with_pruned_towers(model)
     users, items = torch.arange(8).repeat_interleave(10), torch.arange(10).repeat(8)
     first, second = (copy.deepcopy(m).double()(users, items).logits_BT for m in (model, smaller))
     torch.testing.assert_close(second, first, rtol=0, atol=1e-7, equal_nan=True)
@@ -89,7 +89,7 @@ def test_all_units_stay_where_no_bound_is_known() -> None:
     broken.item_embedding.weight[3, 0] = torch.nan
     for model in (encoded, broken, model_with("relu"), model_with("default_moe")):
         model.towers[0][2].weight[0, 1] = 0
-        smaller = without_mute_units(model)
+        smaller = with_pruned_towers(model)
         assert smaller is model or smaller.towers[0][0].out_features == 5
 
 
@@ -102,5 +102,5 @@ def test_what_is_left_fills_vectors_of_the_processor(monkeypatch: pytest.MonkeyP
     assert pruned(model) == [[32, 1], [50, 1]]
     kept = [*range(14), *range(32, 50)]
     assert torch.equal(
-        without_mute_units(model).towers[0][0].weight, model.towers[0][0].weight[kept]
+        with_pruned_towers(model).towers[0][0].weight, model.towers[0][0].weight[kept]
     )
