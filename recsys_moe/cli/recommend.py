@@ -27,6 +27,14 @@ logger = logging.getLogger("recsys_moe")
 NewItems = Annotated[
     Path | None, typer.Option(help="Cold-start items to add: CSV, TSV or Parquet.")
 ]
+History = Annotated[
+    str | None,
+    typer.Option(metavar="FILE|ID,ID", help="History of a cold-start user: items or ITEM=RATING."),
+]
+Features = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="Of a cold-start user: age=25, 'likes=Action|Comedy'."),
+]
 Why = Annotated[bool, typer.Option("--why", help="Also show feature attributions.")]
 Count = Annotated[int, typer.Option(min=1, help="Number of items.")]
 
@@ -41,18 +49,8 @@ def recommend(
         Path | None, typer.Option(help="With --users: file to write, CSV, Parquet or JSONL.")
     ] = None,
     k: Count = 10,
-    history: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|ID,ID", help="History of a cold-start user: items, or ITEM=RATING."
-        ),
-    ] = None,
-    features: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE", help="Of a cold-start user: age=25, 'likes=Action|Comedy'."
-        ),
-    ] = None,
+    history: History = None,
+    features: Features = None,
     items: NewItems = None,
     exclude_seen: Annotated[
         bool, typer.Option("--exclude-seen", help="Omit the user's positives of the training data.")
@@ -60,14 +58,13 @@ def recommend(
     candidates: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE|ID,ID", help="Rank only these items: ids, or a CSV, Parquet or TXT file."
+            metavar="FILE|ID,ID", help="Items to rank: ids, or a CSV, Parquet or TXT file."
         ),
     ] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="COLUMN OP VALUE",
-            help="Filter items, e.g. genres=Comedy or 'year>=1990'; repeatable.",
+            metavar="COLUMN OP VALUE", help="Filter: genres=Comedy, 'year>=1990'; all hold."
         ),
     ] = None,
     score: Annotated[

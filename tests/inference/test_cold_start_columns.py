@@ -126,17 +126,6 @@ def test_predict_reads_features_of_unseen_ids_from_columns_of_their_names(
     assert counts == {"rows": 5, "unseen_user": 3, "unseen_item": 3, "unknown_category": 2}
 
 
-def test_predict_refuses_a_wrong_cell_by_its_row(
-    command: Command, featured_run: Path, tmp_path: Path
-) -> None:
-    pairs = {**PAIRS, "age": ["old", "20", "", "", "old"]}
-    pd.DataFrame(pairs).to_csv(tmp_path / "pairs.csv", index=False)
-    words = ("--input", tmp_path / "pairs.csv", "--output", tmp_path / "scores.csv")
-    line = command.fails(3, "predict", featured_run, *words)
-    assert tells(line, "pairs.csv: row 5: ... 'age' ... got 'old'")
-    assert not (tmp_path / "scores.csv").exists()
-
-
 def test_predict_reads_histories_of_unseen_users(
     command: Command, featured_run: Path, predictor: Predictor, tmp_path: Path
 ) -> None:
@@ -153,24 +142,29 @@ def test_predict_reads_histories_of_unseen_users(
     assert torch.equal(predictor.score(resolved, [7]).tasks["watch"], expected.tasks["watch"][1:2])
 
 
-@pytest.mark.parametrize(
-    ("cell", "message"),
-    [
-        ("3||4", "row 2: 'history' ... '|' ... got '3||4'"),
-        ("3=9", "row 2: rating of item 3 ... 1..5, got 9.0"),
-    ],
-)
-def test_predict_refuses_a_wrong_history_by_its_row(
-    cell: str, message: str, command: Command, featured_run: Path, tmp_path: Path
-) -> None:
-    pairs = {"user": ["1", "new"], "item": ["7"] * 2, "history": ["", cell]}
-    pd.DataFrame(pairs).to_csv(tmp_path / "pairs.csv", index=False)
-    words = ("--input", tmp_path / "pairs.csv", "--output", tmp_path / "scores.csv")
-    assert tells(command.fails(3, "predict", featured_run, *words), message)
-
-
 def test_repeated_items_of_a_history_are_named(predictor: Predictor) -> None:
     unused = predictor.unused(ColdUser(history=[3, "977", "3", 4, 3.0, "977"]))
     assert (unused.items, unused.repeated) == (["977", "977"], ["3"])
     assert "ignored repeated items of the history: 3" in unused_lines(unused)
     assert not predictor.unused(ColdUser(history=[3, 4]))
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "message"),
+    [
+        ("age", "old", "'age' ... got 'old'"),
+        ("history", "3||4", "'history' ... '|' ... got '3||4'"),
+        ("history", "3=9", "rating of item 3 ... 1..5, got 9.0"),
+    ],
+)
+def test_predict_refuses_an_invalid_cell_of_an_unknown_user_by_its_row(
+    column: str, cell: str, message: str, command: Command, featured_run: Path, tmp_path: Path
+) -> None:
+    pairs = {"user": ["1", "new"], "item": ["7"] * 2, column: [cell, cell]}
+    pd.DataFrame(pairs).to_csv(tmp_path / "pairs.csv", index=False)
+    words = ("--input", tmp_path / "pairs.csv", "--output", tmp_path / "scores.csv")
+    line = command.fails(3, "predict", featured_run, *words)
+    assert tells(line, f"pairs.csv: row 2: ... {message}")
+    assert not (tmp_path / "scores.csv").exists()
+        tells(line, f"pairs.csv: row 2: ... {message}") and not (tmp_path / "scores.csv").exists()
+    )

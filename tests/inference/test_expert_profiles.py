@@ -11,7 +11,7 @@ import torch
 
 from recsys_moe.inference.attribution.expert_profiles import OFTEN, RARELY, expert_profiles, spread
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.ranking.item_values import item_columns, item_values, members_of
+from recsys_moe.inference.ranking.item_values import item_columns, item_values
 from recsys_moe.routers import Routing
 
 
@@ -95,16 +95,6 @@ def test_columns_say_what_conditions_may_ask(monkeypatch: pytest.MonkeyPatch) ->
     assert columns["title"].values == []  # three are too many
     assert columns["genres"].operators == ["=", "!=", "~"]
     assert columns["year"].operators == ["=", "!=", "<", "<=", ">", ">="]
-
-
-def test_members_of_a_cell_are_its_parts() -> None:
-    members = members_of(ITEMS["genres"])
-    named = [members.names[place] for place in members.name_M]
-    assert list(zip(members.row_M.tolist(), named, strict=True)) == [
-        (0, "Drama"),
-        (0, "War"),
-        (1, "War"),
-    ]
 
 
 def test_a_missing_value_is_nothing() -> None:

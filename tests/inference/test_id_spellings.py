@@ -115,13 +115,6 @@ def test_the_other_texts_are_not_seven() -> None:
     assert [raw_ids.of_text(text) for text in OTHER_TEXTS] == OTHER_TEXTS
 
 
-@given(st.lists(st.text("0123456789.-+ e", max_size=6) | st.sampled_from(["NaN", "-0", "x.0"])))
-def test_columns_are_read_as_their_cells_are(texts: list[str]) -> None:
-    found, refused = raw_ids.of_column(pa.array(texts, pa.string()))
-    assert found.to_pylist() == [raw_ids.of_text(text) for text in texts]
-    assert not refused.any()
-
-
 @pytest.mark.parametrize("value", NO_IDS, ids=repr)
 def test_what_is_no_id_is_none_in_any_place(value: Any, tmp_path: Path) -> None:
     for name, door in DOORS.items():
@@ -136,15 +129,6 @@ def test_what_is_no_id_is_none_in_any_place(value: Any, tmp_path: Path) -> None:
         (tmp_path / "users.txt").write_text(f"1\n{value}\n")
         with pytest.raises(DataError, match="row 2 has no id"):
             list(read_ids(tmp_path / "users.txt", "user", "--users"))
-
-
-@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
-def test_floats_of_any_width_are_read_with_their_gaps(kind: pa.DataType) -> None:
-    numbers = np.array([7, -0.0, np.nan, 2.5, np.inf, -3])
-    column = pa.array(numbers.astype(kind.to_pandas_dtype()), kind)
-    found, refused = raw_ids.of_column(column)
-    assert found.to_pylist() == ["7", "0", None, None, None, "-3"]
-    assert refused.tolist() == [False, False, False, True, True, False]
 
 
 def test_decimals_of_a_database_are_read_whole() -> None:

@@ -13,7 +13,7 @@ import torch
 from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.new_items import read_items, with_items
 from recsys_moe.inference.files import tables as row_files
-from recsys_moe.inference.predictor import ColdUser, Predictor
+from recsys_moe.inference.predictor import ColdItem, ColdUser, Predictor
 from tests.conftest import Command, tells
 
 NEW = pa.table(
@@ -41,7 +41,7 @@ def test_new_items_are_ranked_among_the_known_ones(predictor: Predictor) -> None
         assert len(ranked) == 43
         by_item = {entry.item: entry for entry in ranked}
         ids = [1, 3, 40, 901, 902, 903]
-        given = [*ids[:3], *map(ColdUser, features)]
+        given = [*ids[:3], *map(ColdItem, features)]
         for task, score_B in predictor.score([one] * 6, given).tasks.items():  # type: ignore[list-item]
             scores = [by_item[item].scores[task] for item in ids]
             assert scores == pytest.approx(score_B.tolist(), abs=1e-5)

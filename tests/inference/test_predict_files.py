@@ -100,18 +100,6 @@ def test_the_calibrated_column_is_the_map_of_the_raw_one(run: Path, tmp_path: Pa
     assert frame["watch"].tolist() == pytest.approx(raw.tolist(), abs=1e-6)
 
 
-@pytest.mark.parametrize("sizes", [(1,), (3, 3), (1, 5, 1), (7,), (2, 0, 12)])
-def test_pieces_have_the_same_size_however_the_file_is_cut(sizes: tuple[int, ...]) -> None:
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    batches = [
-        pa.RecordBatch.from_pydict({"n": pa.array(range(start, start + size), pa.int64())})
-        for start, size in zip(starts, sizes, strict=True)
-    ]
-    pieces = [piece["n"].to_pylist() for piece in predict._regrouped(iter(batches), 3)]
-    assert [n for piece in pieces for n in piece] == list(range(sum(sizes)))
-    assert all(len(piece) == 3 for piece in pieces[:-1]) and 0 < len(pieces[-1]) <= 3
-
-
 def test_order_and_values_do_not_depend_on_the_pieces(
     predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,12 +143,6 @@ def test_a_column_that_is_no_text_is_refused_for_text_and_kept_in_parquet(
     assert [path.name for path in tmp_path.iterdir()] == ["p.parquet"]
     predict_file(predictor, tmp_path / "p.parquet", tmp_path / "out.parquet")
     assert pq.read_table(tmp_path / "out.parquet")["notes"].to_pylist() == notes.to_pylist()
-
-
-def test_a_header_that_is_not_utf8_is_refused(predictor: Predictor, tmp_path: Path) -> None:
-    (tmp_path / "pairs.csv").write_bytes(b"user,item,caf\xff\n1,2,3\n")
-    with pytest.raises(DataError, match=r"pairs\.csv, line 1: byte 0xff"):
-        predict_file(predictor, tmp_path / "pairs.csv", tmp_path / "out.csv")
 
 
 def test_no_piece_cuts_rows_that_are_routed_together(

@@ -75,13 +75,6 @@ def test_a_unit_stays_that_one_large_expert_or_weights_can_fire(router: str, mos
         assert pruned(model)[0] == [left, 1]
 
 
-def test_a_unit_of_the_first_layer_goes_whose_effect_the_second_one_stops() -> None:
-    model = model_with(tower_dims=(5, 4))
-    model.towers[1][2].weight[:, 2] = 0  # the second layer does not read unit 2 of the first
-    model.towers[1][4].weight[0, :2] = 0  # and the head not its units 0 and 1
-    assert pruned(model)[1] == [4, 2, 1]
-
-
 def test_all_units_stay_where_no_bound_is_known() -> None:
     """Vectors of more than ids, `relu` without a bound, running means, and what is not finite."""
     encoded, broken = model_with(), model_with()

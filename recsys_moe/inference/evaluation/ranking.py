@@ -66,7 +66,7 @@ def evaluate_ranking(
     folder, schema = data_of(path, predictor.artifact, data)
     wanted = wanted_rows(schema, k, task, relevant)
     rows = _rows(predictor, folder, schema, split, wanted=wanted)
-    logits, popularity = _contestants(predictor, rows, wanted)
+    logits, popularity = _rankers(predictor, rows, wanted)
     asked = rows.labelled
     score_N = predictor.pair_logits(asked.user, asked.item)[:, wanted.task]
     found = described(top_lists(logits, rows, k, progress), score_N, rows)
@@ -106,7 +106,7 @@ def sample_ranking(
     k = min(LENGTH, schema.item.size)
     model, popular = (
         means(list_figures(top_lists(by, few, k), few))["ndcg"]
-        for by in _contestants(predictor, few, wanted)
+        for by in _rankers(predictor, few, wanted)
     )
     return {
         "task": schema.tasks[wanted.task].name,
@@ -134,16 +134,13 @@ def _rows(
     return ranking_rows(folder, schema, split, wanted=wanted, most=most)
 
 
-def _contestants(predictor: Predictor, rows: RankingRows, wanted: Wanted) -> tuple[Logits, Logits]:
-    """What the model ranks by, and what popularity does."""
-
-    def logits(user_U: Tensor) -> Tensor:
-        return predictor.catalogue_logits(user_U, wanted.task)
-
-    def popularity(user_U: Tensor) -> Tensor:
-        return rows.positives_I.double().expand(len(user_U), -1)
-
-    return logits, popularity
+def _rankers(predictor: Predictor, rows: RankingRows, wanted: Wanted) -> tuple[Logits, Logits]:
+    """Logits of the model and of the popularity baseline."""
+    popularity_I = rows.positives_I.double()
+    return (
+        lambda user_U: predictor.catalogue_logits(user_U, wanted.task),
+        lambda user_U: popularity_I.expand(len(user_U), -1),
+    )
 
 
 def top_lists(
