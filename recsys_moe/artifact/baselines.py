@@ -28,7 +28,7 @@ Baselines = dict[str, dict[str, dict[str, float | None]]]
 
 
 def baselines(train: Rows, rows: Rows, schema: Schema) -> Baselines:
-    """Learned on `train`, judged on `rows`.
+    """Fitted on `train`, evaluated on `rows`.
 
     Binary tasks: `popularity`, an item's positives in training, and `base_rate`, the training
     share of positives for all rows. Regressions: `mean`, and `user_item_mean`, the mean plus what

@@ -85,7 +85,7 @@ def recorded_data(path: Path) -> Path:
 
 
 def _check_fits(artifact: Artifact, schema: Schema, folder: Path) -> None:
-    """Refuse data with other tasks, or in which an index stands for another id."""
+    """Refuse data with other tasks or another order of ids."""
     wanted, given = ([(t.name, t.kind) for t in s.tasks] for s in (artifact.schema, schema))
     if wanted != given:
         raise DataError(f"{folder}: the model's tasks are {wanted} in this order, got {given}")

@@ -193,7 +193,7 @@ def load_artifact(path: Path) -> Artifact:
 
 
 def _load_config(path: Path) -> Config:
-    """A setting that is wrong here is no fault of the command line."""
+    """A wrong setting in a model folder is invalid data, not a wrong option."""
     with reading(path):
         raw = read_config_file(str(path))
     try:

@@ -66,9 +66,9 @@ RUN = Kind(
 
 
 def place_of(out: Path, overwrite: bool, resume: str | None) -> Path:
-    """Where the run that is to be at `out` is made: there, or beside it until it replaces `out`.
+    """Where the run for `out` is created: at `out`, or next to it until it replaces `out`.
 
-    Each process of a run asks, perhaps after the first has begun: its work changes no answer.
+    Every process of a run gets the same answer, also after the first one has begun.
     """
     part = out.parent / f"{out.name}{PART}"
     if resume == "auto":
@@ -146,9 +146,9 @@ def remove_run(place: Path) -> None:
 
 
 def end_run(place: Path, out: Path, data: Path) -> None:
-    """Let a run that was made beside `out` replace it. Raises RunError where it may not any more.
+    """Let a run that was created next to `out` replace it. Raises RunError if it may not.
 
-    `out` is looked at again: hours have passed.
+    Checks `out` again, hours after the start.
     """
     if place == out:
         return

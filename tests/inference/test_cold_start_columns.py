@@ -166,5 +166,3 @@ def test_predict_refuses_an_invalid_cell_of_an_unknown_user_by_its_row(
     line = command.fails(3, "predict", featured_run, *words)
     assert tells(line, f"pairs.csv: row 2: ... {message}")
     assert not (tmp_path / "scores.csv").exists()
-        tells(line, f"pairs.csv: row 2: ... {message}") and not (tmp_path / "scores.csv").exists()
-    )

@@ -43,7 +43,7 @@ class Trait:
 @dataclass(frozen=True)
 class ExpertProfile:
     """Items and traits for which an expert is selected more often than on average; empty if it is
-    selected for all items alike, or hardly ever (`spared`)."""
+    selected equally often for all items, or hardly ever (`spared`)."""
 
     expert: int
     spared: bool
@@ -118,6 +118,6 @@ def spread(size: int, most: int) -> Tensor:
 
 
 def _largest(lift_M: Tensor) -> list[int]:
-    """Rows of the largest lifts; of equal ones those watched most."""
+    """Rows of the largest lifts; ties go to the more popular item."""
     lifts, rows = lift_M.sort(descending=True, stable=True)
     return rows[lifts >= NOTABLE][:NAMED].tolist()

@@ -100,7 +100,7 @@ class _Part(NamedTuple):
     added_D: Tensor
     """What it adds to the vector."""
     is_id: bool = False
-    """Then the id is that of the unseen one, beside `added_D` less."""
+    """Replaces the id with the OOV id as well."""
 
 
 class Attributor:
@@ -148,7 +148,7 @@ class Attributor:
         return [_cut(map(_with, parts, changes), most) for changes in change_TV]
 
     def _made_of(self, entity: Entity, index: int, cold: ColdStartVectors | None) -> Parts:
-        """What the vector of one user or item is made of beside its id."""
+        """The entries of the vector of one user or item, without its id."""
         artifact, nothing = self._artifact, torch.empty(0, dtype=torch.long)
         if index < 0 and cold is not None:
             return cold.parts[entity][~index]

@@ -100,9 +100,9 @@ class FeatureReader:
         return [*zip(row_P.tolist(), weight_P.tolist(), strict=True)]
 
     def named(self, row: int, weight: float) -> tuple[str, str | float | None]:
-        """Which feature an entry is of, and the category or the number as people write them.
+        """Name of the feature of an entry, and its raw category or number.
 
-        None for a category that training has not seen.
+        None for an unknown category.
         """
         starts = [*self._start.values()]
         name = [*self._features][bisect_right(starts, row) - 1]

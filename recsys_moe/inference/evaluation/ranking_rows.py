@@ -1,6 +1,6 @@
 """Relevant and excluded items per user, for top-N evaluation.
 
-Axes: N rows or pairs, U users, I items. Index U and index I stand for unknown ids.
+Axes: N rows or pairs, U users, I items. Index U and index I are unknown ids.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def ranking_rows(
 
 
 def _relevant(pairs: Pairs, excluded_N: Tensor, schema: Schema) -> tuple[Pairs, dict[str, int]]:
-    """Each known item once per user; rows of unknown items cannot be told apart and all count."""
+    """Each known item once per user; every row of an unknown item counts."""
     known_user_N = pairs.user < schema.user.size
     key_N = _keys(Pairs(pairs.user[known_user_N], pairs.item[known_user_N]), schema)
     is_excluded_N = torch.isin(key_N, excluded_N)

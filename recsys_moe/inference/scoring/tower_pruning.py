@@ -4,7 +4,7 @@ Weight decay takes units that do not help towards 0: of a tower of 256 often 100
 training. How far a unit can move a logit follows from the weights: how large its output can be,
 by the longest vectors of known users and items, times how much what comes after it amplifies.
 
-Axes: E experts, D width of a user's vector beside an item's, H expert width, J units of a layer.
+Axes: E experts, D width of a user's and an item's vector, H expert width, J units of a layer.
 """
 
 from __future__ import annotations
