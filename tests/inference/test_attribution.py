@@ -36,7 +36,7 @@ def by_part(attributions: list[Attribution]) -> dict[tuple[Any, ...], float]:
     return {(r.kind, r.entity, r.name, r.value): r.contribution for r in attributions}
 
 
-def test_a_contribution_is_the_logit_minus_that_of_one_told_all_but_that_part(
+def test_a_contribution_is_the_logit_minus_that_of_one_without_that_part(
     predictor: Predictor,
 ) -> None:
     """A cold-start user with a feature less is scored by the ordinary way of cold-start users; of
@@ -84,7 +84,7 @@ def test_an_item_of_the_history_is_left_out_of_a_known_user_with_the_factor_kept
     index_B = torch.tensor([user]), torch.tensor([item])
     before_T, vector_D = model(*index_B).logits_BT[0], model.user_embedding.weight[user].clone()
     found = {r.value: r for r in of_pair["rating"] if r.kind == "item"}
-    assert {value: reason.rating for value, reason in found.items()} == history
+    assert {value: one.rating for value, one in found.items()} == history
     assert len(history) > 3
     try:
         for raw, rating in [*history.items()][:4]:
@@ -98,7 +98,7 @@ def test_an_item_of_the_history_is_left_out_of_a_known_user_with_the_factor_kept
 
 
 @torch.no_grad()
-def test_all_who_watched_an_item_are_left_out_of_it_together(predictor: Predictor) -> None:
+def test_the_users_of_an_item_are_left_out_together(predictor: Predictor) -> None:
     """logit(x_i) - logit(x_i - K sum_u y_u / sqrt(n)); nobody of them is named."""
     user, item, artifact = 3, 7, predictor.artifact
     raw_user, raw_item = predictor.users.ids[user].as_py(), predictor.items.ids[item].as_py()
@@ -121,7 +121,7 @@ def test_all_who_watched_an_item_are_left_out_of_it_together(predictor: Predicto
     assert not any(r.kind == "item" and r.entity == "item" for r in of_pair["rating"])
 
 
-def test_without_the_id_a_known_user_is_a_new_one_told_the_same(
+def test_without_the_id_a_known_user_is_a_cold_user_with_the_same_data(
     predictor: Predictor, featured: Path
 ) -> None:
     user, raw = 4, predictor.users.ids[4].as_py()  # age 50, and a job that training has seen
@@ -174,12 +174,12 @@ def test_a_history_of_a_hundred_thousand_entries_takes_no_time(predictor: Predic
     assert sum(r.kind == "item" for r in of_pair["watch"]) == 5
 
 
-def test_ids_that_nobody_knows_have_no_reasons_of_their_own(predictor: Predictor) -> None:
+def test_unknown_ids_have_no_attributions(predictor: Predictor) -> None:
     [of_pair] = predictor.attributions(["nobody"], ["nothing"])
     assert of_pair == {"watch": [], "rating": []}
 
 
-def test_models_without_reasons_say_why(
+def test_models_without_attributions_say_why(
     predictor: Predictor, run: Path, featured_run: Path, tmp_path: Path
 ) -> None:
     of_ids = Predictor.load(run)

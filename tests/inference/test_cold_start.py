@@ -68,7 +68,7 @@ def test_a_vector_is_the_sum_that_the_page_on_features_says(
     assert (JOB.size, GENRES.size) == (3, 4)
 
 
-def test_newcomers_are_ranked_and_scored_alike_beside_known_users(predictor: Predictor) -> None:
+def test_cold_users_are_ranked_and_scored_next_to_known_users(predictor: Predictor) -> None:
     users, items = predictor.users.ids.to_pylist(), predictor.items.ids.to_pylist()
     new = ColdUser({"age": 20, "job": "job 1"}, items[:5])
     whom = [users[3], new, "nobody", ColdUser(history={items[7]: 3.0}), users[4]]
@@ -96,9 +96,9 @@ def test_what_is_resolved_is_not_read_again_and_goes_wherever_ids_go(
     scores, lists = predictor.score(whom, items[:3]).tasks, predictor.recommend(whom, 5)
     users, named = predictor.resolve(whom), predictor.resolve(items[:3], entity="item")
     assert [one.categories for one in users.unused] == [{"job": ["astronaut"]}]
-    for door in (predictor.users, predictor.items, predictor.cold_users):
-        for name in {"index", "read"} & {*dir(door)}:
-            monkeypatch.setattr(door, name, None)
+    for entry in (predictor.users, predictor.items, predictor.cold_users):
+        for name in {"index", "read"} & {*dir(entry)}:
+            monkeypatch.setattr(entry, name, None)
     torch.testing.assert_close(predictor.score(users, named).tasks, scores, rtol=0, atol=0)
     assert predictor.recommend(users, 5) == lists
     assert [entry.index for entry in lists[0]] == [items.index(entry.item) for entry in lists[0]]
@@ -124,7 +124,7 @@ def same(one: list[Recommendation], other: list[Recommendation]) -> bool:
     return items[0] == items[1] and torch.allclose(torch.tensor(scores), torch.tensor(others))
 
 
-def test_nothing_told_is_the_unseen_id(predictor: Predictor) -> None:
+def test_an_empty_cold_user_is_an_unknown_id(predictor: Predictor) -> None:
     [bare, unknown] = predictor.recommend([ColdUser(), "nobody"], 5)
     assert same(bare, unknown)
 
@@ -153,7 +153,7 @@ def test_a_model_of_ids_refuses_features_and_histories(run: Path) -> None:
 
 
 @pytest.mark.parametrize("router", ["hash", "expert_choice", "sparsemixer"])
-def test_newcomers_are_unseen_users_to_a_router_that_looks_at_users_or_at_other_rows(
+def test_cold_users_are_unknown_to_a_router_that_looks_at_users_or_at_other_rows(
     router: str, featured: Path, tmp_path: Path
 ) -> None:
     model = {**TINY_MODEL, "features": "all", "item_bag": "items", "router": {"name": router}}

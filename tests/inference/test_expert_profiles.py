@@ -51,7 +51,7 @@ def test_an_expert_is_known_by_what_it_is_chosen_for_more_often(predictor: Predi
     assert (none.traits, none.items, none.spared) == ([], [], True)
 
 
-def test_an_expert_for_what_is_often_watched_says_so(
+def test_an_expert_of_popular_items_says_so(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expert 0 now takes items that were watched often: all of the first third and no other."""
@@ -69,7 +69,7 @@ def test_an_expert_for_what_is_often_watched_says_so(
     assert RARELY in [trait.value for trait in other.traits]  # 1 / (27 / 40) = 1.48 times
 
 
-def test_a_model_that_saw_nothing_watched_still_has_profiles(predictor: Predictor) -> None:
+def test_a_model_without_positives_still_has_profiles(predictor: Predictor) -> None:
     artifact = predictor.artifact
     nothing = {"offsets": torch.zeros(61, dtype=torch.long), "items": torch.empty(0).long()}
     predictor.artifact = replace(artifact, seen=nothing)

@@ -82,7 +82,7 @@ def test_one_user_and_one_item_are_shown_as_the_model_holds_them(
     assert json.loads(command("similar", run, "--item", 2, "--json").out)["item"] == 2
 
 
-def test_nearly_only_unseen_ids_are_told_once(
+def test_nearly_only_unknown_ids_are_warned_about_once(
     predictor: Predictor,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,

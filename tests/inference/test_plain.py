@@ -1,4 +1,4 @@
-"""What NumPy, pandas, Arrow and torch hand over is what plain Python would, at every door."""
+"""Values of NumPy, pandas, Arrow and torch equal those of plain Python at every entry point."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from recsys_moe.errors import DataError
 from recsys_moe.inference.plain import plain, plain_list, shown
 from recsys_moe.inference.predictor import ColdUser, Predictor
 
-Door = Callable[[Predictor, Any], Any]
+EntryPoint = Callable[[Predictor, Any], Any]
 FOUR: list[Any] = [
     *(kind(4) for kind in (np.int8, np.int64, np.uint64, np.float16, np.float32, np.longdouble)),
     *(np.array(4), np.array(4.0, np.float32), torch.tensor(4), torch.tensor(4.0).bfloat16()),
@@ -48,7 +48,7 @@ LISTS: list[Callable[[list[Any]], Any]] = [
     lambda values: pd.Series(values, dtype=pd.ArrowDtype(pa.array(values).type)),
 ]
 
-NUMBERS: dict[str, Door] = {
+NUMBERS: dict[str, EntryPoint] = {
     "user": lambda p, x: p.score([x], [2]).tasks,
     "item": lambda p, x: p.score([1], [x]).tasks,
     "explained": lambda p, x: p.explain([x], [2]),
@@ -83,44 +83,44 @@ def equal(one: Any, other: Any) -> bool:
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
 
 
-@pytest.mark.parametrize("door", NUMBERS)
-def test_four_is_four_at_every_door(door: str, predictor: Predictor) -> None:
-    ask = NUMBERS[door]
-    if door == "explained":
+@pytest.mark.parametrize("entry", NUMBERS)
+def test_four_is_four_at_every_entry_point(entry: str, predictor: Predictor) -> None:
+    ask = NUMBERS[entry]
+    if entry == "explained":
         expected: Any = repr(ask(predictor, 4))
         assert all(repr(ask(predictor, four)) == expected for four in FOUR)
         return
     expected = ask(predictor, 4)
-    ones = [four for four in FOUR if "key" not in door or is_hashable(four)]
+    ones = [four for four in FOUR if "key" not in entry or is_hashable(four)]
     assert [repr(four) for four in ones if not equal(ask(predictor, four), expected)] == []
 
 
-@pytest.mark.parametrize("door", NUMBERS)
-def test_what_is_missing_is_none_at_every_door(door: str, predictor: Predictor) -> None:
-    ask = NUMBERS[door]
-    if door in OPTIONAL:
+@pytest.mark.parametrize("entry", NUMBERS)
+def test_what_is_missing_is_none_at_every_entry_point(entry: str, predictor: Predictor) -> None:
+    ask = NUMBERS[entry]
+    if entry in OPTIONAL:
         assert all(ask(predictor, one) == ask(predictor, None) for one in MISSING)
         return
     for one in [None, *MISSING]:
-        if "key" in door and not is_hashable(one):
+        if "key" in entry and not is_hashable(one):
             continue
         with pytest.raises((DataError, ValueError)) as refused:
             ask(predictor, one)
         assert "None" in str(refused.value) and "\n" not in str(refused.value), one
 
 
-@pytest.mark.parametrize("door", NUMBERS)
-def test_what_is_no_number_is_refused_in_one_line_at_every_door(
-    door: str, predictor: Predictor
+@pytest.mark.parametrize("entry", NUMBERS)
+def test_what_is_no_number_is_refused_in_one_line_at_every_entry_point(
+    entry: str, predictor: Predictor
 ) -> None:
     """But a number of a feature may be a truth value: true is 1 there, as in files."""
     for one in NO_NUMBER:
-        if door == "age" and plain(one) is True:
+        if entry == "age" and plain(one) is True:
             continue
-        if "key" in door and not is_hashable(one):
+        if "key" in entry and not is_hashable(one):
             continue
         with pytest.raises((DataError, ValueError)) as refused:
-            NUMBERS[door](predictor, one)
+            NUMBERS[entry](predictor, one)
         assert "\n" not in str(refused.value) and len(str(refused.value)) < 200, one
 
 

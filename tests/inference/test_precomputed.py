@@ -46,7 +46,7 @@ def test_logits_equal_the_naive_twin_for_every_router(
 
 
 @pytest.mark.parametrize("kind", [ProjectedTerm, DiagonalTerm])
-def test_what_goes_past_the_experts_and_main_effects_are_in_it(
+def test_the_bilinear_term_and_the_biases_are_added(
     kind: type[ProjectedTerm | DiagonalTerm],
 ) -> None:
     model, pairs = model_with(SETTINGS["moesart"]), some_pairs(40)
