@@ -8,7 +8,7 @@ TYPE_CHECKING = False  # importing typing takes longer than all the rest
 if TYPE_CHECKING:
     from typing import Any
 
-    from recsys_moe.inference.predictor import Predictor
+    from recsys_moe.inference.predictor import ColdItem, ColdUser, Predictor
     from recsys_moe.model.experts import Experts
     from recsys_moe.model.modules import mix
     from recsys_moe.model.moe import MoE
@@ -16,9 +16,22 @@ if TYPE_CHECKING:
     from recsys_moe.train.fit import fit
 
 __version__ = "0.1.0"
-__all__ = ["Experts", "MoE", "Predictor", "Router", "Routing", "fit", "mix", "router"]
+__all__ = [
+    "ColdItem",
+    "ColdUser",
+    "Experts",
+    "MoE",
+    "Predictor",
+    "Router",
+    "Routing",
+    "fit",
+    "mix",
+    "router",
+]
 
 _HOMES = {
+    "ColdItem": "inference.predictor",
+    "ColdUser": "inference.predictor",
     "Experts": "model.experts",
     "MoE": "model.moe",
     "Predictor": "inference.predictor",

@@ -1,4 +1,4 @@
-"""Which rows of the tables of histories known users and items were made of: history.safetensors.
+"""history.safetensors: the rows of the bag tables in the vectors of known users and items.
 
 Names: `first` and `row` of users, `item_first` and `item_row` of items, as `BagEntries` of
 `recsys_moe.data.entries`. Their tables and kernels are among the encoders.
@@ -35,7 +35,7 @@ def load_history(path: Path, schema: Schema, encoders: Mapping[str, Tensor]) -> 
             if f"{key}.table_RW" in encoders
         )
     if not is_whole:
-        raise damaged(path, "its histories do not fit schema.json")
+        raise damaged(path, "the histories do not match schema.json")
     return history
 
 

@@ -1,4 +1,4 @@
-"""What no model is needed for, on the same rows: the figures that a model has to beat.
+"""Non-personalised baselines on the same rows.
 
 Axes: N rows, U users, I items, both with one more for the OOV id.
 """
@@ -19,7 +19,7 @@ from recsys_moe.data.streaming import Labelled, labelled
 from recsys_moe.schema import Schema, Task
 
 DAMPING = 5
-"""Rows with the mean label that every user and item is taken to have beside its own."""
+"""Rows with the mean label that are added to those of every user and item."""
 HIGHER_IS_BETTER = ("auc",)
 
 LabelledRows = Callable[[], Iterator[Labelled]]
@@ -28,7 +28,7 @@ Baselines = dict[str, dict[str, dict[str, float | None]]]
 
 
 def baselines(train: Rows, rows: Rows, schema: Schema) -> Baselines:
-    """Learned on `train`, judged on `rows`.
+    """Fitted on `train`, evaluated on `rows`.
 
     Binary tasks: `popularity`, an item's positives in training, and `base_rate`, the training
     share of positives for all rows. Regressions: `mean`, and `user_item_mean`, the mean plus what
@@ -45,7 +45,7 @@ def baselines(train: Rows, rows: Rows, schema: Schema) -> Baselines:
 
 
 def missed(result: dict[str, Any]) -> Iterator[str]:
-    """A line for every metric of an evaluation that does not beat its `baselines`, if any."""
+    """A line for every metric that does not beat its `baselines`."""
     for task, named in result.get("baselines", {}).items():
         for name, metrics in named.items():
             for metric, bound in metrics.items():
@@ -57,7 +57,7 @@ def missed(result: dict[str, Any]) -> Iterator[str]:
 
 
 def not_beaten(result: dict[str, Any], figure: str, own: float, name: str, *, bound: float) -> str:
-    """Of the split that `result` is of: a figure that is no better than that of a baseline."""
+    """The warning that a metric of the split of `result` does not beat a baseline."""
     baseline = name.replace("_", " ")
     return (
         f"{result['split']}: {figure} {own:.4f} does not beat the {baseline} baseline {bound:.4f}"
@@ -80,7 +80,7 @@ def _binary(
 def _base_rate_bce(
     positive: float, labelled: float, judged: dict[str, float | int | None]
 ) -> float | None:
-    """None where training has seen one class alone, to which all else is infinitely unlikely."""
+    """None if the training rows have one class only: the loss would be infinite."""
     rows, ones = judged["rows"] or 0, judged["positive"] or 0
     if not rows or not 0 < positive < labelled:
         return None
@@ -104,7 +104,7 @@ def _regression(
 
 
 def _damped(values: Iterator[tuple[Tensor, Tensor]], size: int) -> Tensor:
-    """Mean value of each index with DAMPING zeros beside its own."""
+    """Mean value of each index, damped by DAMPING zeros."""
     sums, counts = torch.zeros(size).double(), torch.full((size,), float(DAMPING)).double()
     for index_N, value_N in values:
         sums += torch.bincount(index_N, value_N, size)

@@ -1,4 +1,4 @@
-"""Calibrated probabilities: one increasing map of the logit per task of them, from validation.
+"""Calibrated probabilities: an increasing map of the logit per binary task, from validation.
 
 Isotonic regression (Zadrozny and Elkan 2002, https://doi.org/10.1145/775047.775151) of bins of
 equal count, joined by straight lines in logit space. Unlike its usual steps the map increases

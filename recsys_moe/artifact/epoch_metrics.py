@@ -1,4 +1,4 @@
-"""What a run measured after each epoch: metrics.csv, a row for each."""
+"""metrics.csv of a run: a row per epoch."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def validation_losses(epochs: Mapping[int, Numbers]) -> dict[int, float]:
 def _numbers(row: dict[str, str]) -> tuple[int, Numbers]:
     """`nan` is the loss of a run that diverged; an empty cell is a metric that is undefined."""
     if not all(row[name] for name in LOSSES):
-        raise ValueError("every row must have a train/loss and a val/loss")
+        raise ValueError("every row must have train/loss and val/loss")
     epoch = int(row["epoch"])
     return epoch, {name: float(cell) if cell != "" else None for name, cell in row.items()}

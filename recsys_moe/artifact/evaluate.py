@@ -74,18 +74,18 @@ def recorded_data(path: Path) -> Path:
         if lock.is_file():
             break
     else:
-        raise DataError(f"{path} does not say which data it was trained on; pass --data DIR")
+        raise DataError(f"{path} does not record its training data; pass --data DIR")
     try:
         folder = Path(json.loads(lock.read_text(encoding="utf-8"))["folder"])
     except (ValueError, LookupError, TypeError, RecursionError):
         raise DataError(f"{lock} is damaged; pass --data DIR") from None
     if not folder.is_dir():
-        raise DataError(f"the data of {path} are no longer at {folder}; pass --data DIR")
+        raise DataError(f"the data of {path} are not at {folder}; pass --data DIR")
     return folder
 
 
 def _check_fits(artifact: Artifact, schema: Schema, folder: Path) -> None:
-    """Refuse data with other tasks, or in which an index stands for another id."""
+    """Refuse data with other tasks or another order of ids."""
     wanted, given = ([(t.name, t.kind) for t in s.tasks] for s in (artifact.schema, schema))
     if wanted != given:
         raise DataError(f"{folder}: the model's tasks are {wanted} in this order, got {given}")
@@ -94,7 +94,7 @@ def _check_fits(artifact: Artifact, schema: Schema, folder: Path) -> None:
         if not file.is_file() or not _holds(file, name, ids):
             raise DataError(
                 f"{file} is missing or differs from the ids the model was trained with; "
-                "evaluate on its own data, or score raw ids with `recsys-moe predict`"
+                "evaluate on the data of the model, or score raw ids with `recsys-moe predict`"
             )
 
 
@@ -114,14 +114,16 @@ def save_evaluation(path: Path, result: dict[str, Any]) -> None:
     for line in missed(result):
         logger.warning(line)
     if not result["trained_on_these_data"]:
-        logger.warning("not the data the model was trained on: it may know some of these rows")
+        logger.warning(
+            "not the training data of this model: it may have trained on some of these rows"
+        )
     elif (Path(path) / "model").is_dir():
         file = Path(path) / "evaluation" / f"{result['split']}.json"
         try:
             write_json(file, {**_kept_ranking(file, result), **result})
         except OSError as error:
             reason = error.strerror or error
-            logger.warning("%s cannot be written, the result is not kept: %s", file, reason)
+            logger.warning("cannot write %s, the result is not saved: %s", file, reason)
 
 
 def _kept_ranking(file: Path, result: dict[str, Any]) -> dict[str, Any]:

@@ -121,9 +121,9 @@ def evaluate_model(
     calibrations: Calibrations | None = None,
     segments: Segments | None = None,
 ) -> dict[str, Any]:
-    """Evaluate `model` in evaluation mode on its own device; `progress` is told rows done.
+    """Evaluate `model` in evaluation mode on its own device; `progress` receives rows done.
 
-    `segments`, where given, are told every row too, and their result is in that of the split.
+    `segments`, if given, is updated too and added to the result.
     """
     evaluation = Evaluation(schema, config, calibrations)
     add_rows(evaluation, model, batches, config, progress=progress, segments=segments)

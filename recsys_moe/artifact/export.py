@@ -1,4 +1,4 @@
-"""export: a lean copy of the model folder, and graphs for other runtimes that prove themselves.
+"""export: a copy of the model folder, and verified graphs for other runtimes.
 
 Every graph is loaded again in the runtime it is for and compared with the model before the folder
 appears; where it differs, nothing is left behind.
@@ -84,7 +84,7 @@ def _check_formats(formats: Sequence[str]) -> None:
         if name not in FORMATS:
             known = ", ".join(FORMATS)
             hint = suggestion(name, list(FORMATS))
-            raise ConfigError(f"--format must be of {known}, got {name!r}; {hint}")
+            raise ConfigError(f"--format must be one of {known}, got {name!r}; {hint}")
         for package in FORMATS[name].packages:
             try:
                 importlib.import_module(package)
@@ -97,7 +97,7 @@ def _check_formats(formats: Sequence[str]) -> None:
     if "aoti" in formats and shutil.which(compiler) is None:
         raise ConfigError(
             f"--format aoti needs a C++ compiler, and {compiler} is not on PATH; "
-            "install g++ or leave aoti out"
+            "install g++, or omit aoti"
         )
 
 
@@ -106,13 +106,13 @@ def _check_router(artifact: Artifact) -> None:
     settings, router = artifact.config.model.router, artifact.model.routers[0]
     if router.batch_dependent:
         raise ConfigError(
-            f"--format needs a router that decides row by row, got {settings.name}, whose choice "
-            "depends on the rest of the batch; leave --format out or train another router"
+            f"--format needs a router that treats rows independently, got {settings.name}, which "
+            "depends on the whole batch; omit --format, or train with another router"
         )
     if getattr(settings, "inference", None) == "sampled":
         raise ConfigError(
             "--format needs deterministic inference, got model.router.inference=sampled; "
-            "train with model.router.inference=sparse or leave --format out"
+            "train with model.router.inference=sparse, or omit --format"
         )
 
 

@@ -1,4 +1,4 @@
-"""The model as a graph for other runtimes: written, read again, compared with the model, timed."""
+"""The model as a graph for other runtimes: writes, loads, verifies and times it."""
 
 from __future__ import annotations
 

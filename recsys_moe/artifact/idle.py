@@ -1,12 +1,12 @@
-"""Which experts are idle: one definition for the page, the report and comparisons."""
+"""Idle experts: one definition for the page, the report and comparisons."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 IDLE = 0.1
-"""A task spares an expert that gets this part of an even share of its choices, or less."""
-IDLE_WORDS = f"an expert is idle that gets at most {IDLE:.0%} of an even share in every task"
+"""A task spares an expert that gets at most this fraction of an even share of its choices."""
+IDLE_WORDS = f"an expert is idle if it gets at most {IDLE:.0%} of an even share in every task"
 
 
 def spared_experts(load: Sequence[float]) -> list[int]:

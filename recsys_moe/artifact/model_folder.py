@@ -1,9 +1,8 @@
 """The self-contained model folder: weights, vocabularies, schema, configuration, metric card.
 
-Loads without pickle, without Lightning and without the training data. What it cannot read it
-refuses by name. The format version grows by one whenever a folder would be read differently. A
-folder is written as the first version that can say what it holds, 4 if there are encoders; a folder
-of an unknown version is refused. A file that a reader may leave alone adds nothing to the version.
+Loads without pickle, Lightning and the training data. Errors name the file. The format version
+grows when a folder would be read differently: 3, or 4 with encoders; other versions are refused.
+Optional files do not change the version.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ FILES = (
     "calibration.json",
 )
 ENCODERS, VOCABULARIES = "encoders.safetensors", "features.parquet"
-"""In some artifacts: what turns features and histories into vectors, and the categories."""
+"""Optional: encoders of features and histories, and the categories."""
 HISTORY = "history.safetensors"
-"""In some artifacts: the histories that the vectors of known users are made of."""
+"""Optional: the histories in the vectors of known users."""
 OPTIONAL = (ENCODERS, VOCABULARIES, HISTORY)
 
 NO_CATEGORIES = pa.table(
@@ -68,7 +67,7 @@ class Artifact:
     users: pa.Table
     items: pa.Table
     seen: dict[str, torch.Tensor]
-    """Watched training items as `offsets` (users + 1) and `items`: user u has
+    """Positive training items as `offsets` (users + 1) and `items`: user u has
     items[offsets[u]:offsets[u + 1]]. `trained_user`, `trained_item`: which have a training row."""
     card: dict[str, Any]
     calibration: Calibrations
@@ -83,7 +82,7 @@ class Artifact:
     `item_row` and `item_first` of `user_bag.table_RW`; empty for a model
     without histories, and for one that was written before folders kept them."""
     added_items: int = 0
-    """How many of the items training has not seen (see inference/new_items); they are the last."""
+    """Cold-start items, which come last (see inference/cold_start/new_items)."""
 
     def unseen(self, entity: Literal["user", "item"]) -> torch.Tensor:
         """bool (N + 1,): the index has no training row. The last one is that of all unknown ids.
@@ -98,7 +97,7 @@ class Artifact:
 
     @property
     def known_items(self) -> int:
-        """Items that training has seen."""
+        """Items of the training data."""
         return self.schema.item.size - self.added_items
 
 
@@ -161,7 +160,7 @@ def find_artifact(path: Path) -> Path:
         if (folder / MANIFEST).is_file():
             return folder
     raise DataError(
-        f"{path} is neither a model folder nor a run folder with one (no {MANIFEST}); "
+        f"{path} is neither a model folder nor a run folder with a model (no {MANIFEST}); "
         "train with `recsys-moe fit` first"
     )
 
@@ -194,7 +193,7 @@ def load_artifact(path: Path) -> Artifact:
 
 
 def _load_config(path: Path) -> Config:
-    """A setting that is wrong here is no fault of the command line."""
+    """A wrong setting in a model folder is invalid data, not a wrong option."""
     with reading(path):
         raw = read_config_file(str(path))
     try:
@@ -284,7 +283,7 @@ def check_files(folder: Path) -> None:
             f"{version!r}; use the version of recsys-moe that wrote it, or export the model again"
         )
     if strangers := sorted(hashes.keys() - {*FILES, *OPTIONAL}):  # a path may lead anywhere
-        what = f"{strangers[0][:200]!r}, which is no file of a model folder"
+        what = f"{strangers[0][:200]!r}, which is not a file of a model folder"
         raise DataError(f"{folder}/{MANIFEST} names {what}; export the model again")
     needed = [*FILES, ENCODERS] if version == WITH_ENCODERS else FILES
     for file in dict.fromkeys([*needed, *hashes]):

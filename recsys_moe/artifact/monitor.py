@@ -1,4 +1,4 @@
-"""Which validation metric chooses the epoch that a run keeps: `trainer.monitor`."""
+"""The validation metric that selects the best epoch: `trainer.monitor`."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def find_monitor(name: str, schema: Schema) -> Monitor:
     known = {m.name: m for m in _monitors(schema.tasks) if _is_defined(m, schema)}
     if not known:
         raise DataError(
-            "the validation rows must have a label of some task, got none: nothing could choose "
-            "the epoch to keep; prepare the data with labels in them"
+            "the validation rows must have labels, got none: no epoch can be selected; "
+            "prepare the data with labels in the validation split"
         )
     if name not in known:
         raise ConfigError(
-            f"trainer.monitor must be a metric that the validation rows of these data have, "
-            f"{', '.join(known)}, got {name!r}"
+            f"trainer.monitor must be a metric of the validation rows, {', '.join(known)}, "
+            f"got {name!r}"
         )
     return known[name]
 

@@ -1,4 +1,4 @@
-"""Does another runtime predict what the model predicts? Rows, near-ties of the gate, comparison.
+"""Compares the predictions of another runtime with those of the model.
 
 Two runtimes round differently, so where two experts are tied for the last place among the chosen
 they may choose differently, and that row's prediction jumps. Such rows are set aside by the gate's
@@ -35,7 +35,7 @@ Runner = Callable[[Tensor, Tensor], Sequence[Tensor]]
 
 
 def parity_rows(artifact: Artifact) -> tuple[Tensor, Tensor]:
-    """Indices of pairs: half watched in training, half any user with any item, drawn with seed 0.
+    """Indices of pairs, drawn with seed 0: half positives of training, half any user and item.
 
     The spare rows for unseen ids are among them, together and each with a known id.
     """
@@ -48,10 +48,10 @@ def parity_rows(artifact: Artifact) -> tuple[Tensor, Tensor]:
     user, item = draw(schema.user.size + 1), draw(schema.item.size + 1)
     offsets, items = artifact.seen["offsets"].long(), artifact.seen["items"].long()
     if len(items):
-        watched = draw(len(items))
+        positive = draw(len(items))
         half = torch.arange(rows) % 2 == 0
-        owner = torch.searchsorted(offsets, watched, right=True) - 1
-        user, item = torch.where(half, owner, user), torch.where(half, items[watched], item)
+        owner = torch.searchsorted(offsets, positive, right=True) - 1
+        user, item = torch.where(half, owner, user), torch.where(half, items[positive], item)
     user[:2], item[1:3] = schema.user.size, schema.item.size
     return user, item
 
@@ -78,12 +78,12 @@ def check_parity(
     if masked > MAX_MASKED * rows:
         raise RunError(
             f"{name}: at most {MAX_MASKED:.0%} of the rows may be near-ties of the gate, got "
-            f"{masked} of {rows}; its experts are not told apart, train the model further"
+            f"{masked} of {rows}; the experts are too similar: train the model further"
         )
     if not largest <= TOLERANCE:
         raise RunError(
             f"{name}: predictions must agree with the model within {TOLERANCE}, got a difference "
-            f"of {largest:.3g}; leave this format out and report it"
+            f"of {largest:.3g}; omit this format and report a bug"
         )
     return {
         "rows": rows,
@@ -100,7 +100,7 @@ def _differences(name: str, given: Sequence[Tensor], expected: Sequence[Tensor])
     if shapes[0] != shapes[1]:
         raise RunError(
             f"{name}: outputs must have the shapes {shapes[1]}, got {shapes[0]}; "
-            "leave this format out and report it"
+            "omit this format and report a bug"
         )
     parts = []
     for given_BT, expected_BT in zip(given, expected, strict=True):

@@ -1,4 +1,4 @@
-"""Files of a model folder, read with one clear line about what is wrong; who watched what."""
+"""Reads files of a model folder, with one-line errors."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ have neither."""
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """One DataError with the file's name for whatever its reader raises.
-
-    The hashes only tell that a file is the one that was written, not that it can be read.
-    """
+    """Turns any error of a reader into one DataError with the name of the file."""
     try:
         yield
     except DataError:
@@ -52,5 +49,5 @@ def load_seen(path: Path, schema: Schema) -> dict[str, torch.Tensor]:
             own_N = seen.get(name, torch.ones(entity.size, dtype=torch.bool))
             is_whole &= own_N.shape == (entity.size,) and own_N.dtype == torch.bool
     if not is_whole:
-        raise damaged(path, "its offsets and items do not fit schema.json")
+        raise damaged(path, "offsets and items do not match schema.json")
     return seen

@@ -1,4 +1,4 @@
-"""Where the routers sent a fixed sample of validation rows after each epoch: routing.safetensors.
+"""routing.safetensors: the top expert of a sample of validation rows after each epoch.
 
 What `recsys-moe report` shows as the routing's consistency between epochs. Axes: R recorded
 epochs, T tasks, N sampled rows, B rows of a batch, E experts.
@@ -105,4 +105,4 @@ def read_routing(path: Path) -> RoutingHistory:
 
 def _damaged(path: Path, error: object) -> DataError:
     reason = str(error).splitlines()[0]
-    return DataError(f"{path} is damaged: {reason}; remove it to report without it")
+    return DataError(f"{path} is damaged: {reason}; delete it to create the report without it")

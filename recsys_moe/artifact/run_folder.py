@@ -1,4 +1,4 @@
-"""The run folder: what a training run leaves behind so that it can be traced and repeated."""
+"""The run folder: everything needed to trace and repeat a training run."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ RUN = Kind(
 
 
 def place_of(out: Path, overwrite: bool, resume: str | None) -> Path:
-    """Where the run that is to be at `out` is made: there, or beside it until it replaces `out`.
+    """Where the run for `out` is created: at `out`, or next to it until it replaces `out`.
 
-    Each process of a run asks, perhaps after the first has begun: its work changes no answer.
+    Every process of a run gets the same answer, also after the first one has begun.
     """
     part = out.parent / f"{out.name}{PART}"
     if resume == "auto":
@@ -130,8 +130,8 @@ def check_begin(
     part = out.parent / f"{out.name}{PART}"
     if place == out and _is_run(part):
         raise ConfigError(
-            f"--out {out}: {part} is a run that was to replace it; continue that with "
-            "--resume auto, or start again with --overwrite"
+            f"--out {out}: {part} is an unfinished run that would replace it; continue it with "
+            "--resume auto, or restart with --overwrite"
         )
     is_open = resume != "auto" and may_go_on and _has_checkpoints(out)
     check_out(out, RUN, place != out, inputs, remedy=GO_ON if is_open else ANEW)
@@ -140,22 +140,22 @@ def check_begin(
 
 def remove_run(place: Path) -> None:
     """Delete a run folder, unless something else lies in it."""
-    with suppress(ConfigError, OSError):  # what made the run fail is what is told
+    with suppress(ConfigError, OSError):  # report the error of the run
         check_out(place, RUN, True)
         shutil.rmtree(place)
 
 
 def end_run(place: Path, out: Path, data: Path) -> None:
-    """Let a run that was made beside `out` replace it. Raises RunError where it may not any more.
+    """Let a run that was created next to `out` replace it. Raises RunError if it may not.
 
-    `out` is looked at again: hours have passed.
+    Checks `out` again, hours after the start.
     """
     if place == out:
         return
     try:
         check_out(out, RUN, True, {"--data": data})
     except ConfigError as error:
-        raise RunError(f"{error}; the new run is whole in {place}") from None
+        raise RunError(f"{error}; the new run is complete in {place}") from None
     replace_folder(place, out)
 
 

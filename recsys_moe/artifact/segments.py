@@ -1,4 +1,4 @@
-"""Rows whose user and item training knows, judged apart from rows where it does not."""
+"""Metrics of rows with known and unknown users and items."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Threshold(NamedTuple):
     """`least` or `most`."""
 
     def missed(self, result: dict[str, Any]) -> str | None:
-        """What is missed, in words, or None. An undefined metric misses every gate."""
+        """What is missed, or None. An undefined metric misses every threshold."""
         task, _, name = self.metric.partition(".")
         value, is_least = result["tasks"][task][name], self.side == "least"
         if value is not None and (value >= self.bound if is_least else value <= self.bound):
@@ -30,11 +30,13 @@ class Threshold(NamedTuple):
         return f"{self.metric} must be at {self.side} {self.bound}, got {value}"
 
 
-def parse_gates(path: Path, minimums: Iterable[str], maximums: Iterable[str]) -> list[Threshold]:
-    """`watch.auc=0.8` for --min and --max. Raises ConfigError for a metric the model lacks."""
+def parse_thresholds(
+    path: Path, minimums: Iterable[str], maximums: Iterable[str]
+) -> list[Threshold]:
+    """From `watch.auc=0.8` of --min and --max. Raises ConfigError for an unknown metric."""
     tasks = Schema.load(find_artifact(path)).tasks
     known = [f"{task.name}.{name}" for task in tasks for name in METRICS[task.kind].names]
-    gates = []
+    thresholds = []
     for option, side, texts in (("--min", "least", minimums), ("--max", "most", maximums)):
         for text in texts:
             metric, _, bound = text.partition("=")
@@ -42,9 +44,9 @@ def parse_gates(path: Path, minimums: Iterable[str], maximums: Iterable[str]) ->
                 hint = suggestion(metric, known)
                 raise ConfigError(f"{option} {text}: unknown metric {metric!r}; {hint}")
             try:
-                gates.append(Threshold(metric, float(bound), side))
+                thresholds.append(Threshold(metric, float(bound), side))
             except ValueError:
-                gates.append(Threshold(metric, math.nan, side))
-            if math.isnan(gates[-1].bound):
+                thresholds.append(Threshold(metric, math.nan, side))
+            if math.isnan(thresholds[-1].bound):
                 raise ConfigError(f"{option} {text}: the bound must be a number, got {bound!r}")
-    return gates
+    return thresholds

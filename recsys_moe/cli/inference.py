@@ -17,7 +17,7 @@ logger = logging.getLogger("recsys_moe.evaluate")
 
 Model = Annotated[Path, typer.Argument(metavar="RUN|MODEL", help="Run folder or model folder.")]
 Ranking = Annotated[
-    bool, typer.Option("--ranking", help="Also rank the whole catalogue for every user.")
+    bool, typer.Option("--ranking", help="Also run a top-N evaluation of the whole catalogue.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 THRESHOLD = "TASK.METRIC=BOUND"
@@ -26,39 +26,41 @@ THRESHOLD = "TASK.METRIC=BOUND"
 def evaluate(
     model: Model,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
-    data: Annotated[Path | None, typer.Option(help="Prepared folder, if it has moved.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Prepared folder, if it was moved.")] = None,
     min_: Annotated[
-        list[str] | None, typer.Option("--min", metavar=THRESHOLD, help="Exit with 4 when below.")
+        list[str] | None,
+        typer.Option("--min", metavar=THRESHOLD, help="Exit with 4 if the metric is lower."),
     ] = None,
     max_: Annotated[
-        list[str] | None, typer.Option("--max", metavar=THRESHOLD, help="Exit with 4 when above.")
+        list[str] | None,
+        typer.Option("--max", metavar=THRESHOLD, help="Exit with 4 if the metric is higher."),
     ] = None,
     ranking: Ranking = False,
-    k: Annotated[int | None, typer.Option(help="With --ranking: length of a list [10].")] = None,
+    k: Annotated[int | None, typer.Option(help="With --ranking: length of the lists [10].")] = None,
     task: Annotated[
-        str | None, typer.Option(help="With --ranking: the binary task [the first].")
+        str | None, typer.Option(help="With --ranking: binary task to rank by [the first].")
     ] = None,
     relevant: Annotated[
         str | None,
-        typer.Option(metavar="TASK>=NUMBER", help="With --ranking: of positives, only these."),
+        typer.Option(metavar="TASK>=NUMBER", help="With --ranking: relevant positives."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Exact metrics of a model on a split: AUC, BCE, ECE, MSE, RMSE, MAE, routing load.
+    """Compute exact metrics on a split: AUC, BCE, ECE, MSE, RMSE, MAE, routing load.
 
-    With --ranking also of its rankings of the whole catalogue: NDCG, recall, MRR, hit rate, GAUC.
+    --ranking adds top-N metrics of the whole catalogue: NDCG, recall, MRR, hit rate, GAUC.
     """
-    from recsys_moe.artifact.thresholds import parse_gates
+    from recsys_moe.artifact.thresholds import parse_thresholds
     from recsys_moe.errors import GateError
 
     asked = {"k": k, "task": task, "relevant": relevant}
     options = {name: value for name, value in asked.items() if value is not None}
     if options and not ranking:
-        raise ConfigError(f"--{next(iter(options))} is an option of --ranking; pass both")
-    gates = parse_gates(model, min_ or [], max_ or [])
+        raise ConfigError(f"--{next(iter(options))} needs --ranking; pass both")
+    thresholds = parse_thresholds(model, min_ or [], max_ or [])
     result = evaluated(model, split, data, options if ranking else None)
     print(json.dumps(result) if as_json else table(result, f"{split}, {result['rows']} rows"))
-    if missed := [text for gate in gates if (text := gate.missed(result))]:
+    if missed := [text for one in thresholds if (text := one.missed(result))]:
         raise GateError("; ".join(missed))
 
 
@@ -80,7 +82,7 @@ def _ranked(model: Path, split: str, data: Path | None, options: dict[str, Any])
     from recsys_moe.inference.evaluation.ranking import evaluate_ranking
     from recsys_moe.progress import row_progress
 
-    with row_progress(f"ranking for the users of {split}") as progress:
+    with row_progress(f"ranking {split}") as progress:
         return evaluate_ranking(model, split, data, progress=progress, **options)
 
 
@@ -108,18 +110,18 @@ def sampled(model: Path, result: dict[str, Any], data: Path | None) -> dict[str,
 def predict(
     model: Model,
     input_: Annotated[
-        Path, typer.Option("--input", help="CSV, TSV (or .gz of it) or Parquet with pairs.")
+        Path, typer.Option("--input", help="File of pairs: CSV, TSV (or .gz) or Parquet.")
     ],
-    output: Annotated[Path, typer.Option(help="CSV, TSV or Parquet to write.")],
+    output: Annotated[Path, typer.Option(help="File to write: CSV, TSV or Parquet.")],
     user: Annotated[str, typer.Option(help="Column with raw user ids.")] = "user",
     item: Annotated[str, typer.Option(help="Column with raw item ids.")] = "item",
     encoding: Annotated[
-        str, typer.Option(help="Of an input in text, as cp1252 or utf-16; output is UTF-8.")
+        str, typer.Option(help="Encoding of a text input, as cp1252; the output is UTF-8.")
     ] = "utf-8",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Score a file of (user, item) pairs by raw id; unseen ids are flagged, never an error."""
+    """Predict scores for a file of (user, item) pairs. Unknown ids are scored and flagged."""
     from recsys_moe.encodings import known
     from recsys_moe.inference.files.predict import check_paths, predict_file
     from recsys_moe.inference.files.tables import count_rows
@@ -144,7 +146,7 @@ def predict(
 
 
 def table(result: dict[str, Any], title: str) -> str:
-    """An evaluation for people."""
+    """An evaluation as text."""
     lines = [f"{title}: loss {result['loss']:.4f}"]
     for task, metrics in result["tasks"].items():
         numbers = [f"{n} {v:.4f}" for n, v in metrics.items() if isinstance(v, float)]
@@ -159,7 +161,7 @@ def table(result: dict[str, Any], title: str) -> str:
 
 
 def _unknown(segments: dict[str, Any]) -> Iterator[str]:
-    """A line for every kind of rows whose user or item training does not know."""
+    """A line per segment of rows with an unknown user or item."""
     for name, segment in segments.items():
         if name == "both_known":
             continue
@@ -169,12 +171,12 @@ def _unknown(segments: dict[str, Any]) -> Iterator[str]:
 
 
 def _baselines(named: dict[str, dict[str, float | None]], rows: int) -> str:
-    """Beside a model's metrics of so many labelled rows: what needs no model."""
+    """The baselines of a task with so many labelled rows."""
     numbers = [
-        f"{name.replace('_', ' ')} {metric} {value:.4f}"
+        f"{name.replace('_', ' ')} {metric.upper()} {value:.4f}"
         for name, metrics in named.items()
         for metric, value in metrics.items()
         if value is not None
     ]
-    none = "nothing, since all labels are of one class" if rows else "no labelled rows"
-    return f"to beat: {', '.join(numbers) or none}"
+    none = "none, all labels have one class" if rows else "none, no labelled rows"
+    return f"baseline: {', '.join(numbers) or none}"

@@ -7,42 +7,42 @@ from typing import Any
 
 
 def ranking_lines(ranking: dict[str, Any]) -> Iterator[str]:
-    """The figures of rankings, for people."""
+    """Metrics of a top-N evaluation as text."""
     from recsys_moe.inference.evaluation.ranking_report import titles
 
     least = f" with {ranking['at_least']}" if ranking["at_least"] else ""
-    seen = f" but those watched in {' and '.join(ranking['excluded'])}"
+    seen = f" (without positives of {' and '.join(ranking['excluded'])})"
     yield (
-        f"ranking by {ranking['task']}, {ranking['users']} users, {ranking['relevant']} relevant "
-        f"items{least}, of all {ranking['items']}{seen if ranking['excluded'] else ''}"
+        f"ranking by {ranking['task']}: {ranking['users']} users, {ranking['relevant']} relevant "
+        f"items{least}, {ranking['items']} candidates{seen if ranking['excluded'] else ''}"
     )
     popular = ranking["baselines"]["popularity"]
-    yield f"  {'':12} {'mean':>7}  {'95% interval':15}  by popularity alone"
+    yield f"  {'':15} {'mean':>7}  {'95% interval':15}  popularity baseline"
     for name, title in titles(ranking["k"]).items():
         interval = " - ".join(f"{bound:.4f}" for bound in ranking["intervals"].get(name, []))
         numbers = _number(ranking[name]), f"{interval:15}", _number(popular[name])
-        yield f"  {title:12} {'  '.join(numbers)}"
+        yield f"  {title:15} {'  '.join(numbers)}"
     for name in ("cold_users", "cold_items"):
         segment, names = ranking["segments"][name], titles(ranking["k"]).items()
         if segment["users"]:
             shown = [f"{t} {_number(segment[f]).strip()}" for f, t in names if f in segment]
             yield f"  {name.replace('_', ' ')} ({segment['users']} users): {', '.join(shown)}"
     for count, why in (
-        (ranking["relevant_of_unknown_users"], "of users that training does not know"),
-        (ranking["relevant_excluded"], "that their user had watched before"),
+        (ranking["relevant_of_unknown_users"], "of unknown users"),
+        (ranking["relevant_excluded"], "of items that the user interacted with before"),
     ):
         if count:
-            yield f"  left out: {count} relevant rows {why}"
+            yield f"  ignored: {count} relevant rows {why}"
 
 
 def sample_lines(ranking: dict[str, Any]) -> Iterator[str]:
-    """What `fit` tells of the lists of some users."""
+    """Metrics of `sample_ranking` as text."""
     name = f"NDCG@{ranking['k']}"
     users = f"{ranking['users']:,} of {ranking['of_users']:,} users"
-    lists = f"lists of {ranking['items']:,} items for {users}"
+    lists = f"{ranking['items']:,} items ranked for {users}"
     yield f"  {'ranking':8} {name} {ranking['ndcg']:.4f}  ({lists}, by {ranking['task']})"
     popular = ranking["baselines"]["popularity"]["ndcg"]
-    yield f"  {'':8} to beat: popularity {name} {popular:.4f}"
+    yield f"  {'':8} baseline: popularity {name} {popular:.4f}"
 
 
 def _number(value: float | None) -> str:

@@ -21,13 +21,21 @@ if TYPE_CHECKING:
     TaskAttributions = dict[str, list[Attribution]]
 
 MOST_ATTRIBUTIONS = 3
-"""Features, and items of the history, that are named per task."""
+"""Features, and history items, per task."""
 logger = logging.getLogger("recsys_moe")
 
 NewItems = Annotated[
-    Path | None, typer.Option(help="New items that join the catalogue: CSV, TSV or Parquet.")
+    Path | None, typer.Option(help="Cold-start items to add: CSV, TSV or Parquet.")
 ]
-Why = Annotated[bool, typer.Option("--why", help="Also which features and watched items moved it.")]
+History = Annotated[
+    str | None,
+    typer.Option(metavar="FILE|ID,ID", help="History of a cold-start user: items or ITEM=RATING."),
+]
+Features = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="Of a cold-start user: age=25, 'likes=Action|Comedy'."),
+]
+Why = Annotated[bool, typer.Option("--why", help="Also show feature attributions.")]
 Count = Annotated[int, typer.Option(min=1, help="Number of items.")]
 
 
@@ -35,45 +43,43 @@ def recommend(
     model: Model,
     user: Annotated[str | None, typer.Option(help="Raw user id.")] = None,
     users: Annotated[
-        Path | None, typer.Option(help="Many users: CSV or Parquet (column user), or TXT.")
+        Path | None, typer.Option(help="File of user ids: CSV or Parquet (column user), or TXT.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="With --users: CSV, Parquet or JSONL to write.")
+        Path | None, typer.Option(help="With --users: file to write, CSV, Parquet or JSONL.")
     ] = None,
     k: Count = 10,
-    history: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|ID,ID", help="Of a new user: items, or ITEM=RATING of each."),
-    ] = None,
-    features: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Of a new user: age=25, 'likes=Action|Comedy'."),
-    ] = None,
+    history: History = None,
+    features: Features = None,
     items: NewItems = None,
     exclude_seen: Annotated[
-        bool, typer.Option("--exclude-seen", help="Leave out items watched in training.")
+        bool, typer.Option("--exclude-seen", help="Omit the user's positives of the training data.")
     ] = False,
     candidates: Annotated[
         str | None,
-        typer.Option(metavar="FILE|ID,ID", help="Rank these only: CSV or Parquet, TXT, or ids."),
+        typer.Option(
+            metavar="FILE|ID,ID", help="Items to rank: ids, or a CSV, Parquet or TXT file."
+        ),
     ] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN OP VALUE", help="E.g. genres=Comedy, 'year>=1990'; all hold."),
+        typer.Option(
+            metavar="COLUMN OP VALUE", help="Filter: genres=Comedy, 'year>=1990'; all hold."
+        ),
     ] = None,
     score: Annotated[
-        str | None, typer.Option(help="A task, or a product of two: 'watch*rating'.")
+        str | None, typer.Option(help="Task to rank by, or a product of two: 'watch*rating'.")
     ] = None,
     why: Why = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
     as_json: Json = False,
 ) -> None:
-    """The best items of the catalogue for one user, a new one, or a file of users."""
+    """Rank the catalogue for one user, a cold-start user or a file of users."""
     _check(user, users, output, history is not None or bool(features))
     if why and users is not None:
-        raise ConfigError("--why is about one user; leave it out, or pass --user ID")
+        raise ConfigError("--why works for one user; omit it, or pass --user ID")
     if overwrite and output is None:
-        raise ConfigError("--overwrite replaces --output, which is not given; leave it out")
+        raise ConfigError("--overwrite needs --output; pass both, or omit it")
     from recsys_moe.inference.predictor import Predictor
 
     predictor = _with_items(Predictor.load(model), items)
@@ -98,7 +104,7 @@ def similar(
     k: Count = 10,
     as_json: Json = False,
 ) -> None:
-    """The items nearest to one: cosine of the item embeddings."""
+    """Find the most similar items, by cosine of the item embeddings."""
     from recsys_moe.inference.files.recommend import as_objects
     from recsys_moe.inference.predictor import Predictor
 
@@ -115,7 +121,7 @@ def table(
     scores: Sequence[str],
     attributions: Sequence[TaskAttributions] = (),
 ) -> str:
-    """Ranked items for people; under each its attributions, if there are any."""
+    """Ranked items as text, each with its attributions, if any."""
     heads = [name.rjust(8) for name in scores]
     lines = ["  ".join([f"{'rank':>4}", f"{'item':>10}", *heads, "title"])]
     for entry in ranked:
@@ -133,15 +139,15 @@ def _printable(text: str) -> str:
     return "".join(one if one.isprintable() else "?" for one in text)
 
 
-def _check(user: str | None, users: Path | None, output: Path | None, told: bool = False) -> None:
-    if [user is None, users is None, not told].count(False) != 1:
+def _check(user: str | None, users: Path | None, output: Path | None, cold: bool = False) -> None:
+    if [user is None, users is None, not cold].count(False) != 1:
         raise ConfigError(
-            "pass either --user ID or --users FILE or, of a new user, --history and --features"
+            "pass one of --user ID, --users FILE, or --history and --features of a cold-start user"
         )
     if user is not None and not user.strip():
-        raise ConfigError(f"--user must be an id, got {user!r}")
+        raise ConfigError(f"--user must not be empty, got {user!r}")
     if (users is None) != (output is None):
-        raise ConfigError("--users FILE and --output FILE go together; pass both or --user ID")
+        raise ConfigError("--users FILE needs --output FILE; pass both, or --user ID")
 
 
 def _with_items(predictor: Predictor, items: Path | None) -> Predictor:
@@ -151,7 +157,7 @@ def _with_items(predictor: Predictor, items: Path | None) -> Predictor:
         return predictor
     extended = with_items(predictor, read_items(items))
     logger.info(
-        "%d new items join the catalogue (%d with an unknown category); %d are known already",
+        "new items: %d (with an unknown category: %d); known items in the file: %d",
         *(extended.new, extended.unknown_category, extended.known),
     )
     return extended.predictor
@@ -168,10 +174,10 @@ def _candidates(predictor: Predictor, candidates: str | None) -> Resolved | None
     else:
         ids = [part.strip() for part in candidates.split(",") if part.strip()]
     if not ids:
-        raise ConfigError(f"--candidates must name an item or a file of items, got {candidates!r}")
+        raise ConfigError(f"--candidates must be items or a file of items, got {candidates!r}")
     resolved = predictor.resolve(ids, entity="item")
     if unknown := int((resolved.index_N == predictor.items.feature.size).sum()):
-        logger.info("%d of %d candidates are unknown to the model: left out", unknown, len(ids))
+        logger.info("ignored unknown candidates: %d of %d", unknown, len(ids))
     return resolved
 
 
@@ -210,8 +216,7 @@ def _recommend_one(
         for line in unused_lines(unused):
             logger.info("%s", line)
     if unseen and isinstance(user, str):
-        words = "recommendations for nobody in particular"
-        logger.info("user %s was not seen in training: %s", user, words)
+        logger.info("user %s is unknown: non-personalised recommendations", user)
     tasks = [task.name for task in predictor.tasks]
     print(table(ranked, list(ranked[0].scores) if ranked else tasks, attributions))
 
@@ -225,7 +230,7 @@ def _attributions(
     from recsys_moe.inference.cold_start.encode import Resolved
 
     if predictor.no_attributions:
-        raise ConfigError(f"--why cannot be answered: {predictor.no_attributions}")
+        raise ConfigError(f"--why is not available: {predictor.no_attributions}")
     items = Resolved(torch.tensor([entry.index for entry in ranked], dtype=torch.long))
     return predictor.attributions(user.repeated(len(items)), items, MOST_ATTRIBUTIONS)
 

@@ -1,4 +1,4 @@
-"""Scalars and containers of NumPy, pandas, Arrow and torch as plain Python, for every door."""
+"""Scalars and containers of NumPy, pandas, Arrow and torch as plain Python."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LONGEST = 100
 
 
 def plain(value: Any) -> Any:
-    """What plain Python has for `value`; None for NaN, NaT, pd.NA and nulls of Arrow.
+    """`value` as plain Python; None for NaN, NaT, pd.NA and nulls of Arrow.
 
-    What has no axes becomes a number, text or truth value; an array, column, tuple or set a list,
-    a mapping or struct a dict, of plain ones. Anything else stays what it is, dates among it.
+    A scalar becomes a number, text or bool; an array, column, tuple or set a list; a mapping or
+    struct a dict. Other values, such as dates, are returned unchanged.
     """
     if type(value) in PLAIN:
         return value
@@ -43,7 +43,7 @@ def plain(value: Any) -> Any:
 
 
 def plain_list(values: Any, what: str = "ids") -> list[Any]:
-    """`plain` of each. Raises TypeError for what is no list of `what`."""
+    """`plain` of each. Raises TypeError unless `values` is a list of `what`."""
     found = values if _is_table(values) else plain(values)
     if isinstance(found, list):
         return found
@@ -80,7 +80,7 @@ def plain_dict(values: Any, what: str) -> dict[Any, Any]:
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
-    """3, 3.0 and all that say the same. Raises ValueError for what is none from `least` on."""
+    """3, 3.0 and equal values as int. Raises ValueError unless it is whole and at least `least`."""
     number = plain(value)
     is_whole = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
     if isinstance(number, bool) or not is_whole or number < least:
@@ -89,7 +89,7 @@ def whole_number(name: str, value: Any, least: int) -> int:
 
 
 def shown(value: Any) -> str:
-    """As errors show it: on one line, and not all of what is long."""
+    """For an error: on one line, shortened to LONGEST characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 

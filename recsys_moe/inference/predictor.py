@@ -18,6 +18,7 @@ from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.inference.attribution.experts import ExpertShare, expert_shares
 from recsys_moe.inference.attribution.features import Attribution, Attributor
 from recsys_moe.inference.cold_start.encode import (
+    ColdItem,
     ColdStart,
     ColdUser,
     Entity,
@@ -33,30 +34,23 @@ from recsys_moe.inference.ranking.catalogue import CatalogueScorer
 from recsys_moe.inference.ranking.item_filters import matching_items
 from recsys_moe.inference.ranking.top_items import Recommendation, TopItems, largest
 from recsys_moe.inference.scoring.pair_scores import Draws, PairScorer, Scores, whole_batch
-from recsys_moe.inference.scoring.tower_pruning import without_mute_units
+from recsys_moe.inference.scoring.tower_pruning import with_pruned_towers
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
 from recsys_moe.routers import Routing
 
-__all__ = [
-    "ExpertShare",
-    "ColdUser",
-    "Predictor",
-    "Attribution",
-    "Recommendation",
-    "Scores",
-    "Vocabulary",
-]
+__all__ = ["Attribution", "ColdItem", "ColdUser", "ExpertShare", "Predictor", "Recommendation"]
+__all__ += ["Scores", "Vocabulary"]
 
 
 class Predictor:
-    """A model folder ready to score. Safe to use from several threads.
+    """A model folder that scores raw ids. Thread-safe.
 
     >>> predictor = Predictor.load("runs/first")          # doctest: +SKIP
     >>> predictor.score([1, 2], [50, 260]).tasks["watch"]  # doctest: +SKIP
     """
 
     def __init__(self, artifact: Artifact) -> None:
-        self.artifact = artifact = replace(artifact, model=without_mute_units(artifact.model))
+        self.artifact = artifact = replace(artifact, model=with_pruned_towers(artifact.model))
         self.tasks = artifact.schema.tasks
         self.users = Vocabulary(artifact.schema.user, artifact.users["user"])
         self.items = Vocabulary(artifact.schema.item, artifact.items["item"])
@@ -75,11 +69,11 @@ class Predictor:
 
     @classmethod
     def load(cls, path: str | Path) -> Predictor:
-        """From a model folder or a run folder. Raises DataError when it cannot be read."""
+        """Load a model folder or run folder. Raises DataError."""
         return cls(load_artifact(Path(path)))
 
     def warm_up(self) -> None:
-        """Pay now for what the first rankings would: caches of the item precomputed of experts."""
+        """Fill the caches that the first rankings would otherwise fill."""
         self._catalogue.warm_up()
         self.users.warm_up()
         self.items.warm_up()
@@ -87,19 +81,21 @@ class Predictor:
     def score(self, users: Whom, items: Whom, *, calibrate: bool = True) -> Scores:
         """Predictions for the pairs zip(users, items), ids or cold-start users.
 
-        `calibrate=False` leaves `calibrated` empty, for callers who would not look at it. Raises
-        DataError on unequal lengths and for a cold-start user that cannot be used.
+        `calibrate=False` leaves `calibrated` empty, which is faster. Raises DataError on unequal
+        lengths and for an invalid cold-start user.
         """
-        user_B, item_B, told = self._pairs(users, items)
-        return self._pair_scores.scores(user_B, item_B, calibrate, told)
+        user_B, item_B, cold = self._pairs(users, items)
+        return self._pair_scores.scores(user_B, item_B, calibrate, cold)
 
-    def unused(self, cold_user: ColdUser, *, entity: Entity = "user") -> Unused:
-        """What of a new user (or `item`) the model ignores. Raises DataError."""
-        return self.resolve([cold_user], entity=entity).unused[0]
+    def unused(self, cold: ColdItem, *, entity: Entity = "user") -> Unused:
+        """The parts of a cold-start user (or `item`) that the model ignores. Raises DataError."""
+        return self.resolve([cold], entity=entity).unused[0]
 
     def resolve(self, whom: Whom, *, entity: Entity = "user") -> Resolved:
-        """What ids and cold-start users stand for, to be passed in their place as often as needed.
-        Raises DataError for what is no id and for a cold-start user that cannot be used."""
+        """Ids and cold-start users looked up once; pass the result wherever ids may be passed.
+
+        Raises DataError for an invalid id or cold-start user.
+        """
         return self.cold_users.resolve(entity, whom)
 
     def recommend(
@@ -116,20 +112,21 @@ class Predictor:
     ) -> list[list[Recommendation]]:
         """The k best items for each user, best first; fewer where fewer are left.
 
-        `candidates`: rank only these item ids; unknown ones are left out. `where`: conditions on
-        the item columns, all of which must hold (see `item_filters`). `exclude_seen`: without the
-        items the user watched in training, and those of a history. `score`: one of `score_names`,
-        by default the first binary task, or the first task. Ties go to the lower item index.
-        Filters never change the score of an item that they let through. `history`, `features`: of
-        one new user, whose list is the last one (see `ColdUser`; `users` may hold more of them).
+        `candidates`: rank only these item ids; unknown ids are ignored. `where`: conditions on
+        the item columns, all of which must hold (see `item_filters`). `exclude_seen`: omit the
+        items that the user interacted with in training or in the history. `score`: one of
+        `score_names`; the default is the first binary task, or the first task. Ties go to the
+        lower item index. Filters do not change scores. `history`, `features`: of one cold-start
+        user, whose list comes last (`users` may contain more, see `ColdUser`).
 
-        Raises ConfigError for an unknown score or a condition that does not fit, DataError when
-        the model's scores are not finite, ValueError for k < 1, TypeError for one id or condition
-        where a list belongs.
+        Raises ConfigError for an unknown score or an invalid condition, DataError if the scores
+        are not finite, ValueError for k < 1, TypeError for one id or condition instead of a list.
         """
         options: dict[str, Any] = {"exclude_seen": exclude_seen, "candidates": candidates}
-        whom = _and_one(users, history, features)
-        return list(self.iter_recommend(whom, k, where=where, score=score, **options))
+        cold = plain_history(history)
+        if cold or plain(features) is not None:
+            users = [*plain_list(users), ColdUser({} if features is None else features, cold)]
+        return list(self.iter_recommend(users, k, where=where, score=score, **options))
 
     def iter_recommend(
         self,
@@ -146,23 +143,23 @@ class Predictor:
         formula = self._formula(plain(score))
         item_N = self._allowed(candidates, plain_list(where, "conditions"))
         resolved = self.resolve(users)
-        top_items = self._top_items.with_cold_users(self.cold_users.told(resolved.parts))
+        top_items = self._top_items.with_cold_users(self.cold_users.encoder(resolved.parts))
         return top_items.best(
             resolved.index_N, item_N, k, exclude_seen=exclude_seen, formula=formula
         )
 
     @property
     def score_names(self) -> dict[str, tuple[str, ...]]:
-        """What `score` may be -> the tasks whose predictions are multiplied.
+        """Values of `score` -> the tasks whose predictions are multiplied.
 
-        `watch*rating` is the expected rating when an unwatched item counts as 0.
+        `watch*rating` is the expected rating if an item without an interaction counts as 0.
         """
         pairs = {f"{a}*{b}": (a, b) for a, b in combinations(self._names, 2)}
         return {**{name: (name,) for name in self._names}, **pairs}
 
     @property
     def rows_are_independent(self) -> bool:
-        """May pairs of several callers be scored together without a change to their scores?"""
+        """Are scores independent of the other pairs of a batch?"""
         return self._draws.rows_are_independent
 
     def similar(self, item: str | int, k: int = 10) -> list[Recommendation]:
@@ -173,7 +170,9 @@ class Predictor:
         """
         item, k = plain(item), whole_number("k", k, 1)
         if self.artifact.unseen("item")[index := self.items.index([item])[0]]:
-            raise DataError(f"item {item} was not seen in training: it has no embedding to compare")
+            raise DataError(
+                f"item {item} was not seen in training and has no embedding; pass a known item"
+            )
         table_ND = self.artifact.model.item_embedding.weight[: self.items.feature.size].detach()
         cosine_N = F.cosine_similarity(table_ND, table_ND[index])
         others_N = (torch.arange(len(cosine_N)) != index).nonzero()[:, 0]
@@ -181,13 +180,13 @@ class Predictor:
         return self._top_items.entries(best_K, {"cosine": cosine_N[best_K]})
 
     def explain(self, users: Whom, items: Whom) -> list[dict[str, list[ExpertShare]]]:
-        """Per pair and task the chosen experts, each with its weight and contribution.
+        """Expert attribution: per pair and task the selected experts, largest contribution first.
 
-        Largest absolute contribution first; they need not sum to the logit, as towers are not
-        linear. Raises DataError on unequal lengths.
+        Contributions need not sum to the logit, because towers are not linear. Raises DataError
+        on unequal lengths.
         """
-        user_B, item_B, told = self._pairs(users, items)
-        model = with_cold_users(self.artifact.model, told)
+        user_B, item_B, cold = self._pairs(users, items)
+        model = with_cold_users(self.artifact.model, cold)
         per_pair: list[dict[str, list[ExpertShare]]] = []
         with self._draws.seeded():
             for user, item in self._pair_scores.batches(user_B, item_B):
@@ -198,26 +197,26 @@ class Predictor:
     def attributions(
         self, users: Whom, items: Whom, most: int = 5
     ) -> list[dict[str, list[Attribution]]]:
-        """Per pair and task what moved the score, the largest contribution first.
+        """Feature attribution: per pair and task, the largest contribution first.
 
-        Each feature, each item of the user's history, whole histories, and the ids, left out in
-        turn (see `Attribution`); of features and of items of the history at most `most` each.
+        Leaves out each feature, each item of the user's history, the whole histories and the ids
+        in turn (see `Attribution`); at most `most` features and `most` items of the history.
         Raises ConfigError with `no_attributions`, DataError on unequal lengths.
         """
-        user_B, item_B, told = self._pairs(users, items)
+        user_B, item_B, cold = self._pairs(users, items)
         most = whole_number("most", most, 0)
         pairs = zip(user_B.tolist(), item_B.tolist(), strict=True)
-        per_pair = (self._attributions.of_pair(*pair, told, most) for pair in pairs)
+        per_pair = (self._attributions.of_pair(*pair, cold, most) for pair in pairs)
         return [dict(zip(self._names, tasks, strict=True)) for tasks in per_pair]
 
     @property
     def no_attributions(self) -> str | None:
-        """Why this model has no `attributions`; None where it has."""
+        """Why this model has no `attributions`; None if it has them."""
         return self._attributions.none_because
 
     @torch.inference_mode()
     def routings(self, user_B: Tensor, item_B: Tensor) -> list[Routing]:
-        """Per task the routing of pairs of indices, routed together."""
+        """Routing per task of pairs of indices, routed together."""
         model = self.artifact.model
         with self._draws.seeded():
             x_BD = model.encode(user_B, item_B)
@@ -233,36 +232,36 @@ class Predictor:
 
     @cached_property
     def popularity(self) -> Tensor:
-        """Per item index the users who watched it in the training rows. (N,)"""
+        """Users with a positive training row per item index. (N,)"""
         size = self.items.feature.size
         return torch.bincount(self.artifact.seen["items"].long(), minlength=size)[:size]
 
     def positives(self, user: str | int) -> Tensor:
-        """Indices of what the user watched in training, what most others watched too first."""
+        """Indices of the items with a positive training row of the user, most popular first."""
         seen = self.seen(int(self.users.index([user])[0]))
         return seen[self.popularity[seen].sort(descending=True, stable=True).indices]
 
     def seen(self, user: int) -> Tensor:
-        """Indices of the items that the user with this index watched in the training rows."""
+        """The same by user index, in the order of the item index."""
         return self._top_items.seen(user)
 
     def is_unseen_user(self, user: str | int | ColdUser) -> bool:
-        """Was this id unknown in training? Then the OOV row stands in."""
+        """Is the user unknown? Unknown users are scored with the OOV embedding."""
         return self.are_unseen_users([user])[0]
 
     def are_unseen_users(self, users: Whom) -> list[bool]:
-        """The same of several."""
+        """The same for several users."""
         index_N = self.resolve(users).index_N
         return ((index_N < 0) | self._unseen_users[index_N.clamp(min=0)]).tolist()
 
     def _pairs(self, users: Whom, items: Whom) -> tuple[Tensor, Tensor, ColdStartVectors | None]:
-        """Indices of both, ~i of cold-start user i, and the cold-start users."""
+        """Indices of both, ~i of cold-start user or item i, and the encoder of these."""
         user, item = self.resolve(users), self.resolve(items, entity="item")
         if len(user) != len(item):
             raise DataError(
                 f"users and items must have the same length, got {len(user)} and {len(item)}"
             )
-        return user.index_N, item.index_N, self.cold_users.told(user.parts, item.parts)
+        return user.index_N, item.index_N, self.cold_users.encoder(user.parts, item.parts)
 
     def _formula(self, score: str | None) -> tuple[str, ...]:
         """Names of the tasks to multiply."""
@@ -286,15 +285,3 @@ class Predictor:
             named_N[candidates.index_N] = True
             holds_N &= named_N[:-1]
         return holds_N.nonzero()[:, 0]
-
-
-def _and_one(
-    users: Whom,
-    history: Sequence[RawId] | Mapping[RawId, float | None],
-    features: Mapping[str, Any] | None,
-) -> Whom:
-    """The users, and behind them the one that is told of, if any is."""
-    known = plain_history(history)
-    if not known and plain(features) is None:
-        return users
-    return [*plain_list(users), ColdUser({} if features is None else features, known)]

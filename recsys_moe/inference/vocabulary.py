@@ -24,10 +24,10 @@ LEAST_ROWS, MOST_UNSEEN = 10, 0.9
 
 
 class NoId(DataError):
-    """What stands where an id belongs is none; rows count from 1."""
+    """A value is not an id. Rows count from 1."""
 
     def __init__(self, row: int, value: object, place: str) -> None:
-        rule = "an id is text or a whole number"
+        rule = "an id must be text or a whole number"
         super().__init__(f"row {row} has no id{place}: {rule}, got {shown(value)}")
 
 
@@ -70,7 +70,7 @@ def _one_chunk(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 class Vocabulary:
-    """Raw ids -> dense indices; ids that training has not seen -> `feature.size`."""
+    """Raw ids -> dense indices; unknown ids -> `feature.size`."""
 
     def __init__(self, feature: Feature, ids: pa.ChunkedArray) -> None:
         self.feature = feature
@@ -81,10 +81,9 @@ class Vocabulary:
         self._has_warned = False
 
     def index(self, raw: Ids) -> tuple[Tensor, Tensor]:
-        """Indices (N,) int64 and which of the ids are unseen.
+        """Indices (N,) int64, and which ids are unknown.
 
-        Raises NoId for what is none, and logs a warning, once, when nearly all of many ids are
-        unseen.
+        Raises NoId. Warns once if more than MOST_UNSEEN of the ids are unknown.
         """
         raw = plain_ids(raw)
         are_whole = _are_whole(raw) and _are_whole(self.ids)
@@ -109,7 +108,7 @@ class Vocabulary:
         return str(text)
 
     def warm_up(self) -> None:
-        """Keep a hash table: short lists of ids are then looked up 100 times faster."""
+        """Build a hash table: it looks up short lists of ids 100 times faster."""
         pairs = [*enumerate(self._keys.to_pylist())]
         self._table = {key: index for index, key in reversed(pairs)}  # the first, as `index_in`
 
@@ -123,7 +122,7 @@ class Vocabulary:
         self._has_warned = True
         name, like = self.feature.name, ", ".join(map(str, self.ids[:2].to_pylist()))
         logger.warning(
-            "%d of %d %s ids are unknown to the model, such as %r; it knows ids like %s",
+            "%d of %d %s ids are unknown, such as %r; known ids look like %s",
             *(count, rows, name, str(texts[int(unseen.nonzero()[0])]), like),
         )
 

@@ -65,14 +65,6 @@ def test_a_version_that_is_not_known_is_refused(model: Path, version: object) ->
         load_artifact(model)
 
 
-def test_a_calibration_that_cannot_be_one_is_refused_by_name(model: Path) -> None:
-    for content in ({"watch": {"logits": [0]}}, [1]):
-        (model / "calibration.json").write_text(json.dumps(content))
-        edit_manifest(model)
-        with pytest.raises(DataError, match=r"calibration\.json is damaged"):
-            load_artifact(model)
-
-
 def test_another_user_of_the_machine_may_read_what_the_folder_lets_them(model: Path) -> None:
     modes = {path.name: path.stat().st_mode & 0o777 for path in model.iterdir()}
     assert len(set(modes.values())) == 1, modes

@@ -99,7 +99,7 @@ def test_what_cannot_be_judged_is_none(schema: Schema) -> None:
         (None, None, []),
     ],
 )
-def test_a_model_that_is_no_better_is_told(auc: Any, mse: Any, named: list[str]) -> None:
+def test_a_baseline_that_is_not_beaten_is_named(auc: Any, mse: Any, named: list[str]) -> None:
     result = {
         "split": "val",
         "tasks": {"watch": {"auc": auc}, "rating": {"mse": mse}},

@@ -22,7 +22,6 @@ from recsys_moe.artifact.calibration import (
 )
 from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.artifact.evaluation import Evaluation
-from recsys_moe.artifact.metrics import BinaryMetrics
 from recsys_moe.artifact.model_folder import load_artifact, save_artifact
 from recsys_moe.config.settings import parse_config
 from recsys_moe.model.network import Output
@@ -59,15 +58,6 @@ def test_a_fit_by_hand_pools_bins_that_are_out_of_order() -> None:
     assert fit is not None and fit.rows == 150
     assert fit.logits == pytest.approx((0.5, 2.0))
     assert fit.targets == pytest.approx((0.0, torch.tensor(46 / 6).log().item()))
-
-
-def test_calibration_error_falls_on_rows_that_the_fit_did_not_see() -> None:
-    fit = fit_calibration(*overconfident(20_000, seed=0))
-    metrics = BinaryMetrics(fit)
-    metrics.update(*overconfident(20_000, seed=1))
-    result = metrics.compute()
-    assert result["ece"] > 0.1 and result["ece_calibrated"] < 0.02
-    assert BinaryMetrics().names == BinaryMetrics(fit).names
 
 
 @given(st.lists(st.tuples(NUMBERS, st.booleans()), min_size=2, max_size=300), NUMBERS, NUMBERS)
@@ -151,18 +141,6 @@ def test_a_map_that_does_not_help_on_held_out_rows_is_not_kept() -> None:
         found = helpful_calibration(logits, labels)
         assert found == (fit_calibration(logits, labels) if helps else identity(rows=300))
     assert torch.equal(identity(300).apply(wrong), wrong.sigmoid())
-
-
-def test_whether_a_map_helps_is_asked_of_the_rows_it_was_not_fitted_on() -> None:
-    """Labels of chance and 50 rows a bin: on its own rows any fitted map does as well or better."""
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.zeros(400) + torch.randn(400, generator=generator)
-    labels = (torch.rand(400, generator=generator) < logits.sigmoid()).float()
-    fit = fit_calibration(logits, labels)
-    assert fit is not None
-    entropy = torch.nn.functional.binary_cross_entropy
-    assert entropy(fit.apply(logits), labels) < entropy(logits.sigmoid(), labels)
-    assert not generalizes(logits, labels)
 
 
 def test_bins_too_close_to_tell_apart_share_a_knot() -> None:

@@ -1,4 +1,4 @@
-"""An evaluation follows from model, rows and seed, and weighs tasks as it is told to."""
+"""An evaluation depends on model, rows, seed and task weights only."""
 
 from __future__ import annotations
 

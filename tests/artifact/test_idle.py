@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recsys_moe.artifact.idle import IDLE_WORDS, idle_experts, spared_experts
+from recsys_moe.artifact.idle import idle_experts, spared_experts
 
 
 def test_a_tenth_of_an_even_share_or_less_is_spared() -> None:
@@ -21,7 +21,3 @@ def test_idle_is_who_is_spared_by_every_task_whatever_the_unit(scale: float) -> 
 def test_without_a_choice_all_are_idle_and_without_a_task_none_is() -> None:
     assert idle_experts([[0, 0]]) == [0, 1]
     assert idle_experts([]) == []
-
-
-def test_the_words_name_the_number() -> None:
-    assert "at most 10% of an even share in every task" in IDLE_WORDS

@@ -46,7 +46,9 @@ def test_a_row_is_in_the_segment_of_what_training_rows_say_of_its_ids(prepared: 
     assert rating == {"both_known": 4, "user_unseen": 1, "item_unseen": 0, "both_unseen": 4}
 
 
-def test_evaluate_tells_of_unseen_users_and_items(command: Command, tmp_path: Path) -> None:
+def test_evaluate_prints_segments_of_unknown_users_and_items(
+    command: Command, tmp_path: Path
+) -> None:
     """210 rows by time, of which the last tenth is for test: none of users in training, and the
     last one's items 0 to 9 were there before, 10 to 19 were not."""
     rows = [(user, item, (user * 7 + item) % 2) for user in range(19) for item in range(10)]
@@ -60,9 +62,9 @@ def test_evaluate_tells_of_unseen_users_and_items(command: Command, tmp_path: Pa
     assert command("prepare", "table", "--input", log, *names, "--out", data).exit_code == 0
     trainer = {"max_epochs": 1, "batch_size": 64}
     fit(parse_config({"model": TINY_MODEL, "trainer": trainer}), data, tmp_path / "run")
-    told = command("evaluate", tmp_path / "run", "--json")
-    segments = json.loads(told.out)["segments"]
-    whole = json.loads(told.out)["rows"]
+    done = command("evaluate", tmp_path / "run", "--json")
+    segments = json.loads(done.out)["segments"]
+    whole = json.loads(done.out)["rows"]
     assert sum(one["rows"] for one in segments.values()) == whole
     assert set(segments) == {"user_unseen", "both_unseen"}
     assert f"user unseen ({segments['user_unseen']['rows']} rows): watch auc" in (

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from recsys_moe.artifact.bags import rows_of
 from recsys_moe.errors import ConfigError
-from recsys_moe.inference.attribution import features as reasons_module
+from recsys_moe.inference.attribution import features as features_module
 from recsys_moe.inference.attribution.features import Attributor
 from recsys_moe.inference.predictor import Attribution, ColdUser, Predictor
 from tests.conftest import Command, tells
-from tests.inference.test_newcomers import history_of
+from tests.inference.test_cold_start import history_of
 
 
 @pytest.fixture(scope="module")
@@ -28,15 +28,15 @@ def predictor(featured_run: Path) -> Predictor:
 
 def logits(predictor: Predictor, users: Any, items: Any) -> Tensor:
     """(B, T)"""
-    user_B, item_B, told = predictor._pairs(users, items)
-    return predictor._pair_scores.logits(user_B, item_B, told)
+    user_B, item_B, given = predictor._pairs(users, items)
+    return predictor._pair_scores.logits(user_B, item_B, given)
 
 
 def by_part(attributions: list[Attribution]) -> dict[tuple[Any, ...], float]:
     return {(r.kind, r.entity, r.name, r.value): r.contribution for r in attributions}
 
 
-def test_a_contribution_is_the_logit_minus_that_of_one_told_all_but_that_part(
+def test_a_contribution_is_the_logit_minus_that_of_one_without_that_part(
     predictor: Predictor,
 ) -> None:
     """A cold-start user with a feature less is scored by the ordinary way of cold-start users; of
@@ -84,7 +84,7 @@ def test_an_item_of_the_history_is_left_out_of_a_known_user_with_the_factor_kept
     index_B = torch.tensor([user]), torch.tensor([item])
     before_T, vector_D = model(*index_B).logits_BT[0], model.user_embedding.weight[user].clone()
     found = {r.value: r for r in of_pair["rating"] if r.kind == "item"}
-    assert {value: reason.rating for value, reason in found.items()} == history
+    assert {value: one.rating for value, one in found.items()} == history
     assert len(history) > 3
     try:
         for raw, rating in [*history.items()][:4]:
@@ -98,7 +98,7 @@ def test_an_item_of_the_history_is_left_out_of_a_known_user_with_the_factor_kept
 
 
 @torch.no_grad()
-def test_all_who_watched_an_item_are_left_out_of_it_together(predictor: Predictor) -> None:
+def test_the_users_of_an_item_are_left_out_together(predictor: Predictor) -> None:
     """logit(x_i) - logit(x_i - K sum_u y_u / sqrt(n)); nobody of them is named."""
     user, item, artifact = 3, 7, predictor.artifact
     raw_user, raw_item = predictor.users.ids[user].as_py(), predictor.items.ids[item].as_py()
@@ -117,22 +117,22 @@ def test_all_who_watched_an_item_are_left_out_of_it_together(predictor: Predicto
     finally:
         table_ND[item] = before_D
     assert found.contribution == pytest.approx(change.item(), abs=1e-6)
-    assert found.words.endswith("all who watched this item")
+    assert found.words.endswith("the users who interacted with this item")
     assert not any(r.kind == "item" and r.entity == "item" for r in of_pair["rating"])
 
 
-def test_without_the_id_a_known_user_is_a_new_one_told_the_same(
+def test_without_the_id_a_known_user_is_a_cold_user_with_the_same_data(
     predictor: Predictor, featured: Path
 ) -> None:
     user, raw = 4, predictor.users.ids[4].as_py()  # age 50, and a job that training has seen
-    told = ColdUser({"age": 40.0, "job": "job 0"}, history_of(predictor, featured, user))
+    given = ColdUser({"age": 40.0, "job": "job 0"}, history_of(predictor, featured, user))
     [of_pair] = predictor.attributions([raw], [1])
-    logits_BT = logits(predictor, [raw, told], [1, 1])
+    logits_BT = logits(predictor, [raw, given], [1, 1])
     for task, attributions in enumerate(of_pair.values()):
         [own] = [r for r in attributions if (r.kind, r.entity) == ("id", "user")]
         change = (logits_BT[0] - logits_BT[1])[task].item()
         assert own.contribution == pytest.approx(change, abs=1e-5)
-        assert own.words == "this user alone"
+        assert own.words == "this user itself"
 
 
 def test_the_words_are_those_of_a_page(predictor: Predictor) -> None:
@@ -141,14 +141,14 @@ def test_the_words_are_those_of_a_page(predictor: Predictor) -> None:
         return Attribution(contribution=sign, **{**empty, **known}).words  # type: ignore[arg-type]
 
     film = {"kind": "item", "value": 50, "title": "Star Wars (1977)", "rating": 5.0}
-    assert words(1, **film) == "because you watched Star Wars (1977) (rated 5)"
-    assert words(-1, **film) == "although you watched Star Wars (1977) (rated 5)"
-    assert words(1, kind="item", value=50) == "because you watched item 50"
+    assert words(1, **film) == "because the user interacted with Star Wars (1977) (rated 5)"
+    assert words(-1, **film) == "although the user interacted with Star Wars (1977) (rated 5)"
+    assert words(1, kind="item", value=50) == "because the user interacted with item 50"
     assert words(1, kind="feature", name="genres", value="Comedy") == "genres=Comedy"
     assert words(1, kind="feature", name="year", value=1995.0) == "year=1995"
     unseen = words(1, kind="feature", name="job", value=None)
-    assert unseen == "job=a category unseen in training"
-    assert words(-1, kind="history") == "in spite of the whole history"
+    assert unseen == "job=unknown category"
+    assert words(-1, kind="history") == "despite the whole history"
 
 
 def test_of_a_long_history_those_with_the_largest_first_order_change_are_left_out(
@@ -159,7 +159,7 @@ def test_of_a_long_history_those_with_the_largest_first_order_change_are_left_ou
     items = predictor.items.ids.to_pylist()
     user = ColdUser({"age": 20}, {raw: 1.0 + n % 5 for n, raw in enumerate(items)})
     [every] = predictor.attributions([user], [items[0]], most=3)
-    monkeypatch.setattr(reasons_module, "MOST_LEFT_OUT", 16)
+    monkeypatch.setattr(features_module, "MOST_LEFT_OUT", 16)
     [some] = predictor.attributions([user], [items[0]], most=3)
     for task, attributions in every.items():
         whole, part = by_part(attributions), by_part(some[task])
@@ -174,17 +174,17 @@ def test_a_history_of_a_hundred_thousand_entries_takes_no_time(predictor: Predic
     assert sum(r.kind == "item" for r in of_pair["watch"]) == 5
 
 
-def test_ids_that_nobody_knows_have_no_reasons_of_their_own(predictor: Predictor) -> None:
+def test_unknown_ids_have_no_attributions(predictor: Predictor) -> None:
     [of_pair] = predictor.attributions(["nobody"], ["nothing"])
     assert of_pair == {"watch": [], "rating": []}
 
 
-def test_models_without_reasons_say_why(
+def test_models_without_attributions_say_why(
     predictor: Predictor, run: Path, featured_run: Path, tmp_path: Path
 ) -> None:
     of_ids = Predictor.load(run)
-    assert of_ids.no_attributions and of_ids.no_attributions.startswith("the model knows ids alone")
-    with pytest.raises(ConfigError, match="there are no attributions: the model knows ids alone"):
+    assert "ids only" in (of_ids.no_attributions or "")
+    with pytest.raises(ConfigError, match="attributions are not available: .*ids only"):
         of_ids.attributions([1], [1])
     old = Path(shutil.copytree(featured_run / "model", tmp_path / "old"))
     (old / "history.safetensors").unlink()
@@ -195,7 +195,7 @@ def test_models_without_reasons_say_why(
     assert before.score([1], [1]).tasks.keys() == {"watch", "rating"}
     assert "histories" in (before.no_attributions or "")
     rivals = Attributor(predictor.artifact, predictor.cold_users, independent=False)
-    assert "decides about rows together" in (rivals.none_because or "")
+    assert "assigns rows jointly" in (rivals.none_because or "")
 
 
 def test_recommend_says_why(command: Command, featured_run: Path, run: Path) -> None:
@@ -212,11 +212,11 @@ def test_recommend_says_why(command: Command, featured_run: Path, run: Path) -> 
         f"{task} {r.contribution:+.3f}  {r.words}" for task, rs in expected[0].items() for r in rs
     ]
     assert [line.strip() for line in text[2 : 2 + len(of_first)]] == of_first
-    told = ("--history", "3=5,4", "--features", "age=45", "--k", 1, "--why", "--json")
-    [entry] = json.loads(command("recommend", featured_run, *told).out)["items"]
+    given = ("--history", "3=5,4", "--features", "age=45", "--k", 1, "--why", "--json")
+    [entry] = json.loads(command("recommend", featured_run, *given).out)["items"]
     found = {(r["kind"], r["value"]) for r in entry["why"]["rating"]}
     assert {("item", 3), ("item", 4), ("feature", 45.0), ("history", None)} <= found
     error = command.fails(2, "recommend", run, "--user", 1, "--why")
-    assert tells(error, "--why ... ids alone")
+    assert tells(error, "--why ... ids only")
     many = ("--users", "users.csv", "--output", "lists.csv", "--why")
-    assert "--why is about one user" in command.fails(2, "recommend", featured_run, *many)
+    assert "--why works for one user" in command.fails(2, "recommend", featured_run, *many)

@@ -90,7 +90,7 @@ def test_the_logits_equal_the_definition(
 
 @pytest.mark.parametrize("kind", [ProjectedTerm, DiagonalTerm])
 @pytest.mark.parametrize("name", ["moesart", "moesart, sampled", "expert_choice", "hash"])
-def test_what_goes_past_the_experts_is_added(
+def test_the_bilinear_term_is_added(
     name: str, kind: type[ProjectedTerm | DiagonalTerm], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalogue, "ROWS_PER_CHUNK", 10)

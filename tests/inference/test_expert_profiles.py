@@ -11,7 +11,7 @@ import torch
 
 from recsys_moe.inference.attribution.expert_profiles import OFTEN, RARELY, expert_profiles, spread
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.ranking.item_values import item_columns, item_values, members_of
+from recsys_moe.inference.ranking.item_values import item_columns, item_values
 from recsys_moe.routers import Routing
 
 
@@ -51,7 +51,7 @@ def test_an_expert_is_known_by_what_it_is_chosen_for_more_often(predictor: Predi
     assert (none.traits, none.items, none.spared) == ([], [], True)
 
 
-def test_an_expert_for_what_is_often_watched_says_so(
+def test_an_expert_of_popular_items_says_so(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expert 0 now takes items that were watched often: all of the first third and no other."""
@@ -69,7 +69,7 @@ def test_an_expert_for_what_is_often_watched_says_so(
     assert RARELY in [trait.value for trait in other.traits]  # 1 / (27 / 40) = 1.48 times
 
 
-def test_a_model_that_saw_nothing_watched_still_has_profiles(predictor: Predictor) -> None:
+def test_a_model_without_positives_still_has_profiles(predictor: Predictor) -> None:
     artifact = predictor.artifact
     nothing = {"offsets": torch.zeros(61, dtype=torch.long), "items": torch.empty(0).long()}
     predictor.artifact = replace(artifact, seen=nothing)
@@ -95,16 +95,6 @@ def test_columns_say_what_conditions_may_ask(monkeypatch: pytest.MonkeyPatch) ->
     assert columns["title"].values == []  # three are too many
     assert columns["genres"].operators == ["=", "!=", "~"]
     assert columns["year"].operators == ["=", "!=", "<", "<=", ">", ">="]
-
-
-def test_members_of_a_cell_are_its_parts() -> None:
-    members = members_of(ITEMS["genres"])
-    named = [members.names[place] for place in members.name_M]
-    assert list(zip(members.row_M.tolist(), named, strict=True)) == [
-        (0, "Drama"),
-        (0, "War"),
-        (1, "War"),
-    ]
 
 
 def test_a_missing_value_is_nothing() -> None:

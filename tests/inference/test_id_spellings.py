@@ -27,7 +27,7 @@ from recsys_moe.inference.vocabulary import Vocabulary, id_texts
 from recsys_moe.schema import Feature, FeatureColumn
 from recsys_moe.serve.request_types import Id
 
-Door = Callable[[Sequence[Any]], list[str]]
+EntryPoint = Callable[[Sequence[Any]], list[str]]
 EDGES = [0, 2**24 + 1, 2**53 - 1, 2**53, 2**53 + 1, 10**18, 2**63 - 1, -(2**63)]
 whole_numbers = st.integers(-(2**63), 2**63 - 1) | st.integers(-999, 999) | st.sampled_from(EDGES)
 OTHER_TEXTS = [
@@ -74,7 +74,7 @@ def over_http(values: Sequence[Any]) -> list[str]:
     return [*id_texts(given)]
 
 
-DOORS: dict[str, Door] = {
+ENTRY_POINTS: dict[str, EntryPoint] = {
     "a list": lambda values: [*id_texts(values)],
     "an Arrow column": lambda values: id_texts(arrow(values)).to_pylist(),
     "a dictionary": lambda values: id_texts(arrow(values).dictionary_encode()).to_pylist(),
@@ -89,8 +89,8 @@ DOORS: dict[str, Door] = {
 @given(whole_numbers)
 def test_a_whole_number_is_one_id_in_every_spelling_type_and_place(number: int) -> None:
     for values in spellings(number):
-        for name, door in DOORS.items():
-            assert door(values) == [str(number)] * len(values), (name, values)
+        for name, entry in ENTRY_POINTS.items():
+            assert entry(values) == [str(number)] * len(values), (name, values)
         if type(values[0]) in (str, int, float):  # what JSON has
             assert over_http(values[:1]) == [str(number)]
         for vocabulary in vocabularies([str(number), "5"]):
@@ -104,8 +104,8 @@ def test_a_whole_number_is_one_id_in_every_spelling_type_and_place(number: int) 
 def test_any_other_text_is_itself_in_every_place(text: str) -> None:
     assume(raw_ids.of_text(text) == text and "\n" not in text and "\r" not in text)
     assert text in raw_ids.plain(pa.array([text, "7.0"])).to_pylist()
-    for name, door in DOORS.items():
-        assert door([text]) == [text], name
+    for name, entry in ENTRY_POINTS.items():
+        assert entry([text]) == [text], name
     assert over_http([text]) == [text]
     for vocabulary in vocabularies([text, "5"]):
         assert vocabulary.index([text, 5.0])[0].tolist() == [0, 1]
@@ -115,18 +115,11 @@ def test_the_other_texts_are_not_seven() -> None:
     assert [raw_ids.of_text(text) for text in OTHER_TEXTS] == OTHER_TEXTS
 
 
-@given(st.lists(st.text("0123456789.-+ e", max_size=6) | st.sampled_from(["NaN", "-0", "x.0"])))
-def test_columns_are_read_as_their_cells_are(texts: list[str]) -> None:
-    found, refused = raw_ids.of_column(pa.array(texts, pa.string()))
-    assert found.to_pylist() == [raw_ids.of_text(text) for text in texts]
-    assert not refused.any()
-
-
 @pytest.mark.parametrize("value", NO_IDS, ids=repr)
 def test_what_is_no_id_is_none_in_any_place(value: Any, tmp_path: Path) -> None:
-    for name, door in DOORS.items():
+    for name, entry in ENTRY_POINTS.items():
         with pytest.raises(DataError, match="row 1"):
-            pytest.fail(f"{name}: {door([value])}")
+            pytest.fail(f"{name}: {entry([value])}")
     for vocabulary in vocabularies(["1", "2"]):
         with pytest.raises(DataError, match="row 2 .*user"):
             vocabulary.index([1, value])
@@ -136,15 +129,6 @@ def test_what_is_no_id_is_none_in_any_place(value: Any, tmp_path: Path) -> None:
         (tmp_path / "users.txt").write_text(f"1\n{value}\n")
         with pytest.raises(DataError, match="row 2 has no id"):
             list(read_ids(tmp_path / "users.txt", "user", "--users"))
-
-
-@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
-def test_floats_of_any_width_are_read_with_their_gaps(kind: pa.DataType) -> None:
-    numbers = np.array([7, -0.0, np.nan, 2.5, np.inf, -3])
-    column = pa.array(numbers.astype(kind.to_pandas_dtype()), kind)
-    found, refused = raw_ids.of_column(column)
-    assert found.to_pylist() == ["7", "0", None, None, None, "-3"]
-    assert refused.tolist() == [False, False, False, True, True, False]
 
 
 def test_decimals_of_a_database_are_read_whole() -> None:
@@ -163,10 +147,10 @@ def test_of_two_spellings_in_an_older_model_the_first_stands_warm_and_cold() -> 
         assert vocabulary.index(["7", 7.0, "7.0"])[0].tolist() == [1, 1, 1]
 
 
-def test_categories_that_are_told_follow_the_rule_of_ids() -> None:
+def test_categories_follow_the_rule_of_ids() -> None:
     """ "3.0" is of an older preparation; "NaN" is a missing category."""
-    told = {"side": "user", "feature": "job", "index": [0, 1], "value": ["3.0", "x"]}
-    categories = pa.table(pd.DataFrame(told).to_dict("list"))
+    given = {"side": "user", "feature": "job", "index": [0, 1], "value": ["3.0", "x"]}
+    categories = pa.table(pd.DataFrame(given).to_dict("list"))
     job = FeatureColumn(name="job", kind="categorical", size=2)
     reader = FeatureReader("user", [job], categories)
     for value in (3, 3.0, "3", "3.00", Decimal(3)):

@@ -4,22 +4,14 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from data_prep.read.bad_rows import BadRows
-from data_prep.table import files
-from data_prep.table.columns import Cells
-from data_prep.table.columns import ids as prepared_ids
 from recsys_moe.errors import DataError
 from recsys_moe.inference.files.predict import predict_file
 from recsys_moe.inference.files.recommend import recommend_file
@@ -44,66 +36,6 @@ def vocabulary(ids: pa.ChunkedArray = NUMBERS, *, warm: bool = False) -> Vocabul
 @pytest.fixture
 def predictor(run: Path) -> Predictor:
     return Predictor.load(run)
-
-
-@pytest.mark.parametrize("warm", [False, True])
-def test_text_ids_are_their_text_and_a_number_is_its_plain_spelling(warm: bool) -> None:
-    """Known are "1.0" (of an older preparation: 1), "007", "7", "u x"; 4 stands for unseen."""
-    asked = ["1.0", "1", 1.0, "007", "7", 7, 7.0, "7.0", "u x", " u x"]
-    index, _ = vocabulary(TEXTS, warm=warm).index(asked)
-    assert index.tolist() == [0, 0, 0, 1, 2, 2, 2, 2, 3, 4]
-
-
-NEAR = st.sampled_from(
-    ["7", "7.0", "007", "7.", "7.50", "-7.0", "1", "x.0", "u x", "\n7.0", "7.0\n"]
-)
-
-
-@given(st.lists(NEAR | st.integers(0, 8).map(str), max_size=9), st.sampled_from([NUMBERS, TEXTS]))
-def test_lists_and_arrow_cold_and_warm_agree(asked: list[str], ids: pa.ChunkedArray) -> None:
-    ways = [vocabulary(ids, warm=True).index(asked), vocabulary(ids).index(asked)]
-    ways.append(vocabulary(ids).index(pa.array(asked, pa.string())))
-    assert ways[0][0].tolist() == ways[1][0].tolist() == ways[2][0].tolist()
-
-
-@pytest.mark.parametrize("value", [True, b"7", pd.NA, pd.NaT, np.float32(2.5)], ids=repr)
-def test_what_json_has_no_word_for_is_no_id_either(value: Any) -> None:
-    for ids in (NUMBERS, TEXTS):
-        with pytest.raises(DataError, match="row 2 .*user: .*text or a whole"):
-            vocabulary(ids).index([1, value])
-    if isinstance(value, bool | bytes):
-        with pytest.raises(DataError, match=r"row 1 .*user"):
-            vocabulary().index(pa.array([value]))
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_predict_takes_floats_as_prepare_made_them(
-    predictor: Predictor, tmp_path: Path, suffix: str
-) -> None:
-    frame = pd.DataFrame({"user": [1.0, 2.0], "item": [3.0, 4.0]})
-    source = write(tmp_path / f"pairs{suffix}", frame)
-    counts = predict_file(predictor, source, tmp_path / "out.csv")
-    assert counts == {"rows": 2, "unseen_user": 0, "unseen_item": 0}
-
-
-def test_prepare_and_predict_agree_about_a_parquet_column(tmp_path: Path) -> None:
-    for numbers, refused in (([1.0, 3.0], False), ([1.0, 1.5], True), ([1.0, None], True)):
-        pq.write_table(pa.table({"u": pa.array(numbers)}), tmp_path / "x.parquet")
-        (file,) = files.read(tmp_path / "x.parquet", ["u"], BadRows())
-        if refused:
-            with pytest.raises(DataError, match=r"x\.parquet, row 2: u must be"):
-                prepared_ids(Cells(file), "u")
-        else:
-            made = vocabulary(pa.chunked_array([prepared_ids(Cells(file), "u").cast(pa.int64())]))
-            assert made.index(file.columns["u"])[0].tolist() == [0, 1]
-
-
-@pytest.mark.parametrize("number", [math.inf, 2.0**63])
-def test_prepare_refuses_numbers_beyond_64_bits(tmp_path: Path, number: float) -> None:
-    pq.write_table(pa.table({"u": [1.0, number]}), tmp_path / "x.parquet")
-    (file,) = files.read(tmp_path / "x.parquet", ["u"], BadRows())
-    with pytest.raises(DataError, match="row 2: u .*whole number"):
-        prepared_ids(Cells(file), "u")
 
 
 def write(path: Path, frame: pd.DataFrame) -> Path:
@@ -150,7 +82,7 @@ def test_one_user_and_one_item_are_shown_as_the_model_holds_them(
     assert json.loads(command("similar", run, "--item", 2, "--json").out)["item"] == 2
 
 
-def test_nearly_only_unseen_ids_are_told_once(
+def test_nearly_only_unknown_ids_are_warned_about_once(
     predictor: Predictor,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,

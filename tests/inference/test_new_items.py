@@ -13,7 +13,7 @@ import torch
 from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.new_items import read_items, with_items
 from recsys_moe.inference.files import tables as row_files
-from recsys_moe.inference.predictor import ColdUser, Predictor
+from recsys_moe.inference.predictor import ColdItem, ColdUser, Predictor
 from tests.conftest import Command, tells
 
 NEW = pa.table(
@@ -41,8 +41,8 @@ def test_new_items_are_ranked_among_the_known_ones(predictor: Predictor) -> None
         assert len(ranked) == 43
         by_item = {entry.item: entry for entry in ranked}
         ids = [1, 3, 40, 901, 902, 903]
-        told = [*ids[:3], *map(ColdUser, features)]
-        for task, score_B in predictor.score([one] * 6, told).tasks.items():  # type: ignore[list-item]
+        given = [*ids[:3], *map(ColdItem, features)]
+        for task, score_B in predictor.score([one] * 6, given).tasks.items():  # type: ignore[list-item]
             scores = [by_item[item].scores[task] for item in ids]
             assert scores == pytest.approx(score_B.tolist(), abs=1e-5)
     assert (by_item[901].title, by_item[903].title) == ("One", None)
@@ -63,7 +63,7 @@ def test_recommend_reads_them_from_a_file(
     answer = json.loads(command("recommend", featured_run, *options).out)
     assert {(e["item"], e["title"]) for e in answer["items"]} >= {(901, "One")}
     assert len(answer["items"]) == 2
-    assert tells(caplog.text, "1 new items ... (0 ... category); 1 are known")
+    assert tells(caplog.text, "new items: 1 ... category: 0 ... known ... 1")
     (tmp_path / "new.csv").write_text("id,genres\n901,genre 1\n")
     assert "column 'item' is missing" in command.fails(3, "recommend", featured_run, *options)
 
@@ -71,8 +71,8 @@ def test_recommend_reads_them_from_a_file(
 @pytest.mark.parametrize(
     ("column", "values", "message"),
     [
-        ("item", ["901", "901"], "row 2 of the items: item 901 is in row 1 already"),
-        ("item", ["901", "x"], "row 2 of the items: ids .*got 'x'"),
+        ("item", ["901", "901"], "row 2 of the items: item 901 is also in row 1"),
+        ("item", ["901", "x"], "row 2 of the items: item ids .*got 'x'"),
         ("item", ["901", ""], "items: row 2 .*'item'"),
         ("year", ["1990", "new"], "row 2 of the items: feature 'year' "),
         ("genres", ["a|", "b"], "row 1 of the items: feature 'genres' "),
@@ -109,7 +109,7 @@ def test_items_that_unpack_to_a_hundred_times_their_file_are_refused(
     monkeypatch.setattr(row_files, "FREE", 1 << 20)
     path = tmp_path / "new.csv.gz"
     path.write_bytes(gzip.compress(b"item\n" + (b"a" * 999 + b"\n") * 5_000))
-    with pytest.raises(DataError, match=r"new\.csv\.gz: .*1048576 bytes"):
+    with pytest.raises(DataError, match=r"new\.csv\.gz must .*1048576 bytes"):
         read_items(path)
     path.write_bytes(gzip.compress(b"item\n" + b"901\n" * 10))
     assert read_items(path).num_rows == 10

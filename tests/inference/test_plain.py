@@ -1,4 +1,4 @@
-"""What NumPy, pandas, Arrow and torch hand over is what plain Python would, at every door."""
+"""Values of NumPy, pandas, Arrow and torch equal those of plain Python at every entry point."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from recsys_moe.errors import DataError
 from recsys_moe.inference.plain import plain, plain_list, shown
 from recsys_moe.inference.predictor import ColdUser, Predictor
 
-Door = Callable[[Predictor, Any], Any]
+EntryPoint = Callable[[Predictor, Any], Any]
 FOUR: list[Any] = [
     *(kind(4) for kind in (np.int8, np.int64, np.uint64, np.float16, np.float32, np.longdouble)),
     *(np.array(4), np.array(4.0, np.float32), torch.tensor(4), torch.tensor(4.0).bfloat16()),
@@ -48,13 +48,13 @@ LISTS: list[Callable[[list[Any]], Any]] = [
     lambda values: pd.Series(values, dtype=pd.ArrowDtype(pa.array(values).type)),
 ]
 
-NUMBERS: dict[str, Door] = {
+NUMBERS: dict[str, EntryPoint] = {
     "user": lambda p, x: p.score([x], [2]).tasks,
     "item": lambda p, x: p.score([1], [x]).tasks,
     "explained": lambda p, x: p.explain([x], [2]),
     "candidate": lambda p, x: p.recommend([1], 3, candidates=[x, 2]),
     "similar": lambda p, x: p.similar(x, 3),
-    "watched": lambda p, x: p.watched(x),
+    "watched": lambda p, x: p.positives(x),
     "of the history": lambda p, x: p.recommend(history=[x], k=3),
     "key of the history": lambda p, x: p.recommend(history={x: 3}, k=3),
     "unused": lambda p, x: p.unused(ColdUser(history=[x, x, "?"])),
@@ -83,44 +83,44 @@ def equal(one: Any, other: Any) -> bool:
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
 
 
-@pytest.mark.parametrize("door", NUMBERS)
-def test_four_is_four_at_every_door(door: str, predictor: Predictor) -> None:
-    ask = NUMBERS[door]
-    if door == "explained":
+@pytest.mark.parametrize("entry", NUMBERS)
+def test_four_is_four_at_every_entry_point(entry: str, predictor: Predictor) -> None:
+    ask = NUMBERS[entry]
+    if entry == "explained":
         expected: Any = repr(ask(predictor, 4))
         assert all(repr(ask(predictor, four)) == expected for four in FOUR)
         return
     expected = ask(predictor, 4)
-    ones = [four for four in FOUR if "key" not in door or is_hashable(four)]
+    ones = [four for four in FOUR if "key" not in entry or is_hashable(four)]
     assert [repr(four) for four in ones if not equal(ask(predictor, four), expected)] == []
 
 
-@pytest.mark.parametrize("door", NUMBERS)
-def test_what_is_missing_is_none_at_every_door(door: str, predictor: Predictor) -> None:
-    ask = NUMBERS[door]
-    if door in OPTIONAL:
+@pytest.mark.parametrize("entry", NUMBERS)
+def test_what_is_missing_is_none_at_every_entry_point(entry: str, predictor: Predictor) -> None:
+    ask = NUMBERS[entry]
+    if entry in OPTIONAL:
         assert all(ask(predictor, one) == ask(predictor, None) for one in MISSING)
         return
     for one in [None, *MISSING]:
-        if "key" in door and not is_hashable(one):
+        if "key" in entry and not is_hashable(one):
             continue
         with pytest.raises((DataError, ValueError)) as refused:
             ask(predictor, one)
         assert "None" in str(refused.value) and "\n" not in str(refused.value), one
 
 
-@pytest.mark.parametrize("door", NUMBERS)
-def test_what_is_no_number_is_refused_in_one_line_at_every_door(
-    door: str, predictor: Predictor
+@pytest.mark.parametrize("entry", NUMBERS)
+def test_what_is_no_number_is_refused_in_one_line_at_every_entry_point(
+    entry: str, predictor: Predictor
 ) -> None:
     """But a number of a feature may be a truth value: true is 1 there, as in files."""
     for one in NO_NUMBER:
-        if door == "age" and plain(one) is True:
+        if entry == "age" and plain(one) is True:
             continue
-        if "key" in door and not is_hashable(one):
+        if "key" in entry and not is_hashable(one):
             continue
         with pytest.raises((DataError, ValueError)) as refused:
-            NUMBERS[door](predictor, one)
+            NUMBERS[entry](predictor, one)
         assert "\n" not in str(refused.value) and len(str(refused.value)) < 200, one
 
 
@@ -135,17 +135,17 @@ def test_a_list_is_one_whatever_holds_it(predictor: Predictor) -> None:
     genres, items = ["genre 1", "genre 3"], [2, 4, 3]
     item = predictor.score([1], [ColdUser({"genres": genres})]).tasks
     pairs, ranked = predictor.score(items, items).tasks, predictor.recommend(items, 3)
-    told = predictor.recommend(item_bag=items, k=3)
+    given = predictor.recommend(history=items, k=3)
     among = predictor.recommend([1], candidates=items, where=["item>2"])
     for made in LISTS:
         assert equal(predictor.score([1], [ColdUser({"genres": made(genres)})]).tasks, item)
         assert equal(predictor.score(made(items), made(items)).tasks, pairs)
         assert predictor.recommend(made(items), 3) == ranked
-        assert predictor.recommend(history=made(items), k=3) == told
+        assert predictor.recommend(history=made(items), k=3) == given
         where = made(["item>2"])
         assert predictor.recommend([1], candidates=made(items), where=where) == among
     assert equal(predictor.score(torch.tensor(items), torch.tensor([2.0, 4, 3])).tasks, pairs)
-    new = [ColdUser(), 2, ColdUser(item_bag=items)]
+    new = [ColdUser(), 2, ColdUser(history=items)]
     expected = predictor.recommend(new, 3)
     for whom in (tuple(new), np.array(new, object), pd.Series(new)):
         assert predictor.recommend(whom, 3) == expected
@@ -155,7 +155,7 @@ def test_a_row_of_a_frame_and_a_struct_tell_of_a_user(predictor: Predictor) -> N
     expected = predictor.recommend(features={"age": 25, "job": None}, history={2: 4.0, 3: None})
     row = pd.DataFrame({"age": [25.0], "job": [None]}).iloc[0]
     ratings = {np.int64(2): np.float32(4), 3: math.nan}
-    assert predictor.recommend(features=row, item_bag=ratings) == expected  # type: ignore[arg-type]
+    assert predictor.recommend(features=row, history=ratings) == expected  # type: ignore[arg-type]
     struct = pa.scalar({"age": 25, "job": None})
     rated = pa.scalar([(2, 4.0), (3, None)], pa.map_(pa.int64(), pa.float64()))
     assert predictor.recommend(features=struct, history=rated) == expected

@@ -46,7 +46,7 @@ def test_logits_equal_the_naive_twin_for_every_router(
 
 
 @pytest.mark.parametrize("kind", [ProjectedTerm, DiagonalTerm])
-def test_what_goes_past_the_experts_and_main_effects_are_in_it(
+def test_the_bilinear_term_and_the_biases_are_added(
     kind: type[ProjectedTerm | DiagonalTerm],
 ) -> None:
     model, pairs = model_with(SETTINGS["moesart"]), some_pairs(40)
@@ -58,23 +58,6 @@ def test_what_goes_past_the_experts_and_main_effects_are_in_it(
     with torch.inference_mode():
         expected_BT = model(*pairs).logits_BT
     torch.testing.assert_close(Precomputed(model).logits(*pairs), expected_BT, rtol=1e-5, atol=1e-5)
-
-
-def test_a_logit_by_hand() -> None:
-    """Softmax with a gate of 0 weighs four experts 1/4 each, of which all have weights of 1 and a
-    bias of 1: relu(4 (0.5 - 0.25) + 1) = 2 in 6 outputs, whose mixture is 2; a tower of 5 units
-    with weights of 1 makes 12 of it, and its head 5 * 12 = 60."""
-    model = model_with({"name": "softmax"})
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.fill_(1)
-        for router in model.routers:
-            router.gate.weight.zero_()  # type: ignore[operator,union-attr]
-        for layer in (model.towers[0][0], model.towers[0][2]):
-            layer.bias.zero_()
-        model.user_embedding.weight[2], model.item_embedding.weight[3] = 0.5, -0.25
-    found_BT = Precomputed(model).logits(torch.tensor([2]), torch.tensor([3]))
-    assert float(found_BT[0, 0]) == pytest.approx(60)
 
 
 def test_only_experts_that_pairs_visit_are_computed_and_once_by_many_threads() -> None:

@@ -8,7 +8,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -73,44 +72,6 @@ def test_a_single_id_or_lists_of_unequal_length_are_refused(predictor: Predictor
         "watch": 0,
         "rating": 0,
     }
-
-
-def test_recommendations_are_the_best_scores_of_the_whole_catalogue(predictor: Predictor) -> None:
-    items = predictor.artifact.items["item"].to_pylist()
-    watch = predictor.score([1] * len(items), items).tasks["watch"]
-    ranked = predictor.recommend([1], k=5)[0]
-    assert [r.rank for r in ranked] == [1, 2, 3, 4, 5]
-    expected = [items[i] for i in watch.sort(descending=True, stable=True).indices[:5]]
-    assert [r.item for r in ranked] == expected
-    assert ranked[0].scores["watch"] == pytest.approx(watch.max().item())
-    assert ranked[0].title
-
-
-def test_seen_items_are_left_out_on_request(predictor: Predictor) -> None:
-    seen = {predictor.items.ids[int(i)].as_py() for i in predictor.seen(0)}
-    user = predictor.users.ids[0].as_py()
-    everything = predictor.recommend([user], k=10**6, exclude_seen=True)[0]
-    assert seen and seen.isdisjoint(r.item for r in everything)
-    assert len(everything) == predictor.items.feature.size - len(seen)
-
-
-def test_an_unseen_user_gets_recommendations_too(predictor: Predictor) -> None:
-    assert predictor.is_unseen_user("nobody") and not predictor.is_unseen_user(1)
-    assert len(predictor.recommend(["nobody"], k=3, exclude_seen=True)[0]) == 3
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_file_keeps_its_order_and_columns(predictor: Predictor, pairs: Path, suffix: str) -> None:
-    target = pairs.with_name(f"scores{suffix}")
-    counts = predict_file(predictor, pairs, target)
-    read = pd.read_csv if suffix == ".csv" else pd.read_parquet
-    frame = read(target)
-    assert counts == {"rows": 3, "unseen_user": 1, "unseen_item": 1}
-    assert frame["user"].astype(str).tolist() == ["1", "1", "nobody"]
-    assert frame["unseen_user"].tolist() == [False, False, True]
-    expected = predictor.score(["1", "1", "nobody"], ["2", "99999", "2"]).tasks
-    assert frame["watch"].tolist() == pytest.approx(expected["watch"].tolist(), abs=1e-6)
-    assert frame["rating"].tolist() == pytest.approx(expected["rating"].tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -100,18 +100,6 @@ def test_the_calibrated_column_is_the_map_of_the_raw_one(run: Path, tmp_path: Pa
     assert frame["watch"].tolist() == pytest.approx(raw.tolist(), abs=1e-6)
 
 
-@pytest.mark.parametrize("sizes", [(1,), (3, 3), (1, 5, 1), (7,), (2, 0, 12)])
-def test_pieces_have_the_same_size_however_the_file_is_cut(sizes: tuple[int, ...]) -> None:
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    batches = [
-        pa.RecordBatch.from_pydict({"n": pa.array(range(start, start + size), pa.int64())})
-        for start, size in zip(starts, sizes, strict=True)
-    ]
-    pieces = [piece["n"].to_pylist() for piece in predict._regrouped(iter(batches), 3)]
-    assert [n for piece in pieces for n in piece] == list(range(sum(sizes)))
-    assert all(len(piece) == 3 for piece in pieces[:-1]) and 0 < len(pieces[-1]) <= 3
-
-
 def test_order_and_values_do_not_depend_on_the_pieces(
     predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,11 +107,11 @@ def test_order_and_values_do_not_depend_on_the_pieces(
     pd.DataFrame({"user": [n % 60 for n in range(500)], "item": range(500)}).to_parquet(source)
     predict_file(predictor, source, tmp_path / "whole.parquet")
     monkeypatch.setattr(predict, "ROWS_PER_PIECE", 64)
-    told: list[int] = []
-    predict_file(predictor, source, tmp_path / "pieces.parquet", progress=told.append)
+    given: list[int] = []
+    predict_file(predictor, source, tmp_path / "pieces.parquet", progress=given.append)
     whole, pieces = (pd.read_parquet(tmp_path / f"{n}.parquet") for n in ("whole", "pieces"))
     pd.testing.assert_frame_equal(whole, pieces, atol=1e-6)
-    assert told == [64] * 7 + [52]  # 500 = 7 * 64 + 52
+    assert given == [64] * 7 + [52]  # 500 = 7 * 64 + 52
 
 
 def test_the_progress_bar_knows_the_rows(tmp_path: Path) -> None:
@@ -157,12 +145,6 @@ def test_a_column_that_is_no_text_is_refused_for_text_and_kept_in_parquet(
     assert pq.read_table(tmp_path / "out.parquet")["notes"].to_pylist() == notes.to_pylist()
 
 
-def test_a_header_that_is_not_utf8_is_refused(predictor: Predictor, tmp_path: Path) -> None:
-    (tmp_path / "pairs.csv").write_bytes(b"user,item,caf\xff\n1,2,3\n")
-    with pytest.raises(DataError, match=r"pairs\.csv, line 1: byte 0xff"):
-        predict_file(predictor, tmp_path / "pairs.csv", tmp_path / "out.csv")
-
-
 def test_no_piece_cuts_rows_that_are_routed_together(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,9 +161,9 @@ def test_no_piece_cuts_rows_that_are_routed_together(
     source = tmp_path / "pairs.parquet"
     pd.DataFrame({"user": users, "item": items}).to_parquet(source)
     monkeypatch.setattr(predict, "ROWS_PER_PIECE", 80)
-    told: list[int] = []
-    predict_file(competing, source, tmp_path / "out.parquet", progress=told.append)
-    assert told == [64] * 3 + [8]  # 200 = 3 * 64 + 8
+    given: list[int] = []
+    predict_file(competing, source, tmp_path / "out.parquet", progress=given.append)
+    assert given == [64] * 3 + [8]  # 200 = 3 * 64 + 8
     found = pd.read_parquet(tmp_path / "out.parquet")["watch"]
     assert found.tolist() == pytest.approx(competing.score(users, items).tasks["watch"].tolist())
 

@@ -36,7 +36,7 @@ def test_of_an_item_segment_only_its_items_are_relevant() -> None:
         excluded=Pairs(torch.tensor([0]), torch.tensor([1])),
         excluded_splits=("train",),
         labelled=Labelled(torch.tensor([0, 0]), torch.tensor([0, 3]), one_N, one_N),
-        watchers_I=torch.tensor([2, 2, 0, 0]),
+        positives_I=torch.tensor([2, 2, 0, 0]),
         trained_user_U=torch.ones(2, dtype=torch.bool),
         trained_item_I=torch.tensor([True, True, False, False]),
         counts={},

@@ -18,9 +18,8 @@ from recsys_moe.cli import recommend as commands
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.inference.files.predict import predict_file
 from recsys_moe.inference.files.recommend import recommend_file
-from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.ranking.catalogue import CatalogueScorer
-from tests.conftest import tells
+from recsys_moe.inference.predictor import Predictor, Recommendation
+from tests.conftest import Command, tells
 
 EVERYTHING = 10**6
 
@@ -32,17 +31,6 @@ def predictor(run: Path) -> Predictor:
 
 def items(ranked: list[Any]) -> list[Any]:
     return [entry.item for entry in ranked]
-
-
-def test_many_users_at_once_are_ranked_as_each_alone(predictor: Predictor) -> None:
-    users = [3, "nobody", 7, 3]
-    together = predictor.recommend(users, k=4)
-    for user, ranked in zip(users, together, strict=True):
-        [alone] = predictor.recommend([user], k=4)
-        assert items(ranked) == items(alone)
-        for ours, theirs in zip(ranked, alone, strict=True):
-            assert ours.scores == pytest.approx(theirs.scores, abs=1e-5)
-    assert predictor.recommend([]) == []
 
 
 def test_a_mix_is_ranked_on_the_mix_itself(predictor: Predictor) -> None:
@@ -105,23 +93,6 @@ def test_filters_leave_the_order_and_the_scores_of_what_passes(predictor: Predic
     for entry in found:
         assert entry.scores == pytest.approx(by_item[entry.item], abs=1e-5)
     assert predictor.recommend([2], candidates=[]) == [[]]
-
-
-def test_only_the_ranked_task_is_computed_for_all_items(
-    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[int, int]] = []
-    pairs = CatalogueScorer.pairs
-
-    def counting(self: CatalogueScorer, user_U: Any, place_B: Any, item_B: Any, task: int) -> Any:
-        asked.append((task, len(item_B)))
-        return pairs(self, user_U, place_B, item_B, task)
-
-    monkeypatch.setattr(CatalogueScorer, "pairs", counting)
-    predictor.recommend([1, 2], k=3)
-    size = predictor.items.feature.size
-    assert sum(rows for task, rows in asked if task == 0) == 2 * size
-    assert sum(rows for task, rows in asked if task == 1) == 2 * 3
 
 
 def test_scores_that_are_not_finite_are_refused(run: Path) -> None:
@@ -248,7 +219,7 @@ def read(path: Path) -> pd.DataFrame:
     [
         ("users.csv", "usr,x\n1,2\n", "'user' is missing ... 'usr'"),
         ("users.csv", "user,x\n1,2\n,3\n", "row 2 has no id"),
-        ("users.txt", "", "holds no ids"),
+        ("users.txt", "", "contains no ids"),
         ("users.xlsx", "1\n", "--users ... .csv, .txt, .tsv, .tab, .parquet, .pq"),
         ("users.parquet", "no", "cannot be read"),
     ],
@@ -302,15 +273,6 @@ def test_a_list_is_written_as_predict_writes_its_pairs(
         assert str(np.float32(ours["watch"])) == ours["watch"]
 
 
-def test_an_empty_id_and_empty_candidates_are_refused(predictor: Predictor) -> None:
-    for empty in ("", " "):
-        with pytest.raises(ConfigError, match=f"--user .*got '{empty}'"):
-            commands._check(empty, None, None)
-    for empty in ("", " , "):
-        with pytest.raises(ConfigError, match=f"--candidates .*got '{empty}'"):
-            commands._candidates(predictor, empty)
-
-
 def call(*args: object) -> None:
     app([str(arg) for arg in args], standalone_mode=False)
 
@@ -328,12 +290,46 @@ def test_the_commands_rank_filter_and_explain_what_is_wrong(
     result = json.loads(capsys.readouterr().out)
     assert result["unseen_user"] and sorted(i["item"] for i in result["items"]) == [1, 2, 3]
     assert result["items"][0]["watch*rating"] >= result["items"][1]["watch*rating"]
-    assert "1 of 4 candidates are unknown" in caplog.text
+    assert "ignored unknown candidates: 1 of 4" in caplog.text
     call("similar", run, "--item", 2, "--k", 3)
     near = capsys.readouterr().out
     assert "cosine" in near and near.count("\n") == 4
-    with pytest.raises(ConfigError, match="did you mean 'title'?") as wrong:
-        call("recommend", run, "--user", 1, "--where", "titel~a")
-    assert wrong.value.exit_code == 2
-    with pytest.raises(ConfigError, match="go together"):
-        call("recommend", run, "--users", tmp_path / "some.txt")
+
+
+@pytest.mark.parametrize("name", ["c.tsv", "c.CSV", "c.tab.gz", "c.pq"])
+def test_candidates_are_read_from_every_kind_of_table(
+    run: Path, command: Command, tmp_path: Path, name: str
+) -> None:
+    table = pd.DataFrame({"item": [3, 5], "more": [1, 1]})
+    if name.endswith("pq"):
+        table.to_parquet(tmp_path / name)
+    else:
+        separator = "," if name.endswith("CSV") else "\t"
+        table.to_csv(tmp_path / name, index=False, sep=separator)
+    words = ["recommend", run, "--user", "1", "--json", "--candidates"]
+    found = json.loads(command(*words, tmp_path / name).out)
+    assert found == json.loads(command(*words, "3,5").out)
+    assert {entry["item"] for entry in found["items"]} == {3, 5}
+
+
+def test_titles_cannot_command_a_terminal() -> None:
+    entry = Recommendation(1, "7", "red\x1b[31m\nline\x07", {"watch": 0.5})
+    lines = commands.table([entry], ["watch"]).splitlines()
+    assert lines[1].endswith("red?[31m?line?") and len(lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "message"),
+    [
+        (3, ("--user", 1, "--candidates", "nofile.tsv"), "--candidates nofile.tsv: no such file"),
+        (2, ("--user", 1, "--candidates", " , "), "--candidates ... got ' , '"),
+        (2, ("--user", " "), "--user must not be empty"),
+        (2, ("--user", 1, "--overwrite"), "--overwrite needs --output"),
+        (2, ("--users", "some.txt"), "--users FILE needs --output"),
+        (2, ("--user", 1, "--where", "titel~a"), "did you mean 'title'?"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    code: int, options: tuple[Any, ...], message: str, run: Path, command: Command
+) -> None:
+    assert tells(command.fails(code, "recommend", run, *options), message)

@@ -151,8 +151,8 @@ def test_explain_gives_as_many_reasons_as_it_is_asked_for(
 def test_a_model_without_reasons_refuses_and_says_so_in_model(caller: Caller) -> None:
     response = caller.post("/explain", {"users": [1], "items": [1], "attributions": 3})
     assert response.status_code == 422
-    assert "the model knows ids alone" in response.json()["error"]
-    assert "the model knows ids alone" in caller("GET", "/model").json()["no_attributions"]
+    assert "the model uses ids only" in response.json()["error"]
+    assert "the model uses ids only" in caller("GET", "/model").json()["no_attributions"]
 
 
 def test_predict_flags_what_of_newcomers_it_could_not_use(featured_caller: Caller) -> None:

@@ -1,6 +1,6 @@
-"""What each expert stands for: the items that it is chosen for, their genres and the like.
+"""Expert profiles: the items and item features for which each expert is selected.
 
-From the model alone: items from the most to the least watched, each before the same few users.
+Routes a sample of items, from the most to the least popular, for a few users each.
 Axes: M items, E experts, N values of a column.
 """
 
@@ -19,7 +19,7 @@ from recsys_moe.inference.ranking.item_values import members_of
 
 ITEMS, USERS = 500, 32
 """Each at equal distances: 16,000 passes of the routers, well below a second."""
-OFTEN, RARELY = "often watched", "rarely watched"
+OFTEN, RARELY = "popular items", "unpopular items"
 """The first and the last third of the items."""
 FEWEST = 10
 """Items that a genre needs to be named."""
@@ -31,7 +31,7 @@ NAMED = 3
 
 @dataclass(frozen=True)
 class Trait:
-    """A value of an item column, or how much items are watched."""
+    """A value of an item column, or popularity."""
 
     column: str
     """"" for OFTEN and RARELY."""
@@ -42,10 +42,8 @@ class Trait:
 
 @dataclass(frozen=True)
 class ExpertProfile:
-    """What an expert is chosen for more often than for other things.
-
-    Nothing in particular: it is chosen whatever the item, or hardly at all (`spared`).
-    """
+    """Items and traits for which an expert is selected more often than on average; empty if it is
+    selected equally often for all items, or hardly ever (`spared`)."""
 
     expert: int
     spared: bool
@@ -120,6 +118,6 @@ def spread(size: int, most: int) -> Tensor:
 
 
 def _largest(lift_M: Tensor) -> list[int]:
-    """Rows of the largest lifts; of equal ones those watched most."""
+    """Rows of the largest lifts; ties go to the more popular item."""
     lifts, rows = lift_M.sort(descending=True, stable=True)
     return rows[lifts >= NOTABLE][:NAMED].tolist()

@@ -1,4 +1,4 @@
-"""What moved a score: features, items of the history, the ids; each left out in turn.
+"""Feature attribution: features, history items and ids, each left out in turn.
 
 Exact about what it claims: a contribution is the task's logit minus the logit of the same pair with
 that one part left out of the vector of its user or item, all else unchanged (also the factor
@@ -35,39 +35,43 @@ Kind = Literal["feature", "item", "history", "id"]
 
 @dataclass(frozen=True)
 class Attribution:
-    """One part of what a score was made of."""
+    """The contribution of one feature, history item, history or id to a score."""
 
     kind: Kind
-    """`item`: of the user's history; `history`: all of it, or of an item's; `id`: what training
-    learned of this user or item alone."""
+    """`item`: an item of the user's history; `history`: the whole history of a user, or all users
+    of an item; `id`: the embedding of the id."""
     entity: Entity
     """Whose it is."""
     name: str | None
-    """Of the feature."""
+    """Name of the feature."""
     value: str | int | float | None
-    """Category (None: one that training has not seen), number, or raw id of the item."""
+    """Category (None: unknown), number, or raw id of the item."""
     title: str | None
-    """Of an item of the history."""
+    """Title of the history item."""
     rating: float | None
-    """Of an item of the history, as exactly as the model knows it; None if it does not."""
+    """Rating of the history item at the precision of the model; None without one."""
     contribution: float
     """The task's logit minus the logit without this part."""
 
     @property
     def words(self) -> str:
-        """For a page: a title is as the data have it, and may be anything."""
+        """A sentence for people. Titles are shown as in the data: escape them."""
         if self.kind == "id":
-            return f"this {self.entity} alone"
-        because = "because of" if self.contribution >= 0 else "in spite of"
+            return f"this {self.entity} itself"
+        because = "because of" if self.contribution >= 0 else "despite"
         if self.kind == "history":
-            whole = "the whole history" if self.entity == "user" else "all who watched this item"
+            whole = (
+                "the whole history"
+                if self.entity == "user"
+                else "the users who interacted with this item"
+            )
             return f"{because} {whole}"
         if self.kind == "feature":
-            value = "a category unseen in training" if self.value is None else self.value
+            value = "unknown category" if self.value is None else self.value
             return f"{self.name}={value:g}" if isinstance(value, float) else f"{self.name}={value}"
-        watched = "because" if self.contribution >= 0 else "although"
+        conjunction = "because" if self.contribution >= 0 else "although"
         rated = "" if self.rating is None else f" (rated {self.rating:g})"
-        return f"{watched} you watched {self.title or f'item {self.value}'}{rated}"
+        return f"{conjunction} the user interacted with {self.title or f'item {self.value}'}{rated}"
 
     def as_object(self) -> dict[str, Any]:
         """For JSON, with the words."""
@@ -75,16 +79,16 @@ class Attribution:
 
 
 class LeftOut(Encoders):
-    """What is added to the ids of a batch, without the part that each row leaves out."""
+    """The encoder of a batch, minus the part that each row leaves out."""
 
-    def __init__(self, told: ColdStartVectors | None, user_VD: Tensor, item_VD: Tensor) -> None:
+    def __init__(self, cold: ColdStartVectors | None, user_VD: Tensor, item_VD: Tensor) -> None:
         super().__init__()
-        self.told, self.user_VD, self.item_VD = told, user_VD, item_VD
+        self.cold, self.user_VD, self.item_VD = cold, user_VD, item_VD
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> tuple[Tensor, Tensor]:
-        if self.told is None:
+        if self.cold is None:
             return -self.user_VD, -self.item_VD
-        user_BD, item_BD = self.told(user_B, item_B)
+        user_BD, item_BD = self.cold(user_B, item_B)
         return user_BD - self.user_VD, item_BD - self.item_VD
 
 
@@ -96,7 +100,7 @@ class _Part(NamedTuple):
     added_D: Tensor
     """What it adds to the vector."""
     is_id: bool = False
-    """Then the id is that of the unseen one, beside `added_D` less."""
+    """Replaces the id with the OOV id as well."""
 
 
 class Attributor:
@@ -109,17 +113,17 @@ class Attributor:
 
     @property
     def none_because(self) -> str | None:
-        """Why there are none of this model; None where there are."""
+        """Why this model has no attributions; None if it has them."""
         if not self._tables:
-            return "the model knows ids alone; train with model.features or with histories"
+            return "the model uses ids only; train with model.features or model.item_bag"
         if not self._independent:
-            return "the router decides about rows together, so no part of a score is a row's own"
+            return "the router assigns rows jointly, so that a score depends on other rows"
         if are_missing(self._artifact.history, self._tables):
-            return "the model folder does not hold the histories; train again"
+            return "the model folder does not contain the histories; train again"
         return None
 
     def of_pair(
-        self, user: int, item: int, told: ColdStartVectors | None, most: int
+        self, user: int, item: int, cold: ColdStartVectors | None, most: int
     ) -> list[list[Attribution]]:
         """Per task the largest first: at most `most` features and `most` items of the history, and
         the whole histories and both ids where they are known.
@@ -127,27 +131,27 @@ class Attributor:
         Indices, ~i of cold-start user i. Raises ConfigError with `none_because`.
         """
         if self.none_because:
-            raise ConfigError(f"there are no attributions: {self.none_because}")
+            raise ConfigError(f"attributions are not available: {self.none_because}")
         indices = dict(zip(ENTITIES, (user, item), strict=True))
-        made_of = {entity: self._made_of(entity, index, told) for entity, index in indices.items()}
+        made_of = {entity: self._made_of(entity, index, cold) for entity, index in indices.items()}
         pool_PD = self._pool("user", made_of["user"].history)
         shown_P = torch.arange(len(pool_PD))
         if len(pool_PD) > MOST_LEFT_OUT:
-            shown_P = self._largest(pool_PD, (user, item), told)
+            shown_P = self._largest(pool_PD, (user, item), cold)
         parts = [
             part
             for entity, index in indices.items()
             for part in self._parts(entity, index, made_of[entity])
         ]
         parts += self._of_history(made_of["user"].history, pool_PD, shown_P)
-        change_TV = self._changes((user, item), parts, told).t().tolist()
+        change_TV = self._changes((user, item), parts, cold).t().tolist()
         return [_cut(map(_with, parts, changes), most) for changes in change_TV]
 
-    def _made_of(self, entity: Entity, index: int, told: ColdStartVectors | None) -> Parts:
-        """What the vector of one user or item is made of beside its id."""
+    def _made_of(self, entity: Entity, index: int, cold: ColdStartVectors | None) -> Parts:
+        """The entries of the vector of one user or item, without its id."""
         artifact, nothing = self._artifact, torch.empty(0, dtype=torch.long)
-        if index < 0 and told is not None:
-            return told.parts[entity][~index]
+        if index < 0 and cold is not None:
+            return cold.parts[entity][~index]
         if not self._is_known(entity, index):
             return Parts([], nothing)
         table = artifact.users if entity == "user" else artifact.items
@@ -171,12 +175,12 @@ class Attributor:
         )
 
     def _largest(
-        self, pool_PD: Tensor, pair: tuple[int, int], told: ColdStartVectors | None
+        self, pool_PD: Tensor, pair: tuple[int, int], cold: ColdStartVectors | None
     ) -> Tensor:
         """Places of the items whose first-order change of any task is largest, ascending."""
         left_VD = torch.zeros(1, pool_PD.shape[1], requires_grad=True)
         user_V, item_V = (torch.tensor([index]) for index in pair)
-        left_out = LeftOut(told, left_VD, torch.zeros_like(left_VD))
+        left_out = LeftOut(cold, left_VD, torch.zeros_like(left_VD))
         model = with_cold_users(self._artifact.model, left_out)
         with torch.enable_grad():
             logits_T = model(user_V, item_V).logits_BT[0]
@@ -221,7 +225,7 @@ class Attributor:
 
     @torch.inference_mode()
     def _changes(
-        self, pair: tuple[int, int], parts: Sequence[_Part], told: ColdStartVectors | None
+        self, pair: tuple[int, int], parts: Sequence[_Part], cold: ColdStartVectors | None
     ) -> Tensor:
         """Logits of the pair minus those without each part. (V, T)"""
         entities, unseen = [], (self._artifact.schema.user.size, self._artifact.schema.item.size)
@@ -232,7 +236,7 @@ class Attributor:
             index_V = [index, *(hidden if one and one.is_id else index for one in mine)]
             entities.append((torch.tensor(index_V), torch.stack(left_VD)))
         (user_V, user_VD), (item_V, item_VD) = entities
-        model = with_cold_users(self._artifact.model, LeftOut(told, user_VD, item_VD))
+        model = with_cold_users(self._artifact.model, LeftOut(cold, user_VD, item_VD))
         logits_VT = model(user_V, item_V).logits_BT
         return logits_VT[:1] - logits_VT[1:]
 

@@ -1,4 +1,4 @@
-"""What columns of a file tell of users and items that training has not seen."""
+"""Cold-start users and items from the columns of a file."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ import pyarrow as pa
 import torch
 
 from recsys_moe.errors import DataError
-from recsys_moe.inference.cold_start.encode import ColdUser, Entity, Resolved
+from recsys_moe.inference.cold_start.encode import ColdItem, ColdUser, Entity, Resolved
 from recsys_moe.inference.cold_start.features import SEPARATOR, RawHistory, history_of, is_missing
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.vocabulary import Ids
 
 HISTORY = "history"
-"""The column with the items that a new user has watched."""
+"""The column with the history of a cold-start user."""
 
 
 def with_columns(
     predictor: Predictor, entity: Entity, ids: Ids, rows: pa.Table, rows_before: int = 0
 ) -> tuple[Resolved, dict[str, int]]:
-    """The ids, with cold-start users for those that training has not seen where columns of `rows`
-    tell of them; and in how many rows something told is unknown to the model, by kind.
+    """The ids, with the unknown ones as cold-start users or items made of the columns of `rows`.
 
-    A column tells of the feature of its name, HISTORY of what a user has watched. Raises DataError
-    with the row.
+    A column holds the feature of its name, HISTORY the items a user interacted with. Also returns
+    the number of rows with unknown categories and history items. Raises DataError with the row.
     """
     vocabulary = predictor.users if entity == "user" else predictor.items
     columns = [name for name in _columns_read(predictor, entity) if name in rows.column_names]
@@ -32,11 +31,11 @@ def with_columns(
     unseen_N = are_unseen_N.nonzero()[:, 0]
     if not columns or not len(unseen_N):
         return Resolved(index_N), {}
-    told = rows.select(columns).take(pa.array(unseen_N.numpy())).to_pylist()
+    given = rows.select(columns).take(pa.array(unseen_N.numpy())).to_pylist()
     read = []
-    for place, cells in zip(unseen_N.tolist(), told, strict=True):
+    for place, cells in zip(unseen_N.tolist(), given, strict=True):
         try:
-            read.append(predictor.cold_users.read(entity, _cold_user(predictor, entity, cells)))
+            read.append(predictor.cold_users.read(entity, _cold(predictor, entity, cells)))
         except DataError as error:
             raise DataError(f"row {rows_before + place + 1}: {error}") from None
     index_N[unseen_N] = ~torch.arange(len(read))
@@ -55,11 +54,12 @@ def _columns_read(predictor: Predictor, entity: Entity) -> list[str]:
     return [*names, HISTORY] if has_history and HISTORY not in names else names
 
 
-def _cold_user(predictor: Predictor, entity: Entity, cells: dict[str, Any]) -> ColdUser:
+def _cold(predictor: Predictor, entity: Entity, cells: dict[str, Any]) -> ColdItem:
     names = predictor.cold_users.readers[entity].names
     features = {name: cells[name] for name in names if name in cells}
-    history = cells.get(HISTORY) if HISTORY not in names else None
-    return ColdUser(features, _history(history) if entity == "user" else [])
+    if entity == "item":
+        return ColdItem(features)
+    return ColdUser(features, _history(cells.get(HISTORY) if HISTORY not in names else None))
 
 
 def _history(cell: Any) -> RawHistory:
@@ -69,6 +69,6 @@ def _history(cell: Any) -> RawHistory:
     parts = cell if isinstance(cell, list) else str(cell).split(SEPARATOR)
     if any(is_missing(part) for part in parts):
         raise DataError(
-            f"{HISTORY!r} must be items with {SEPARATOR!r} between them, none empty, got {cell!r}"
+            f"{HISTORY!r} must be items separated by {SEPARATOR!r}, none empty, got {cell!r}"
         )
     return history_of([str(part).strip() for part in parts])

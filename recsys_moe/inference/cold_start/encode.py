@@ -1,7 +1,7 @@
-"""Users and items that training has not seen, made of what is told of them.
+"""Vectors of cold-start users and items.
 
-Their vector is that of known ones, with the id row of unseen ids: that row, plus the embeddings of
-their features, plus the pooled embeddings of the items in their history (`told`).
+The out-of-vocabulary (OOV) embedding, plus the embeddings of the features, plus the pooled
+embeddings of the items in the history.
 
 Axes: U cold-start users of a request, P entries, D width of the embeddings, W that of histories.
 """
@@ -34,25 +34,31 @@ ENTITIES: tuple[Entity, Entity] = ("user", "item")
 
 
 @dataclass(frozen=True)
-class ColdUser:
-    """A user or an item that training has not seen."""
+class ColdItem:
+    """An item that is not in the training data."""
 
     features: Mapping[str, Any] = field(default_factory=dict)
-    """By name: text or a whole number, a list of them, or a finite number; None for missing."""
+    """By name: text or a whole number, a list of them, or a finite number; None if missing."""
+
+
+@dataclass(frozen=True)
+class ColdUser(ColdItem):
+    """A user that is not in the training data. Without a history it is accepted for an item."""
+
     history: Sequence[RawId] | Mapping[RawId, float | None] = ()
-    """Of a user: raw ids of items, or raw id -> rating (None: watched and not rated)."""
+    """Raw ids of the items the user interacted with, or raw id -> rating (None: not rated)."""
 
 
 @dataclass(frozen=True)
 class Unused:
-    """What of a cold-start user the model could not use."""
+    """The parts of a cold-start user or item that the model ignores."""
 
     categories: Unknown = field(default_factory=dict)
-    """By feature, those that training has not seen."""
+    """Unknown categories by feature."""
     items: list[RawId] = field(default_factory=list)
-    """Of the history, those that training has not seen."""
+    """Unknown items of the history."""
     repeated: list[RawId] = field(default_factory=list)
-    """Of the history, those that come again, each once; the first counts."""
+    """Repeated items of the history, each once; the first occurrence counts."""
 
     def __bool__(self) -> bool:
         return bool(self.categories or self.items or self.repeated)
@@ -65,9 +71,9 @@ class Resolved:
     index_N: Tensor
     """(N,) int64: of a known id, `size` of an unknown one, ~i of cold-start user i."""
     parts: Sequence[Parts] = ()
-    """What the vector of each cold-start user is made of."""
+    """The entries that make up the vector of each cold-start user or item."""
     unused: Sequence[Unused] = ()
-    """What of each cold-start user is not in it."""
+    """What the model ignores of each."""
 
     def __len__(self) -> int:
         return len(self.index_N)
@@ -77,12 +83,12 @@ class Resolved:
         return replace(self, index_N=self.index_N.expand(times))
 
 
-Whom: TypeAlias = Ids | Sequence[RawId | ColdUser] | Resolved
-"""Raw ids, with cold-start users among them."""
+Whom: TypeAlias = Ids | Sequence[RawId | ColdItem] | Resolved
+"""Raw ids, cold-start users and cold-start items."""
 
 
 class ColdStart:
-    """Turns what is told of cold-start users into vectors, by what the artifact keeps for them."""
+    """Turns cold-start users and items into vectors, with the encoders of the artifact."""
 
     def __init__(self, artifact: Artifact, users: Vocabulary, items: Vocabulary) -> None:
         self._artifact, self._users, self._items = artifact, users, items
@@ -96,43 +102,46 @@ class ColdStart:
         }
 
     def resolve(self, entity: Entity, whom: Whom) -> Resolved:
-        """Indices of ids, and what cold-start users are made of. Raises DataError for what cannot
-        be used, in the words of one line."""
+        """Indices of ids, and the entries of cold-start users or items. Raises DataError."""
         if isinstance(whom, Resolved):
             return whom
         vocabulary = self._users if entity == "user" else self._items
         if not isinstance(whom, list | tuple):
             whom = plain_ids(whom)
-        new = {row: one for row, one in enumerate(whom) if isinstance(one, ColdUser)}
+        new = {row: one for row, one in enumerate(whom) if isinstance(one, ColdItem)}
         if not new:
             return Resolved(vocabulary.index(whom)[0])
         known = [row for row in range(len(whom)) if row not in new]
         index_N = torch.empty(len(whom), dtype=torch.long)
         index_N[[*new]] = ~torch.arange(len(new))
         index_N[known] = vocabulary.index([whom[row] for row in known])[0]
-        read = [self.read(entity, cold_user) for cold_user in new.values()]
+        read = [self.read(entity, cold) for cold in new.values()]
         return Resolved(index_N, [parts for parts, _ in read], [unused for _, unused in read])
 
-    def told(self, users: Sequence[Parts], items: Sequence[Parts] = ()) -> ColdStartVectors | None:
-        """The cold-start users of a request; None where there are none."""
+    def encoder(
+        self, users: Sequence[Parts], items: Sequence[Parts] = ()
+    ) -> ColdStartVectors | None:
+        """The encoder of the cold-start users and items of a request; None without any."""
         if not users and not items:
             return None
         seen = [one.history % self._artifact.known_items for one in users]
         users_UD, items_UD = self.vectors("user", users), self.vectors("item", items)
         return ColdStartVectors(users_UD, items_UD, {"user": users, "item": items}, seen)
 
-    def read(self, entity: Entity, cold_user: ColdUser) -> tuple[Parts, Unused]:
-        """What the vector of one is made of, and what not. Raises DataError for what cannot be."""
-        history = plain_history(cold_user.history)
+    def read(self, entity: Entity, cold: ColdItem) -> tuple[Parts, Unused]:
+        """The entries of its vector, and what the model ignores. Raises DataError."""
+        if entity == "user" and not isinstance(cold, ColdUser):
+            raise DataError("expected a ColdUser, got a ColdItem; pass ColdUser(features, history)")
+        history = plain_history(cold.history) if isinstance(cold, ColdUser) else []
         if entity == "item" and history:
-            raise DataError("an item has no history; give it features alone")
-        features = plain_dict(cold_user.features, "features")
+            raise DataError("an item has no history; pass ColdItem(features)")
+        features = plain_dict(cold.features, "features")
         entries, categories = self.readers[entity].read(features)
         row_P, unknown, repeated = self._history(history)
         return Parts(entries, row_P), Unused(categories, unknown, repeated)
 
     def vectors(self, entity: Entity, parts: Sequence[Parts]) -> Tensor:
-        """What is added to the OOV row. (U, D)"""
+        """What is added to the OOV embedding. (U, D)"""
         sum_UD = torch.zeros(len(parts), self._width)
         table_RD = self._artifact.encoders.get(f"{entity}s.table_RD")
         if table_RD is not None and parts:
@@ -150,7 +159,7 @@ class ColdStart:
             return torch.empty(0, dtype=torch.long), [], []
         if self._artifact.config.model.item_bag == "none":
             raise DataError(
-                "the model has no history of users; leave it out, or train with model.item_bag"
+                "the model has no histories; omit the history, or train with model.item_bag"
             )
         raw = [*history]
         item_P = self._items.index(raw)[0]
@@ -166,13 +175,14 @@ class ColdStart:
         return entries, unknown, _repeated(raw, item_P.where(known, -1).tolist())
 
     def _rating(self, item: RawId, rating: float | None) -> float:
-        """NaN for none. Raises DataError for what is no rating of the task."""
+        """NaN for None. Raises DataError for a value outside the range of the task."""
         if rating is None:
             return math.nan
         task = next((t for t in self._artifact.schema.tasks if t.kind == "regression"), None)
         if task is None:
             raise DataError(
-                f"the model has no task with ratings, got {shown(rating)} of item {item}"
+                f"the model has no rating task, got the rating {shown(rating)} for item {item}; "
+                "pass a list of items"
             )
         low = -math.inf if task.low is None else task.low
         high = math.inf if task.high is None else task.high
@@ -197,7 +207,9 @@ class ColdStart:
         elif self.levels is None:
             labels_PT = torch.zeros_like(labels_PT)
         elif rating_P.isnan().any():
-            raise DataError("the model knows histories with ratings alone; give one of each item")
+            raise DataError(
+                "the model requires a rating for each item of a history; add the ratings"
+            )
         nobody_P = torch.zeros(len(item_P), dtype=torch.int32)
         rows = Columns(nobody_P, item_P.int(), labels_PT)
         return bag_entries(rows, replace(schema, item=known), self.levels).row.long()

@@ -1,4 +1,4 @@
-"""Raw values of features -> rows and weights of the table of a model's features.
+"""Raw feature values -> rows and weights of the feature table of a model.
 
 By the rules of docs/how-to/prepare-data.md for the cells of `prepare`, and the vocabularies and
 the scale that training left in the artifact. Axes: P entries, one per category and number that
@@ -36,11 +36,11 @@ Entries = list[tuple[int, float]]
 """Row of the table and weight."""
 RawHistory = list[str] | dict[str | int | float, float | None]
 Unknown = dict[str, list[str]]
-"""By feature the categories that training has not seen; they add nothing."""
+"""Unknown categories by feature; the model ignores them."""
 
 
 class FeatureReader:
-    """Of the users or of the items of a model."""
+    """Reads the features of the users, or of the items, of a model."""
 
     def __init__(
         self, entity: str, features: Sequence[FeatureColumn], categories: pa.Table
@@ -64,7 +64,7 @@ class FeatureReader:
         return {name: feature.kind for name, feature in self._features.items()}
 
     def categories(self, name: str) -> list[str]:
-        """That training has seen, in their order; none of a number."""
+        """Known categories in their order; empty for a numeric feature."""
         return [*self._index[name]]
 
     def read(self, values: Mapping[str, Any]) -> tuple[Entries, Unknown]:
@@ -100,9 +100,9 @@ class FeatureReader:
         return [*zip(row_P.tolist(), weight_P.tolist(), strict=True)]
 
     def named(self, row: int, weight: float) -> tuple[str, str | float | None]:
-        """Which feature an entry is of, and the category or the number as people write them.
+        """Name of the feature of an entry, and its raw category or number.
 
-        None for a category that training has not seen.
+        None for an unknown category.
         """
         starts = [*self._start.values()]
         name = [*self._features][bisect_right(starts, row) - 1]
@@ -115,21 +115,20 @@ class FeatureReader:
     def _check_name(self, name: str) -> None:
         if not self._features:
             raise DataError(
-                f"the model has no features of {self.entity}s, got {name!r}; leave it out, or "
-                "train with model.features"
+                f"the model has no {self.entity} features, got {name!r}; omit it, or train with "
+                "model.features"
             )
         if name not in self._features:
             raise DataError(
-                f"the model has no feature {name!r} of {self.entity}s; "
-                f"{suggestion(name, self._features)}"
+                f"unknown {self.entity} feature {name!r}; {suggestion(name, self._features)}"
             )
 
 
 def history_of(parts: Sequence[str]) -> RawHistory:
-    """Of items, or ITEM=RATING of each: a list where nothing is rated, else ratings by item.
+    """From ITEM or ITEM=RATING each: a list without ratings, else ratings by item.
 
-    Of an item that comes again the first counts, as in training. An id with "=" in it is one if no
-    number follows.
+    The first rating of a repeated item counts, as in training. An id may contain "=" if no number
+    follows it.
     """
     pairs = [_rated(part) for part in parts]
     if all(rating is None for _, rating in pairs):
@@ -175,8 +174,8 @@ def _list(name: str, value: Any) -> list[str]:
     parts = value if isinstance(value, list) else _category(name, value).split(SEPARATOR)
     if any(is_missing(part) for part in parts):
         raise DataError(
-            f"feature {name!r} must be categories, as a list or with {SEPARATOR!r} between them, "
-            f"and none empty, got {shown(value)}"
+            f"feature {name!r} must be categories, as a list or separated by {SEPARATOR!r}, none "
+            f"empty, got {shown(value)}"
         )
     return list(dict.fromkeys(_category(name, part) for part in parts))
 

@@ -1,7 +1,7 @@
 """A model for one request, in which cold-start user number i has the index ~i.
 
-`MultiTaskMoE` reads such an index as an id that is hidden: the OOV row, to which the vector of
-what is told of the cold-start user is added. Axes: U cold-start users, P entries, D width.
+`MultiTaskMoE` reads a negative index as a hidden id: the OOV embedding plus the vector of the
+cold-start user. Axes: U cold-start users, P entries, D width.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from recsys_moe.model.network import MultiTaskMoE
 
 
 class Parts(NamedTuple):
-    """What is added to the row of an id."""
+    """The entries of a vector, added to the embedding of an id."""
 
     features: Entries
     """Rows and weights of the table of features."""
@@ -29,7 +29,7 @@ class Parts(NamedTuple):
 
 
 class ColdStartVectors(Encoders):
-    """What is added to the row of the OOV id for the cold-start users of one request."""
+    """What is added to the OOV embedding for the cold-start users and items of one request."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class ColdStartVectors(Encoders):
         parts: Mapping[str, Sequence[Parts]],
         seen: Sequence[Tensor],
     ) -> None:
-        """`parts`: of what the vectors are made, by entity; `seen`: of each user the indices of the
-        items in its history."""
+        """`parts`: the entries of the vectors by entity; `seen`: the item indices of each user's
+        history."""
         super().__init__()
         self.items_UD, self.parts = items_UD, parts
         nobody = users_UD.new_zeros(1, users_UD.shape[1])
@@ -47,7 +47,7 @@ class ColdStartVectors(Encoders):
         self.seen = seen
 
     def forward(self, user_B: Tensor, item_B: Tensor) -> tuple[Tensor, Tensor]:
-        """ColdUser i is ~i; nothing is added to those that are known. (B, D)"""
+        """(B, D); zeros for known ids."""
         return _rows(self._users_UD, user_B), _rows(self._items_UD, item_B)
 
 
@@ -55,12 +55,11 @@ def _rows(table_UD: Tensor, index_B: Tensor) -> Tensor:
     return F.embedding((-index_B.long()).clamp(min=0), table_UD)
 
 
-def with_cold_users(model: MultiTaskMoE, told: Encoders | None) -> MultiTaskMoE:
-    """The same model, in which the cold-start users have the indices ~0, ~1, ...; parts are
-    shared."""
-    if told is None:
+def with_cold_users(model: MultiTaskMoE, cold: Encoders | None) -> MultiTaskMoE:
+    """A copy that knows the cold-start users ~0, ~1, ...; it shares all parameters."""
+    if cold is None:
         return model
     result = copy.copy(model)
     result._modules = {**model._modules}  # which a shallow copy shares
-    result.encoders = told
+    result.encoders = cold
     return result

@@ -1,4 +1,4 @@
-"""A catalogue with items that training has not seen, made of a file with their features.
+"""Adds cold-start items to a catalogue, from a file with their features.
 
 Axes: N known items, M new ones, D width of the embeddings, T tasks.
 """
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import table_suffix
-from recsys_moe.inference.cold_start.encode import ColdUser
+from recsys_moe.inference.cold_start.encode import ColdItem
 from recsys_moe.inference.cold_start.features import is_missing
 from recsys_moe.inference.files.tables import INPUTS, read_whole
 from recsys_moe.inference.predictor import Predictor
@@ -27,14 +27,14 @@ from recsys_moe.model.network import MultiTaskMoE
 
 
 class Extended(NamedTuple):
-    """A predictor with more items, and of their file what was not as new as that."""
+    """A predictor with more items, and counts of the items in the file."""
 
     predictor: Predictor
     new: int
     known: int
-    """Items that training has seen: they keep their vectors."""
+    """Items that the model knows already; they keep their vectors."""
     unknown_category: int
-    """New items with a category that training has not seen."""
+    """New items with an unknown category."""
 
 
 def read_items(path: Path) -> pa.Table:
@@ -43,7 +43,7 @@ def read_items(path: Path) -> pa.Table:
     if table_suffix(path) not in INPUTS:
         raise ConfigError(f"--items must end in one of {', '.join(INPUTS)}, got {path}")
     if not path.is_file():
-        raise DataError(f"--items {path}: there is no such file")
+        raise DataError(f"--items {path}: no such file")
     table = read_whole(path)
     if "item" not in table.column_names:
         hint = suggestion("item", table.column_names)
@@ -52,11 +52,11 @@ def read_items(path: Path) -> pa.Table:
 
 
 def with_items(predictor: Predictor, items: pa.Table) -> Extended:
-    """The predictor with the items of a table beside those it knows.
+    """The predictor with the items of a table added to its catalogue.
 
-    Column `item` holds their raw ids; a column with the name of a feature its raw values, one with
-    the name of a column of items.parquet what is shown and filtered by. Raises DataError with the
-    row that cannot be used.
+    Column `item` holds raw ids, a column with the name of a feature its raw values, and a column
+    with the name of a column of items.parquet the values to show and filter by. Raises DataError
+    with the row.
     """
     ids = _ids(items)
     unseen_N = predictor.items.index(ids)[1]
@@ -66,7 +66,7 @@ def with_items(predictor: Predictor, items: pa.Table) -> Extended:
     parts, unused = [], []
     for row, cells in zip(rows, _take(items, columns, rows), strict=True):
         try:
-            made_of, left = predictor.cold_users.read("item", ColdUser(cells))
+            made_of, left = predictor.cold_users.read("item", ColdItem(cells))
         except DataError as error:
             raise DataError(f"row {row + 1} of the items: {error}") from None
         parts.append(made_of)
@@ -87,18 +87,19 @@ def _ids(items: pa.Table) -> list[str]:
 
 
 def _check_ids(predictor: Predictor, new: Sequence[tuple[int, str]]) -> None:
-    """Of new items: each once, and integers where those that are known are."""
+    """Raises DataError for a repeated id, and for text where the known ids are integers."""
     first: dict[str | int, int] = {}
     numbers = pa.types.is_integer(predictor.items.ids.type)
     for row, raw in new:
         item = predictor.items.plain(raw)
         if item in first:
             raise DataError(
-                f"row {row + 1} of the items: item {item} is in row {first[item] + 1} already"
+                f"row {row + 1} of the items: item {item} is also in row {first[item] + 1}; "
+                "remove one of them"
             )
         if numbers and not isinstance(item, int):
             raise DataError(
-                f"row {row + 1} of the items: ids of items are whole numbers in this model, "
+                f"row {row + 1} of the items: item ids of this model must be whole numbers, "
                 f"got {item!r}"
             )
         first[item] = row
@@ -112,7 +113,7 @@ def _take(table: pa.Table, columns: list[str], rows: list[int]) -> list[dict[str
 
 
 def _shown(known: pa.Table, new: pa.Table) -> pa.Table:
-    """The new rows in the columns of items.parquet; null for what is not told."""
+    """The new rows in the columns of items.parquet; null where a column is missing."""
     columns = []
     for field in known.schema:
         if field.name == "item_index":
@@ -156,14 +157,14 @@ def _extended(artifact: Artifact, shown: pa.Table, more_MD: Tensor) -> Artifact:
 
 
 def _with_rows(model: MultiTaskMoE, more_MD: Tensor) -> MultiTaskMoE:
-    """The model with rows for more items in front of that of the unseen one; parts are shared."""
+    """The model with more items, inserted before the OOV embedding; it shares the other parts."""
     result = copy.copy(model)
     result._modules = {**model._modules}  # which a shallow copy shares
     table_ND = model.item_embedding.weight.detach()
     rows_ND = torch.cat([table_ND[:-1], table_ND[-1] + more_MD, table_ND[-1:]])
     result.item_embedding = nn.Embedding.from_pretrained(rows_ND)
     if model.biases is not None:
-        result.effects = biases = copy.copy(model.biases)
+        result.biases = biases = copy.copy(model.biases)
         biases._buffers = {**model.biases._buffers}
         known_NT = biases.item_IT
         none_MT = known_NT[-1:].expand(len(more_MD), -1)

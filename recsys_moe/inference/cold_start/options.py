@@ -1,4 +1,4 @@
-"""What is told of cold-start users, in options of the command line."""
+"""Cold-start users from command-line options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parse_features(options: Sequence[str]) -> dict[str, str]:
         if not equals or not name.strip():
             raise ConfigError(f"--features must be NAME=VALUE, as in age=25, got {option!r}")
         if name in features:
-            raise ConfigError(f"--features must give {name!r} once; several categories are A|B")
+            raise ConfigError(f"--features must name {name!r} once; pass several categories as A|B")
         features[name] = value
     return features
 
@@ -27,7 +27,7 @@ def parse_features(options: Sequence[str]) -> dict[str, str]:
 def parse_history(option: str | None) -> RawHistory:
     """From ids, ITEM=RATING, or a file of ids. Raises ConfigError and DataError.
 
-    Of an item that comes again the first rating counts, as in training.
+    The first rating of a repeated item counts, as in training.
     """
     if option is None:
         return []
@@ -35,24 +35,22 @@ def parse_history(option: str | None) -> RawHistory:
         return list(read_ids(Path(option), "item", "--history"))
     parts = [part.strip() for part in option.split(",")]
     if not all(parts):
-        raise ConfigError(f"--history must be items with commas between them, got {option!r}")
+        raise ConfigError(f"--history must be comma-separated items, got {option!r}")
     return history_of(parts)
 
 
 def unused_lines(unused: Unused) -> list[str]:
-    """For people."""
+    """As log lines."""
     lines = [
-        f"{name}: training has not seen {', '.join(map(repr, values))}: nothing is added for it"
+        f"ignored unknown categories of {name}: {', '.join(map(repr, values))}"
         for name, values in unused.categories.items()
     ]
     if unused.items:
-        named, count = _named(unused.items), len(unused.items)
-        lines.append(f"{count} items of the history are unknown: left out ({named})")
+        lines.append(f"ignored unknown items of the history: {_named(unused.items)}")
     if unused.repeated:
-        named, count = _named(unused.repeated), len(unused.repeated)
-        lines.append(f"{count} items of the history come again: the first counts ({named})")
+        lines.append(f"ignored repeated items of the history: {_named(unused.repeated)}")
     return lines
 
 
 def _named(items: Sequence[object]) -> str:
-    return ", ".join(map(str, items[:5])) + (", ..." if len(items) > 5 else "")
+    return ", ".join(map(str, items[:5])) + (f", ... ({len(items)})" if len(items) > 5 else "")

@@ -1,4 +1,4 @@
-"""Judge the whole catalogue's ranking for every user of a split: `evaluate --ranking`.
+"""Top-N evaluation: ranks the whole catalogue for every user of a split.
 
 Axes: U users with a relevant item, K ranks, I items of the catalogue, N labelled rows.
 """
@@ -55,18 +55,18 @@ def evaluate_ranking(
     relevant: str | None = None,
     progress: Callable[[int], None] = lambda users: None,
 ) -> dict[str, Any]:
-    """Figures of the k best unseen items for each user with a relevant one in `split`.
+    """Metrics of the top k items for each user with a relevant item in `split`.
 
-    Relevant are the rows with label 1 of `task` (by default the first binary one); with `relevant`
-    ("rating>=4") those that have such a label too. All other items compete but those that the user
-    watched in earlier splits. `progress` is told users done. Raises ConfigError and DataError.
+    Relevant items have label 1 of `task` (default: the first binary task) and, with `relevant`
+    ("rating>=4"), such a label too. Lists omit the user's positives of earlier splits. `progress`
+    receives the number of users done. Raises ConfigError and DataError.
     """
     check_split("--split", split)
     predictor = Predictor(load_artifact(path))
     folder, schema = data_of(path, predictor.artifact, data)
     wanted = wanted_rows(schema, k, task, relevant)
     rows = _rows(predictor, folder, schema, split, wanted=wanted)
-    logits, popularity = _contestants(predictor, rows, wanted)
+    logits, popularity = _rankers(predictor, rows, wanted)
     asked = rows.labelled
     score_N = predictor.pair_logits(asked.user, asked.item)[:, wanted.task]
     found = described(top_lists(logits, rows, k, progress), score_N, rows)
@@ -86,7 +86,7 @@ def evaluate_ranking(
 def sample_ranking(
     path: Path, split: str, data: Path | None = None, *, most_pairs: int
 ) -> dict[str, Any] | None:
-    """NDCG of the lists of some users of `split` drawn at random, beside that of popularity.
+    """NDCG for a random sample of users of `split`, and that of the popularity baseline.
 
     As `evaluate_ranking` has them, for as many users as `most_pairs` scores of the whole catalogue
     allow, from 1 to MOST_USERS. None where the data have no binary task or nothing is relevant.
@@ -106,7 +106,7 @@ def sample_ranking(
     k = min(LENGTH, schema.item.size)
     model, popular = (
         means(list_figures(top_lists(by, few, k), few))["ndcg"]
-        for by in _contestants(predictor, few, wanted)
+        for by in _rankers(predictor, few, wanted)
     )
     return {
         "task": schema.tasks[wanted.task].name,
@@ -134,16 +134,13 @@ def _rows(
     return ranking_rows(folder, schema, split, wanted=wanted, most=most)
 
 
-def _contestants(predictor: Predictor, rows: RankingRows, wanted: Wanted) -> tuple[Logits, Logits]:
-    """What the model ranks by, and what popularity does."""
-
-    def logits(user_U: Tensor) -> Tensor:
-        return predictor.catalogue_logits(user_U, wanted.task)
-
-    def popularity(user_U: Tensor) -> Tensor:
-        return rows.watchers_I.double().expand(len(user_U), -1)
-
-    return logits, popularity
+def _rankers(predictor: Predictor, rows: RankingRows, wanted: Wanted) -> tuple[Logits, Logits]:
+    """Logits of the model and of the popularity baseline."""
+    popularity_I = rows.positives_I.double()
+    return (
+        lambda user_U: predictor.catalogue_logits(user_U, wanted.task),
+        lambda user_U: popularity_I.expand(len(user_U), -1),
+    )
 
 
 def top_lists(

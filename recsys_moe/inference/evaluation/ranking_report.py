@@ -26,7 +26,7 @@ NONE = -1
 def titles(k: int) -> dict[str, str]:
     """What tables call the figures of lists of k items."""
     at_k = {"ndcg": "NDCG", "recall": "recall", "mrr": "MRR", "hit_rate": "hit rate"}
-    others = {"gauc": "GAUC", "coverage": "coverage", "popularity": "popularity"}
+    others = {"gauc": "GAUC", "coverage": "coverage", "popularity": "mean popularity"}
     return {**{name: f"{title}@{k}" for name, title in at_k.items()}, **others}
 
 

@@ -1,6 +1,6 @@
-"""What rankings are judged by: who watched what in a split, and what no list may hold.
+"""Relevant and excluded items per user, for top-N evaluation.
 
-Axes: N rows or pairs, U users, I items. Index U and index I stand for unknown ids.
+Axes: N rows or pairs, U users, I items. Index U and index I are unknown ids.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class RankingRows:
     """By user. An unknown item is among them, as one that no list can hold, and what is excluded
     is not."""
     excluded: Pairs
-    """By user: what each watched in `excluded_splits`, once."""
+    """By user: the positives in `excluded_splits`, each once."""
     excluded_splits: tuple[str, ...]
     labelled: Labelled
     """The rows of the split with a label of the task."""
-    watchers_I: Tensor
-    """How many users watched an item in the training rows."""
+    positives_I: Tensor
+    """Users with a positive training row per item."""
     trained_user_U: Tensor
     trained_item_I: Tensor
     """bool: the id is in a training row."""
@@ -78,8 +78,8 @@ class RankingRows:
         return self.relevant.user.unique()
 
     def popularity(self, item_N: Tensor) -> Tensor:
-        """The share of all users of training who watched an item; 0 for an unknown one. (N,)"""
-        share_I = self.watchers_I.double() / max(int(self.trained_user_U.sum()), 1)
+        """Share of training users with a positive row of the item; 0 for an unknown item. (N,)"""
+        share_I = self.positives_I.double() / max(int(self.trained_user_U.sum()), 1)
         return torch.cat([share_I, share_I.new_zeros(1)])[item_N]
 
     def excluded_from(self) -> list[int]:
@@ -118,19 +118,19 @@ def ranking_rows(
 ) -> RankingRows:
     """Read the splits of a prepared folder, in memory up to `most` rows.
 
-    Excluded is what the user watched in the splits before: in the training rows and, where the
-    test split is judged, in the validation rows. Raises NothingRelevantError.
+    Excludes the user's positives of earlier splits: of the training rows and, for the test split,
+    of the validation rows. Raises NothingRelevantError.
     """
     before = SPLITS[: SPLITS.index(split)]
     opened = {name: open_rows(folder, schema, name, most) for name in {*before, split, "train"}}
-    watched = Wanted(wanted.task)
-    train = _distinct(watched.pairs(opened["train"]), schema)
-    excluded_N = _distinct((p for name in before for p in watched.pairs(opened[name])), schema)
+    positives = Wanted(wanted.task)
+    train = _distinct(positives.pairs(opened["train"]), schema)
+    excluded_N = _distinct((p for name in before for p in positives.pairs(opened[name])), schema)
     relevant, left_out = _relevant(_joined(wanted.pairs(opened[split])), excluded_N, schema)
     if not len(relevant.user):
         lower = "" if wanted.also is None else f"ask for less than {wanted.least:g}, or "
         raise NothingRelevantError(
-            f"{folder}/{split} has no relevant item for a known user to rank; "
+            f"{folder}/{split} has no relevant item of a known user; "
             f"{lower}evaluate a split with such rows"
         )
     trained_user_U, trained_item_I = trained_ids(opened["train"], schema)
@@ -140,7 +140,7 @@ def ranking_rows(
         excluded=_pairs(excluded_N, schema),
         excluded_splits=before,
         labelled=_labelled(opened[split], wanted.task, schema),
-        watchers_I=torch.bincount(pairs.item, minlength=schema.item.size),
+        positives_I=torch.bincount(pairs.item, minlength=schema.item.size),
         trained_user_U=trained_user_U,
         trained_item_I=trained_item_I,
         counts={"items": schema.item.size, "relevant": len(relevant.user), **left_out},
@@ -148,7 +148,7 @@ def ranking_rows(
 
 
 def _relevant(pairs: Pairs, excluded_N: Tensor, schema: Schema) -> tuple[Pairs, dict[str, int]]:
-    """Each known item once per user; rows of unknown items cannot be told apart and all count."""
+    """Each known item once per user; every row of an unknown item counts."""
     known_user_N = pairs.user < schema.user.size
     key_N = _keys(Pairs(pairs.user[known_user_N], pairs.item[known_user_N]), schema)
     is_excluded_N = torch.isin(key_N, excluded_N)

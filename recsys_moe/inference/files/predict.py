@@ -44,14 +44,14 @@ def predict_file(
     overwrite: bool = False,
     progress: Callable[[int], None] = lambda rows: None,
 ) -> dict[str, int]:
-    """Write `source` plus predictions and two flags for unseen ids to `target`.
+    """Write `source` plus predictions and two flags for unknown ids to `target`.
 
-    Columns with the names of the model's features tell of users and items that training has not
-    seen, `history` of what such users have watched: items with | between them, or ITEM=RATING. New
-    are one column per task and, for binary tasks of a calibrated model, `<task>_calibrated`. In
-    go CSV and TSV (in `encoding`, or .gz of them) and Parquet, out come CSV, TSV (in UTF-8) or
-    Parquet by suffix. Row order and all columns are kept; memory stays bounded. The target appears
-    complete or not at all. Returns counts: rows and unseen ids.
+    For unknown ids, columns with the names of the model's features and the column `history` (items
+    separated by |, or ITEM=RATING) describe cold-start users and items. Adds a column per task and,
+    for calibrated binary tasks, `<task>_calibrated`. Reads CSV and TSV (in `encoding`, or .gz) and
+    Parquet; writes CSV, TSV (UTF-8) or Parquet, by suffix. Keeps row order and columns, uses
+    bounded memory, and writes the target completely or not at all. Returns counts of rows and of
+    unknown ids.
     """
     source, target, encoding = Path(source), Path(target), known(encoding)
     check_paths(source, target, overwrite)
@@ -68,11 +68,11 @@ def predict_file(
 def check_paths(source: Path, target: Path, overwrite: bool) -> None:
     if table_suffix(source) not in INPUTS:
         known = ", ".join(INPUTS)
-        raise ConfigError(f"--input must end in one of {known} (or .gz of it), got {source}")
+        raise ConfigError(f"--input must end in one of {known} (or .gz), got {source}")
     if target.suffix not in OUTPUTS:
         raise ConfigError(f"--output must end in one of {', '.join(OUTPUTS)}, got {target}")
     if not source.is_file():
-        raise DataError(f"--input {source}: there is no such file")
+        raise DataError(f"--input {source}: no such file")
     check_output(target, overwrite)
 
 
@@ -127,9 +127,9 @@ def _with_scores(
 def _check_columns(piece: pa.Table, source: Path, ids: tuple[str, str], new: list[str]) -> None:
     twice = [name for name in piece.column_names if piece.column_names.count(name) > 1]
     if twice:
-        raise DataError(f"{source}: column {twice[0]!r} appears twice; rename one of them")
+        raise DataError(f"{source}: column {twice[0]!r} appears twice; rename one")
     if ids[0] == ids[1]:
-        raise ConfigError(f"--user and --item must be two columns, got {ids[0]!r} for both")
+        raise ConfigError(f"--user and --item must be different columns, got {ids[0]!r} for both")
     for option, name in zip(("--user", "--item"), ids, strict=True):
         if name not in piece.column_names:
             hint = suggestion(name, piece.column_names)

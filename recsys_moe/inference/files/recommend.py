@@ -38,11 +38,11 @@ def recommend_file(
     progress: Callable[[int], None] = lambda rows: None,
     **options: Any,
 ) -> dict[str, int]:
-    """Rank for every user of a file (see `read_ids`) and write the lists to `output`.
+    """Rank items for every user of a file (see `read_ids`) and write the lists to `output`.
 
     CSV and Parquet have one row per user and rank, JSON Lines one object per user. `options` are
-    those of `Predictor.recommend`. Users stay in order, memory stays bounded, and the output
-    appears complete or not at all. Returns counts: users and unseen users.
+    those of `Predictor.recommend`. Keeps the order of users, uses bounded memory, and writes the
+    output completely or not at all. Returns counts of users and unknown users.
     """
     users, output = Path(users), Path(output)
     _check_output(output, overwrite)
@@ -68,12 +68,12 @@ def as_objects(ranked: Sequence[Recommendation]) -> list[dict[str, Any]]:
 
 def read_ids(path: Path, column: str, option: str) -> Iterator[str]:
     """Ids of a .txt file, one per line, or of the column `column`, or else the only column, of a
-    CSV or Parquet file. Raises DataError with `option` in it when there are none to be had."""
+    CSV or Parquet file. Raises ConfigError and DataError that name `option`."""
     path = Path(path)
     if table_suffix(path) not in ID_FILES:
         raise ConfigError(f"{option} must end in one of {', '.join(ID_FILES)}, got {path}")
     if not path.is_file():
-        raise DataError(f"{option} {path}: there is no such file")
+        raise DataError(f"{option} {path}: no such file")
     readers = {".txt": _text_ids, **dict.fromkeys(PARQUET, _parquet_ids)}
     read, number = readers.get(table_suffix(path), _csv_ids), 0
     try:
@@ -84,7 +84,7 @@ def read_ids(path: Path, column: str, option: str) -> Iterator[str]:
     except (pa.ArrowException, csv.Error, OSError, UnicodeDecodeError) as error:
         raise unreadable(path, error, option=option) from None
     if not number:
-        raise DataError(f"{option} {path} holds no ids")
+        raise DataError(f"{option} {path} contains no ids")
 
 
 def names_ids_file(text: str) -> bool:

@@ -35,8 +35,8 @@ def read_whole(source: Path) -> pa.Table:
         found += piece.nbytes
         if found > most:
             raise DataError(
-                f"{source}: must unpack to at most {most} bytes, {MOST} times its size or "
-                f"{FREE >> 20} MiB; unpack it yourself if you trust it"
+                f"{source} must unpack to at most {most} bytes ({MOST} times its size, or "
+                f"{FREE >> 20} MiB); unpack it first if you trust it"
             )
         pieces.append(piece)
     return pa.Table.from_batches(pieces)
@@ -89,7 +89,7 @@ def _text_pieces(source: Path, encoding: str) -> Iterator[pa.RecordBatch]:
         names = next(csv.reader(lines, delimiter=delimiter), [])
         has_rows = any(line.strip() for line in lines)
     if not names:
-        raise DataError(f"{source} cannot be read: it is empty")
+        raise DataError(f"{source} cannot be read: the file is empty")
     kinds = dict.fromkeys(names, pa.string())
     if not has_rows:
         yield pa.RecordBatch.from_pylist([], schema=pa.schema(list(kinds.items())))
@@ -144,7 +144,7 @@ def _cells(name: str, column: pa.ChunkedArray) -> tuple[list[str | None], bool]:
     except (pa.ArrowException, UnicodeDecodeError):
         raise DataError(
             f"--output: column {name!r} ({column.type}) cannot be written as text; "
-            "write .parquet, or leave the column out"
+            "write .parquet, or remove the column"
         ) from None
 
 

@@ -1,7 +1,7 @@
 """Exact logits of a whole catalogue: first layers split into a user half and an item half.
 
 An expert's first layer is linear in x = [u; i], so x W_e + b_e = (u V_e + b_e) + i U_e with W_e =
-[V_e; U_e]. The item precomputed i U_e do not depend on the user: they are computed once and kept.
+[V_e; U_e]. The item half i U_e does not depend on the user: it is computed once and kept.
 Per user there remain the routers, one addition and ReLU per chosen pair, and the towers. (Gates
 could be split too: that would save about a seventh of the rest, for routers with a linear gate.)
 Axes: U users, N items, B pairs, P chosen (pair, expert), E experts, D embedding, H expert width.
@@ -25,7 +25,7 @@ from recsys_moe.routers import Router, Routing
 ROWS_PER_CHUNK = 4096
 """Pairs computed at a time: what they need stays in a core's cache, and memory is bounded."""
 MAX_CACHE_MB = 512.0
-"""Memory for item precomputed; those of experts that do not fit are computed for each chunk."""
+"""Memory for precomputed item halves; others are computed for each chunk."""
 
 
 class CatalogueScorer:
@@ -35,8 +35,8 @@ class CatalogueScorer:
     compete in the router, or the router draws, it does not depend on which items are asked for.
     `whole_rows`: consecutive rows that are routed together, as in `Predictor.score`.
 
-    Safe to use from several threads: all that changes is the cache of item precomputed, which grows
-    under a lock by one expert when a ranking first visits it.
+    Thread-safe: only the cache of item halves changes, under a lock, when a ranking first visits
+    an expert.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class CatalogueScorer:
         self._most_precomputed = int(max_cache_mb * 2**20 / table_bytes)
         self._growing = threading.Lock()
 
-    def with_cold_users(self, told: ColdStartVectors) -> CatalogueScorer:
-        """One that knows users ~0, ~1, ... of a request too; it shares what it remembers."""
+    def with_cold_users(self, cold: ColdStartVectors) -> CatalogueScorer:
+        """A copy that knows the cold-start users ~0, ~1, ...; it shares the cache."""
         result = copy.copy(self)
-        result.model = with_cold_users(self.model, told)
+        result.model = with_cold_users(self.model, cold)
         return result
 
     @torch.inference_mode()
@@ -103,8 +103,7 @@ class CatalogueScorer:
         return self.model.biases.of_task(logits_B, user_B, item_B, task)
 
     def warm_up(self) -> None:
-        """Build the item precomputed that up to 17 users, from the first to the unseen one,
-        visit."""
+        """Compute the item halves that up to 17 evenly spaced users need."""
         unseen = self.model.user_embedding.num_embeddings - 1
         # float64: the float32 next to 2**24 + 3 is one more.
         user_U = torch.linspace(0, unseen, min(17, unseen + 1), dtype=torch.float64).long()

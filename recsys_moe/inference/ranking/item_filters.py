@@ -25,7 +25,7 @@ CONDITION = re.compile(
 FORM = "COLUMN OP VALUE with OP one of = != < <= > >= ~"
 SEPARATOR = "|"
 """Between the members of a text cell, as in MovieLens' genres."""
-PRECOMPUTED = pa.decimal128(21, 1)
+HALVES = pa.decimal128(21, 1)
 BEYOND = Decimal(2**64)
 """Above and, negative, below any integer of 64 bits."""
 Compare = Callable[[pa.Array, pa.Scalar], pa.Array]
@@ -94,7 +94,7 @@ def _number_matches(values: pa.Array, operator: str, value: str, condition: str)
         raise ConfigError(f"--where {condition!r}: {value!r} is not a number")
     if pa.types.is_floating(values.type):
         return NUMBERS[operator](values.cast(pa.float64()), pa.scalar(float(number)))
-    return NUMBERS[operator](values.cast(PRECOMPUTED), pa.scalar(_half(number), PRECOMPUTED))
+    return NUMBERS[operator](values.cast(HALVES), pa.scalar(_half(number), HALVES))
 
 
 def _half(number: Decimal) -> Decimal:

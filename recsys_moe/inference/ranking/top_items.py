@@ -42,14 +42,14 @@ class TopItems:
         self.tasks = {task.name: (number, task) for number, task in enumerate(tasks)}
         self.artifact = artifact
         self.catalogue = catalogue
-        self.told: ColdStartVectors | None = None
+        self.cold: ColdStartVectors | None = None
 
-    def with_cold_users(self, told: ColdStartVectors | None) -> TopItems:
-        """One that ranks for the users ~0, ~1, ... of a request too."""
-        if told is None:
+    def with_cold_users(self, cold: ColdStartVectors | None) -> TopItems:
+        """A copy that knows the cold-start users ~0, ~1, ...."""
+        if cold is None:
             return self
         result = copy.copy(self)
-        result.told, result.catalogue = told, self.catalogue.with_cold_users(told)
+        result.cold, result.catalogue = cold, self.catalogue.with_cold_users(cold)
         return result
 
     def best(
@@ -134,10 +134,10 @@ class TopItems:
         return [Recommendation(rank, *entry) for rank, entry in enumerate(entries, start=1)]
 
     def seen(self, user: int) -> Tensor:
-        """Indices of the items that the user with this index watched in the training rows; of a
-        cold-start user those of its history."""
-        if user < 0 and self.told is not None:
-            return self.told.seen[~user]
+        """Indices of the items with a positive training row of the user; of a cold-start user, the
+        items of the history."""
+        if user < 0 and self.cold is not None:
+            return self.cold.seen[~user]
         offsets, items = self.artifact.seen["offsets"], self.artifact.seen["items"]
         if user >= len(offsets) - 1:
             return torch.empty(0, dtype=torch.long)
@@ -156,5 +156,5 @@ def largest(values_N: Tensor, k: int) -> Tensor:
         place_N = torch.arange(len(values_N))
     best_K = values_N[place_N].sort(descending=True, stable=True)
     if not best_K.values[:1].isfinite().all():
-        raise DataError("the model's scores are not finite; train it again with a lower optim.lr")
+        raise DataError("the scores of the model are not finite; train again with a lower optim.lr")
     return place_N[best_K.indices[:k]]

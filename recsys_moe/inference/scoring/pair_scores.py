@@ -30,7 +30,7 @@ class Scores:
     """Per task (N,) float32: a probability for binary tasks, a value for regression."""
     unseen_user: Tensor
     unseen_item: Tensor
-    """bool (N,): the id was unknown in training and the out-of-vocabulary row was used."""
+    """bool (N,): the id is unknown and was scored with the OOV embedding."""
     calibrated: dict[str, Tensor] = field(default_factory=dict)
     """Per binary task (N,): the probability calibrated on validation; empty for a model without."""
 
@@ -47,10 +47,10 @@ class PairScorer:
         self._links = [KINDS[task.kind].link for task in artifact.schema.tasks]
 
     def scores(
-        self, user_B: Tensor, item_B: Tensor, calibrate: bool, told: ColdStartVectors | None = None
+        self, user_B: Tensor, item_B: Tensor, calibrate: bool, cold: ColdStartVectors | None = None
     ) -> Scores:
-        """Scores of pairs of indices; those of cold-start users, ~i, need what is told of them."""
-        logits_BT = self.logits(user_B, item_B, told)
+        """Scores of pairs of indices; cold-start users, ~i, need their encoder."""
+        logits_BT = self.logits(user_B, item_B, cold)
         by_task = zip(self._names, self._links, logits_BT.unbind(1), strict=True)
         return Scores(
             {name: link(logits_B) for name, link, logits_B in by_task},
@@ -61,11 +61,11 @@ class PairScorer:
 
     @torch.inference_mode()
     def logits(
-        self, user_B: Tensor, item_B: Tensor, told: ColdStartVectors | None = None
+        self, user_B: Tensor, item_B: Tensor, cold: ColdStartVectors | None = None
     ) -> Tensor:
-        """Logits (B, T) of pairs of indices; of many by precomputed, where those of all ids fit."""
-        score = _forward(with_cold_users(self._artifact.model, told))
-        if told is None and len(user_B) >= ROWS_PER_BATCH and self._precomputed.fits:
+        """Logits (B, T) of pairs of indices; many pairs use precomputed first layers."""
+        score = _forward(with_cold_users(self._artifact.model, cold))
+        if cold is None and len(user_B) >= ROWS_PER_BATCH and self._precomputed.fits:
             score = self._precomputed.logits
         with self._draws.seeded():
             logits = [score(*batch) for batch in self.batches(user_B, item_B)]

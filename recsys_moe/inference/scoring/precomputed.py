@@ -1,7 +1,7 @@
-"""Logits of many pairs, without the matmuls of the experts: sums of two rows of a table each.
+"""Logits of many pairs with precomputed first layers of the experts.
 
 An expert's first layer is linear in x = [u; i], so x W_e + b_e = (u V_e + b_e) + i U_e with W_e =
-[V_e; U_e]. The precomputed of all users and items are computed once, when a pair first visits the
+[V_e; U_e]. The two halves of all users and items are computed once, when a pair first visits the
 expert. Routers and towers see what they see in a forward pass, in the same batches. Axes: B pairs,
 T tasks, E experts, R users and items (each with one more for the OOV id), D input width, H expert
 width, N entries: one per (pair, task, chosen expert).
@@ -19,13 +19,13 @@ from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.pair_plan import positions, starts
 
 MAX_MB = 512.0
-"""Memory for the precomputed."""
+"""Memory for the precomputed halves."""
 ENTRIES_AT_ONCE = 1 << 12
 """Outputs of experts computed at a time: of 256 numbers they take 4 MB."""
 
 
 class Precomputed:
-    """The table of precomputed of a model and what it gives. Safe to use from several threads."""
+    """The precomputed halves of a model. Thread-safe."""
 
     def __init__(self, model: MultiTaskMoE, max_mb: float = MAX_MB) -> None:
         self.model = model

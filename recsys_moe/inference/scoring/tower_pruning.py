@@ -1,10 +1,10 @@
-"""Tower units that cannot move a score are left out: scoring is faster, and scores stay.
+"""Tower pruning: scoring omits tower units that cannot change a score.
 
 Weight decay takes units that do not help towards 0: of a tower of 256 often 100 are left after
 training. How far a unit can move a logit follows from the weights: how large its output can be,
 by the longest vectors of known users and items, times how much what comes after it amplifies.
 
-Axes: E experts, D width of a user's vector beside an item's, H expert width, J units of a layer.
+Axes: E experts, D width of a user's and an item's vector, H expert width, J units of a layer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MULTIPLE = 16
 
 
 @torch.no_grad()
-def without_mute_units(model: MultiTaskMoE) -> MultiTaskMoE:
+def with_pruned_towers(model: MultiTaskMoE) -> MultiTaskMoE:
     """The same model with smaller towers; all else is shared.
 
     Vectors of cold-start users may be longer than all known ones, and the tolerance grows with
