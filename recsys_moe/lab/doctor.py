@@ -39,7 +39,6 @@ EXTRAS = {
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "tune": ("optuna",),
     "postgres": ("psycopg",),
-    "report": ("umap-learn",),
     "cluster": ("dask", "distributed"),
     "ray": ("ray",),
 }

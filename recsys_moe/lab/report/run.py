@@ -29,14 +29,11 @@ from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Columns, Rows
 from recsys_moe.data.streaming import open_rows, rows_within
 from recsys_moe.errors import ConfigError
-from recsys_moe.lab.report import learning, specialisation
+from recsys_moe.lab.report import genres, learning
 from recsys_moe.routers import Routing
 from recsys_moe.schema import SPLITS
 
 logger = logging.getLogger("recsys_moe.report")
-
-MAP_ROWS = 3000
-"""Examples on the map."""
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
@@ -183,7 +180,6 @@ class Options:
     split: str | None = None
     rows: int | None = None
     seed: int = 0
-    map: str = "pca"
 
 
 @dataclass(frozen=True)
@@ -225,27 +221,18 @@ class Run:
         trained, _ = weighed_apart(config, tasks) or ("", "")
         return learning.learning_curves(epochs, tasks, monitor, trained)
 
-    @torch.inference_mode()
-    def map(self) -> specialisation.ExpertMap:
-        shown, place_N = self.some(MAP_ROWS)
-        x_ND = self.artifact.model.encode(shown.user, shown.item)
-        top_NT, options = self.sample.top_NT[place_N], self.options
-        return specialisation.expert_map(
-            x_ND, top_NT, self.tasks, projection=options.map, seed=options.seed
-        )
-
     def some(self, most: int) -> tuple[Columns, Tensor]:
         """At most `most` rows of the sample drawn at random, and their ascending places."""
         generator = torch.Generator().manual_seed(self.options.seed)
         place_N = torch.randperm(self.sample.rows, generator=generator)[:most].sort().values
         return Columns(*self.sample.columns.take(place_N)), place_N
 
-    def genres(self) -> list[specialisation.GenreBreakdown]:
+    def genres(self) -> list[genres.GenreBreakdown]:
         """Of the tasks with enough rows; none where the items have no genres."""
-        genres, tops = specialisation.genre_of(self.artifact.items), self.sample.top_NT.unbind(1)
+        known, tops = genres.genre_of(self.artifact.items), self.sample.top_NT.unbind(1)
         item_N, experts = self.sample.columns.item, len(self.sample.either_E)
         breakdowns = (
-            specialisation.genre_breakdown(task, genres, item_N, top_N, experts=experts)
+            genres.genre_breakdown(task, known, item_N, top_N, experts=experts)
             for task, top_N in zip(self.tasks, tops, strict=True)
         )
         return list(filter(None, breakdowns))
@@ -254,12 +241,8 @@ class Run:
 def look_at(path: Path, options: Options, progress: Progress) -> Run:
     """Load the model and run the split through it once. Raises ConfigError and DataError."""
     split, most = options.split or "test", options.rows or 100_000
-    choices = ("split", split, SPLITS), ("map", options.map, specialisation.PROJECTIONS)
-    for name, value, known in choices:
-        if value not in known:
-            raise ConfigError(f"--{name} must be one of {', '.join(known)}, got {value!r}")
-    if options.map == "umap":
-        specialisation.load_umap()  # before anything that takes time
+    if split not in SPLITS:
+        raise ConfigError(f"--split must be one of {', '.join(SPLITS)}, got {split!r}")
     artifact = load_artifact(path)
     folder = find_artifact(path).resolve()
     data, schema = data_of(path, artifact, options.data)

@@ -27,7 +27,7 @@ from recsys_moe.lab.report.learning import LearningCurves, consistency
 from recsys_moe.lab.report.page import Report, Section, Shown
 from recsys_moe.lab.report.quality import task_quality
 from recsys_moe.lab.report.run import Options, Progress, Run, look_at
-from recsys_moe.lab.report.specialisation import FEWEST, GenreBreakdown
+from recsys_moe.lab.report.genres import FEWEST
 from recsys_moe.schema import SCHEMA_FILE, Schema
 
 LIKENESS_ROWS = 2048
@@ -38,11 +38,11 @@ def run_report(path: Path, options: Options, progress: Progress) -> Report:
     """Raises ConfigError and DataError."""
     run = look_at(path, options, progress)
     sample, config = run.sample, run.artifact.config
-    load, curves, genres = expert_load(sample, run.tasks), run.curves(), run.genres()
+    load, curves = expert_load(sample, run.tasks), run.curves()
     recorded = _recorded(run)
     quality = _quality(run, recorded)
-    others = [_learning(run, curves), _experts(run, load, genres), _routing(run)]
-    more = [*_features(run, progress), _specialisation(run, genres)]
+    others = [_learning(run, curves), _experts(run, load), _routing(run)]
+    more = [*_features(run, progress)]
     # What a model is worth comes before how it works.
     found = [one for section in (quality, *others, *more) for one in section.findings]
     what = "all" if sample.is_whole else f"a sample of {sample.rows:,}"
@@ -86,16 +86,24 @@ def _learning(run: Run, curves: LearningCurves | None) -> Section:
     return _section("learning", [figure], findings.learning_findings(curves, asked))
 
 
-def _experts(run: Run, load: ExpertLoad, genres: list[GenreBreakdown]) -> Section:
+def _experts(run: Run, load: ExpertLoad) -> Section:
+    genres, items = run.genres(), (*_model(run), "model/items.parquet")
     alike = likeness(run.artifact, run.some(LIKENESS_ROWS)[0])
     return _section(
         "experts",
         [
             Shown("load", "Who is visited", _model(run), load, plots_run.load),
             Shown("likeness", "Who is alike", _model(run, alike.rows), alike, plots_run.likeness),
+            *(
+                Shown(
+                    f"genres-{slug(one.task)}", f"Genres: {one.task}", items, one, plots_run.genres
+                )
+                for one in genres
+            ),
         ],
         [*findings.expert_findings(load), *findings.likeness_findings(alike)],
         genres=genres,
+        fewest=FEWEST,
         twins=findings.pairs(alike),
         idle_words=IDLE_WORDS,
     )
@@ -169,16 +177,6 @@ def _recorded(run: Run) -> dict[str, Any]:
     except (ValueError, LookupError, TypeError) as error:
         text = f"{path} is damaged: {error}; run `recsys-moe evaluate` again"
         raise DataError(text) from None
-
-
-def _specialisation(run: Run, genres: list[GenreBreakdown]) -> Section:
-    mapped, items = run.map(), (*_model(run), "model/items.parquet")
-    source = _model(run, len(mapped.x))
-    figures = [Shown("map", "Map of the examples", source, mapped, plots_run.expert_map)]
-    for one in genres:
-        name, title = f"genres-{slug(one.task)}", f"Genres: {one.task}"
-        figures.append(Shown(name, title, items, one, plots_run.genres))
-    return _section("specialisation", figures, fewest=FEWEST)
 
 
 def _about_the_rows(run: Run, recorded: dict[str, Any]) -> Iterator[Finding]:

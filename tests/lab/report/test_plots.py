@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from recsys_moe.lab.report import plots_comparison, plots_run
 from recsys_moe.lab.report.comparison import Curves, RouterCurve, costs, seeds
 from recsys_moe.lab.report.experts import ExpertLoad, Likeness, Sharpness
+from recsys_moe.lab.report.genres import GenreBreakdown
 from recsys_moe.lab.report.learning import Consistency, LearningCurves
 from recsys_moe.lab.report.plots import INK, canvas, plain_log, render
 from recsys_moe.lab.report.quality import ErrorBy, Reliability, Roc
-from recsys_moe.lab.report.specialisation import ExpertMap, GenreBreakdown
 from tests.lab.report.conftest import example_results
 
 LOAD = ExpertLoad(
@@ -209,14 +209,6 @@ def test_labels_of_a_logarithmic_axis_are_plain_numbers(
     assert expected <= labels
     assert not any("$" in label for label in labels)
     assert all(float(label) > 0 for label in labels)
-
-
-def test_the_map_has_every_example_at_its_place_under_its_expert() -> None:
-    data = ExpertMap("PCA", [0.0, 1, 2, 3], [4.0, 5, 6, 7], {"watch": [0, 9, 0, -1]}, 0.5, {}, {})
-    (axes,) = plots_run.expert_map(data).axes
-    drawn = [part.get_offsets().tolist() for part in axes.collections]
-    assert drawn == [[[3, 7]], [[0, 4], [2, 6]], [[1, 5]]]  # nobody, expert 0, expert 9
-    assert {text.get_text(): text.xy for text in axes.texts} == {"0": (1, 5), "9": (1, 5)}
 
 
 def test_genres_are_coloured_by_log2_of_the_lift_and_carry_the_lift() -> None:

@@ -23,7 +23,7 @@ from tests.looks import SCHEMES, WIDTHS, excess, faint_texts, window
 
 FIGURES = {
     *("learning", "load", "likeness", "entropy", "mass", "consistency", "roc-watch"),
-    *("calibration-watch", "error-watch", "error-rating", "map", "genres-watch", "genres-rating"),
+    *("calibration-watch", "error-watch", "error-rating", "genres-watch", "genres-rating"),
 }
 
 
@@ -195,12 +195,8 @@ def test_settings_of_runs_are_refused_for_a_comparison(compared: Path, tmp_path:
 
 
 def test_wrong_settings_and_folders_are_named(run: Path, compared: Path, tmp_path: Path) -> None:
-    for options, words in (
-        ({"split": "tset"}, "--split .*train, val, test, got 'tset'"),
-        ({"map": "tsne"}, "--map .*pca, umap, got 'tsne'"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            report(run, tmp_path / "out", **options)
+    with pytest.raises(ConfigError, match="--split .*train, val, test, got 'tset'"):
+        report(run, tmp_path / "out", split="tset")
     with pytest.raises(DataError, match="is neither a run, a model nor a comparison"):
         report(tmp_path, tmp_path / "out")
     (tmp_path / "plan.json").write_text("{}")
