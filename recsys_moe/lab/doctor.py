@@ -89,11 +89,11 @@ def _compare(report: Report, data: Path, run: Path) -> None:
     changed = changed_data(data, run)
     if changed:
         report.invalid.append(
-            f"--data is not what --run was trained on: {', '.join(changed)} "
-            "differ; evaluate on the data of the run"
+            f"--data is not the training data of --run: {', '.join(changed)} "
+            "differ; use the data of the run"
         )
     same = "not those of it" if changed else "those of the run"
-    unknown = "not compared: the model lies in no run folder"
+    unknown = "not compared: the model is not in a run folder"
     report.facts["data"]["files"] = unknown if changed is None else same
 
 
@@ -131,7 +131,7 @@ def _threads(report: Report) -> dict[str, Any]:
         value = os.environ.get(name, "")
         threads[name] = int(value) if value.isdigit() and int(value) > 0 else None
         if name in os.environ and threads[name] is None:
-            report.warnings.append(f"{name} must be a number >= 1 and is not; unset it")
+            report.warnings.append(f"{name} must be a number >= 1; unset it")
         elif (threads[name] or 0) > cores():
             report.warnings.append(
                 f"{name}={threads[name]} is more than the {cores()} usable cores: threads wait "
@@ -145,13 +145,13 @@ def _resources(report: Report) -> dict[str, Any]:
     disk, free = shutil.disk_usage(Path.cwd()).free, memory["available"]
     if disk < LOW_DISK:
         report.warnings.append(
-            f"only {machine.gib(disk)} of disk are free here: runs need room for checkpoints; "
+            f"only {machine.gib(disk)} of disk is free; runs need space for checkpoints; "
             "write --out to another disk"
         )
     if free is not None and free < LOW_MEMORY:
         report.warnings.append(
-            f"only {machine.gib(free)} of memory are free; end other programs, or read the data "
-            "in pieces (docs/how-to/large-data.md)"
+            f"only {machine.gib(free)} of memory is free; close other programs, or stream the data "
+            "(docs/how-to/large-data.md)"
         )
     if quota is not None and quota < cores():
         report.warnings.append(
@@ -176,7 +176,7 @@ def _ask_torch(report: Report) -> None:
         "torch between operations": torch.get_num_interop_threads(),
     }
     for name, look in (("numbers", machine.number_formats), ("devices", machine.accelerators)):
-        remedy = " while torch was asked; `python -m torch.utils.collect_env` shows more"
+        remedy = "; `python -m torch.utils.collect_env` shows more"
         with (
             _noted(report.warnings, f"{name}:", remedy),
             warnings.catch_warnings(record=True) as said,
@@ -191,7 +191,7 @@ def _ask_torch(report: Report) -> None:
         and not torch.cuda.is_available()
     ):
         report.warnings.append(
-            f"an NVIDIA driver is here but torch {torch.__version__} uses no GPU; "
+            f"an NVIDIA driver is installed but torch {torch.__version__} cannot use a GPU; "
             "install a CUDA build of torch that fits the driver (pytorch.org)"
         )
 

@@ -19,7 +19,7 @@ def inside(folder: Path) -> Iterator[None]:
     try:
         os.chdir(folder)
     except OSError:
-        raise DataError("must be a folder, and is none that can be opened") from None
+        raise DataError("is not a folder that can be opened") from None
     try:
         yield
     finally:

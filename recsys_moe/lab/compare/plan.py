@@ -119,7 +119,9 @@ def make_plan(request: ComparisonRequest, data: Path) -> ComparisonPlan:
     asked = [_contender(request, r, w, schema) for w in choices for r in request.routers]
     contenders = {name(contender.router, contender.weights): contender for contender in asked}
     if len(contenders) < len(asked):
-        raise ConfigError(f"--routers {','.join(request.routers)}: two would share their folders")
+        raise ConfigError(
+            f"--routers {','.join(request.routers)}: two would have the same folder; rename a label"
+        )
     return ComparisonPlan(request.split, data_hashes(data), tuple(request.seeds), contenders)
 
 
@@ -133,8 +135,7 @@ def parse_weights(text: str, schema: Schema) -> tuple[float, ...]:
     are_weights = all(0 <= weight < float("inf") for weight in weights) and any(weights)
     if len(weights) != len(names) or not are_weights:
         raise ConfigError(
-            f"--weights needs a number >= 0, one of them above, for each of {', '.join(names)} in "
-            "this order, "
+            f"--weights must be numbers >= 0, not all 0, for {', '.join(names)} in this order, "
             f"got {text!r}; e.g. {','.join(['0.5'] * len(names))}"
         )
     return weights
@@ -151,7 +152,7 @@ def _no_repetition(option: str, values: Sequence[Any]) -> None:
         raise ConfigError(f"{option} must name at least one; see `recsys-moe routers`")
     for value in values:
         if list(values).count(value) > 1:
-            raise ConfigError(f"{option}: {value} is given twice; name each once")
+            raise ConfigError(f"{option}: {value} is given twice; give each once")
 
 
 def _own(request: ComparisonRequest, label: str) -> Raw:
@@ -191,7 +192,7 @@ def _check_own_tasks(where: str, section: Any) -> None:
         raise ConfigError(f"{where} must hold sections, got {section!r}")
     for key, _ in flat(section):
         if key.endswith(".weight"):
-            raise ConfigError(f"{where}.{key}: weights are common; use --weights")
+            raise ConfigError(f"{where}.{key}: weights are common to all routers; use --weights")
 
 
 def _check_typed(typed: Raw, request: ComparisonRequest) -> None:

@@ -17,7 +17,6 @@ from recsys_moe.config.settings import parse_config
 from recsys_moe.files import read_record
 from recsys_moe.lab.compare.columns import RANKING, Column, columns_of
 from recsys_moe.lab.compare.epochs import read_epochs
-from recsys_moe.lab.compare.paper_figures import paper_figures
 from recsys_moe.lab.compare.plan import ComparisonPlan
 from recsys_moe.lab.compare.significance import LEVEL, Spread, holm, paired_p, spread, unpaired_p
 from recsys_moe.lab.jobs.lab_run import LabRun
@@ -74,7 +73,6 @@ class Row:
     cells: dict[str, Spread]
     bold: tuple[str, ...]
     """Columns in which this is the best k-sparse router, significantly so."""
-    paper: dict[str, Spread]
 
 
 @dataclass(frozen=True)
@@ -185,7 +183,6 @@ def _group(
     ]
     names = [task.name for task in schema.tasks]
     weights = dict(zip(names, contenders[keys[0]].weights, strict=True))
-    paper = paper_figures(schema, weights, plan.split)
     rows = [
         Row(
             contender=key,
@@ -195,7 +192,6 @@ def _group(
             runs=len(runs[key]),
             cells={name: spread([*of[key].values()]) for name, of in values.items() if of[key]},
             bold=tuple(test.column for test in tests if is_bold(test) and test.best == key),
-            paper=paper.get(contender.config["model"]["router"]["name"], {}),
         )
         for key, contender in contenders.items()
     ]

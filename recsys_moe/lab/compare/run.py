@@ -79,6 +79,6 @@ def _write(plan: ComparisonPlan, data: Path, out: Path, ranking: bool) -> Result
     write_text(out / "table.md", compare_tables.markdown(results))
     write_text(out / "table.tex", compare_tables.latex(results))
     write_text(out / "table.csv", compare_tables.csv_text(results))
-    for name, text in run_files(results, plan, schema, out).items():
+    for name, text in run_files(results, plan, out).items():
         write_text(out / name, text)
     return results

@@ -35,7 +35,7 @@ def choose_executor(
     if engine == "local":
         for option, value in options.items():
             if value is not None:
-                raise ConfigError(f"{option} is for --engine ray, got --engine local; leave it out")
+                raise ConfigError(f"{option} needs --engine ray, got --engine local; leave it out")
         return None
     if address is None:
         raise ConfigError("--engine ray needs --address: auto or HOST:PORT")

@@ -85,8 +85,7 @@ def alone(out: Path) -> Iterator[tuple[int, ...]]:
         while not locked(stream):
             if time.monotonic() > deadline:
                 raise RunError(
-                    f"--out {out} is in use by another command or by runs that one has left; "
-                    "wait for it or stop it"
+                    f"--out {out} is in use by another command or its runs; wait for it or stop it"
                 )
             time.sleep(0.2)
         yield (stream.fileno(),)

@@ -23,7 +23,7 @@ def check_folder(out: Path, kind: str) -> None:
     if not out.exists() or (out / PLAN_FILE).is_file():
         return
     if not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()):
-        raise ConfigError(f"--out {out} exists and is no {kind}; choose another folder")
+        raise ConfigError(f"--out {out} exists and is not a {kind}; choose another folder")
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def saved_plan(out: Path, verb: str) -> Iterator[Raw]:
     try:
         raw: Raw = json.loads(file.read_text(encoding="utf-8"))
         if raw["format_version"] != FORMAT_VERSION:
-            raise ConfigError(f"{file} is of another version; {verb} into another folder")
+            raise ConfigError(f"{file} has another format version; {verb} into another folder")
         yield raw
     except UserError:
         raise
@@ -59,7 +59,7 @@ def check_files(before: Mapping[str, str], now: Mapping[str, str], out: Path) ->
     """Raise DataError naming the first file of the data that differs; hashes by path."""
     for path in sorted(before.keys() | now.keys()):
         if before.get(path) != now.get(path):
-            raise DataError(f"--out {out} is on other data: {path} differs; choose another --out")
+            raise DataError(f"--out {out} has other data: {path} differs; choose another --out")
 
 
 def check_settings(before: Raw, now: Raw, of: str) -> None:
@@ -67,6 +67,6 @@ def check_settings(before: Raw, now: Raw, of: str) -> None:
     for setting in sorted(before.keys() | now.keys()):
         if before.get(setting) != now.get(setting):
             raise ConfigError(
-                f"{setting} of {of} is {before.get(setting)} and must stay so, "
+                f"{setting} of {of} must stay {before.get(setting)}, "
                 f"got {now.get(setting)}; choose another --out"
             )

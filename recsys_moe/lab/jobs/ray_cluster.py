@@ -25,7 +25,7 @@ def check_address(address: str) -> None:
     """Raise ConfigError unless it is `auto` or HOST:PORT."""
     if address.startswith("ray://"):
         raise ConfigError(
-            f"--address {address}: a Ray client sees no results on disk; start this on a node of "
+            f"--address {address}: a Ray client cannot read the results; run this on a node of "
             "the cluster, with --address auto"
         )
     parts = ADDRESS.fullmatch(address)
@@ -42,9 +42,7 @@ def load_ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError:
-        raise ConfigError(
-            "--engine ray needs ray, which is not installed: pip install 'recsys-moe[ray]'"
-        ) from None
+        raise ConfigError("--engine ray needs ray: pip install 'recsys-moe[ray]'") from None
 
 
 @contextmanager

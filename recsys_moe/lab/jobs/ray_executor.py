@@ -140,7 +140,7 @@ def _check_answer(ray: Any, name: str, answer: Any, out: Path) -> None:
     except ray.exceptions.RayError as error:
         missing = f"{first_line(error)}; install the same recsys-moe there"
     if ".probe-" in (missing or ""):
-        missing = f"it does not see {out.resolve()}; --out must be on a disk that all nodes share"
+        missing = f"{out.resolve()} is missing; --out must be on a disk that all nodes share"
     if missing:
         raise RunError(f"--engine ray: node {name}: {missing}")
 
@@ -185,7 +185,7 @@ def _once_free(job: Job) -> Job:
     deadline = time.monotonic() + SECONDS_FOR_LOG
     while not is_free(job.log):
         if time.monotonic() > deadline:
-            raise RunError(f"{job.log} is written by a run on some node; wait for it or stop it")
+            raise RunError(f"{job.log} is in use by a run on some node; wait for it or stop it")
         time.sleep(SECONDS_BETWEEN_LOOKS)
     return job
 
@@ -198,7 +198,7 @@ def missing_on_worker(needed: list[str], version: str) -> str | None:
     if recsys_moe.__version__ != version:
         return f"recsys-moe must be {version}, got {recsys_moe.__version__}; install the same there"
     unseen = [path for path in needed if not Path(path).exists()]
-    return f"it does not see {unseen[0]}; all nodes must share that folder" if unseen else None
+    return f"{unseen[0]} is missing; all nodes must share that folder" if unseen else None
 
 
 def run_on_worker(

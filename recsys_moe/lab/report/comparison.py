@@ -102,8 +102,8 @@ def read_results(folder: Path) -> Results:
     for path in (folder / run.run / EPOCH_METRICS for run in results.runs):
         if not path.is_file():
             raise DataError(
-                f"{path} is missing, though {folder / RESULTS} counts its run; put the run folder "
-                "back, or remove its rest and run `recsys-moe compare` again to train it anew"
+                f"{path} is missing, but {folder / RESULTS} lists its run; restore the run "
+                "folder, or delete it and run `recsys-moe compare` again to train it"
             )
     return results
 
@@ -176,10 +176,10 @@ def comparison_findings(results: Results) -> list[Finding]:
         if test.runner_up
     ]
     if missing:
-        text = f"{missing} of {missing + finished} runs have not finished and are not counted."
+        text = f"{missing} of {missing + finished} runs are not finished and not counted."
         found.append(warning(text))
     if len(results.seeds) == 1:
-        found.append(warning("There is one seed: no spread is known and nothing was tested."))
+        found.append(warning("Only one seed: no spread and no test."))
     for group in results.groups:
         if idle := [*_idle(results, group)]:
             text = f"Routers with idle experts (weights {weights_of(group)}): {join(idle)}."

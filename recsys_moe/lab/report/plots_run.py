@@ -62,7 +62,7 @@ def load(data: ExpertLoad) -> Figure:
             headed(axes, task)
             plots.whole_numbers(axes.yaxis, experts, MOST_TICKS)
             plots.as_percent(axes.xaxis)
-        plots.in_common(figure, "share of examples that visit the expert", "expert")
+        plots.in_common(figure, "share of examples that select the expert", "expert")
     return figure
 
 
@@ -77,7 +77,7 @@ def importance(data: Importance) -> Figure:
             axes.axvline(0, color=QUIET, linewidth=1)
             axes.set_yticks(range(len(parts)), parts)
             headed(axes, f"{task}: {data.metric[task].upper()} {data.before[task]:.4f}")
-        plots.in_common(figure, "rise of the loss when shuffled")
+        plots.in_common(figure, "increase of the loss when shuffled")
     return figure
 
 
@@ -168,7 +168,7 @@ def _heat(
 
 def consistency(data: Consistency) -> Figure:
     title = "Examples that keep their top expert"
-    with _single(title, "epoch", "same as an epoch before", 2.8) as (figure, axes):
+    with _single(title, "epoch", "same as in the epoch before", 2.8) as (figure, axes):
         for number, (task, same) in enumerate(data.same.items()):
             shape, ink = f"{MARKERS[number % len(MARKERS)]}-", colour(number)
             axes.plot(data.epochs, same, shape, color=ink, label=task)
@@ -185,7 +185,7 @@ def roc(data: Roc) -> Figure:
     label = f"AUC {data.auc:.4f}"
     with _single(data.task, "false positive rate", "true positive rate", 3.9) as (figure, axes):
         axes.plot(data.false_positive, data.true_positive, color=colour(0), label=label)
-        _diagonal(figure, axes, "guessing")
+        _diagonal(figure, axes, "random")
     return figure
 
 
@@ -221,7 +221,7 @@ def error(data: list[ErrorBy]) -> Figure:
             axes.set_xticks(list(places), labels, rotation=30, ha="right")
             headed(axes, f"{groups.task} by {groups.by}")
             axes.grid(axis="x", visible=False)
-        plots.in_common(figure, "watched rows in training", data[0].metric)
+        plots.in_common(figure, "positives in training", data[0].metric)
     return figure
 
 

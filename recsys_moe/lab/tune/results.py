@@ -112,8 +112,8 @@ def _notes(plan: StudyPlan, trials: Sequence[Raw]) -> list[str]:
     monitor = plan.config["trainer"]["monitor"]
     kept_at = "" if monitor == LOSS else f", each at its epoch with the best validation {monitor}"
     return [
-        f"The best trial is that with the lowest validation loss{kept_at}; "
-        "test losses choose nothing.",
+        f"The best trial has the lowest validation loss{kept_at}; "
+        "test losses are not used to choose.",
         *_given_notes(plan, trials),
         *(_edge_notes(plan, complete[0]["params"]) if complete else ()),
     ]
@@ -125,7 +125,7 @@ def _given_notes(plan: StudyPlan, trials: Sequence[Raw]) -> Iterator[str]:
         yield "Trial 0 is the given configuration."
     elif plan.outside:
         keys = ", ".join(plan.outside)
-        yield f"The given configuration is no trial: its {keys} is not among what is searched."
+        yield f"The given configuration is not a trial: its {keys} is outside the search space."
 
 
 def _edge_notes(plan: StudyPlan, params: dict[str, Any]) -> Iterator[str]:
@@ -134,8 +134,8 @@ def _edge_notes(plan: StudyPlan, params: dict[str, Any]) -> Iterator[str]:
         dimension = plan.space[key]
         if (edge := dimension.edge(value)) is not None:
             yield (
-                f"The best {key}, {value:.4g}, is at the {edge} edge of {dimension}: a better one "
-                "may lie beyond; widen it with --space, in another --out."
+                f"The best {key}, {value:.4g}, is at the {edge} edge of {dimension}; "
+                "widen it with --space, in another --out."
             )
 
 

@@ -105,7 +105,7 @@ class _Search:
             trial = self.study.ask()
             if trial is None:
                 logger.warning(
-                    "--trials %d: the space holds no other settings than those of %d trials",
+                    "--trials %d: the search space has only %d different settings",
                     *(self.request.trials, number),
                 )
                 return
@@ -140,7 +140,7 @@ class _Search:
             write_text(file, tune_results.trial_config(self.plan, trial.params))
         except ConfigError as error:
             raise ConfigError(
-                f"trial {trial.number}: {error}; the space holds values that do not go together: "
+                f"trial {trial.number}: {error}; the search space has incompatible values; "
                 "choose another --space and --out"
             ) from None
         return file

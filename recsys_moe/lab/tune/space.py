@@ -32,7 +32,7 @@ PLAIN = ConfigDict(extra="forbid")
 
 def _no_switch(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError("input should be a number and not a switch")
+        raise ValueError("must be a number")
     return value
 
 
@@ -163,10 +163,10 @@ SPACES: dict[str, dict[str, Choices]] = {
 """Beside the learning rate. Where no paper states more: lr alone."""
 
 FIXED = {
-    "tasks": "losses of other task weights cannot be compared; use --weights, or search "
+    "tasks": "losses with different task weights cannot be compared; use --weights, or search "
     "tasks.TASK.training_weight of one of the data's tasks",
-    "model.router.name": "tune each router by itself; use --router",
-    "trainer.seed": "a seed is no setting; use --seed",
+    "model.router.name": "use --router",
+    "trainer.seed": "use --seed",
     "data.eval_batch_size": "it does not change results",
 }
 """What cannot be searched, and what to do instead."""
@@ -204,12 +204,12 @@ def make_space(base: Raw, data: str, file: Raw, fixed: Iterable[str]) -> Space:
     space = {key: d for key, d in default_space(base, data).items() if key not in set(fixed)}
     for key, section in file.items():
         if key in set(fixed):
-            raise ConfigError(f"--space {key}: it is given on the command line too; drop one")
+            raise ConfigError(f"--space {key}: it is also given on the command line; drop one")
         space.pop(str(key), None)
         if section is not None:
             space[str(key)] = _dimension(base, str(key), section)
     if not space:
-        raise ConfigError("--space: nothing is left to search; leave a key free or name one")
+        raise ConfigError("--space: nothing is left to search; add a key")
     return {key: _checked(base, key, dimension) for key, dimension in space.items()}
 
 
@@ -226,7 +226,7 @@ def _dimension(base: Raw, key: str, section: Any) -> Dimension:
         first = error.errors()[0]
         where = ".".join(map(str, [key, *first["loc"][:1]]))
         raise ConfigError(
-            f"--space {where}: {first['msg'].removeprefix('Value error, ')}; it must be like "
+            f"--space {where}: {first['msg'].removeprefix('Value error, ')}; use "
             f"{{low: 1e-5, high: 1e-3, log: true}} or {{choices: [0, 0.1]}}, got {section!r}"
         ) from None
     return found

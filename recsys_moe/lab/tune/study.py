@@ -52,9 +52,7 @@ def load_optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise ConfigError(
-            'tuning needs optuna, which is not installed: pip install "recsys-moe[tune]"'
-        ) from None
+        raise ConfigError('tune needs optuna: pip install "recsys-moe[tune]"') from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 
@@ -114,8 +112,8 @@ class Study:
                 self._study.enqueue_trial(plan.given, user_attrs={GIVEN: True})
         if not self.entries() and any((out / "trials").glob("*")):
             raise RunError(
-                f"the study {plan.study} is not in --storage {plan.storage}, but {out} has trials; "
-                "bring the database back or choose another --out"
+                f"study {plan.study} is not in --storage {plan.storage}, but {out} has trials; "
+                "restore the database or choose another --out"
             )
 
     def plot(self, file: Path) -> None:
@@ -140,7 +138,7 @@ class Study:
         except ImportError:
             raise ConfigError(
                 f"--storage {self.plan.storage} needs a driver that is not installed; "
-                "for PostgreSQL: pip install 'recsys-moe[postgres]', and begin with "
+                "for PostgreSQL: pip install 'recsys-moe[postgres]', and use "
                 "postgresql+psycopg://"
             ) from None
 
@@ -162,7 +160,7 @@ class Study:
                 cause = str(getattr(error, "orig", None) or error.__cause__ or error)
                 raise RunError(
                     f"--storage {self.plan.storage}: {cause.splitlines()[0]}; finished runs are in "
-                    f"{self.out}: the same command continues once the database answers"
+                    f"{self.out}; run the same command again when the database responds"
                 ) from None
             except UserError:
                 raise

@@ -49,7 +49,7 @@ def test_a_line_per_finished_run_has_the_numbers_of_its_folder(comparison: Path)
         assert float(line["val.watch.auc"]) == pytest.approx(auc, rel=1e-5)
         assert (line["weight.watch"], line["weight.rating"]) == ("0.9", "0.1")
         assert (line["router"], line["visits"], line["epochs"]) == (line["label"], "2", "2")
-        assert (line["split"], line["paper"], line["seconds_total"]) == ("test", "", "")
+        assert (line["split"], line["seconds_total"]) == ("test", "")
         config = yaml.safe_load((folder / "config.yaml").read_text())
         assert line["losses"] == unit_of_losses(parse_config(config))
 

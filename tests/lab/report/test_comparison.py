@@ -69,7 +69,7 @@ def test_seeds_are_every_run_the_best_mean_first() -> None:
 def test_findings_name_the_best_the_missing_and_the_idle() -> None:
     texts = [finding.text for finding in comparison_findings(example_results())]
     assert texts == [
-        "1 of 6 runs have not finished and are not counted.",
+        "1 of 6 runs are not finished and not counted.",
         "Routers with idle experts (weights watch 1): topk (1 of 2 runs).",
         "loss (weights watch 1): of the k-sparse routers the best mean is moe<b>sart</b> (0.3100); "
         "it is significantly better than topk (0.4100, p = 0.01).",
@@ -134,7 +134,7 @@ def test_a_comparison_as_wide_as_the_papers_fits_a_window_of_1280(
     for row in raw["groups"][0]["rows"]:
         size = {"size": {**cell, "mean": 12_345_678}}
         row["cells"] |= dict.fromkeys(["loss", *more], cell) | size
-        row["paper"] = dict.fromkeys(["loss", "watch.auc", "rating.mse"], cell)
+        row["paper"] = dict.fromkeys(["loss", "watch.auc", "rating.mse"], cell)  # of before
         row["router"], row["experts"] = "sinkhorn_base", "dense to sparse"
     for run in raw["runs"]:
         run["values"] |= dict.fromkeys(more, 0.1234) | {"size": 12_345_678}

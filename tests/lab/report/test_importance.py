@@ -112,7 +112,7 @@ def test_the_report_shows_it_on_validation_and_leaves_test_unread(page: Path) ->
     assert shown["data"]["split"] == "val"
     assert json.loads((page / "report.json").read_text())["split"] == "test"
     text = (page / "report.html").read_text()
-    assert "What is missed when it is shuffled" in text
+    assert "Permutation importance" in text
     for task, parts in shown["data"]["rise"].items():
         for part, rise in parts.items():
             assert f'<th scope="row">{part}</th>' in text
@@ -135,7 +135,7 @@ def test_the_report_has_a_table_of_cold_rows_where_there_are_any(
     words = ["report", str(featured_run), "--data", str(data), "--out", str(tmp_path / "out")]
     assert CliRunner().invoke(app, words).exit_code == 0
     text = (tmp_path / "out" / "report.html").read_text()
-    assert "Warm and cold: rows whose user and item are in training rows, and others" in text
+    assert "Warm and cold rows: by whether training rows have the user and the item" in text
     segments = evaluate_artifact(featured_run, "test", data)["segments"]
     cold = sum(
         segments[name]["rows"] for name in ("user_unseen", "both_unseen") if name in segments

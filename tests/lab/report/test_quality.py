@@ -119,7 +119,7 @@ def test_rows_of_one_count_are_never_in_two_groups() -> None:
     assert math.isnan(found.value[1])  # a single row has one class
 
 
-def test_activity_and_popularity_are_the_watched_training_rows(run: Path, prepared: Path) -> None:
+def test_activity_and_popularity_are_training_positives(run: Path, prepared: Path) -> None:
     artifact = load_artifact(run)
     rows = load_columns(prepared, artifact.schema, "train")
     positives_N = rows.labels[:, 0] == 1
