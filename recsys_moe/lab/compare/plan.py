@@ -1,4 +1,4 @@
-"""What a comparison was asked to run; plan.json keeps later starts from mixing results."""
+"""The plan of a comparison; plan.json ensures that a restart does not mix results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from recsys_moe.section import STRICT, validated
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonRequest:
-    """What the user asked for. Sections are unvalidated, as a configuration file holds them."""
+    """The arguments of `compare`. Sections are unvalidated."""
 
     routers: Sequence[str]
     """Names of routers, or labels that `settings` gives a router."""
@@ -48,13 +48,13 @@ class ComparisonRequest:
     """`0.9,0.1`: task weights in the order of schema.json; none: those of the configuration."""
     split: str = "test"
     ranking: bool = False
-    """Are the rankings of the whole catalogue to be judged too?"""
+    """Also run top-N evaluation over the whole catalogue."""
     file: Raw | None = None
     """Common configuration file."""
     settings: dict[str, Raw] | None = None
     """Per label, over `file`."""
     typed: Raw | None = None
-    """From the command line, over both; keys of the router section go to routers that have them."""
+    """From the command line, over both; router keys go to the routers that have them."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Contender:
     """Its label, usually the name of the router."""
     weights: tuple[float, ...]
     config: Raw
-    """Resolved configuration; its seed is not that of every run."""
+    """Resolved configuration; each run has its own seed."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class ComparisonPlan:
     """By `name(router, weights)`."""
 
     def runs(self) -> Iterator[tuple[str, int]]:
-        """Contender and seed; seed by seed, so that an interrupted comparison has all routers."""
+        """Contender and seed, ordered by seed: an interrupted comparison has all routers."""
         return ((key, seed) for seed in self.seeds for key in self.contenders)
 
     def groups(self) -> dict[tuple[float, ...], list[str]]:
-        """Contenders by task weights: what can be compared with each other."""
+        """Contenders by task weights; only these can be compared."""
         groups: dict[tuple[float, ...], list[str]] = {}
         for key, contender in self.contenders.items():
             groups.setdefault(contender.weights, []).append(key)
@@ -94,7 +94,7 @@ class ComparisonPlan:
 
 
 def name(router: str, weights: Sequence[float]) -> str:
-    """`moesart-0.9_0.1`, fit for a folder name."""
+    """`moesart-0.9_0.1`, a valid folder name."""
     plain = re.sub(r"[^A-Za-z0-9._+]+", ".", router)
     return f"{plain}-{'_'.join(f'{weight:g}' for weight in weights)}"
 
@@ -187,7 +187,7 @@ def _check_settings(request: ComparisonRequest) -> None:
 
 
 def _check_own_tasks(where: str, section: Any) -> None:
-    """What training minimises is a label's own; what results are judged by is not."""
+    """A label may have its own training weights, but not its own evaluation weights."""
     if not isinstance(section, dict):
         raise ConfigError(f"{where} must hold sections, got {section!r}")
     for key, _ in flat(section):
@@ -243,9 +243,9 @@ def _config(request: ComparisonRequest, label: str, tasks: Raw) -> Config:
 
 
 def settle(plan: ComparisonPlan, out: Path) -> ComparisonPlan:
-    """`plan` added to what OUT/plan.json holds, and written there.
+    """Merge `plan` into OUT/plan.json.
 
-    Raises ConfigError or DataError, naming the difference, where runs could not stand in one table.
+    Raises ConfigError or DataError naming the first difference that forbids one table.
     """
     if (out / PLAN_FILE).is_file():
         plan = _joined(_load(out), plan, out)

@@ -25,12 +25,12 @@ from recsys_moe.routers.base import FIXED
 from recsys_moe.schema import Schema
 
 NOT_SPARSE = ("dense", "dense to sparse", FIXED)
-"""How `Row.experts` ends where examples do not choose among experts, or only later."""
+"""How `Row.experts` ends for routers that are not k-sparse from the start."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One finished run and where its numbers come from."""
+    """One finished run."""
 
     contender: str
     seed: int
@@ -67,12 +67,12 @@ class Row:
     contender: str
     router: str
     experts: str
-    """Experts an example visits in training, in words of `recsys-moe routers`."""
+    """Experts per example in training, as in `recsys-moe routers`."""
     k_sparse: bool
     runs: int
     cells: dict[str, Spread]
     bold: tuple[str, ...]
-    """Columns in which this is the best k-sparse router, significantly so."""
+    """Columns in which this is significantly the best k-sparse router."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def lab_run(out: Path, key: str, seed: int) -> LabRun:
 
 
 def collect(plan: ComparisonPlan, schema: Schema, out: Path, ranking: bool = False) -> Results:
-    """Everything that is finished at `out`; `ranking`: with the figures of ranked lists."""
+    """All finished runs at `out`; `ranking`: with ranking metrics."""
     columns = columns_of(schema, ranking)
     by_run = {
         (key, seed): _read_run(plan, out, columns, key=key, seed=seed) for key, seed in plan.runs()

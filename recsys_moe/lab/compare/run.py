@@ -1,4 +1,4 @@
-"""compare: routers x task weights x seeds as run folders, resumable, and the tables over them."""
+"""compare: resumable runs of routers x task weights x seeds, and their tables."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def compare(
 def _job(
     plan: ComparisonPlan, data: Path, out: Path, ranking: Sequence[str], *, key: str, seed: int
 ) -> Job:
-    """`ranking`: what `evaluate` is asked beside its metrics."""
+    """`ranking`: further options of `evaluate`."""
     run, config = lab_run(out, key, seed), out / "configs" / f"{key}.yaml"
     if not config.is_file():
         write_text(config, yaml.safe_dump(plan.contenders[key].config, sort_keys=False))

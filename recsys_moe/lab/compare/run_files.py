@@ -1,4 +1,4 @@
-"""runs.csv and epochs.csv of a comparison: its finished runs, to be kept without their folders."""
+"""runs.csv and epochs.csv of a comparison: its finished runs without their folders."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def _csv_cell(name: str, cell: Spread | None) -> dict[str, object]:
 
 
 def notes_of(results: Results) -> list[str]:
-    """What the numbers are, in sentences."""
+    """Definitions and test results, in sentences."""
     notes = [
         _cell_note(results),
         "Experts: distinct experts evaluated per example over all tasks; in training the mean over "

@@ -1,4 +1,4 @@
-"""Where the runs of `compare` and `tune` are executed: here, or on a cluster."""
+"""Chooses the executor of `compare` and `tune`: local processes or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def choose_executor(
     cpus: int | None = None,
     gpus: int | None = None,
 ) -> Executor | None:
-    """The executor of `--engine`, or None for `local`: the caller's own, in processes here.
+    """The executor of `--engine`, or None for `local`, where the caller uses local processes.
 
-    `out`: the folder that all nodes share; `needed`: what else they must see, such as the data;
+    `out`: the folder that all nodes share; `needed`: other paths they need, such as the data;
     `jobs`: runs at a time; `cpus` and `gpus`: of each run, 1 and 0 by default.
     Raises ConfigError.
     """

@@ -1,4 +1,4 @@
-"""plan.json, which keeps later starts of `compare` and `tune` from mixing results."""
+"""plan.json: ensures that a restart of `compare` or `tune` does not mix results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Raw = dict[str, Any]
 
 
 def check_folder(out: Path, kind: str) -> None:
-    """Raise ConfigError when `out` holds something else than a `kind`, e.g. comparison."""
+    """Raise ConfigError if `out` holds anything but a `kind`, e.g. comparison."""
     check_place(out)
     if not out.exists() or (out / PLAN_FILE).is_file():
         return
@@ -28,7 +28,7 @@ def check_folder(out: Path, kind: str) -> None:
 
 @contextmanager
 def saved_plan(out: Path, verb: str) -> Iterator[Raw]:
-    """OUT/plan.json, to be taken apart in the block, where a damaged one raises what it likes.
+    """Read OUT/plan.json; errors in the block mean that it is damaged.
 
     `verb`: compare or tune. Raises ConfigError.
     """
@@ -45,7 +45,7 @@ def saved_plan(out: Path, verb: str) -> Iterator[Raw]:
 
 
 def completed(config: Raw, out: Path) -> Raw:
-    """The configuration of a plan with the defaults of settings that are younger than the plan.
+    """The configuration of a plan, with the defaults of newer settings.
 
     Raises ConfigError.
     """

@@ -1,4 +1,4 @@
-"""What tuning searches: around the given settings, the papers' values, and a user's file."""
+"""The search space: around the given settings, the papers' values, and a user's file."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ Plain = StrictBool | StrictInt | StrictFloat | StrictStr | None
 
 @dataclass(frozen=True, config=PLAIN)
 class Range:
-    """Numbers between two bounds, both included."""
+    """A range of numbers, bounds included."""
 
     low: Bound
     high: Bound
     log: StrictBool = False
-    """Evenly in the logarithm."""
+    """Uniform in the logarithm."""
     whole: StrictBool = False
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class Range:
 
 @dataclass(frozen=True, config=PLAIN)
 class Choices:
-    """One of these, each as likely as the others."""
+    """A choice with equal probabilities."""
 
     choices: tuple[Plain, ...]
 
@@ -117,8 +117,8 @@ Space = dict[str, Dimension]
 
 
 def untried(space: Space, tried: Iterable[Raw]) -> Raw | None:
-    """The first combination of a space without ranges of fractions that is not in `tried`; None
-    where there is none."""
+    """The first combination that is not in `tried`, of a space without continuous ranges; None
+    without one."""
     columns: list[Iterable[Value]] = []
     for dimension in space.values():
         if isinstance(dimension, Choices):
@@ -133,7 +133,7 @@ def untried(space: Space, tried: Iterable[Raw]) -> Raw | None:
 
 
 EDGE = 0.05
-"""Part of a range, at either end, in which a best value is called one at its edge."""
+"""Share of a range at either end that counts as its edge."""
 AROUND = 10
 """The learning rate is searched from the given one divided by this to it times this."""
 PAPER_LR = Range(5e-5, 5e-4, log=True)  # MOESART S6.3, MovieLens and Books
@@ -160,7 +160,7 @@ SPACES: dict[str, dict[str, Choices]] = {
     # Around the 0.1 of the code of SparseMixer.
     "sparsemixer": {"model.router.epsilon": Choices((0.05, 0.1, 0.2, 0.5))},
 }
-"""Beside the learning rate. Where no paper states more: lr alone."""
+"""In addition to the learning rate."""
 
 FIXED = {
     "tasks": "losses with different task weights cannot be compared; use --weights, or search "
@@ -169,7 +169,7 @@ FIXED = {
     "trainer.seed": "use --seed",
     "data.eval_batch_size": "it does not change results",
 }
-"""What cannot be searched, and what to do instead."""
+"""Keys that cannot be searched, and the remedy."""
 
 
 def default_space(base: Raw, data: str) -> Space:

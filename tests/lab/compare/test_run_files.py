@@ -54,27 +54,6 @@ def test_a_line_per_finished_run_has_the_numbers_of_its_folder(comparison: Path)
         assert line["losses"] == unit_of_losses(parse_config(config))
 
 
-@pytest.mark.parametrize(
-    ("config", "unit"),
-    [
-        ({"model": {"biases": True}}, "relative"),
-        ({"model": {"biases": False}}, "absolute"),
-        (
-            {"model": {"biases": True}, "optim": {"loss_normalization": "absolute"}},
-            "absolute",
-        ),
-        (
-            {"model": {"biases": False}, "optim": {"loss_normalization": "relative"}},
-            "relative",
-        ),
-    ],
-)
-def test_a_line_says_whether_losses_are_relative_to_the_means(
-    config: dict[str, object], unit: str
-) -> None:
-    assert unit_of_losses(parse_config(config)) == unit
-
-
 def test_a_line_per_epoch_has_the_losses_of_metrics_csv(comparison: Path) -> None:
     lines = read(comparison / "epochs.csv")
     assert [int(line["epoch"]) for line in lines] == [1, 2] * 4

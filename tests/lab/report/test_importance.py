@@ -20,7 +20,6 @@ from recsys_moe.cli import app
 from recsys_moe.data.columns import load_columns
 from recsys_moe.lab.report import importance as module
 from recsys_moe.lab.report.importance import SHUFFLES, importance
-from recsys_moe.schema import Schema
 from tests.lab.report.conftest import silent
 
 PARTS = {"age", "job", "history of users", "genres", "year", "history of items"}
@@ -91,12 +90,6 @@ def test_users_that_training_does_not_know_are_left_alone(
     for rise in found.rise.values():
         for part in ("age", "job", "history of users"):
             assert rise[part] == [0.0] * SHUFFLES
-
-
-def test_a_model_of_ids_has_none(run: Path, prepared: Path) -> None:
-    artifact = load_artifact(run)
-    rows = load_columns(prepared, Schema.load(prepared), "val")
-    assert importance(artifact, rows, "val", seed=0, progress=silent) is None
 
 
 @pytest.fixture(scope="module")

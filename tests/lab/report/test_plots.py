@@ -84,14 +84,6 @@ def test_a_first_epoch_that_would_flatten_the_others_is_left_out_and_said() -> N
     assert auc.get_ylim()[0] < 0.5
 
 
-def test_a_first_epoch_below_the_others_is_said_below() -> None:
-    curves = LearningCurves([1, 2, 3], [1] * 3, [1] * 3, {"watch AUC": [0.5, 0.85, 0.9]}, 2)
-    _, auc = plots_run.learning(curves).axes
-    assert auc.get_ylim() == pytest.approx((0.845, 0.905))
-    (text,) = auc.texts
-    assert (text.get_text(), text.get_va()) == ("epoch 1 below: 0.5", "bottom")
-
-
 def test_routers_whose_first_epoch_flattens_the_others_share_the_later_range() -> None:
     slow, quick = ([3, 0.5, 0.4], [0.45, 0.42, 0.38])
     drawn = [RouterCurve("a", [1, 2, 3], c, c, c, [1] * 3) for c in (slow, quick)]

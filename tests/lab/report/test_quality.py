@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_curve
 
-from recsys_moe.artifact.metrics import BinaryMetrics
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.data.columns import load_columns
 from recsys_moe.lab.report.quality import (
@@ -69,14 +68,6 @@ def test_bins_by_hand() -> None:
     assert found.curves["raw"]["predicted"] == pytest.approx([0.03, 0.51, 1.0])
     assert found.curves["raw"]["observed"] == pytest.approx([0.5, 1.0, 0.0])
     assert found.error["raw"] == pytest.approx((2 * 0.47 + 2 * 0.49 + 1 * 1.0) / 5)
-
-
-def test_the_error_of_the_bins_is_the_metric_ece() -> None:
-    logits_N, labels_N = random_rows(5000)
-    metrics = BinaryMetrics()
-    metrics.update(1.5 * logits_N, labels_N)
-    found = reliability("watch", {"raw": (1.5 * logits_N).sigmoid()}, labels_N)
-    assert found.error["raw"] == pytest.approx(metrics.compute()["ece"], abs=1e-6)
 
 
 def test_groups_have_equal_rows_and_their_own_error() -> None:

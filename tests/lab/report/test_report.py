@@ -16,7 +16,6 @@ from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.artifact.idle import IDLE_WORDS
 from recsys_moe.cli import app
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.lab.report.build import _write_json
 from recsys_moe.lab.report.page import TEMPLATES
 from tests.lab.report.conftest import IDLE, report
 from tests.looks import SCHEMES, WIDTHS, excess, faint_texts, window
@@ -246,9 +245,3 @@ def test_the_command_prints_findings_as_json_or_in_words(compared: Path, tmp_pat
     first, *lines = printed(str(tmp_path / "two")).splitlines()
     assert first == f"{tmp_path / 'two' / 'report.html'}: 2 warnings"
     assert lines == [f"  {finding['level']}: {finding['text']}" for finding in found]
-
-
-def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
-    path = tmp_path / "numbers.json"
-    _write_json(path, {"a": (float("nan"), 1.5), 3: [float("inf"), None]})
-    assert json.loads(path.read_text()) == {"a": [None, 1.5], "3": [None, None]}

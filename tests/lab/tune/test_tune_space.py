@@ -49,11 +49,6 @@ def test_how_many_experts_tasks_share_is_searched_within_the_number_there_is() -
     assert key not in space("single_task")
 
 
-def test_the_momentum_of_running_means_is_searched() -> None:
-    momenta = space("default_moe")["model.router.momentum"]
-    assert momenta == Choices((0.5, 0.9, 0.99, 0.999))
-
-
 def test_a_given_value_that_the_paper_does_not_try_is_among_the_values() -> None:
     given = base(penalties={"trimmed_lasso": 0.5})
     lasso = make_space(given, "mine", {}, ())["penalties.trimmed_lasso"]
