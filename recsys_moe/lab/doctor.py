@@ -1,8 +1,8 @@
-"""What this machine and installation offer, in a report that may be pasted into a bug report.
+"""Checks the installation, the machine, data and a model; the report fits into a bug report.
 
-Standard library only until a package is asked for: a broken torch is a finding and no traceback.
-Of what others say (an exception, a warning) only its kind is repeated: their words may hold folders
-and names. Our own messages name files by their place in the folder that was given.
+Packages are imported inside the checks: a broken torch is a finding, not a traceback. Of foreign
+exceptions and warnings only the type is repeated, since messages may have paths and names. Our own
+messages name files relative to the given folder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NEEDED = {
     "pyyaml": "yaml",
     "tensorboard": "tensorboard",
 }
-"""Packages the product cannot do without, and the module of each."""
+"""Required packages, and the module of each."""
 EXTRAS = {
     "serve": ("fastapi", "uvicorn", "prometheus-client"),
     "export": ("onnx", "onnxscript", "onnxruntime"),
@@ -49,15 +49,15 @@ LOW_DISK, LOW_MEMORY = 2 * machine.GIB, machine.GIB
 
 @dataclass
 class Report:
-    """Facts by section, and what follows from them."""
+    """Facts by section, and findings."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    """What works, but not well."""
+    """What may be slow or limited."""
     problems: list[str] = field(default_factory=list)
-    """What the product needs and is broken."""
+    """Required parts that are broken."""
     invalid: list[str] = field(default_factory=list)
-    """What is wrong with the data or the model that were to be looked at."""
+    """Errors in the given data or model."""
 
     @property
     def exit_code(self) -> int:
@@ -66,7 +66,7 @@ class Report:
 
 
 def examine(data: Path | None = None, run: Path | None = None) -> Report:
-    """Look at everything; with `data` at a prepared folder and with `run` at a run or model too."""
+    """Run all checks; also of a prepared folder `data` and of a run or model `run`."""
     report = Report()
     for section, look in CHECKS.items():
         report.facts[section] = look(report)
@@ -99,7 +99,7 @@ def _compare(report: Report, data: Path, run: Path) -> None:
 
 @contextmanager
 def _noted(lines: list[str], subject: str, remedy: str = "") -> Iterator[None]:
-    """Turns an exception into a line of `lines` that begins with `subject`."""
+    """Append an exception to `lines`, after `subject`."""
     try:
         yield
     except Exception as error:
@@ -168,7 +168,7 @@ def _resources(report: Report) -> dict[str, Any]:
 
 
 def _ask_torch(report: Report) -> None:
-    """Threads, number formats and devices; what fails here is a warning: a CPU is enough."""
+    """Threads, number formats and devices; failures are warnings, since a CPU is enough."""
     import torch
 
     report.facts["threads"] |= {
@@ -219,4 +219,4 @@ CHECKS: dict[str, Callable[[Report], dict[str, Any]]] = {
     "resources": _resources,
     "extras": _extras,
 }
-"""By section of the report: its facts. What follows from them is added to the report."""
+"""By section, a check that returns its facts and adds findings to the report."""

@@ -35,7 +35,7 @@ Level = Literal["warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence and where its number stands."""
+    """One sentence, and the figure with its number."""
 
     level: Level
     text: str
@@ -47,7 +47,7 @@ warning, note = partial(Finding, "warning"), partial(Finding, "note")
 
 
 def _said(figure: str, *rules: tuple[object, Level, str]) -> list[Finding]:
-    """The sentences whose condition, the first of each rule, holds."""
+    """Findings of the rules whose condition, the first value, holds."""
     return [Finding(level, text, figure) for holds, level, text in rules if holds]
 
 
@@ -77,27 +77,27 @@ def named(experts: Sequence[object]) -> str:
 
 
 def expert_findings(load: ExpertLoad) -> list[Finding]:
-    """Idle experts, experts without weight, an expert that takes most; one sentence a kind."""
+    """Idle experts, experts without weight, dominant experts: one sentence per kind."""
     visits = join(percent(load.either[expert]) for expert in load.idle)
     even = percent(max(load.even.values(), default=0.0))
     many = len(load.either) > 2
-    busy, nobody, hardly = [], [], []
+    busy, unserved, rare = [], [], []
     for task, first in load.first.items():
         if many and (share := max(first)) > DOMINANT:
             busy.append(f"expert {first.index(share)} ({percent(share)} for {task})")
         if (left := 1 - sum(first)) > 1e-6:
-            nobody.append(f"{percent(left)} for {task}")
+            unserved.append(f"{percent(left)} for {task}")
         if spared := load.spared(task):
             shares = [f"{expert} ({percent(load.visits[task][expert])})" for expert in spared]
-            hardly.append(f"{task} rarely uses {named(shares)}")
+            rare.append(f"{task} rarely uses {named(shares)}")
     idle = f"Idle: {named(load.idle)}, visited by {visits} of examples"
     return _said(
         "load",
         (load.idle, "warning", f"{idle} (an even share would be {even} per task)."),
         (load.light, "warning", f"Selected, but with almost no weight: {named(load.light)}."),
         (busy, "warning", f"First choice for most examples: {join(busy)}."),
-        (nobody, "warning", f"Examples without an expert: {join(nobody)}."),
-        (hardly, "note", f"Not used by every task: {'; '.join(hardly)}."),
+        (unserved, "warning", f"Examples without an expert: {join(unserved)}."),
+        (rare, "note", f"Not used by every task: {'; '.join(rare)}."),
     )
 
 
@@ -144,7 +144,7 @@ def learning_findings(curves: LearningCurves, asked: int) -> list[Finding]:
 
 
 def quality_findings(task: str, quality: Quality, behind: Sequence[str]) -> list[Finding]:
-    """Baselines that win, `behind`, or else guessing that nearly does; probabilities that are off.
+    """Missed baselines `behind`, or a nearly random AUC; miscalibration.
 
     `behind`: the lines of `baselines.missed` for the task.
     """

@@ -1,4 +1,4 @@
-"""How training went: losses and metrics per epoch, and how steady the routing became."""
+"""Losses and metrics per epoch, and the consistency of the routing."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class LearningCurves:
 
 @dataclass(frozen=True)
 class Consistency:
-    """How many rows keep their top expert from one recorded epoch to the next."""
+    """Share of rows that keep their top expert from one recorded epoch to the next."""
 
     epochs: list[int]
     """The later epoch of each pair."""
     same: dict[str, list[float]]
     """Per task the share of the sampled rows with the same top expert in both epochs."""
     chance: dict[str, list[float]]
-    """What to expect of two routings with these loads that know nothing of each other."""
+    """Expected share of two independent routings with these loads."""
     rows: int
 
     @property

@@ -1,4 +1,4 @@
-"""The look of all figures, and figures as bytes: SVG, PNG, and SVG to stand inside the page.
+"""The style of all figures, and their SVG, PNG and inline SVG.
 
 The same data give the same bytes: no dates, fixed ids, the Agg renderer, and the font that comes
 with matplotlib drawn as outlines. Colours of Okabe and Ito (2008), told apart by colour-blind
@@ -59,7 +59,7 @@ PNG_DPI = 150
 WIDTH = 8.0
 """Inches."""
 ABREAST = 3
-"""Panels beside each other."""
+"""Panels in a row."""
 LETTERS = 66
 """Of a bold title that fit into WIDTH, the numbers of the axes left out."""
 FLAT = 2.0
@@ -149,7 +149,7 @@ def headed(axes: Axes, title: str) -> None:
 
 
 def in_common(figure: Figure, x: str, y: str = "") -> None:
-    """Labels of the axes of all panels: beside each other they would be cut."""
+    """Common axis labels of all panels; separate ones would be cut."""
     figure.supxlabel(x, fontsize=9)
     if y:
         figure.supylabel(y, fontsize=9)

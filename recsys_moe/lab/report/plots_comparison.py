@@ -79,5 +79,6 @@ def seeds(data: Seeds) -> Figure:
         axes.set_yticks(range(len(data.values)), list(data.values))
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
-        plots.titled(axes, data.title, f"{data.title} ({data.better} is better)", "")
+        title = data.column.title
+        plots.titled(axes, title, f"{title} ({data.column.better} is better)", "")
     return figure

@@ -1,4 +1,4 @@
-"""A run folder, and one pass of its model over a split or over a sample of it.
+"""A run folder, and one pass of its model over a split or a sample.
 
 Axes: N rows, T tasks, E experts, B rows of a batch.
 """
@@ -40,7 +40,7 @@ Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows of a split and what the model does with them."""
+    """Rows of a split and the model's output for them."""
 
     columns: Columns
     split: str
@@ -48,10 +48,10 @@ class Sample:
     """Rows of the whole split."""
     logits_NT: Tensor
     top_NT: Tensor
-    """int64: the expert with the largest weight, the most probable one of equal weights; -1 where
-    no expert took the row."""
+    """int64: the expert with the largest weight, the most probable one of equal weights; -1 for
+    a row without an expert."""
     entropy_NT: Tensor
-    """Of the routing distribution in nats; NaN where no expert took the row."""
+    """Of the routing distribution in nats; NaN for a row without an expert."""
     visits_TE: Tensor
     """Rows that selected an expert."""
     weight_TE: Tensor
@@ -71,7 +71,7 @@ class Sample:
 
     @property
     def is_whole(self) -> bool:
-        """Is this the whole split?"""
+        """Whether this is the whole split."""
         return self.rows == self.split_rows
 
 
@@ -90,9 +90,9 @@ def choose_rows(total: int, most: int, group: int, seed: int) -> Tensor:
 
 
 def routed(routings: Sequence[Routing]) -> dict[str, Tensor]:
-    """What is kept of the routings of a batch, one per task, by the field of Sample.
+    """Statistics of the routings of a batch, one per task, by the field of Sample.
 
-    Of each row, or summed over the rows in float64.
+    Per row, or summed over the rows in float64.
     """
     shares = [distribution(routing) for routing in routings]
     largest = [share_BE.sort(-1, descending=True).values.double() for share_BE in shares]
@@ -121,7 +121,7 @@ def joined(batches: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 def distribution(routing: Routing) -> Tensor:
     """The router's dense probabilities, or its weights divided by their sum; 0 without any. (B, E)
 
-    Rows that no expert took are 0 throughout.
+    Rows without an expert are 0.
     """
     weights_BE = routing.weights_BE
     total_B1 = weights_BE.sum(-1, keepdim=True)
@@ -147,9 +147,9 @@ def take_sample(
     seed: int,
     progress: Callable[[int], None] = lambda rows: None,
 ) -> Sample:
-    """At most `most` rows of a split through the model, as `evaluate` does it.
+    """Evaluate at most `most` rows of a split, as `evaluate` does.
 
-    All of them where the split has no more: then the metrics are those of `evaluate`.
+    For the whole split the metrics are those of `evaluate`.
     """
     model, config = artifact.model, artifact.config
     row_N = choose_rows(len(rows), most, config.model.router.eval_rows, seed)
@@ -174,7 +174,7 @@ def take_sample(
 
 @dataclass(frozen=True)
 class Options:
-    """What `recsys-moe report` was asked; None is the default."""
+    """Options of `recsys-moe report`; None is the default."""
 
     data: Path | None = None
     split: str | None = None
@@ -184,14 +184,14 @@ class Options:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder, and what its model does on a split."""
+    """A run folder, and the output of its model on a split."""
 
     folder: Path
-    """Of the run; of a model without one that of the model."""
+    """The run folder, or the model folder of a model without a run."""
     artifact: Artifact
     data: Path
     same_data: bool
-    """Are the data those of the training?"""
+    """Whether the data are the training data."""
     sample: Sample
     options: Options
 
@@ -205,7 +205,7 @@ class Run:
         return open_rows(self.data, self.artifact.schema, split, within)
 
     def segments(self) -> dict[str, dict[str, Any]]:
-        """Metrics of the sample, parted as `evaluate` parts a split."""
+        """Metrics of the sample by segment, as in `evaluate`."""
         columns, schema = self.sample.columns, self.artifact.schema
         segments = Segments(self.rows("train"), schema)
         segments.update(columns.user, columns.item, (self.sample.logits_NT, columns.labels))
@@ -228,7 +228,7 @@ class Run:
         return Columns(*self.sample.columns.take(place_N)), place_N
 
     def genres(self) -> list[genres.GenreBreakdown]:
-        """Of the tasks with enough rows; none where the items have no genres."""
+        """Of tasks with enough rows; empty without genres."""
         known, tops = genres.genre_of(self.artifact.items), self.sample.top_NT.unbind(1)
         item_N, experts = self.sample.columns.item, len(self.sample.either_E)
         breakdowns = (
@@ -239,7 +239,7 @@ class Run:
 
 
 def look_at(path: Path, options: Options, progress: Progress) -> Run:
-    """Load the model and run the split through it once. Raises ConfigError and DataError."""
+    """Load the model and evaluate the split once. Raises ConfigError and DataError."""
     split, most = options.split or "test", options.rows or 100_000
     if split not in SPLITS:
         raise ConfigError(f"--split must be one of {', '.join(SPLITS)}, got {split!r}")

@@ -107,7 +107,7 @@ def make_plan(request: StudyRequest, data: Path, storage: str) -> StudyPlan:
             raise ConfigError(f"{option} must be one of {', '.join(known)}, got {value!r}")
     config = _with_weights(request, schema)
     find_monitor(request.config.trainer.monitor, schema)
-    space = make_space(config, schema.name, request.space or {}, request.fixed)
+    space = make_space(config, request.space or {}, request.fixed)
     name = f"{request.config.model.router.name}-{uuid.uuid4().hex[:12]}"
     plan = StudyPlan(name, data_hashes(data), config, space, request.sampler, pruner, storage)
     if not request.try_given or plan.outside:

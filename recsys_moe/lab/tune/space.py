@@ -137,21 +137,15 @@ EDGE = 0.05
 AROUND = 10
 """The learning rate is searched from the given one divided by this to it times this."""
 PAPER_LR = Range(5e-5, 5e-4, log=True)  # MOESART S6.3, MovieLens and Books
-# Supplement of COMET (Ibrahim et al. 2023), MovieLens and Books; MOESART states no ranges.
+# Supplement of COMET (Ibrahim et al. 2023), MovieLens; MOESART states no ranges.
 _SMOOTH_STEP = {
     "model.router.gamma": Choices((0.01, 0.1, 1.0, 5.0, 10.0)),
     "model.router.entropy": Choices((0.05, 0.1, 0.5, 1.0, 5.0, 10.0)),
-}
-_SMOOTH_STEP_BOOKS = {
-    "model.router.gamma": Choices((0.1, 0.5, 1.0, 5.0, 10.0)),
-    "model.router.entropy": Choices((1.0, 5.0, 10.0, 50.0, 100.0)),
 }
 SPACES: dict[str, dict[str, Choices]] = {
     "moesart": {"penalties.trimmed_lasso": Choices((0.0, 0.01, 0.1, 1.0, 10.0))},  # S6.3
     "dselect_k": _SMOOTH_STEP,
     "comet": _SMOOTH_STEP,
-    "dselect_k on books": _SMOOTH_STEP_BOOKS,
-    "comet on books": _SMOOTH_STEP_BOOKS,
     "default_moe": {"model.router.momentum": Choices((0.5, 0.9, 0.99, 0.999))},  # ours
     # Around the 0.001 of Wang et al. 2024 and of DeepSeek-V3.
     "loss_free": {"model.router.bias_rate": Choices((1e-4, 1e-3, 1e-2))},
@@ -172,13 +166,12 @@ FIXED = {
 """Keys that cannot be searched, and the remedy."""
 
 
-def default_space(base: Raw, data: str) -> Space:
+def default_space(base: Raw) -> Space:
     """Around what `base`, the resolved configuration, has: the learning rate, and the values that
-    the papers try with this router. `data` is the name in schema.json."""
+    the papers try with this router."""
     router, lr = base["model"]["router"]["name"], base["optim"]["lr"]
     given = dict(flat(base))
-    own = SPACES.get(f"{router} on {data}", SPACES.get(router, {}))
-    own = {**own, **_shared(router, base["model"]["num_experts"])}
+    own = {**SPACES.get(router, {}), **_shared(router, base["model"]["num_experts"])}
     choices = {key: values.widened(given[key]) for key, values in own.items()}
     low, high = (float(f"{bound:.6g}") for bound in (lr / AROUND, lr * AROUND))
     return {"optim.lr": Range(low, high, log=True), **choices}
@@ -195,13 +188,13 @@ def _shared(router: str, num_experts: int) -> dict[str, Choices]:
     return {}
 
 
-def make_space(base: Raw, data: str, file: Raw, fixed: Iterable[str]) -> Space:
+def make_space(base: Raw, file: Raw, fixed: Iterable[str]) -> Space:
     """The default space with the dimensions of `file` over it and without those that are fixed.
 
     `base`: resolved configuration; `file`: key -> {low, high, log} or {choices}, or nothing to
     leave the key out; `fixed`: keys given on the command line. Raises ConfigError.
     """
-    space = {key: d for key, d in default_space(base, data).items() if key not in set(fixed)}
+    space = {key: d for key, d in default_space(base).items() if key not in set(fixed)}
     for key, section in file.items():
         if key in set(fixed):
             raise ConfigError(f"--space {key}: it is also given on the command line; drop one")

@@ -54,6 +54,16 @@ def test_a_line_per_finished_run_has_the_numbers_of_its_folder(comparison: Path)
         assert line["losses"] == unit_of_losses(parse_config(config))
 
 
+def test_losses_are_relative_with_biases_unless_the_configuration_says_otherwise() -> None:
+    for biases, given, unit in (
+        (True, {}, "relative"),
+        (False, {}, "absolute"),
+        (True, {"loss_normalization": "absolute"}, "absolute"),
+        (False, {"loss_normalization": "relative"}, "relative"),
+    ):
+        assert unit_of_losses(parse_config({"model": {"biases": biases}, "optim": given})) == unit
+
+
 def test_a_line_per_epoch_has_the_losses_of_metrics_csv(comparison: Path) -> None:
     lines = read(comparison / "epochs.csv")
     assert [int(line["epoch"]) for line in lines] == [1, 2] * 4

@@ -87,7 +87,7 @@ def test_a_first_epoch_that_would_flatten_the_others_is_left_out_and_said() -> N
 def test_routers_whose_first_epoch_flattens_the_others_share_the_later_range() -> None:
     slow, quick = ([3, 0.5, 0.4], [0.45, 0.42, 0.38])
     drawn = [RouterCurve("a", [1, 2, 3], c, c, c, [1] * 3) for c in (slow, quick)]
-    for axes in plots_comparison.learning(Curves({"watch": 1.0}, drawn)).axes[:2]:
+    for axes in plots_comparison.learning(Curves(drawn)).axes[:2]:
         assert axes.get_ylim() == pytest.approx((0.368, 0.512))  # .38 to .5 and a tenth
 
 
@@ -173,7 +173,7 @@ def test_each_of_a_few_epochs_has_one_tick(epochs: int) -> None:
     curve = RouterCurve("topk", steps, values, values, values, [1] * epochs)
     figures = (
         plots_run.learning(LearningCurves(steps, values, values, {"watch AUC": values}, 1)),
-        plots_comparison.learning(Curves({"watch": 1.0}, [curve])),
+        plots_comparison.learning(Curves([curve])),
     )
     for axes in (axes for figure in figures for axes in figure.axes):
         assert axes.get_xticks().tolist() == steps
@@ -193,7 +193,7 @@ def test_curves_of_a_comparison_are_means_in_a_band_before_the_others() -> None:
     epochs, runs = [1, 2], [2, 2]
     first = RouterCurve("topk", epochs, [1.0, 0.5], [0.9, 0.4], [1.3, 0.8], runs)
     second = RouterCurve("softmax", epochs, [0.7, 0.6], [0.7, 0.6], [0.7, 0.6], runs)
-    panels = plots_comparison.learning(Curves({"watch": 1.0}, [first, second])).axes
+    panels = plots_comparison.learning(Curves([first, second])).axes
     for axes, mine in zip(panels, (first, second), strict=True):
         assert lines(axes) == [first.mean, second.mean, mine.mean]
         (band,) = axes.collections
