@@ -198,7 +198,7 @@ def _check_own_tasks(where: str, section: Any) -> None:
 def _check_typed(typed: Raw, request: ComparisonRequest) -> None:
     section = router_section(typed)
     if "name" in section:
-        raise ConfigError(f"--set model.router.name={section['name']}: name routers in --routers")
+        raise ConfigError(f"--set model.router.name={section['name']}: use --routers")
     known = {key for label in request.routers for key in _keys(_router_of(request, label))}
     for key, value in section.items():
         if key not in known:

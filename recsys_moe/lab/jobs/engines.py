@@ -40,7 +40,7 @@ def choose_executor(
     if address is None:
         raise ConfigError("--engine ray needs --address: auto or HOST:PORT")
     if jobs is not None and jobs < 1:
-        raise ConfigError(f"--jobs must be at least 1, got {jobs}; leave it out for the most")
+        raise ConfigError(f"--jobs must be at least 1, got {jobs}; omit it to fill the cluster")
     check_address(address)
     load_ray()
     return RayExecutor(address, Path(out), tuple(needed), jobs, cpus or 1, gpus or 0)

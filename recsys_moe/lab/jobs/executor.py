@@ -116,7 +116,7 @@ def _run_job(job: Job, launch: Launch, retries: int) -> Generator[Process, None,
             if lost == retries or not _is_lost(code):
                 return Outcome(job, code, started)
             lost += 1
-            logger.warning("%s: worker lost (exit %d), trying again", job.name, code)
+            logger.warning("%s: worker lost (exit %d), retrying", job.name, code)
     return Outcome(job, 0, started)
 
 

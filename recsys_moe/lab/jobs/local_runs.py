@@ -43,7 +43,7 @@ class Finished(Generic[Results]):
         if self.failures:
             raise RunError(
                 f"{len(self.failures)} of the {self.noun} failed: {'; '.join(self.failures)}; "
-                "the same command tries them again"
+                "run the same command again to retry them"
             )
 
 
@@ -52,7 +52,7 @@ def check_jobs(jobs: int | None) -> None:
     if jobs is not None and not 1 <= jobs <= cores():
         raise ConfigError(
             f"--jobs must be in 1..{cores()}, the cores of this machine, got {jobs}; "
-            "leave it out for the most"
+            "omit it to use all cores"
         )
 
 
@@ -123,7 +123,7 @@ class Progress:
             asked = signal.SIGINT if isinstance(stop, KeyboardInterrupt) else signal.SIGTERM
             raise Interrupted(
                 f"interrupted; {self.done} of {self.total} {self.noun} are finished in {out}: "
-                "the same command continues",
+                "run the same command again to continue",
                 received() or asked,
             ) from None
 

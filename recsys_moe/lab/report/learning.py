@@ -81,7 +81,10 @@ def learning_curves(
 def consistency(history: RoutingHistory, tasks: tuple[Task, ...]) -> Consistency:
     """Pairs of successive epochs; empty with fewer than two."""
     if history.top_RTN.shape[1] != len(tasks):
-        raise DataError(f"routing.safetensors is of {history.top_RTN.shape[1]} tasks; remove it")
+        raise DataError(
+            f"routing.safetensors must have the {len(tasks)} tasks of the model, "
+            f"got {history.top_RTN.shape[1]}; delete it"
+        )
     top_RTN = history.top_RTN.long() + 1  # -1, nobody, counts as one
     size = 1 + int(top_RTN.max()) if top_RTN.numel() else 1
     share_RTE = torch.stack([F.one_hot(top_TN, size).double().mean(1) for top_TN in top_RTN])

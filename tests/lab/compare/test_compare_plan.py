@@ -108,7 +108,7 @@ def test_task_weights_are_those_of_the_data_unless_asked_otherwise(prepared: Pat
         ({"settings": {"topk": {"tasks": 3}}}, "--settings .*got 3"),
         ({"settings": {"topk": {"tasks": {"wacth": {}}}}}, "unknown task 'wacth'"),
         ({"settings": {"topk": {"optim": {"lrr": 1}}}}, "router topk: optim: unknown key 'lrr'"),
-        ({"typed": {"model": {"router": {"name": "topk"}}}}, "name routers in --routers"),
+        ({"typed": {"model": {"router": {"name": "topk"}}}}, "use --routers"),
         ({"typed": {"tasks": {"wacth": {"weight": 1}}}, "weights": ()}, "unknown task 'wacth'"),
     ],
 )
