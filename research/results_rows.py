@@ -12,9 +12,9 @@ from pathlib import Path
 from recsys_moe.config.overview import overviews
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
-from recsys_moe.lab.compare.paper_figures import figures_of
 from recsys_moe.lab.compare.results import NOT_SPARSE, Column, TTest, compare_best
 from recsys_moe.lab.compare.significance import Spread, spread
+from research.paper_figures import figures_of, paper_data
 
 Line = dict[str, str]
 NAME = re.compile(r"(?P<label>.+)-(?P<weights>[\d.e+-]+(?:_[\d.e+-]+)*)-seed(?P<seed>\d+)")
@@ -194,4 +194,4 @@ def _group(lines: list[Line], epochs: dict[str, list[Line]], columns: list[Colum
     ]
     routers.sort(key=lambda router: statistics.fmean(router.values("loss").values()))
     weights = _weights(lines[0])
-    return Group(weights, routers, columns, figures_of(lines[0].get("paper", ""), weights))
+    return Group(weights, routers, columns, figures_of(paper_data(lines[0]), weights))

@@ -8,7 +8,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from recsys_moe.lab.report.plots import QUIET, canvas, colour, plain_log
+from recsys_moe.lab.report.plots import QUIET, canvas, colour
+from research.plain_log import plain_log
 
 PANELS = {
     "val/loss": ("Validation loss", None),

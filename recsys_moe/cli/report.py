@@ -32,10 +32,6 @@ def report(
         int | None, typer.Option(min=1, help="Most rows to look at.", show_default="100000")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the samples that are drawn.")] = 0,
-    map_: Annotated[
-        str,
-        typer.Option("--map", help="How examples are mapped: pca, or umap (of the extra report)."),
-    ] = "pca",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a report.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
@@ -46,7 +42,7 @@ def report(
     from recsys_moe.lab.report.build import build_report
     from recsys_moe.lab.report.run import Options
 
-    options = Options(data=data, split=split, rows=rows, seed=seed, map=map_)
+    options = Options(data=data, split=split, rows=rows, seed=seed)
     page = build_report(path, out, options, overwrite=overwrite, progress=_progress)
     if as_json:
         print(json.dumps([asdict(finding) for finding in page.findings]))

@@ -1,8 +1,8 @@
-"""What this machine and installation offer, in a report that may be pasted into a bug report.
+"""Checks the installation, the machine, data and a model; the report fits into a bug report.
 
-Standard library only until a package is asked for: a broken torch is a finding and no traceback.
-Of what others say (an exception, a warning) only its kind is repeated: their words may hold folders
-and names. Our own messages name files by their place in the folder that was given.
+Packages are imported inside the checks: a broken torch is a finding, not a traceback. Of foreign
+exceptions and warnings only the type is repeated, since messages may have paths and names. Our own
+messages name files relative to the given folder.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ NEEDED = {
     "pyyaml": "yaml",
     "tensorboard": "tensorboard",
 }
-"""Packages the product cannot do without, and the module of each."""
+"""Required packages, and the module of each."""
 EXTRAS = {
     "serve": ("fastapi", "uvicorn", "prometheus-client"),
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "tune": ("optuna",),
     "postgres": ("psycopg",),
-    "report": ("umap-learn",),
     "cluster": ("dask", "distributed"),
     "ray": ("ray",),
 }
@@ -50,15 +49,15 @@ LOW_DISK, LOW_MEMORY = 2 * machine.GIB, machine.GIB
 
 @dataclass
 class Report:
-    """Facts by section, and what follows from them."""
+    """Facts by section, and findings."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    """What works, but not well."""
+    """What may be slow or limited."""
     problems: list[str] = field(default_factory=list)
-    """What the product needs and is broken."""
+    """Required parts that are broken."""
     invalid: list[str] = field(default_factory=list)
-    """What is wrong with the data or the model that were to be looked at."""
+    """Errors in the given data or model."""
 
     @property
     def exit_code(self) -> int:
@@ -67,7 +66,7 @@ class Report:
 
 
 def examine(data: Path | None = None, run: Path | None = None) -> Report:
-    """Look at everything; with `data` at a prepared folder and with `run` at a run or model too."""
+    """Run all checks; also of a prepared folder `data` and of a run or model `run`."""
     report = Report()
     for section, look in CHECKS.items():
         report.facts[section] = look(report)
@@ -90,17 +89,17 @@ def _compare(report: Report, data: Path, run: Path) -> None:
     changed = changed_data(data, run)
     if changed:
         report.invalid.append(
-            f"--data is not what --run was trained on: {', '.join(changed)} "
-            "differ; evaluate on the data of the run"
+            f"--data is not the training data of --run: {', '.join(changed)} "
+            "differ; use the data of the run"
         )
     same = "not those of it" if changed else "those of the run"
-    unknown = "not compared: the model lies in no run folder"
+    unknown = "not compared: the model is not in a run folder"
     report.facts["data"]["files"] = unknown if changed is None else same
 
 
 @contextmanager
 def _noted(lines: list[str], subject: str, remedy: str = "") -> Iterator[None]:
-    """Turns an exception into a line of `lines` that begins with `subject`."""
+    """Append an exception to `lines`, after `subject`."""
     try:
         yield
     except Exception as error:
@@ -132,7 +131,7 @@ def _threads(report: Report) -> dict[str, Any]:
         value = os.environ.get(name, "")
         threads[name] = int(value) if value.isdigit() and int(value) > 0 else None
         if name in os.environ and threads[name] is None:
-            report.warnings.append(f"{name} must be a number >= 1 and is not; unset it")
+            report.warnings.append(f"{name} must be a number >= 1; unset it")
         elif (threads[name] or 0) > cores():
             report.warnings.append(
                 f"{name}={threads[name]} is more than the {cores()} usable cores: threads wait "
@@ -146,13 +145,13 @@ def _resources(report: Report) -> dict[str, Any]:
     disk, free = shutil.disk_usage(Path.cwd()).free, memory["available"]
     if disk < LOW_DISK:
         report.warnings.append(
-            f"only {machine.gib(disk)} of disk are free here: runs need room for checkpoints; "
+            f"only {machine.gib(disk)} of disk is free; runs need space for checkpoints; "
             "write --out to another disk"
         )
     if free is not None and free < LOW_MEMORY:
         report.warnings.append(
-            f"only {machine.gib(free)} of memory are free; end other programs, or read the data "
-            "in pieces (docs/how-to/large-data.md)"
+            f"only {machine.gib(free)} of memory is free; close other programs, or stream the data "
+            "(docs/how-to/large-data.md)"
         )
     if quota is not None and quota < cores():
         report.warnings.append(
@@ -169,7 +168,7 @@ def _resources(report: Report) -> dict[str, Any]:
 
 
 def _ask_torch(report: Report) -> None:
-    """Threads, number formats and devices; what fails here is a warning: a CPU is enough."""
+    """Threads, number formats and devices; failures are warnings, since a CPU is enough."""
     import torch
 
     report.facts["threads"] |= {
@@ -177,7 +176,7 @@ def _ask_torch(report: Report) -> None:
         "torch between operations": torch.get_num_interop_threads(),
     }
     for name, look in (("numbers", machine.number_formats), ("devices", machine.accelerators)):
-        remedy = " while torch was asked; `python -m torch.utils.collect_env` shows more"
+        remedy = "; `python -m torch.utils.collect_env` shows more"
         with (
             _noted(report.warnings, f"{name}:", remedy),
             warnings.catch_warnings(record=True) as said,
@@ -192,7 +191,7 @@ def _ask_torch(report: Report) -> None:
         and not torch.cuda.is_available()
     ):
         report.warnings.append(
-            f"an NVIDIA driver is here but torch {torch.__version__} uses no GPU; "
+            f"an NVIDIA driver is installed but torch {torch.__version__} cannot use a GPU; "
             "install a CUDA build of torch that fits the driver (pytorch.org)"
         )
 
@@ -220,4 +219,4 @@ CHECKS: dict[str, Callable[[Report], dict[str, Any]]] = {
     "resources": _resources,
     "extras": _extras,
 }
-"""By section of the report: its facts. What follows from them is added to the report."""
+"""By section, a check that returns its facts and adds findings to the report."""

@@ -1,4 +1,4 @@
-"""What doctor looks at of --data and --run. Raises DataError, which does not say where they lie."""
+"""The checks of --data and --run. Their DataErrors do not name the folders."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from recsys_moe.schema import ENTITIES, SPLITS, Schema
 
 @contextmanager
 def inside(folder: Path) -> Iterator[None]:
-    """Work in `folder`, so that messages about its files do not say where it lies."""
+    """Work in `folder`, so that messages do not name it."""
     before = Path.cwd()
     try:
         os.chdir(folder)
     except OSError:
-        raise DataError("must be a folder, and is none that can be opened") from None
+        raise DataError("is not a folder that can be opened") from None
     try:
         yield
     finally:
@@ -27,7 +27,7 @@ def inside(folder: Path) -> Iterator[None]:
 
 
 def look_at_data(folder: Path) -> dict[str, Any]:
-    """Counts of a prepared folder, read as training reads it. Raises DataError."""
+    """Facts about a prepared folder, read as in training. Raises DataError."""
     import pyarrow.parquet as pq
 
     from recsys_moe.data.columns import StoredColumns, reading
@@ -81,7 +81,7 @@ def _look_at_features(folder: Path, schema: Schema) -> dict[str, str]:
 
 
 def _check_vocabularies(path: Path, schema: Schema) -> None:
-    """Every category has its text, and each feature as many as schema.json says."""
+    """Every category has a text, and each feature has the size in schema.json."""
     import pandas as pd
 
     from recsys_moe.data.columns import reading
@@ -108,7 +108,7 @@ def _check_vocabularies(path: Path, schema: Schema) -> None:
 
 
 def look_at_model(path: Path) -> dict[str, Any]:
-    """What a model or a run's model is; its files must have their hashes. Raises DataError."""
+    """Facts about a model or a run's model; checks the hashes of its files. Raises DataError."""
     from recsys_moe.artifact.model_folder import load_artifact
 
     artifact = load_artifact(path)
@@ -122,9 +122,9 @@ def look_at_model(path: Path) -> dict[str, Any]:
 
 
 def changed_data(data: Path, run: Path) -> list[str] | None:
-    """Files that are not those that the run was trained on, by the hashes that it has kept.
+    """Files that differ from the training data of the run, by their hashes.
 
-    None where the model lies in no run folder, so that nothing can be compared.
+    None for a model outside a run folder.
     """
     from recsys_moe.artifact.model_folder import find_artifact
     from recsys_moe.artifact.run_folder import DATA_LOCK, changed_files, data_hashes, locked_hashes

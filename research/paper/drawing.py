@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recsys_moe.files import replacing, write_json
-from recsys_moe.lab.report.plots import canvas, colour, marker, plain_log, render, titled
+from recsys_moe.lab.report.plots import canvas, colour, marker, render, titled
 from research.paper.bias import Bias
 from research.paper.curve import Point, band, tested
 from research.paper.figures import Balance, Histogram
+from research.plain_log import plain_log
 
 
 def save(out: Path, name: str, draw: Callable[[Any], Figure], data: Any, *, numbers: Any) -> None:

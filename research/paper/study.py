@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,21 +9,19 @@ from pathlib import Path
 from recsys_moe.config.diff import flat
 from recsys_moe.config.files import merge, nested
 from recsys_moe.config.settings import parse_config, select_router
-from recsys_moe.errors import ConfigError
 from recsys_moe.lab.compare.plan import ComparisonRequest
 from recsys_moe.lab.compare.results import Results
 from recsys_moe.lab.compare.run import Comparison, compare
 from recsys_moe.lab.jobs.executor import Executor
 from recsys_moe.lab.jobs.local_runs import Finished
 from recsys_moe.lab.jobs.plan_file import Raw
-from recsys_moe.lab.report import comparison, plots_comparison, plots_run
+from recsys_moe.lab.report import comparison, plots_comparison
 from recsys_moe.lab.report.run import Options, look_at
-from recsys_moe.lab.report.specialisation import load_umap
 from recsys_moe.lab.tune.plan import StudyRequest
 from recsys_moe.lab.tune.run import tune
 from recsys_moe.lab.tune.space import PAPER_LR
 from recsys_moe.progress import row_progress
-from research.paper import bias, drawing, figures
+from research.paper import bias, drawing, expert_map, figures
 from research.paper.curve import Point, curve_of
 from research.paper.recipes import Recipe
 
@@ -182,16 +179,12 @@ def _inference(results: Results, data: Path, out: Path, name: str) -> None:
 
 
 def _maps(results: Results, data: Path, out: Path, name: str) -> None:
-    """A figure per run, with UMAP where it is installed; `report` of the run has the rest."""
-    projection = "pca"
-    with contextlib.suppress(ConfigError):
-        load_umap()
-        projection = "umap"
-    options = Options(data=data, split=results.split, rows=MAP_ROWS, map=projection)
+    """A figure per run; `report` of the run has the rest."""
+    options = Options(data=data, split=results.split, rows=MAP_ROWS)
     for record in results.runs:
-        expert_map = look_at(out / record.run, options, row_progress).map()
+        found = expert_map.map_of(look_at(out / record.run, options, row_progress))
         own = f"{name}-{record.contender}-seed{record.seed}"
-        drawing.save(out, own, plots_run.expert_map, expert_map, numbers=asdict(expert_map))
+        drawing.save(out, own, expert_map.draw_map, found, numbers=asdict(found))
 
 
 _FIGURES: dict[str, Callable[[Results, Path, Path, str], None]] = {

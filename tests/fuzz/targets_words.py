@@ -93,7 +93,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "compare": ("--routers", "--seeds", "--weights", "--split", "--set", "--config", "--settings"),
     "tune": ("--router", "--trials", "--sampler", "--pruner", "--storage", "--set", "--space"),
     "export": ("--format",),
-    "report": ("--split", "--rows", "--seed", "--map", "--data"),
+    "report": ("--split", "--rows", "--seed", "--data"),
 }
 GOOD = {
     "--set": ("model.router.k=2", "optim.lr=0.1", "model={embedding_dim: 4}", "tasks.watch=1"),

@@ -14,5 +14,5 @@ if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && grep -qs '^ID=debian$' /etc
 fi
 
 venv=build/extras-venv
-make VENV=$venv EXTRAS=dev,serve,export,tune,report,cluster,ray,postgres fast
+make VENV=$venv EXTRAS=dev,serve,export,tune,cluster,ray,postgres fast
 exec $venv/bin/python -m pytest -m slow tests/lab/jobs tests/lab/report tests/lab/tune/test_tune_postgres.py

@@ -65,7 +65,7 @@ VARIATIONS = {
     ),
     "strange-place": Variation("a path with a blank and an umlaut", place="a clone \u00fcber"),
     "other-user": Variation("not root, on a disk of root's", place="clone", script="other_user.sh"),
-    "extras": Variation("ray, dask, umap, PostgreSQL, a browser", script="extras.sh"),
+    "extras": Variation("ray, dask, PostgreSQL, a browser", script="extras.sh"),
 }
 
 

@@ -12,9 +12,9 @@ from recsys_moe.schema import Schema
 RANKING = "ranking"
 """Of `ranking.ndcg` and the like."""
 RANKING_NOTE = (
-    f"NDCG, recall, MRR, hit rate at {LENGTH}, coverage and popularity: of the {LENGTH} best items "
-    "of the whole catalogue for each user, without those that the user watched in earlier splits; "
-    "GAUC: AUC per user, weighed by rows. As `evaluate --ranking` has them."
+    f"NDCG, recall, MRR, hit rate at {LENGTH}, coverage and popularity: of each user's top {LENGTH}"
+    " items of the whole catalogue, without the user's positives in earlier splits; "
+    "GAUC: AUC per user, weighted by rows. As in `evaluate --ranking`."
 )
 
 

@@ -1,4 +1,4 @@
-"""What a comparison was asked to run; plan.json keeps later starts from mixing results."""
+"""The plan of a comparison; plan.json ensures that a restart does not mix results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from recsys_moe.section import STRICT, validated
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonRequest:
-    """What the user asked for. Sections are unvalidated, as a configuration file holds them."""
+    """The arguments of `compare`. Sections are unvalidated."""
 
     routers: Sequence[str]
     """Names of routers, or labels that `settings` gives a router."""
@@ -48,13 +48,13 @@ class ComparisonRequest:
     """`0.9,0.1`: task weights in the order of schema.json; none: those of the configuration."""
     split: str = "test"
     ranking: bool = False
-    """Are the rankings of the whole catalogue to be judged too?"""
+    """Also run top-N evaluation over the whole catalogue."""
     file: Raw | None = None
     """Common configuration file."""
     settings: dict[str, Raw] | None = None
     """Per label, over `file`."""
     typed: Raw | None = None
-    """From the command line, over both; keys of the router section go to routers that have them."""
+    """From the command line, over both; router keys go to the routers that have them."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Contender:
     """Its label, usually the name of the router."""
     weights: tuple[float, ...]
     config: Raw
-    """Resolved configuration; its seed is not that of every run."""
+    """Resolved configuration; each run has its own seed."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class ComparisonPlan:
     """By `name(router, weights)`."""
 
     def runs(self) -> Iterator[tuple[str, int]]:
-        """Contender and seed; seed by seed, so that an interrupted comparison has all routers."""
+        """Contender and seed, ordered by seed: an interrupted comparison has all routers."""
         return ((key, seed) for seed in self.seeds for key in self.contenders)
 
     def groups(self) -> dict[tuple[float, ...], list[str]]:
-        """Contenders by task weights: what can be compared with each other."""
+        """Contenders by task weights; only these can be compared."""
         groups: dict[tuple[float, ...], list[str]] = {}
         for key, contender in self.contenders.items():
             groups.setdefault(contender.weights, []).append(key)
@@ -94,7 +94,7 @@ class ComparisonPlan:
 
 
 def name(router: str, weights: Sequence[float]) -> str:
-    """`moesart-0.9_0.1`, fit for a folder name."""
+    """`moesart-0.9_0.1`, a valid folder name."""
     plain = re.sub(r"[^A-Za-z0-9._+]+", ".", router)
     return f"{plain}-{'_'.join(f'{weight:g}' for weight in weights)}"
 
@@ -119,7 +119,9 @@ def make_plan(request: ComparisonRequest, data: Path) -> ComparisonPlan:
     asked = [_contender(request, r, w, schema) for w in choices for r in request.routers]
     contenders = {name(contender.router, contender.weights): contender for contender in asked}
     if len(contenders) < len(asked):
-        raise ConfigError(f"--routers {','.join(request.routers)}: two would share their folders")
+        raise ConfigError(
+            f"--routers {','.join(request.routers)}: two would have the same folder; rename a label"
+        )
     return ComparisonPlan(request.split, data_hashes(data), tuple(request.seeds), contenders)
 
 
@@ -133,8 +135,7 @@ def parse_weights(text: str, schema: Schema) -> tuple[float, ...]:
     are_weights = all(0 <= weight < float("inf") for weight in weights) and any(weights)
     if len(weights) != len(names) or not are_weights:
         raise ConfigError(
-            f"--weights needs a number >= 0, one of them above, for each of {', '.join(names)} in "
-            "this order, "
+            f"--weights must be numbers >= 0, not all 0, for {', '.join(names)} in this order, "
             f"got {text!r}; e.g. {','.join(['0.5'] * len(names))}"
         )
     return weights
@@ -151,7 +152,7 @@ def _no_repetition(option: str, values: Sequence[Any]) -> None:
         raise ConfigError(f"{option} must name at least one; see `recsys-moe routers`")
     for value in values:
         if list(values).count(value) > 1:
-            raise ConfigError(f"{option}: {value} is given twice; name each once")
+            raise ConfigError(f"{option}: {value} is given twice; give each once")
 
 
 def _own(request: ComparisonRequest, label: str) -> Raw:
@@ -186,18 +187,18 @@ def _check_settings(request: ComparisonRequest) -> None:
 
 
 def _check_own_tasks(where: str, section: Any) -> None:
-    """What training minimises is a label's own; what results are judged by is not."""
+    """A label may have its own training weights, but not its own evaluation weights."""
     if not isinstance(section, dict):
         raise ConfigError(f"{where} must hold sections, got {section!r}")
     for key, _ in flat(section):
         if key.endswith(".weight"):
-            raise ConfigError(f"{where}.{key}: weights are common; use --weights")
+            raise ConfigError(f"{where}.{key}: weights are common to all routers; use --weights")
 
 
 def _check_typed(typed: Raw, request: ComparisonRequest) -> None:
     section = router_section(typed)
     if "name" in section:
-        raise ConfigError(f"--set model.router.name={section['name']}: name routers in --routers")
+        raise ConfigError(f"--set model.router.name={section['name']}: use --routers")
     known = {key for label in request.routers for key in _keys(_router_of(request, label))}
     for key, value in section.items():
         if key not in known:
@@ -242,9 +243,9 @@ def _config(request: ComparisonRequest, label: str, tasks: Raw) -> Config:
 
 
 def settle(plan: ComparisonPlan, out: Path) -> ComparisonPlan:
-    """`plan` added to what OUT/plan.json holds, and written there.
+    """Merge `plan` into OUT/plan.json.
 
-    Raises ConfigError or DataError, naming the difference, where runs could not stand in one table.
+    Raises ConfigError or DataError naming the first difference that forbids one table.
     """
     if (out / PLAN_FILE).is_file():
         plan = _joined(_load(out), plan, out)

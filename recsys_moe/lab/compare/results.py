@@ -17,7 +17,6 @@ from recsys_moe.config.settings import parse_config
 from recsys_moe.files import read_record
 from recsys_moe.lab.compare.columns import RANKING, Column, columns_of
 from recsys_moe.lab.compare.epochs import read_epochs
-from recsys_moe.lab.compare.paper_figures import paper_figures
 from recsys_moe.lab.compare.plan import ComparisonPlan
 from recsys_moe.lab.compare.significance import LEVEL, Spread, holm, paired_p, spread, unpaired_p
 from recsys_moe.lab.jobs.lab_run import LabRun
@@ -26,12 +25,12 @@ from recsys_moe.routers.base import FIXED
 from recsys_moe.schema import Schema
 
 NOT_SPARSE = ("dense", "dense to sparse", FIXED)
-"""How `Row.experts` ends where examples do not choose among experts, or only later."""
+"""How `Row.experts` ends for routers that are not k-sparse from the start."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One finished run and where its numbers come from."""
+    """One finished run."""
 
     contender: str
     seed: int
@@ -68,13 +67,12 @@ class Row:
     contender: str
     router: str
     experts: str
-    """Experts an example visits in training, in words of `recsys-moe routers`."""
+    """Experts per example in training, as in `recsys-moe routers`."""
     k_sparse: bool
     runs: int
     cells: dict[str, Spread]
     bold: tuple[str, ...]
-    """Columns in which this is the best k-sparse router, significantly so."""
-    paper: dict[str, Spread]
+    """Columns in which this is significantly the best k-sparse router."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def lab_run(out: Path, key: str, seed: int) -> LabRun:
 
 
 def collect(plan: ComparisonPlan, schema: Schema, out: Path, ranking: bool = False) -> Results:
-    """Everything that is finished at `out`; `ranking`: with the figures of ranked lists."""
+    """All finished runs at `out`; `ranking`: with ranking metrics."""
     columns = columns_of(schema, ranking)
     by_run = {
         (key, seed): _read_run(plan, out, columns, key=key, seed=seed) for key, seed in plan.runs()
@@ -185,7 +183,6 @@ def _group(
     ]
     names = [task.name for task in schema.tasks]
     weights = dict(zip(names, contenders[keys[0]].weights, strict=True))
-    paper = paper_figures(schema, weights, plan.split)
     rows = [
         Row(
             contender=key,
@@ -195,7 +192,6 @@ def _group(
             runs=len(runs[key]),
             cells={name: spread([*of[key].values()]) for name, of in values.items() if of[key]},
             bold=tuple(test.column for test in tests if is_bold(test) and test.best == key),
-            paper=paper.get(contender.config["model"]["router"]["name"], {}),
         )
         for key, contender in contenders.items()
     ]

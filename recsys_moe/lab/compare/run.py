@@ -1,4 +1,4 @@
-"""compare: routers x task weights x seeds as run folders, resumable, and the tables over them."""
+"""compare: resumable runs of routers x task weights x seeds, and their tables."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def compare(
 def _job(
     plan: ComparisonPlan, data: Path, out: Path, ranking: Sequence[str], *, key: str, seed: int
 ) -> Job:
-    """`ranking`: what `evaluate` is asked beside its metrics."""
+    """`ranking`: further options of `evaluate`."""
     run, config = lab_run(out, key, seed), out / "configs" / f"{key}.yaml"
     if not config.is_file():
         write_text(config, yaml.safe_dump(plan.contenders[key].config, sort_keys=False))
@@ -79,6 +79,6 @@ def _write(plan: ComparisonPlan, data: Path, out: Path, ranking: bool) -> Result
     write_text(out / "table.md", compare_tables.markdown(results))
     write_text(out / "table.tex", compare_tables.latex(results))
     write_text(out / "table.csv", compare_tables.csv_text(results))
-    for name, text in run_files(results, plan, schema, out).items():
+    for name, text in run_files(results, plan, out).items():
         write_text(out / name, text)
     return results

@@ -1,4 +1,4 @@
-"""runs.csv and epochs.csv of a comparison: its finished runs, to be kept without their folders."""
+"""runs.csv and epochs.csv of a comparison: its finished runs without their folders."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from recsys_moe.config.build import unit_of_losses
 from recsys_moe.config.settings import parse_config
 from recsys_moe.lab.compare.columns import RANKING, Column
 from recsys_moe.lab.compare.epochs import Epoch, read_epochs
-from recsys_moe.lab.compare.paper_figures import paper_data
 from recsys_moe.lab.compare.plan import ComparisonPlan
 from recsys_moe.lab.compare.results import Results, RunRecord, lab_run
-from recsys_moe.schema import Schema
 
 DIGITS = 6
 """After the point."""
 
 
-def run_files(results: Results, plan: ComparisonPlan, schema: Schema, out: Path) -> dict[str, str]:
+def run_files(results: Results, plan: ComparisonPlan, out: Path) -> dict[str, str]:
     """Content by name of the file, in the order of the plan: seed by seed, all routers of each."""
     rows = {row.contender: (row, group.weights) for group in results.groups for row in group.rows}
     names = [column.name for column in results.columns if _is_metric(column)]
@@ -29,7 +27,6 @@ def run_files(results: Results, plan: ComparisonPlan, schema: Schema, out: Path)
         "data": results.data,
         "protocol": results.protocol,
         "split": results.split,
-        "paper": paper_data(schema, results.split),
     }
     runs, lines = [], []
     for record in results.runs:

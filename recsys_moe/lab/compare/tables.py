@@ -1,4 +1,4 @@
-"""A comparison for people: Markdown, LaTeX and CSV, with what its numbers mean."""
+"""Tables of a comparison in Markdown, LaTeX and CSV, with notes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pandas as pd
 from recsys_moe.artifact.monitor import LOSS
 from recsys_moe.config.settings import named_weights
 from recsys_moe.lab.compare.columns import RANKING, RANKING_NOTE, Column
-from recsys_moe.lab.compare.paper_figures import RUNS
 from recsys_moe.lab.compare.results import Group, Results, is_bold
 from recsys_moe.lab.compare.significance import LEVEL, Spread
 
@@ -89,15 +88,12 @@ def csv_text(results: Results) -> str:
     """A line per router and task weights: mean, standard error and n of each column, unrounded."""
     lines = []
     for group in results.groups:
-        has_paper = any(row.paper for row in group.rows)
         for row in group.rows:
             weights = {f"weight.{task}": weight for task, weight in group.weights.items()}
             line = {"router": row.router, **weights, "runs": row.runs, "k_sparse": row.k_sparse}
             for column in results.columns:
                 line |= _csv_cell(column.name, row.cells.get(column.name))
                 line[f"{column.name}.bold"] = column.name in row.bold
-                if column.better and has_paper:
-                    line |= _csv_cell(f"paper.{column.name}", row.paper.get(column.name))
             lines.append(line)
     return pd.DataFrame(lines, dtype=object).to_csv(index=False)
 
@@ -108,30 +104,25 @@ def _csv_cell(name: str, cell: Spread | None) -> dict[str, object]:
 
 
 def notes_of(results: Results) -> list[str]:
-    """What the numbers are, in sentences."""
+    """Definitions and test results, in sentences."""
     notes = [
         _cell_note(results),
         "Experts: distinct experts evaluated per example over all tasks; in training the mean over "
         "the epochs (both passes, where a router makes two), at inference on the split.",
-        "s/epoch: median of a run's epochs, validation included, beside the other runs at work at "
-        "that time; parameters: of the whole model.",
-        f"{BOLD_NOTE} It is tested on the runs that made it the best.",
+        "s/epoch: median over a run's epochs, with validation, while other runs may share the "
+        "machine; parameters: of the whole model.",
+        f"{BOLD_NOTE}",
         "p (Holm) corrects for comparing the best with each of the other k-sparse routers in its "
         "column; columns and task weights are not corrected for. The paired test compares runs of "
         "the same seed; all tests are one-sided.",
         *(text for group in results.groups for text in _verdicts(group, results.columns)),
     ]
     if results.runs and len({run.seed for run in results.runs}) == 1:
-        notes.append("One seed: no spread and no test.")
+        notes.append("Only one seed: no spread and no test.")
     if any(column.name.startswith(RANKING) for column in results.columns):
         notes.append(RANKING_NOTE)
-    if any(row.paper for group in results.groups for row in group.rows):
-        notes.append(
-            f"Paper: Tables 1 and S4, {RUNS} runs of a configuration tuned with 500 trials per "
-            "router, on another draw of the negatives and the split; in our units."
-        )
     if results.missing:
-        notes.append(f"Not finished, hence not counted: {', '.join(results.missing)}.")
+        notes.append(f"Not finished and not counted: {', '.join(results.missing)}.")
     return notes
 
 
@@ -176,21 +167,13 @@ def weights_of(group: Group) -> str:
 
 def cells_of(group: Group, columns: Sequence[Column], markup: Markup) -> list[list[str]]:
     """The header, then a line per router."""
-    papers = beside(group, columns)
     header = ["router", "k-sparse", "runs", *(column.title for column in columns)]
-    header += [f"paper {column.title}" for column in papers]
     lines = [[markup.escape(cell) for cell in header]]
     for row in group.rows:
         cells = [written(row.cells.get(c.name), c, c.name in row.bold, markup) for c in columns]
-        cells += [written(row.paper.get(column.name), column, False, markup) for column in papers]
         sparse = "yes" if row.k_sparse else row.experts
         lines.append([markup.escape(row.router), sparse, str(row.runs), *cells])
     return lines
-
-
-def beside(group: Group, columns: Sequence[Column]) -> list[Column]:
-    """Columns of which the paper has a figure for a router of the group."""
-    return [column for column in columns if any(column.name in row.paper for row in group.rows)]
 
 
 def written(cell: Spread | None, column: Column, bold: bool, markup: Markup) -> str:

@@ -1,4 +1,4 @@
-"""A comparison on a terminal: aligned tables as wide as it is, then the notes."""
+"""A comparison on a terminal: aligned tables that fit its width, then the notes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GAP = 2
 
 
 def show(results: Results, console: Console) -> None:
-    """Columns that do not fit stand in a further table below, with the routers again."""
+    """Columns that do not fit go to another table below, with the routers repeated."""
     console.print(title_of(results), highlight=False)
     for group in results.groups:
         console.print(f"\nTask weights: {weights_of(group)}\n", highlight=False)

@@ -1,1 +1,1 @@
-"""Where runs are executed: processes here, or a Ray cluster."""
+"""Executes runs in local processes or on a Ray cluster."""

@@ -1,4 +1,4 @@
-"""Where the runs of `compare` and `tune` are executed: here, or on a cluster."""
+"""Chooses the executor of `compare` and `tune`: local processes or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def choose_executor(
     cpus: int | None = None,
     gpus: int | None = None,
 ) -> Executor | None:
-    """The executor of `--engine`, or None for `local`: the caller's own, in processes here.
+    """The executor of `--engine`, or None for `local`, where the caller uses local processes.
 
-    `out`: the folder that all nodes share; `needed`: what else they must see, such as the data;
+    `out`: the folder that all nodes share; `needed`: other paths they need, such as the data;
     `jobs`: runs at a time; `cpus` and `gpus`: of each run, 1 and 0 by default.
     Raises ConfigError.
     """
@@ -35,12 +35,12 @@ def choose_executor(
     if engine == "local":
         for option, value in options.items():
             if value is not None:
-                raise ConfigError(f"{option} is for --engine ray, got --engine local; leave it out")
+                raise ConfigError(f"{option} needs --engine ray, got --engine local; leave it out")
         return None
     if address is None:
         raise ConfigError("--engine ray needs --address: auto or HOST:PORT")
     if jobs is not None and jobs < 1:
-        raise ConfigError(f"--jobs must be at least 1, got {jobs}; leave it out for the most")
+        raise ConfigError(f"--jobs must be at least 1, got {jobs}; omit it to fill the cluster")
     check_address(address)
     load_ray()
     return RayExecutor(address, Path(out), tuple(needed), jobs, cpus or 1, gpus or 0)

@@ -1,4 +1,4 @@
-"""Runs jobs to their end. Local processes here; any other executor has the same one method."""
+"""Runs jobs in local processes; another executor implements the same `run`."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_TO_STOP = 30.0
 
 Step = Callable[[], list[str] | None]
-"""Asked when its turn comes, and again after a lost worker: the command that is still to run, or
-None where its result is there already. It may clear away what cannot be continued."""
+"""Returns the command to run, or None if its result exists. Called when the step is due and again
+after a lost worker; it may delete what cannot be resumed."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Commands to run one after the other; the state on disk says which are still to run."""
+    """Commands to run in sequence; the files on disk decide which are still to run."""
 
     name: str
     steps: tuple[Step, ...]
     log: Path
-    """Receives the commands and their output, behind what earlier attempts have left there."""
+    """The commands and their output are appended here."""
     ends_early: Callable[[], bool] = lambda: False
-    """Asked again and again while a command runs: True stops it, and the job is done."""
+    """Polled while a command runs: True stops it and completes the job."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     job: Job
     exit_code: int
-    """0, or that of the command that failed; negative: the signal that ended it."""
+    """0, or the exit code of the failed command; negative for a signal."""
     started: int
     """Commands that were started; 0 when nothing was left to do."""
 
 
 class Executor(Protocol):
-    """Where jobs run. A finished step is never repeated, a lost worker is tried again.
+    """Runs jobs. Finished steps are not repeated; a step with a lost worker is retried.
 
-    A job is taken when a worker is free for it, so that it may depend on outcomes so far.
+    A job is taken when a worker is free, so that it may depend on earlier outcomes.
     """
 
     def run(self, jobs: Iterable[Job]) -> Generator[Outcome]:
-        """Outcomes in the order in which jobs end. Closing the generator stops what runs."""
+        """Yield outcomes as jobs end. Closing the generator stops running commands."""
 
 
 class Process(Protocol):
-    """A command under way, seen as `subprocess.Popen` is."""
+    """A running command, with the interface of `subprocess.Popen`."""
 
     def poll(self) -> int | None:
         """The exit code, negative where a signal ended it; None while it runs."""
@@ -71,7 +71,7 @@ class Process(Protocol):
 
 
 Launch = Callable[[list[str], Path], Process]
-"""Starts a command, with its output behind what the log holds."""
+"""Starts a command and appends its output to the log."""
 
 
 def run_jobs(
@@ -99,7 +99,7 @@ def run_jobs(
 
 
 def _run_job(job: Job, launch: Launch, retries: int) -> Generator[Process, None, Outcome]:
-    """Yields the process under way, for as long as it runs."""
+    """Yields the process while it runs."""
     started = 0
     for step in job.steps:
         lost = 0
@@ -116,7 +116,7 @@ def _run_job(job: Job, launch: Launch, retries: int) -> Generator[Process, None,
             if lost == retries or not _is_lost(code):
                 return Outcome(job, code, started)
             lost += 1
-            logger.warning("%s: worker lost (exit %d), trying again", job.name, code)
+            logger.warning("%s: worker lost (exit %d), retrying", job.name, code)
     return Outcome(job, 0, started)
 
 
@@ -139,7 +139,7 @@ class LocalExecutor:
     workers: int
     threads: int
     retries: int = 2
-    """How often a step is tried again after its worker was lost to a signal."""
+    """Retries of a step whose worker was lost to a signal."""
     inherited: tuple[int, ...] = ()
     """File descriptors that the processes keep open, such as that of a lock."""
 
@@ -152,9 +152,9 @@ class LocalExecutor:
         return start(command, log, env=self.environment(), pass_fds=self.inherited)
 
     def environment(self) -> dict[str, str]:
-        """The processes' environment: no more threads than `threads`, fewer where set so.
+        """Environment of the processes: at most `threads` threads.
 
-        Of both variables alike, since torch follows MKL's where there are two numbers.
+        Both variables get the same number: torch uses MKL's if they differ.
         """
         set_ = [os.environ.get(name, "") for name in THREADS]
         most = min([self.threads, *(int(value) for value in set_ if value.isdigit())])
@@ -162,9 +162,9 @@ class LocalExecutor:
 
 
 def start(command: list[str], log: Path, **options: Any) -> subprocess.Popen[bytes]:
-    """A process with its output behind what `log` holds, and `log` locked for as long as it runs.
+    """Start a process that appends to `log` and locks it while it runs.
 
-    `options`: further ones of Popen.
+    `options`: of Popen.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab", buffering=0) as stream:
@@ -194,7 +194,7 @@ def _in_the_child() -> Callable[[], None]:
 
 
 def locked(file: IO[bytes]) -> bool:
-    """Lock a file; False where a process has. A disk without locks is as one where nobody has."""
+    """Lock a file; False if another process holds the lock. True on a disk without locks."""
     try:
         import fcntl
 
@@ -207,7 +207,7 @@ def locked(file: IO[bytes]) -> bool:
 
 
 def is_free(log: Path) -> bool:
-    """True unless a process, on whatever machine, still writes to `log`."""
+    """True unless a process, on any machine, still writes to `log`."""
     if not log.exists():
         return True
     with log.open("ab") as stream:
@@ -215,7 +215,7 @@ def is_free(log: Path) -> bool:
 
 
 def stop(processes: Sequence[Process], seconds: float | None = None) -> None:
-    """SIGTERM, time to save what is finished, then SIGKILL."""
+    """Send SIGTERM, wait for processes to save, then send SIGKILL."""
     seconds = SECONDS_TO_STOP if seconds is None else seconds
     for process in processes:
         process.terminate()

@@ -1,4 +1,4 @@
-"""One run of a comparison or a study: where its files lie, and the commands that make them."""
+"""One run of a comparison or a study: its files, and the commands that create them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMAND = [sys.executable, "-m", "recsys_moe"]
 
 @dataclass(frozen=True)
 class LabRun:
-    """A run folder of `fit` below that of a comparison or a study, with its log beside it."""
+    """A run folder of `fit` below a comparison or a study, and its log."""
 
     out: Path
     kind: str
@@ -36,31 +36,31 @@ class LabRun:
 
     @property
     def places(self) -> tuple[str, str]:
-        """Folder and log as tables name them: below that of the comparison or study."""
+        """Folder and log, relative to the comparison or study."""
         folder, log = (path.relative_to(self.out).as_posix() for path in (self.folder, self.log))
         return folder, log
 
     @property
     def is_trained(self) -> bool:
-        """True when `fit` has ended there: the model is the last that it writes."""
+        """True if `fit` has finished: it writes the model last."""
         return (self.folder / "model" / "manifest.json").is_file()
 
     def read_log(self) -> str:
-        """What the commands have said so far; empty where none has begun."""
+        """The output of the commands so far; empty before the first."""
         if not self.log.is_file():
             return ""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def evaluation(self, split: str) -> dict[str, Any] | None:
-        """What `fit` or `evaluate` has written of a trained run; None where there is none."""
+        """The evaluation that `fit` or `evaluate` has written; None without one."""
         file = self._evaluation_file(split)
         if not (file.is_file() and self.is_trained):
             return None
         return read_record(file, "delete it and start again")
 
     def ranking(self, split: str) -> dict[str, Any] | None:
-        """The figures of lists that `evaluate --ranking` alone has written, and no other options
-        with it: of lists of LENGTH, by the first binary task; None where there are none."""
+        """The ranking metrics of plain `evaluate --ranking`: top LENGTH by the first binary task;
+        None without them."""
         result = self.evaluation(split) or {}
         found = result.get("ranking", {})
         first = next((task for task, kept in result.get("tasks", {}).items() if "auc" in kept), "")
@@ -71,7 +71,7 @@ class LabRun:
         return self.folder / "evaluation" / f"{split}.json"
 
     def fit_step(self, data: Path, config: Path, *more: str) -> Step:
-        """`fit`: continued where that is possible, else anew. `more`: further arguments."""
+        """`fit`, resumed if possible. `more`: further arguments."""
         paths = ["--data", str(data), "--config", str(config), "--out", str(self.folder)]
 
         def fit() -> list[str] | None:
@@ -88,7 +88,7 @@ class LabRun:
         return fit
 
     def evaluate_step(self, split: str, data: Path, *more: str) -> Step:
-        """`evaluate` on a split. `more`: further arguments; `--ranking` asks for its figures."""
+        """`evaluate` on a split. `more`: further arguments, such as `--ranking`."""
 
         def evaluate() -> list[str] | None:
             found = self.evaluation(split)

@@ -1,4 +1,4 @@
-"""What `compare` and `tune` share: the lock of their folder, workers, progress, how they end."""
+"""Shared by `compare` and `tune`: the lock of the folder, workers, progress, interruption."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ Results = TypeVar("Results")
 
 @dataclass(frozen=True)
 class Finished(Generic[Results]):
-    """What a comparison or a study has come to."""
+    """The outcome of a comparison or a study."""
 
     results: Results
     noun: str
-    """What is counted: runs or trials."""
+    """`runs` or `trials`."""
     failures: list[str]
-    """A failed run each: its name, exit code and log."""
+    """Name, exit code and log of each failed run."""
 
     def check(self) -> None:
         """Raise RunError naming the runs that failed."""
         if self.failures:
             raise RunError(
                 f"{len(self.failures)} of the {self.noun} failed: {'; '.join(self.failures)}; "
-                "the same command tries them again"
+                "run the same command again to retry them"
             )
 
 
 def check_jobs(jobs: int | None) -> None:
-    """Raise ConfigError when there would be more processes than cores."""
+    """Raise ConfigError for more processes than cores."""
     if jobs is not None and not 1 <= jobs <= cores():
         raise ConfigError(
             f"--jobs must be in 1..{cores()}, the cores of this machine, got {jobs}; "
-            "leave it out for the most"
+            "omit it to use all cores"
         )
 
 
 def local_executor(
     configs: Iterable[dict[str, Any]], jobs: int | None, runs: int, lock: tuple[int, ...]
 ) -> LocalExecutor:
-    """Processes of this machine: together never more threads than there are cores.
+    """Local processes with at most as many threads in total as cores.
 
     `configs`: resolved configurations of the runs; `runs`: how many there are; `lock`: of `alone`.
     """
@@ -71,10 +71,10 @@ def local_executor(
 
 @contextmanager
 def alone(out: Path) -> Iterator[tuple[int, ...]]:
-    """Hold the lock of `out`; yields the descriptors that keep it while a process has them open.
+    """Hold the lock of `out`; yields its file descriptors.
 
-    Processes inherit them: where we were killed, the lock is free when the last of them has ended.
-    Raises RunError where that takes long.
+    Child processes inherit them, so that the lock outlives a killed parent until they end.
+    Raises RunError on a timeout.
     """
     out.mkdir(parents=True, exist_ok=True)
     if sys.platform == "win32":
@@ -85,18 +85,17 @@ def alone(out: Path) -> Iterator[tuple[int, ...]]:
         while not locked(stream):
             if time.monotonic() > deadline:
                 raise RunError(
-                    f"--out {out} is in use by another command or by runs that one has left; "
-                    "wait for it or stop it"
+                    f"--out {out} is in use by another command or its runs; wait for it or stop it"
                 )
             time.sleep(0.2)
         yield (stream.fileno(),)
 
 
 class Progress:
-    """Plain lines: how many runs are finished, which failed, and how long the rest may take."""
+    """Log lines: finished runs, failures, and the estimated time left."""
 
     def __init__(self, total: int, noun: str, done: int = 0) -> None:
-        """`noun`: what is counted, e.g. runs; `done`: those that were finished before."""
+        """`noun`: runs or trials; `done`: finished before."""
         self.total, self.noun, self.done, self.ran = total, noun, done, 0
         self.failures: list[str] = []
         self.start = time.monotonic()
@@ -116,7 +115,7 @@ class Progress:
 
     @contextmanager
     def interruptible(self, out: Path) -> Iterator[None]:
-        """Ctrl-C and SIGTERM in the block become Interrupted, which says how to go on at `out`."""
+        """Turn Ctrl-C and SIGTERM in the block into Interrupted, which says how to continue."""
         try:
             with unwinding():
                 yield
@@ -124,7 +123,7 @@ class Progress:
             asked = signal.SIGINT if isinstance(stop, KeyboardInterrupt) else signal.SIGTERM
             raise Interrupted(
                 f"interrupted; {self.done} of {self.total} {self.noun} are finished in {out}: "
-                "the same command continues",
+                "run the same command again to continue",
                 received() or asked,
             ) from None
 

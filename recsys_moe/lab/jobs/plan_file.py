@@ -1,4 +1,4 @@
-"""plan.json, which keeps later starts of `compare` and `tune` from mixing results."""
+"""plan.json: ensures that a restart of `compare` or `tune` does not mix results."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Raw = dict[str, Any]
 
 
 def check_folder(out: Path, kind: str) -> None:
-    """Raise ConfigError when `out` holds something else than a `kind`, e.g. comparison."""
+    """Raise ConfigError if `out` holds anything but a `kind`, e.g. comparison."""
     check_place(out)
     if not out.exists() or (out / PLAN_FILE).is_file():
         return
     if not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()):
-        raise ConfigError(f"--out {out} exists and is no {kind}; choose another folder")
+        raise ConfigError(f"--out {out} exists and is not a {kind}; choose another folder")
 
 
 @contextmanager
 def saved_plan(out: Path, verb: str) -> Iterator[Raw]:
-    """OUT/plan.json, to be taken apart in the block, where a damaged one raises what it likes.
+    """Read OUT/plan.json; errors in the block mean that it is damaged.
 
     `verb`: compare or tune. Raises ConfigError.
     """
@@ -36,7 +36,7 @@ def saved_plan(out: Path, verb: str) -> Iterator[Raw]:
     try:
         raw: Raw = json.loads(file.read_text(encoding="utf-8"))
         if raw["format_version"] != FORMAT_VERSION:
-            raise ConfigError(f"{file} is of another version; {verb} into another folder")
+            raise ConfigError(f"{file} has another format version; {verb} into another folder")
         yield raw
     except UserError:
         raise
@@ -45,7 +45,7 @@ def saved_plan(out: Path, verb: str) -> Iterator[Raw]:
 
 
 def completed(config: Raw, out: Path) -> Raw:
-    """The configuration of a plan with the defaults of settings that are younger than the plan.
+    """The configuration of a plan, with the defaults of newer settings.
 
     Raises ConfigError.
     """
@@ -59,7 +59,7 @@ def check_files(before: Mapping[str, str], now: Mapping[str, str], out: Path) ->
     """Raise DataError naming the first file of the data that differs; hashes by path."""
     for path in sorted(before.keys() | now.keys()):
         if before.get(path) != now.get(path):
-            raise DataError(f"--out {out} is on other data: {path} differs; choose another --out")
+            raise DataError(f"--out {out} has other data: {path} differs; choose another --out")
 
 
 def check_settings(before: Raw, now: Raw, of: str) -> None:
@@ -67,6 +67,6 @@ def check_settings(before: Raw, now: Raw, of: str) -> None:
     for setting in sorted(before.keys() | now.keys()):
         if before.get(setting) != now.get(setting):
             raise ConfigError(
-                f"{setting} of {of} is {before.get(setting)} and must stay so, "
+                f"{setting} of {of} must stay {before.get(setting)}, "
                 f"got {now.get(setting)}; choose another --out"
             )

@@ -1,4 +1,4 @@
-"""Joins a Ray cluster."""
+"""Connects to a Ray cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_address(address: str) -> None:
     """Raise ConfigError unless it is `auto` or HOST:PORT."""
     if address.startswith("ray://"):
         raise ConfigError(
-            f"--address {address}: a Ray client sees no results on disk; start this on a node of "
+            f"--address {address}: a Ray client cannot read the results; run this on a node of "
             "the cluster, with --address auto"
         )
     parts = ADDRESS.fullmatch(address)
@@ -37,19 +37,17 @@ def check_address(address: str) -> None:
 
 
 def load_ray() -> Any:
-    """The module `ray`. Raises ConfigError where it is not installed."""
+    """The module `ray`. Raises ConfigError if it is not installed."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # it is read on import
     try:
         return importlib.import_module("ray")
     except ImportError:
-        raise ConfigError(
-            "--engine ray needs ray, which is not installed: pip install 'recsys-moe[ray]'"
-        ) from None
+        raise ConfigError("--engine ray needs ray: pip install 'recsys-moe[ray]'") from None
 
 
 @contextmanager
 def connected(ray: Any, address: str) -> Iterator[None]:
-    """Join the cluster for the block; one that is joined stays joined."""
+    """Connect for the block; an existing connection is kept."""
     if ray.is_initialized():
         yield
         return
@@ -67,7 +65,7 @@ def connected(ray: Any, address: str) -> Iterator[None]:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Keep what this process does on signals; Ray would put a handler of its own there."""
+    """Keep our signal handlers; Ray would replace them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -80,7 +78,7 @@ def _own_signals() -> Iterator[None]:
 
 
 def _answers(address: str) -> None:
-    """Raise RunError at once where nobody listens; Ray would try for a minute."""
+    """Raise RunError at once if the port is closed; Ray would retry for a minute."""
     if parts := ADDRESS.fullmatch(address):
         try:
             place = parts["host"].strip("[]"), int(parts["port"])

@@ -1,7 +1,7 @@
 """Runs jobs on the machines of a Ray cluster; needs the extra `ray`.
 
-The steps of a job are asked here and look at the disk, and workers write to the same disk: every
-machine must see the same folders under the same paths, which a probe finds out at the start.
+Steps look at the disk here and workers write to the same disk: every machine must have the same
+folders under the same paths, which a probe checks at the start.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ LOST = (
     *("WorkerCrashedError", "NodeDiedError", "OutOfMemoryError", "ObjectLostError"),
     *("LocalRayletDiedError", "TaskCancelledError"),
 )
-"""Errors of Ray that say nothing about the command."""
+"""Errors of Ray that are not errors of the command."""
 
 
 @dataclass(frozen=True)
 class RayExecutor:
-    """Commands as tasks of a cluster, each in a process of its own on some node.
+    """Runs each command as a task in its own process on a node.
 
-    A worker or node that is lost is replaced; a command that ends with an error is not repeated.
+    A lost worker or node is replaced; a failed command is not repeated.
     """
 
     address: str
@@ -58,20 +58,20 @@ class RayExecutor:
     out: Path
     """Folder that all nodes share; the logs of the jobs are in it."""
     needed: tuple[Path, ...] = ()
-    """What else every node must see, such as the data."""
+    """Other paths that every node needs, such as the data."""
     limit: int | None = None
-    """Commands at a time; as many as the nodes have room for without it."""
+    """Commands at a time; None: as many as fit on the nodes."""
     cpus: int = 1
     """CPUs, and threads, of each command."""
     gpus: int = 0
-    """GPUs of each command; without one it sees none."""
+    """GPUs of each command; 0 hides all of them."""
     retries: int = 2
-    """How often a step is tried again after its worker was lost."""
+    """Retries of a step whose worker was lost."""
 
     def run(self, jobs: Iterable[Job]) -> Generator[Outcome]:
         """See Executor. Raises ConfigError and RunError before the first job.
 
-        Until it is closed, what is printed goes to stderr: Ray prints messages of its own.
+        Until it is closed, stdout goes to stderr: Ray prints its own messages.
         """
         ray = load_ray()
         with connected(ray, self.address), redirect_stdout(sys.stderr):
@@ -95,14 +95,14 @@ class RayExecutor:
 
 
 def _places(node: dict[str, Any], cpus: int, gpus: int) -> int:
-    """Commands that a node has room for at a time."""
+    """Commands that fit on a node at a time."""
     resources = node["Resources"]
     places = int(resources.get("CPU", 0)) // cpus
     return min(places, int(resources.get("GPU", 0)) // gpus) if gpus else places
 
 
 def _fitting(nodes: list[dict[str, Any]], cpus: int, gpus: int) -> list[dict[str, Any]]:
-    """Nodes with room for a command. Raises ConfigError where there is none: it would wait."""
+    """Nodes that fit a command. Raises ConfigError without any: Ray would wait."""
     fitting = [node for node in nodes if node["Alive"] and _places(node, cpus, gpus)]
     if not fitting:
         raise ConfigError(
@@ -113,7 +113,7 @@ def _fitting(nodes: list[dict[str, Any]], cpus: int, gpus: int) -> list[dict[str
 
 
 def _probe(ray: Any, nodes: list[dict[str, Any]], asked: RayExecutor) -> None:
-    """Raise RunError naming a node that sees other folders or has another version."""
+    """Raise RunError naming a node with other folders or another version."""
     asked.out.mkdir(parents=True, exist_ok=True)
     probe = asked.out.resolve() / f".probe-{os.getpid()}-{time.time_ns()}"
     needed = [str(path.resolve()) for path in (probe, *asked.needed, Path.cwd())]
@@ -140,13 +140,13 @@ def _check_answer(ray: Any, name: str, answer: Any, out: Path) -> None:
     except ray.exceptions.RayError as error:
         missing = f"{first_line(error)}; install the same recsys-moe there"
     if ".probe-" in (missing or ""):
-        missing = f"it does not see {out.resolve()}; --out must be on a disk that all nodes share"
+        missing = f"{out.resolve()} is missing; --out must be on a disk that all nodes share"
     if missing:
         raise RunError(f"--engine ray: node {name}: {missing}")
 
 
 class _Task:
-    """A task under way, in the form of a process."""
+    """A running task, with the interface of a process."""
 
     def __init__(self, ray: Any, reference: Any, log: Path) -> None:
         self.ray, self.reference, self.log = ray, reference, log
@@ -163,7 +163,7 @@ class _Task:
         return self.code
 
     def _result(self) -> int:
-        """The exit code; that of a killed process for a lost worker, 1 where none was started."""
+        """The exit code; -SIGKILL for a lost worker, 1 if no process was started."""
         try:
             return int(self.ray.get(self.reference))
         except tuple(getattr(self.ray.exceptions, name) for name in LOST) as error:
@@ -181,11 +181,11 @@ class _Task:
 
 
 def _once_free(job: Job) -> Job:
-    """The job when nothing writes to its log any more. Raises RunError when that takes long."""
+    """The job, once no process writes to its log. Raises RunError on a timeout."""
     deadline = time.monotonic() + SECONDS_FOR_LOG
     while not is_free(job.log):
         if time.monotonic() > deadline:
-            raise RunError(f"{job.log} is written by a run on some node; wait for it or stop it")
+            raise RunError(f"{job.log} is in use by a run on some node; wait for it or stop it")
         time.sleep(SECONDS_BETWEEN_LOOKS)
     return job
 
@@ -194,19 +194,19 @@ def _once_free(job: Job) -> Job:
 
 
 def missing_on_worker(needed: list[str], version: str) -> str | None:
-    """On a worker: what it lacks, in words."""
+    """On a worker: what is missing there, in words."""
     if recsys_moe.__version__ != version:
         return f"recsys-moe must be {version}, got {recsys_moe.__version__}; install the same there"
     unseen = [path for path in needed if not Path(path).exists()]
-    return f"it does not see {unseen[0]}; all nodes must share that folder" if unseen else None
+    return f"{unseen[0]} is missing; all nodes must share that folder" if unseen else None
 
 
 def run_on_worker(
     command: list[str], python: str, log: str, folder: str, cpus: int, gpus: int, grace: float
 ) -> int:
-    """On a worker: run a command to its end, or stop it when the task is cancelled.
+    """On a worker: run a command, or stop it if the task is cancelled.
 
-    `python`: what the command calls Python, which here is the worker's own. The output goes to
+    `python`: the interpreter in the command, replaced by the worker's own. The output goes to
     `log`, whose folder must be there; `grace`: seconds to end in when asked to. Returns the exit
     code, negative for a signal.
     """
@@ -223,6 +223,6 @@ def run_on_worker(
 
 
 def worker_environment(cpus: int, gpus: int) -> dict[str, str]:
-    """The worker's environment without what describes the worker, and with limits."""
+    """The worker's environment without its own variables, with limits."""
     limits = {"OMP_NUM_THREADS": str(cpus), "MKL_NUM_THREADS": str(cpus)}
     return {**inherited(), **limits, **({} if gpus else {"CUDA_VISIBLE_DEVICES": ""})}

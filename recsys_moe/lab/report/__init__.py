@@ -1,7 +1,6 @@
 """The HTML report of a run or of a comparison.
 
-`run`, `learning`, `experts`, `quality`, `specialisation` and `comparison` compute what figures
-show, as plain numbers; `findings` says what is out of the ordinary; `plots*` draw and compute
-nothing; `*_report` put figures and findings into sections; `page` makes the document from
-templates/, where its words and markup stand. Nothing here imports Lightning.
+`run`, `learning`, `experts`, `quality`, `genres` and `comparison` compute the data of the figures;
+`findings` has the rules for warnings and notes; `plots*` draw; `*_report` build the sections;
+`page` renders templates/, which have the texts. Nothing here imports Lightning.
 """

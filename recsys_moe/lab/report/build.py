@@ -1,4 +1,4 @@
-"""`recsys-moe report`: a run or a comparison in, a folder with a page out; all of it or nothing."""
+"""`recsys-moe report`: writes the report folder of a run or a comparison, atomically."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def build_report(
         named = [f"--{name}" for name, value in given.items() if value is not None]
         if named:
             raise ConfigError(
-                f"{path} is a comparison, which is reported from its results; leave out "
-                f"{', '.join(named)}, or report one of its runs"
+                f"{path} is a comparison, which has no {', '.join(named)}; leave it out, "
+                "or report one of its runs"
             )
         report = comparison_report(path, out)
     else:

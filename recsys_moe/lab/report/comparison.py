@@ -1,4 +1,4 @@
-"""What the figures of a comparison show, from its results.json and the metrics.csv of its runs."""
+"""The data of a comparison's figures, from its results.json and the metrics.csv of its runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ class RouterCurve:
 class Curves:
     """One RouterCurve per router with a finished run."""
 
-    weights: dict[str, float]
     routers: list[RouterCurve]
 
     @property
@@ -63,24 +62,20 @@ class Curves:
 class Costs:
     """Loss against distinct experts evaluated per example at inference; a point per router."""
 
-    weights: dict[str, float]
     router: list[str]
     cost: list[float]
     loss: list[float]
     error: list[float]
     """Standard error over seeds; NaN for one run."""
     best: list[int]
-    """Points that no other beats in both, the cheapest first."""
+    """The Pareto front, the cheapest first."""
 
 
 @dataclass(frozen=True)
 class Seeds:
     """Every run's value of one column."""
 
-    weights: dict[str, float]
-    column: str
-    title: str
-    better: str
+    column: Column
     values: dict[str, dict[int, float]]
     """By router, the best mean first, the value of each seed."""
 
@@ -88,7 +83,7 @@ class Seeds:
 def read_results(folder: Path) -> Results:
     """results.json of a comparison.
 
-    Raises DataError when it is damaged, or a finished run is no longer where it was.
+    Raises DataError if it is damaged or a finished run is missing.
     """
     path = folder / RESULTS
     try:
@@ -102,8 +97,8 @@ def read_results(folder: Path) -> Results:
     for path in (folder / run.run / EPOCH_METRICS for run in results.runs):
         if not path.is_file():
             raise DataError(
-                f"{path} is missing, though {folder / RESULTS} counts its run; put the run folder "
-                "back, or remove its rest and run `recsys-moe compare` again to train it anew"
+                f"{path} is missing, but {folder / RESULTS} lists its run; restore the run "
+                "folder, or delete it and run `recsys-moe compare` again to train it"
             )
     return results
 
@@ -122,7 +117,7 @@ def curves(folder: Path, results: Results, group: Group) -> Curves:
             losses = over_seeds.agg(mean=statistics.fmean, low="min", high="max", runs="size")
             columns: dict[Any, list[Any]] = losses.to_dict("list")
             routers.append(RouterCurve(row.router, losses.index.tolist(), **columns))
-    return Curves(group.weights, routers)
+    return Curves(routers)
 
 
 def costs(group: Group) -> Costs:
@@ -138,7 +133,7 @@ def costs(group: Group) -> Costs:
     losses = points.sort_values(["cost", "loss"])["loss"]
     lowest_so_far = losses.cummin().shift(fill_value=math.inf)
     best = losses.index[losses < lowest_so_far].tolist()
-    return Costs(weights=group.weights, **points.to_dict("list"), best=best)
+    return Costs(**points.to_dict("list"), best=best)
 
 
 def seeds(results: Results, group: Group, column: Column) -> Seeds:
@@ -146,7 +141,7 @@ def seeds(results: Results, group: Group, column: Column) -> Seeds:
     values = {
         row.router: values_by_seed(runs_of(results, row), column) for row in ranked(group, column)
     }
-    return Seeds(group.weights, column.name, column.title, column.better or "", values)
+    return Seeds(column, values)
 
 
 def ranked(group: Group, column: Column) -> list[Row]:
@@ -167,7 +162,7 @@ def idle_in(run: RunRecord) -> list[int]:
 
 
 def comparison_findings(results: Results) -> list[Finding]:
-    """Who is best and how sure that is; what is missing; which routers have idle experts."""
+    """The best router and its test; missing runs; routers with idle experts."""
     missing, finished = len(results.missing), len(results.runs)
     found = [
         note(_verdict(results, group, test), seeds_figure(number, test.column))
@@ -176,10 +171,10 @@ def comparison_findings(results: Results) -> list[Finding]:
         if test.runner_up
     ]
     if missing:
-        text = f"{missing} of {missing + finished} runs have not finished and are not counted."
+        text = f"{missing} of {missing + finished} runs are not finished and not counted."
         found.append(warning(text))
     if len(results.seeds) == 1:
-        found.append(warning("There is one seed: no spread is known and nothing was tested."))
+        found.append(warning("Only one seed: no spread and no test."))
     for group in results.groups:
         if idle := [*_idle(results, group)]:
             text = f"Routers with idle experts (weights {weights_of(group)}): {join(idle)}."

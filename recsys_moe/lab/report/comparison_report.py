@@ -10,7 +10,7 @@ from recsys_moe.artifact.epoch_metrics import EPOCH_METRICS
 from recsys_moe.artifact.idle import IDLE_WORDS
 from recsys_moe.files import sha256_file
 from recsys_moe.lab.compare.results import Results
-from recsys_moe.lab.compare.tables import beside, notes_of, weights_of
+from recsys_moe.lab.compare.tables import notes_of, weights_of
 from recsys_moe.lab.report import comparison, plots_comparison
 from recsys_moe.lab.report.comparison import RESULTS, idle_in, runs_of
 from recsys_moe.lab.report.page import Report, Section, Shown
@@ -70,7 +70,6 @@ def _group(folder: Path, results: Results, number: int) -> Section:
         "group": group,
         "idle_words": IDLE_WORDS,
         "columns": results.columns,
-        "beside": beside(group, results.columns),
         "idle": {
             row.contender: [len(idle_in(run)) for run in runs_of(results, row)]
             for row in group.rows

@@ -1,4 +1,4 @@
-"""What the experts and the routers of a model do on a sample of rows.
+"""Load, similarity and routing statistics of the experts on a sample of rows.
 
 Axes: N rows, T tasks, E experts, H expert width.
 """
@@ -25,7 +25,7 @@ ROWS_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class ExpertLoad:
-    """Where examples go. All shares are of the rows unless said otherwise; experts by index."""
+    """Expert load. Shares are of the rows unless said otherwise; experts by index."""
 
     rows: int
     visits: dict[str, list[float]]
@@ -37,32 +37,32 @@ class ExpertLoad:
     either: list[float]
     """Share of rows that select each expert for any task."""
     even: dict[str, float]
-    """Per task the visits of each expert if all had the same."""
+    """Per task the visits of each expert if all were equal."""
     idle: list[int]
     """See `artifact.idle`."""
     light: list[int]
     """Of the others, those with less than IDLE of an even share of the weight in every task."""
 
     def spared(self, task: str) -> list[int]:
-        """Experts that the task spares and another one does not."""
+        """Experts that this task rarely uses and another task uses."""
         return [expert for expert in spared_experts(self.visits[task]) if expert not in self.idle]
 
     def spared_by(self, expert: int) -> list[str]:
-        """Tasks that spare it though another one does not."""
+        """Tasks that rarely use it while another task uses it."""
         return [task for task in self.visits if expert in self.spared(task)]
 
 
 @dataclass(frozen=True)
 class Sharpness:
-    """How decided the routers are."""
+    """How concentrated the routing is."""
 
     rows: int
     edges: list[float]
     """Borders of the bins of entropy, from 0 to ln E nats."""
     entropy: dict[str, list[float]]
-    """Per task the share of rows in each bin; rows that no expert took are left out."""
+    """Per task the share of rows in each bin; without rows that have no expert."""
     mean: dict[str, float]
-    """Mean entropy in nats; NaN where no expert took any row."""
+    """Mean entropy in nats; NaN if no row has an expert."""
     mass: dict[str, list[float]]
     """[j]: mean probability of the j + 1 most probable experts together."""
     kept: dict[str, int]
@@ -78,18 +78,18 @@ class Sharpness:
 
 @dataclass(frozen=True)
 class Likeness:
-    """How alike the experts are as functions."""
+    """Similarity of the experts as functions."""
 
     rows: int
     cosine: list[list[float | None]]
     """[a][b]: cosine of the outputs on all rows, laid end to end; None with an output of 0."""
     twins: list[tuple[int, int, float]]
-    """Pairs from TWINS on, the most alike first."""
+    """Pairs from TWINS on, the most similar first."""
     silent: list[int]
     """Experts whose output is 0 on every row."""
 
     def nearest(self, expert: int) -> tuple[int, float] | None:
-        """The expert most like it and their cosine; None for an output of 0, or without others."""
+        """The most similar expert and the cosine; None for an output of 0, or without others."""
         others = {b: c for b, c in enumerate(self.cosine[expert]) if b != expert and c is not None}
         return max(others.items(), key=lambda pair: pair[1], default=None)
 
@@ -147,9 +147,9 @@ def _bins(entropy_N: Tensor, most: float) -> Tensor:
 def likeness(artifact: Artifact, columns: Columns) -> Likeness:
     """Cosines of relu(x W_a + b_a) and relu(x W_b + b_b) over all rows, visited or not.
 
-    Of the functions and not of the weights: what differs only where no example lies is alike. The
-    order of the hidden units counts, because the towers read them in that order. Outputs are
-    never negative, so that unrelated experts come out well above 0.
+    Compares functions on the examples, not weights. The order of the hidden units counts, because
+    the towers read them in that order. Outputs are never negative, so that unrelated experts are
+    well above 0.
     """
     experts = artifact.model.moe.experts
     x_ND = artifact.model.encode(columns.user, columns.item)

@@ -1,4 +1,4 @@
-"""What a run's figures say, in words: what to look at first, worst first.
+"""Findings about a run, in words, warnings first.
 
 Findings are a table of rules per figure: when, how urgent, and the sentence.
 """
@@ -19,23 +19,23 @@ from recsys_moe.lab.report.learning import Consistency, LearningCurves
 from recsys_moe.lab.report.quality import Quality
 
 DOMINANT = 0.5
-"""Share of first choices above which one expert is said to dominate."""
+"""Share of first choices above which an expert dominates."""
 STEADY = 0.8
 """Share of examples that should keep their top expert in the last epoch."""
 PAIRS = 3
-"""Twins that are named; a model that has just begun has dozens."""
+"""Pairs that are named; an untrained model has dozens."""
 MISCALIBRATED = 0.05
 CHANCE = 0.55
-"""AUC below which a model is hardly better than guessing."""
+"""AUC below which a model is barely better than random."""
 WORSE_AT_END = 1.02
-"""Last validation loss over the best one, from which training went on too long."""
+"""Last validation loss over the best one from which training was too long."""
 
 Level = Literal["warning", "note"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence and where its number stands."""
+    """One sentence, and the figure with its number."""
 
     level: Level
     text: str
@@ -47,7 +47,7 @@ warning, note = partial(Finding, "warning"), partial(Finding, "note")
 
 
 def _said(figure: str, *rules: tuple[object, Level, str]) -> list[Finding]:
-    """The sentences whose condition, the first of each rule, holds."""
+    """Findings of the rules whose condition, the first value, holds."""
     return [Finding(level, text, figure) for holds, level, text in rules if holds]
 
 
@@ -77,35 +77,35 @@ def named(experts: Sequence[object]) -> str:
 
 
 def expert_findings(load: ExpertLoad) -> list[Finding]:
-    """Idle experts, experts without weight, an expert that takes most; one sentence a kind."""
+    """Idle experts, experts without weight, dominant experts: one sentence per kind."""
     visits = join(percent(load.either[expert]) for expert in load.idle)
     even = percent(max(load.even.values(), default=0.0))
     many = len(load.either) > 2
-    busy, nobody, hardly = [], [], []
+    busy, unserved, rare = [], [], []
     for task, first in load.first.items():
         if many and (share := max(first)) > DOMINANT:
             busy.append(f"expert {first.index(share)} ({percent(share)} for {task})")
         if (left := 1 - sum(first)) > 1e-6:
-            nobody.append(f"{percent(left)} for {task}")
+            unserved.append(f"{percent(left)} for {task}")
         if spared := load.spared(task):
             shares = [f"{expert} ({percent(load.visits[task][expert])})" for expert in spared]
-            hardly.append(f"{task} hardly uses {named(shares)}")
+            rare.append(f"{task} rarely uses {named(shares)}")
     idle = f"Idle: {named(load.idle)}, visited by {visits} of examples"
     return _said(
         "load",
         (load.idle, "warning", f"{idle} (an even share would be {even} per task)."),
-        (load.light, "warning", f"Visited, but hardly with any weight: {named(load.light)}."),
-        (busy, "warning", f"First choice of most examples: {join(busy)}."),
-        (nobody, "warning", f"Examples that no expert takes: {join(nobody)}."),
-        (hardly, "note", f"Not used by all tasks: {'; '.join(hardly)}."),
+        (load.light, "warning", f"Selected, but with almost no weight: {named(load.light)}."),
+        (busy, "warning", f"First choice for most examples: {join(busy)}."),
+        (unserved, "warning", f"Examples without an expert: {join(unserved)}."),
+        (rare, "note", f"Not used by every task: {'; '.join(rare)}."),
     )
 
 
 def likeness_findings(alike: Likeness) -> list[Finding]:
     return _said(
         "likeness",
-        (alike.twins, "warning", f"Nearly identical in their outputs (cosine): {pairs(alike)}."),
-        (alike.silent, "warning", f"Answering 0 to every example: {named(alike.silent)}."),
+        (alike.twins, "warning", f"Nearly identical outputs (cosine): {pairs(alike)}."),
+        (alike.silent, "warning", f"Output 0 for every example: {named(alike.silent)}."),
     )
 
 
@@ -123,7 +123,7 @@ def consistency_findings(steady: Consistency) -> list[Finding]:
         for task, share in steady.last.items()
         if share < STEADY
     ]
-    text = f"Routing is not settled: in epoch {steady.epochs[-1]} only {join(moving)}"
+    text = f"Routing still changes: in epoch {steady.epochs[-1]} only {join(moving)}"
     return _said("consistency", (moving, "warning", f"{text} kept their top expert."))
 
 
@@ -144,15 +144,15 @@ def learning_findings(curves: LearningCurves, asked: int) -> list[Finding]:
 
 
 def quality_findings(task: str, quality: Quality, behind: Sequence[str]) -> list[Finding]:
-    """Baselines that win, `behind`, or else guessing that nearly does; probabilities that are off.
+    """Missed baselines `behind`, or a nearly random AUC; miscalibration.
 
     `behind`: the lines of `baselines.missed` for the task.
     """
     auc = quality.roc.auc if quality.roc else 1.0
     errors = quality.reliability.error if quality.reliability else {}
     off = errors.get("calibrated", errors.get("raw", 0.0))
-    chance = f"{task} is hardly better than chance: AUC {auc:.3f} (0.5 is guessing)."
-    points = f"Probabilities of {task} are off by {100 * off:.1f} points on average"
+    chance = f"{task} is barely better than random: AUC {auc:.3f} (random is 0.5)."
+    points = f"Probabilities of {task} differ from observed frequencies by {100 * off:.1f} points"
     return [
         *_said(
             f"{'roc' if quality.roc else 'error'}-{slug(task)}",
@@ -161,7 +161,7 @@ def quality_findings(task: str, quality: Quality, behind: Sequence[str]) -> list
         ),
         *_said(
             f"calibration-{slug(task)}",
-            (off > MISCALIBRATED, "warning", f"{points} ({CALIBRATION_BINS} bins)."),
+            (off > MISCALIBRATED, "warning", f"{points} on average ({CALIBRATION_BINS} bins)."),
         ),
     ]
 
@@ -172,5 +172,4 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 def in_short(findings: Sequence[Finding]) -> str:
     warnings = sum(finding.level == "warning" for finding in findings)
-    words = "1 thing stands" if warnings == 1 else f"{warnings} things stand"
-    return f"{words} out." if warnings else "Nothing stands out."
+    return f"{warnings} {'warning' if warnings == 1 else 'warnings'}" if warnings else "no warnings"

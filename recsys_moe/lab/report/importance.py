@@ -1,8 +1,8 @@
-"""What predictions rest on: permutation importance (Breiman 2001) of features and histories.
+"""Permutation importance (Breiman 2001) of features and item bags.
 
-Exact about what it claims: in the vectors of the users (items) of the rows one part is dealt out
-anew among those of them that training knows, all else stays, and the loss of each task is measured
-again. Axes: N rows, U distinct users or items of the rows, P entries, D width of the embeddings.
+One part of the vectors of the known users (items) of the rows is shuffled among them, and the loss
+of each task is measured again. Axes: N rows, U distinct users or items of the rows, P entries, D
+width of the embeddings.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROWS, SHUFFLES = 20_000, 5
 
 @dataclass(frozen=True)
 class Importance:
-    """How much worse each task gets when a part of the vectors is shuffled."""
+    """Increase of each task's loss when a part of the vectors is shuffled."""
 
     split: str
     rows: int
@@ -78,7 +78,7 @@ class _Part(NamedTuple):
     entity: str
     added_UD: Tensor
     place_N: Tensor
-    """Of the user of each row in U; -1 for one that training does not know."""
+    """Of the user of each row in U; -1 for an out-of-vocabulary one."""
 
 
 def importance(

@@ -1,4 +1,4 @@
-"""How training went: losses and metrics per epoch, and how steady the routing became."""
+"""Losses and metrics per epoch, and the consistency of the routing."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class LearningCurves:
 
 @dataclass(frozen=True)
 class Consistency:
-    """How many rows keep their top expert from one recorded epoch to the next."""
+    """Share of rows that keep their top expert from one recorded epoch to the next."""
 
     epochs: list[int]
     """The later epoch of each pair."""
     same: dict[str, list[float]]
     """Per task the share of the sampled rows with the same top expert in both epochs."""
     chance: dict[str, list[float]]
-    """What to expect of two routings with these loads that know nothing of each other."""
+    """Expected share of two independent routings with these loads."""
     rows: int
 
     @property
@@ -81,7 +81,10 @@ def learning_curves(
 def consistency(history: RoutingHistory, tasks: tuple[Task, ...]) -> Consistency:
     """Pairs of successive epochs; empty with fewer than two."""
     if history.top_RTN.shape[1] != len(tasks):
-        raise DataError(f"routing.safetensors is of {history.top_RTN.shape[1]} tasks; remove it")
+        raise DataError(
+            f"routing.safetensors must have the {len(tasks)} tasks of the model, "
+            f"got {history.top_RTN.shape[1]}; delete it"
+        )
     top_RTN = history.top_RTN.long() + 1  # -1, nobody, counts as one
     size = 1 + int(top_RTN.max()) if top_RTN.numel() else 1
     share_RTE = torch.stack([F.one_hot(top_TN, size).double().mean(1) for top_TN in top_RTN])

@@ -1,8 +1,7 @@
-"""The report as a document: one HTML file that needs nothing else.
+"""Renders the report as one self-contained HTML file.
 
-Its words and markup stand in templates/, which escape every value: names of tasks, routers, genres
-and folders are other people's. A content security policy in the page forbids scripts and anything
-from elsewhere.
+templates/ escape every value: names of tasks, routers, genres and folders are untrusted. A content
+security policy in the page forbids scripts and external resources.
 """
 
 from __future__ import annotations
@@ -19,29 +18,29 @@ from recsys_moe.lab.report.findings import Finding, in_short, join, named, perce
 
 @dataclass(frozen=True)
 class Shown:
-    """A figure; the template of its section says what it shows."""
+    """A figure; the template of its section has its text."""
 
     name: str
     """Of its files, without ending."""
     title: str
     sources: Sequence[str]
-    """Files of the run folder that the numbers are from."""
+    """Files that the numbers come from."""
     data: Any
     draw: Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A chapter of the page."""
+    """A section of the page."""
 
     key: str
     title: str
     template: str
     """File below templates/."""
     figures: Mapping[str, Shown] = field(default_factory=dict)
-    """By the name that the template gives them."""
+    """By the name in the template."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """What else the template shows."""
+    """Other values for the template."""
     findings: Sequence[Finding] = ()
 
 
@@ -54,7 +53,7 @@ class Report:
     summary: str
     """File below templates/ with the key numbers and the facts, as macros."""
     values: Mapping[str, Any]
-    """What the summary shows."""
+    """Values for the summary."""
     provenance: Mapping[str, Any]
     """Where the numbers come from; written to report.json."""
 
@@ -70,12 +69,12 @@ TEMPLATES = Environment(
 
 
 def breakable(name: str) -> Markup:
-    """A name that may be broken behind its underscores."""
+    """A name that may wrap after its underscores."""
     return Markup("_<wbr>").join(name.split("_"))
 
 
 def figure(value: float) -> str:
-    """A key number with four digits behind the point, or five in all where it is large."""
+    """A number with four decimals, or five digits if it is large."""
     return f"{value:.4f}" if abs(value) < 10 else f"{value:.5g}"
 
 

@@ -1,4 +1,4 @@
-"""The look of all figures, and figures as bytes: SVG, PNG, and SVG to stand inside the page.
+"""The style of all figures, and their SVG, PNG and inline SVG.
 
 The same data give the same bytes: no dates, fixed ids, the Agg renderer, and the font that comes
 with matplotlib drawn as outlines. Colours of Okabe and Ito (2008), told apart by colour-blind
@@ -20,7 +20,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8c6d46", "#6f6fb0"]
 MARKERS = "os^DvPX*<>"
@@ -59,7 +59,7 @@ PNG_DPI = 150
 WIDTH = 8.0
 """Inches."""
 ABREAST = 3
-"""Panels beside each other."""
+"""Panels in a row."""
 LETTERS = 66
 """Of a bold title that fit into WIDTH, the numbers of the axes left out."""
 FLAT = 2.0
@@ -149,7 +149,7 @@ def headed(axes: Axes, title: str) -> None:
 
 
 def in_common(figure: Figure, x: str, y: str = "") -> None:
-    """Labels of the axes of all panels: beside each other they would be cut."""
+    """Common axis labels of all panels; separate ones would be cut."""
     figure.supxlabel(x, fontsize=9)
     if y:
         figure.supylabel(y, fontsize=9)
@@ -194,22 +194,6 @@ def focus(axes: Axes, epoch: int, values: Sequence[float], ends: tuple[float, fl
 def as_percent(axis: Any, digits: int = 0) -> None:
     """Ticks of shares as percentages."""
     axis.set_major_formatter(lambda value, _: f"{100 * value:.{digits}f}%")
-
-
-class _PlainLog(LogFormatter):
-    """Labels the ticks that matplotlib would label, but as 0.01 and 100.
-
-    Its own labels are TeX, which stands there as it is written where `text.parse_math` is off.
-    """
-
-    def __call__(self, x: float, pos: int | None = None) -> str:
-        return f"{x:g}" if super().__call__(x, pos) else ""
-
-
-def plain_log(axis: Any) -> None:
-    """Plain numbers at the ticks of a logarithmic axis. Call it after setting the scale."""
-    axis.set_major_formatter(_PlainLog())
-    axis.set_minor_formatter(_PlainLog())
 
 
 def whole_numbers(axis: Any, values: Sequence[int], most: int = 8) -> None:

@@ -62,7 +62,7 @@ def costs(data: Costs) -> Figure:
                 color=colour(1) if n in data.best else plots.INK,
             )
         x = "distinct experts evaluated per example at inference"
-        plots.titled(axes, "Loss and cost (dashed: nothing is better at this cost)", x, "loss")
+        plots.titled(axes, "Loss and cost (dashed: Pareto front)", x, "loss")
         axes.margins(x=0.25, y=0.12)
     return figure
 
@@ -79,5 +79,6 @@ def seeds(data: Seeds) -> Figure:
         axes.set_yticks(range(len(data.values)), list(data.values))
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
-        plots.titled(axes, data.title, f"{data.title} ({data.better} is better)", "")
+        title = data.column.title
+        plots.titled(axes, title, f"{title} ({data.column.better} is better)", "")
     return figure

@@ -11,15 +11,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from recsys_moe.lab.report import plots
 from recsys_moe.lab.report.experts import TWINS, ExpertLoad, Likeness, Sharpness
+from recsys_moe.lab.report.genres import GenreBreakdown
 from recsys_moe.lab.report.importance import Importance
 from recsys_moe.lab.report.learning import Consistency, LearningCurves
 from recsys_moe.lab.report.plots import INK, MARKERS, QUIET, canvas, colour, headed, panels
 from recsys_moe.lab.report.quality import ErrorBy, Reliability, Roc
-from recsys_moe.lab.report.specialisation import ExpertMap, GenreBreakdown
 
 ANNOTATED = 20
 """Rows up to which the cells of a heat map carry their number."""
@@ -63,7 +62,7 @@ def load(data: ExpertLoad) -> Figure:
             headed(axes, task)
             plots.whole_numbers(axes.yaxis, experts, MOST_TICKS)
             plots.as_percent(axes.xaxis)
-        plots.in_common(figure, "share of examples that visit the expert", "expert")
+        plots.in_common(figure, "share of examples that select the expert", "expert")
     return figure
 
 
@@ -78,7 +77,7 @@ def importance(data: Importance) -> Figure:
             axes.axvline(0, color=QUIET, linewidth=1)
             axes.set_yticks(range(len(parts)), parts)
             headed(axes, f"{task}: {data.metric[task].upper()} {data.before[task]:.4f}")
-        plots.in_common(figure, "rise of the loss when shuffled")
+        plots.in_common(figure, "increase of the loss when shuffled")
     return figure
 
 
@@ -169,7 +168,7 @@ def _heat(
 
 def consistency(data: Consistency) -> Figure:
     title = "Examples that keep their top expert"
-    with _single(title, "epoch", "same as an epoch before", 2.8) as (figure, axes):
+    with _single(title, "epoch", "same as in the epoch before", 2.8) as (figure, axes):
         for number, (task, same) in enumerate(data.same.items()):
             shape, ink = f"{MARKERS[number % len(MARKERS)]}-", colour(number)
             axes.plot(data.epochs, same, shape, color=ink, label=task)
@@ -186,7 +185,7 @@ def roc(data: Roc) -> Figure:
     label = f"AUC {data.auc:.4f}"
     with _single(data.task, "false positive rate", "true positive rate", 3.9) as (figure, axes):
         axes.plot(data.false_positive, data.true_positive, color=colour(0), label=label)
-        _diagonal(figure, axes, "guessing")
+        _diagonal(figure, axes, "random")
     return figure
 
 
@@ -222,39 +221,8 @@ def error(data: list[ErrorBy]) -> Figure:
             axes.set_xticks(list(places), labels, rotation=30, ha="right")
             headed(axes, f"{groups.task} by {groups.by}")
             axes.grid(axis="x", visible=False)
-        plots.in_common(figure, "watched rows in training", data[0].metric)
+        plots.in_common(figure, "positives in training", data[0].metric)
     return figure
-
-
-def expert_map(data: ExpertMap) -> Figure:
-    x, y = np.asarray(data.x), np.asarray(data.y)
-    with panels(len(data.top), height=4.1) as (figure, grid):
-        for (task, tops), axes in zip(data.top.items(), grid, strict=True):
-            top = np.asarray(tops)
-            for e in np.unique(top).tolist():
-                mine = top == e
-                dots: dict[str, Any] = {"s": 7, "alpha": 0.7, "linewidths": 0, "rasterized": True}
-                axes.scatter(x[mine], y[mine], **dots, **_look(e))
-                if e >= 0:
-                    middle = np.median(x[mine]), np.median(y[mine])
-                    box = {"boxstyle": "round,pad=0.2", "fc": "#fefefe", "ec": colour(e)}
-                    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
-                    axes.annotate(str(e), middle, bbox=box, color="#111111", **style)
-            plots.titled(axes, "", f"{data.projection} 1", f"{data.projection} 2")
-            headed(axes, task)
-            axes.set(xticks=[], yticks=[])
-        seen = sorted({e for top in data.top.values() for e in top if e >= 0})
-        if len(seen) <= MOST_TICKS:
-            handles = [Line2D([], [], linestyle="none", label=str(e), **_look(e)) for e in seen]
-            figure.legend(handles=handles, loc="outside lower center", ncols=16, columnspacing=1.0)
-    return figure
-
-
-def _look(expert: int) -> dict[str, Any]:
-    """Of an expert's dots; -1 is nobody."""
-    if expert < 0:
-        return {"color": plots.LINE, "marker": "."}
-    return {"color": colour(expert), "marker": plots.marker(expert)}
 
 
 def genres(data: GenreBreakdown) -> Figure:

@@ -1,4 +1,4 @@
-"""How good the predictions are, and for whom: ROC, calibration, error by activity and popularity.
+"""ROC, calibration, and error by user activity and item popularity.
 
 Axes: N labelled rows.
 """
@@ -42,7 +42,7 @@ class Roc:
 
 @dataclass(frozen=True)
 class Reliability:
-    """Predicted probability against what happened, in bins of equal width."""
+    """Predicted probability against observed frequency, in bins of equal width."""
 
     task: str
     rows: int
@@ -64,7 +64,7 @@ class ErrorBy:
     """`user activity` or `item popularity`."""
     low: list[int]
     high: list[int]
-    """Least and most watched training rows of the users (items) of each group."""
+    """Fewest and most training positives of the users (items) of each group."""
     rows: list[int]
     value: list[float]
     """NaN where it is undefined."""
@@ -116,7 +116,7 @@ def reliability(task: str, curves: dict[str, Tensor], labels_N: Tensor) -> Relia
 
 
 def counts_in_training(artifact: Artifact) -> tuple[Tensor, Tensor]:
-    """Watched training rows of each user and of each item; unseen ids (the last index) have 0."""
+    """Training positives of each user and item; out-of-vocabulary ids (the last index) have 0."""
     users = torch.cat([artifact.seen["offsets"].diff(), torch.zeros(1, dtype=torch.int64)])
     items = torch.bincount(artifact.seen["items"].long(), minlength=artifact.schema.item.size + 1)
     items[artifact.schema.item.size] = 0

@@ -1,4 +1,4 @@
-"""A run folder, and one pass of its model over a split or over a sample of it.
+"""A run folder, and one pass of its model over a split or a sample.
 
 Axes: N rows, T tasks, E experts, B rows of a batch.
 """
@@ -29,21 +29,18 @@ from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Columns, Rows
 from recsys_moe.data.streaming import open_rows, rows_within
 from recsys_moe.errors import ConfigError
-from recsys_moe.lab.report import learning, specialisation
+from recsys_moe.lab.report import genres, learning
 from recsys_moe.routers import Routing
 from recsys_moe.schema import SPLITS
 
 logger = logging.getLogger("recsys_moe.report")
-
-MAP_ROWS = 3000
-"""Examples on the map."""
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows of a split and what the model does with them."""
+    """Rows of a split and the model's output for them."""
 
     columns: Columns
     split: str
@@ -51,10 +48,10 @@ class Sample:
     """Rows of the whole split."""
     logits_NT: Tensor
     top_NT: Tensor
-    """int64: the expert with the largest weight, the most probable one of equal weights; -1 where
-    no expert took the row."""
+    """int64: the expert with the largest weight, the most probable one of equal weights; -1 for
+    a row without an expert."""
     entropy_NT: Tensor
-    """Of the routing distribution in nats; NaN where no expert took the row."""
+    """Of the routing distribution in nats; NaN for a row without an expert."""
     visits_TE: Tensor
     """Rows that selected an expert."""
     weight_TE: Tensor
@@ -74,7 +71,7 @@ class Sample:
 
     @property
     def is_whole(self) -> bool:
-        """Is this the whole split?"""
+        """Whether this is the whole split."""
         return self.rows == self.split_rows
 
 
@@ -93,9 +90,9 @@ def choose_rows(total: int, most: int, group: int, seed: int) -> Tensor:
 
 
 def routed(routings: Sequence[Routing]) -> dict[str, Tensor]:
-    """What is kept of the routings of a batch, one per task, by the field of Sample.
+    """Statistics of the routings of a batch, one per task, by the field of Sample.
 
-    Of each row, or summed over the rows in float64.
+    Per row, or summed over the rows in float64.
     """
     shares = [distribution(routing) for routing in routings]
     largest = [share_BE.sort(-1, descending=True).values.double() for share_BE in shares]
@@ -124,7 +121,7 @@ def joined(batches: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 def distribution(routing: Routing) -> Tensor:
     """The router's dense probabilities, or its weights divided by their sum; 0 without any. (B, E)
 
-    Rows that no expert took are 0 throughout.
+    Rows without an expert are 0.
     """
     weights_BE = routing.weights_BE
     total_B1 = weights_BE.sum(-1, keepdim=True)
@@ -150,9 +147,9 @@ def take_sample(
     seed: int,
     progress: Callable[[int], None] = lambda rows: None,
 ) -> Sample:
-    """At most `most` rows of a split through the model, as `evaluate` does it.
+    """Evaluate at most `most` rows of a split, as `evaluate` does.
 
-    All of them where the split has no more: then the metrics are those of `evaluate`.
+    For the whole split the metrics are those of `evaluate`.
     """
     model, config = artifact.model, artifact.config
     row_N = choose_rows(len(rows), most, config.model.router.eval_rows, seed)
@@ -177,25 +174,24 @@ def take_sample(
 
 @dataclass(frozen=True)
 class Options:
-    """What `recsys-moe report` was asked; None is the default."""
+    """Options of `recsys-moe report`; None is the default."""
 
     data: Path | None = None
     split: str | None = None
     rows: int | None = None
     seed: int = 0
-    map: str = "pca"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder, and what its model does on a split."""
+    """A run folder, and the output of its model on a split."""
 
     folder: Path
-    """Of the run; of a model without one that of the model."""
+    """The run folder, or the model folder of a model without a run."""
     artifact: Artifact
     data: Path
     same_data: bool
-    """Are the data those of the training?"""
+    """Whether the data are the training data."""
     sample: Sample
     options: Options
 
@@ -209,7 +205,7 @@ class Run:
         return open_rows(self.data, self.artifact.schema, split, within)
 
     def segments(self) -> dict[str, dict[str, Any]]:
-        """Metrics of the sample, parted as `evaluate` parts a split."""
+        """Metrics of the sample by segment, as in `evaluate`."""
         columns, schema = self.sample.columns, self.artifact.schema
         segments = Segments(self.rows("train"), schema)
         segments.update(columns.user, columns.item, (self.sample.logits_NT, columns.labels))
@@ -225,41 +221,28 @@ class Run:
         trained, _ = weighed_apart(config, tasks) or ("", "")
         return learning.learning_curves(epochs, tasks, monitor, trained)
 
-    @torch.inference_mode()
-    def map(self) -> specialisation.ExpertMap:
-        shown, place_N = self.some(MAP_ROWS)
-        x_ND = self.artifact.model.encode(shown.user, shown.item)
-        top_NT, options = self.sample.top_NT[place_N], self.options
-        return specialisation.expert_map(
-            x_ND, top_NT, self.tasks, projection=options.map, seed=options.seed
-        )
-
     def some(self, most: int) -> tuple[Columns, Tensor]:
         """At most `most` rows of the sample drawn at random, and their ascending places."""
         generator = torch.Generator().manual_seed(self.options.seed)
         place_N = torch.randperm(self.sample.rows, generator=generator)[:most].sort().values
         return Columns(*self.sample.columns.take(place_N)), place_N
 
-    def genres(self) -> list[specialisation.GenreBreakdown]:
-        """Of the tasks with enough rows; none where the items have no genres."""
-        genres, tops = specialisation.genre_of(self.artifact.items), self.sample.top_NT.unbind(1)
+    def genres(self) -> list[genres.GenreBreakdown]:
+        """Of tasks with enough rows; empty without genres."""
+        known, tops = genres.genre_of(self.artifact.items), self.sample.top_NT.unbind(1)
         item_N, experts = self.sample.columns.item, len(self.sample.either_E)
         breakdowns = (
-            specialisation.genre_breakdown(task, genres, item_N, top_N, experts=experts)
+            genres.genre_breakdown(task, known, item_N, top_N, experts=experts)
             for task, top_N in zip(self.tasks, tops, strict=True)
         )
         return list(filter(None, breakdowns))
 
 
 def look_at(path: Path, options: Options, progress: Progress) -> Run:
-    """Load the model and run the split through it once. Raises ConfigError and DataError."""
+    """Load the model and evaluate the split once. Raises ConfigError and DataError."""
     split, most = options.split or "test", options.rows or 100_000
-    choices = ("split", split, SPLITS), ("map", options.map, specialisation.PROJECTIONS)
-    for name, value, known in choices:
-        if value not in known:
-            raise ConfigError(f"--{name} must be one of {', '.join(known)}, got {value!r}")
-    if options.map == "umap":
-        specialisation.load_umap()  # before anything that takes time
+    if split not in SPLITS:
+        raise ConfigError(f"--split must be one of {', '.join(SPLITS)}, got {split!r}")
     artifact = load_artifact(path)
     folder = find_artifact(path).resolve()
     data, schema = data_of(path, artifact, options.data)

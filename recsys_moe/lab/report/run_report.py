@@ -1,6 +1,6 @@
 """The report of one run: its sections with their figures and findings.
 
-How to read a figure, and what is said about it, stands in templates/run.
+templates/run has the texts.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from recsys_moe.inference.evaluation.ranking_report import titles
 from recsys_moe.lab.report import findings, plots_run
 from recsys_moe.lab.report.experts import ExpertLoad, expert_load, likeness, sharpness
 from recsys_moe.lab.report.findings import Finding, percent, slug
+from recsys_moe.lab.report.genres import FEWEST
 from recsys_moe.lab.report.importance import ROWS, importance
 from recsys_moe.lab.report.learning import LearningCurves, consistency
 from recsys_moe.lab.report.page import Report, Section, Shown
 from recsys_moe.lab.report.quality import task_quality
 from recsys_moe.lab.report.run import Options, Progress, Run, look_at
-from recsys_moe.lab.report.specialisation import FEWEST, GenreBreakdown
 from recsys_moe.schema import SCHEMA_FILE, Schema
 
 LIKENESS_ROWS = 2048
@@ -38,12 +38,12 @@ def run_report(path: Path, options: Options, progress: Progress) -> Report:
     """Raises ConfigError and DataError."""
     run = look_at(path, options, progress)
     sample, config = run.sample, run.artifact.config
-    load, curves, genres = expert_load(sample, run.tasks), run.curves(), run.genres()
+    load, curves = expert_load(sample, run.tasks), run.curves()
     recorded = _recorded(run)
     quality = _quality(run, recorded)
-    others = [_learning(run, curves), _experts(run, load, genres), _routing(run)]
-    more = [*_features(run, progress), _specialisation(run, genres)]
-    # What a model is worth comes before how it works.
+    others = [_learning(run, curves), _experts(run, load), _routing(run)]
+    more = [*_features(run, progress)]
+    # Quality comes first.
     found = [one for section in (quality, *others, *more) for one in section.findings]
     what = "all" if sample.is_whole else f"a sample of {sample.rows:,}"
     return Report(
@@ -86,16 +86,26 @@ def _learning(run: Run, curves: LearningCurves | None) -> Section:
     return _section("learning", [figure], findings.learning_findings(curves, asked))
 
 
-def _experts(run: Run, load: ExpertLoad, genres: list[GenreBreakdown]) -> Section:
+def _experts(run: Run, load: ExpertLoad) -> Section:
+    genres, items = run.genres(), (*_model(run), "model/items.parquet")
     alike = likeness(run.artifact, run.some(LIKENESS_ROWS)[0])
     return _section(
         "experts",
         [
-            Shown("load", "Who is visited", _model(run), load, plots_run.load),
-            Shown("likeness", "Who is alike", _model(run, alike.rows), alike, plots_run.likeness),
+            Shown("load", "Expert load", _model(run), load, plots_run.load),
+            Shown(
+                "likeness", "Expert similarity", _model(run, alike.rows), alike, plots_run.likeness
+            ),
+            *(
+                Shown(
+                    f"genres-{slug(one.task)}", f"Genres: {one.task}", items, one, plots_run.genres
+                )
+                for one in genres
+            ),
         ],
         [*findings.expert_findings(load), *findings.likeness_findings(alike)],
         genres=genres,
+        fewest=FEWEST,
         twins=findings.pairs(alike),
         idle_words=IDLE_WORDS,
     )
@@ -106,15 +116,15 @@ def _routing(run: Run) -> Section:
     kept = [min(router.kept, router.shape.num_experts) for router in routers]
     sharp, record = sharpness(run.sample, run.tasks, kept), run.folder / FILE
     figures = [
-        Shown("entropy", "How decided the routers are", source, sharp, plots_run.entropy),
-        Shown("mass", "How much the best experts hold", source, sharp, plots_run.mass),
+        Shown("entropy", "Routing entropy", source, sharp, plots_run.entropy),
+        Shown("mass", "Probability of the top experts", source, sharp, plots_run.mass),
     ]
     steady = None
     if record.is_file():
         steady = consistency(read_routing(record), run.artifact.schema.tasks)
     if steady is None or not steady.epochs:
         return _section("routing", figures)
-    title = "How steady the routing became"
+    title = "Routing consistency"
     figures.append(Shown("consistency", title, (FILE,), steady, plots_run.consistency))
     return _section("routing", figures, findings.consistency_findings(steady))
 
@@ -132,9 +142,9 @@ def _quality(run: Run, recorded: dict[str, Any]) -> Section:
         behind = [*missed({**evaluation, "baselines": bounds})]
         found += findings.quality_findings(task, one, behind)
         for name, title, sources, data, draw in (
-            ("roc", "Ranking", source, one.roc, plots_run.roc),
-            ("calibration", "Honest probabilities", source, one.reliability, plots_run.calibration),
-            ("error", "Who gets good predictions", seen, one.groups, plots_run.error),
+            ("roc", "ROC curve", source, one.roc, plots_run.roc),
+            ("calibration", "Calibration", source, one.reliability, plots_run.calibration),
+            ("error", "Error by activity and popularity", seen, one.groups, plots_run.error),
         ):
             if data:
                 name, title = f"{name}-{slug(task)}", f"{title}: {task}"
@@ -154,12 +164,12 @@ def _features(run: Run, progress: Progress) -> Iterator[Section]:
     data = importance(run.artifact, rows, split, seed=seed, most=most, progress=progress)
     if data is not None:
         source = "model/", f"{data.rows:,} of {data.split_rows:,} rows of the {split} split"
-        title = "What is missed when it is shuffled"
+        title = "Permutation importance"
         yield _section("features", [Shown("importance", title, source, data, plots_run.importance)])
 
 
 def _recorded(run: Run) -> dict[str, Any]:
-    """What `evaluate` left of this split; nothing of other data than those of the training."""
+    """The run's own evaluation of this split; empty for other data than in training."""
     path = run.folder / "evaluation" / f"{run.sample.split}.json"
     if not run.same_data or not path.is_file():
         return {}
@@ -171,22 +181,12 @@ def _recorded(run: Run) -> dict[str, Any]:
         raise DataError(text) from None
 
 
-def _specialisation(run: Run, genres: list[GenreBreakdown]) -> Section:
-    mapped, items = run.map(), (*_model(run), "model/items.parquet")
-    source = _model(run, len(mapped.x))
-    figures = [Shown("map", "Map of the examples", source, mapped, plots_run.expert_map)]
-    for one in genres:
-        name, title = f"genres-{slug(one.task)}", f"Genres: {one.task}"
-        figures.append(Shown(name, title, items, one, plots_run.genres))
-    return _section("specialisation", figures, fewest=FEWEST)
-
-
 def _about_the_rows(run: Run, recorded: dict[str, Any]) -> Iterator[Finding]:
-    """Other data than in training, another evaluation on record, users and items without a name."""
+    """Other data than in training, a different recorded evaluation, out-of-vocabulary ids."""
     sample, schema = run.sample, run.artifact.schema
     loss = sample.evaluation["loss"]
     if not run.same_data:
-        text = "These are not the data of the training: the model may know some of these rows."
+        text = "These data are not the training data; training may have seen some of the rows."
         yield findings.warning(text)
     elif sample.is_whole and not math.isclose(loss, recorded.get("loss", loss), rel_tol=1e-4):
         file, other = f"evaluation/{sample.split}.json", recorded["loss"]
@@ -196,7 +196,7 @@ def _about_the_rows(run: Run, recorded: dict[str, Any]) -> Iterator[Finding]:
     for index_N, feature in pairs:
         unseen = float((index_N == feature.size).double().mean())
         if unseen:
-            text = f"{percent(unseen)} of rows have a {feature.name} unseen in training."
+            text = f"{percent(unseen)} of rows have a {feature.name} that training did not see."
             yield findings.note(text)
 
 

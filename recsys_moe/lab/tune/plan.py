@@ -1,4 +1,4 @@
-"""What a study was asked to search; plan.json keeps later starts from mixing trials."""
+"""The plan of a study; plan.json ensures that a restart does not mix trials."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ PRUNERS = ("none", "asha")
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRequest:
-    """What the user asked for."""
+    """The arguments of `tune`."""
 
     config: Config
-    """What all trials share."""
+    """Common to all trials."""
     trials: int
     """In the whole study, >= 1."""
     fixed: Collection[str] = ()
-    """Keys that the user gave on the command line: they are not searched."""
+    """Keys given on the command line, which are not searched."""
     space: Raw | None = None
-    """Unvalidated, as a file holds it: over the space of the router."""
+    """Unvalidated, from a file; over the space of the router."""
     weights: str | None = None
     """`0.9,0.1`: task weights in the order of schema.json; None: those of the configuration."""
     sampler: str = "tpe"
@@ -52,17 +52,17 @@ class StudyRequest:
     storage: str | None = None
     """URL of a database; None: study.db in the folder."""
     evaluate_test: bool = False
-    """Also evaluate finished trials on the test split, which chooses nothing."""
+    """Also evaluate finished trials on the test split; not used to choose."""
     try_given: bool = True
-    """Begin with the configuration as it is. The paper's search does not."""
+    """Whether the first trial is the given configuration. The paper's search has none."""
 
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """One search on one data set. What trials share, and must not change between starts."""
+    """One search on one data set: what must not change between restarts."""
 
     study: str
-    """Its name in the storage, made once."""
+    """Its name in the storage."""
     files: dict[str, str]
     """SHA-256 of the data's files."""
     config: Raw
@@ -73,11 +73,11 @@ class StudyPlan:
     storage: str
     """Without password; `study.db` for the file in the folder."""
     given: Raw | None = None
-    """The first trial: what the configuration has for the keys of the space; None: it is none."""
+    """The first trial: the given values of the keys of the space; None: no such trial."""
 
     @property
     def outside(self) -> list[str]:
-        """Keys whose value in the configuration is not among what is searched."""
+        """Keys whose value in the configuration is outside the search space."""
         values = dict(flat(self.config))
         return [key for key, dimension in self.space.items() if values.get(key) not in dimension]
 
@@ -93,7 +93,7 @@ class StudyPlan:
 def make_plan(request: StudyRequest, data: Path, storage: str) -> StudyPlan:
     """Validate everything before the first trial. Raises ConfigError and DataError.
 
-    `storage`: the request's, in words that are safe to write.
+    `storage`: the request's, without secrets.
     """
     schema = Schema.load(data)
     if request.trials < 1:
@@ -107,7 +107,7 @@ def make_plan(request: StudyRequest, data: Path, storage: str) -> StudyPlan:
             raise ConfigError(f"{option} must be one of {', '.join(known)}, got {value!r}")
     config = _with_weights(request, schema)
     find_monitor(request.config.trainer.monitor, schema)
-    space = make_space(config, schema.name, request.space or {}, request.fixed)
+    space = make_space(config, request.space or {}, request.fixed)
     name = f"{request.config.model.router.name}-{uuid.uuid4().hex[:12]}"
     plan = StudyPlan(name, data_hashes(data), config, space, request.sampler, pruner, storage)
     if not request.try_given or plan.outside:
@@ -133,9 +133,9 @@ def _with_weights(request: StudyRequest, schema: Schema) -> Raw:
 
 
 def settle(plan: StudyPlan, out: Path) -> StudyPlan:
-    """`plan` as the study that OUT/plan.json holds, or as a new one, which is written there.
+    """Match `plan` with OUT/plan.json, or write it there.
 
-    Raises ConfigError or DataError, naming the difference, where its trials could not go on.
+    Raises ConfigError or DataError naming the first difference.
     """
     if (out / PLAN_FILE).is_file():
         before = _load(out)
@@ -157,7 +157,7 @@ def _load(out: Path) -> Raw:
 
 
 def _settings(plan: Raw) -> Raw:
-    """What must stay, in the user's spelling."""
+    """What must not change, in the user's spelling."""
     options = {f"--{name}": plan[name] for name in ("sampler", "pruner", "storage")}
     space = {f"--space {key}": dimension for key, dimension in plan["space"].items()}
     config = {key: value for key, value in flat(plan["config"]) if key not in plan["space"]}

@@ -36,12 +36,12 @@ def trial_config(plan: StudyPlan, params: dict[str, Any]) -> str:
 
 
 class Kept(NamedTuple):
-    """What a run has come to so far."""
+    """The progress of a run."""
 
     losses: dict[int, float]
-    """By finished epoch the validation loss of the epoch that the run kept until then."""
+    """By finished epoch, the validation loss of the epoch kept until then."""
     epoch: int | None
-    """The one that it keeps now; None before the end of the first."""
+    """The kept epoch; None before the end of the first."""
 
 
 def kept(run: Path, monitor: Monitor) -> Kept:
@@ -59,7 +59,7 @@ def kept(run: Path, monitor: Monitor) -> Kept:
 
 
 def collect(plan: StudyPlan, schema: Schema, entries: Sequence[Entry], out: Path) -> Raw:
-    """Everything that the study and the run folders hold, as it stands in trials.json."""
+    """The content of trials.json, from the study and the run folders."""
     monitor = find_monitor(plan.config["trainer"]["monitor"], schema)
     trials = [_trial(entry, out, monitor) for entry in entries]
     complete = _complete(trials)
@@ -101,41 +101,41 @@ def _trial(entry: Entry, out: Path, monitor: Monitor) -> Raw:
 
 
 def _complete(trials: Sequence[Raw]) -> list[Raw]:
-    """Those that trained to their end, the lowest validation loss first."""
+    """Fully trained trials, the lowest validation loss first."""
     complete = [t for t in trials if t["state"] == "complete" and t["loss"] is not None]
     return sorted(complete, key=lambda trial: trial["loss"])
 
 
 def _notes(plan: StudyPlan, trials: Sequence[Raw]) -> list[str]:
-    """What a reader of the numbers must know."""
+    """Notes on the numbers."""
     complete = _complete(trials)
     monitor = plan.config["trainer"]["monitor"]
     kept_at = "" if monitor == LOSS else f", each at its epoch with the best validation {monitor}"
     return [
-        f"The best trial is that with the lowest validation loss{kept_at}; "
-        "test losses choose nothing.",
+        f"The best trial has the lowest validation loss{kept_at}; "
+        "test losses are not used to choose.",
         *_given_notes(plan, trials),
         *(_edge_notes(plan, complete[0]["params"]) if complete else ()),
     ]
 
 
 def _given_notes(plan: StudyPlan, trials: Sequence[Raw]) -> Iterator[str]:
-    """What became of the configuration that the study was given."""
+    """Whether the given configuration is a trial."""
     if any(trial["given"] for trial in trials):
         yield "Trial 0 is the given configuration."
     elif plan.outside:
         keys = ", ".join(plan.outside)
-        yield f"The given configuration is no trial: its {keys} is not among what is searched."
+        yield f"The given configuration is not a trial: its {keys} is outside the search space."
 
 
 def _edge_notes(plan: StudyPlan, params: dict[str, Any]) -> Iterator[str]:
-    """The best values at an edge of what was searched."""
+    """Best values at an edge of the search space."""
     for key, value in params.items():
         dimension = plan.space[key]
         if (edge := dimension.edge(value)) is not None:
             yield (
-                f"The best {key}, {value:.4g}, is at the {edge} edge of {dimension}: a better one "
-                "may lie beyond; widen it with --space, in another --out."
+                f"The best {key}, {value:.4g}, is at the {edge} edge of {dimension}; "
+                "widen it with --space, in another --out."
             )
 
 
@@ -169,7 +169,7 @@ def csv_text(results: Raw) -> str:
 
 
 def summary(results: Raw, out: Path) -> str:
-    """The best trials and where the rest is, for people."""
+    """A table of the best trials, and the notes."""
     states = [trial["state"] for trial in results["trials"]]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     lines = [f"{results['router']} on {results['data']}: {len(states)} trials, {counts}"]

@@ -1,7 +1,7 @@
-"""tune: trials of one router as run folders, resumable, and what came of them.
+"""tune: a resumable hyper-parameter search for one router, with a run folder per trial.
 
-This process alone talks to the study. A trial is a `fit` in a process of its own; its metrics.csv
-has the loss of every finished epoch, also of those before a kill, and tells whether to cut it.
+Only this process accesses the study. A trial is a `fit` in its own process; its metrics.csv has the
+loss of every finished epoch, which decides about pruning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from recsys_moe.schema import Schema
 
 logger = logging.getLogger("recsys_moe.tune")
 NOT_FINITE = re.compile(r"^error: .* became (-?nan|-?inf|nan or infinite) by step", re.MULTILINE)
-"""As `recsys_moe.train.finite.refuse` says it, of the loss, a weight or the optimizer."""
+"""The error of `recsys_moe.train.finite.refuse`."""
 
 
 Tuning = Finished[Raw]
@@ -41,7 +41,7 @@ def tune(
     jobs: int | None = None,
     executor: Executor | None = None,
 ) -> Tuning:
-    """Bring the study at `out` to `request.trials` trials, then write its results there.
+    """Run the study at `out` up to `request.trials` trials and write its results there.
 
     `jobs`: trials at a time, by default one per core, or one where they would share a GPU.
     `executor`: where trials run instead of in processes of this machine, without `jobs`.
@@ -65,7 +65,7 @@ def tune(
 
 
 class _Search:
-    """Trials under way, between the study and the executor."""
+    """The running trials, between the study and the executor."""
 
     def __init__(
         self, plan: StudyPlan, study: Study, request: StudyRequest, *, data: Path, out: Path
@@ -93,7 +93,7 @@ class _Search:
         return results
 
     def _jobs(self) -> Iterator[Job]:
-        """Evaluations that are missing, trials that were under way, then new ones."""
+        """Missing evaluations, then interrupted trials, then new ones."""
         entries = self.study.entries()
         for entry in entries:
             if entry.state == "complete" and self._lacks_test(entry.number):
@@ -105,7 +105,7 @@ class _Search:
             trial = self.study.ask()
             if trial is None:
                 logger.warning(
-                    "--trials %d: the space holds no other settings than those of %d trials",
+                    "--trials %d: the search space has only %d different settings",
                     *(self.request.trials, number),
                 )
                 return
@@ -140,7 +140,7 @@ class _Search:
             write_text(file, tune_results.trial_config(self.plan, trial.params))
         except ConfigError as error:
             raise ConfigError(
-                f"trial {trial.number}: {error}; the space holds values that do not go together: "
+                f"trial {trial.number}: {error}; the search space has incompatible values; "
                 "choose another --space and --out"
             ) from None
         return file
@@ -149,7 +149,7 @@ class _Search:
         return trial.report(kept(self._run_of(trial.number).folder, self.monitor).losses)
 
     def _settle(self, outcome: Outcome, progress: Progress) -> None:
-        """Tell the study how a trial has ended, and people."""
+        """Report the end of a trial to the study and to the log."""
         trial = self.open.pop(outcome.job.name, None)
         untested = trial is not None and self._is_untested(trial)
         ending = "" if trial is None else self._ending(trial)
@@ -161,11 +161,11 @@ class _Search:
             progress.add(outcome, ending)
 
     def _is_untested(self, trial: OpenTrial) -> bool:
-        """Trained to its end, and without the test result that was asked for."""
+        """Fully trained, but without the requested test evaluation."""
         return not self._is_cut(trial) and self._lacks_test(trial.number)
 
     def _ending(self, trial: OpenTrial) -> str:
-        """In words; empty for a trial that has not ended but failed: it stays open."""
+        """In words; empty for a failed trial, which stays open."""
         run = self._run_of(trial.number)
         if self._is_cut(trial):
             return f" pruned after epoch {max(kept(run.folder, self.monitor).losses)}"

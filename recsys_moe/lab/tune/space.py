@@ -1,4 +1,4 @@
-"""What tuning searches: around the given settings, the papers' values, and a user's file."""
+"""The search space: around the given settings, the papers' values, and a user's file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLAIN = ConfigDict(extra="forbid")
 
 def _no_switch(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError("input should be a number and not a switch")
+        raise ValueError("must be a number")
     return value
 
 
@@ -43,12 +43,12 @@ Plain = StrictBool | StrictInt | StrictFloat | StrictStr | None
 
 @dataclass(frozen=True, config=PLAIN)
 class Range:
-    """Numbers between two bounds, both included."""
+    """A range of numbers, bounds included."""
 
     low: Bound
     high: Bound
     log: StrictBool = False
-    """Evenly in the logarithm."""
+    """Uniform in the logarithm."""
     whole: StrictBool = False
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class Range:
 
 @dataclass(frozen=True, config=PLAIN)
 class Choices:
-    """One of these, each as likely as the others."""
+    """A choice with equal probabilities."""
 
     choices: tuple[Plain, ...]
 
@@ -117,8 +117,8 @@ Space = dict[str, Dimension]
 
 
 def untried(space: Space, tried: Iterable[Raw]) -> Raw | None:
-    """The first combination of a space without ranges of fractions that is not in `tried`; None
-    where there is none."""
+    """The first combination that is not in `tried`, of a space without continuous ranges; None
+    without one."""
     columns: list[Iterable[Value]] = []
     for dimension in space.values():
         if isinstance(dimension, Choices):
@@ -133,25 +133,19 @@ def untried(space: Space, tried: Iterable[Raw]) -> Raw | None:
 
 
 EDGE = 0.05
-"""Part of a range, at either end, in which a best value is called one at its edge."""
+"""Share of a range at either end that counts as its edge."""
 AROUND = 10
 """The learning rate is searched from the given one divided by this to it times this."""
 PAPER_LR = Range(5e-5, 5e-4, log=True)  # MOESART S6.3, MovieLens and Books
-# Supplement of COMET (Ibrahim et al. 2023), MovieLens and Books; MOESART states no ranges.
+# Supplement of COMET (Ibrahim et al. 2023), MovieLens; MOESART states no ranges.
 _SMOOTH_STEP = {
     "model.router.gamma": Choices((0.01, 0.1, 1.0, 5.0, 10.0)),
     "model.router.entropy": Choices((0.05, 0.1, 0.5, 1.0, 5.0, 10.0)),
-}
-_SMOOTH_STEP_BOOKS = {
-    "model.router.gamma": Choices((0.1, 0.5, 1.0, 5.0, 10.0)),
-    "model.router.entropy": Choices((1.0, 5.0, 10.0, 50.0, 100.0)),
 }
 SPACES: dict[str, dict[str, Choices]] = {
     "moesart": {"penalties.trimmed_lasso": Choices((0.0, 0.01, 0.1, 1.0, 10.0))},  # S6.3
     "dselect_k": _SMOOTH_STEP,
     "comet": _SMOOTH_STEP,
-    "dselect_k on books": _SMOOTH_STEP_BOOKS,
-    "comet on books": _SMOOTH_STEP_BOOKS,
     "default_moe": {"model.router.momentum": Choices((0.5, 0.9, 0.99, 0.999))},  # ours
     # Around the 0.001 of Wang et al. 2024 and of DeepSeek-V3.
     "loss_free": {"model.router.bias_rate": Choices((1e-4, 1e-3, 1e-2))},
@@ -160,25 +154,24 @@ SPACES: dict[str, dict[str, Choices]] = {
     # Around the 0.1 of the code of SparseMixer.
     "sparsemixer": {"model.router.epsilon": Choices((0.05, 0.1, 0.2, 0.5))},
 }
-"""Beside the learning rate. Where no paper states more: lr alone."""
+"""In addition to the learning rate."""
 
 FIXED = {
-    "tasks": "losses of other task weights cannot be compared; use --weights, or search "
+    "tasks": "losses with different task weights cannot be compared; use --weights, or search "
     "tasks.TASK.training_weight of one of the data's tasks",
-    "model.router.name": "tune each router by itself; use --router",
-    "trainer.seed": "a seed is no setting; use --seed",
+    "model.router.name": "use --router",
+    "trainer.seed": "use --seed",
     "data.eval_batch_size": "it does not change results",
 }
-"""What cannot be searched, and what to do instead."""
+"""Keys that cannot be searched, and the remedy."""
 
 
-def default_space(base: Raw, data: str) -> Space:
+def default_space(base: Raw) -> Space:
     """Around what `base`, the resolved configuration, has: the learning rate, and the values that
-    the papers try with this router. `data` is the name in schema.json."""
+    the papers try with this router."""
     router, lr = base["model"]["router"]["name"], base["optim"]["lr"]
     given = dict(flat(base))
-    own = SPACES.get(f"{router} on {data}", SPACES.get(router, {}))
-    own = {**own, **_shared(router, base["model"]["num_experts"])}
+    own = {**SPACES.get(router, {}), **_shared(router, base["model"]["num_experts"])}
     choices = {key: values.widened(given[key]) for key, values in own.items()}
     low, high = (float(f"{bound:.6g}") for bound in (lr / AROUND, lr * AROUND))
     return {"optim.lr": Range(low, high, log=True), **choices}
@@ -195,21 +188,21 @@ def _shared(router: str, num_experts: int) -> dict[str, Choices]:
     return {}
 
 
-def make_space(base: Raw, data: str, file: Raw, fixed: Iterable[str]) -> Space:
+def make_space(base: Raw, file: Raw, fixed: Iterable[str]) -> Space:
     """The default space with the dimensions of `file` over it and without those that are fixed.
 
     `base`: resolved configuration; `file`: key -> {low, high, log} or {choices}, or nothing to
     leave the key out; `fixed`: keys given on the command line. Raises ConfigError.
     """
-    space = {key: d for key, d in default_space(base, data).items() if key not in set(fixed)}
+    space = {key: d for key, d in default_space(base).items() if key not in set(fixed)}
     for key, section in file.items():
         if key in set(fixed):
-            raise ConfigError(f"--space {key}: it is given on the command line too; drop one")
+            raise ConfigError(f"--space {key}: it is also given on the command line; drop one")
         space.pop(str(key), None)
         if section is not None:
             space[str(key)] = _dimension(base, str(key), section)
     if not space:
-        raise ConfigError("--space: nothing is left to search; leave a key free or name one")
+        raise ConfigError("--space: nothing is left to search; add a key")
     return {key: _checked(base, key, dimension) for key, dimension in space.items()}
 
 
@@ -226,7 +219,7 @@ def _dimension(base: Raw, key: str, section: Any) -> Dimension:
         first = error.errors()[0]
         where = ".".join(map(str, [key, *first["loc"][:1]]))
         raise ConfigError(
-            f"--space {where}: {first['msg'].removeprefix('Value error, ')}; it must be like "
+            f"--space {where}: {first['msg'].removeprefix('Value error, ')}; use "
             f"{{low: 1e-5, high: 1e-3, log: true}} or {{choices: [0, 0.1]}}, got {section!r}"
         ) from None
     return found

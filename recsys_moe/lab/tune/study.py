@@ -1,6 +1,6 @@
-"""The study in its database: parameters of trials, what they reported, how they ended.
+"""The Optuna study: parameters of trials, reported losses, final states.
 
-One process writes: trials train in processes of their own and know nothing of it.
+One process writes; trials train in other processes, without access to it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from recsys_moe.seeds import stream_seed
 DATABASE = "study.db"
 SCHEMES = ("sqlite", "postgresql")
 REDUCTION = 4
-"""Of so many trials that come as far, one goes on (Li et al. 2020, ASHA's eta)."""
+"""One of this many trials continues (Li et al. 2020, ASHA's eta)."""
 DRAWS = 20
-"""Of settings that no trial has had; then they are looked for one by one."""
+"""Attempts to draw settings that no trial has; then they are enumerated."""
 DIVERGED = "diverged"
-"""Attribute of a trial whose loss is no number any more."""
+"""Attribute of a trial whose loss is not finite."""
 GIVEN = "given"
 """Attribute of the trial that is the given configuration."""
 WRITTEN_OPTIONS = ("dbname", "host", "port", "service", "sslmode", "user")
-"""Of a storage's query, what may be written down: no other one is known to hold no secret."""
+"""Query options of a storage URL that are known not to be secret."""
 
 
 @dataclass(frozen=True)
@@ -38,29 +38,26 @@ class Entry:
 
     number: int
     state: str
-    """complete, pruned, diverged, or running: also one that was under way when all was killed."""
+    """complete, pruned, diverged, or running (also after an interruption)."""
     params: dict[str, Any]
     loss: float | None
-    """Validation loss of the epoch that it keeps, of a pruned trial that until it was cut; None
-    where it has none."""
+    """Validation loss of the kept epoch; of a pruned trial, up to the pruning. None without one."""
     given: bool
-    """Is it the configuration that the study was given?"""
+    """Whether it is the given configuration."""
 
 
 def load_optuna() -> Any:
-    """optuna, which only tuning needs. Raises ConfigError where it is not installed."""
+    """The module `optuna`. Raises ConfigError if it is not installed."""
     try:
         import optuna
     except ImportError:
-        raise ConfigError(
-            'tuning needs optuna, which is not installed: pip install "recsys-moe[tune]"'
-        ) from None
+        raise ConfigError('tune needs optuna: pip install "recsys-moe[tune]"') from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 
 
 def safe_storage(url: str | None) -> str:
-    """A storage in words without its secrets. Raises ConfigError when it is none we take."""
+    """A storage URL without its secrets. Raises ConfigError for an unsupported one."""
     if url is None:
         return DATABASE
     load_optuna()
@@ -84,13 +81,13 @@ def safe_storage(url: str | None) -> str:
 
 
 def rungs(max_epochs: int) -> list[int]:
-    """Epochs after which a trial may be cut: a sixteenth and a quarter of all."""
+    """Epochs after which a trial may be pruned: a sixteenth and a quarter of all."""
     first = max(max_epochs // REDUCTION**2, 1)
     return [epoch for epoch in (first, first * REDUCTION) if epoch < max_epochs]
 
 
 class Study:
-    """Asks for parameters and takes results. Raises RunError when the database fails."""
+    """Creates trials and records results. Raises RunError if the database fails."""
 
     def __init__(self, plan: StudyPlan, out: Path, storage: str | None) -> None:
         self.optuna = load_optuna()
@@ -114,12 +111,12 @@ class Study:
                 self._study.enqueue_trial(plan.given, user_attrs={GIVEN: True})
         if not self.entries() and any((out / "trials").glob("*")):
             raise RunError(
-                f"the study {plan.study} is not in --storage {plan.storage}, but {out} has trials; "
-                "bring the database back or choose another --out"
+                f"study {plan.study} is not in --storage {plan.storage}, but {out} has trials; "
+                "restore the database or choose another --out"
             )
 
     def plot(self, file: Path) -> None:
-        """The losses of the trials in the order of their numbers, and the best so far."""
+        """Plot the losses by trial, and the best so far."""
         from matplotlib import pyplot
 
         pyplot.switch_backend("agg")
@@ -130,7 +127,7 @@ class Study:
         pyplot.close(axes.figure)
 
     def close(self) -> None:
-        """Give the connections back to the database."""
+        """Close the connections to the database."""
         self._storage.remove_session()
         self._storage.engine.dispose()
 
@@ -140,7 +137,7 @@ class Study:
         except ImportError:
             raise ConfigError(
                 f"--storage {self.plan.storage} needs a driver that is not installed; "
-                "for PostgreSQL: pip install 'recsys-moe[postgres]', and begin with "
+                "for PostgreSQL: pip install 'recsys-moe[postgres]', and use "
                 "postgresql+psycopg://"
             ) from None
 
@@ -162,7 +159,7 @@ class Study:
                 cause = str(getattr(error, "orig", None) or error.__cause__ or error)
                 raise RunError(
                     f"--storage {self.plan.storage}: {cause.splitlines()[0]}; finished runs are in "
-                    f"{self.out}: the same command continues once the database answers"
+                    f"{self.out}; run the same command again when the database responds"
                 ) from None
             except UserError:
                 raise
@@ -172,17 +169,17 @@ class Study:
                 raise RunError(f"--storage {self.plan.storage}: {cause}") from None
 
     def entries(self) -> list[Entry]:
-        """All trials so far, in the order in which they were asked for."""
+        """All trials so far, by number."""
         with self._stored():
             trials = self._study.get_trials(deepcopy=False)
         # A waiting one is the given configuration, or queued by another tool, and not begun.
         return [_entry(trial) for trial in trials if trial.state.name != "WAITING"]
 
     def ask(self) -> OpenTrial | None:
-        """A new trial, the given one first; None where `tpe` has tried all that the space holds.
+        """A new trial, the given configuration first; None if `tpe` has tried the whole space.
 
-        What it draws follows from the seed, its number and the results so far. All of it is drawn
-        aside and queued in one step: a kill would leave a part of it, and the rest be another.
+        Parameters depend on the seed, the number of the trial and the results so far. They are
+        drawn in another study and queued at once, so that a kill leaves no partial trial.
         """
         with self._stored():
             trials = self._study.get_trials(deepcopy=False)
@@ -194,10 +191,10 @@ class Study:
             return OpenTrial(self, self._study.ask())
 
     def _new(self, trials: list[Any]) -> dict[str, Any] | None:
-        """The parameters of the next trial, after these.
+        """The parameters of the next trial.
 
-        A run follows from its settings and the seed, so that with `tpe` none comes twice: it would
-        be the same run again. `random` draws each trial as if it were the first.
+        With `tpe` no settings repeat: a run is determined by its settings and the seed. `random`
+        draws independently.
         """
         tried = [trial.params for trial in trials]
         for again in range(DRAWS):
@@ -220,14 +217,14 @@ class Study:
         return dict(trial.params)
 
     def reopen(self, number: int) -> OpenTrial:
-        """One that is running, with the parameters that it has."""
+        """An interrupted trial, with its parameters."""
         with self._stored():
             trial = self._study.get_trials(deepcopy=False)[number]
             return OpenTrial(self, self.optuna.trial.Trial(self._study, trial._trial_id))
 
 
 class OpenTrial:
-    """A trial that has not ended in the study."""
+    """A running trial."""
 
     def __init__(self, study: Study, trial: Any) -> None:
         self.study, self._trial = study, trial
@@ -236,13 +233,13 @@ class OpenTrial:
         self.ended = False
         frozen = study._study.get_trials(deepcopy=False)[self.number]
         self._reported: int = frozen.last_step or 0
-        """The last epoch that the study knows of."""
+        """The last reported epoch."""
 
     def report(self, losses: dict[int, float]) -> bool:
-        """True when the trial is cut, now or before.
+        """Whether the trial is pruned.
 
-        `losses`: by epoch, from 1 on, that of the epoch kept until then. Cuts are decided at their
-        epochs, however far the training is when we look.
+        `losses`: by epoch, from 1 on, of the epoch kept until then. Pruning is decided at its
+        epochs, even if training is further.
         """
         for epoch, loss in sorted(losses.items()):
             if not self.ended and epoch > self._reported:
@@ -257,12 +254,12 @@ class OpenTrial:
         self._reported = epoch
 
     def complete(self, loss: float) -> None:
-        """It has trained to its end, with this validation loss of the epoch that it keeps."""
+        """The trial is fully trained, with this validation loss of the kept epoch."""
         with self.study._stored():
             self._tell("COMPLETE", loss)
 
     def diverge(self) -> None:
-        """Its loss became infinite or undefined: a finished trial, worse than all others."""
+        """The loss is not finite: a finished trial, worse than all others."""
         with self.study._stored():
             self._trial.set_user_attr(DIVERGED, True)
             self._tell("PRUNED")
@@ -280,7 +277,7 @@ def _entry(trial: Any) -> Entry:
 
 
 def _draw(trial: Any, space: Space) -> dict[str, Any]:
-    """A value per key: the one that the trial has, or a new one."""
+    """The trial's value of each key, drawn if it has none."""
     params: dict[str, Any] = {}
     for key, dimension in space.items():
         if isinstance(dimension, Choices):

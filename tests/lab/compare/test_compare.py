@@ -165,7 +165,7 @@ def test_a_failed_run_is_named_with_its_log_and_the_others_stand(
     with pytest.raises(RunError, match=rf"topk-0.9_0.1-seed0 \(exit 3, log {re.escape(str(log))}"):
         found.check()
     assert results(tmp_path / "out")["missing"] == ["topk-0.9_0.1-seed0"]
-    assert "Not finished, hence not counted: topk" in (tmp_path / "out" / "table.md").read_text()
+    assert "Not finished and not counted: topk" in (tmp_path / "out" / "table.md").read_text()
     assert [run["contender"] for run in results(tmp_path / "out")["runs"]] == ["moesart-0.9_0.1"]
 
 
@@ -274,6 +274,6 @@ def test_a_router_without_settings_is_named_before_the_first_run(
     (tmp_path / "best.yaml").write_text("topkk: {model: {router: {name: topk}}}\n")
     flags = ["--routers", "topk", "--weights", "1", "--settings", str(tmp_path / "best.yaml")]
     words = ["compare", "--data", str(prepared), "--out", str(tmp_path / "out"), *flags]
-    with caplog.at_level("INFO"), pytest.raises(ConfigError, match="--weights needs a number"):
+    with caplog.at_level("INFO"), pytest.raises(ConfigError, match="--weights must be numbers"):
         cli.app(words, standalone_mode=False)
     assert "--settings has nothing for topk" in caplog.text

@@ -93,10 +93,10 @@ def test_task_weights_are_those_of_the_data_unless_asked_otherwise(prepared: Pat
         ({"routers": ["min"], "settings": MINE}, "labels .*got 'min'.*'mine'"),
         ({"routers": ["topk", "topk"]}, "topk is given twice"),
         ({"routers": []}, "must name at least one"),
-        ({"weights": ["0.9"]}, "each .*got '0.9'"),
+        ({"weights": ["0.9"]}, "--weights .*got '0.9'"),
         ({"weights": ["0.9,x"]}, "got '0.9,x'"),
         ({"weights": ["0.9,-1"]}, "got '0.9,-1'"),
-        ({"weights": ["0,0"]}, "one of them above, .*got '0,0'"),
+        ({"weights": ["0,0"]}, "not all 0, .*got '0,0'"),
         ({"split": "tset"}, "--split must be one of"),
         ({"settings": {"tpok": {}}}, "unknown router 'tpok'.*'topk'"),
         ({"settings": {"mine": {}}}, "'mine'; .*its router in mine.model.router.name"),
@@ -108,7 +108,7 @@ def test_task_weights_are_those_of_the_data_unless_asked_otherwise(prepared: Pat
         ({"settings": {"topk": {"tasks": 3}}}, "--settings .*got 3"),
         ({"settings": {"topk": {"tasks": {"wacth": {}}}}}, "unknown task 'wacth'"),
         ({"settings": {"topk": {"optim": {"lrr": 1}}}}, "router topk: optim: unknown key 'lrr'"),
-        ({"typed": {"model": {"router": {"name": "topk"}}}}, "name routers in --routers"),
+        ({"typed": {"model": {"router": {"name": "topk"}}}}, "use --routers"),
         ({"typed": {"tasks": {"wacth": {"weight": 1}}}, "weights": ()}, "unknown task 'wacth'"),
     ],
 )
@@ -123,12 +123,12 @@ def test_another_plan_is_refused_by_its_difference(prepared: Path, tmp_path: Pat
     plan = make_plan(ASKED, prepared)
     assert settle(plan, tmp_path) == plan == settle(plan, tmp_path)
     other = replace(ASKED, typed={**TINY, "optim": {"lr": 0.5}})
-    expected = r"optim.lr of moesart-0.9_0.1 in .* is 0.001 .*got 0.5"
+    expected = r"optim.lr of moesart-0.9_0.1 in .* must stay 0.001, got 0.5"
     with pytest.raises(ConfigError, match=expected):
         settle(make_plan(other, prepared), tmp_path)
     with pytest.raises(ConfigError, match="--split .*got val"):
         settle(make_plan(replace(ASKED, split="val"), prepared), tmp_path)
-    with pytest.raises(DataError, match=r"is on other data: schema.json differs"):
+    with pytest.raises(DataError, match=r"has other data: schema.json differs"):
         settle(replace(plan, files={**plan.files, "schema.json": "other"}), tmp_path)
     later = settle(make_plan(replace(ASKED, seeds=[1, 2]), prepared), tmp_path)
     assert later.seeds == (0, 1, 2)  # the first seed in a configuration is no difference
@@ -136,5 +136,5 @@ def test_another_plan_is_refused_by_its_difference(prepared: Path, tmp_path: Pat
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").touch()
-    with pytest.raises(ConfigError, match="exists and is no comparison"):
+    with pytest.raises(ConfigError, match="exists and is not a comparison"):
         check_folder(tmp_path, "comparison")

@@ -49,30 +49,19 @@ def test_a_line_per_finished_run_has_the_numbers_of_its_folder(comparison: Path)
         assert float(line["val.watch.auc"]) == pytest.approx(auc, rel=1e-5)
         assert (line["weight.watch"], line["weight.rating"]) == ("0.9", "0.1")
         assert (line["router"], line["visits"], line["epochs"]) == (line["label"], "2", "2")
-        assert (line["split"], line["paper"], line["seconds_total"]) == ("test", "", "")
+        assert (line["split"], line["seconds_total"]) == ("test", "")
         config = yaml.safe_load((folder / "config.yaml").read_text())
         assert line["losses"] == unit_of_losses(parse_config(config))
 
 
-@pytest.mark.parametrize(
-    ("config", "unit"),
-    [
-        ({"model": {"biases": True}}, "relative"),
-        ({"model": {"biases": False}}, "absolute"),
-        (
-            {"model": {"biases": True}, "optim": {"loss_normalization": "absolute"}},
-            "absolute",
-        ),
-        (
-            {"model": {"biases": False}, "optim": {"loss_normalization": "relative"}},
-            "relative",
-        ),
-    ],
-)
-def test_a_line_says_whether_losses_are_relative_to_the_means(
-    config: dict[str, object], unit: str
-) -> None:
-    assert unit_of_losses(parse_config(config)) == unit
+def test_losses_are_relative_with_biases_unless_the_configuration_says_otherwise() -> None:
+    for biases, given, unit in (
+        (True, {}, "relative"),
+        (False, {}, "absolute"),
+        (True, {"loss_normalization": "absolute"}, "absolute"),
+        (False, {"loss_normalization": "relative"}, "relative"),
+    ):
+        assert unit_of_losses(parse_config({"model": {"biases": biases}, "optim": given})) == unit
 
 
 def test_a_line_per_epoch_has_the_losses_of_metrics_csv(comparison: Path) -> None:

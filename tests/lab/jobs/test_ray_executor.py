@@ -50,14 +50,14 @@ def test_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_executor("local", None, tmp_path) is None
     for arguments, message in (
         (("spark", None), "--engine .*local, ray, got 'spark'"),
-        (("local", "auto"), "--address is for --engine ray"),
+        (("local", "auto"), "--address needs --engine ray"),
         (("ray", None), "--engine ray needs --address"),
         (("ray", "nowhere"), "--address .*HOST:PORT.*nowhere"),
     ):
         with pytest.raises(ConfigError, match=message):
             choose_executor(*arguments, tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"not installed: pip install 'recsys-moe\[ray\]'$"):
+    with pytest.raises(ConfigError, match=r"needs ray: pip install 'recsys-moe\[ray\]'$"):
         choose_executor("ray", "auto", tmp_path)
 
 
@@ -167,7 +167,7 @@ def test_a_command_that_cannot_start_on_the_worker_is_a_failure(
 def test_a_node_that_does_not_see_the_folders_is_named_before_anything_runs(
     threads: Threads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(RunError, match="node 10.0.0.7: it does not see .*nowhere"):
+    with pytest.raises(RunError, match="node 10.0.0.7: .*nowhere is missing"):
         run(tmp_path, job(tmp_path, "a", "pass"), needed=(tmp_path / "nowhere",))
     exists = Path.exists
     monkeypatch.setattr(Path, "exists", lambda path: ".probe-" not in path.name and exists(path))

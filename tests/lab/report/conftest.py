@@ -104,7 +104,6 @@ def example_results() -> Results:
             runs=len(losses),
             cells={"loss": spread(losses), "experts_inference": spread([COSTS[name]])},
             bold=("loss",) if name.startswith("moe") else (),
-            paper={},
         )
         for name, losses in LOSSES.items()
     ]

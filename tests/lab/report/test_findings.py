@@ -37,34 +37,34 @@ def test_idle_experts_are_one_sentence_with_their_shares_and_the_even_one() -> N
 def test_experts_that_some_tasks_spare_are_one_note() -> None:
     found = texts(findings.expert_findings(load([0.5, 0.48, 0.02], [0.48, 0.02, 0.5])))
     assert found == [
-        "note: Not used by all tasks: watch hardly uses expert 2 (2.0%); "
-        "rating hardly uses expert 1 (2.0%)."
+        "note: Not used by every task: watch rarely uses expert 2 (2.0%); "
+        "rating rarely uses expert 1 (2.0%)."
     ]
 
 
 def test_dominant_experts_and_rows_of_nobody_are_a_sentence_each() -> None:
     found = texts(findings.expert_findings(load([0.6, 0.1, 0.1], [0.1, 0.7, 0.2])))
     assert found == [
-        "warning: First choice of most examples: expert 0 (60.0% for watch) and expert 1 "
+        "warning: First choice for most examples: expert 0 (60.0% for watch) and expert 1 "
         "(70.0% for rating).",
-        "warning: Examples that no expert takes: 20.0% for watch.",
+        "warning: Examples without an expert: 20.0% for watch.",
     ]
 
 
 def test_twins_are_counted_beyond_the_first_three() -> None:
     three = [(1, 4, 0.987), (0, 2, 0.98), (1, 2, 0.97)]
-    said = "Nearly identical in their outputs (cosine): experts 1 and 4 (0.987), 0 and 2 (0.980), "
+    said = "Nearly identical outputs (cosine): experts 1 and 4 (0.987), 0 and 2 (0.980), "
     for more, end in ((0, "."), (1, ", and 1 more pair."), (2, ", and 2 more pairs.")):
         alike = Likeness(9, [], three + [(0, 1, 0.96)] * more, [])
         assert texts(findings.likeness_findings(alike)) == [f"warning: {said}1 and 2 (0.970){end}"]
     (silent,) = texts(findings.likeness_findings(Likeness(9, [], [], [3, 5])))
-    assert silent == "warning: Answering 0 to every example: experts 3 and 5."
+    assert silent == "warning: Output 0 for every example: experts 3 and 5."
 
 
 def test_routing_that_still_moves_is_said_once_for_all_tasks() -> None:
     same = {"watch": [0.5, 0.79], "rating": [0.1, 0.8], "third": [0.5, 0.6]}
     assert texts(findings.consistency_findings(Consistency([2, 3], same, {}, 9))) == [
-        "warning: Routing is not settled: in epoch 3 only 79.0% of examples for watch and "
+        "warning: Routing still changes: in epoch 3 only 79.0% of examples for watch and "
         "60.0% of examples for third kept their top expert."
     ]
 
@@ -101,10 +101,10 @@ def test_guessing_and_probabilities_that_are_off() -> None:
 
     assert said(0.56, raw=0.05) == []
     assert said(0.54, raw=0.01) == [
-        "warning: watch is hardly better than chance: AUC 0.540 (0.5 is guessing)."
+        "warning: watch is barely better than random: AUC 0.540 (random is 0.5)."
     ]
     assert said(0.9, raw=0.08)[0].startswith(
-        "warning: Probabilities of watch are off by 8.0 points"
+        "warning: Probabilities of watch differ from observed frequencies by 8.0 points"
     )
     assert said(0.9, raw=0.08, calibrated=0.01) == []
 
@@ -122,9 +122,9 @@ def test_a_missed_baseline_is_said_and_guessing_then_not_once_more() -> None:
 def test_warnings_come_first_and_are_counted() -> None:
     note, warning = Finding("note", "b", ""), Finding("warning", "a", "")
     assert worst_first([note, warning, note]) == [warning, note, note]
-    assert in_short([note, warning]) == "1 thing stands out."
-    assert in_short([warning] * 2) == "2 things stand out."
-    assert in_short([note]) == "Nothing stands out."
+    assert in_short([note, warning]) == "1 warning"
+    assert in_short([warning] * 2) == "2 warnings"
+    assert in_short([note]) == "no warnings"
 
 
 def test_names_of_files_are_plain_and_stay_apart() -> None:

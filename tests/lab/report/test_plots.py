@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from recsys_moe.lab.report import plots_comparison, plots_run
 from recsys_moe.lab.report.comparison import Curves, RouterCurve, costs, seeds
 from recsys_moe.lab.report.experts import ExpertLoad, Likeness, Sharpness
+from recsys_moe.lab.report.genres import GenreBreakdown
 from recsys_moe.lab.report.learning import Consistency, LearningCurves
-from recsys_moe.lab.report.plots import INK, canvas, plain_log, render
+from recsys_moe.lab.report.plots import INK, render
 from recsys_moe.lab.report.quality import ErrorBy, Reliability, Roc
-from recsys_moe.lab.report.specialisation import ExpertMap, GenreBreakdown
 from tests.lab.report.conftest import example_results
 
 LOAD = ExpertLoad(
@@ -84,18 +84,10 @@ def test_a_first_epoch_that_would_flatten_the_others_is_left_out_and_said() -> N
     assert auc.get_ylim()[0] < 0.5
 
 
-def test_a_first_epoch_below_the_others_is_said_below() -> None:
-    curves = LearningCurves([1, 2, 3], [1] * 3, [1] * 3, {"watch AUC": [0.5, 0.85, 0.9]}, 2)
-    _, auc = plots_run.learning(curves).axes
-    assert auc.get_ylim() == pytest.approx((0.845, 0.905))
-    (text,) = auc.texts
-    assert (text.get_text(), text.get_va()) == ("epoch 1 below: 0.5", "bottom")
-
-
 def test_routers_whose_first_epoch_flattens_the_others_share_the_later_range() -> None:
     slow, quick = ([3, 0.5, 0.4], [0.45, 0.42, 0.38])
     drawn = [RouterCurve("a", [1, 2, 3], c, c, c, [1] * 3) for c in (slow, quick)]
-    for axes in plots_comparison.learning(Curves({"watch": 1.0}, drawn)).axes[:2]:
+    for axes in plots_comparison.learning(Curves(drawn)).axes[:2]:
         assert axes.get_ylim() == pytest.approx((0.368, 0.512))  # .38 to .5 and a tenth
 
 
@@ -156,7 +148,7 @@ def test_consistency_and_chance() -> None:
 def test_roc_calibration_and_errors() -> None:
     figure = plots_run.roc(Roc("watch", 9, 4, 0.75, POINTS, [0.0, 0.8, 1.0]))
     assert lines(figure.axes[0])[0] == [0.0, 0.8, 1.0]
-    assert legend(figure) == ["AUC 0.7500", "guessing"]
+    assert legend(figure) == ["AUC 0.7500", "random"]
     raw = {"predicted": [0.1, 0.9], "observed": [0.2, 0.8], "rows": [3.0, 1.0]}
     (axes,) = plots_run.calibration(Reliability("watch", 4, {"raw": raw}, {"raw": 0.1})).axes
     assert lines(axes)[0] == [0.2, 0.8]
@@ -181,42 +173,11 @@ def test_each_of_a_few_epochs_has_one_tick(epochs: int) -> None:
     curve = RouterCurve("topk", steps, values, values, values, [1] * epochs)
     figures = (
         plots_run.learning(LearningCurves(steps, values, values, {"watch AUC": values}, 1)),
-        plots_comparison.learning(Curves({"watch": 1.0}, [curve])),
+        plots_comparison.learning(Curves([curve])),
     )
     for axes in (axes for figure in figures for axes in figure.axes):
         assert axes.get_xticks().tolist() == steps
         assert [label.get_text() for label in axes.get_xticklabels()] == list(map(str, steps))
-
-
-@pytest.mark.parametrize(
-    ("ends", "expected"),
-    [
-        ((0.001, 1.0), {"0.001", "0.01", "0.1", "1"}),
-        ((1, 200), {"1", "10", "100"}),
-        ((2, 5), {"3"}),
-    ],
-)
-def test_labels_of_a_logarithmic_axis_are_plain_numbers(
-    ends: tuple[float, float], expected: set[str]
-) -> None:
-    with canvas() as (figure, grid):
-        axis = grid[0][0].yaxis
-        grid[0][0].plot([0, 1], ends)
-        grid[0][0].set_yscale("log")
-        plain_log(axis)
-        figure.draw_without_rendering()
-        labels = {label.get_text() for label in axis.get_ticklabels(which="both")} - {""}
-    assert expected <= labels
-    assert not any("$" in label for label in labels)
-    assert all(float(label) > 0 for label in labels)
-
-
-def test_the_map_has_every_example_at_its_place_under_its_expert() -> None:
-    data = ExpertMap("PCA", [0.0, 1, 2, 3], [4.0, 5, 6, 7], {"watch": [0, 9, 0, -1]}, 0.5, {}, {})
-    (axes,) = plots_run.expert_map(data).axes
-    drawn = [part.get_offsets().tolist() for part in axes.collections]
-    assert drawn == [[[3, 7]], [[0, 4], [2, 6]], [[1, 5]]]  # nobody, expert 0, expert 9
-    assert {text.get_text(): text.xy for text in axes.texts} == {"0": (1, 5), "9": (1, 5)}
 
 
 def test_genres_are_coloured_by_log2_of_the_lift_and_carry_the_lift() -> None:
@@ -232,7 +193,7 @@ def test_curves_of_a_comparison_are_means_in_a_band_before_the_others() -> None:
     epochs, runs = [1, 2], [2, 2]
     first = RouterCurve("topk", epochs, [1.0, 0.5], [0.9, 0.4], [1.3, 0.8], runs)
     second = RouterCurve("softmax", epochs, [0.7, 0.6], [0.7, 0.6], [0.7, 0.6], runs)
-    panels = plots_comparison.learning(Curves({"watch": 1.0}, [first, second])).axes
+    panels = plots_comparison.learning(Curves([first, second])).axes
     for axes, mine in zip(panels, (first, second), strict=True):
         assert lines(axes) == [first.mean, second.mean, mine.mean]
         (band,) = axes.collections

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_curve
 
-from recsys_moe.artifact.metrics import BinaryMetrics
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.data.columns import load_columns
 from recsys_moe.lab.report.quality import (
@@ -71,14 +70,6 @@ def test_bins_by_hand() -> None:
     assert found.error["raw"] == pytest.approx((2 * 0.47 + 2 * 0.49 + 1 * 1.0) / 5)
 
 
-def test_the_error_of_the_bins_is_the_metric_ece() -> None:
-    logits_N, labels_N = random_rows(5000)
-    metrics = BinaryMetrics()
-    metrics.update(1.5 * logits_N, labels_N)
-    found = reliability("watch", {"raw": (1.5 * logits_N).sigmoid()}, labels_N)
-    assert found.error["raw"] == pytest.approx(metrics.compute()["ece"], abs=1e-6)
-
-
 def test_groups_have_equal_rows_and_their_own_error() -> None:
     count_N = torch.tensor([1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6])
     labels_N = torch.zeros(12)
@@ -119,7 +110,7 @@ def test_rows_of_one_count_are_never_in_two_groups() -> None:
     assert math.isnan(found.value[1])  # a single row has one class
 
 
-def test_activity_and_popularity_are_the_watched_training_rows(run: Path, prepared: Path) -> None:
+def test_activity_and_popularity_are_training_positives(run: Path, prepared: Path) -> None:
     artifact = load_artifact(run)
     rows = load_columns(prepared, artifact.schema, "train")
     positives_N = rows.labels[:, 0] == 1

@@ -79,7 +79,7 @@ def test_a_given_value_outside_a_named_range_is_said_and_not_tried(
     tune(replace(ASKED, space=space), prepared, tmp_path / "out", executor=Pretend())
     assert all(2e-3 <= params["optim.lr"] <= 1e-2 for params in drawn(tmp_path / "out"))
     found = results(tmp_path / "out")
-    said = "The given configuration is no trial: its optim.lr is not among what is searched."
+    said = "The given configuration is not a trial: its optim.lr is outside the search space."
     assert said in found["notes"] and not any(trial["given"] for trial in found["trials"])
 
 
@@ -93,8 +93,8 @@ def test_a_best_value_at_an_edge_is_said_in_words(prepared: Path, tmp_path: Path
     request = replace(ASKED, space=space, trials=12)
     tune(request, prepared, tmp_path / "out", executor=Pretend(loss=steep))
     said = (
-        "The best optim.lr, 0.001, is at the upper edge of its values, 0.0001, 0.0004, 0.001: "
-        "a better one may lie beyond; widen it with --space, in another --out."
+        "The best optim.lr, 0.001, is at the upper edge of its values, 0.0001, 0.0004, 0.001; "
+        "widen it with --space, in another --out."
     )
     found = results(tmp_path / "out")
     assert [note for note in found["notes"] if "edge" in note] == [said]

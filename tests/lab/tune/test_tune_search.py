@@ -13,7 +13,6 @@ import pytest
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import Interrupted, RunError
 from recsys_moe.lab.jobs.executor import Job, Outcome
-from recsys_moe.lab.tune import study as tune_study
 from recsys_moe.lab.tune.plan import make_plan
 from recsys_moe.lab.tune.run import tune
 from recsys_moe.lab.tune.study import Study, rungs
@@ -80,16 +79,6 @@ def test_tpe_tries_no_settings_twice_and_ends_where_there_are_no_others(
     settings = [tuple(params.values()) for params in drawn(out)]
     assert len(settings) == len(set(settings)) == 12
     assert "--trials 20" in caplog.text and "12" in caplog.text
-
-
-@pytest.mark.usefixtures("quick")
-def test_tpe_finds_a_better_place_than_the_random_trials_it_began_with(
-    prepared: Path, tmp_path: Path
-) -> None:
-    request = replace(ASKED, trials=20, sampler="tpe", pruner="none")
-    tune(request, prepared, tmp_path / "out", executor=Pretend())
-    losses = [trial["loss"] for trial in trials(tmp_path / "out")]
-    assert sum(losses[10:]) / 10 < sum(losses[:10]) / 10
 
 
 @pytest.mark.usefixtures("quick")
@@ -193,19 +182,6 @@ def test_a_failed_test_evaluation_is_a_failure_and_tried_again(
     tune(request, prepared, out, executor=executor).check()
     assert executor.ran == ["evaluate test of 0000", "evaluate test of 0001"]
     assert all(trial["test"] for trial in trials(out))
-
-
-@pytest.mark.usefixtures("quick")
-def test_two_trials_at_once_do_not_try_the_same_place(
-    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study = opened(replace(ASKED, sampler="tpe"), prepared, tmp_path)
-    for _ in range(12):
-        study.ask().complete(1.0)
-    # With one seed and the same results, what is under way alone makes a difference.
-    monkeypatch.setattr(tune_study, "stream_seed", lambda *_: 7)
-    first, second = study.ask(), study.ask()
-    assert first.params["optim.lr"] != second.params["optim.lr"]
 
 
 @pytest.mark.usefixtures("quick")
