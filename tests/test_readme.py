@@ -153,7 +153,9 @@ def test_the_readme_is_read_in_minutes() -> None:
 def test_the_documentation_is_short_and_has_no_commit_hashes() -> None:
     pages = [README, *(page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md"))]
     assert sum(len(text.split()) for text in pages[1:]) <= 25_000
-    assert [text[:40] for text in pages if re.search(r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7}\b", text)] == []
+    assert [
+        text[:40] for text in pages if re.search(r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7}\b", text)
+    ] == []
 
 
 def test_every_relative_link_points_to_a_file() -> None:

@@ -44,8 +44,9 @@ def test_the_tables_have_the_columns_and_say_what_they_are(ranked: Path) -> None
     table = (ranked / "table.md").read_text()
     head = "| NDCG@10 | recall@10 | MRR@10 | hit rate@10 | GAUC | coverage | mean popularity |"
     assert head in table
-    assert "- NDCG, recall, MRR, hit rate at 10, coverage and popularity: of each user's top 10" in (
-        table
+    assert (
+        "- NDCG, recall, MRR, hit rate at 10, coverage and popularity: of each user's top 10"
+        in (table)
     )
     runs = list(csv.DictReader((ranked / "runs.csv").read_text().splitlines()))
     assert all(0 < float(run["ranking.ndcg"]) < 1 for run in runs)
