@@ -16,14 +16,23 @@ logger = logging.getLogger("recsys_moe")
 
 def export(
     model: Model,
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    out: Annotated[Path, typer.Option(help="Folder to create.")],
     format_: Annotated[
-        str, typer.Option("--format", metavar="NAME,...", help="Graphs too: pt2, onnx, aoti.")
+        str,
+        typer.Option(
+            "--format", metavar="NAME,...", help="Graph formats to add, of pt2, onnx, aoti."
+        ),
     ] = "",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing export.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """A lean copy of the model folder, and graphs for other runtimes, each checked on the way."""
+    """Export a model for deployment.
+
+    Writes a minimal model folder and, with --format, graphs for other runtimes. Every graph is
+    compared with the model on sampled rows, and its latency is measured.
+    """
     from recsys_moe.artifact.export import export as run_export
 
     formats = [name.strip() for name in format_.split(",") if name.strip()]
@@ -38,7 +47,7 @@ def export(
 
 
 def table(report: dict[str, Any], out: Path) -> str:
-    """The report for people: a line per format."""
+    """The report as text: a line per format."""
     lines = [f"{out}: model folder, {_megabytes(report['bytes'])}"]
     if report["formats"]:
         lines.append(f"  {'':6} {'size':>10} {'1 row':>10} {'1000 rows':>10}  largest difference")
@@ -53,7 +62,7 @@ def table(report: dict[str, Any], out: Path) -> str:
 def _parity(entry: dict[str, Any]) -> str:
     if (parity := entry.get("parity")) is None:
         return ""
-    ties = f", {parity['masked_near_ties']} near-ties left out"
+    ties = f", {parity['masked_near_ties']} near-ties excluded"
     return f"{parity['max_difference']:.1e} on {parity['rows']} rows{ties}"
 
 

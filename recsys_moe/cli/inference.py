@@ -17,7 +17,7 @@ logger = logging.getLogger("recsys_moe.evaluate")
 
 Model = Annotated[Path, typer.Argument(metavar="RUN|MODEL", help="Run folder or model folder.")]
 Ranking = Annotated[
-    bool, typer.Option("--ranking", help="Also rank the whole catalogue for every user.")
+    bool, typer.Option("--ranking", help="Also evaluate top-N lists of all items, per user.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 THRESHOLD = "TASK.METRIC=BOUND"
@@ -25,28 +25,45 @@ THRESHOLD = "TASK.METRIC=BOUND"
 
 def evaluate(
     model: Model,
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    split: Annotated[str, typer.Option(help="Split: train, val or test.")] = "test",
     data: Annotated[Path | None, typer.Option(help="Prepared folder, if it has moved.")] = None,
     min_: Annotated[
-        list[str] | None, typer.Option("--min", metavar=THRESHOLD, help="Exit with 4 when below.")
+        list[str] | None,
+        typer.Option(
+            "--min",
+            metavar=THRESHOLD,
+            help="Exit with code 4 below it, e.g. watch.auc=0.8. Repeatable.",
+        ),
     ] = None,
     max_: Annotated[
-        list[str] | None, typer.Option("--max", metavar=THRESHOLD, help="Exit with 4 when above.")
+        list[str] | None,
+        typer.Option(
+            "--max",
+            metavar=THRESHOLD,
+            help="Exit with code 4 above it, e.g. rating.mse=1. Repeatable.",
+        ),
     ] = None,
     ranking: Ranking = False,
-    k: Annotated[int | None, typer.Option(help="With --ranking: length of a list [10].")] = None,
+    k: Annotated[
+        int | None, typer.Option(help="With --ranking: items per list; 10 by default.")
+    ] = None,
     task: Annotated[
-        str | None, typer.Option(help="With --ranking: the binary task [the first].")
+        str | None,
+        typer.Option(help="With --ranking: binary task to rank by; the first by default."),
     ] = None,
     relevant: Annotated[
         str | None,
-        typer.Option(metavar="TASK>=NUMBER", help="With --ranking: of positives, only these."),
+        typer.Option(
+            metavar="TASK>=NUMBER",
+            help="With --ranking: which positives are relevant, e.g. rating>=4.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Exact metrics of a model on a split: AUC, BCE, ECE, MSE, RMSE, MAE, routing load.
+    """Evaluate a model on a split.
 
-    With --ranking also of its rankings of the whole catalogue: NDCG, recall, MRR, hit rate, GAUC.
+    Prints AUC, BCE and ECE of binary tasks, MSE, RMSE and MAE of regressions, baselines and the
+    load of the experts; with --ranking also NDCG, recall, MRR, hit rate and GAUC of top-N lists.
     """
     from recsys_moe.artifact.thresholds import parse_gates
     from recsys_moe.errors import GateError
@@ -54,7 +71,7 @@ def evaluate(
     asked = {"k": k, "task": task, "relevant": relevant}
     options = {name: value for name, value in asked.items() if value is not None}
     if options and not ranking:
-        raise ConfigError(f"--{next(iter(options))} is an option of --ranking; pass both")
+        raise ConfigError(f"--{next(iter(options))} needs --ranking; pass both")
     gates = parse_gates(model, min_ or [], max_ or [])
     result = evaluated(model, split, data, options if ranking else None)
     print(json.dumps(result) if as_json else table(result, f"{split}, {result['rows']} rows"))
@@ -65,7 +82,7 @@ def evaluate(
 def evaluated(
     model: Path, split: str, data: Path | None, ranking: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The metrics of a split, which the run keeps. `ranking`: options of `evaluate_ranking`."""
+    """Metrics of a split, saved in the run too. `ranking`: options of `evaluate_ranking`."""
     from recsys_moe.artifact.evaluate import evaluate_artifact, save_evaluation
     from recsys_moe.progress import row_progress
 
@@ -80,15 +97,15 @@ def _ranked(model: Path, split: str, data: Path | None, options: dict[str, Any])
     from recsys_moe.inference.evaluation.ranking import evaluate_ranking
     from recsys_moe.progress import row_progress
 
-    with row_progress(f"ranking for the users of {split}") as progress:
+    with row_progress(f"ranking items for users of {split}") as progress:
         return evaluate_ranking(model, split, data, progress=progress, **options)
 
 
 def sampled(model: Path, result: dict[str, Any], data: Path | None) -> dict[str, Any] | None:
-    """The lists of some users of the split that `result` is of, as `sample_ranking` has them.
+    """Metrics of `sample_ranking` on the split of `result`; None without a binary task.
 
-    A list of all items takes less time than as many rows of training: by their number it is a few
-    percent of the fit. Warns where the lists are no better than those by popularity.
+    Scores as many pairs as the best epoch trained on, a few percent of the time of `fit`. Warns
+    where the lists do not beat popularity.
     """
     from recsys_moe.artifact.baselines import not_beaten
     from recsys_moe.artifact.evaluate import recorded_data
@@ -108,18 +125,23 @@ def sampled(model: Path, result: dict[str, Any], data: Path | None) -> dict[str,
 def predict(
     model: Model,
     input_: Annotated[
-        Path, typer.Option("--input", help="CSV, TSV (or .gz of it) or Parquet with pairs.")
+        Path, typer.Option("--input", help="Pairs to score: CSV, TSV (also .gz) or Parquet.")
     ],
-    output: Annotated[Path, typer.Option(help="CSV, TSV or Parquet to write.")],
-    user: Annotated[str, typer.Option(help="Column with raw user ids.")] = "user",
-    item: Annotated[str, typer.Option(help="Column with raw item ids.")] = "item",
+    output: Annotated[Path, typer.Option(help="File to write: CSV, TSV or Parquet.")],
+    user: Annotated[str, typer.Option(help="Column of user ids.")] = "user",
+    item: Annotated[str, typer.Option(help="Column of item ids.")] = "item",
     encoding: Annotated[
-        str, typer.Option(help="Of an input in text, as cp1252 or utf-16; output is UTF-8.")
+        str, typer.Option(help="Encoding of a text input, e.g. cp1252; the output is UTF-8.")
     ] = "utf-8",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing output.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Score a file of (user, item) pairs by raw id; unseen ids are flagged, never an error."""
+    """Score a file of (user, item) pairs.
+
+    Unknown ids are scored with an out-of-vocabulary embedding and flagged in the output.
+    """
     from recsys_moe.encodings import known
     from recsys_moe.inference.files.predict import check_paths, predict_file
     from recsys_moe.inference.files.tables import count_rows
@@ -144,10 +166,10 @@ def predict(
 
 
 def table(result: dict[str, Any], title: str) -> str:
-    """An evaluation for people."""
+    """An evaluation as text."""
     lines = [f"{title}: loss {result['loss']:.4f}"]
     for task, metrics in result["tasks"].items():
-        numbers = [f"{n} {v:.4f}" for n, v in metrics.items() if isinstance(v, float)]
+        numbers = [f"{n.upper()} {v:.4f}" for n, v in metrics.items() if isinstance(v, float)]
         routing = result["routing"][task]
         visits = f"{routing['experts_per_example']:.2f} experts per example"
         lines.append(f"  {task:8} {'  '.join(numbers)}  ({metrics['rows']} rows, {visits})")
@@ -159,22 +181,22 @@ def table(result: dict[str, Any], title: str) -> str:
 
 
 def _unknown(segments: dict[str, Any]) -> Iterator[str]:
-    """A line for every kind of rows whose user or item training does not know."""
+    """A line per segment of rows with an unknown user or item."""
     for name, segment in segments.items():
         if name == "both_known":
             continue
         first = ((task, *next(iter(found.items()))) for task, found in segment["tasks"].items())
-        shown = [f"{task} {key} {value:.4f}" for task, key, value in first if value is not None]
+        shown = [f"{task} {key.upper()} {v:.4f}" for task, key, v in first if v is not None]
         yield f"  {name.replace('_', ' ')} ({segment['rows']} rows): {', '.join(shown) or '-'}"
 
 
 def _baselines(named: dict[str, dict[str, float | None]], rows: int) -> str:
-    """Beside a model's metrics of so many labelled rows: what needs no model."""
+    """The baselines below a model's metrics on so many labelled rows."""
     numbers = [
-        f"{name.replace('_', ' ')} {metric} {value:.4f}"
+        f"{name.replace('_', ' ')} {metric.upper()} {value:.4f}"
         for name, metrics in named.items()
         for metric, value in metrics.items()
         if value is not None
     ]
-    none = "nothing, since all labels are of one class" if rows else "no labelled rows"
-    return f"to beat: {', '.join(numbers) or none}"
+    none = "none, all labels are of one class" if rows else "none, no labelled rows"
+    return f"baseline: {', '.join(numbers) or none}"

@@ -14,47 +14,54 @@ from recsys_moe.schema import FeatureKind, Schema, TaskKind
 
 KINDS = " or ".join(get_args(TaskKind))
 
-app = typer.Typer(help="Turn raw data into a prepared folder.", no_args_is_help=True)
+app = typer.Typer(help="Prepare raw data for training.", no_args_is_help=True)
 
-Out = Annotated[Path, typer.Option(help="Folder to create.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the folder at --out.")]
+Out = Annotated[Path, typer.Option(help="Folder to create, e.g. data/mine.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an existing prepared folder.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print schema.json.")]
-Seed = Annotated[int, typer.Option(min=0, help="Drives the split and the sampled negatives.")]
-Protocol = Annotated[str, typer.Option(help="paper, hash, time or leave-last.")]
+Seed = Annotated[
+    int, typer.Option(min=0, help="Random seed of the split and of sampled negatives.")
+]
+Protocol = Annotated[str, typer.Option(help="How rows are split: paper, hash, time or leave-last.")]
 SkipBadRows = Annotated[
-    bool, typer.Option("--skip-bad-rows", help="Leave out, count and list what cannot be used.")
+    bool, typer.Option("--skip-bad-rows", help="Skip and count rows that cannot be used.")
 ]
 Fractions = Annotated[
-    str | None, typer.Option(metavar="TRAIN,VAL,TEST", help="Shares, as in 0.8,0.1,0.1.")
+    str | None,
+    typer.Option(metavar="TRAIN,VAL,TEST", help="Shares of the splits, e.g. 0.8,0.1,0.1."),
 ]
 FEATURE_KINDS = ", ".join(get_args(FeatureKind))
-FEATURE_FORM = f"NAME:KIND=COLUMN, kind {FEATURE_KINDS}; of multi may end with :sep=TEXT."
+FEATURE_FORM = f"NAME:KIND=COLUMN; kinds: {FEATURE_KINDS}(:sep=TEXT). Repeatable."
 UserFeatures = Annotated[
-    Path | None, typer.Option(help="File of user features, keyed by the column --user.")
+    Path | None, typer.Option(help="File of user features, with the column of --user.")
 ]
 ItemFeatures = Annotated[
-    Path | None, typer.Option(help="File of item features, keyed by the column --item.")
+    Path | None, typer.Option(help="File of item features, with the column of --item.")
 ]
-UserFeature = Annotated[list[str] | None, typer.Option(help=f"Of that file: {FEATURE_FORM}")]
-ItemFeature = Annotated[list[str] | None, typer.Option(help=f"Of that file: {FEATURE_FORM}")]
+UserFeature = Annotated[list[str] | None, typer.Option(help=f"User feature: {FEATURE_FORM}")]
+ItemFeature = Annotated[list[str] | None, typer.Option(help=f"Item feature: {FEATURE_FORM}")]
 Context = Annotated[
     list[str] | None,
-    typer.Option(help=f"Of the rows, with --negatives none: {FEATURE_FORM}"),
+    typer.Option(help=f"Feature of a row, with --negatives none: {FEATURE_FORM}"),
 ]
 TimestampUnit = Annotated[
     Literal["auto", "s", "ms", "us", "ns"],
-    typer.Option(help="Of times that are numbers; auto goes by their size."),
+    typer.Option(help="Unit of numeric times; auto: by their size."),
 ]
-DayFirst = Annotated[bool, typer.Option("--day-first", help="Dates may be like 31/1/2024 too.")]
-Encoding = Annotated[str, typer.Option(help="Of files in text, as cp1252 or utf-16.")]
+DayFirst = Annotated[bool, typer.Option("--day-first", help="Also read dates like 31/1/2024.")]
+Encoding = Annotated[str, typer.Option(help="Encoding of text files, e.g. cp1252 or utf-16.")]
 MaxMemory = Annotated[
     int | None,
-    typer.Option(min=1, help="For stream, and for each worker of dask; without it 2048."),
+    typer.Option(
+        min=1, help="Memory limit in MB of stream, or of each dask worker; 2048 by default."
+    ),
 ]
 Scheduler = Annotated[
     str | None,
     typer.Option(
-        help="Dask's: processes, threads, synchronous or tcp://HOST:PORT; without it processes."
+        help="Dask scheduler: processes (default), threads, synchronous or tcp://HOST:PORT."
     ),
 ]
 
@@ -62,15 +69,17 @@ Scheduler = Annotated[
 @app.command()
 def movielens(
     out: Out,
-    variant: Annotated[str, typer.Option(help="100k, 1m, latest-small, 10m, 20m, 25m or 32m.")],
+    variant: Annotated[
+        str, typer.Option(help="Release: 100k, 1m, latest-small, 10m, 20m, 25m or 32m.")
+    ],
     source: Annotated[
-        str | None, typer.Option(help="Folder, zip or URL; without it, downloads from GroupLens.")
+        str | None, typer.Option(help="Folder, zip or URL; by default it downloads from GroupLens.")
     ] = None,
     features: Annotated[
         str | None,
         typer.Option(
-            help="all, or by comma: genres, year; of 100k and 1m gender, age, occupation too. "
-            "Without it none."
+            help="all, or a list of genres, year and, with 100k and 1m, gender, age, occupation; "
+            "none by default."
         ),
     ] = None,
     protocol: Protocol = "paper",
@@ -78,15 +87,15 @@ def movielens(
     skip_bad_rows: SkipBadRows = False,
     seed: Seed = 0,
     checksum: Annotated[
-        str | None, typer.Option(help="SHA-256 or MD5 that the download must have.")
+        str | None, typer.Option(help="Expected SHA-256 or MD5 of the download.")
     ] = None,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Accept a subset of the published ratings.")
+        bool, typer.Option("--partial", help="Accept a subset of the release.")
     ] = False,
     force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """MovieLens: watch (rated, against sampled negatives) and rating."""
+    """Prepare MovieLens: tasks watch (rated, with sampled negatives) and rating."""
     _prepare("movielens", locals())
 
 
@@ -94,22 +103,23 @@ def movielens(
 def books(
     source: Annotated[Path, typer.Option(help="Folder or zip with BX-Book-Ratings.csv.")],
     out: Out,
-    min_user: Annotated[int, typer.Option(min=0, help="Records a user must have.")] = 5,
-    min_item: Annotated[int, typer.Option(min=0, help="Records a book must have.")] = 5,
-    strict: Annotated[bool, typer.Option(help="Strictly more than the minimum.")] = True,
+    min_user: Annotated[int, typer.Option(min=0, help="Minimum number of records per user.")] = 5,
+    min_item: Annotated[int, typer.Option(min=0, help="Minimum number of records per book.")] = 5,
+    strict: Annotated[bool, typer.Option(help="Require more than the minimum.")] = True,
     order: Annotated[
-        Literal["user-item", "item-user"], typer.Option(help="Which filter comes first.")
+        Literal["user-item", "item-user"], typer.Option(help="Order of the filters.")
     ] = "user-item",
     passes: Annotated[int, typer.Option(min=0, help="Filter passes; 0 repeats until stable.")] = 1,
     rows: Annotated[
-        Literal["all", "explicit"], typer.Option(help="Records that count for the filter.")
+        Literal["all", "explicit"], typer.Option(help="Records that the filters count.")
     ] = "all",
-    repair_isbn: Annotated[bool, typer.Option("--repair-isbn", help="Unify ISBNs.")] = False,
+    repair_isbn: Annotated[
+        bool, typer.Option("--repair-isbn", help="Merge spellings of an ISBN.")
+    ] = False,
     features: Annotated[
         str | None,
         typer.Option(
-            help="all, or by comma: author, publisher, year (BX-Books.csv), age, country "
-            "(BX-Users.csv). Without it none."
+            help="all, or a list of author, publisher, year, age, country; none by default."
         ),
     ] = None,
     fractions: Fractions = None,
@@ -118,38 +128,41 @@ def books(
     force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Book-Crossing: watch (explicit against implicit record) and rating."""
+    """Prepare Book-Crossing: tasks watch (explicit or implicit record) and rating."""
     _prepare("books", locals())
 
 
 @app.command()
 def table(
     out: Out,
-    user: Annotated[str, typer.Option(help="Column with user ids.")],
-    item: Annotated[str, typer.Option(help="Column with item ids.")],
+    user: Annotated[str, typer.Option(help="Column of user ids.")],
+    item: Annotated[str, typer.Option(help="Column of item ids.")],
     tasks: Annotated[
         list[str],
         typer.Option(
             "--task",
-            help=f"NAME:KIND=COLUMN, kind {KINDS}; watch:binary alone: every row is a positive.",
+            help=f"NAME:KIND=COLUMN, kind {KINDS}; NAME:binary: all rows are positives.",
         ),
     ],
     input: Annotated[
         Path | None,
-        typer.Option("--input", help="CSV, TSV, JSON Lines or Parquet: file, folder or zip."),
+        typer.Option(
+            "--input", help="Interactions: CSV, TSV, JSON Lines or Parquet; file, folder or zip."
+        ),
     ] = None,
-    train: Annotated[Path | None, typer.Option(help="Training rows, already split.")] = None,
-    val: Annotated[Path | None, typer.Option(help="Validation rows, already split.")] = None,
-    test: Annotated[Path | None, typer.Option(help="Test rows, already split.")] = None,
-    timestamp: Annotated[str | None, typer.Option(help="Column with the time of a row.")] = None,
+    train: Annotated[Path | None, typer.Option(help="Training rows of data already split.")] = None,
+    val: Annotated[Path | None, typer.Option(help="Validation rows of data already split.")] = None,
+    test: Annotated[Path | None, typer.Option(help="Test rows of data already split.")] = None,
+    timestamp: Annotated[str | None, typer.Option(help="Column of times.")] = None,
     timestamp_unit: TimestampUnit = "auto",
     day_first: DayFirst = False,
     encoding: Encoding = "utf-8",
     weight: Annotated[
-        str | None, typer.Option(help="Column with how much a row counts in training, >= 0.")
+        str | None, typer.Option(help="Column of row weights in training, >= 0.")
     ] = None,
     items: Annotated[
-        Path | None, typer.Option(help="File of titles and columns to filter by, keyed by --item.")
+        Path | None,
+        typer.Option(help="File of titles and filter columns, with the column of --item."),
     ] = None,
     user_features: UserFeatures = None,
     user_feature: UserFeature = None,
@@ -157,21 +170,23 @@ def table(
     item_feature: ItemFeature = None,
     context: Context = None,
     negatives: Annotated[
-        Literal["none", "per-user"], typer.Option(help="Rows to draw for the first binary task.")
+        Literal["none", "per-user"],
+        typer.Option(help="Negatives to sample for the first binary task."),
     ] = "none",
-    negative_ratio: Annotated[float, typer.Option(help="Negatives for each positive.")] = 1.0,
+    negative_ratio: Annotated[float, typer.Option(help="Negatives per positive.")] = 1.0,
     negative_distribution: Annotated[
-        Literal["uniform", "popularity"], typer.Option(help="How likely an item is drawn.")
+        Literal["uniform", "popularity"],
+        typer.Option(help="Distribution that negatives are sampled from."),
     ] = "uniform",
     duplicates: Annotated[
         Literal["error", "first", "last", "keep"],
-        typer.Option(help="What to do with repeated pairs."),
+        typer.Option(help="What to do with repeated (user, item) pairs."),
     ] = "error",
     skip_bad_rows: SkipBadRows = False,
     protocol: Protocol = "paper",
     fractions: Fractions = None,
     engine: Annotated[
-        str, typer.Option(help="memory, or in pieces: stream (bounded memory) or dask (a cluster).")
+        str, typer.Option(help="memory, stream (bounded memory) or dask (a cluster).")
     ] = "memory",
     max_memory_mb: MaxMemory = None,
     scheduler: Scheduler = None,
@@ -179,35 +194,35 @@ def table(
     force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Any table of interactions with label columns of your own."""
+    """Prepare a table of your own: user, item and label columns."""
     _prepare("table", locals())
 
 
 @app.command()
 def synthetic(
     out: Out,
-    users: Annotated[int, typer.Option(min=2)] = 1000,
-    items: Annotated[int, typer.Option(min=2)] = 800,
-    interactions: Annotated[int, typer.Option(min=10)] = 60_000,
-    experts: Annotated[int, typer.Option(min=1, help="Planted groups.")] = 4,
+    users: Annotated[int, typer.Option(min=2, help="Number of users.")] = 1000,
+    items: Annotated[int, typer.Option(min=2, help="Number of items.")] = 800,
+    interactions: Annotated[int, typer.Option(min=10, help="Number of positives.")] = 60_000,
+    experts: Annotated[int, typer.Option(min=1, help="Number of planted groups.")] = 4,
     seed: Seed = 0,
     force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Made-up data with planted expert structure, shaped like MovieLens."""
+    """Generate synthetic data with planted groups, shaped like MovieLens."""
     _prepare("synthetic", locals())
 
 
 @app.command()
 def module(
-    name: Annotated[str, typer.Argument(help="Importable module, e.g. my_package.my_data.")],
-    source: Annotated[str, typer.Option(help="Folder, file or whatever the module reads.")],
+    name: Annotated[str, typer.Argument(help="Module to import, e.g. my_package.my_data.")],
+    source: Annotated[str, typer.Option(help="Source for the module: folder, file, ...")],
     out: Out,
     seed: Seed = 0,
     force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Your own source: a module with prepare(source, out, *, seed, force) -> Schema."""
+    """Prepare with your own module: prepare(source, out, *, seed, force) -> Schema."""
     try:
         prepare = importlib.import_module(name).prepare
     except (ImportError, AttributeError, TypeError, ValueError) as error:

@@ -7,17 +7,18 @@ from typing import Any
 
 
 def ranking_lines(ranking: dict[str, Any]) -> Iterator[str]:
-    """The figures of rankings, for people."""
+    """A ranking report as text."""
     from recsys_moe.inference.evaluation.ranking_report import titles
 
     least = f" with {ranking['at_least']}" if ranking["at_least"] else ""
-    seen = f" but those watched in {' and '.join(ranking['excluded'])}"
+    seen = f" except positives of {' and '.join(ranking['excluded'])}"
     yield (
-        f"ranking by {ranking['task']}, {ranking['users']} users, {ranking['relevant']} relevant "
-        f"items{least}, of all {ranking['items']}{seen if ranking['excluded'] else ''}"
+        f"top-N evaluation by {ranking['task']}: {ranking['users']} users, {ranking['relevant']} "
+        f"relevant items{least}, all {ranking['items']} items ranked"
+        f"{seen if ranking['excluded'] else ''}"
     )
     popular = ranking["baselines"]["popularity"]
-    yield f"  {'':12} {'mean':>7}  {'95% interval':15}  by popularity alone"
+    yield f"  {'':12} {'mean':>7}  {'95% interval':15}  baseline: popularity"
     for name, title in titles(ranking["k"]).items():
         interval = " - ".join(f"{bound:.4f}" for bound in ranking["intervals"].get(name, []))
         numbers = _number(ranking[name]), f"{interval:15}", _number(popular[name])
@@ -28,21 +29,21 @@ def ranking_lines(ranking: dict[str, Any]) -> Iterator[str]:
             shown = [f"{t} {_number(segment[f]).strip()}" for f, t in names if f in segment]
             yield f"  {name.replace('_', ' ')} ({segment['users']} users): {', '.join(shown)}"
     for count, why in (
-        (ranking["relevant_of_unknown_users"], "of users that training does not know"),
-        (ranking["relevant_excluded"], "that their user had watched before"),
+        (ranking["relevant_of_unknown_users"], "of unknown users"),
+        (ranking["relevant_excluded"], "whose item the user had interacted with before"),
     ):
         if count:
             yield f"  left out: {count} relevant rows {why}"
 
 
 def sample_lines(ranking: dict[str, Any]) -> Iterator[str]:
-    """What `fit` tells of the lists of some users."""
+    """The ranking of some users as `fit` prints it."""
     name = f"NDCG@{ranking['k']}"
     users = f"{ranking['users']:,} of {ranking['of_users']:,} users"
-    lists = f"lists of {ranking['items']:,} items for {users}"
-    yield f"  {'ranking':8} {name} {ranking['ndcg']:.4f}  ({lists}, by {ranking['task']})"
+    ranked = f"{ranking['items']:,} items ranked by {ranking['task']} for {users}"
+    yield f"  {'ranking':8} {name} {ranking['ndcg']:.4f}  ({ranked})"
     popular = ranking["baselines"]["popularity"]["ndcg"]
-    yield f"  {'':8} to beat: popularity {name} {popular:.4f}"
+    yield f"  {'':8} baseline: popularity {name} {popular:.4f}"
 
 
 def _number(value: float | None) -> str:

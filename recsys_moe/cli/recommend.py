@@ -21,59 +21,68 @@ if TYPE_CHECKING:
     TaskAttributions = dict[str, list[Attribution]]
 
 MOST_ATTRIBUTIONS = 3
-"""Features, and items of the history, that are named per task."""
+"""Features and items of the history that are printed per task."""
 logger = logging.getLogger("recsys_moe")
 
 NewItems = Annotated[
-    Path | None, typer.Option(help="New items that join the catalogue: CSV, TSV or Parquet.")
+    Path | None, typer.Option(help="New items to add to the catalogue: CSV, TSV or Parquet.")
 ]
-Why = Annotated[bool, typer.Option("--why", help="Also which features and watched items moved it.")]
-Count = Annotated[int, typer.Option(min=1, help="Number of items.")]
+Why = Annotated[
+    bool, typer.Option("--why", help="Also print which features and positives moved each score.")
+]
+Count = Annotated[int, typer.Option(min=1, help="Items to return per user.")]
 
 
 def recommend(
     model: Model,
-    user: Annotated[str | None, typer.Option(help="Raw user id.")] = None,
+    user: Annotated[str | None, typer.Option(help="User id.")] = None,
     users: Annotated[
-        Path | None, typer.Option(help="Many users: CSV or Parquet (column user), or TXT.")
+        Path | None, typer.Option(help="File of user ids: CSV or Parquet (column user), or TXT.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="With --users: CSV, Parquet or JSONL to write.")
+        Path | None, typer.Option(help="With --users: file to write, CSV, Parquet or JSONL.")
     ] = None,
     k: Count = 10,
     history: Annotated[
         str | None,
-        typer.Option(metavar="FILE|ID,ID", help="Of a new user: items, or ITEM=RATING of each."),
+        typer.Option(metavar="FILE|ID,ID", help="New user: items interacted with, or ITEM=RATING."),
     ] = None,
     features: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Of a new user: age=25, 'likes=Action|Comedy'."),
+        typer.Option(metavar="NAME=VALUE", help="New user: a feature, e.g. age=25. Repeatable."),
     ] = None,
     items: NewItems = None,
     exclude_seen: Annotated[
-        bool, typer.Option("--exclude-seen", help="Leave out items watched in training.")
+        bool, typer.Option("--exclude-seen", help="Leave out the user's training positives.")
     ] = False,
     candidates: Annotated[
         str | None,
-        typer.Option(metavar="FILE|ID,ID", help="Rank these only: CSV or Parquet, TXT, or ids."),
+        typer.Option(
+            metavar="FILE|ID,ID", help="Rank only these items: ids, or CSV, Parquet or TXT."
+        ),
     ] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN OP VALUE", help="E.g. genres=Comedy, 'year>=1990'; all hold."),
+        typer.Option(
+            metavar="COLUMN OP VALUE",
+            help="Filter items, e.g. 'year>=1990'. Repeatable: all must hold.",
+        ),
     ] = None,
     score: Annotated[
-        str | None, typer.Option(help="A task, or a product of two: 'watch*rating'.")
+        str | None, typer.Option(help="Task to rank by, or a product of two, e.g. 'watch*rating'.")
     ] = None,
     why: Why = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing output.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """The best items of the catalogue for one user, a new one, or a file of users."""
+    """Recommend items to a user, a new user or a file of users."""
     _check(user, users, output, history is not None or bool(features))
     if why and users is not None:
-        raise ConfigError("--why is about one user; leave it out, or pass --user ID")
+        raise ConfigError("--why needs a single user; pass --user ID instead of --users")
     if overwrite and output is None:
-        raise ConfigError("--overwrite replaces --output, which is not given; leave it out")
+        raise ConfigError("--overwrite needs --output; pass both or neither")
     from recsys_moe.inference.predictor import Predictor
 
     predictor = _with_items(Predictor.load(model), items)
@@ -94,11 +103,14 @@ def recommend(
 
 def similar(
     model: Model,
-    item: Annotated[str, typer.Option(help="Raw item id.")],
+    item: Annotated[str, typer.Option(help="Item id.")],
     k: Count = 10,
     as_json: Json = False,
 ) -> None:
-    """The items nearest to one: cosine of the item embeddings."""
+    """List the items most similar to an item.
+
+    Similarity is the cosine of the item embeddings.
+    """
     from recsys_moe.inference.files.recommend import as_objects
     from recsys_moe.inference.predictor import Predictor
 
@@ -115,7 +127,7 @@ def table(
     scores: Sequence[str],
     attributions: Sequence[TaskAttributions] = (),
 ) -> str:
-    """Ranked items for people; under each its attributions, if there are any."""
+    """Ranked items as text, each followed by its attributions, if any."""
     heads = [name.rjust(8) for name in scores]
     lines = ["  ".join([f"{'rank':>4}", f"{'item':>10}", *heads, "title"])]
     for entry in ranked:
@@ -129,17 +141,17 @@ def table(
 
 
 def _printable(text: str) -> str:
-    """Without what a terminal would obey instead of showing it; titles come from outside."""
+    """Without control characters, which a terminal would obey; titles come from outside."""
     return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _check(user: str | None, users: Path | None, output: Path | None, told: bool = False) -> None:
     if [user is None, users is None, not told].count(False) != 1:
         raise ConfigError(
-            "pass either --user ID or --users FILE or, of a new user, --history and --features"
+            "pass one of --user ID, --users FILE or, for a new user, --history and --features"
         )
     if user is not None and not user.strip():
-        raise ConfigError(f"--user must be an id, got {user!r}")
+        raise ConfigError(f"--user must not be empty, got {user!r}; pass a user id")
     if (users is None) != (output is None):
         raise ConfigError("--users FILE and --output FILE go together; pass both or --user ID")
 
@@ -151,7 +163,7 @@ def _with_items(predictor: Predictor, items: Path | None) -> Predictor:
         return predictor
     extended = with_items(predictor, read_items(items))
     logger.info(
-        "%d new items join the catalogue (%d with an unknown category); %d are known already",
+        "added %d new items to the catalogue (%d with an unknown category); %d were known",
         *(extended.new, extended.unknown_category, extended.known),
     )
     return extended.predictor
@@ -171,7 +183,7 @@ def _candidates(predictor: Predictor, candidates: str | None) -> Resolved | None
         raise ConfigError(f"--candidates must name an item or a file of items, got {candidates!r}")
     resolved = predictor.resolve(ids, entity="item")
     if unknown := int((resolved.index_N == predictor.items.feature.size).sum()):
-        logger.info("%d of %d candidates are unknown to the model: left out", unknown, len(ids))
+        logger.info("ignored %d of %d candidates: unknown to the model", unknown, len(ids))
     return resolved
 
 
@@ -210,8 +222,7 @@ def _recommend_one(
         for line in unused_lines(unused):
             logger.info("%s", line)
     if unseen and isinstance(user, str):
-        words = "recommendations for nobody in particular"
-        logger.info("user %s was not seen in training: %s", user, words)
+        logger.info("unknown user %s: non-personalised recommendations", user)
     tasks = [task.name for task in predictor.tasks]
     print(table(ranked, list(ranked[0].scores) if ranked else tasks, attributions))
 
@@ -225,7 +236,7 @@ def _attributions(
     from recsys_moe.inference.cold_start.encode import Resolved
 
     if predictor.no_attributions:
-        raise ConfigError(f"--why cannot be answered: {predictor.no_attributions}")
+        raise ConfigError(f"--why is not available for this model: {predictor.no_attributions}")
     items = Resolved(torch.tensor([entry.index for entry in ranked], dtype=torch.long))
     return predictor.attributions(user.repeated(len(items)), items, MOST_ATTRIBUTIONS)
 
@@ -247,5 +258,5 @@ def _recommend_file(
 
     with row_progress("recommending") as progress:
         counts = recommend_file(predictor, *files, progress=progress, **options)
-    words = f"users {counts['users']}, unseen user {counts['unseen_user']}"
+    words = f"{counts['users']} users, {counts['unseen_user']} unknown"
     print(json.dumps(counts) if as_json else f"{files[1]}: {words}")

@@ -21,25 +21,30 @@ logger = logging.getLogger("recsys_moe.report")
 def report(
     path: Annotated[
         Path,
-        typer.Argument(metavar="RUN|COMPARISON", help="Run, model or comparison folder."),
+        typer.Argument(metavar="RUN|COMPARISON", help="Folder of a run, a model or a comparison."),
     ],
-    out: Annotated[Path, typer.Option(help="Folder to create.")],
+    out: Annotated[Path, typer.Option(help="Folder to create; open its report.html.")],
     data: Annotated[Path | None, typer.Option(help="Prepared folder, if it has moved.")] = None,
     split: Annotated[
-        str | None, typer.Option(help="train, val or test.", show_default="test")
+        str | None, typer.Option(help="Split: train, val or test.", show_default="test")
     ] = None,
     rows: Annotated[
-        int | None, typer.Option(min=1, help="Most rows to look at.", show_default="100000")
+        int | None,
+        typer.Option(min=1, help="Maximum number of rows to analyse.", show_default="100000"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the samples that are drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the samples that are drawn.")] = 0,
     map_: Annotated[
         str,
-        typer.Option("--map", help="How examples are mapped: pca, or umap (of the extra report)."),
+        typer.Option(
+            "--map", help="Projection of examples: pca, or umap (needs recsys-moe[report])."
+        ),
     ] = "pca",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a report.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing report.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Write a page about a run or a comparison: figures, and warnings in words."""
+    """Write an HTML report about a run or a comparison."""
     logger.info("loading torch and matplotlib ...")
     from dataclasses import asdict
 
@@ -62,7 +67,7 @@ def _progress(title: str, total: int) -> AbstractContextManager[Callable[[int], 
 
 
 def _words(page: Report) -> str:
-    """What stands out, a line each."""
+    """The findings, one line each."""
     from recsys_moe.lab.report.findings import in_short
 
     lines = [f"  {finding.level}: {finding.text}" for finding in page.findings]

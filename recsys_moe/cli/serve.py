@@ -23,48 +23,54 @@ def _limit(text: str) -> Any:
 AllowHost = Annotated[
     list[str] | None,
     typer.Option(
-        help="Another name that requests may have in Host; * for any. On a loopback address "
-        "only localhost and the address are allowed, elsewhere any name."
+        help="Allowed value of the Host header; * allows any. Repeatable. The default allows "
+        "localhost on a loopback address, and any name elsewhere."
     ),
 ]
 KeyFile = Annotated[
     Path | None,
-    typer.Option(help="File with the key that requests must carry (or RECSYS_MOE_API_KEY)."),
+    typer.Option(help="File with the API key that requests must send (or RECSYS_MOE_API_KEY)."),
 ]
 Watch = Annotated[
-    float, typer.Option(help="Seconds between looks at the model folder; 0 for never.")
+    float, typer.Option(help="Seconds between checks for a new model; 0 disables reloading.")
 ]
-Rows = Annotated[int, _limit("Pairs of one /predict, candidates of one /recommend.")]
-UsersWaiting = Annotated[int, _limit("Users, and pairs to explain, that may wait; then 429.")]
+Rows = Annotated[int, _limit("Pairs per /predict request, candidates per /recommend request.")]
+UsersWaiting = Annotated[
+    int, _limit("Queued users and pairs to explain; more are answered with 429.")
+]
 Timeout = Annotated[
-    float, _limit("Seconds for an answer (else 504), and to keep an idle connection.")
+    float, _limit("Seconds until a request fails with 504; also keep-alive of a connection.")
 ]
 
 
 def serve(
     model: Model,
-    host: Annotated[str, typer.Option(help="Address to bind; 0.0.0.0 for all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8000,
     allow_host: AllowHost = None,
     api_key_file: KeyFile = None,
     watch: Watch = 2.0,
     threads: Annotated[
-        int, typer.Option(min=1, max=1024, help="Threads of one tensor operation.")
+        int, typer.Option(min=1, max=1024, help="CPU threads per tensor operation.")
     ] = 1,
-    access_log: Annotated[bool, typer.Option("--access-log", help="A line per request.")] = False,
-    max_body: Annotated[int, _limit("Bytes of a body.")] = 1 << 20,
+    access_log: Annotated[bool, typer.Option("--access-log", help="Log every request.")] = False,
+    max_body: Annotated[int, _limit("Bytes per request body.")] = 1 << 20,
     max_rows: Rows = 10_000,
-    max_explain: Annotated[int, _limit("Pairs of one /explain.")] = 100,
-    max_users: Annotated[int, _limit("Users of one /recommend.")] = 16,
+    max_explain: Annotated[int, _limit("Pairs per /explain request.")] = 100,
+    max_users: Annotated[int, _limit("Users per /recommend request.")] = 16,
     max_k: Annotated[int, _limit("Items per user.")] = 1000,
-    max_queue: Annotated[int, _limit("Pairs that may wait for /predict; then 429.")] = 50_000,
+    max_queue: Annotated[
+        int, _limit("Queued pairs of /predict; more are answered with 429.")
+    ] = 50_000,
     max_queue_users: UsersWaiting = 512,
-    max_requests: Annotated[int, _limit("Requests that may wait; then 429.")] = 256,
+    max_requests: Annotated[int, _limit("Queued requests; more are answered with 429.")] = 256,
     timeout: Timeout = 10.0,
-    drain: Annotated[float, _limit("Seconds that requests in flight have after SIGTERM.")] = 30.0,
+    drain: Annotated[float, _limit("Seconds to finish requests after SIGTERM.")] = 30.0,
 ) -> None:
-    """Answer /predict, /recommend and /explain over HTTP until SIGTERM. See
-    docs/how-to/serve.md."""
+    """Serve a model over HTTP.
+
+    Answers /predict, /recommend and /explain, and shows a web page at /. SIGTERM stops it.
+    """
     if missing := [name for name in EXTRA if find_spec(name) is None]:
         remedy = 'install it with: pip install "recsys-moe[serve]"'
         raise ConfigError(f"serve needs {', '.join(missing)}; {remedy}")

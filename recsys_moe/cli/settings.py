@@ -10,20 +10,20 @@ import typer
 
 from recsys_moe.cli.training import ConfigFile, RouterName, Sets, resolve
 
-Side = Annotated[str, typer.Argument(help="YAML file, shipped config, run or model folder.")]
+Side = Annotated[str, typer.Argument(help="YAML file, shipped configuration, run or model folder.")]
 
-app = typer.Typer(help="Look at the configuration.", no_args_is_help=True)
+app = typer.Typer(help="Show and compare configurations.", no_args_is_help=True)
 
 
 @app.command()
 def show(config: ConfigFile = None, router: RouterName = None, set_: Sets = None) -> None:
-    """Print the resolved configuration, explained, as YAML that `fit --config` accepts."""
+    """Print the resolved configuration as commented YAML for `fit --config`."""
     print(resolve(config, router, {}, set_ or []).to_yaml(comments=True), end="")
 
 
 @app.command()
 def schema() -> None:
-    """Print the JSON schema of the configuration, for editors."""
+    """Print the JSON schema of the configuration."""
     from recsys_moe.config.settings import Config
 
     print(json.dumps(Config.model_json_schema(), indent=2))
@@ -35,13 +35,10 @@ def diff(
     b: Side,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 1 where they differ.")
+        bool, typer.Option("--exit-code", help="Exit with code 1 if they differ.")
     ] = False,
 ) -> None:
-    """Print the keys whose resolved values differ, as `section.key: a -> b`.
-
-    A and B are each a YAML file, the name of a shipped config, a run folder or a model folder.
-    """
+    """Print the settings that differ between two configurations."""
     from recsys_moe.config.diff import differences, read_resolved
 
     differing = differences(read_resolved(a), read_resolved(b))
@@ -54,7 +51,7 @@ def diff(
 
 
 def _print_differences(differing: dict[str, Any]) -> None:
-    """Coloured on a terminal alone."""
+    """In colour on a terminal."""
     from rich.console import Console
     from rich.text import Text
 
@@ -65,15 +62,20 @@ def _print_differences(differing: dict[str, Any]) -> None:
         sides = (shown(value, "a"), "red"), " -> ", (shown(value, "b"), "green")
         console.print(Text.assemble((key, "bold"), ": ", *sides))
     if not differing:
-        print("no difference")
+        print("no differences")
 
 
 def routers(
     config: ConfigFile = None,
     set_: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object per router.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, by router.")
+    ] = False,
 ) -> None:
-    """List the routers: experts per example and parameters per task at the configured size."""
+    """List the routers.
+
+    Shows experts per example and parameters per task, at the configured sizes.
+    """
     from recsys_moe.config.overview import overviews
 
     overview_of = overviews(resolve(config, None, {}, set_ or []))

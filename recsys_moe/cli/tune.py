@@ -32,30 +32,35 @@ from recsys_moe.cli.training import (
 logger = logging.getLogger("recsys_moe.tune")
 
 Space = Annotated[
-    Path | None, typer.Option(help="YAML: what to search, over the ranges of the router.")
+    Path | None, typer.Option(help="YAML file with ranges to search, over those of the router.")
 ]
 Pruner = Annotated[
-    str | None, typer.Option(help="asha or none; without it asha with tpe and none with random.")
+    str | None, typer.Option(help="asha or none; by default asha with tpe, none with random.")
 ]
 Storage = Annotated[
-    str | None, typer.Option(metavar="URL", help="Database; without it OUT/study.db.")
+    str | None, typer.Option(metavar="URL", help="Optuna storage; by default OUT/study.db.")
 ]
 EvaluateTest = Annotated[
-    bool, typer.Option("--evaluate-test", help="Also evaluate trials on test; it chooses nothing.")
+    bool,
+    typer.Option("--evaluate-test", help="Also evaluate trials on test; the choice ignores it."),
 ]
 Jobs = Annotated[
-    int | None, typer.Option(help="Trials at a time; without it one per core, or one on a GPU.")
+    int | None, typer.Option(help="Parallel trials; by default one per core, or one on a GPU.")
 ]
-SearchedLr = Annotated[float | None, typer.Option(help="Learning rate of Adam; not searched then.")]
+SearchedLr = Annotated[
+    float | None, typer.Option(help="Learning rate of Adam; then it is not searched.")
+]
 
 
 def tune(
     data: Annotated[Path, typer.Option(help="Prepared folder.")],
-    router: Annotated[str, typer.Option(help="A name of `recsys-moe routers`, or module:Class.")],
-    trials: Annotated[int, typer.Option(min=1, help="Trials in the whole study.")],
-    out: Annotated[Path, typer.Option(help="Folder to create or to continue.")],
+    router: Annotated[
+        str, typer.Option(help="Router: a name from `recsys-moe routers`, or module:Class.")
+    ],
+    trials: Annotated[int, typer.Option(min=1, help="Trials in total.")],
+    out: Annotated[Path, typer.Option(help="Folder to create or continue.")],
     space: Space = None,
-    sampler: Annotated[str, typer.Option(help="tpe, or random as in the paper.")] = "tpe",
+    sampler: Annotated[str, typer.Option(help="tpe, or random (as in the paper).")] = "tpe",
     pruner: Pruner = None,
     storage: Storage = None,
     weights: Weights = None,
@@ -71,14 +76,17 @@ def tune(
     max_epochs: MaxEpochs = None,
     batch_size: BatchSize = None,
     lr: SearchedLr = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the search and of every trial.")] = 0,
-    devices: Annotated[int | None, typer.Option(help="Number of devices per trial.")] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Random seed of the search and of every trial.")
+    ] = 0,
+    devices: Annotated[int | None, typer.Option(help="Devices per trial.")] = None,
     set_: Sets = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print trials.json.")] = False,
 ) -> None:
-    """Search the settings of a router: trials as run folders, the best one as YAML for fit.
+    """Search the hyperparameters of a router.
 
-    Starting it again repeats no finished trial; a larger --trials adds some.
+    Writes the best configuration as YAML for `fit`. Run it again to continue; a larger --trials
+    adds trials. Every trial is a run folder.
     """
     flags = fit_flags(
         k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices
