@@ -162,7 +162,7 @@ def check_output(output: Path, overwrite: bool) -> None:
     if output.exists() and not overwrite:
         raise ConfigError(f"--output {output} exists; pass --overwrite to replace it")
     if not output.parent.is_dir():
-        raise ConfigError(f"--output {output}: there is no folder {output.parent}")
+        raise ConfigError(f"--output {output}: no such folder {output.parent}")
     _check_writable("--output", output)
     with suppress(OSError):  # as in a folder that must not be listed
         _put_away_parts(output)
@@ -187,7 +187,7 @@ def _check_writable(option: str, path: Path) -> None:
     """The nearest folder there is must let us write; a file system may be read-only for all."""
     place = next(place for place in path.absolute().parents if place.exists())
     if not place.is_dir():
-        raise ConfigError(f"{option} {path} cannot be written: {place} is no folder")
+        raise ConfigError(f"{option} {path} cannot be written: {place} is not a folder")
     if not os.access(place, os.W_OK | os.X_OK):
         raise ConfigError(
             f"{option} {path} cannot be written: {place} is read-only; choose another folder"

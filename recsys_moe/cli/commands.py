@@ -29,6 +29,7 @@ from recsys_moe.cli import (
     training,
     tune,
 )
+from recsys_moe.cli.options import opt
 from recsys_moe.errors import ConfigError, UserError
 from recsys_moe.machine import let_idle_threads_sleep
 from recsys_moe.train.processes import launch
@@ -95,10 +96,7 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _common(
     _: Annotated[
-        bool,
-        typer.Option(
-            "--version", is_eager=True, callback=_print_version, help="Print the version."
-        ),
+        bool, opt("Print the version.", "--version", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """Train and serve multi-task recommenders with a sparse mixture of experts."""

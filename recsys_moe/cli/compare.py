@@ -8,60 +8,49 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from recsys_moe.cli.inference import Ranking
-from recsys_moe.cli.training import (
+from recsys_moe.cli.options import (
+    Address,
     BatchSize,
     ConfigFile,
+    Continued,
+    CpusPerRun,
+    Data,
+    Devices,
+    Engine,
     Experts,
+    GpusPerRun,
+    Jobs,
+    Json,
     Lr,
     MaxEpochs,
+    Ranking,
     Sets,
-    fit_flags,
-    typed_sections,
+    opt,
 )
+from recsys_moe.cli.training import fit_flags, typed_sections
 
 if TYPE_CHECKING:
     from recsys_moe.lab.compare.results import Results
 
 logger = logging.getLogger("recsys_moe.compare")
 
-# Also for other commands that hand runs to `engines.choose_executor`.
-Engine = Annotated[str, typer.Option(help="Where runs execute: local, or ray (a cluster).")]
-Address = Annotated[str | None, typer.Option(help="Address of the cluster: HOST:PORT or auto.")]
-CpusPerRun = Annotated[
-    int | None, typer.Option(min=1, help="On a cluster: CPUs per run; 1 by default.")
-]
-GpusPerRun = Annotated[
-    int | None, typer.Option(min=0, help="On a cluster: GPUs per run; 0 by default.")
-]
 
 Weights = Annotated[
-    list[str] | None,
-    typer.Option(metavar="W,...", help="Loss weight of each task, e.g. 0.9,0.1. Repeatable."),
+    list[str] | None, opt("Loss weight of each task, e.g. 0.9,0.1. Repeatable.", metavar="W,...")
 ]
-Settings = Annotated[
-    Path | None, typer.Option(help="YAML file with configuration sections per router.")
-]
-Jobs = Annotated[
-    int | None, typer.Option(help="Parallel runs; by default one per core, or one on a GPU.")
-]
+Settings = Annotated[Path | None, opt("YAML file with configuration sections per router.")]
 
 
 def compare(
-    data: Annotated[Path, typer.Option(help="Prepared folder.")],
+    data: Data,
     routers: Annotated[
-        str,
-        typer.Option(metavar="NAME,...", help="Routers to compare, e.g. moesart,topk, or `all`."),
+        str, opt("Routers to compare, e.g. moesart,topk, or `all`.", metavar="NAME,...")
     ],
-    out: Annotated[Path, typer.Option(help="Folder to create or continue.")],
-    seeds: Annotated[
-        int, typer.Option(min=1, help="Runs per router and setting of task weights.")
-    ] = 5,
+    out: Continued,
+    seeds: Annotated[int, opt("Runs per router and setting of task weights.", min=1)] = 5,
     weights: Weights = None,
     settings: Settings = None,
-    split: Annotated[str, typer.Option(help="Split to compare on: train, val or test.")] = "test",
+    split: Annotated[str, opt("Split to compare on: train, val or test.")] = "test",
     ranking: Ranking = False,
     jobs: Jobs = None,
     engine: Engine = "local",
@@ -69,17 +58,15 @@ def compare(
     cpus_per_run: CpusPerRun = None,
     gpus_per_run: GpusPerRun = None,
     config: ConfigFile = None,
-    k: Annotated[
-        int | None, typer.Option(help="Experts selected per example, of routers with a k.")
-    ] = None,
+    k: Annotated[int | None, opt("Experts selected per example, of routers with a k.")] = None,
     experts: Experts = None,
     max_epochs: MaxEpochs = None,
     batch_size: BatchSize = None,
     lr: Lr = None,
-    seed: Annotated[int, typer.Option(min=0, help="First seed; the others follow.")] = 0,
-    devices: Annotated[int | None, typer.Option(help="Devices per run.")] = None,
+    seed: Annotated[int, opt("First seed; the others follow.", min=0)] = 0,
+    devices: Devices = None,
     set_: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print results.json.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Compare routers over seeds and task weights.
 

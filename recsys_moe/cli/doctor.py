@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from recsys_moe.cli.options import Json, opt
+
 
 def doctor(
-    data: Annotated[Path | None, typer.Option(help="Also check this prepared folder.")] = None,
-    run: Annotated[
-        Path | None, typer.Option(metavar="RUN|MODEL", help="Also check this run or model.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    data: Annotated[Path | None, opt("Also check this prepared folder.")] = None,
+    run: Annotated[Path | None, opt("Also check this run or model.", metavar="RUN|MODEL")] = None,
+    as_json: Json = False,
 ) -> None:
     """Check the installation.
 

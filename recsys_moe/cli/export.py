@@ -7,25 +7,18 @@ import logging
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from recsys_moe.cli.inference import Json, Model
+from recsys_moe.cli.options import Json, Model, Overwrite, opt
 
 logger = logging.getLogger("recsys_moe")
 
 
 def export(
     model: Model,
-    out: Annotated[Path, typer.Option(help="Folder to create.")],
+    out: Annotated[Path, opt("Folder to create.")],
     format_: Annotated[
-        str,
-        typer.Option(
-            "--format", metavar="NAME,...", help="Graph formats to add, of pt2, onnx, aoti."
-        ),
+        str, opt("Graph formats to add, of pt2, onnx, aoti.", "--format", metavar="NAME,...")
     ] = "",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing export.")
-    ] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Export a model for deployment.

@@ -8,54 +8,40 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from recsys_moe.cli.options import Json, Model, MovedData, Overwrite, Ranking, opt
 from recsys_moe.cli.ranking import ranking_lines
 from recsys_moe.errors import ConfigError
 
 logger = logging.getLogger("recsys_moe.evaluate")
 
-Model = Annotated[Path, typer.Argument(metavar="RUN|MODEL", help="Run folder or model folder.")]
-Ranking = Annotated[
-    bool, typer.Option("--ranking", help="Also evaluate top-N lists of all items, per user.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 THRESHOLD = "TASK.METRIC=BOUND"
 
 
 def evaluate(
     model: Model,
-    split: Annotated[str, typer.Option(help="Split: train, val or test.")] = "test",
-    data: Annotated[Path | None, typer.Option(help="Prepared folder, if it has moved.")] = None,
+    split: Annotated[str, opt("Split: train, val or test.")] = "test",
+    data: MovedData = None,
     min_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--min",
-            metavar=THRESHOLD,
-            help="Exit with code 4 below it, e.g. watch.auc=0.8. Repeatable.",
+        opt(
+            "Exit with code 4 below it, e.g. watch.auc=0.8. Repeatable.", "--min", metavar=THRESHOLD
         ),
     ] = None,
     max_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--max",
-            metavar=THRESHOLD,
-            help="Exit with code 4 above it, e.g. rating.mse=1. Repeatable.",
+        opt(
+            "Exit with code 4 above it, e.g. rating.mse=1. Repeatable.", "--max", metavar=THRESHOLD
         ),
     ] = None,
     ranking: Ranking = False,
-    k: Annotated[
-        int | None, typer.Option(help="With --ranking: items per list; 10 by default.")
-    ] = None,
+    k: Annotated[int | None, opt("With --ranking: items per list; 10 by default.")] = None,
     task: Annotated[
-        str | None,
-        typer.Option(help="With --ranking: binary task to rank by; the first by default."),
+        str | None, opt("With --ranking: binary task to rank by; the first by default.")
     ] = None,
     relevant: Annotated[
         str | None,
-        typer.Option(
-            metavar="TASK>=NUMBER",
-            help="With --ranking: which positives are relevant, e.g. rating>=4.",
+        opt(
+            "With --ranking: which positives are relevant, e.g. rating>=4.", metavar="TASK>=NUMBER"
         ),
     ] = None,
     as_json: Json = False,
@@ -124,18 +110,14 @@ def sampled(model: Path, result: dict[str, Any], data: Path | None) -> dict[str,
 
 def predict(
     model: Model,
-    input_: Annotated[
-        Path, typer.Option("--input", help="Pairs to score: CSV, TSV (also .gz) or Parquet.")
-    ],
-    output: Annotated[Path, typer.Option(help="File to write: CSV, TSV or Parquet.")],
-    user: Annotated[str, typer.Option(help="Column of user ids.")] = "user",
-    item: Annotated[str, typer.Option(help="Column of item ids.")] = "item",
+    input_: Annotated[Path, opt("Pairs to score: CSV, TSV (also .gz) or Parquet.", "--input")],
+    output: Annotated[Path, opt("File to write: CSV, TSV or Parquet.")],
+    user: Annotated[str, opt("Column of user ids.")] = "user",
+    item: Annotated[str, opt("Column of item ids.")] = "item",
     encoding: Annotated[
-        str, typer.Option(help="Encoding of a text input, e.g. cp1252; the output is UTF-8.")
+        str, opt("Encoding of a text input, e.g. cp1252; the output is UTF-8.")
     ] = "utf-8",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing output.")
-    ] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Score a file of (user, item) pairs.

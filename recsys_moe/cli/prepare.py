@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
+from recsys_moe.cli.options import Json, Overwrite, opt
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import FeatureKind, Schema, TaskKind
 
@@ -16,82 +17,55 @@ KINDS = " or ".join(get_args(TaskKind))
 
 app = typer.Typer(help="Prepare raw data for training.", no_args_is_help=True)
 
-Out = Annotated[Path, typer.Option(help="Folder to create, e.g. data/mine.")]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace an existing prepared folder.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print schema.json.")]
-Seed = Annotated[
-    int, typer.Option(min=0, help="Random seed of the split and of sampled negatives.")
-]
-Protocol = Annotated[str, typer.Option(help="How rows are split: paper, hash, time or leave-last.")]
-SkipBadRows = Annotated[
-    bool, typer.Option("--skip-bad-rows", help="Skip and count rows that cannot be used.")
-]
+Out = Annotated[Path, opt("Folder to create, e.g. data/mine.")]
+Seed = Annotated[int, opt("Random seed of the split and of sampled negatives.", min=0)]
+Protocol = Annotated[str, opt("How rows are split: paper, hash, time or leave-last.")]
+SkipBadRows = Annotated[bool, opt("Skip and count rows that cannot be used.", "--skip-bad-rows")]
 Fractions = Annotated[
-    str | None,
-    typer.Option(metavar="TRAIN,VAL,TEST", help="Shares of the splits, e.g. 0.8,0.1,0.1."),
+    str | None, opt("Shares of the splits, e.g. 0.8,0.1,0.1.", metavar="TRAIN,VAL,TEST")
 ]
 FEATURE_KINDS = ", ".join(get_args(FeatureKind))
 FEATURE_FORM = f"NAME:KIND=COLUMN; kinds: {FEATURE_KINDS}(:sep=TEXT). Repeatable."
-UserFeatures = Annotated[
-    Path | None, typer.Option(help="File of user features, with the column of --user.")
-]
-ItemFeatures = Annotated[
-    Path | None, typer.Option(help="File of item features, with the column of --item.")
-]
-UserFeature = Annotated[list[str] | None, typer.Option(help=f"User feature: {FEATURE_FORM}")]
-ItemFeature = Annotated[list[str] | None, typer.Option(help=f"Item feature: {FEATURE_FORM}")]
+UserFeatures = Annotated[Path | None, opt("File of user features, with the column of --user.")]
+ItemFeatures = Annotated[Path | None, opt("File of item features, with the column of --item.")]
+UserFeature = Annotated[list[str] | None, opt(f"User feature: {FEATURE_FORM}")]
+ItemFeature = Annotated[list[str] | None, opt(f"Item feature: {FEATURE_FORM}")]
 Context = Annotated[
-    list[str] | None,
-    typer.Option(help=f"Feature of a row, with --negatives none: {FEATURE_FORM}"),
+    list[str] | None, opt(f"Feature of a row, with --negatives none: {FEATURE_FORM}")
 ]
 TimestampUnit = Annotated[
-    Literal["auto", "s", "ms", "us", "ns"],
-    typer.Option(help="Unit of numeric times; auto: by their size."),
+    Literal["auto", "s", "ms", "us", "ns"], opt("Unit of numeric times; auto: by their size.")
 ]
-DayFirst = Annotated[bool, typer.Option("--day-first", help="Also read dates like 31/1/2024.")]
-Encoding = Annotated[str, typer.Option(help="Encoding of text files, e.g. cp1252 or utf-16.")]
+DayFirst = Annotated[bool, opt("Also read dates like 31/1/2024.", "--day-first")]
+Encoding = Annotated[str, opt("Encoding of text files, e.g. cp1252 or utf-16.")]
 MaxMemory = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="Memory limit in MB of stream, or of each dask worker; 2048 by default."
-    ),
+    int | None, opt("Memory limit in MB of stream, or of each dask worker; 2048 by default.", min=1)
 ]
 Scheduler = Annotated[
-    str | None,
-    typer.Option(
-        help="Dask scheduler: processes (default), threads, synchronous or tcp://HOST:PORT."
-    ),
+    str | None, opt("Dask scheduler: processes (default), threads, synchronous or tcp://HOST:PORT.")
 ]
 
 
 @app.command()
 def movielens(
     out: Out,
-    variant: Annotated[
-        str, typer.Option(help="Release: 100k, 1m, latest-small, 10m, 20m, 25m or 32m.")
-    ],
+    variant: Annotated[str, opt("Release: 100k, 1m, latest-small, 10m, 20m, 25m or 32m.")],
     source: Annotated[
-        str | None, typer.Option(help="Folder, zip or URL; by default it downloads from GroupLens.")
+        str | None, opt("Folder, zip or URL; by default it downloads from GroupLens.")
     ] = None,
     features: Annotated[
         str | None,
-        typer.Option(
-            help="all, or a list of genres, year and, with 100k and 1m, gender, age, occupation; "
-            "none by default."
+        opt(
+            "all, or a list of genres, year; with 100k and 1m also gender, age, occupation. "
+            "Default: none."
         ),
     ] = None,
     protocol: Protocol = "paper",
     fractions: Fractions = None,
     skip_bad_rows: SkipBadRows = False,
     seed: Seed = 0,
-    checksum: Annotated[
-        str | None, typer.Option(help="Expected SHA-256 or MD5 of the download.")
-    ] = None,
-    partial: Annotated[
-        bool, typer.Option("--partial", help="Accept a subset of the release.")
-    ] = False,
+    checksum: Annotated[str | None, opt("Expected SHA-256 or MD5 of the download.")] = None,
+    partial: Annotated[bool, opt("Accept a subset of the release.", "--partial")] = False,
     force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -101,26 +75,17 @@ def movielens(
 
 @app.command()
 def books(
-    source: Annotated[Path, typer.Option(help="Folder or zip with BX-Book-Ratings.csv.")],
+    source: Annotated[Path, opt("Folder or zip with BX-Book-Ratings.csv.")],
     out: Out,
-    min_user: Annotated[int, typer.Option(min=0, help="Minimum number of records per user.")] = 5,
-    min_item: Annotated[int, typer.Option(min=0, help="Minimum number of records per book.")] = 5,
-    strict: Annotated[bool, typer.Option(help="Require more than the minimum.")] = True,
-    order: Annotated[
-        Literal["user-item", "item-user"], typer.Option(help="Order of the filters.")
-    ] = "user-item",
-    passes: Annotated[int, typer.Option(min=0, help="Filter passes; 0 repeats until stable.")] = 1,
-    rows: Annotated[
-        Literal["all", "explicit"], typer.Option(help="Records that the filters count.")
-    ] = "all",
-    repair_isbn: Annotated[
-        bool, typer.Option("--repair-isbn", help="Merge spellings of an ISBN.")
-    ] = False,
+    min_user: Annotated[int, opt("Minimum number of records per user.", min=0)] = 5,
+    min_item: Annotated[int, opt("Minimum number of records per book.", min=0)] = 5,
+    strict: Annotated[bool, opt("Require more than the minimum.")] = True,
+    order: Annotated[Literal["user-item", "item-user"], opt("Order of the filters.")] = "user-item",
+    passes: Annotated[int, opt("Filter passes; 0 repeats until stable.", min=0)] = 1,
+    rows: Annotated[Literal["all", "explicit"], opt("Records that the filters count.")] = "all",
+    repair_isbn: Annotated[bool, opt("Merge spellings of an ISBN.", "--repair-isbn")] = False,
     features: Annotated[
-        str | None,
-        typer.Option(
-            help="all, or a list of author, publisher, year, age, country; none by default."
-        ),
+        str | None, opt("all, or a list of author, publisher, year, age, country; none by default.")
     ] = None,
     fractions: Fractions = None,
     skip_bad_rows: SkipBadRows = False,
@@ -135,34 +100,26 @@ def books(
 @app.command()
 def table(
     out: Out,
-    user: Annotated[str, typer.Option(help="Column of user ids.")],
-    item: Annotated[str, typer.Option(help="Column of item ids.")],
+    user: Annotated[str, opt("Column of user ids.")],
+    item: Annotated[str, opt("Column of item ids.")],
     tasks: Annotated[
         list[str],
-        typer.Option(
-            "--task",
-            help=f"NAME:KIND=COLUMN, kind {KINDS}; NAME:binary: all rows are positives.",
-        ),
+        opt(f"NAME:KIND=COLUMN, kind {KINDS}; NAME:binary: all rows are positives.", "--task"),
     ],
     input: Annotated[
         Path | None,
-        typer.Option(
-            "--input", help="Interactions: CSV, TSV, JSON Lines or Parquet; file, folder or zip."
-        ),
+        opt("Interactions: CSV, TSV, JSON Lines or Parquet; file, folder or zip.", "--input"),
     ] = None,
-    train: Annotated[Path | None, typer.Option(help="Training rows of data already split.")] = None,
-    val: Annotated[Path | None, typer.Option(help="Validation rows of data already split.")] = None,
-    test: Annotated[Path | None, typer.Option(help="Test rows of data already split.")] = None,
-    timestamp: Annotated[str | None, typer.Option(help="Column of times.")] = None,
+    train: Annotated[Path | None, opt("Training rows of data already split.")] = None,
+    val: Annotated[Path | None, opt("Validation rows of data already split.")] = None,
+    test: Annotated[Path | None, opt("Test rows of data already split.")] = None,
+    timestamp: Annotated[str | None, opt("Column of times.")] = None,
     timestamp_unit: TimestampUnit = "auto",
     day_first: DayFirst = False,
     encoding: Encoding = "utf-8",
-    weight: Annotated[
-        str | None, typer.Option(help="Column of row weights in training, >= 0.")
-    ] = None,
+    weight: Annotated[str | None, opt("Column of row weights in training, >= 0.")] = None,
     items: Annotated[
-        Path | None,
-        typer.Option(help="File of titles and filter columns, with the column of --item."),
+        Path | None, opt("File of titles and filter columns, with the column of --item.")
     ] = None,
     user_features: UserFeatures = None,
     user_feature: UserFeature = None,
@@ -170,24 +127,20 @@ def table(
     item_feature: ItemFeature = None,
     context: Context = None,
     negatives: Annotated[
-        Literal["none", "per-user"],
-        typer.Option(help="Negatives to sample for the first binary task."),
+        Literal["none", "per-user"], opt("Negatives to sample for the first binary task.")
     ] = "none",
-    negative_ratio: Annotated[float, typer.Option(help="Negatives per positive.")] = 1.0,
+    negative_ratio: Annotated[float, opt("Negatives per positive.")] = 1.0,
     negative_distribution: Annotated[
-        Literal["uniform", "popularity"],
-        typer.Option(help="Distribution that negatives are sampled from."),
+        Literal["uniform", "popularity"], opt("Distribution that negatives are sampled from.")
     ] = "uniform",
     duplicates: Annotated[
         Literal["error", "first", "last", "keep"],
-        typer.Option(help="What to do with repeated (user, item) pairs."),
+        opt("What to do with repeated (user, item) pairs."),
     ] = "error",
     skip_bad_rows: SkipBadRows = False,
     protocol: Protocol = "paper",
     fractions: Fractions = None,
-    engine: Annotated[
-        str, typer.Option(help="memory, stream (bounded memory) or dask (a cluster).")
-    ] = "memory",
+    engine: Annotated[str, opt("memory, stream (bounded memory) or dask (a cluster).")] = "memory",
     max_memory_mb: MaxMemory = None,
     scheduler: Scheduler = None,
     seed: Seed = 0,
@@ -201,10 +154,10 @@ def table(
 @app.command()
 def synthetic(
     out: Out,
-    users: Annotated[int, typer.Option(min=2, help="Number of users.")] = 1000,
-    items: Annotated[int, typer.Option(min=2, help="Number of items.")] = 800,
-    interactions: Annotated[int, typer.Option(min=10, help="Number of positives.")] = 60_000,
-    experts: Annotated[int, typer.Option(min=1, help="Number of planted groups.")] = 4,
+    users: Annotated[int, opt("Number of users.", min=2)] = 1000,
+    items: Annotated[int, opt("Number of items.", min=2)] = 800,
+    interactions: Annotated[int, opt("Number of positives.", min=10)] = 60_000,
+    experts: Annotated[int, opt("Number of planted groups.", min=1)] = 4,
     seed: Seed = 0,
     force: Overwrite = False,
     as_json: Json = False,
@@ -216,7 +169,7 @@ def synthetic(
 @app.command()
 def module(
     name: Annotated[str, typer.Argument(help="Module to import, e.g. my_package.my_data.")],
-    source: Annotated[str, typer.Option(help="Source for the module: folder, file, ...")],
+    source: Annotated[str, opt("Source for the module: folder, file, ...")],
     out: Out,
     seed: Seed = 0,
     force: Overwrite = False,

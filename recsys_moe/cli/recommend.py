@@ -9,9 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from recsys_moe.cli.inference import Json, Model
+from recsys_moe.cli.options import Json, Model, Overwrite, opt
 from recsys_moe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,57 +22,45 @@ MOST_ATTRIBUTIONS = 3
 """Features and items of the history that are printed per task."""
 logger = logging.getLogger("recsys_moe")
 
-NewItems = Annotated[
-    Path | None, typer.Option(help="New items to add to the catalogue: CSV, TSV or Parquet.")
-]
-Why = Annotated[
-    bool, typer.Option("--why", help="Also print which features and positives moved each score.")
-]
-Count = Annotated[int, typer.Option(min=1, help="Items to return per user.")]
+NewItems = Annotated[Path | None, opt("New items to add to the catalogue: CSV, TSV or Parquet.")]
+Why = Annotated[bool, opt("Also print which features and positives moved each score.", "--why")]
+Count = Annotated[int, opt("Items to return per user.", min=1)]
 
 
 def recommend(
     model: Model,
-    user: Annotated[str | None, typer.Option(help="User id.")] = None,
+    user: Annotated[str | None, opt("User id.")] = None,
     users: Annotated[
-        Path | None, typer.Option(help="File of user ids: CSV or Parquet (column user), or TXT.")
+        Path | None, opt("File of user ids: CSV or Parquet (column user), or TXT.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="With --users: file to write, CSV, Parquet or JSONL.")
+        Path | None, opt("With --users: file to write, CSV, Parquet or JSONL.")
     ] = None,
     k: Count = 10,
     history: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|ID,ID", help="New user: items interacted with, or ITEM=RATING."),
+        str | None, opt("New user: items interacted with, or ITEM=RATING.", metavar="FILE|ID,ID")
     ] = None,
     features: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="New user: a feature, e.g. age=25. Repeatable."),
+        list[str] | None, opt("New user: a feature, e.g. age=25. Repeatable.", metavar="NAME=VALUE")
     ] = None,
     items: NewItems = None,
     exclude_seen: Annotated[
-        bool, typer.Option("--exclude-seen", help="Leave out the user's training positives.")
+        bool, opt("Leave out the user's training positives.", "--exclude-seen")
     ] = False,
     candidates: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|ID,ID", help="Rank only these items: ids, or CSV, Parquet or TXT."
-        ),
+        str | None, opt("Rank only these items: ids, or CSV, Parquet or TXT.", metavar="FILE|ID,ID")
     ] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="COLUMN OP VALUE",
-            help="Filter items, e.g. 'year>=1990'. Repeatable: all must hold.",
+        opt(
+            "Filter items, e.g. 'year>=1990'. Repeatable: all must hold.", metavar="COLUMN OP VALUE"
         ),
     ] = None,
     score: Annotated[
-        str | None, typer.Option(help="Task to rank by, or a product of two, e.g. 'watch*rating'.")
+        str | None, opt("Task to rank by, or a product of two, e.g. 'watch*rating'.")
     ] = None,
     why: Why = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing output.")
-    ] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Recommend items to a user, a new user or a file of users."""
@@ -103,7 +89,7 @@ def recommend(
 
 def similar(
     model: Model,
-    item: Annotated[str, typer.Option(help="Item id.")],
+    item: Annotated[str, opt("Item id.")],
     k: Count = 10,
     as_json: Json = False,
 ) -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from recsys_moe.cli.options import Json, MovedData, Overwrite, opt
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -23,26 +25,18 @@ def report(
         Path,
         typer.Argument(metavar="RUN|COMPARISON", help="Folder of a run, a model or a comparison."),
     ],
-    out: Annotated[Path, typer.Option(help="Folder to create; open its report.html.")],
-    data: Annotated[Path | None, typer.Option(help="Prepared folder, if it has moved.")] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Split: train, val or test.", show_default="test")
-    ] = None,
+    out: Annotated[Path, opt("Folder to create; open its report.html.")],
+    data: MovedData = None,
+    split: Annotated[str | None, opt("Split: train, val or test.", show_default="test")] = None,
     rows: Annotated[
-        int | None,
-        typer.Option(min=1, help="Maximum number of rows to analyse.", show_default="100000"),
+        int | None, opt("Maximum number of rows to analyse.", min=1, show_default="100000")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the samples that are drawn.")] = 0,
+    seed: Annotated[int, opt("Seed of the samples that are drawn.", min=0)] = 0,
     map_: Annotated[
-        str,
-        typer.Option(
-            "--map", help="Projection of examples: pca, or umap (needs recsys-moe[report])."
-        ),
+        str, opt("Projection of examples: pca, or umap (needs recsys-moe[report]).", "--map")
     ] = "pca",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing report.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
 ) -> None:
     """Write an HTML report about a run or a comparison."""
     logger.info("loading torch and matplotlib ...")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from recsys_moe.cli.inference import Model
+from recsys_moe.cli.options import Model, opt
 from recsys_moe.errors import ConfigError
 
 logger = logging.getLogger("recsys_moe.serve")
@@ -22,18 +22,15 @@ def _limit(text: str) -> Any:
 
 AllowHost = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Allowed value of the Host header; * allows any. Repeatable. The default allows "
-        "localhost on a loopback address, and any name elsewhere."
+    opt(
+        "Allowed value of the Host header; * allows any. Repeatable. By default any, but only "
+        "localhost on a loopback address."
     ),
 ]
 KeyFile = Annotated[
-    Path | None,
-    typer.Option(help="File with the API key that requests must send (or RECSYS_MOE_API_KEY)."),
+    Path | None, opt("File with the API key that requests must send (or RECSYS_MOE_API_KEY).")
 ]
-Watch = Annotated[
-    float, typer.Option(help="Seconds between checks for a new model; 0 disables reloading.")
-]
+Watch = Annotated[float, opt("Seconds between checks for a new model; 0 disables reloading.")]
 Rows = Annotated[int, _limit("Pairs per /predict request, candidates per /recommend request.")]
 UsersWaiting = Annotated[
     int, _limit("Queued users and pairs to explain; more are answered with 429.")
@@ -45,15 +42,13 @@ Timeout = Annotated[
 
 def serve(
     model: Model,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8000,
+    host: Annotated[str, opt("Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, opt("Port; 0 picks a free one.", min=0, max=65535)] = 8000,
     allow_host: AllowHost = None,
     api_key_file: KeyFile = None,
     watch: Watch = 2.0,
-    threads: Annotated[
-        int, typer.Option(min=1, max=1024, help="CPU threads per tensor operation.")
-    ] = 1,
-    access_log: Annotated[bool, typer.Option("--access-log", help="Log every request.")] = False,
+    threads: Annotated[int, opt("CPU threads per tensor operation.", min=1, max=1024)] = 1,
+    access_log: Annotated[bool, opt("Log every request.", "--access-log")] = False,
     max_body: Annotated[int, _limit("Bytes per request body.")] = 1 << 20,
     max_rows: Rows = 10_000,
     max_explain: Annotated[int, _limit("Pairs per /explain request.")] = 100,

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from recsys_moe.cli.training import ConfigFile, RouterName, Sets, resolve
+from recsys_moe.cli.options import ConfigFile, Json, RouterName, Sets, opt
+from recsys_moe.cli.training import resolve
 
 Side = Annotated[str, typer.Argument(help="YAML file, shipped configuration, run or model folder.")]
 
@@ -33,10 +34,8 @@ def schema() -> None:
 def diff(
     a: Side,
     b: Side,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with code 1 if they differ.")
-    ] = False,
+    as_json: Json = False,
+    exit_code: Annotated[bool, opt("Exit with code 1 if they differ.", "--exit-code")] = False,
 ) -> None:
     """Print the settings that differ between two configurations."""
     from recsys_moe.config.diff import differences, read_resolved
@@ -68,9 +67,7 @@ def _print_differences(differing: dict[str, Any]) -> None:
 def routers(
     config: ConfigFile = None,
     set_: Sets = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, by router.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """List the routers.
 

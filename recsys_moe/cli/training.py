@@ -13,6 +13,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recsys_moe.cli import inference
+from recsys_moe.cli.options import (
+    BatchSize,
+    ConfigFile,
+    Data,
+    Devices,
+    Experts,
+    Json,
+    K,
+    Lr,
+    MaxEpochs,
+    MovedData,
+    Overwrite,
+    RouterName,
+    Sets,
+    Weights,
+    opt,
+)
 from recsys_moe.cli.ranking import sample_lines
 from recsys_moe.errors import ConfigError
 from recsys_moe.files import check_place
@@ -25,51 +42,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("recsys_moe.fit")
 
-ConfigFile = Annotated[
-    str | None,
-    typer.Option(
-        "--config", help="YAML file, or the name of a shipped configuration, e.g. quickstart."
-    ),
-]
-RouterName = Annotated[
-    str | None,
-    typer.Option("--router", help="Router: a name from `recsys-moe routers`, or module:Class."),
-]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Set any configuration key, e.g. optim.eps=1e-8. Repeatable.",
-    ),
-]
-K = Annotated[int | None, typer.Option(help="Experts selected per example.")]
-Experts = Annotated[int | None, typer.Option(help="Number of experts.")]
-MaxEpochs = Annotated[int | None, typer.Option(help="Maximum number of epochs.")]
-BatchSize = Annotated[int | None, typer.Option(help="Rows per training step, over all devices.")]
-Lr = Annotated[float | None, typer.Option(help="Learning rate of Adam, e.g. 1e-3.")]
-Weights = Annotated[
-    str | None,
-    typer.Option(
-        metavar="W,...", help="Loss weight of each task, in the order of the data, e.g. 0.9,0.1."
-    ),
-]
 Resume = Annotated[
-    str | None, typer.Option(help="Continue from a checkpoint file; `auto`: the last one in --out.")
+    str | None, opt("Continue from a checkpoint file; `auto`: the last one in --out.")
 ]
 InitFrom = Annotated[
     Path | None,
-    typer.Option(
-        "--init-from",
-        metavar="RUN|MODEL",
-        help="Warm start: take weights and settings from this model.",
+    opt(
+        "Warm start: take weights and settings from this model.", "--init-from", metavar="RUN|MODEL"
     ),
 ]
 Evaluate = Annotated[
-    str | None,
-    typer.Option(metavar="SPLIT", help="Also evaluate on this split afterwards, e.g. test."),
+    str | None, opt("Also evaluate on this split afterwards, e.g. test.", metavar="SPLIT")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 FLAGS = {
     "k": "model.router.k",
     "experts": "model.num_experts",
@@ -94,8 +78,8 @@ NO_MEMORY = re.compile(
 
 
 def fit(
-    data: Annotated[Path, typer.Option(help="Prepared folder.")],
-    out: Annotated[Path, typer.Option(help="Run folder to create, e.g. runs/first.")],
+    data: Data,
+    out: Annotated[Path, opt("Run folder to create, e.g. runs/first.")],
     config: ConfigFile = None,
     router: RouterName = None,
     k: K = None,
@@ -103,24 +87,20 @@ def fit(
     max_epochs: MaxEpochs = None,
     batch_size: BatchSize = None,
     lr: Lr = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
-    devices: Annotated[
-        int | None, typer.Option(help="Devices (GPUs or CPU processes) per machine.")
-    ] = None,
-    num_nodes: Annotated[int | None, typer.Option(help="Number of machines.")] = None,
+    seed: Annotated[int | None, opt("Random seed.")] = None,
+    devices: Devices = None,
+    num_nodes: Annotated[int | None, opt("Number of machines.")] = None,
     weights: Weights = None,
     set_: Sets = None,
     resume: Resume = None,
     init_from: InitFrom = None,
     old_from: Annotated[Path | None, typer.Option("--from", hidden=True)] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing run at --out.")
-    ] = False,
+    overwrite: Overwrite = False,
     evaluate: Evaluate = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, run one step, write nothing.")
+        bool, opt("Check everything, run one step, write nothing.", "--dry-run")
     ] = False,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Train a model.
 
@@ -163,9 +143,9 @@ def fit(
 
 def finish(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
-    data: Annotated[Path | None, typer.Option(help="Prepared folder, if it has moved.")] = None,
+    data: MovedData = None,
     evaluate: Evaluate = None,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Finish an interrupted run: export its best epoch as a model.
 

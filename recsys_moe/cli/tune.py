@@ -6,61 +6,46 @@ import logging
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from recsys_moe.cli.compare import (
+from recsys_moe.cli.compare import print_results, read_sections
+from recsys_moe.cli.options import (
     Address,
-    CpusPerRun,
-    Engine,
-    GpusPerRun,
-    print_results,
-    read_sections,
-)
-from recsys_moe.cli.training import (
     BatchSize,
     ConfigFile,
+    Continued,
+    CpusPerRun,
+    Data,
+    Devices,
+    Engine,
     Experts,
+    GpusPerRun,
+    Jobs,
+    Json,
     K,
     MaxEpochs,
     Sets,
     Weights,
-    fit_flags,
-    resolve,
-    typed_sections,
+    opt,
 )
+from recsys_moe.cli.training import fit_flags, resolve, typed_sections
 
 logger = logging.getLogger("recsys_moe.tune")
 
-Space = Annotated[
-    Path | None, typer.Option(help="YAML file with ranges to search, over those of the router.")
-]
-Pruner = Annotated[
-    str | None, typer.Option(help="asha or none; by default asha with tpe, none with random.")
-]
-Storage = Annotated[
-    str | None, typer.Option(metavar="URL", help="Optuna storage; by default OUT/study.db.")
-]
+Space = Annotated[Path | None, opt("YAML file with ranges to search, over those of the router.")]
+Pruner = Annotated[str | None, opt("asha or none; by default asha with tpe, none with random.")]
+Storage = Annotated[str | None, opt("Optuna storage; by default OUT/study.db.", metavar="URL")]
 EvaluateTest = Annotated[
-    bool,
-    typer.Option("--evaluate-test", help="Also evaluate trials on test; the choice ignores it."),
+    bool, opt("Also evaluate trials on test; the choice ignores it.", "--evaluate-test")
 ]
-Jobs = Annotated[
-    int | None, typer.Option(help="Parallel trials; by default one per core, or one on a GPU.")
-]
-SearchedLr = Annotated[
-    float | None, typer.Option(help="Learning rate of Adam; then it is not searched.")
-]
+SearchedLr = Annotated[float | None, opt("Learning rate of Adam; then it is not searched.")]
 
 
 def tune(
-    data: Annotated[Path, typer.Option(help="Prepared folder.")],
-    router: Annotated[
-        str, typer.Option(help="Router: a name from `recsys-moe routers`, or module:Class.")
-    ],
-    trials: Annotated[int, typer.Option(min=1, help="Trials in total.")],
-    out: Annotated[Path, typer.Option(help="Folder to create or continue.")],
+    data: Data,
+    router: Annotated[str, opt("Router: a name from `recsys-moe routers`, or module:Class.")],
+    trials: Annotated[int, opt("Trials in total.", min=1)],
+    out: Continued,
     space: Space = None,
-    sampler: Annotated[str, typer.Option(help="tpe, or random (as in the paper).")] = "tpe",
+    sampler: Annotated[str, opt("tpe, or random (as in the paper).")] = "tpe",
     pruner: Pruner = None,
     storage: Storage = None,
     weights: Weights = None,
@@ -76,12 +61,10 @@ def tune(
     max_epochs: MaxEpochs = None,
     batch_size: BatchSize = None,
     lr: SearchedLr = None,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Random seed of the search and of every trial.")
-    ] = 0,
-    devices: Annotated[int | None, typer.Option(help="Devices per trial.")] = None,
+    seed: Annotated[int, opt("Random seed of the search and of every trial.", min=0)] = 0,
+    devices: Devices = None,
     set_: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print trials.json.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Search the hyperparameters of a router.
 

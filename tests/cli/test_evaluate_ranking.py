@@ -33,7 +33,7 @@ def test_the_figures_are_printed_and_kept_in_the_run(own_run: Path, command: Com
     assert json.loads(kept.read_text())["ranking"] == ranking
     lines = command("evaluate", own_run, "--ranking", "--relevant", "rating>=4").out.splitlines()
     table = lines[lines.index("") + 1 :]
-    assert "relevant items with rating>=4, of all 40 but those watched in train and val" in table[0]
+    assert "with rating>=4, all 40 items ranked except positives of train and val" in table[0]
     names = ["NDCG@10", "recall@10", "MRR@10", "hit rate@10", "GAUC", "coverage", "popularity"]
     assert [line[2:14].strip() for line in table[2:]] == names
 
@@ -102,6 +102,6 @@ def test_rows_that_cannot_be_ranked_are_said_to_be_left_out(
     ranking["segments"]["cold_items"] = {"users": 3, "ndcg": 0.5, "recall": None}
     assert list(ranking_lines(ranking))[-3:] == [
         "  cold items (3 users): NDCG@10 0.5000, recall@10 -",
-        "  left out: 7 relevant rows of users that training does not know",
-        "  left out: 2 relevant rows that their user had watched before",
+        "  left out: 7 relevant rows of unknown users",
+        "  left out: 2 relevant rows whose item the user had interacted with before",
     ]

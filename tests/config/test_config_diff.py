@@ -92,7 +92,7 @@ def test_a_default_written_out_is_no_difference(
     (tmp_path / "empty.yaml").write_text("")
     (tmp_path / "full.yaml").write_text(yaml.safe_dump(read_resolved(str(tmp_path / "empty.yaml"))))
     assert run(str(tmp_path / "empty.yaml"), str(tmp_path / "full.yaml"), "--exit-code") is None
-    assert capsys.readouterr().out == "no difference\n"
+    assert capsys.readouterr().out == "no differences\n"
 
 
 def test_a_run_its_model_and_its_file_have_one_configuration(
@@ -101,7 +101,7 @@ def test_a_run_its_model_and_its_file_have_one_configuration(
     sides = [str(run), str(run / "model"), str(run / "config.yaml")]
     for side in sides[1:]:
         app(["config", "diff", sides[0], side], standalone_mode=False)
-        assert capsys.readouterr().out == "no difference\n"
+        assert capsys.readouterr().out == "no differences\n"
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -66,7 +66,7 @@ def test_a_first_model_is_ahead_of_every_baseline(
     fitted = command("fit", "--data", data, "--out", run, "--max-epochs", epochs)
     assert fitted.exit_code == 0, fitted.err
     tasks = json.loads((data / "schema.json").read_text())["tasks"]
-    assert fitted.out.count("to beat: ") == len(tasks) + 1  # and for the lists
+    assert fitted.out.count("baseline: ") == len(tasks) + 1  # and for the lists
     result = json.loads((run / "evaluation" / "val.json").read_text())
     for task, named in result["baselines"].items():
         own = result["tasks"][task]
