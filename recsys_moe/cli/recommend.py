@@ -198,11 +198,10 @@ def _recommend_one(
     if as_json:
         name = predictor.users.plain(user) if isinstance(user, str) else None
         left = {} if isinstance(user, str) else {"unused": asdict(resolved.unused[0])}
-        print(
-            json.dumps(
-                _with_attributions({**as_object(name, unseen, ranked), **left}, attributions)
-            )
-        )
+        answer = {**as_object(name, unseen, ranked), **left}
+        for entry, of_tasks in zip(answer["items"], attributions, strict=False):
+            entry["why"] = {task: [r.as_object() for r in one] for task, one in of_tasks.items()}
+        print(json.dumps(answer))
         return
     for unused in resolved.unused:
         for line in unused_lines(unused):
@@ -225,14 +224,6 @@ def _attributions(
         raise ConfigError(f"--why is not available for this model: {predictor.no_attributions}")
     items = Resolved(torch.tensor([entry.index for entry in ranked], dtype=torch.long))
     return predictor.attributions(user.repeated(len(items)), items, MOST_ATTRIBUTIONS)
-
-
-def _with_attributions(
-    answer: dict[str, Any], attributions: Sequence[TaskAttributions]
-) -> dict[str, Any]:
-    for entry, why in zip(answer["items"], attributions, strict=False):
-        entry["why"] = {task: [r.as_object() for r in one] for task, one in why.items()}
-    return answer
 
 
 def _recommend_file(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,26 +67,16 @@ def serve(
 
     Answers /predict, /recommend and /explain, and shows a web page at /. SIGTERM stops it.
     """
+    options = locals()
     if missing := [name for name in EXTRA if find_spec(name) is None]:
         remedy = 'install it with: pip install "recsys-moe[serve]"'
-        raise ConfigError(f"serve needs {', '.join(missing)}; {remedy}")
+        raise ConfigError(f"serve requires {', '.join(missing)}; {remedy}")
     logger.info("loading torch and the model ...")
     from recsys_moe.serve.limits import Limits
     from recsys_moe.serve.server import Settings, read_key
     from recsys_moe.serve.server import serve as run
 
-    limits = Limits(
-        max_body=max_body,
-        max_rows=max_rows,
-        max_explain=max_explain,
-        max_users=max_users,
-        max_k=max_k,
-        max_queue=max_queue,
-        max_queue_users=max_queue_users,
-        max_requests=max_requests,
-        timeout=timeout,
-        drain=drain,
-    )
+    limits = Limits(**{field.name: options[field.name] for field in fields(Limits)})
     settings = Settings(
         host=host,
         port=port,

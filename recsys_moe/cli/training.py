@@ -30,7 +30,6 @@ from recsys_moe.cli.options import (
     Weights,
     opt,
 )
-from recsys_moe.cli.ranking import sample_lines
 from recsys_moe.errors import ConfigError
 from recsys_moe.files import check_place
 from recsys_moe.schema import check_split
@@ -261,7 +260,7 @@ def _summary(
     out: Path,
 ) -> str:
     title = f"best epoch {result['epoch']} by {result['monitor']} on val"
-    lines = [inference.table(result, title), *(sample_lines(ranking) if ranking else ())]
+    lines = [inference.table(result, title), *(inference.sample_lines(ranking) if ranking else ())]
     lines += [
         inference.table(found, f"{split}, {found['rows']} rows") for split, found in more.items()
     ]
