@@ -75,7 +75,7 @@ def check_head(head: bytes, name: str, label: str, *, option: bool = True) -> No
     other = _wide(head) if name == UTF8 else None
     if other is not None:
         remedy = f"pass --encoding {other}" if option else "save the file as UTF-8"
-        raise DataError(f"{label}: encoding must be UTF-8, got {other.upper()}; {remedy}")
+        raise DataError(f"{label}: encoding is {other.upper()}, must be UTF-8; {remedy}")
 
 
 def check_file(path: Path, name: str, label: str, *, option: bool = True) -> None:

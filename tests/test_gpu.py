@@ -27,7 +27,7 @@ def layer(name: str, dispatch: Dispatch) -> MoE:
     sizes = {"input_dim": D, "num_experts": E, "num_users": USERS, "num_tasks": 2}
     routers = [router(name, **sizes, task=task) for task in range(2)]
     for one in routers:
-        one.start(torch.arange(USERS))
+        one.setup(torch.arange(USERS))
     return MoE(Experts(E, D, H), routers, dispatch=dispatch, seed=0)
 
 

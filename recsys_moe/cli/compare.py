@@ -70,8 +70,7 @@ def compare(
 ) -> None:
     """Compare routers over seeds and task weights.
 
-    Trains every combination and writes tables with significance tests. Run it again to
-    continue, or to add routers, seeds and weights; finished runs are kept.
+    Writes tables with significance tests. Run it again to continue, or to add runs.
     """
     flags = fit_flags(
         k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices

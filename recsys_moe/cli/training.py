@@ -103,19 +103,17 @@ def fit(
 ) -> None:
     """Train a model.
 
-    The defaults work: training stops early, the best epoch is kept, and every metric is printed
-    with a non-personalised baseline. OUT/model is the model folder for the other commands.
+    Training stops early and keeps the best epoch. Metrics are printed next to baselines.
     """
     if old_from is not None:
         logger.warning(
             "--from is now --init-from; the old name will be removed in the next version"
         )
         init_from = init_from or old_from
-    flags = fit_flags(
+    flags = _task_flags(weights, data) | fit_flags(
         k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices,
         seed=seed, num_nodes=num_nodes,
     )  # fmt: skip
-    flags |= _task_flags(weights, data)
     resolved = resolve(config, router, flags, set_ or [], init_from=init_from)
     if overwrite:
         check_place(out, {"--data": data, "--config": _own(config), "--init-from": init_from})

@@ -68,8 +68,7 @@ def tune(
 ) -> None:
     """Search the hyperparameters of a router.
 
-    Writes the best configuration as YAML for `fit`. Run it again to continue; a larger --trials
-    adds trials. Every trial is a run folder.
+    Writes the best as YAML for `fit`. Run it again to continue, or with more trials.
     """
     flags = fit_flags(
         k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices

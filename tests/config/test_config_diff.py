@@ -117,7 +117,7 @@ def test_a_shipped_config_is_found_by_its_name(name: str) -> None:
         ("optim: {lrr: 1}", "optim: ... 'lrr' ... 'lr'"),
         ("a: [", "is not valid YAML"),
         ("- 1", "must hold a mapping"),
-        ("folder", "is a folder without config.yaml"),
+        ("folder", "has no config.yaml"),
     ],
 )
 def test_what_is_no_configuration_is_named_in_one_line_with_exit_code_2(
