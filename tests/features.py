@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recsys_moe.schema import SCHEMA_FILE, Schema, FeatureColumn
+from recsys_moe.schema import SCHEMA_FILE, FeatureColumn, Schema
 
 AGE = FeatureColumn(name="age", kind="numeric", mean=30.0, std=10.0)
 JOB = FeatureColumn(name="job", kind="categorical", size=3)
