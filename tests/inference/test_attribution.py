@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.inference.test_newcomers import history_of
 from torch import Tensor
 
 from recsys_moe.artifact.bags import rows_of
@@ -19,6 +18,7 @@ from recsys_moe.inference.attribution import features as reasons_module
 from recsys_moe.inference.attribution.features import Attributor
 from recsys_moe.inference.predictor import Attribution, ColdUser, Predictor
 from tests.conftest import Command, tells
+from tests.inference.test_cold_start import history_of
 
 
 @pytest.fixture(scope="module")
