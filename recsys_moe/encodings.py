@@ -1,4 +1,4 @@
-"""Text of files in the encoding that they are said to be in; what is not is named by its line."""
+"""Decodes text files; errors name the line of the first invalid byte."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ _HEAD = 64
 
 
 def known(name: str) -> str:
-    """Python's own name of an encoding. Raises ConfigError for what is none."""
+    """Python's name of an encoding. Raises ConfigError for an unknown one."""
     try:
         "id,1\n".encode(name)
         return codecs.lookup(name).name
     except (LookupError, ValueError):
         raise ConfigError(
-            "--encoding must be one that Python knows, such as utf-8, utf-16, latin-1 or cp1252, "
-            f"got {name!r}"
+            f"--encoding must be an encoding of Python, e.g. utf-8, utf-16 or cp1252, got {name!r}"
         ) from None
 
 
 def reader(name: str) -> str:
-    """What to decode with: as `name`, and a mark at the beginning is no part of the text."""
+    """The encoding to decode with: `name`, without a byte order mark in the text."""
     return "utf-8-sig" if name == UTF8 else name
 
 
@@ -49,7 +48,7 @@ def to_utf8(data: bytes, name: str, label: str) -> bytes:
 
 
 def check(pieces: Iterable[bytes], name: str, label: str, *, option: bool = True) -> None:
-    """Raises DataError naming the first line of a file that is not in encoding `name`.
+    """Raise DataError naming the first line of a file that is not in encoding `name`.
 
     `option`: whether the command has --encoding, which the error then recommends.
     """
@@ -70,18 +69,17 @@ def check(pieces: Iterable[bytes], name: str, label: str, *, option: bool = True
 
 
 def check_head(head: bytes, name: str, label: str, *, option: bool = True) -> None:
-    """Raises DataError where a file read as UTF-8 begins as text in UTF-16 or UTF-32 does, or one
-    read as these has no mark at its beginning, which says in what order their bytes are."""
+    """Raise DataError for UTF-16 or UTF-32 read as UTF-8 or without a byte order mark."""
     if len(head) > 3 and name in _MARKS.values() and not any(map(head.startswith, _MARKS)):
-        raise DataError(f"{label}: has no byte order mark; pass --encoding {name}-le or another")
+        raise DataError(f"{label}: no byte order mark; pass --encoding {name}-le or {name}-be")
     other = _wide(head) if name == UTF8 else None
     if other is not None:
         remedy = f"pass --encoding {other}" if option else "save the file as UTF-8"
-        raise DataError(f"{label}: is text in {other.upper()}, not in UTF-8; {remedy}")
+        raise DataError(f"{label}: encoding is {other.upper()}, must be UTF-8; {remedy}")
 
 
 def check_file(path: Path, name: str, label: str, *, option: bool = True) -> None:
-    """As check(), of a file that is read a second time, packed by gzip or not."""
+    """`check` of a file, compressed by gzip or not."""
     import pyarrow as pa
 
     with pa.input_stream(str(path)) as stream:
@@ -98,7 +96,7 @@ def _ended(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _wide(data: bytes) -> str | None:
-    """UTF-16 or UTF-32 by the mark at its beginning, or UTF-16 by the zeros beside each letter."""
+    """UTF-16 or UTF-32 by the byte order mark, or UTF-16 by the zero in every character."""
     marked = next((name for mark, name in _MARKS.items() if data.startswith(mark)), None)
     even, odd = data[0:_HEAD:2], data[1:_HEAD:2]
     if marked is None and 0 not in even and odd.count(0) > len(even) // 2:

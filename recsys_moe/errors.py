@@ -1,4 +1,4 @@
-"""Errors that tell a user what to do; each kind has its exit code. Standard library only."""
+"""Errors for users, each kind with its exit code. Standard library only."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class DataError(UserError, ValueError):
 
 
 class RunError(UserError, RuntimeError):
-    """The run itself failed, e.g. because the loss is not finite any more."""
+    """The run failed, e.g. because the loss is no longer finite."""
 
     exit_code = 1
 
 
 class GateError(UserError):
-    """An evaluation misses a bound that the user set."""
+    """An evaluation misses a quality threshold."""
 
     exit_code = 4
 
@@ -45,7 +45,7 @@ class Interrupted(UserError):
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """`did you mean 'x'?` or the list of what is known."""
+    """`did you mean 'x'?`, or the known words."""
     known = sorted(known)
     close = difflib.get_close_matches(word, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

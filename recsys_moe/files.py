@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all; folders that may be replaced. Standard library only."""
+"""Atomic writes of files, and rules for replacing folders. Standard library only."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from recsys_moe.folders import MAKER, PART, locked, name_it, put_away
 from recsys_moe.interrupts import unwinding
 
 TEXT = {".csv": ",;\t|", ".txt": ",;\t|", ".tsv": "\t", ".tab": "\t"}
-"""Suffix of a table in text -> separators that it may have: see `separator`."""
+"""Suffix of a text table -> possible separators."""
 PARQUET = (".parquet", ".pq")
 HALF_WRITTEN = re.compile(rf"\.([^/]+)-{MAKER}-\w{{8}}{re.escape(PART)}$")
-"""Names of files while they are written, with what they are to be called."""
+"""Names of files while they are written; the group is the final name."""
 
 
 def table_suffix(path: Path) -> str:
-    """In lower case, without the `.gz` that a table in text may have behind it."""
+    """In lower case, without `.gz`."""
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
 def separator(header: str, suffix: str) -> str:
-    """Of those that a table in text may have, the most frequent one in its first line."""
+    """The most frequent separator in the first line of a text table."""
     return max(TEXT[suffix], key=header.count)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replace `path` in one step by `content`, indented."""
+    """Replace `path` atomically by `content` as indented JSON."""
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace `path` in one step, so that a reader never sees half a file."""
+    """Replace `path` atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as stream:
         stream.write(text.encode("utf-8"))
@@ -51,8 +51,8 @@ def write_text(path: Path, text: str) -> None:
 def replacing(path: Path, *, keep: Path | None = None) -> Iterator[IO[bytes]]:
     """A stream whose content becomes `path` when the block ends without an error.
 
-    The content is on the disk before it gets the name: neither a kill nor a loss of power leaves
-    half a file. `keep`: where the file goes that was `path`; between the two renames there is none.
+    The content is synced before the rename: neither a kill nor a power loss leaves half a file.
+    `keep`: where the former file goes; between the two renames there is none.
     """
     with replacing_path(path, keep=keep) as part, part.open("wb") as stream:
         yield stream
@@ -64,14 +64,13 @@ def replacing(path: Path, *, keep: Path | None = None) -> Iterator[IO[bytes]]:
 def replacing_path(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
     """Where to write the file that becomes `path` when the block ends without an error.
 
-    For writers that open files themselves. It is a new one: neither a link that waits there nor
-    the output of another process is in its place. Nothing is left behind after an error; what a
-    kill leaves, `check_output` puts away.
+    For writers that open files themselves. It is always a new file, never a link or the output of
+    another process. An error leaves nothing behind; `check_output` removes what a kill leaves.
     """
     with unwinding(), ExitStack() as locks:
         part = None
         try:
-            while part is None or not part.exists():  # `check_output` may be quicker than the lock
+            while part is None or not part.exists():  # `check_output` may be faster than the lock
                 part = path.with_name(f".{path.name}-{MAKER}-{secrets.token_hex(4)}{PART}")
                 os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
                 locks.enter_context(locked(part, wait=True, folder=False))
@@ -88,7 +87,7 @@ def replacing_path(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable, where the system has a call for that."""
+    """Make the names in a folder durable, where the system can."""
     if os.name == "posix":
         number = os.open(folder, os.O_RDONLY)
         try:
@@ -99,14 +98,14 @@ def _sync_folder(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Kind:
-    """Folders that a command makes: how one is recognised, and what it may hold."""
+    """A kind of folder that a command makes: how it is recognised, and what it may hold."""
 
     name: str
     """With its article: `a run folder`."""
     is_whole: Callable[[Path], bool]
-    """By what its own files say; an OSError, ValueError, LookupError or TypeError means no."""
+    """From its files; an OSError, ValueError, LookupError or TypeError means False."""
     files: tuple[str, ...]
-    """Relative paths, * for any text, of all that may lie in one; with PART behind them too."""
+    """Patterns of relative paths that it may hold, also followed by PART."""
 
 
 ANEW = "choose another folder or replace it with --overwrite"
@@ -120,11 +119,11 @@ def check_out(
     *,
     remedy: str = ANEW,
 ) -> None:
-    """Raise ConfigError when `out` must not be replaced; every command asks here, before its work.
+    """Raise ConfigError when `out` must not be replaced; every command checks this first.
 
-    With `overwrite` a whole folder of its kind gives way, with nothing else in it. `inputs`: what
-    is read, by option; never deleted. `remedy` follows `exists; ` where --overwrite would help.
-    What a kill left beside it is put away first.
+    With `overwrite` a complete folder of its kind, with nothing else in it, may be replaced.
+    `inputs`: paths that are read, by option; never deleted. `remedy`: where --overwrite would help.
+    What a kill left next to it is removed first.
     """
     check_place(out, inputs)
     put_away(out)
@@ -135,7 +134,7 @@ def check_out(
     for path in _paths_in(out):
         if not any(fnmatch(_finished(path), pattern) for pattern in kind.files):
             raise ConfigError(
-                f"--out {out} holds {path}, which is not of {kind.name}; "
+                f"--out {out} holds {path}, which does not belong to {kind.name}; "
                 "move it away or choose another folder"
             )
     if not overwrite:
@@ -143,9 +142,9 @@ def check_out(
 
 
 def check_place(out: Path, inputs: Mapping[str, Path | None] | None = None) -> None:
-    """Raise ConfigError for a folder that no command may replace, whatever it holds."""
+    """Raise ConfigError for a folder that no command may replace."""
     if out.is_symlink():
-        raise ConfigError(f"--out {out} is a symbolic link; name the folder that it points to")
+        raise ConfigError(f"--out {out} is a symbolic link; pass the folder that it points to")
     kept = {"the current folder": Path.cwd(), "the home folder": Path("~").expanduser()}
     kept |= {f"{name} {path}": path for name, path in (inputs or {}).items() if path is not None}
     for name, path in kept.items():
@@ -156,20 +155,20 @@ def check_place(out: Path, inputs: Mapping[str, Path | None] | None = None) -> N
 
 
 def check_output(output: Path, overwrite: bool) -> None:
-    """Raise ConfigError when the file --output must not or cannot be written."""
+    """Raise ConfigError when the file of --output must not or cannot be written."""
     if output.is_dir():
-        raise ConfigError(f"--output {output} is a folder; name a file")
+        raise ConfigError(f"--output {output} is a folder; pass a file")
     if output.exists() and not overwrite:
         raise ConfigError(f"--output {output} exists; pass --overwrite to replace it")
     if not output.parent.is_dir():
-        raise ConfigError(f"--output {output}: there is no folder {output.parent}")
+        raise ConfigError(f"--output {output}: no such folder {output.parent}")
     _check_writable("--output", output)
     with suppress(OSError):  # as in a folder that must not be listed
         _put_away_parts(output)
 
 
 def _put_away_parts(output: Path) -> None:
-    """Remove what a process that was killed left of a file; whoever writes one has locked it."""
+    """Remove what killed processes left of a file; one that is being written is locked."""
     for part in output.parent.iterdir():
         half_written = HALF_WRITTEN.fullmatch(part.name)
         if half_written and half_written[1] == output.name:
@@ -179,12 +178,12 @@ def _put_away_parts(output: Path) -> None:
 
 
 def _finished(path: str) -> str:
-    """The name that a file gets when it is written."""
+    """The final name of a file."""
     return HALF_WRITTEN.sub(r"\1", path).removesuffix(PART)
 
 
 def _check_writable(option: str, path: Path) -> None:
-    """The nearest folder there is must let us write; a file system may be read-only for all."""
+    """Raise ConfigError unless the nearest existing folder is writable."""
     place = next(place for place in path.absolute().parents if place.exists())
     if not place.is_dir():
         raise ConfigError(f"{option} {path} cannot be written: {place} is not a folder")
@@ -195,7 +194,7 @@ def _check_writable(option: str, path: Path) -> None:
 
 
 def is_whole(out: Path, kind: Kind) -> bool:
-    """Does `out` hold a folder of its kind, as its own files say?"""
+    """Whether `out` is a complete folder of this kind, by its own files."""
     try:
         return kind.is_whole(out)
     except (OSError, ValueError, LookupError, TypeError):
@@ -203,7 +202,7 @@ def is_whole(out: Path, kind: Kind) -> bool:
 
 
 def _paths_in(folder: Path) -> Iterator[str]:
-    """Relative paths of all but real folders, in order; a link to a folder is no real one."""
+    """Relative paths of all files and links, in order."""
     for place, folders, files in os.walk(folder):
         folders.sort()
         links = [name for name in folders if (Path(place) / name).is_symlink()]
@@ -216,14 +215,14 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
-        raise ValueError("it is nested without end") from None
+        raise ValueError("nested too deeply") from None
     if not isinstance(content, dict):
-        raise ValueError(f"it must hold a JSON object, got {type(content).__name__}")
+        raise ValueError(f"must hold a JSON object, got {type(content).__name__}")
     return content
 
 
 def read_record(path: Path, remedy: str) -> dict[str, Any]:
-    """What a command has written of itself. Raises DataError with `remedy` where it is damaged."""
+    """A JSON object that a command has written. Raises DataError with `remedy` if damaged."""
     try:
         return read_object(path)
     except ValueError as error:
@@ -231,7 +230,7 @@ def read_record(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def check_kind(path: Path) -> None:
-    """Raise DataError for what is no file; a pipe would be waited for without end."""
+    """Raise DataError unless it is a regular file; reading a pipe would wait forever."""
     if (path.exists() or path.is_symlink()) and not path.is_file():
         raise DataError(f"{path} must be a file; prepare the data again")
 

@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all. Standard library only."""
+"""Atomic replacement of folders. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from pathlib import Path
 from recsys_moe.interrupts import unwinding
 
 PART = ".part"
-"""Ending of what is being written."""
+"""Suffix of what is being written."""
 NEW, PREVIOUS, GONE = "new", "previous", "gone"
-"""What may lie in a scratch folder: what is being written, what it replaces, what it replaced."""
+"""Entries of a scratch folder: what is being written, what it replaces, what it replaced."""
 MAKER = "recsys-moe"
-"""In the names of scratch folders, so that a folder of somebody else is none."""
+"""Part of the names of scratch folders, which no other program uses."""
 
 
 def _scratch_names(name: str) -> str:
-    """Of the scratch folders beside a folder, as a regular expression."""
+    """Regular expression of the scratch folders next to a folder."""
     return rf"\.{re.escape(name)}-{MAKER}-\w{{8}}{re.escape(PART)}"
 
 
 INSIDE = re.compile(rf"{NEW}|{PREVIOUS}|{GONE}|{_scratch_names(NEW)}")
-"""All that lies in a scratch folder, where what is new is itself written by this module too."""
+"""Every entry of a scratch folder; what is new may itself be written by this module."""
 
 
 @contextmanager
 def replacing_folder(out: Path) -> Iterator[Path]:
-    """A new folder that takes the place of `out` when the block ends without an error.
+    """A new folder that replaces `out` when the block ends without an error.
 
-    It lies beside `out`, so that one step is enough: what was at `out` stays whole until then.
-    Where the system has no such step there are two, and it comes back where the second fails.
-    Nothing else is left behind, but by a kill or a loss of power: then `put_away` does the rest.
+    It lies next to `out`, which stays complete until both are exchanged in one step. Where the
+    system has no such step there are two renames, undone if the second fails. A kill or a power
+    loss leaves a scratch folder, which `put_away` removes.
     """
     target = out.resolve()  # X/../X means nothing while X is away
     with _beside(out) as scratch:
@@ -48,9 +48,9 @@ def replacing_folder(out: Path) -> Iterator[Path]:
 
 
 def replace_folder(folder: Path, out: Path) -> None:
-    """Let `folder`, of the same file system, take the place of `out`, as `replacing_folder` does.
+    """Replace `out` by `folder` of the same file system, as `replacing_folder` does.
 
-    A kill between the two renames leaves `folder` whole, and `put_away` brings back `out`.
+    After a kill between the two renames `put_away` restores `out`.
     """
     folder, target = folder.resolve(), out.resolve()
     with _beside(out) as scratch:
@@ -58,10 +58,10 @@ def replace_folder(folder: Path, out: Path) -> None:
 
 
 def put_away(out: Path) -> None:
-    """Finish what a process that was killed left beside `out`: the former folder comes back.
+    """Clean up after a process that was killed: restore `out` and remove scratch folders.
 
-    It stays where it is when something else is at `out` by now. Scratch folders of processes that
-    live are locked and stay, and so does everything where the disk has no locks. Raises OSError.
+    If there is another `out` by now, the former one stays in its scratch folder. Locked scratch
+    folders, of running processes, stay; without file locks all stay. Raises OSError.
     """
     place = out.resolve()
     if not place.name or not place.parent.is_dir():
@@ -78,14 +78,14 @@ def put_away(out: Path) -> None:
 
 
 def name_it(path: Path, error: BaseException) -> None:
-    """Let an error of the disk, as of a full one, say what could not be written."""
+    """Add the path to an OSError, such as of a full disk, that has none."""
     if isinstance(error, OSError) and error.errno and error.filename is None:
         error.filename = str(path)
 
 
 @contextmanager
 def _beside(out: Path) -> Iterator[Path]:
-    """A scratch folder, locked for as long as this process needs it."""
+    """A scratch folder, locked in the block."""
     with unwinding():
         try:
             place = out.resolve()
@@ -94,7 +94,7 @@ def _beside(out: Path) -> Iterator[Path]:
                 try:
                     yield scratch
                 finally:
-                    # A disk that lets neither folder to its place keeps the former one in here.
+                    # If both renames failed, the former folder is in here.
                     if place.exists() or not (scratch / PREVIOUS).exists():
                         shutil.rmtree(scratch, ignore_errors=True)
         except OSError as error:
@@ -104,7 +104,7 @@ def _beside(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def _scratch(place: Path) -> Iterator[Path]:
-    """A locked one. A process that puts away may take it before it is locked: then another."""
+    """A locked one; another process may remove it before it is locked: then another."""
     with ExitStack() as locks:
         scratch = None
         while scratch is None or not scratch.is_dir():
@@ -115,10 +115,9 @@ def _scratch(place: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(place: Path, wait: bool = False, *, folder: bool = True) -> Iterator[bool]:
-    """Lock a folder, or a file, in the block; False where another process has, nobody can, or it
-    is none.
+    """Lock a folder, or a file, in the block; False if it is locked, missing or cannot be locked.
 
-    A kill ends a lock with its process.
+    A lock ends with its process.
     """
     try:
         import fcntl
@@ -140,10 +139,7 @@ def locked(place: Path, wait: bool = False, *, folder: bool = True) -> Iterator[
 
 
 def _swapped(one: Path, other: Path) -> bool:
-    """Exchange two folders in one step. False where there is no other one, or no such step.
-
-    Linux has one, on most disks: rename(2), RENAME_EXCHANGE.
-    """
+    """Exchange two folders by rename(2), RENAME_EXCHANGE. False where that is impossible."""
     if sys.platform != "linux" or not other.exists():
         return False
     import ctypes  # here, for the speed of a start
@@ -155,7 +151,7 @@ def _swapped(one: Path, other: Path) -> bool:
 
 
 def _exchange(folder: Path, out: Path, previous: Path) -> None:
-    """In two renames; the scratch folder around `previous` takes the older one away."""
+    """Exchange in two renames; the former folder goes with the scratch folder of `previous`."""
     try:
         if out.exists():
             os.replace(out, previous)

@@ -1,7 +1,7 @@
-"""SIGINT and SIGTERM of a command, from its first moment: one line, and 128 + the signal.
+"""SIGINT and SIGTERM end a command with one line and 128 + the signal.
 
-An exception is no way out while libraries load: it leaves modules half imported, and what C code
-calls may swallow it. So the process ends at once, except where something is to be put away first.
+An exception would not do while libraries load: it leaves modules half imported, and C code may
+swallow it. So the process ends at once, except where something must be cleaned up first.
 The first module of ours that a command loads: standard library only, and little of that.
 """
 
@@ -22,9 +22,9 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 REPORTS = "RECSYS_MOE_REPORTS"
 """Names the folder where a process that another one of ours started leaves its last error."""
 SECONDS_OF_ONE_WISH = 1.0
-"""`timeout` and terminals send a signal to the process and to its group: that is one wish."""
+"""`timeout` and terminals signal the process and its group: both count as one signal."""
 SECONDS_BEFORE_AGAIN = 0.02
-"""Until a signal comes again that could not end what was going on."""
+"""Until a signal that had no effect is sent again."""
 
 _blocks = 0
 _received = 0
@@ -37,7 +37,7 @@ _raised = float("-inf")
 
 
 def listen() -> None:
-    """Take both signals for the rest of the process; one that is ignored, as by nohup, stays so."""
+    """Handle both signals from now on; one that is ignored, as by nohup, stays ignored."""
     for number in NUMBERS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _receive)
@@ -48,9 +48,9 @@ def listen() -> None:
 
 
 class unwinding:  # noqa: N801 - as contextlib's, which would take time to load
-    """In the block a signal becomes SystemExit, so that what is half-written is put away.
+    """In the block a signal raises SystemExit, so that half-written output is removed.
 
-    Where it was swallowed, the end of the outermost block ends the process.
+    If it was swallowed, the end of the outermost block ends the process.
     """
 
     def __enter__(self) -> None:
@@ -65,14 +65,14 @@ class unwinding:  # noqa: N801 - as contextlib's, which would take time to load
 
 
 def received() -> int:
-    """The signal that came in a block of `unwinding`; 0 for none."""
+    """The signal that arrived in a block of `unwinding`; 0 for none."""
     return _received
 
 
 def leave(number: int) -> None:
-    """End the process with its one line, past Python's streams: one may be locked right now.
+    """End the process with one line, past Python's streams: one may be locked.
 
-    Of several processes the one that started the others speaks for all.
+    Of several training processes only the one that started the others prints.
     """
     try:
         if REPORTS not in os.environ:
@@ -98,9 +98,8 @@ def _receive(number: int, frame: FrameType | None) -> None:
 def end_with(code: object) -> None:
     """End with `code` (that of a SystemExit) as soon as all of `atexit` has run.
 
-    Python would go on to take itself apart, and a thread of a library that lets go of one of its
-    objects then, as those of pyarrow may do, aborts the process: 134 instead of the exit code. It
-    does where something was registered before `listen`, which only Python would call.
+    Python's finalisation would follow, in which threads of pyarrow may abort the process: 134
+    instead of the exit code. It still follows where something was registered before `listen`.
     """
     global _code
     if isinstance(code, int | None):  # a text would be for Python to print
@@ -136,7 +135,7 @@ def _again(number: int) -> None:
 
 
 def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
-    """What Python cannot raise, as in a `__del__`, it would print; the signal comes again."""
+    """Python would only print what a `__del__` raises: send the signal again."""
     if _received and issubclass(unraisable.exc_type, SystemExit):
         _thread.start_new_thread(_again, (_received,))
     else:

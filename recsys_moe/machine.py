@@ -1,6 +1,6 @@
-"""Facts about this machine: processor, memory, limits, accelerators. None where it does not say.
+"""Processor, memory, limits and accelerators of this machine; None where unknown.
 
-No node name, no serial number, and no kernel build, which some systems name after the machine.
+No node name, serial number or kernel build: they could identify the machine.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def gib(count: int | None) -> str | None:
 
 
 def memory() -> dict[str, int | None]:
-    """Bytes; None where the system does not say."""
+    """In bytes; None where unknown."""
     found: dict[str, int | None] = {"total": None, "available": None}
     with suppress(OSError, ValueError, AttributeError):
         found["total"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -63,7 +63,7 @@ def memory() -> dict[str, int | None]:
 
 
 def memory_limit() -> int | None:
-    """Bytes that the control group grants; None for no limit."""
+    """Bytes granted by the control group; None for no limit."""
     with suppress(OSError, ValueError):
         return int((CGROUP / "memory.max").read_text(encoding="utf-8"))
     return None
@@ -77,7 +77,7 @@ def cores() -> int:
 
 
 def core_quota() -> float | None:
-    """Cores that the control group grants, from `cpu.max`: "150000 100000" is 1.5."""
+    """Cores granted by the control group; `cpu.max` of "150000 100000" is 1.5."""
     with suppress(OSError, ValueError):
         granted, period = (CGROUP / "cpu.max").read_text(encoding="utf-8").split()
         return int(granted) / int(period)
@@ -85,7 +85,7 @@ def core_quota() -> float | None:
 
 
 def number_formats() -> dict[str, Any]:
-    """What the processor computes fast, as torch sees it."""
+    """Number formats of the processor, as torch reports them."""
     import torch
 
     can_flush = torch.set_flush_denormal(True)
@@ -98,7 +98,7 @@ def number_formats() -> dict[str, Any]:
 
 
 def has_fast_bf16() -> bool:
-    """As torch sees it: on x86 with AVX-512 or better, elsewhere with instructions for it."""
+    """Whether the CPU has instructions for bfloat16, as torch reports it."""
     import torch
 
     says = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
@@ -106,7 +106,7 @@ def has_fast_bf16() -> bool:
 
 
 def accelerators() -> list[dict[str, Any]]:
-    """GPUs that training can use, empty without one; a Mac's has no float64 and is none."""
+    """CUDA GPUs. MPS has no float64 and cannot train."""
     import torch
 
     if torch.cuda.is_available():

@@ -11,7 +11,7 @@ from recsys_moe.interrupts import unwinding
 
 @contextmanager
 def row_progress(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A callback to tell how many rows were just done. `total`: rows in all, where known."""
+    """A callback that takes the number of rows just done. `total`: all rows, if known."""
     if not sys.stderr.isatty():
         yield lambda rows: None
         return

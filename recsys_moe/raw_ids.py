@@ -1,7 +1,6 @@
-"""Which spelling is which id: the one rule of docs/how-to/prepare-data.md, "Ids", for every place
-that takes one.
+"""Raw ids as text, by the rule of docs/how-to/prepare-data.md, "Ids".
 
-An id is its text. A whole number has one text, however it came: 7, 7.0, "7", "7.0" are "7".
+A whole number has one text, whatever its type: 7, 7.0, "7" and "7.0" are "7".
 """
 
 from __future__ import annotations
@@ -17,29 +16,29 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 MISSING = ("NaN", "nan", "<NA>")
-"""What NumPy, pandas and JavaScript write where there is no value: no id, as an empty cell."""
+"""What NumPy, pandas and JavaScript write for a missing value: not an id."""
 WHOLE = r"-?(?:0|[1-9][0-9]*)"
 POINTED = re.compile(rf"({WHOLE})\.0+")
 """A whole number as floating point columns are written; 007.0, 7. and 7e0 are other texts."""
 INT64 = re.compile("0|-?[1-9][0-9]{0,18}")
-"""The text of a whole number of up to 64 bits, or a little more."""
+"""A whole number of up to 19 digits."""
 LIMIT = 2.0**63
 """Whole numbers in floating point are ids from -LIMIT to below LIMIT."""
 MOST_DIGITS = 76
-"""Of a decimal number that is an id: those of the widest Arrow column."""
+"""Of a decimal number that is an id; the widest Arrow column has as many."""
 
 
 class Column(NamedTuple):
     """The ids of an Arrow column."""
 
     texts: pa.Array
-    """string; null where there is none."""
+    """string; null where there is no id."""
     refused: NDArray[np.bool_]
-    """Where there is a value, and it is no id."""
+    """Where there is a value that is not an id."""
 
 
 def of_text(text: str) -> str | None:
-    """The id that a text is. None for what is none: blanks, "NaN"."""
+    """The id of a text; None for blanks and "NaN"."""
     if text in MISSING or not text.strip():
         return None
     if ".0" not in text and text != "-0":
@@ -50,7 +49,7 @@ def of_text(text: str) -> str | None:
 
 
 def of_value(value: object) -> str | None:
-    """The id that any value is. None for what is none: None, NaN, 1.5, True, a date, " "."""
+    """The id of any value; None for None, NaN, 1.5, True, a date, " "."""
     if isinstance(value, str):
         return of_text(value)
     if isinstance(value, bool):
@@ -70,13 +69,13 @@ def _is_whole(number: Decimal) -> bool:
 
 
 def can_be_ids(kind: pa.DataType) -> bool:
-    """Text and numbers can, and a column without any type, which has no values."""
+    """Whether a column may hold ids: text, numbers, or null without values."""
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     return is_number or is_text(kind) or pa.types.is_null(kind)
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Text of any layout."""
+    """Whether it is a string of any layout."""
     layouts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     return any(is_of(kind) for is_of in layouts)
 
@@ -101,7 +100,7 @@ def of_column(column: pa.Array | pa.ChunkedArray) -> Column:
 
 
 def plain(texts: pa.Array) -> pa.Array:
-    """Texts in which each whole number has its one text; the array itself where each has."""
+    """Texts with whole numbers in their one form."""
     if not pc.any(pc.match_substring(texts, ".0")).as_py() and not _has(texts, "-0"):
         return texts
     texts = pc.replace_substring_regex(texts, rf"^({WHOLE})\.0+$", r"\1")
@@ -109,7 +108,7 @@ def plain(texts: pa.Array) -> pa.Array:
 
 
 def are_integers(texts: pa.Array) -> pa.Array:
-    """Which are the one text of a whole number of up to 19 digits."""
+    """Which are whole numbers of up to 19 digits in their one form."""
     return pc.match_substring_regex(texts, f"^({INT64.pattern})$")
 
 

@@ -1,7 +1,7 @@
-"""The contract on disk between data_prep and recsys_moe: a prepared folder and its schema.json.
+"""schema.json: what a prepared folder holds.
 
 A prepared folder holds `train/`, `val/`, `test/` (Parquet parts), `users.parquet`,
-`items.parquet` and `schema.json`. The errors are offered here for data_prep.
+`items.parquet` and `schema.json`. data_prep imports the errors from here.
 """
 
 from __future__ import annotations
@@ -22,26 +22,25 @@ from recsys_moe.section import STRICT, validated
 __all__ = ["ConfigError", "DataError", "Feature", "Schema", "FeatureColumn", "Source", "Task"]
 
 FORMAT_VERSIONS = (1, 2)
-"""That are read. A folder is written as the first that can say what it holds: 2 if there are entity
-features, else 1, byte for byte as before there were any."""
+"""Versions that are read. Folders with features are written as 2, others as 1."""
 SCHEMA_FILE = "schema.json"
 SPLITS = ("train", "val", "test")
 RESERVED = (
     *("user", "item", "rank", "title", "unseen_user", "unseen_item"),
     *("user_index", "item_index", "timestamp"),
 )
-"""Columns that predictions and split files have beside those of the tasks."""
+"""Columns of predictions and split files besides those of the tasks."""
 
 TaskKind = Literal["binary", "regression"]
 IdType = Literal["int64", "string"]
 Vocabulary = Literal["all", "train"]
 FeatureKind = Literal["categorical", "multi", "numeric"]
 Distribution = Literal["uniform", "popularity"]
-"""Of the items that negatives are drawn from: `popularity`, an item as likely as it has rows."""
+"""Of sampled negatives; `popularity`: in proportion to the rows of an item."""
 
 
 def _as_read(value: Any, number: Callable[[Any], float]) -> float:
-    """A whole number stays one, so that schema.json is written as it was read."""
+    """Keep whole numbers, so that schema.json is written as it was read."""
     found = number(value)
     return value if type(value) is int else found
 
@@ -50,9 +49,9 @@ Count = Annotated[float, WrapValidator(_as_read)]
 ENTITIES = ("user", "item", "context")
 """Whose feature it is: the user's, the item's, or the single row's."""
 MOST = 2**31 - 1
-"""Indices are int32, and one stands for what is not known."""
+"""Indices are int32; one is that of unknown ids."""
 FEATURE = "feature:"
-"""Begins the names of columns with features, which hold indices and scaled numbers."""
+"""Prefix of columns with features, which hold indices and standardised numbers."""
 
 
 def check_split(option: str, split: str) -> None:
@@ -63,7 +62,7 @@ def check_split(option: str, split: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One label to learn. Rows whose label is null do not take part in this task."""
+    """One label to learn. Rows with a null label are not used for this task."""
 
     name: str
     kind: TaskKind
@@ -73,14 +72,14 @@ class Task:
     """Weight of this task in the training loss unless the configuration says otherwise."""
     low: float | None = None
     high: float | None = None
-    """Range of valid labels, both ends included; None where there is no bound."""
+    """Inclusive range of valid labels; None: unbounded."""
 
 
 def check_names(tasks: Sequence[Task], weight: str | None, where: str) -> None:
-    """Raise DataError when a column of predictions or of split files would be there twice.
+    """Raise DataError when a column of predictions or split files would occur twice.
 
-    Predictions have a column per task and for binary ones `<task>_calibrated`; `weight`: the
-    column of the split files with the weights, if there are any; `where` begins the message.
+    Predictions have a column per task and for binary ones `<task>_calibrated`. `weight`: the
+    column with the weights of rows; `where`: prefix of the message.
     """
     reserved = (*RESERVED, *([] if weight is None else [weight]))
     calibrated = {f"{task.name}_calibrated" for task in tasks if task.kind == "binary"}
@@ -90,19 +89,19 @@ def check_names(tasks: Sequence[Task], weight: str | None, where: str) -> None:
             raise DataError(f"{where}task names must differ, got {name!r} twice")
         if name in reserved:
             raise DataError(
-                f"{where}no task must be named {', '.join(reserved)}, got {name!r}; "
-                "prepare the data with another name"
+                f"{where}task name must not be {', '.join(reserved)}, got {name!r}; "
+                "choose another name"
             )
         if name in calibrated:
             raise DataError(
-                f"{where}no task must be named {name!r} beside {name.removesuffix('_calibrated')!r}"
-                ", whose calibrated probabilities are called so; prepare the data with another name"
+                f"{where}task name must not be {name!r}, the column of calibrated probabilities of "
+                f"{name.removesuffix('_calibrated')!r}; choose another name"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """One id column: raw ids are mapped once to 0..size-1; `size` stands for an unknown id."""
+    """One id column: raw ids map to 0..size-1; `size` is the index of unknown ids."""
 
     name: str
     column: str
@@ -114,16 +113,15 @@ class Feature:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureColumn:
-    """What is known of a user, an item or a row beside its id."""
+    """A feature of a user, an item or a row."""
 
     name: str
     kind: FeatureKind
     size: int = 0
-    """Categories of the training rows' entities, 0..size-1; `size` stands for an unseen one. 0 of
-    numeric features."""
+    """Number of categories in training; `size` is the index of unknown ones. 0: numeric."""
     mean: float = 0.0
     std: float = 1.0
-    """Of the raw values of the training rows' entities, by which numeric features are scaled."""
+    """Standard deviation of raw training values, by which numeric features are standardised."""
 
     @property
     def column(self) -> str:
@@ -162,16 +160,15 @@ class Schema:
     """Per split and task: `labelled`, `mean`, and `positive` of binary tasks or `std` (of the
     population), `min` and `max` of regressions."""
     weight: str | None = None
-    """Column of the split files with the weight of each row, float32, finite and >= 0; None where
-    all rows weigh the same."""
+    """Column of the split files with row weights, float32, finite and >= 0; None: all equal."""
     seeds: dict[str, int] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()
     command: str = ""
-    """The command without the input and output folders, so that equal input gives equal bytes."""
+    """The command without input and output folders, so that equal input gives equal bytes."""
     report: dict[str, int] = field(default_factory=dict)
-    """Counts a reader should know: broken lines, dropped duplicates, capped users, ..."""
+    """Counts such as broken lines, dropped duplicates, capped users."""
     negatives: Distribution | None = None
-    """How the negatives in the rows were drawn; None where none were drawn."""
+    """Distribution of sampled negatives; None without any."""
     user_features: tuple[FeatureColumn, ...] = ()
     item_features: tuple[FeatureColumn, ...] = ()
     context_features: tuple[FeatureColumn, ...] = ()
@@ -181,7 +178,7 @@ class Schema:
         return bool(self.user_features or self.item_features or self.context_features)
 
     def counts(self, split: str, task: str, *needed: str) -> dict[str, float]:
-        """Of `labels`. Raises DataError when schema.json does not tell one of those needed."""
+        """An entry of `labels`. Raises DataError where one of `needed` is missing."""
         counts = self.labels.get(split, {}).get(task, {})
         for name in needed:
             if name not in counts:
@@ -192,9 +189,9 @@ class Schema:
     def to_json(self) -> str:
         raw = asdict(self)
         for name in ("weight", "negatives"):
-            if raw[name] is None:  # as before there were any
+            if raw[name] is None:  # as in older folders
                 del raw[name]
-        if not self.has_features:  # as before there were features
+        if not self.has_features:  # as in version 1
             for entity in ENTITIES:
                 del raw[f"{entity}_features"]
         raw["format_version"] = 2 if self.has_features else 1
@@ -223,8 +220,7 @@ class Schema:
         path = Path(folder) / SCHEMA_FILE
         if not path.is_file():
             raise DataError(
-                f"{folder} is not prepared data: it has no {SCHEMA_FILE}; "
-                "make one with `recsys-moe prepare`"
+                f"{folder} is not prepared data: no {SCHEMA_FILE}; run `recsys-moe prepare`"
             )
         try:
             text = path.read_text(encoding="utf-8")
@@ -234,7 +230,7 @@ class Schema:
 
 
 def _with_negatives(schema: Schema) -> Schema:
-    """`schema`; of a folder that was prepared before the key `negatives`, by its command."""
+    """`schema`, with `negatives` read from the command where the key is missing."""
     if schema.negatives is not None or "missing_negatives" not in schema.report:
         return schema
     words = shlex.split(schema.command)
@@ -254,7 +250,7 @@ def _check_version(raw: Any, origin: str) -> None:
 
 
 def _check_counts(schema: Schema) -> None:
-    """Raise TypeError for what no folder can hold."""
+    """Raise TypeError for impossible sizes and counts."""
     if not schema.tasks:
         raise TypeError("tasks must be at least one, got []")
     features = (*schema.user_features, *schema.item_features, *schema.context_features)

@@ -1,4 +1,4 @@
-"""What pydantic checks for us: sections of the configuration, and dataclasses from JSON."""
+"""Validation by pydantic: sections of the configuration, and dataclasses from JSON."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from pydantic import (
 
 T = TypeVar("T")
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
-"""Types of errors about keys that nothing has."""
+"""Error types of unknown keys."""
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-"""`__pydantic_config__` of such a dataclass, and of those in it that name none."""
+"""`__pydantic_config__` of a dataclass and of those nested in it."""
 
 
 class Section(BaseModel):
-    """Named settings: an unknown key is an error, and so is true or false for a number."""
+    """Named settings. Unknown keys and booleans in place of numbers are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     removed: ClassVar[Mapping[str, tuple[tuple[Any, ...], str]]] = {}
-    """By name settings of old files: the values that are still read, and ignored; and the rule and
-    remedy for any other."""
+    """Removed settings by name: values that are read and ignored, and the error for others."""
 
     @model_validator(mode="before")
     @classmethod
@@ -59,11 +58,11 @@ def validated(kind: type[T], raw: Any) -> T:
     except ValidationError as error:
         raise TypeError(_problem(error)) from None
     except RecursionError:
-        raise TypeError("it is nested without end") from None
+        raise TypeError("nested too deeply") from None
 
 
 def first_problem(error: ValidationError) -> Any:
-    """The one to tell of: a key that is misspelt explains one that is missing."""
+    """The problem to report: an unknown key first, which may explain a missing one."""
     errors = error.errors()
     return next((one for one in errors if one["type"] in UNKNOWN), errors[0])
 

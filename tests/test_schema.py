@@ -79,7 +79,7 @@ def test_a_task_with_the_name_of_another_output_column_is_refused(
     prepared: Path, names: tuple[str, str]
 ) -> None:
     text = (prepared / "schema.json").read_text()
-    with pytest.raises(DataError, match=r"^schema\.json: no task must be named "):
+    with pytest.raises(DataError, match=r"^schema\.json: task name must not be "):
         Schema.from_json(named(text, *names))
     with pytest.raises(DataError, match=r"^schema\.json: task .*got 'y' twice"):
         Schema.from_json(named(text, "y", "y"))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Annotated, Any, NoReturn
+from functools import partial
+from inspect import unwrap
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, get_args, get_type_hints
 
 import typer
 from pydantic import ValidationError
@@ -15,7 +18,6 @@ from recsys_moe import interrupts
 from recsys_moe.cli import (
     compare,
     doctor,
-    empty_paths,
     export,
     faults,
     inference,
@@ -27,25 +29,38 @@ from recsys_moe.cli import (
     training,
     tune,
 )
+from recsys_moe.cli.options import opt
 from recsys_moe.errors import ConfigError, UserError
 from recsys_moe.machine import let_idle_threads_sleep
 from recsys_moe.train.processes import launch
 from recsys_moe.train.processes.starter import rank
 
+SCRIPT = "recsys-moe"
 app = typer.Typer(
-    name="recsys-moe",
+    name=SCRIPT,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Start with: recsys-moe prepare synthetic --out data/demo",
+    epilog=f"Start with: {SCRIPT} prepare synthetic --out data/demo",
 )
+EXAMPLES: dict[Any, str] = {
+    training.fit: "fit --data data/demo --out runs/first",
+    training.finish: "finish runs/first",
+    inference.evaluate: "evaluate runs/first --split test --ranking",
+    inference.predict: "predict runs/first --input pairs.csv --output scores.csv",
+    recommend.recommend: "recommend runs/first --user 42 --k 10 --exclude-seen",
+    recommend.similar: "similar runs/first --item 7",
+    report.report: "report runs/first --out reports/first",
+    export.export: "export runs/first --out deploy --format onnx",
+    serve.serve: "serve runs/first --port 8000",
+    compare.compare: "compare --data data/demo --routers moesart,topk --out comparisons/first",
+    tune.tune: "tune --data data/demo --router moesart --trials 50 --out studies/first",
+    settings.routers: "routers --set model.num_experts=8",
+    doctor.doctor: "doctor --data data/demo --run runs/first",
+}
 app.add_typer(prepare.app, name="prepare")
-for command in (
-    *(training.fit, training.finish, inference.evaluate, inference.predict, compare.compare),
-    *(tune.tune, export.export, recommend.recommend, recommend.similar),
-    *(report.report, serve.serve, settings.routers, doctor.doctor),
-):
-    app.command()(command)
+for command, example in EXAMPLES.items():
+    app.command(epilog=f"Example: {SCRIPT} {example}")(command)
 app.add_typer(settings.app, name="config")
 
 
@@ -53,7 +68,7 @@ ORDER = (
     *("prepare", "fit", "finish", "evaluate", "predict", "recommend", "similar", "report"),
     *("export", "serve", "compare", "tune", "paper", "config", "routers", "doctor", "version"),
 )
-"""In which one uses them; Typer would list groups last."""
+"""The order of use; Typer would list groups last."""
 
 
 @app.command()
@@ -68,7 +83,7 @@ def version() -> None:
 def paper() -> None:
     """Moved out of the package."""
     raise ConfigError(
-        "the paper's studies need a checkout: there `python -m research.paper` runs them"
+        "the paper's studies moved to the repository; run `python -m research.paper` in a checkout"
     )
 
 
@@ -81,15 +96,14 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _common(
     _: Annotated[
-        bool,
-        typer.Option("--version", is_eager=True, callback=_print_version, help="Print it."),
+        bool, opt("Print the version.", "--version", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    """Multi-task recommenders with a sparse mixture of experts."""
+    """Train and serve multi-task recommenders with a sparse mixture of experts."""
 
 
 class Severity(logging.Formatter):
-    """The line alone; with its severity before it from a warning on."""
+    """The line alone; from a warning on, with its severity."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
@@ -98,22 +112,31 @@ class Severity(logging.Formatter):
 
 
 def _tree() -> Any:
-    """The commands as Typer parses them, in our order, with flags shown as such in the help."""
+    """The commands as Typer parses them, in our order."""
     root: Any = typer.main.get_command(app)
     root.commands = {name: root.commands[name] for name in ORDER}
-    _show_flags(root, None)
-    empty_paths.refuse(root)
+    _adjust(root, None)
     return root
 
 
-def _show_flags(command: Any, parent: typer.Context | None) -> None:
-    """Without the <bool> of a value, which they do not take."""
+def _adjust(command: Any, parent: typer.Context | None) -> None:
+    """Refuse empty paths, and hide the <bool> of flags in the help of a command and those below."""
     context = typer.Context(command, parent=parent, **command.context_settings)
     for parameter in command.get_params(context):
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
+        parameter.process_value = partial(_checked, command, parameter, parameter.process_value)
     for below in getattr(command, "commands", {}).values():
-        _show_flags(below, context)
+        _adjust(below, context)
+
+
+def _checked(command: Any, parameter: Any, process: Any, context: Any, value: Any) -> Any:
+    """`process` of a parameter; of an empty path it would make the current folder."""
+    kind = get_type_hints(unwrap(command.callback))[parameter.name] if value == "" else None
+    if Path in (kind, *get_args(kind)):
+        name = parameter.opts[0] if parameter.opts[0].startswith("--") else parameter.name
+        raise ConfigError(f"{name} must name a file or folder, got ''; . is the current folder")
+    return process(context, value)
 
 
 def run() -> None:
@@ -123,7 +146,7 @@ def run() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Severity("%(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # of its fonts nobody asked
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports fonts
     try:
         invoke()
     except UserError as error:
@@ -137,7 +160,7 @@ def run() -> None:
 def invoke() -> None:
     """What sys.argv asks for; raises its errors, and SystemExit at its end."""
     try:
-        sys.exit(_tree()(prog_name=app.info.name, standalone_mode=False) or 0)
+        sys.exit(_tree()(prog_name=SCRIPT, standalone_mode=False) or 0)
     except typer.TyperException as error:
         raise ConfigError(_usage(error)) from None
     finally:
@@ -145,14 +168,14 @@ def invoke() -> None:
 
 
 def _usage(error: Any) -> str:
-    """What the parser has to say of the command line, and where to look."""
+    """The parser's message, and where to look."""
     message = error.format_message().strip().rstrip(".")
     if not message:  # without arguments: the help has been printed
         sys.exit(error.exit_code)
     if isinstance(error.__cause__, ValidationError):  # whose rule the message is, without the value
         message += f", got {str(error.__cause__.errors()[0]['input'])!r}"
     context = error.ctx and error.ctx.command_path
-    return f"{message}; {context or app.info.name} --help says what it takes"
+    return f"{message}; see {context or SCRIPT} --help"
 
 
 def _explain(error: BaseException) -> NoReturn:

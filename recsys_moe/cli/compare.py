@@ -8,53 +8,49 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from recsys_moe.cli.inference import Ranking
-from recsys_moe.cli.training import (
+from recsys_moe.cli.options import (
+    Address,
     BatchSize,
     ConfigFile,
+    Continued,
+    CpusPerRun,
+    Data,
+    Devices,
+    Engine,
     Experts,
+    GpusPerRun,
+    Jobs,
+    Json,
     Lr,
     MaxEpochs,
+    Ranking,
     Sets,
-    fit_flags,
-    typed_sections,
+    opt,
 )
+from recsys_moe.cli.training import fit_flags, typed_sections
 
 if TYPE_CHECKING:
     from recsys_moe.lab.compare.results import Results
 
 logger = logging.getLogger("recsys_moe.compare")
 
-# Also for other commands that hand runs to `engines.choose_executor`.
-Engine = Annotated[str, typer.Option(help="Where runs are executed: local, or ray (a cluster).")]
-Address = Annotated[str | None, typer.Option(help="Of the cluster: HOST:PORT or auto.")]
-CpusPerRun = Annotated[
-    int | None, typer.Option(min=1, help="On a cluster: CPUs and threads of a run [1].")
-]
-GpusPerRun = Annotated[int | None, typer.Option(min=0, help="On a cluster: GPUs of a run [0].")]
 
 Weights = Annotated[
-    list[str] | None,
-    typer.Option(metavar="W,...", help="Task weights in the data's order. Repeatable."),
+    list[str] | None, opt("Loss weight of each task, e.g. 0.9,0.1. Repeatable.", metavar="W,...")
 ]
-Settings = Annotated[
-    Path | None, typer.Option(help="YAML: sections of the configuration per router.")
-]
-Jobs = Annotated[
-    int | None, typer.Option(help="Runs at a time; without it one per core, or one on a GPU.")
-]
+Settings = Annotated[Path | None, opt("YAML file with configuration sections per router.")]
 
 
 def compare(
-    data: Annotated[Path, typer.Option(help="Prepared folder.")],
-    routers: Annotated[str, typer.Option(metavar="NAME,...", help="Routers, or `all`.")],
-    out: Annotated[Path, typer.Option(help="Folder to create or to continue.")],
-    seeds: Annotated[int, typer.Option(min=1, help="Runs per router and task weights.")] = 5,
+    data: Data,
+    routers: Annotated[
+        str, opt("Routers to compare, e.g. moesart,topk, or `all`.", metavar="NAME,...")
+    ],
+    out: Continued,
+    seeds: Annotated[int, opt("Runs per router and setting of task weights.", min=1)] = 5,
     weights: Weights = None,
     settings: Settings = None,
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    split: Annotated[str, opt("Split to compare on: train, val or test.")] = "test",
     ranking: Ranking = False,
     jobs: Jobs = None,
     engine: Engine = "local",
@@ -62,21 +58,19 @@ def compare(
     cpus_per_run: CpusPerRun = None,
     gpus_per_run: GpusPerRun = None,
     config: ConfigFile = None,
-    k: Annotated[
-        int | None, typer.Option(help="Experts per example, of the routers with a k.")
-    ] = None,
+    k: Annotated[int | None, opt("Experts selected per example, of routers with a k.")] = None,
     experts: Experts = None,
     max_epochs: MaxEpochs = None,
     batch_size: BatchSize = None,
     lr: Lr = None,
-    seed: Annotated[int, typer.Option(min=0, help="The first seed; the others follow.")] = 0,
-    devices: Annotated[int | None, typer.Option(help="Number of devices per run.")] = None,
+    seed: Annotated[int, opt("First seed; the others follow.", min=0)] = 0,
+    devices: Devices = None,
     set_: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print results.json.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Train routers side by side over seeds and task weights; a table with tests.
+    """Compare routers over seeds and task weights.
 
-    Starting it again repeats no finished run; more routers, seeds and weights may be added.
+    Writes tables with significance tests. Run it again to continue, or to add runs.
     """
     flags = fit_flags(
         k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices
@@ -103,7 +97,7 @@ def compare(
     )
     if request.settings:
         for label in sorted(set(request.routers) - set(request.settings)):
-            logger.info("--settings has nothing for %s", label)
+            logger.info("--settings has no section for %s", label)
     comparison = comparisons.compare(request, data, out, jobs=jobs, executor=executor)
     print_comparison(comparison.results, out, as_json)
     comparison.check()
@@ -117,7 +111,7 @@ def _labels(routers: str) -> list[str]:
 
 
 def print_comparison(results: Results, out: Path, as_json: bool) -> None:
-    """Tables on a terminal, table.md elsewhere, or results.json."""
+    """Print tables on a terminal, table.md elsewhere, or results.json."""
     if as_json or not sys.stdout.isatty():
         text = (out / "table.md").read_text("utf-8")
         return print_results(out / "results.json", text, as_json)
@@ -130,15 +124,15 @@ def print_comparison(results: Results, out: Path, as_json: bool) -> None:
 
 
 def print_results(file: Path, text: str, as_json: bool) -> None:
-    """A file of JSON in one line, or `text`."""
+    """Print a file of JSON in one line, or `text`."""
     print(f"{json.dumps(json.loads(file.read_text('utf-8')))}\n" if as_json else text, end="")
 
 
 def read_sections(option: str, file: Path | None) -> dict[str, Any] | None:
-    """What the YAML file of an option holds. Raises ConfigError; no shipped one is meant."""
+    """The YAML file of an option. Raises ConfigError; shipped configurations do not count."""
     from recsys_moe.config.files import read_config_file
     from recsys_moe.errors import ConfigError
 
     if file is not None and not file.is_file():
-        raise ConfigError(f"{option} {file}: there is no such file")
+        raise ConfigError(f"{option} {file}: no such file")
     return None if file is None else read_config_file(str(file))

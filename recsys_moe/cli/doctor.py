@@ -9,18 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
+from recsys_moe.cli.options import Json, opt
+
 
 def doctor(
-    data: Annotated[Path | None, typer.Option(help="Check a prepared folder too.")] = None,
-    run: Annotated[
-        Path | None, typer.Option(metavar="RUN|MODEL", help="Check a run or a model too.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    data: Annotated[Path | None, opt("Also check this prepared folder.")] = None,
+    run: Annotated[Path | None, opt("Also check this run or model.", metavar="RUN|MODEL")] = None,
+    as_json: Json = False,
 ) -> None:
-    """Versions, processor, memory, devices, extras: a report that fits into a bug report.
+    """Check the installation.
 
-    It holds no name of a user, a machine or a folder. Exit code 1 where something that the product
-    needs is broken, 3 where the data or the model are.
+    Prints a summary for bug reports: versions, processor, memory, devices and extras, without
+    names of users, machines or folders. Exit code 1: the installation is
+    broken; 3: the data or the model are.
     """
     from recsys_moe.lab.doctor import examine
 
@@ -32,7 +33,7 @@ def doctor(
         for kind in ("warnings", "problems", "invalid"):
             for text in getattr(report, kind):
                 print(f"{kind.removesuffix('s')}: {text}")
-        print("no problem found" if not report.exit_code else "see the last lines")
+        print("no problems found" if not report.exit_code else "problems found, see above")
     raise typer.Exit(report.exit_code)
 
 

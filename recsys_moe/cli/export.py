@@ -7,23 +7,25 @@ import logging
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from recsys_moe.cli.inference import Json, Model
+from recsys_moe.cli.options import Json, Model, Overwrite, opt
 
 logger = logging.getLogger("recsys_moe")
 
 
 def export(
     model: Model,
-    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    out: Annotated[Path, opt("Folder to create.")],
     format_: Annotated[
-        str, typer.Option("--format", metavar="NAME,...", help="Graph formats: pt2, onnx, aoti.")
+        str, opt("Graph formats to add, of pt2, onnx, aoti.", "--format", metavar="NAME,...")
     ] = "",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Export a copy of the model folder, and graphs for other runtimes, verified on the way."""
+    """Export a model for deployment.
+
+    Writes a minimal model folder and, with --format, graphs for other runtimes. Every graph is
+    compared with the model on sampled rows, and its latency is measured.
+    """
     from recsys_moe.artifact.export import export as run_export
 
     formats = [name.strip() for name in format_.split(",") if name.strip()]
@@ -38,7 +40,7 @@ def export(
 
 
 def table(report: dict[str, Any], out: Path) -> str:
-    """The report as text, a line per format."""
+    """The report as text: a line per format."""
     lines = [f"{out}: model folder, {_megabytes(report['bytes'])}"]
     if report["formats"]:
         lines.append(f"  {'':6} {'size':>10} {'1 row':>10} {'1000 rows':>10}  largest difference")
@@ -53,7 +55,7 @@ def table(report: dict[str, Any], out: Path) -> str:
 def _parity(entry: dict[str, Any]) -> str:
     if (parity := entry.get("parity")) is None:
         return ""
-    ties = f", {parity['masked_near_ties']} near-ties ignored"
+    ties = f", {parity['masked_near_ties']} near-ties excluded"
     return f"{parity['max_difference']:.1e} on {parity['rows']} rows{ties}"
 
 

@@ -1,4 +1,4 @@
-"""What errors that no command foresees mean, in one line."""
+"""Unforeseen errors, explained in one line."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ LIBRARIES = {"site-packages", "dist-packages"}
 
 
 def exit_code(error: Exception) -> int:
-    """As for a setting that cannot be used where a path is too long for the system; else 1."""
+    """2 where a path is too long for the system; else 1."""
     asked = isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG
     return ConfigError.exit_code if asked else 1
 
 
 def explained(error: Exception) -> str:
-    """Whose fault it is: the file system's, memory's, that of a module from outside, or ours."""
+    """Where the error comes from: the file system, memory, a module from outside, or ours."""
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        return f"{str(error.filename)[:40]}...: longer than a path can be; name a shorter one"
+        return f"{str(error.filename)[:40]}...: path too long; choose a shorter one"
     if isinstance(error, OSError):
         return f"{error.filename or 'file system'}: {error.strerror or error}"
     if isinstance(error, MemoryError):
-        return "out of memory; use a machine with more, or ask for less"
+        return "out of memory; use smaller inputs or a machine with more memory"
     said = f"{type(error).__name__}: {str(error)[:300]}"
     if place := _outside(error):
-        return f"{place}: {said} (a module from outside; {DEBUG}=1 shows more)"
-    return f"{said} (a fault of recsys-moe; {DEBUG}=1 shows where)"
+        return f"{place}: {said} (in a module outside recsys-moe; {DEBUG}=1 shows the traceback)"
+    return f"{said} (a bug in recsys-moe; {DEBUG}=1 shows the traceback)"
 
 
 def _outside(error: Exception) -> str:
-    """FILE:LINE of the deepest call into neither our code nor an installed library; or nothing."""
+    """FILE:LINE of the deepest call into neither our code nor an installed library, or nothing."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     paths = sysconfig.get_paths()

@@ -8,47 +8,47 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from recsys_moe.cli.ranking import ranking_lines
+from recsys_moe.cli.options import Json, Model, MovedData, Overwrite, Ranking, opt
 from recsys_moe.errors import ConfigError
 
 logger = logging.getLogger("recsys_moe.evaluate")
 
-Model = Annotated[Path, typer.Argument(metavar="RUN|MODEL", help="Run folder or model folder.")]
-Ranking = Annotated[
-    bool, typer.Option("--ranking", help="Also run a top-N evaluation of the whole catalogue.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 THRESHOLD = "TASK.METRIC=BOUND"
 
 
 def evaluate(
     model: Model,
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
-    data: Annotated[Path | None, typer.Option(help="Prepared folder, if it was moved.")] = None,
+    split: Annotated[str, opt("Split: train, val or test.")] = "test",
+    data: MovedData = None,
     min_: Annotated[
         list[str] | None,
-        typer.Option("--min", metavar=THRESHOLD, help="Exit with 4 if the metric is lower."),
+        opt(
+            "Exit with code 4 below it, e.g. watch.auc=0.8. Repeatable.", "--min", metavar=THRESHOLD
+        ),
     ] = None,
     max_: Annotated[
         list[str] | None,
-        typer.Option("--max", metavar=THRESHOLD, help="Exit with 4 if the metric is higher."),
+        opt(
+            "Exit with code 4 above it, e.g. rating.mse=1. Repeatable.", "--max", metavar=THRESHOLD
+        ),
     ] = None,
     ranking: Ranking = False,
-    k: Annotated[int | None, typer.Option(help="With --ranking: length of the lists [10].")] = None,
+    k: Annotated[int | None, opt("With --ranking: items per list; 10 by default.")] = None,
     task: Annotated[
-        str | None, typer.Option(help="With --ranking: binary task to rank by [the first].")
+        str | None, opt("With --ranking: binary task to rank by; the first by default.")
     ] = None,
     relevant: Annotated[
         str | None,
-        typer.Option(metavar="TASK>=NUMBER", help="With --ranking: relevant positives."),
+        opt(
+            "With --ranking: which positives are relevant, e.g. rating>=4.", metavar="TASK>=NUMBER"
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compute exact metrics on a split: AUC, BCE, ECE, MSE, RMSE, MAE, routing load.
+    """Evaluate a model on a split.
 
-    --ranking adds top-N metrics of the whole catalogue: NDCG, recall, MRR, hit rate, GAUC.
+    Prints AUC, BCE and ECE of binary tasks, MSE, RMSE and MAE of regressions, baselines and the
+    load of the experts; with --ranking also NDCG, recall, MRR, hit rate and GAUC of top-N lists.
     """
     from recsys_moe.artifact.thresholds import parse_thresholds
     from recsys_moe.errors import GateError
@@ -67,7 +67,7 @@ def evaluate(
 def evaluated(
     model: Path, split: str, data: Path | None, ranking: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The metrics of a split, which the run keeps. `ranking`: options of `evaluate_ranking`."""
+    """Metrics of a split, saved in the run too. `ranking`: options of `evaluate_ranking`."""
     from recsys_moe.artifact.evaluate import evaluate_artifact, save_evaluation
     from recsys_moe.progress import row_progress
 
@@ -82,15 +82,15 @@ def _ranked(model: Path, split: str, data: Path | None, options: dict[str, Any])
     from recsys_moe.inference.evaluation.ranking import evaluate_ranking
     from recsys_moe.progress import row_progress
 
-    with row_progress(f"ranking {split}") as progress:
+    with row_progress(f"ranking items for users of {split}") as progress:
         return evaluate_ranking(model, split, data, progress=progress, **options)
 
 
 def sampled(model: Path, result: dict[str, Any], data: Path | None) -> dict[str, Any] | None:
-    """The lists of some users of the split that `result` is of, as `sample_ranking` has them.
+    """Metrics of `sample_ranking` on the split of `result`; None without a binary task.
 
-    A list of all items takes less time than as many rows of training: by their number it is a few
-    percent of the fit. Warns where the lists are no better than those by popularity.
+    Scores as many pairs as the best epoch trained on, a few percent of the time of `fit`. Warns
+    where the lists do not beat popularity.
     """
     from recsys_moe.artifact.baselines import not_beaten
     from recsys_moe.artifact.evaluate import recorded_data
@@ -109,19 +109,20 @@ def sampled(model: Path, result: dict[str, Any], data: Path | None) -> dict[str,
 
 def predict(
     model: Model,
-    input_: Annotated[
-        Path, typer.Option("--input", help="File of pairs: CSV, TSV (or .gz) or Parquet.")
-    ],
-    output: Annotated[Path, typer.Option(help="File to write: CSV, TSV or Parquet.")],
-    user: Annotated[str, typer.Option(help="Column with raw user ids.")] = "user",
-    item: Annotated[str, typer.Option(help="Column with raw item ids.")] = "item",
+    input_: Annotated[Path, opt("Pairs to score: CSV, TSV (also .gz) or Parquet.", "--input")],
+    output: Annotated[Path, opt("File to write: CSV, TSV or Parquet.")],
+    user: Annotated[str, opt("Column of user ids.")] = "user",
+    item: Annotated[str, opt("Column of item ids.")] = "item",
     encoding: Annotated[
-        str, typer.Option(help="Encoding of a text input, as cp1252; the output is UTF-8.")
+        str, opt("Encoding of a text input, e.g. cp1252; the output is UTF-8.")
     ] = "utf-8",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Predict scores for a file of (user, item) pairs. Unknown ids are scored and flagged."""
+    """Score a file of (user, item) pairs.
+
+    Unknown ids are scored with an out-of-vocabulary embedding and flagged in the output.
+    """
     from recsys_moe.encodings import known
     from recsys_moe.inference.files.predict import check_paths, predict_file
     from recsys_moe.inference.files.tables import count_rows
@@ -149,7 +150,7 @@ def table(result: dict[str, Any], title: str) -> str:
     """An evaluation as text."""
     lines = [f"{title}: loss {result['loss']:.4f}"]
     for task, metrics in result["tasks"].items():
-        numbers = [f"{n} {v:.4f}" for n, v in metrics.items() if isinstance(v, float)]
+        numbers = [f"{n.upper()} {v:.4f}" for n, v in metrics.items() if isinstance(v, float)]
         routing = result["routing"][task]
         visits = f"{routing['experts_per_example']:.2f} experts per example"
         lines.append(f"  {task:8} {'  '.join(numbers)}  ({metrics['rows']} rows, {visits})")
@@ -166,17 +167,61 @@ def _unknown(segments: dict[str, Any]) -> Iterator[str]:
         if name == "both_known":
             continue
         first = ((task, *next(iter(found.items()))) for task, found in segment["tasks"].items())
-        shown = [f"{task} {key} {value:.4f}" for task, key, value in first if value is not None]
+        shown = [f"{task} {key.upper()} {v:.4f}" for task, key, v in first if v is not None]
         yield f"  {name.replace('_', ' ')} ({segment['rows']} rows): {', '.join(shown) or '-'}"
 
 
 def _baselines(named: dict[str, dict[str, float | None]], rows: int) -> str:
-    """The baselines of a task with so many labelled rows."""
+    """The baselines below a model's metrics on so many labelled rows."""
     numbers = [
         f"{name.replace('_', ' ')} {metric.upper()} {value:.4f}"
         for name, metrics in named.items()
         for metric, value in metrics.items()
         if value is not None
     ]
-    none = "none, all labels have one class" if rows else "none, no labelled rows"
+    none = "none, all labels are of one class" if rows else "none, no labelled rows"
     return f"baseline: {', '.join(numbers) or none}"
+
+
+def ranking_lines(ranking: dict[str, Any]) -> Iterator[str]:
+    """A ranking report as text."""
+    from recsys_moe.inference.evaluation.ranking_report import titles
+
+    least = f" with {ranking['at_least']}" if ranking["at_least"] else ""
+    seen = f" except positives of {' and '.join(ranking['excluded'])}"
+    yield (
+        f"top-N evaluation by {ranking['task']}: {ranking['users']} users, {ranking['relevant']} "
+        f"relevant items{least}, all {ranking['items']} items ranked"
+        f"{seen if ranking['excluded'] else ''}"
+    )
+    popular = ranking["baselines"]["popularity"]
+    yield f"  {'':15} {'mean':>7}  {'95% interval':15}  baseline: popularity"
+    for name, title in titles(ranking["k"]).items():
+        interval = " - ".join(f"{bound:.4f}" for bound in ranking["intervals"].get(name, []))
+        numbers = _number(ranking[name]), f"{interval:15}", _number(popular[name])
+        yield f"  {title:15} {'  '.join(numbers)}"
+    for name in ("cold_users", "cold_items"):
+        segment, names = ranking["segments"][name], titles(ranking["k"]).items()
+        if segment["users"]:
+            shown = [f"{t} {_number(segment[f]).strip()}" for f, t in names if f in segment]
+            yield f"  {name.replace('_', ' ')} ({segment['users']} users): {', '.join(shown)}"
+    for count, why in (
+        (ranking["relevant_of_unknown_users"], "of unknown users"),
+        (ranking["relevant_excluded"], "whose item the user had interacted with before"),
+    ):
+        if count:
+            yield f"  left out: {count} relevant rows {why}"
+
+
+def sample_lines(ranking: dict[str, Any]) -> Iterator[str]:
+    """The ranking of some users as `fit` prints it."""
+    name = f"NDCG@{ranking['k']}"
+    users = f"{ranking['users']:,} of {ranking['of_users']:,} users"
+    ranked = f"{ranking['items']:,} items ranked by {ranking['task']} for {users}"
+    yield f"  {'ranking':8} {name} {ranking['ndcg']:.4f}  ({ranked})"
+    popular = ranking["baselines"]["popularity"]["ndcg"]
+    yield f"  {'':8} baseline: popularity {name} {popular:.4f}"
+
+
+def _number(value: float | None) -> str:
+    return f"{'-':>7}" if value is None else f"{value:7.4f}"

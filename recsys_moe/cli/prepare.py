@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
+from recsys_moe.cli.options import Json, Overwrite, opt
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import FeatureKind, Schema, TaskKind
 
@@ -25,105 +26,75 @@ REPORT = {
 
 app = typer.Typer(help="Prepare raw data for training.", no_args_is_help=True)
 
-Out = Annotated[Path, typer.Option(help="Folder to create.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace prepared data at --out.")]
-Json = Annotated[bool, typer.Option("--json", help="Print schema.json to stdout.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of the split and of the sampled negatives.")]
-Protocol = Annotated[str, typer.Option(help="How rows are split: paper, hash, time or leave-last.")]
-SkipBadRows = Annotated[
-    bool, typer.Option("--skip-bad-rows", help="Skip, count and list invalid rows.")
-]
+Out = Annotated[Path, opt("Folder to create, e.g. data/mine.")]
+Seed = Annotated[int, opt("Random seed of the split and of sampled negatives.", min=0)]
+Protocol = Annotated[str, opt("How rows are split: paper, hash, time or leave-last.")]
+SkipBadRows = Annotated[bool, opt("Skip and count rows that cannot be used.", "--skip-bad-rows")]
 Fractions = Annotated[
-    str | None, typer.Option(metavar="TRAIN,VAL,TEST", help="Shares of rows, as in 0.8,0.1,0.1.")
+    str | None, opt("Shares of the splits, e.g. 0.8,0.1,0.1.", metavar="TRAIN,VAL,TEST")
 ]
 FEATURE_KINDS = ", ".join(get_args(FeatureKind))
-FEATURE_FORM = f"NAME:KIND=COLUMN; KIND: {FEATURE_KINDS}; multi takes :sep=TEXT at the end."
-UserFeatures = Annotated[
-    Path | None, typer.Option(help="File of user features, with the column of --user.")
-]
-ItemFeatures = Annotated[
-    Path | None, typer.Option(help="File of item features, with the column of --item.")
-]
-UserFeature = Annotated[
-    list[str] | None, typer.Option(help=f"A feature of --user-features: {FEATURE_FORM}")
-]
-ItemFeature = Annotated[
-    list[str] | None, typer.Option(help=f"A feature of --item-features: {FEATURE_FORM}")
-]
+FEATURE_FORM = f"NAME:KIND=COLUMN; kinds: {FEATURE_KINDS}(:sep=TEXT). Repeatable."
+UserFeatures = Annotated[Path | None, opt("File of user features, with the column of --user.")]
+ItemFeatures = Annotated[Path | None, opt("File of item features, with the column of --item.")]
+UserFeature = Annotated[list[str] | None, opt(f"User feature: {FEATURE_FORM}")]
+ItemFeature = Annotated[list[str] | None, opt(f"Item feature: {FEATURE_FORM}")]
 Context = Annotated[
-    list[str] | None,
-    typer.Option(help=f"A feature of each row (needs --negatives none): {FEATURE_FORM}"),
+    list[str] | None, opt(f"Feature of a row, with --negatives none: {FEATURE_FORM}")
 ]
 TimestampUnit = Annotated[
-    Literal["auto", "s", "ms", "us", "ns"],
-    typer.Option(help="Unit of numeric times; auto infers it from their magnitude."),
+    Literal["auto", "s", "ms", "us", "ns"], opt("Unit of numeric times; auto: by their size.")
 ]
-DayFirst = Annotated[bool, typer.Option("--day-first", help="Also read dates like 31/1/2024.")]
-Encoding = Annotated[str, typer.Option(help="Encoding of text files, as in cp1252 or utf-16.")]
+DayFirst = Annotated[bool, opt("Also read dates like 31/1/2024.", "--day-first")]
+Encoding = Annotated[str, opt("Encoding of text files, e.g. cp1252 or utf-16.")]
 MaxMemory = Annotated[
-    int | None,
-    typer.Option(min=1, help="Memory for stream, and for each dask worker; default 2048."),
+    int | None, opt("Memory limit in MB of stream, or of each dask worker; 2048 by default.", min=1)
 ]
 Scheduler = Annotated[
-    str | None,
-    typer.Option(
-        help="Dask scheduler: processes (default), threads, synchronous or tcp://HOST:PORT."
-    ),
+    str | None, opt("Dask scheduler: processes (default), threads, synchronous or tcp://HOST:PORT.")
 ]
 
 
 @app.command()
 def movielens(
     out: Out,
-    variant: Annotated[str, typer.Option(help="100k, 1m, latest-small, 10m, 20m, 25m or 32m.")],
+    variant: Annotated[str, opt("Release: 100k, 1m, latest-small, 10m, 20m, 25m or 32m.")],
     source: Annotated[
-        str | None, typer.Option(help="Folder, zip or URL; default: download from GroupLens.")
+        str | None, opt("Folder, zip or URL; by default it downloads from GroupLens.")
     ] = None,
     features: Annotated[
         str | None,
-        typer.Option(
-            help="all, or a list with commas: genres, year; 100k and 1m also gender, age, "
-            "occupation. Default: none."
+        opt(
+            "all, or a list of genres, year; with 100k and 1m also gender, age, occupation. "
+            "Default: none."
         ),
     ] = None,
     protocol: Protocol = "paper",
     fractions: Fractions = None,
     skip_bad_rows: SkipBadRows = False,
     seed: Seed = 0,
-    checksum: Annotated[
-        str | None, typer.Option(help="Expected SHA-256 or MD5 of the download.")
-    ] = None,
-    partial: Annotated[
-        bool, typer.Option("--partial", help="Accept a subset of the published ratings.")
-    ] = False,
+    checksum: Annotated[str | None, opt("Expected SHA-256 or MD5 of the download.")] = None,
+    partial: Annotated[bool, opt("Accept a subset of the release.", "--partial")] = False,
     force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """MovieLens. Tasks: watch (1 rated, 0 sampled negative) and rating."""
+    """Prepare MovieLens: tasks watch (rated, with sampled negatives) and rating."""
     _prepare("movielens", locals())
 
 
 @app.command()
 def books(
-    source: Annotated[Path, typer.Option(help="Folder or zip with BX-Book-Ratings.csv.")],
+    source: Annotated[Path, opt("Folder or zip with BX-Book-Ratings.csv.")],
     out: Out,
-    min_user: Annotated[int, typer.Option(min=0, help="Minimum records per user.")] = 5,
-    min_item: Annotated[int, typer.Option(min=0, help="Minimum records per book.")] = 5,
-    strict: Annotated[bool, typer.Option(help="Require more than the minimum.")] = True,
-    order: Annotated[
-        Literal["user-item", "item-user"], typer.Option(help="Order of the filters.")
-    ] = "user-item",
-    passes: Annotated[int, typer.Option(min=0, help="Filter passes; 0 repeats until stable.")] = 1,
-    rows: Annotated[
-        Literal["all", "explicit"], typer.Option(help="Records that the filter counts.")
-    ] = "all",
-    repair_isbn: Annotated[bool, typer.Option("--repair-isbn", help="Unify ISBNs.")] = False,
+    min_user: Annotated[int, opt("Minimum number of records per user.", min=0)] = 5,
+    min_item: Annotated[int, opt("Minimum number of records per book.", min=0)] = 5,
+    strict: Annotated[bool, opt("Require more than the minimum.")] = True,
+    order: Annotated[Literal["user-item", "item-user"], opt("Order of the filters.")] = "user-item",
+    passes: Annotated[int, opt("Filter passes; 0 repeats until stable.", min=0)] = 1,
+    rows: Annotated[Literal["all", "explicit"], opt("Records that the filters count.")] = "all",
+    repair_isbn: Annotated[bool, opt("Merge spellings of an ISBN.", "--repair-isbn")] = False,
     features: Annotated[
-        str | None,
-        typer.Option(
-            help="all, or a list with commas: author, publisher, year (BX-Books.csv), age, country "
-            "(BX-Users.csv). Default: none."
-        ),
+        str | None, opt("all, or a list of author, publisher, year, age, country; none by default.")
     ] = None,
     fractions: Fractions = None,
     skip_bad_rows: SkipBadRows = False,
@@ -131,39 +102,33 @@ def books(
     force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Book-Crossing. Tasks: watch (1 explicit record, 0 implicit) and rating."""
+    """Prepare Book-Crossing: tasks watch (explicit or implicit record) and rating."""
     _prepare("books", locals())
 
 
 @app.command()
 def table(
     out: Out,
-    user: Annotated[str, typer.Option(help="Column with user ids.")],
-    item: Annotated[str, typer.Option(help="Column with item ids.")],
+    user: Annotated[str, opt("Column of user ids.")],
+    item: Annotated[str, opt("Column of item ids.")],
     tasks: Annotated[
         list[str],
-        typer.Option(
-            "--task",
-            help=f"NAME:KIND=COLUMN; KIND: {KINDS}. watch:binary without a column: every row is a "
-            "positive.",
-        ),
+        opt(f"NAME:KIND=COLUMN, kind {KINDS}; NAME:binary: all rows are positives.", "--task"),
     ],
     input: Annotated[
         Path | None,
-        typer.Option("--input", help="CSV, TSV, JSON Lines or Parquet: file, folder or zip."),
+        opt("Interactions: CSV, TSV, JSON Lines or Parquet; file, folder or zip.", "--input"),
     ] = None,
-    train: Annotated[Path | None, typer.Option(help="Training rows, already split.")] = None,
-    val: Annotated[Path | None, typer.Option(help="Validation rows, already split.")] = None,
-    test: Annotated[Path | None, typer.Option(help="Test rows, already split.")] = None,
-    timestamp: Annotated[str | None, typer.Option(help="Column with the time of a row.")] = None,
+    train: Annotated[Path | None, opt("Training rows of data already split.")] = None,
+    val: Annotated[Path | None, opt("Validation rows of data already split.")] = None,
+    test: Annotated[Path | None, opt("Test rows of data already split.")] = None,
+    timestamp: Annotated[str | None, opt("Column of times.")] = None,
     timestamp_unit: TimestampUnit = "auto",
     day_first: DayFirst = False,
     encoding: Encoding = "utf-8",
-    weight: Annotated[
-        str | None, typer.Option(help="Column with the training weight of each row, >= 0.")
-    ] = None,
+    weight: Annotated[str | None, opt("Column of row weights in training, >= 0.")] = None,
     items: Annotated[
-        Path | None, typer.Option(help="File of titles and filter columns, keyed by --item.")
+        Path | None, opt("File of titles and filter columns, with the column of --item.")
     ] = None,
     user_features: UserFeatures = None,
     user_feature: UserFeature = None,
@@ -171,57 +136,55 @@ def table(
     item_feature: ItemFeature = None,
     context: Context = None,
     negatives: Annotated[
-        Literal["none", "per-user"], typer.Option(help="Sample negatives of the first binary task.")
+        Literal["none", "per-user"], opt("Negatives to sample for the first binary task.")
     ] = "none",
-    negative_ratio: Annotated[float, typer.Option(help="Negatives per positive.")] = 1.0,
+    negative_ratio: Annotated[float, opt("Negatives per positive.")] = 1.0,
     negative_distribution: Annotated[
-        Literal["uniform", "popularity"], typer.Option(help="How negatives are sampled.")
+        Literal["uniform", "popularity"], opt("Distribution that negatives are sampled from.")
     ] = "uniform",
     duplicates: Annotated[
         Literal["error", "first", "last", "keep"],
-        typer.Option(help="What to do with repeated (user, item) pairs."),
+        opt("What to do with repeated (user, item) pairs."),
     ] = "error",
     skip_bad_rows: SkipBadRows = False,
     protocol: Protocol = "paper",
     fractions: Fractions = None,
-    engine: Annotated[
-        str, typer.Option(help="memory, stream (bounded memory) or dask (a cluster).")
-    ] = "memory",
+    engine: Annotated[str, opt("memory, stream (bounded memory) or dask (a cluster).")] = "memory",
     max_memory_mb: MaxMemory = None,
     scheduler: Scheduler = None,
     seed: Seed = 0,
     force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Your own interaction log: a table with label columns."""
+    """Prepare a table of your own: user, item and label columns."""
     _prepare("table", locals())
 
 
 @app.command()
 def synthetic(
     out: Out,
-    users: Annotated[int, typer.Option(min=2, help="Number of users.")] = 1000,
-    items: Annotated[int, typer.Option(min=2, help="Number of items.")] = 800,
-    interactions: Annotated[int, typer.Option(min=10, help="Number of ratings.")] = 60_000,
-    experts: Annotated[int, typer.Option(min=1, help="Number of planted groups.")] = 4,
+    users: Annotated[int, opt("Number of users.", min=2)] = 1000,
+    items: Annotated[int, opt("Number of items.", min=2)] = 800,
+    interactions: Annotated[int, opt("Number of positives.", min=10)] = 60_000,
+    experts: Annotated[int, opt("Number of planted groups.", min=1)] = 4,
     seed: Seed = 0,
     force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Synthetic ratings with planted expert structure, shaped like MovieLens."""
+    """Generate synthetic data with planted groups, shaped like MovieLens."""
     _prepare("synthetic", locals())
 
 
 @app.command()
 def module(
-    name: Annotated[str, typer.Argument(help="Importable module, as in my_package.my_data.")],
-    source: Annotated[str, typer.Option(help="Source that is passed to the module.")],
+    name: Annotated[str, typer.Argument(help="Module to import, e.g. my_package.my_data.")],
+    source: Annotated[str, opt("Source for the module: folder, file, ...")],
     out: Out,
     seed: Seed = 0,
     force: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Your own code: a module with prepare(source, out, *, seed, force) -> Schema."""
+    """Prepare with your own module: prepare(source, out, *, seed, force) -> Schema."""
     try:
         prepare = importlib.import_module(name).prepare
     except (ImportError, AttributeError, TypeError, ValueError) as error:

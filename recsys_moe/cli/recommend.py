@@ -9,9 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from recsys_moe.cli.inference import Json, Model
+from recsys_moe.cli.options import Json, Model, Overwrite, opt
 from recsys_moe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,65 +19,56 @@ if TYPE_CHECKING:
     TaskAttributions = dict[str, list[Attribution]]
 
 MOST_ATTRIBUTIONS = 3
-"""Features, and history items, per task."""
+"""Features and items of the history that are printed per task."""
 logger = logging.getLogger("recsys_moe")
 
-NewItems = Annotated[
-    Path | None, typer.Option(help="Cold-start items to add: CSV, TSV or Parquet.")
-]
-History = Annotated[
-    str | None,
-    typer.Option(metavar="FILE|ID,ID", help="History of a cold-start user: items or ITEM=RATING."),
-]
-Features = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="Of a cold-start user: age=25, 'likes=Action|Comedy'."),
-]
-Why = Annotated[bool, typer.Option("--why", help="Also show feature attributions.")]
-Count = Annotated[int, typer.Option(min=1, help="Number of items.")]
+NewItems = Annotated[Path | None, opt("New items to add to the catalogue: CSV, TSV or Parquet.")]
+Why = Annotated[bool, opt("Also print which features and positives moved each score.", "--why")]
+Count = Annotated[int, opt("Items to return per user.", min=1)]
 
 
 def recommend(
     model: Model,
-    user: Annotated[str | None, typer.Option(help="Raw user id.")] = None,
+    user: Annotated[str | None, opt("User id.")] = None,
     users: Annotated[
-        Path | None, typer.Option(help="File of user ids: CSV or Parquet (column user), or TXT.")
+        Path | None, opt("File of user ids: CSV or Parquet (column user), or TXT.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="With --users: file to write, CSV, Parquet or JSONL.")
+        Path | None, opt("With --users: file to write, CSV, Parquet or JSONL.")
     ] = None,
     k: Count = 10,
-    history: History = None,
-    features: Features = None,
+    history: Annotated[
+        str | None, opt("New user: items interacted with, or ITEM=RATING.", metavar="FILE|ID,ID")
+    ] = None,
+    features: Annotated[
+        list[str] | None, opt("New user: a feature, e.g. age=25. Repeatable.", metavar="NAME=VALUE")
+    ] = None,
     items: NewItems = None,
     exclude_seen: Annotated[
-        bool, typer.Option("--exclude-seen", help="Omit the user's positives of the training data.")
+        bool, opt("Leave out the user's training positives.", "--exclude-seen")
     ] = False,
     candidates: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|ID,ID", help="Items to rank: ids, or a CSV, Parquet or TXT file."
-        ),
+        str | None, opt("Rank only these items: ids, or CSV, Parquet or TXT.", metavar="FILE|ID,ID")
     ] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="COLUMN OP VALUE", help="Filter: genres=Comedy, 'year>=1990'; all hold."
+        opt(
+            "Filter items, e.g. 'year>=1990'. Repeatable: all must hold.", metavar="COLUMN OP VALUE"
         ),
     ] = None,
     score: Annotated[
-        str | None, typer.Option(help="Task to rank by, or a product of two: 'watch*rating'.")
+        str | None, opt("Task to rank by, or a product of two, e.g. 'watch*rating'.")
     ] = None,
     why: Why = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Rank the catalogue for one user, a cold-start user or a file of users."""
+    """Recommend items to a user, a new user or a file of users."""
     _check(user, users, output, history is not None or bool(features))
     if why and users is not None:
-        raise ConfigError("--why works for one user; omit it, or pass --user ID")
+        raise ConfigError("--why needs a single user; pass --user ID instead of --users")
     if overwrite and output is None:
-        raise ConfigError("--overwrite needs --output; pass both, or omit it")
+        raise ConfigError("--overwrite needs --output; pass both or neither")
     from recsys_moe.inference.predictor import Predictor
 
     predictor = _with_items(Predictor.load(model), items)
@@ -100,11 +89,14 @@ def recommend(
 
 def similar(
     model: Model,
-    item: Annotated[str, typer.Option(help="Raw item id.")],
+    item: Annotated[str, opt("Item id.")],
     k: Count = 10,
     as_json: Json = False,
 ) -> None:
-    """Find the most similar items, by cosine of the item embeddings."""
+    """List the items most similar to an item.
+
+    Similarity is the cosine of the item embeddings.
+    """
     from recsys_moe.inference.files.recommend import as_objects
     from recsys_moe.inference.predictor import Predictor
 
@@ -121,7 +113,7 @@ def table(
     scores: Sequence[str],
     attributions: Sequence[TaskAttributions] = (),
 ) -> str:
-    """Ranked items as text, each with its attributions, if any."""
+    """Ranked items as text, each followed by its attributions, if any."""
     heads = [name.rjust(8) for name in scores]
     lines = ["  ".join([f"{'rank':>4}", f"{'item':>10}", *heads, "title"])]
     for entry in ranked:
@@ -135,17 +127,17 @@ def table(
 
 
 def _printable(text: str) -> str:
-    """Without what a terminal would obey instead of showing it; titles come from outside."""
+    """Without control characters, which a terminal would obey; titles come from outside."""
     return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _check(user: str | None, users: Path | None, output: Path | None, cold: bool = False) -> None:
     if [user is None, users is None, not cold].count(False) != 1:
         raise ConfigError(
-            "pass one of --user ID, --users FILE, or --history and --features of a cold-start user"
+            "pass one of --user ID, --users FILE or, for a new user, --history and --features"
         )
     if user is not None and not user.strip():
-        raise ConfigError(f"--user must not be empty, got {user!r}")
+        raise ConfigError(f"--user must not be empty, got {user!r}; pass a user id")
     if (users is None) != (output is None):
         raise ConfigError("--users FILE needs --output FILE; pass both, or --user ID")
 
@@ -157,7 +149,7 @@ def _with_items(predictor: Predictor, items: Path | None) -> Predictor:
         return predictor
     extended = with_items(predictor, read_items(items))
     logger.info(
-        "new items: %d (with an unknown category: %d); known items in the file: %d",
+        "added %d new items to the catalogue (%d with an unknown category); %d were known",
         *(extended.new, extended.unknown_category, extended.known),
     )
     return extended.predictor
@@ -177,7 +169,7 @@ def _candidates(predictor: Predictor, candidates: str | None) -> Resolved | None
         raise ConfigError(f"--candidates must be items or a file of items, got {candidates!r}")
     resolved = predictor.resolve(ids, entity="item")
     if unknown := int((resolved.index_N == predictor.items.feature.size).sum()):
-        logger.info("ignored unknown candidates: %d of %d", unknown, len(ids))
+        logger.info("ignored %d of %d candidates: unknown to the model", unknown, len(ids))
     return resolved
 
 
@@ -206,17 +198,16 @@ def _recommend_one(
     if as_json:
         name = predictor.users.plain(user) if isinstance(user, str) else None
         left = {} if isinstance(user, str) else {"unused": asdict(resolved.unused[0])}
-        print(
-            json.dumps(
-                _with_attributions({**as_object(name, unseen, ranked), **left}, attributions)
-            )
-        )
+        answer = {**as_object(name, unseen, ranked), **left}
+        for entry, of_tasks in zip(answer["items"], attributions, strict=False):
+            entry["why"] = {task: [r.as_object() for r in one] for task, one in of_tasks.items()}
+        print(json.dumps(answer))
         return
     for unused in resolved.unused:
         for line in unused_lines(unused):
             logger.info("%s", line)
     if unseen and isinstance(user, str):
-        logger.info("user %s is unknown: non-personalised recommendations", user)
+        logger.info("unknown user %s: non-personalised recommendations", user)
     tasks = [task.name for task in predictor.tasks]
     print(table(ranked, list(ranked[0].scores) if ranked else tasks, attributions))
 
@@ -230,17 +221,9 @@ def _attributions(
     from recsys_moe.inference.cold_start.encode import Resolved
 
     if predictor.no_attributions:
-        raise ConfigError(f"--why is not available: {predictor.no_attributions}")
+        raise ConfigError(f"--why is not available for this model: {predictor.no_attributions}")
     items = Resolved(torch.tensor([entry.index for entry in ranked], dtype=torch.long))
     return predictor.attributions(user.repeated(len(items)), items, MOST_ATTRIBUTIONS)
-
-
-def _with_attributions(
-    answer: dict[str, Any], attributions: Sequence[TaskAttributions]
-) -> dict[str, Any]:
-    for entry, why in zip(answer["items"], attributions, strict=False):
-        entry["why"] = {task: [r.as_object() for r in one] for task, one in why.items()}
-    return answer
 
 
 def _recommend_file(
@@ -252,5 +235,5 @@ def _recommend_file(
 
     with row_progress("recommending") as progress:
         counts = recommend_file(predictor, *files, progress=progress, **options)
-    words = f"users {counts['users']}, unseen user {counts['unseen_user']}"
+    words = f"{counts['users']} users, {counts['unseen_user']} unknown"
     print(json.dumps(counts) if as_json else f"{files[1]}: {words}")

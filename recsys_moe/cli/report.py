@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from recsys_moe.cli.options import Json, MovedData, Overwrite, opt
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -21,21 +23,22 @@ logger = logging.getLogger("recsys_moe.report")
 def report(
     path: Annotated[
         Path,
-        typer.Argument(metavar="RUN|COMPARISON", help="Run, model or comparison folder."),
+        typer.Argument(metavar="RUN|COMPARISON", help="Folder of a run, a model or a comparison."),
     ],
-    out: Annotated[Path, typer.Option(help="Folder to create.")],
-    data: Annotated[Path | None, typer.Option(help="Prepared folder, if it has moved.")] = None,
-    split: Annotated[
-        str | None, typer.Option(help="train, val or test.", show_default="test")
-    ] = None,
+    out: Annotated[Path, opt("Folder to create; open its report.html.")],
+    data: MovedData = None,
+    split: Annotated[str | None, opt("Split: train, val or test.", show_default="test")] = None,
     rows: Annotated[
-        int | None, typer.Option(min=1, help="Most rows to look at.", show_default="100000")
+        int | None, opt("Maximum number of rows to analyse.", min=1, show_default="100000")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the samples that are drawn.")] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a report.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    seed: Annotated[int, opt("Seed of the samples that are drawn.", min=0)] = 0,
+    map_: Annotated[
+        str, opt("Projection of examples: pca, or umap (needs recsys-moe[report]).", "--map")
+    ] = "pca",
+    overwrite: Overwrite = False,
+    as_json: Json = False,
 ) -> None:
-    """Write a page about a run or a comparison: figures, and warnings in words."""
+    """Write an HTML report about a run or a comparison."""
     logger.info("loading torch and matplotlib ...")
     from dataclasses import asdict
 
@@ -58,7 +61,7 @@ def _progress(title: str, total: int) -> AbstractContextManager[Callable[[int], 
 
 
 def _words(page: Report) -> str:
-    """What stands out, a line each."""
+    """The findings, one line each."""
     from recsys_moe.lab.report.findings import in_short
 
     lines = [f"  {finding.level}: {finding.text}" for finding in page.findings]

@@ -8,22 +8,23 @@ from typing import Annotated, Any
 
 import typer
 
-from recsys_moe.cli.training import ConfigFile, RouterName, Sets, resolve
+from recsys_moe.cli.options import ConfigFile, Json, RouterName, Sets, opt
+from recsys_moe.cli.training import resolve
 
-Side = Annotated[str, typer.Argument(help="YAML file, shipped config, run or model folder.")]
+Side = Annotated[str, typer.Argument(help="YAML file, shipped configuration, run or model folder.")]
 
-app = typer.Typer(help="Look at the configuration.", no_args_is_help=True)
+app = typer.Typer(help="Show and compare configurations.", no_args_is_help=True)
 
 
 @app.command()
 def show(config: ConfigFile = None, router: RouterName = None, set_: Sets = None) -> None:
-    """Print the resolved configuration, explained, as YAML that `fit --config` accepts."""
+    """Print the resolved configuration as commented YAML for `fit --config`."""
     print(resolve(config, router, {}, set_ or []).to_yaml(comments=True), end="")
 
 
 @app.command()
 def schema() -> None:
-    """Print the JSON schema of the configuration, for editors."""
+    """Print the JSON schema of the configuration."""
     from recsys_moe.config.settings import Config
 
     print(json.dumps(Config.model_json_schema(), indent=2))
@@ -33,15 +34,10 @@ def schema() -> None:
 def diff(
     a: Side,
     b: Side,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 1 where they differ.")
-    ] = False,
+    as_json: Json = False,
+    exit_code: Annotated[bool, opt("Exit with code 1 if they differ.", "--exit-code")] = False,
 ) -> None:
-    """Print the keys whose resolved values differ, as `section.key: a -> b`.
-
-    A and B are each a YAML file, the name of a shipped config, a run folder or a model folder.
-    """
+    """Print the settings that differ between two configurations."""
     from recsys_moe.config.diff import differences, read_resolved
 
     differing = differences(read_resolved(a), read_resolved(b))
@@ -54,7 +50,7 @@ def diff(
 
 
 def _print_differences(differing: dict[str, Any]) -> None:
-    """Coloured on a terminal alone."""
+    """In colour on a terminal."""
     from rich.console import Console
     from rich.text import Text
 
@@ -65,15 +61,18 @@ def _print_differences(differing: dict[str, Any]) -> None:
         sides = (shown(value, "a"), "red"), " -> ", (shown(value, "b"), "green")
         console.print(Text.assemble((key, "bold"), ": ", *sides))
     if not differing:
-        print("no difference")
+        print("no differences")
 
 
 def routers(
     config: ConfigFile = None,
     set_: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object per router.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """List the routers: experts per example and parameters per task at the configured size."""
+    """List the routers.
+
+    Shows experts per example and parameters per task, at the configured sizes.
+    """
     from recsys_moe.config.overview import overviews
 
     overview_of = overviews(resolve(config, None, {}, set_ or []))

@@ -1,4 +1,4 @@
-"""`recsys-moe fit`."""
+"""`recsys-moe fit` and `finish`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recsys_moe.cli import inference
-from recsys_moe.cli.ranking import sample_lines
+from recsys_moe.cli.options import (
+    BatchSize,
+    ConfigFile,
+    Data,
+    Devices,
+    Experts,
+    Json,
+    K,
+    Lr,
+    MaxEpochs,
+    MovedData,
+    Overwrite,
+    RouterName,
+    Sets,
+    Weights,
+    opt,
+)
 from recsys_moe.errors import ConfigError
 from recsys_moe.files import check_place
 from recsys_moe.schema import check_split
@@ -25,35 +41,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("recsys_moe.fit")
 
-ConfigFile = Annotated[
-    str | None, typer.Option("--config", help="YAML file, or the name of a shipped config.")
-]
-RouterName = Annotated[
-    str | None, typer.Option("--router", help="A name of `recsys-moe routers`, or module:Class.")
-]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any key, e.g. optim.eps=1e-8. Repeatable."),
-]
-K = Annotated[int | None, typer.Option(help="Experts per example.")]
-Experts = Annotated[int | None, typer.Option(help="Number of experts.")]
-MaxEpochs = Annotated[int | None, typer.Option(help="Most epochs to train.")]
-BatchSize = Annotated[int | None, typer.Option(help="Rows per training step.")]
-Lr = Annotated[float | None, typer.Option(help="Learning rate of Adam.")]
-Weights = Annotated[
-    str | None, typer.Option(metavar="W,...", help="Task weights that judge, in the data's order.")
-]
 Resume = Annotated[
-    str | None, typer.Option(help="`auto` (last checkpoint of --out) or a checkpoint file.")
+    str | None, opt("Continue from a checkpoint file; `auto`: the last one in --out.")
 ]
 InitFrom = Annotated[
     Path | None,
-    typer.Option("--init-from", metavar="RUN|MODEL", help="Start from its weights and settings."),
+    opt(
+        "Warm start: take weights and settings from this model.", "--init-from", metavar="RUN|MODEL"
+    ),
 ]
 Evaluate = Annotated[
-    str | None, typer.Option(metavar="SPLIT", help="Then evaluate on it as well, e.g. test.")
+    str | None, opt("Also evaluate on this split afterwards, e.g. test.", metavar="SPLIT")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 FLAGS = {
     "k": "model.router.k",
     "experts": "model.num_experts",
@@ -69,17 +68,17 @@ SIZES = (
     *("model.embedding_dim", "model.expert_dim", "model.num_experts", "model.bag_dim"),
     *("trainer.batch_size", "data.eval_batch_size"),
 )
-"""Where all are at their defaults, the first, which every user and item has, is what is large."""
+"""Where all have their defaults, the first is named: every user and item has an embedding."""
 NO_MEMORY = re.compile(
     "can't allocate memory|out of memory|calculation overflowed|overflow when unpacking",
     re.IGNORECASE,
 )
-"""In the words of torch: of processors, of GPUs, of sizes beyond all memory."""
+"""As torch says it: of CPUs, of GPUs, of sizes beyond any memory."""
 
 
 def fit(
-    data: Annotated[Path, typer.Option(help="Prepared folder.")],
-    out: Annotated[Path, typer.Option(help="Run folder to create.")],
+    data: Data,
+    out: Annotated[Path, opt("Run folder to create, e.g. runs/first.")],
     config: ConfigFile = None,
     router: RouterName = None,
     k: K = None,
@@ -87,32 +86,34 @@ def fit(
     max_epochs: MaxEpochs = None,
     batch_size: BatchSize = None,
     lr: Lr = None,
-    seed: Annotated[int | None, typer.Option(help="Drives every random stream.")] = None,
-    devices: Annotated[int | None, typer.Option(help="Devices of each machine.")] = None,
-    num_nodes: Annotated[int | None, typer.Option(help="Machines that train together.")] = None,
+    seed: Annotated[int | None, opt("Random seed.")] = None,
+    devices: Devices = None,
+    num_nodes: Annotated[int | None, opt("Number of machines.")] = None,
     weights: Weights = None,
     set_: Sets = None,
     resume: Resume = None,
     init_from: InitFrom = None,
     old_from: Annotated[Path | None, typer.Option("--from", hidden=True)] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run at --out.")
-    ] = False,
+    overwrite: Overwrite = False,
     evaluate: Evaluate = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check all, make one step; write nothing.")
+        bool, opt("Check everything, run one step, write nothing.", "--dry-run")
     ] = False,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
-    """Train a model on prepared data and keep its best checkpoint and artifact."""
+    """Train a model.
+
+    Training stops early and keeps the best epoch. Metrics are printed next to baselines.
+    """
     if old_from is not None:
-        logger.warning("--from is now --init-from; the old name goes with the next version")
+        logger.warning(
+            "--from is now --init-from; the old name will be removed in the next version"
+        )
         init_from = init_from or old_from
-    flags = fit_flags(
+    flags = _task_flags(weights, data) | fit_flags(
         k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices,
         seed=seed, num_nodes=num_nodes,
     )  # fmt: skip
-    flags |= _task_flags(weights, data)
     resolved = resolve(config, router, flags, set_ or [], init_from=init_from)
     if overwrite:
         check_place(out, {"--data": data, "--config": _own(config), "--init-from": init_from})
@@ -133,17 +134,20 @@ def fit(
             print(json.dumps(train.dry_run(resolved, data, out, **how), indent=2))
             return
         result = train.fit(resolved, data, out, **how)
-    if result:  # another process of the run reports otherwise
+    if result:  # otherwise another process of the run reports
         _tell(result, out, data, evaluate, as_json=as_json)
 
 
 def finish(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
-    data: Annotated[Path | None, typer.Option(help="Prepared folder, if it has moved.")] = None,
+    data: MovedData = None,
     evaluate: Evaluate = None,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
-    """Make a model of the best epoch of a run that was interrupted, as fit does at its end."""
+    """Finish an interrupted run: export its best epoch as a model.
+
+    `fit` does this when it ends.
+    """
     if evaluate is not None:
         check_split("--evaluate", evaluate)
     logger.info("loading torch and lightning ...")
@@ -155,7 +159,7 @@ def finish(
 def _tell(
     result: dict[str, Any], out: Path, data: Path | None, split: str | None, *, as_json: bool
 ) -> None:
-    """Print what a run has come to, with the lists of some users and the figures of `split`."""
+    """Print the result of a run, its sampled ranking and the metrics of `split`."""
     more = {split: inference.evaluated(out, split, data)} if split is not None else {}
     ranking = inference.sampled(out, result, data)
     if as_json:
@@ -165,7 +169,7 @@ def _tell(
 
 
 def _own(config: str | None) -> Path | None:
-    """The file of `--config`; None for a shipped one."""
+    """The file of `--config`; None for a shipped configuration."""
     return Path(config) if config and Path(config).is_file() else None
 
 
@@ -183,7 +187,7 @@ def _task_flags(weights: str | None, data: Path) -> dict[str, Any]:
 
 @contextmanager
 def _memory_of(config: Config) -> Iterator[None]:
-    """Name the size farthest above its default where memory is out. Raises ConfigError."""
+    """Raise ConfigError naming the size farthest above its default when memory runs out."""
     from recsys_moe.config.diff import flat
     from recsys_moe.config.settings import parse_config
 
@@ -197,17 +201,17 @@ def _memory_of(config: Config) -> Iterator[None]:
         others = ", ".join(other for other in SIZES if other != key)
         raise ConfigError(
             f"out of memory with {key}={given[key]} (default {usual[key]}); "
-            f"choose a smaller one, or less of {others}"
+            f"choose a smaller value, or lower {others}"
         ) from None
 
 
 def fit_flags(**flags: Any) -> dict[str, Any]:
-    """Flags of FLAGS by key of the configuration; None: not given."""
+    """Values of FLAGS by configuration key; None: not given."""
     return {FLAGS[name]: value for name, value in flags.items()}
 
 
 def typed_sections(flags: dict[str, Any], sets: list[str]) -> dict[str, Any]:
-    """What the command line says of the configuration: `--set`, and the flags over it."""
+    """The configuration of the command line: `--set`, and the flags over it."""
     from recsys_moe.config.files import merge_all, nested, parse_set
 
     given = [nested(key, value) for key, value in flags.items() if value is not None]
@@ -222,8 +226,7 @@ def resolve(
     *,
     init_from: Path | None = None,
 ) -> Config:
-    """ExpertOutputMeans, or what the model at `init_from` has < file < command line. Raises
-    ConfigError."""
+    """Defaults, or those of the model at `init_from` < file < command line. Raises ConfigError."""
     from recsys_moe.config.files import merge, read_config_file, router_name
     from recsys_moe.config.settings import parse_config, select_router
 
@@ -232,7 +235,9 @@ def resolve(
     if name := router or router_name(typed):
         raw, dropped = select_router(raw, name)
         if dropped:
-            logger.info("router %s: not used from %s: %s", name, file, ", ".join(dropped))
+            logger.info(
+                "router %s ignores these settings of %s: %s", name, file, ", ".join(dropped)
+            )
     asked = merge(raw, typed)
     if init_from is None:
         resolved = parse_config(asked)
@@ -253,8 +258,8 @@ def _summary(
     out: Path,
 ) -> str:
     title = f"best epoch {result['epoch']} by {result['monitor']} on val"
-    lines = [inference.table(result, title), *(sample_lines(ranking) if ranking else ())]
+    lines = [inference.table(result, title), *(inference.sample_lines(ranking) if ranking else ())]
     lines += [
         inference.table(found, f"{split}, {found['rows']} rows") for split, found in more.items()
     ]
-    return "\n".join([*lines, f"run: {out}   artifact: {out / 'model'}"])
+    return "\n".join([*lines, f"run: {out}   model: {out / 'model'}"])

@@ -6,56 +6,46 @@ import logging
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from recsys_moe.cli.compare import (
+from recsys_moe.cli.compare import print_results, read_sections
+from recsys_moe.cli.options import (
     Address,
-    CpusPerRun,
-    Engine,
-    GpusPerRun,
-    print_results,
-    read_sections,
-)
-from recsys_moe.cli.training import (
     BatchSize,
     ConfigFile,
+    Continued,
+    CpusPerRun,
+    Data,
+    Devices,
+    Engine,
     Experts,
+    GpusPerRun,
+    Jobs,
+    Json,
     K,
     MaxEpochs,
     Sets,
     Weights,
-    fit_flags,
-    resolve,
-    typed_sections,
+    opt,
 )
+from recsys_moe.cli.training import fit_flags, resolve, typed_sections
 
 logger = logging.getLogger("recsys_moe.tune")
 
-Space = Annotated[
-    Path | None, typer.Option(help="YAML: what to search, over the ranges of the router.")
-]
-Pruner = Annotated[
-    str | None, typer.Option(help="asha or none; without it asha with tpe and none with random.")
-]
-Storage = Annotated[
-    str | None, typer.Option(metavar="URL", help="Database; without it OUT/study.db.")
-]
+Space = Annotated[Path | None, opt("YAML file with ranges to search, over those of the router.")]
+Pruner = Annotated[str | None, opt("asha or none; by default asha with tpe, none with random.")]
+Storage = Annotated[str | None, opt("Optuna storage; by default OUT/study.db.", metavar="URL")]
 EvaluateTest = Annotated[
-    bool, typer.Option("--evaluate-test", help="Also evaluate trials on test; it chooses nothing.")
+    bool, opt("Also evaluate trials on test; the choice ignores it.", "--evaluate-test")
 ]
-Jobs = Annotated[
-    int | None, typer.Option(help="Trials at a time; without it one per core, or one on a GPU.")
-]
-SearchedLr = Annotated[float | None, typer.Option(help="Learning rate of Adam; not searched then.")]
+SearchedLr = Annotated[float | None, opt("Learning rate of Adam; then it is not searched.")]
 
 
 def tune(
-    data: Annotated[Path, typer.Option(help="Prepared folder.")],
-    router: Annotated[str, typer.Option(help="A name of `recsys-moe routers`, or module:Class.")],
-    trials: Annotated[int, typer.Option(min=1, help="Trials in the whole study.")],
-    out: Annotated[Path, typer.Option(help="Folder to create or to continue.")],
+    data: Data,
+    router: Annotated[str, opt("Router: a name from `recsys-moe routers`, or module:Class.")],
+    trials: Annotated[int, opt("Trials in total.", min=1)],
+    out: Continued,
     space: Space = None,
-    sampler: Annotated[str, typer.Option(help="tpe, or random as in the paper.")] = "tpe",
+    sampler: Annotated[str, opt("tpe, or random (as in the paper).")] = "tpe",
     pruner: Pruner = None,
     storage: Storage = None,
     weights: Weights = None,
@@ -71,14 +61,14 @@ def tune(
     max_epochs: MaxEpochs = None,
     batch_size: BatchSize = None,
     lr: SearchedLr = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the search and of every trial.")] = 0,
-    devices: Annotated[int | None, typer.Option(help="Number of devices per trial.")] = None,
+    seed: Annotated[int, opt("Random seed of the search and of every trial.", min=0)] = 0,
+    devices: Devices = None,
     set_: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print trials.json.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Search the settings of a router: trials as run folders, the best one as YAML for fit.
+    """Search the hyperparameters of a router.
 
-    Starting it again repeats no finished trial; a larger --trials adds some.
+    Writes the best as YAML for `fit`. Run it again to continue, or with more trials.
     """
     flags = fit_flags(
         k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices

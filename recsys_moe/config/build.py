@@ -1,4 +1,4 @@
-"""What a configuration means for the data of a schema: the untrained model, the loss."""
+"""The untrained model and the loss that a configuration describes for prepared data."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from recsys_moe.model.tasks import KINDS, Constant
 from recsys_moe.schema import SCHEMA_FILE, FeatureColumn, Schema
 
 LEAST, MOST = 1e-15, 1e15
-"""Standard deviation and size of labels: the squares, up to 1e8 of them added up, are within the
-range of float32, 1.2e-38 to 3.4e38."""
+"""Bounds of the standard deviation and size of labels: float32 (1.2e-38 to 3.4e38) holds sums of
+up to 1e8 of their squares."""
 
 
 def build_model(config: Config, schema: Schema, *, finished: bool = False) -> MultiTaskMoE:
     """The untrained model that a configuration describes for the data of `schema`.
 
-    `finished`: whose tables are to hold whole vectors, features and
-    history included. Raises ConfigError for features or a history that the data do not have.
+    `finished`: its embeddings are to include features and bags. Raises ConfigError for features or
+    ratings that the data do not have.
     """
     sizes = schema.user.size, schema.item.size
     model = config.model
@@ -46,7 +46,7 @@ def build_model(config: Config, schema: Schema, *, finished: bool = False) -> Mu
 
 
 def chosen_features(config: Config, schema: Schema) -> dict[str, tuple[FeatureColumn, ...]]:
-    """Those of `user` and of `item` that the model has. Raises ConfigError for unknown ones."""
+    """Features of the model, by entity. Raises ConfigError for unknown ones."""
     entities = {"user": schema.user_features, "item": schema.item_features}
     wanted, known = (
         config.model.features,
@@ -58,8 +58,8 @@ def chosen_features(config: Config, schema: Schema) -> dict[str, tuple[FeatureCo
     if not known:
         got = wanted if isinstance(wanted, str) else ",".join(wanted)
         raise ConfigError(
-            "model.features must be none for data without features of users or items, "
-            f"got {got}; prepare the data with features, or set model.features=none"
+            f"model.features must be none for data without features, got {got}; "
+            "prepare the data with features, or set model.features=none"
         )
     for name in () if wanted == "all" else wanted:
         if name not in known:
@@ -77,19 +77,19 @@ def _refuse_context(wanted: str | tuple[str, ...], schema: Schema) -> None:
     for one in schema.context_features:
         if one.name in wanted and wanted != "all":
             raise ConfigError(
-                f"model.features must be of users and items, got {one.name!r}, a context feature, "
-                "which models do not read; leave it out"
+                f"model.features must be features of users and items, got {one.name!r}, a context "
+                "feature, which models do not read; remove it"
             )
 
 
 WEIGHTED = "weighted_"
-"""Of names of counts in schema.json."""
+"""Prefix of counts in schema.json by the weights of rows."""
 BagKey = Literal["item_bag", "user_bag"]
-"""Of users, of items."""
+"""Settings of the bags of users and of items."""
 
 
 def bag_levels(config: Config, schema: Schema, key: BagKey = "item_bag") -> int | None:
-    """Into how many levels ratings of these histories are divided; None where they have no ratings.
+    """Levels of ratings in these bags; None for bags without ratings.
 
     Raises ConfigError for `ratings` and data without a regression task.
     """
@@ -136,7 +136,7 @@ def _history(config: Config, schema: Schema, key: BagKey) -> ItemBag | None:
 
 
 def label_constants(schema: Schema) -> list[Constant]:
-    """Per task, of the training labels. Raises DataError when schema.json does not tell."""
+    """Per task, of the training labels. Raises DataError where schema.json lacks them."""
     try:
         counts = [_weighted(schema.labels["train"][task.name]) for task in schema.tasks]
         kinds = [KINDS[task.kind] for task in schema.tasks]
@@ -154,16 +154,15 @@ def label_constants(schema: Schema) -> list[Constant]:
 
 
 def _weighted(counts: Mapping[str, float]) -> Mapping[str, float]:
-    """Counts of training labels, with those by the weights of the rows, where there are any, in
-    place of the others."""
+    """Counts of training labels; those by the weights of rows replace the others, if any."""
     found = {name: count for name, count in counts.items() if name.startswith(WEIGHTED)}
     return {**counts, **{name.removeprefix(WEIGHTED): count for name, count in found.items()}}
 
 
 def check_labels(schema: Schema) -> None:
-    """Raise DataError for labels whose squares, sums of squares or variance float32 cannot hold.
+    """Raise DataError for labels whose sums of squares float32 cannot hold.
 
-    Labels that are all equal have no variance to divide by, and are judged by their size alone.
+    Of equal labels, which have no variance, only the size counts.
     """
     for task in schema.tasks:
         counts = schema.labels.get("train", {}).get(task.name, {})
@@ -179,16 +178,15 @@ def check_labels(schema: Schema) -> None:
 
 
 def loss_weights(config: Config, schema: Schema) -> list[float]:
-    """What multiplies each task's mean loss in results: its weight, per loss of the constant.
+    """Factor of each task's mean loss in results: its weight / the loss of a constant prediction.
 
-    So weights compare tasks and not units. With `optim.loss_normalization=absolute` the weights
-    alone. Raises ConfigError and DataError.
+    With `optim.loss_normalization=absolute` the weight. Raises ConfigError and DataError.
     """
     return _per_unit(task_weights(config, schema.tasks), config, schema)
 
 
 def training_loss_weights(config: Config, schema: Schema) -> list[float]:
-    """`loss_weights` of what training minimises: those of the `training_weights`."""
+    """`loss_weights` of the loss that training minimises."""
     return _per_unit(training_weights(config, schema.tasks), config, schema)
 
 
@@ -199,7 +197,7 @@ def _per_unit(weights: list[float], config: Config, schema: Schema) -> list[floa
 
 
 def unit_of_losses(config: Config) -> str:
-    """`relative` to the mean's, or `absolute`: what `optim.loss_normalization` comes to."""
+    """`optim.loss_normalization`, with `auto` resolved to `relative` or `absolute`."""
     if config.optim.loss_normalization != "auto":
         return config.optim.loss_normalization
     return "relative" if config.model.biases else "absolute"

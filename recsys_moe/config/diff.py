@@ -1,4 +1,4 @@
-"""Two configurations side by side: the keys whose resolved values differ."""
+"""Differences between two resolved configurations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from recsys_moe.errors import ConfigError
 
 CONFIG_FILE = "config.yaml"
 ABSENT = "(none)"
-"""Shown for a key that one side does not have, such as one of another router."""
+"""Shown for a key that one side lacks, such as one of another router."""
 
 
 def flat(section: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -26,10 +26,7 @@ def flat(section: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def differences(a: dict[str, Any], b: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """By dotted key in `a`'s order, then `b`'s: {"a": value, "b": value} where these differ.
-
-    A side that does not have the key is left out.
-    """
+    """By dotted key {"a": value, "b": value}, without a side that lacks the key."""
     old, new = dict(flat(a)), dict(flat(b))
     return {
         key: {side: values[key] for side, values in (("a", old), ("b", new)) if key in values}
@@ -46,9 +43,7 @@ def read_resolved(source: str) -> dict[str, Any]:
     folder = Path(source)
     file = folder / CONFIG_FILE if folder.is_dir() else folder
     if folder.is_dir() and not file.is_file():
-        raise ConfigError(
-            f"{source} is a folder without {CONFIG_FILE}; name a run, a model or a YAML file"
-        )
+        raise ConfigError(f"{source} has no {CONFIG_FILE}; name a run, a model or a YAML file")
     try:
         raw = read_config_file(str(file))
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Unvalidated configuration: where files are found, how they and `--set` are read and merged."""
+"""Finds, reads and merges configuration files and `--set`, before validation."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ DEEPEST = 20
 
 
 def read_config_file(file: str, *, warn: bool = False) -> dict[str, Any]:
-    """The mapping in a YAML file, with new names of settings. Raises ConfigError without one.
+    """The mapping in a YAML file, with new names of settings. Raises ConfigError.
 
-    `warn`: about old names, as of a file that a user writes.
+    `warn`: about old names.
     """
     path = find_config(file)
     if (size := path.stat().st_size) > LARGEST:
-        raise ConfigError(f"{path} must have at most {LARGEST} bytes, got {size}; is it settings?")
+        raise ConfigError(f"{path} must have at most {LARGEST} bytes, got {size}")
     try:
         raw = yaml.load(path.read_text(encoding="utf-8"), PlainLoader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -65,7 +65,7 @@ def parse_set(assignment: str) -> dict[str, Any]:
     if not separator or not all(key.split(".")):
         raise ConfigError(f"--set must look like section.key=value, got {shown(assignment)}")
     if key.count(".") > DEEPEST:
-        raise ConfigError(f"--set {shown(key)}: no setting is so deep; see `config schema`")
+        raise ConfigError(f"--set {shown(key)}: nested too deeply; see `recsys-moe config schema`")
     try:
         value = yaml.load(text, PlainLoader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -76,7 +76,7 @@ def parse_set(assignment: str) -> dict[str, Any]:
 
 
 def shown(text: str) -> str:
-    """As messages show what was typed: cut short if it is long."""
+    """`text` quoted for messages, truncated."""
     return repr(text if len(text) <= 200 else text[:200] + "...")
 
 
@@ -103,7 +103,7 @@ def merge_all(mappings: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def router_section(raw: dict[str, Any]) -> dict[str, Any]:
-    """`model.router` of an unvalidated mapping; a bare name stands for a section with that name."""
+    """`model.router` of an unvalidated mapping; a bare name becomes a section."""
     model = raw.get("model")
     section = model.get("router") if isinstance(model, dict) else None
     if isinstance(section, str):
@@ -112,6 +112,6 @@ def router_section(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def router_name(raw: dict[str, Any]) -> str | None:
-    """The name in `model.router`; text, whatever YAML made of it. None where there is none."""
+    """The name in `model.router` as text; None without one."""
     name = router_section(raw).get("name")
     return None if name is None else str(name)

@@ -1,4 +1,4 @@
-"""The section `model` of a configuration: every key with its default, its range and meaning."""
+"""The section `model` of a configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _features(value: Any) -> Any:
         value = [name.strip() for name in value.split(",")]
     if not isinstance(value, str) and not _are_different_names(value):
         raise ValueError(
-            f"model.features must be none, all or different names, got {_plain(value)!r}; "
+            f"model.features must be none, all or different names, got {value!r}; "
             "e.g. model.features=genres,year"
         )
     return value
@@ -43,10 +43,6 @@ def _are_different_names(value: Any) -> bool:
     if not isinstance(value, list | tuple) or not value:
         return False
     return all(isinstance(name, str) and name for name in value) and len({*value}) == len(value)
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 class ModelConfig(Section):
@@ -67,7 +63,7 @@ class ModelConfig(Section):
     user; `ratings`: depends on the rating too."""
     bag_dim: int = Field(default=64, ge=0)
     """Width of the embeddings in bags, which are projected to `embedding_dim`. 0: as wide as
-    those, without a projection, so that weight decay limits what a bag says."""
+    those, without a projection, so that weight decay acts on bags directly."""
     bag_levels: int = Field(default=5, ge=2, le=10)
     """Levels of ratings in bags, evenly from the lowest to the highest training label."""
     bag_ratings: Literal["levels", "linear"] = "levels"
@@ -75,8 +71,8 @@ class ModelConfig(Section):
     embedding plus a second one times the standardised rating, so that all ratings train
     both."""
     bag_dropout: float = Field(default=0.5, ge=0, lt=1)
-    """Share of every bag that a training step leaves out at random. Without it, labels of
-    training rows can be read off what is missing in a bag."""
+    """Share of each bag that is dropped at random in a training step. Without it, bags leak
+    training labels."""
     num_experts: int = Field(default=16, ge=1)
     expert_dim: int = Field(default=256, ge=1)
     """Units of each expert (one Dense + ReLU layer)."""
@@ -124,5 +120,5 @@ class ModelConfig(Section):
 
     @property
     def has_encoders(self) -> bool:
-        """Do vectors of users and items hold more than the embeddings of their ids?"""
+        """Whether users and items have features or bags besides the embeddings of their ids."""
         return any(one != "none" for one in (self.features, self.item_bag, self.user_bag))

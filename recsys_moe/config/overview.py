@@ -1,4 +1,4 @@
-"""What each router costs at the size of a configuration: the table of `recsys-moe routers`."""
+"""Sizes of each router under a configuration: the table of `recsys-moe routers`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from recsys_moe.routers import ROUTERS, Router, RouterShape, find_router
 from recsys_moe.routers.base import FIXED
 
 TASKS = 2
-"""Among which experts are divided where the configuration names none: watch and rating."""
+"""Number of tasks where the configuration names none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overview:
-    """One router; the fields that need its settings are None where these cannot work."""
+    """One router; fields that depend on its settings are None where these are invalid."""
 
     summary: str
     training: str | None = None
@@ -28,7 +28,7 @@ class Overview:
     batch_dependent: bool = False
     """True when the other rows of its batch change how a row is routed at inference."""
     problem: str | None = None
-    """Why the configuration does not work with this router."""
+    """Why the configuration is invalid with this router."""
 
 
 def overviews(config: Config) -> dict[str, Overview]:

@@ -1,4 +1,4 @@
-"""Settings that had other names in version 0.1, read for one version with a warning."""
+"""Settings renamed since version 0.1. Old names are read for one version, with a warning."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ CONVERTED: dict[str, Callable[[bool], bool | str]] = {
     "model.skip_maps": lambda value: not value,
     "model.history_slopes": lambda value: "linear" if value else "levels",
 }
-"""What a boolean under the old name is under the new one."""
+"""Boolean value of an old setting -> value of the new one."""
 
 
 def with_new_names(raw: dict[str, Any], *, warn: bool = True) -> dict[str, Any]:
-    """The same unvalidated mapping with new names of settings; `raw` stays as it is.
+    """A copy of an unvalidated mapping in which settings have their new names.
 
-    Raises ConfigError where a setting stands under both names.
+    Raises ConfigError where both names of a setting are given.
     """
     result = dict(raw)
     for old, new in RENAMED.items():
@@ -49,9 +49,11 @@ def with_new_names(raw: dict[str, Any], *, warn: bool = True) -> dict[str, Any]:
         if not isinstance(values, dict) or key not in values:
             continue
         if new_key in values:
-            raise ConfigError(f"{old} is the old name of {new}, and both are set; remove {old}")
+            raise ConfigError(f"{old} is the old name of {new}, got both; remove {old}")
         if warn:
-            logger.warning("%s is now %s; the old name goes with the next version", old, new)
+            logger.warning(
+                "%s is now %s; the old name will be removed in the next version", old, new
+            )
         value = values[key]
         if old in CONVERTED and isinstance(value, bool):
             value = CONVERTED[old](value)

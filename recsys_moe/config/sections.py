@@ -1,4 +1,4 @@
-"""The sections of a configuration but `model`: every key with its default, range and meaning."""
+"""The sections of a configuration other than `model`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from recsys_moe.section import Section
 def _window(value: Any) -> Any:
     if value != "auto" and (type(value) is not int or value < 1):
         raise ValueError(
-            f"data.shuffle_buffer must be auto or a number of rows from 1 on, got {value!r}; "
+            f"data.shuffle_buffer must be auto or a number of rows >= 1, got {value!r}; "
             "e.g. data.shuffle_buffer=auto"
         )
     return value
@@ -72,9 +72,9 @@ class PenaltyConfig(Section):
     trimmed_lasso: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of the probability mass off the k largest experts, summed over tasks."""
     switch: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Weight of Switch load balancing: 1 at balance, num_experts / k at collapse. Here and in
-    `load` a router with k = num_experts is judged by its most probable one; draws with replacement
-    count as often as they are made. Usual: 0.01."""
+    """Weight of Switch load balancing: 1 at balance, num_experts / k at collapse. With
+    k = num_experts only the most probable expert counts; draws with replacement count each time.
+    Usual: 0.01."""
     importance: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of the squared coefficient of variation (population variance) of the routing weights
     summed per expert. Usual: 0.005 to 0.1."""
@@ -124,8 +124,8 @@ class TrainerConfig(Section):
     removed = {
         "shard_embeddings": (
             (False,),
-            "trainer.shard_embeddings is gone and must be false or left out; for tables larger "
-            "than a device train with TorchRec or DTensor in a loop of your own",
+            "trainer.shard_embeddings was removed and must be false; for tables larger than a "
+            "device, train with TorchRec or DTensor in your own loop",
         )
     }
     max_epochs: int = Field(default=100, ge=1)
@@ -137,7 +137,7 @@ class TrainerConfig(Section):
     """Epochs without improvement of `monitor` before training stops."""
     min_delta: float = Field(default=0.0, ge=0)
     seed: int = Field(default=0, ge=0)
-    """Drives every random stream: initialisation, shuffling, dropout, each task's router."""
+    """Random seed of initialisation, shuffling, dropout and routers."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true"
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     """`gpu`: CUDA (or ROCm); `auto`: a GPU if there is one."""
@@ -147,7 +147,7 @@ class TrainerConfig(Section):
     """Machines that train together."""
     log_every_n_steps: int = Field(default=100, ge=1)
     logger: LoggerName = "tensorboard"
-    """Where metrics go besides metrics.csv: `tensorboard` (events/), `csv` (nowhere else),
+    """Where metrics go besides metrics.csv: `tensorboard` (events/), `csv` (only there),
     `mlflow` (mlflow.db), `wandb` (wandb/, offline)."""
     checkpoint_every_n_steps: int = Field(default=10_000, ge=1)
     """Steps between checkpoints inside an epoch; each epoch ends with one."""
@@ -160,7 +160,7 @@ class TrainerConfig(Section):
     def _batch_is_shared_out(self) -> TrainerConfig:
         if self.batch_size % self.processes:
             raise ValueError(
-                "trainer.batch_size, which all devices share, must be a multiple of "
+                "trainer.batch_size must be a multiple of "
                 f"trainer.devices x trainer.num_nodes = {self.processes}, got {self.batch_size}"
             )
         return self

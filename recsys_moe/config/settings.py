@@ -54,7 +54,7 @@ class Config(Section):
         return -(-self.data.eval_batch_size // whole) * whole
 
     def to_yaml(self, *, comments: bool = False) -> str:
-        """What `--config` reads; with `comments` each key has its documentation above it."""
+        """YAML for `--config`; `comments`: with the documentation of every key."""
         if comments:
             return commented_yaml(self)
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
@@ -63,29 +63,23 @@ class Config(Section):
 def task_weights(config: Config, tasks: Sequence[Task]) -> list[float]:
     """Loss weight per task: the configuration's, else the schema's.
 
-    Raises ConfigError when the configuration weighs a task that the data do not have, or none.
+    Raises ConfigError for a task that the data do not have, and where all weights are 0.
     """
     names = [task.name for task in tasks]
     for name in config.tasks:
         if name not in names:
-            raise ConfigError(
-                f"tasks: unknown task {name!r}; {suggestion(name, names)}; correct the "
-                "configuration's tasks, or leave them out"
-            )
+            raise ConfigError(f"tasks: unknown task {name!r}; {suggestion(name, names)}")
     return _chosen(config, "weight", {task.name: task.weight for task in tasks})
 
 
 def training_weights(config: Config, tasks: Sequence[Task]) -> list[float]:
-    """Weight per task in what training minimises: `training_weight`, else that of `task_weights`.
-
-    Raises ConfigError as `task_weights` does.
-    """
+    """Weight per task in the training loss: `training_weight`, else that of `task_weights`."""
     judged = zip((task.name for task in tasks), task_weights(config, tasks), strict=True)
     return _chosen(config, "training_weight", dict(judged))
 
 
 def _chosen(config: Config, key: str, defaults: Mapping[str, float]) -> list[float]:
-    """Per task what the configuration says, else the default. Raises ConfigError where all are 0"""
+    """Per task the configuration's value, else the default. Raises ConfigError where all are 0."""
     own = {name: getattr(task, key) for name, task in config.tasks.items()}
     weights = [
         default if own.get(name) is None else own[name] for name, default in defaults.items()
@@ -104,7 +98,7 @@ def named_weights(weights: Mapping[str, float]) -> str:
 
 
 def weighed_apart(config: Config, tasks: Sequence[Task]) -> tuple[str, str] | None:
-    """What training minimises and what judges, in words; None where they are the same."""
+    """The training weights and the weights, as text; None where they are equal."""
     names = [task.name for task in tasks]
     both = training_weights(config, tasks), task_weights(config, tasks)
     trained, judged = (named_weights(dict(zip(names, w, strict=True))) for w in both)
@@ -120,7 +114,7 @@ def parse_config(raw: dict[str, Any]) -> Config:
 
 
 def _router_config(raw: dict[str, Any]) -> type[RouterConfig]:
-    """What `model.router` of an unvalidated mapping accepts."""
+    """The settings of `model.router` of an unvalidated mapping."""
     try:
         return find_router(router_name(raw) or DEFAULT_ROUTER).Config
     except ValueError:
@@ -130,9 +124,8 @@ def _router_config(raw: dict[str, Any]) -> type[RouterConfig]:
 def select_router(raw: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:
     """`raw`, a config file, with router `name`.
 
-    Of another router's section only `k` is kept, where `name` has one too: other keys may have the
-    same name and another meaning (xmoe's `temperature` is where a learned one starts). Returns the
-    new mapping and the dropped keys, so that the caller can say so.
+    Of another router's section only `k` is kept: other keys may have the same name and another
+    meaning (xmoe's `temperature` is an initial value). Returns the mapping and the dropped keys.
     """
     try:
         common = {"k"} & set(find_router(name).Config.model_fields)

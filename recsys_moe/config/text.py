@@ -1,4 +1,4 @@
-"""The configuration in words: commented YAML, the schema of routers, answers to mistakes."""
+"""Commented YAML, the JSON schema of routers, and messages for invalid settings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from recsys_moe.routers import ROUTERS, RouterConfig
 from recsys_moe.section import UNKNOWN, Section, first_problem
 
 OWN_WORDS = ("model.", "penalties.", "data.", "optim.", "trainer.")
-"""Beginnings of messages that already are rule, value and remedy."""
+"""Prefixes of messages that already state rule, value and remedy."""
 WIDTH = 96
 
 
 class PlainLoader(yaml.SafeLoader):
-    """YAML without aliases: ten nested ones make a short file grow beyond any memory."""
+    """YAML without aliases: ten nested ones would expand a short file beyond any memory."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -31,7 +31,7 @@ class PlainLoader(yaml.SafeLoader):
 
 
 def commented_yaml(section: Section, depth: int = 0) -> str:
-    """`section` as YAML that it can be read from, each key below its documentation."""
+    """`section` as YAML, each key below its documentation."""
     margin = "  " * depth
     text = ""
     for key, value in section:
@@ -45,7 +45,7 @@ def commented_yaml(section: Section, depth: int = 0) -> str:
 
 
 def _explained(section: Section, key: str) -> list[str]:
-    """The documentation of a key and what it accepts, wrapped."""
+    """The documentation and the accepted values of a key, wrapped."""
     field = type(section).model_fields[key]
     parts = [field.description or "", _choices(field), _range(field)]
     return textwrap.wrap(" ".join(filter(None, parts)), WIDTH, break_long_words=False)
@@ -58,7 +58,7 @@ def _choices(field: FieldInfo) -> str:
 
 
 def _range(field: FieldInfo) -> str:
-    """`[>= 0, < 1]`, or nothing for what is no number with a bound."""
+    """`[>= 0, < 1]`, or nothing without bounds."""
     signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
     bounds = [
         f"{sign} {getattr(rule, name)}"
@@ -70,10 +70,7 @@ def _range(field: FieldInfo) -> str:
 
 
 def router_schema(default: str) -> dict[str, Any]:
-    """JSON schema of `model.router`: a name, the section of a router, or one from outside.
-
-    `default`: the router that a section without a name is for.
-    """
+    """JSON schema of `model.router`: a name or a section; `default`: the router without a name."""
     outside = {"type": "string", "pattern": ":"}
     sections = [_section_schema(name, name != default) for name in ROUTERS]
     foreign = {"type": "object", "properties": {"name": outside}, "required": ["name"]}
@@ -90,9 +87,9 @@ def _section_schema(name: str, is_named: bool) -> dict[str, Any]:
 
 
 def answer(error: ValidationError, root: type[Section], router: type[RouterConfig]) -> str:
-    """One problem in one line: where it is in dotted spelling, rule, value and remedy.
+    """The first problem in one line: dotted key, rule, value and remedy.
 
-    `root`: the configuration that was read; `router`: what its `model.router` is.
+    `root`: the kind of configuration; `router`: that of its `model.router`.
     """
     first = first_problem(error)
     location = [part for part in first["loc"] if isinstance(part, str)]  # the rest are positions
@@ -112,7 +109,7 @@ def answer(error: ValidationError, root: type[Section], router: type[RouterConfi
 def _fields(
     section: list[str], root: type[BaseModel], router: type[BaseModel]
 ) -> dict[str, FieldInfo]:
-    """What the section at this dotted path accepts."""
+    """The fields of the section at this dotted path."""
     if section[:2] == ["model", "router"]:
         return router.model_fields
     model = root
@@ -134,7 +131,7 @@ def _shown(given: Any) -> str:
 
 
 def _remedy(where: str, fields: dict[str, FieldInfo], key: str) -> str:
-    """A setting that is accepted: the example of the field or its default."""
+    """A valid setting: the example of the field or its default."""
     field = fields.get(key)
     if field is None:
         return f"; its keys: {', '.join(fields)}"

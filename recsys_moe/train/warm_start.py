@@ -24,6 +24,7 @@ from recsys_moe.artifact.model_folder import (
     load_artifact,
 )
 from recsys_moe.config.files import merge, router_name, router_section
+from recsys_moe.config.renamed import with_new_names
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.streaming import user_counts
 from recsys_moe.errors import DataError
@@ -66,6 +67,7 @@ def start_config(raw: dict[str, Any], path: str | Path | None) -> Config:
 
     Raises ConfigError where `raw` asks for another model, DataError where there is none.
     """
+    raw = with_new_names(raw)
     if path is None:
         return parse_config(raw)
     before = artifact_config(Path(path))

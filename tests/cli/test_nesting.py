@@ -63,23 +63,25 @@ def fails(command: Command, code: int, place: str, *words: object) -> None:
     assert place in message and len(message) < 600
 
 
-@pytest.mark.parametrize("name", ["card.json", "calibration.json", "schema.json", "config.yaml"])
-def test_a_model_whose_files_are_nested_without_end(
-    command: Command, kept: Path, deep: str, name: str
+def test_files_of_models_data_and_results_that_are_nested_too_deeply(
+    command: Command, kept: Path, deep: str
 ) -> None:
-    signed(kept / "run" / "model", name, deep)
-    fails(command, 3, name, "recommend", kept / "run", "--user", "1")
-
-
-def test_a_manifest_that_is_nested_without_end(command: Command, kept: Path, deep: str) -> None:
-    (kept / "run" / "model" / "manifest.json").write_text(deep)
-    fails(command, 3, "manifest.json is damaged", "recommend", kept / "run", "--user", "1")
-
-
-def test_data_whose_schema_is_nested_without_end(command: Command, kept: Path, deep: str) -> None:
+    model, old = kept / "run" / "model", kept / "old"
+    ask = ["recommend", kept / "run", "--user", "1"]
+    for name in ("card.json", "calibration.json", "schema.json", "config.yaml"):
+        before = (model / name).read_text()
+        signed(model, name, deep)
+        fails(command, 3, name, *ask)
+        signed(model, name, before)
+    (model / "manifest.json").write_text(deep)
+    fails(command, 3, "manifest.json is damaged", *ask)
     (kept / "data" / "schema.json").write_text(deep)
-    words = ["--data", kept / "data", "--out", kept / "new"]
-    fails(command, 3, "schema.json: not valid JSON", "fit", *words)
+    fit = ["fit", "--data", kept / "data", "--out", kept / "new"]
+    fails(command, 3, "schema.json: not valid JSON", *fit)
+    old.mkdir()
+    (old / "plan.json").write_text("{}")
+    (old / "results.json").write_text(deep)
+    fails(command, 3, "results.json is damaged", "report", old, "--out", kept / "new")
     assert not (kept / "new").exists()
 
 
@@ -101,7 +103,7 @@ def test_an_evaluation_that_is_nested_without_end_is_replaced(
     file.parent.mkdir(exist_ok=True)
     file.write_text(deep)
     words = [kept / "run", "--out", kept / "exported"]
-    fails(command, 3, "test.json is damaged: it is nested", "export", *words)
+    fails(command, 3, "test.json is damaged: nested", "export", *words)
     with at_once():
         assert command("evaluate", kept / "run", "--data", kept / "data").exit_code == 0
     assert "loss" in json.loads(file.read_text())
@@ -120,16 +122,6 @@ def test_a_plan_that_is_nested_without_end(
         else ["--trials", "1", "--router", "topk"]
     )
     fails(command, 2, "plan.json is damaged", verb, "--data", kept / "data", "--out", out, *asked)
-
-
-def test_a_report_of_results_that_are_nested_without_end(
-    command: Command, tmp_path: Path, deep: str
-) -> None:
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "plan.json").write_text("{}")
-    (tmp_path / "old" / "results.json").write_text(deep)
-    words = [tmp_path / "old", "--out", tmp_path / "new"]
-    fails(command, 3, "results.json is damaged", "report", *words)
 
 
 YAML: dict[str, Callable[[int], str]] = {

@@ -44,7 +44,7 @@ def test_differences_are_the_keys_that_differ_and_turn_around_with_the_sides(
     }
 
 
-def run(*args: str) -> Any:
+def diff(*args: str) -> Any:
     return app(["config", "diff", *args], standalone_mode=False)
 
 
@@ -61,7 +61,7 @@ def files(tmp_path: Path) -> tuple[str, str]:
 def test_each_difference_is_one_line_and_the_rest_is_not_printed(
     files: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(*files) is None
+    assert diff(*files) is None
     lines = capsys.readouterr().out.splitlines()
     assert "optim.lr: 0.002 -> 1e-08" in lines
     assert "model.router.name: moesart -> topk" in lines
@@ -72,7 +72,7 @@ def test_each_difference_is_one_line_and_the_rest_is_not_printed(
 def test_a_key_that_only_one_router_has_is_absent_in_text_and_json(
     files: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(*files)
+    diff(*files)
     lines = capsys.readouterr().out.splitlines()
     a, b = (read_resolved(file)["model"]["router"] for file in files)
     for key in a.keys() - b.keys():
@@ -80,34 +80,26 @@ def test_a_key_that_only_one_router_has_is_absent_in_text_and_json(
     for key in b.keys() - a.keys():
         assert f"model.router.{key}: (none) -> {shown({'b': b[key]}, 'b')}" in lines
     assert a.keys() != b.keys()
-    assert run(*files, "--json", "--exit-code") == 1
+    assert diff(*files, "--json", "--exit-code") == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["equal"], found["differences"]["optim.lr"]) == (False, {"a": 0.002, "b": 1e-08})
     assert any(set(sides) == {"a"} for sides in found["differences"].values())
 
 
-def test_a_default_written_out_is_no_difference(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_run_its_model_a_file_and_a_name_are_sides_and_defaults_are_no_differences(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty.yaml").write_text("")
     (tmp_path / "full.yaml").write_text(yaml.safe_dump(read_resolved(str(tmp_path / "empty.yaml"))))
-    assert run(str(tmp_path / "empty.yaml"), str(tmp_path / "full.yaml"), "--exit-code") is None
-    assert capsys.readouterr().out == "no difference\n"
-
-
-def test_a_run_its_model_and_its_file_have_one_configuration(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sides = [str(run), str(run / "model"), str(run / "config.yaml")]
-    for side in sides[1:]:
-        app(["config", "diff", sides[0], side], standalone_mode=False)
-        assert capsys.readouterr().out == "no difference\n"
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_config_is_found_by_its_name(name: str) -> None:
-    file = configs_folder() / f"{name}.yaml"
-    assert read_resolved(name) == read_resolved(f"{name}.yaml") == read_resolved(str(file))
+    equal = [
+        (run, run / "model"),
+        (run, run / "config.yaml"),
+        (f"{tmp_path}/empty.yaml", f"{tmp_path}/full.yaml"),
+    ]
+    equal += [(name, configs_folder() / f"{name}.yaml") for name in SHIPPED]
+    for sides in equal:
+        assert diff(*map(str, sides), "--exit-code") is None
+        assert capsys.readouterr().out == "no differences\n"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +109,7 @@ def test_a_shipped_config_is_found_by_its_name(name: str) -> None:
         ("optim: {lrr: 1}", "optim: ... 'lrr' ... 'lr'"),
         ("a: [", "is not valid YAML"),
         ("- 1", "must hold a mapping"),
-        ("folder", "is a folder without config.yaml"),
+        ("folder", "has no config.yaml"),
     ],
 )
 def test_what_is_no_configuration_is_named_in_one_line_with_exit_code_2(
@@ -145,7 +137,7 @@ def test_colour_is_for_a_terminal(files: tuple[str, str], monkeypatch: pytest.Mo
     controller, terminal = pty.openpty()
     with os.fdopen(terminal, "w") as stream, os.fdopen(controller, "rb", buffering=0) as screen:
         monkeypatch.setattr(sys, "stdout", stream)
-        run(*files)
+        diff(*files)
         stream.flush()
         said = read_until(screen, b"1e-08\x1b[0m")
     assert b"\x1b[31m0.002\x1b[0m -> \x1b[32m1e-08\x1b[0m" in said

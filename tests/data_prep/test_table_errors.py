@@ -154,13 +154,13 @@ OPTIONS = {
     **{
         name: (
             {"tasks": ["watch:binary=clicked", f"{name}:binary=a"]},
-            f"--task: no task must be named user, item, .*got '{name}'",
+            f"--task: task name must not be user, item, .*got '{name}'",
         )
         for name in RESERVED
     },
     "calibrated": (
         {"tasks": ["y_calibrated:regression=stars", "y:binary=clicked"]},
-        "--task: no task must be named 'y_calibrated' beside 'y'",
+        "--task: task name must not be 'y_calibrated'",
     ),
     "weight": ({"tasks": ["weight:binary=a"], "weight": "b"}, "--task: .*got 'weight'"),
     "no input": ({"input": None}, "either --input, or all three"),

@@ -224,7 +224,7 @@ def _without_labelled(raw: dict[str, Any]) -> None:
     [
         (lambda raw: raw["labels"]["train"]["watch"].update(positive=10**9), "impossible counts"),
         (lambda raw: raw["labels"]["train"]["rating"].update(std=10**200), "impossible counts"),
-        (lambda raw: raw["tasks"][0].update(weight=10**400), "weight must be finite"),
+        (lambda raw: raw["tasks"][0].update(weight=10**400), "weight ... finite"),
         (lambda raw: raw.update(tasks=[]), "schema.json: tasks ... got [] ... prepare"),
         (_without_labelled, "labels.val.watch ... 'labelled' ... prepare"),
     ],

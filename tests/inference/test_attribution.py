@@ -219,4 +219,4 @@ def test_recommend_says_why(command: Command, featured_run: Path, run: Path) -> 
     error = command.fails(2, "recommend", run, "--user", 1, "--why")
     assert tells(error, "--why ... ids only")
     many = ("--users", "users.csv", "--output", "lists.csv", "--why")
-    assert "--why works for one user" in command.fails(2, "recommend", featured_run, *many)
+    assert "--why needs a single user" in command.fails(2, "recommend", featured_run, *many)

@@ -65,7 +65,7 @@ def test_a_history_comes_from_a_file_too(
         (
             2,
             ["--user", "1", "--history", "3"],
-            "pass one of --user ID, --users FILE",
+            "pass one of --user ID, --users FILE or, for a new user",
         ),
         (2, ["--features", "age"], "--features ... NAME=VALUE ... got 'age'"),
         (2, ["--features", "age=1", "--features", "age=2"], "--features ... 'age' once"),

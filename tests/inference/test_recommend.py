@@ -290,7 +290,7 @@ def test_the_commands_rank_filter_and_explain_what_is_wrong(
     result = json.loads(capsys.readouterr().out)
     assert result["unseen_user"] and sorted(i["item"] for i in result["items"]) == [1, 2, 3]
     assert result["items"][0]["watch*rating"] >= result["items"][1]["watch*rating"]
-    assert "ignored unknown candidates: 1 of 4" in caplog.text
+    assert "ignored 1 of 4 candidates" in caplog.text
     call("similar", run, "--item", 2, "--k", 3)
     near = capsys.readouterr().out
     assert "cosine" in near and near.count("\n") == 4

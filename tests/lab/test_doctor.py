@@ -269,7 +269,7 @@ def test_a_broken_installation_counts_more_than_invalid_data() -> None:
 def test_the_plain_report_has_a_line_per_fact(capsys: pytest.CaptureFixture[str]) -> None:
     assert app(["doctor"], standalone_mode=False) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "devices" in lines and lines[-1] == "no problem found"
+    assert "devices" in lines and lines[-1] == "no problems found"
     assert [line for line in lines if re.match(rf"  usable cores +{cores()}$", line)]
 
 

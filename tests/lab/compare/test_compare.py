@@ -264,7 +264,7 @@ def test_a_settings_file_that_is_missing_is_named_by_its_option(
     prepared: Path, tmp_path: Path, name: str
 ) -> None:
     flags = ["--routers", "topk", "--out", str(tmp_path / "out"), "--settings", name]
-    with pytest.raises(ConfigError, match=f"^--settings {name}: there is no such file"):
+    with pytest.raises(ConfigError, match=f"^--settings {name}: no such file"):
         cli.app(["compare", "--data", str(prepared), *flags], standalone_mode=False)
 
 
