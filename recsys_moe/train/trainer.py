@@ -31,8 +31,7 @@ logger = logging.getLogger("recsys_moe.fit")
 
 
 def make_trainer(config: Config, out: Path, monitor: Monitor) -> lightning.Trainer:
-    """Of a run at `out`, where nothing is touched yet. Raises ConfigError for devices that there
-    are not."""
+    """The Trainer of a run at `out`; writes nothing. Raises ConfigError for missing devices."""
     settings = config.trainer
     workarounds.quieten()
     bar = sys.stderr.isatty()
@@ -54,7 +53,7 @@ def _build_trainer(config: Config, out: Path, monitor: Monitor, bar: bool) -> li
         accelerator=_accelerator(settings.accelerator),
         devices=settings.devices,
         num_nodes=settings.num_nodes,
-        # Buffers of routers follow from seed, data and step: they need not be sent every step.
+        # Buffers of routers depend on seed, data and step alone.
         strategy=DDPStrategy(broadcast_buffers=False) if settings.processes > 1 else "auto",
         use_distributed_sampler=False,
         precision=settings.precision,
@@ -72,8 +71,7 @@ def _build_trainer(config: Config, out: Path, monitor: Monitor, bar: bool) -> li
 
 
 def _accelerator(name: str) -> str:
-    """In Lightning's words. Its `auto` and `gpu` could be a Mac's, which has no float64: sums over
-    an epoch and the draws of `pps` need it."""
+    """Lightning's name. Its `auto` and `gpu` may be the GPU of a Mac, which has no float64."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return {"gpu": "cuda"}.get(name, name)
@@ -98,6 +96,6 @@ def _callbacks(config: Config, out: Path, monitor: Monitor, bar: bool) -> Iterab
 def _warn_of_emulation() -> None:
     if not has_fast_bf16():
         logger.warning(
-            "trainer.precision=bf16-mixed on a processor that torch emulates bfloat16 on: "
-            "steps may take 10 times as long; use 32-true"
+            "trainer.precision=bf16-mixed: torch emulates bfloat16 on this processor; steps may "
+            "take 10 times as long; use 32-true"
         )

@@ -129,7 +129,7 @@ def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, 
     assert made is not None
     made.load_state_dict(artifact.encoders)
     state = torch.load(trained / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
-    parts = ("user", made.users, made.history), ("item", made.items, made.user_bag)
+    parts = ("user", made.users, made.item_bag), ("item", made.items, made.user_bag)
     for entity, part, history in parts:
         rows_BD = state[f"model.{entity}_embedding.weight"]
         index_B = torch.arange(len(rows_BD))

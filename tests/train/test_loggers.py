@@ -142,7 +142,7 @@ def test_a_run_of_wandb_that_fails_is_finished_as_failed(
         def fit(self, *rest: object, **more: object) -> None:
             raise RunError("loss became nan")
 
-    monkeypatch.setattr(workarounds, "leave_signals_to_us", lambda trainer: None)
+    monkeypatch.setattr(workarounds, "disable_signal_handlers", lambda trainer: None)
     trainer: Any = Failing()
     with pytest.raises(RunError, match="became nan"):
         _run(trainer, trainer, trainer, None)

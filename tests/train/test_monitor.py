@@ -14,7 +14,6 @@ from recsys_moe.artifact.monitor import BY_LOSS, Monitor, find_monitor
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.schema import Schema
-from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.fit import fit
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL, Command
@@ -91,14 +90,6 @@ def test_of_equal_epochs_the_first_is_kept(
 ) -> None:
     script(monkeypatch, loss=[0.3, 0.2, 0.2], watch_auc=[0.6, 0.8, 0.8])
     assert fit(config(monitor=monitor), prepared, tmp_path / "run")["epoch"] == 2
-
-
-@pytest.mark.parametrize("name", ["best", "best_loss"])
-def test_the_best_of_an_older_checkpoint_is_read_too(tmp_path: Path, name: str) -> None:
-    (tmp_path / "best.ckpt").touch()
-    checkpoints = Checkpoints(tmp_path, 100, BY_LOSS)
-    checkpoints.load_state_dict({name: 0.25, "batches": 4})
-    assert checkpoints.best == 0.25
 
 
 def test_fit_prints_which_metric_chose_the_epoch(

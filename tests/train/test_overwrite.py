@@ -156,7 +156,7 @@ def test_two_processes_replace_a_run(out: Path, prepared: Path) -> None:
     words += ["--out", str(out), "--overwrite"]
     done = subprocess.run([*command, *words], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("stays as it is until that is whole") == 1
+    assert done.stderr.count("stays until it is complete") == 1
     assert "devices: 2" in (out / "config.yaml").read_text()
     assert [path.name for path in out.parent.iterdir()] == ["a"]
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +225,7 @@ def test_a_damaged_last_checkpoint_costs_steps_and_not_the_result(
     with caplog.at_level(logging.INFO, logger="recsys_moe.fit"):
         fit(config(), prepared, stopped, resume="auto")
     assert tells(caplog.text, f"{last} ... cut off")
-    assert "previous.ckpt: 1 epochs are finished" in caplog.text
+    assert "previous.ckpt after 1 of 3 epochs" in caplog.text
     assert results(stopped) == straight
 
 
@@ -234,7 +233,7 @@ def test_a_damaged_last_checkpoint_costs_steps_and_not_the_result(
     ("sections", "message"),
     [
         ({"optim": {"lr": 0.1}}, "optim.lr .*got 0.1"),
-        ({"model": {**TINY_MODEL, "num_experts": 8}}, "model.num_experts was 4 and must stay"),
+        ({"model": {**TINY_MODEL, "num_experts": 8}}, "model.num_experts must be 4, .*got 8"),
         ({"trainer": {"batch_size": 32}}, "trainer.batch_size .*got 32"),
     ],
 )
@@ -255,20 +254,8 @@ def test_fewer_epochs_than_are_finished_are_refused(prepared: Path, tmp_path: Pa
 def test_a_cosine_schedule_ends_where_it_was_meant_to(prepared: Path, tmp_path: Path) -> None:
     cosine = {"optim": {"schedule": "cosine"}}
     fit(config(trainer={"max_epochs": 1}, **cosine), prepared, tmp_path / "run")
-    with pytest.raises(ConfigError, match="max_epochs was 1 .*=cosine"):
+    with pytest.raises(ConfigError, match="max_epochs must be 1.*=cosine, got 3"):
         fit(config(**cosine), prepared, tmp_path / "run", resume="auto")
-
-
-def test_steps_that_lazy_embeddings_of_a_run_of_before_still_owe_are_not_dropped(
-    prepared: Path, stopped: Path
-) -> None:
-    last = stopped / "checkpoints" / "last.ckpt"
-    state = torch.load(last, weights_only=True)
-    for base, refused in ((30, True), (33, False)):
-        state["optimizer_states"][0]["lazy"] = {"step": 33, "base": base}
-        torch.save(state, last)
-        with pytest.raises(ConfigError, match="lazy .*best.ckpt") if refused else nullcontext():
-            fit(config(), prepared, stopped, resume="auto")
 
 
 def test_another_number_of_steps_per_epoch_is_refused_inside_one(

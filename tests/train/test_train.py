@@ -278,4 +278,6 @@ def test_emulated_bfloat16_is_warned_of(
     monkeypatch.setattr("recsys_moe.train.trainer.has_fast_bf16", lambda: is_fast)
     trainer = {"max_epochs": 1, "precision": precision, "accelerator": "cpu"}
     fit(config(trainer=trainer), prepared, tmp_path / "run")
-    assert ("emulates bfloat16 on: steps may take 10 times as long" in caplog.text) == warned
+    assert (
+        "emulates bfloat16 on this processor; steps may take 10 times as long" in caplog.text
+    ) == warned

@@ -80,9 +80,9 @@ def test_the_log_says_both_where_they_differ(
 ) -> None:
     caplog.set_level("INFO", "recsys_moe.fit")
     fit(config({"weight": 0.9}, {"weight": 0.1}), prepared, tmp_path / "alike")
-    assert "training minimises" not in caplog.text
+    assert "loss of training" not in caplog.text
     fit(
         config({"weight": 0.9, "training_weight": 1}, {"weight": 0.1}), prepared, tmp_path / "apart"
     )
-    assert "training minimises watch 1, rating 0.1 (tasks.TASK.training_weight)" in caplog.text
-    assert "results are judged by watch 0.9, rating 0.1" in caplog.text
+    assert "training: watch 1, rating 0.1 (tasks.TASK.training_weight)" in caplog.text
+    assert "of results: watch 0.9, rating 0.1" in caplog.text

@@ -263,7 +263,7 @@ def test_another_kind_of_history_is_refused(
 def test_a_feature_of_another_kind_is_refused(folder: Path, tmp_path: Path) -> None:
     changed = ("age:categorical=age", "job:categorical=job")
     data = featured(tmp_path / "data", NEW_USERS, NEW_ITEMS, user_feature=changed)
-    with pytest.raises(DataError, match=r"both: feature .*got categor"):
+    with pytest.raises(DataError, match=r"both: feature .*must be numeric.*got categor"):
         fit({}, data, tmp_path / "b", init_from=folder / "both")
     assert not (tmp_path / "b").exists()
 
@@ -281,7 +281,7 @@ def test_data_without_readable_categories_are_refused(
 ) -> None:
     data = shutil.copytree(folder / "new/featured", tmp_path / "data")
     harm(data / "features.parquet")
-    with pytest.raises(DataError, match=f"--from .*both: .*{said}"):
+    with pytest.raises(DataError, match=f"--init-from .*both: .*{said}"):
         fit({}, data, tmp_path / "b", init_from=folder / "both")
     assert not (tmp_path / "b").exists()
 
