@@ -124,8 +124,9 @@ class PlainProgress(Callback):
         is_first = batch_idx <= self.done
         if not is_first and now - self.last < SECONDS_BETWEEN_LINES:
             return
+        assert isinstance(pl_module, RecModule)
         self.last = now
-        loss = mean_loss(pl_module)
+        loss = pl_module.mean_loss()
         ahead = [] if is_first else self.pace.ahead()
         logger.info(
             "epoch %d/%s step %d/%d%s, %.0f steps/s%s",
@@ -140,12 +141,6 @@ class PlainProgress(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, *unused: Any) -> None:
         logger.info("%s", epoch_line(trainer, time.monotonic() - self.start, self.pace))
-
-
-def mean_loss(module: LightningModule) -> float | None:
-    """Of the epoch so far, as `train/loss` will be at its end; None before its first step."""
-    assert isinstance(module, RecModule)
-    return module.mean_loss()
 
 
 def epoch_line(trainer: Trainer, seconds: float, pace: Pace) -> str:
@@ -177,11 +172,11 @@ class Bar(RichProgressBar):
     def _get_train_description(self, current_epoch: int) -> str:
         return f"epoch {current_epoch + 1}/{self.trainer.max_epochs}"
 
-    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+    def get_metrics(self, trainer: Trainer, pl_module: Any) -> dict[str, Any]:
         now = time.monotonic()
         if now - self.asked >= SECONDS_BETWEEN_NUMBERS:
             self.asked = now
-            loss, others = mean_loss(pl_module), super().get_metrics(trainer, pl_module)
+            loss, others = pl_module.mean_loss(), super().get_metrics(trainer, pl_module)
             self.shown = {} if loss is None else {"loss": loss}
             self.shown |= {name: value for name, value in others.items() if name != "v_num"}
             if self.pace is not None and (ahead := self.pace.ahead()):
@@ -202,8 +197,3 @@ class Bar(RichProgressBar):
         if self.progress is not None and self.pace is not None:
             line = epoch_line(trainer, time.monotonic() - self.start, self.pace)
             self.progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def progress_callback(bar: bool) -> Callback:
-    """A bar (for terminals) or plain lines."""
-    return Bar() if bar else PlainProgress()

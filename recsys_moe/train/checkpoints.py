@@ -125,8 +125,12 @@ class Checkpoints(Checkpoint):
             part.unlink()
         batches = int(trainer.num_training_batches)
         if self._loaded:
-            self.check_fits(_steps(trainer, batches))
-            _restore_generators(self._loaded.pop(GENERATORS))
+            inside, processes = trainer.fit_loop.restarting, trainer.world_size
+            self.check_fits(Steps(inside, batches, processes, _streamed_by(trainer)))
+            saved = self._loaded.pop(GENERATORS)
+            torch.set_rng_state(saved["torch"])
+            if torch.cuda.is_available() and len(saved["cuda"]) == torch.cuda.device_count():
+                torch.cuda.set_rng_state_all(saved["cuda"])
         self._batches = batches
 
     def check_fits(self, now: Steps) -> None:
@@ -218,11 +222,6 @@ def _named(state: Any, name: str) -> Iterator[tuple[str, Tensor]]:
             yield from _named(part, name)
 
 
-def _steps(trainer: Trainer, batches: int) -> Steps:
-    inside, processes = trainer.fit_loop.restarting, trainer.world_size
-    return Steps(inside, batches, processes, _streamed_by(trainer))
-
-
 def _streamed_by(trainer: Trainer) -> int | None:
     return streamed_by(trainer.datamodule.rows("train"), trainer.world_size)  # type: ignore[attr-defined]
 
@@ -230,9 +229,3 @@ def _streamed_by(trainer: Trainer) -> int | None:
 def streamed_by(rows: Rows, processes: int) -> int | None:
     """Processes that read training rows from disk, each its share; None for rows in memory."""
     return None if isinstance(rows, Columns) else processes
-
-
-def _restore_generators(saved: dict[str, Any]) -> None:
-    torch.set_rng_state(saved["torch"])
-    if torch.cuda.is_available() and len(saved["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(saved["cuda"])

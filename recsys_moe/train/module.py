@@ -85,17 +85,15 @@ class RecModule(lightning.LightningModule):
             weight * mean_loss(task.kind, *column, weight_B=weight_B)
             for task, weight, column in zip(self.schema.tasks, self.weights, columns, strict=True)
         ]
-        penalties = self._penalties(output) * (len(labels_BT) / rows)
+        # A sum over the routers of the tasks, without task weights.
+        penalties = self.model.moe.auxiliary_loss(output.routings, **self.penalty_weights)
+        penalties = penalties * (len(labels_BT) / rows)
         if not len(labels_BT):  # a mean over no rows is NaN; its gradient is 0 everywhere
             penalties = penalties.nan_to_num()
         return torch.stack(per_task).sum(), penalties
 
     def _counts(self, labels_BT: Tensor, weight_B: Tensor | None = None) -> Counts:
         return step_counts(labels_BT, all_sum, process_count(), weight_B=weight_B)
-
-    def _penalties(self, output: Output) -> Tensor:
-        """Sum over the tasks' routers, without task weights."""
-        return self.model.moe.auxiliary_loss(output.routings, **self.penalty_weights)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["epoch_sums"] = self._epoch_sums().cpu()
@@ -221,8 +219,8 @@ class RecModule(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def make_optimizer(self) -> torch.optim.Adam:
-        """Routers have their own learning rate and no weight decay: gradients of sampled ones are so
-        small (docs/reference/routers.md) that decay would keep their gates at 0."""
+        """Routers have their own learning rate and no weight decay: gradients of sampled ones are
+        so small (docs/reference/routers.md) that decay would keep their gates at 0."""
         settings, gates = self.config.optim, list(self.model.moe.routers.parameters())
         groups: list[dict[str, Any]] = [{"params": list(self.model.parameters())}]
         if gates and (settings.router_lr_multiplier != 1 or settings.weight_decay):

@@ -21,7 +21,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.machine import has_fast_bf16
 from recsys_moe.train import workarounds
 from recsys_moe.train.averaging import WeightAverage
-from recsys_moe.train.callbacks import EpochCsv, progress_callback
+from recsys_moe.train.callbacks import Bar, EpochCsv, PlainProgress
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.loggers import open_logger
 from recsys_moe.train.processes.starter import check_starter
@@ -41,8 +41,12 @@ def make_trainer(config: Config, out: Path, monitor: Monitor) -> lightning.Train
     except MisconfigurationException as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"trainer.accelerator={settings.accelerator}: {reason}") from None
-    if settings.precision == "bf16-mixed" and trainer.strategy.root_device.type == "cpu":
-        _warn_of_emulation()
+    on_cpu = trainer.strategy.root_device.type == "cpu"
+    if on_cpu and settings.precision == "bf16-mixed" and not has_fast_bf16():
+        logger.warning(
+            "trainer.precision=bf16-mixed: torch emulates bfloat16 on this processor; steps may "
+            "take 10 times as long; use 32-true"
+        )
     return trainer
 
 
@@ -90,12 +94,4 @@ def _callbacks(config: Config, out: Path, monitor: Monitor, bar: bool) -> Iterab
         yield WeightAverage(config.optim.ema_decay)
     yield EpochCsv(out / EPOCH_METRICS)
     yield RoutingLog(out / "routing.safetensors")
-    yield progress_callback(bar)
-
-
-def _warn_of_emulation() -> None:
-    if not has_fast_bf16():
-        logger.warning(
-            "trainer.precision=bf16-mixed: torch emulates bfloat16 on this processor; steps may "
-            "take 10 times as long; use 32-true"
-        )
+    yield Bar() if bar else PlainProgress()

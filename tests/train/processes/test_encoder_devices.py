@@ -1,8 +1,8 @@
-"""Features, histories and what goes past the experts: the same on two devices as on one.
+"""Features, bags and bilinear term: the same on two devices as on one.
 
-Training leaves the item of a row out of its history and, where it is not in there, another one by
-chance; and a share of each history by chance. So that nothing is drawn, which each process does for
-itself, every row here has a label that puts its item into the history, and the share is 0.
+Training leaves the item of a row out of its bag, or a random one where it is not in there, and a
+random share of each bag. Processes draw for themselves, so every row here has its item in the bag,
+and the share is 0.
 """
 
 from __future__ import annotations
