@@ -130,8 +130,8 @@ def _rows(now: _Block, old: _Block | None, end: int) -> FeatureRows:
         return FeatureRows(*(torch.tensor([number]) for number in numbers))
     index = pc.index_in(now.categories, value_set=old.categories).to_pylist()
     place = [end if i is None else old.start + i for i in index]
-    unseen = old.start + was.size
-    return FeatureRows(torch.tensor([*place, unseen]), torch.ones(size), torch.zeros(size))
+    oov = old.start + was.size
+    return FeatureRows(torch.tensor([*place, oov]), torch.ones(size), torch.zeros(size))
 
 
 def _summary(rows: FeatureRows, end: int) -> str:

@@ -1,4 +1,4 @@
-"""trainer.monitor: which epoch a run keeps, when it stops, and that it goes on with its best."""
+"""trainer.monitor: which epoch a run keeps, when it stops, and that a resumed run keeps it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fit --overwrite`: the older run stays as it is until the new one is whole."""
+"""`fit --overwrite`: the older run stays until the new one is complete."""
 
 from __future__ import annotations
 

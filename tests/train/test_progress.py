@@ -1,4 +1,4 @@
-"""What people see while it trains: the mean loss of the epoch so far, and a line per epoch."""
+"""Progress: the mean loss of the epoch so far, and a line per epoch."""
 
 from __future__ import annotations
 
