@@ -104,9 +104,9 @@ def test_running_means_are_the_same_bits_in_two_processes_and_those_of_one(
 ) -> None:
     """Sums of floats in another order: equal within rounding."""
     found = two_processes["routers"]["default_moe"]["settled"]
-    first, second = (torch.tensor(each["defaults.mean_EH"]) for each in found["processes"])
+    first, second = (torch.tensor(each["output_means.mean_EH"]) for each in found["processes"])
     assert torch.equal(first, second) and (first != 0).any()
-    alone = torch.tensor(found["alone"]["defaults.mean_EH"])
+    alone = torch.tensor(found["alone"]["output_means.mean_EH"])
     torch.testing.assert_close(first, alone)
 
 
