@@ -1,4 +1,4 @@
-"""A running mean of the weights: less noisy than the last ones, at next to no cost."""
+"""Exponential moving average (EMA) of the weights."""
 
 from __future__ import annotations
 
@@ -10,20 +10,17 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 STRIDE = 32
-"""Steps from one update of the mean to the next, or an epoch's if those are fewer: each reads all
-weights."""
+"""Steps between two updates of the mean, at most those of an epoch: each reads all weights."""
 AVERAGE = "average"
 """Key of a checkpoint: the mean, by the names of `state_dict`."""
 
 
 class WeightAverage(Callback):
-    """Validates and keeps a mean of the parameters over about 1 / (1 - decay) steps.
+    """Validates and saves a mean of the parameters over about 1 / (1 - decay) steps.
 
-    At first over a tenth of the steps so far, so that it does not lag behind where training began.
-
-    Training goes on with the weights themselves, which a checkpoint has beside the mean. Used and
-    not Lightning's EMAWeightAveraging, which copies the whole module and cannot be saved inside a
-    validation.
+    The first updates average over a tenth of the steps so far, so that the mean does not lag.
+    Training continues with the weights themselves; a checkpoint holds both. Lightning's
+    EMAWeightAveraging copies the whole module and cannot be saved inside a validation.
     """
 
     def __init__(self, decay: float) -> None:
@@ -69,11 +66,11 @@ class WeightAverage(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        self.mean = dict(checkpoint.get(AVERAGE, {}))  # runs of before may have none
+        self.mean = dict(checkpoint.get(AVERAGE, {}))
 
 
 def averaged(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """The state of the module that was validated: with the mean where one was kept."""
+    """The state of the module as it was validated: the mean of the weights where there is one."""
     return {**checkpoint["state_dict"], **checkpoint.get(AVERAGE, {})}
 
 

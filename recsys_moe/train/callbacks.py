@@ -1,4 +1,4 @@
-"""What the training loop tells people: one line of CSV per epoch, a bar or plain lines."""
+"""Progress of training: metrics.csv, a progress bar or log lines."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ SECONDS_BETWEEN_LINES = 5.0
 SECONDS_BETWEEN_NUMBERS = 0.5
 UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 WHOLE_FROM = 10
-"""Of a unit: from so many on the smaller one beside it says nothing."""
+"""Of a unit: from so many on the smaller unit is left out."""
 
 
 class EpochCsv(Callback):
-    """metrics.csv with one complete row per epoch.
+    """Writes metrics.csv with one complete row per epoch.
 
-    Lightning's CSVLogger spreads an epoch over several rows with holes and deletes the file when a
-    run is resumed. Here the rows are part of each checkpoint, and a resumed run starts from those:
-    none is missing, doubled or cut off.
+    Lightning's CSVLogger spreads an epoch over several rows and deletes the file when a run is
+    resumed. Here each checkpoint holds the rows, and a resumed run starts from those.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,8 +69,8 @@ class Pace:
         self._from = _epochs_done(trainer) if inside else float(trainer.current_epoch)
 
     def ahead(self, *, ended: bool = False) -> list[str]:
-        """`no improvement for 7 of 15 epochs` and `at most 12 min left`, at the speed so far; each
-        where there is anything to say. `ended`: the epoch has just been validated."""
+        """`no improvement for 7 of 15 epochs` and `at most 12 min left`, at the speed so far, where
+        they apply. `ended`: the epoch has just been validated."""
         stopping = self._trainer.early_stopping_callback
         assert isinstance(stopping, ResumableEarlyStopping)
         waited = stopping.waited(self._trainer) if ended else stopping.wait_count
@@ -89,13 +88,13 @@ class Pace:
 
 
 def _epochs_done(trainer: Trainer) -> float:
-    """With the part of the epoch that runs, in steps."""
+    """With the finished part of the current epoch."""
     steps = trainer.fit_loop.epoch_loop.batch_progress.current.ready
     return trainer.current_epoch + steps / max(int(trainer.num_training_batches), 1)
 
 
 def duration(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `12 min`, `5 h 3 min`, `2 d 4 h`: two digits or more of it."""
+    """`45 s`, `3 min 20 s`, `12 min`, `5 h 3 min`, `2 d 4 h`: at least two digits."""
     whole = round(seconds)
     for size, unit, smaller, name in UNITS:
         if whole >= size:
@@ -106,7 +105,7 @@ def duration(seconds: float) -> str:
 
 
 class PlainProgress(Callback):
-    """A line every few seconds and one per epoch, for logs and pipes."""
+    """Logs a line every few seconds and one per epoch."""
 
     def on_train_start(self, trainer: Trainer, *unused: Any) -> None:
         # A run that is resumed inside an epoch does not start it.
@@ -125,8 +124,9 @@ class PlainProgress(Callback):
         is_first = batch_idx <= self.done
         if not is_first and now - self.last < SECONDS_BETWEEN_LINES:
             return
+        assert isinstance(pl_module, RecModule)
         self.last = now
-        loss = mean_loss(pl_module)
+        loss = pl_module.mean_loss()
         ahead = [] if is_first else self.pace.ahead()
         logger.info(
             "epoch %d/%s step %d/%d%s, %.0f steps/s%s",
@@ -143,21 +143,15 @@ class PlainProgress(Callback):
         logger.info("%s", epoch_line(trainer, time.monotonic() - self.start, self.pace))
 
 
-def mean_loss(module: LightningModule) -> float | None:
-    """Of the epoch so far, as `train/loss` will be at its end; None before its first step."""
-    assert isinstance(module, RecModule)
-    return module.mean_loss()
-
-
 def epoch_line(trainer: Trainer, seconds: float, pace: Pace) -> str:
-    """What a finished epoch has come to, and how long the run may still take."""
+    """Metrics of a finished epoch, and how long the run may still take."""
     epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
     figures = f"{epoch} done in {seconds:.1f} s: {headline(trainer.logged_metrics)}"
     return "; ".join([figures, *pace.ahead(ended=True)])
 
 
 def headline(metrics: dict[str, Any]) -> str:
-    """The numbers one looks at first: losses, AUC and MSE."""
+    """Losses, AUC and MSE."""
     wanted = ("loss", "auc", "mse")
     shown = [(k, v) for k, v in sorted(metrics.items()) if k.split("/")[-1] in wanted]
     return ", ".join(f"{key} {float(value):.4f}" for key, value in shown)
@@ -166,7 +160,7 @@ def headline(metrics: dict[str, Any]) -> str:
 class Bar(RichProgressBar):
     """Lightning's bar on stderr, counting epochs from 1, with a line above it per finished epoch.
 
-    Lightning's own asks for every number after every step, and a GPU then waits for each.
+    Lightning's own reads every metric after every step, which makes a GPU wait.
     """
 
     def __init__(self) -> None:
@@ -178,11 +172,11 @@ class Bar(RichProgressBar):
     def _get_train_description(self, current_epoch: int) -> str:
         return f"epoch {current_epoch + 1}/{self.trainer.max_epochs}"
 
-    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+    def get_metrics(self, trainer: Trainer, pl_module: Any) -> dict[str, Any]:
         now = time.monotonic()
         if now - self.asked >= SECONDS_BETWEEN_NUMBERS:
             self.asked = now
-            loss, others = mean_loss(pl_module), super().get_metrics(trainer, pl_module)
+            loss, others = pl_module.mean_loss(), super().get_metrics(trainer, pl_module)
             self.shown = {} if loss is None else {"loss": loss}
             self.shown |= {name: value for name, value in others.items() if name != "v_num"}
             if self.pace is not None and (ahead := self.pace.ahead()):
@@ -203,8 +197,3 @@ class Bar(RichProgressBar):
         if self.progress is not None and self.pace is not None:
             line = epoch_line(trainer, time.monotonic() - self.start, self.pace)
             self.progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def progress_callback(bar: bool) -> Callback:
-    """A bar (for terminals) or plain lines."""
-    return Bar() if bar else PlainProgress()

@@ -1,4 +1,4 @@
-"""When a run is saved, and how: whole files only, and never the newest as the only good one."""
+"""Saves a run: complete files only, and `last` is replaced only when `previous` is kept."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from recsys_moe.train.workarounds import validate_again
 logger = logging.getLogger("recsys_moe.fit")
 
 STEPS_BETWEEN_WISHES = 16
-"""Several processes agree on stopping every so many steps; each time they wait for each other."""
+"""Several processes check for a signal every so many steps; each check makes them wait."""
 GENERATORS = "generators"
 STREAMED_BY = "streamed_by"
 
@@ -39,7 +39,7 @@ class Steps(NamedTuple):
     """How a run makes its steps."""
 
     inside: bool
-    """It goes on inside an epoch."""
+    """The run continues inside an epoch."""
     batches: int
     """Steps of an epoch."""
     processes: int
@@ -47,10 +47,10 @@ class Steps(NamedTuple):
 
 
 class WholeFiles(TorchCheckpointIO):
-    """Replaces a checkpoint only by a complete one, and keeps what was `last` as `previous`.
+    """Replaces a checkpoint only by a complete one, and keeps the former `last` as `previous`.
 
-    A failed write is kept in `failures` by file name, not raised: one process writes, and the
-    others of the run wait for it to come back.
+    `failures` holds failed writes by file name: one process writes while the others wait for it,
+    so it must not raise.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class WholeFiles(TorchCheckpointIO):
             with replacing(path, keep=keep) as stream:
                 torch.save(checkpoint, stream)
         except (OSError, RuntimeError) as error:
-            # torch's writer may meet the error of the disk with one of its own.
+            # torch's writer may raise an error of its own while it handles that of the disk.
             failure = error if isinstance(error, OSError) else error.__context__
             if not isinstance(failure, OSError):
                 raise
@@ -74,12 +74,11 @@ class WholeFiles(TorchCheckpointIO):
 
 
 class Checkpoints(Checkpoint):
-    """`best` by `monitor` and `last` at each epoch's end; `last` every N steps, on a signal.
+    """Saves `best` by `monitor` and `last` at the end of an epoch; `last` every N steps too.
 
-    A signal ends the run with Interrupted once its step, or its batch of validation, is saved; a
-    value of model or optimizer that is not finite ends it with RunError, and is not saved.
-    What a run needs to go on besides the state of model, optimizer, loops and callbacks: torch's
-    own generators, for parts from outside. The project's streams depend on (seed, step) alone.
+    A signal ends the run with Interrupted after the step, or batch of validation, is saved. NaN or
+    infinite values of model or optimizer end it with RunError and are not saved. Checkpoints hold
+    torch's generators for custom parts; the project's streams depend on (seed, step) alone.
     """
 
     def __init__(self, folder: Path, every_n_steps: int, monitor: Monitor) -> None:
@@ -97,8 +96,7 @@ class Checkpoints(Checkpoint):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if (self.folder / BEST).is_file():
-            # The second is its name from before other metrics could be monitored.
-            self.best = state_dict["best" if "best" in state_dict else "best_loss"]
+            self.best = state_dict["best"]
         self._batches = state_dict["batches"]
 
     def on_load_checkpoint(
@@ -107,13 +105,7 @@ class Checkpoints(Checkpoint):
         self.read(checkpoint)
 
     def read(self, checkpoint: dict[str, Any]) -> None:
-        """Take what `check_fits` and the beginning of training need. Raises ConfigError."""
-        lazy = checkpoint["optimizer_states"][0].get("lazy", {})  # of runs of before
-        if lazy.get("step") != lazy.get("base"):
-            raise ConfigError(
-                "--resume: the run stopped inside an epoch with lazy embeddings, which are gone; "
-                "go on from best.ckpt, the end of an epoch"
-            )
+        """Keep what `check_fits` and the start of training need."""
         self._loaded = {name: checkpoint[name] for name in (GENERATORS, STREAMED_BY)}
 
     def on_save_checkpoint(
@@ -133,23 +125,27 @@ class Checkpoints(Checkpoint):
             part.unlink()
         batches = int(trainer.num_training_batches)
         if self._loaded:
-            self.check_fits(_steps(trainer, batches))
-            _restore_generators(self._loaded.pop(GENERATORS))
+            inside, processes = trainer.fit_loop.restarting, trainer.world_size
+            self.check_fits(Steps(inside, batches, processes, _streamed_by(trainer)))
+            saved = self._loaded.pop(GENERATORS)
+            torch.set_rng_state(saved["torch"])
+            if torch.cuda.is_available() and len(saved["cuda"]) == torch.cuda.device_count():
+                torch.cuda.set_rng_state_all(saved["cuda"])
         self._batches = batches
 
     def check_fits(self, now: Steps) -> None:
-        """Raise ConfigError when a run that stopped inside an epoch cannot go on like this."""
-        remedy = "; go on as before to the end of the epoch, or from best.ckpt, the end of one"
+        """Raise ConfigError when a run that stopped inside an epoch cannot continue like this."""
+        remedy = "; continue with the former devices, or from best.ckpt, the end of an epoch"
         if now.inside and now.batches != self._batches:
             raise ConfigError(
-                f"--resume: the run stopped inside an epoch of {self._batches} steps, which has "
+                f"--resume: the run stopped inside an epoch of {self._batches} steps, got "
                 f"{now.batches} with trainer.devices={now.processes}{remedy}"
             )
         before = self._loaded[STREAMED_BY]
         if now.inside and before and before != now.streamed_by:
             raise ConfigError(
                 f"--resume: the run stopped inside an epoch that {before} processes read from "
-                f"disk, each its own rows; with {now.processes} some would come twice{remedy}"
+                f"disk, and would repeat rows with {now.processes}{remedy}"
             )
 
     def on_train_batch_end(
@@ -182,20 +178,20 @@ class Checkpoints(Checkpoint):
         self._save(trainer, LAST)
 
     def _wish(self, trainer: Trainer) -> int:
-        """The signal that came to any process, SIGTERM where only another one knows; or 0."""
+        """The signal that any process got (SIGTERM where another process got it), or 0."""
         asked = trainer.strategy.reduce_boolean_decision(bool(self.stop.number), all=False)
         return (self.stop.number or signal.SIGTERM) if asked else 0
 
     def _end(self, trainer: Trainer, number: int) -> None:
         saved = self._save(trainer, LAST)
         where = f"epoch {trainer.current_epoch + 1}, step {trainer.global_step}"
-        what = f"is saved in {self.folder}" if saved else f"is NOT saved, see above; {self.folder}"
+        what = "is saved in" if saved else "is NOT saved, see above;"
         finish = how_to_finish(self.folder.parent)
-        message = f"interrupted; {where} {what}: continue with --resume auto{finish}"
+        message = f"interrupted; {where} {what} {self.folder}: continue with --resume auto{finish}"
         raise Interrupted(message, number)
 
     def _save(self, trainer: Trainer, name: str) -> bool:
-        """True when it is on the disk. Raises RunError when the result of the run would miss it."""
+        """Was it written? Raises RunError where the result of the run needs it."""
         trainer.save_checkpoint(self.folder / name)
         failure = self.files.failures.get(name)
         why = on_first(failure and str(failure.strerror), lambda said: next(filter(None, said), ""))
@@ -206,12 +202,12 @@ class Checkpoints(Checkpoint):
         if name == BEST:
             raise RunError(f"{reason}; {remedy}, then continue with --resume auto")
         if trainer.is_global_zero:
-            logger.warning("%s; training goes on with the last good one; %s", reason, remedy)
+            logger.warning("%s; training continues with the last good one; %s", reason, remedy)
         return False
 
 
 def _refuse_not_finite(checkpoint: dict[str, Any]) -> None:
-    """Raise RunError, in all processes of the run, for a value of model or optimizer."""
+    """Raise RunError in all processes of the run."""
     state = _named(checkpoint["optimizer_states"], "the state of the optimizer")
     own = not_finite(checkpoint["state_dict"].items()) or not_finite(state)
     refuse(on_first(own, lambda names: next(filter(None, names), "")), checkpoint["global_step"])
@@ -226,21 +222,10 @@ def _named(state: Any, name: str) -> Iterator[tuple[str, Tensor]]:
             yield from _named(part, name)
 
 
-def _steps(trainer: Trainer, batches: int) -> Steps:
-    inside, processes = trainer.fit_loop.restarting, trainer.world_size
-    return Steps(inside, batches, processes, _streamed_by(trainer))
-
-
 def _streamed_by(trainer: Trainer) -> int | None:
     return streamed_by(trainer.datamodule.rows("train"), trainer.world_size)  # type: ignore[attr-defined]
 
 
 def streamed_by(rows: Rows, processes: int) -> int | None:
-    """Processes that share out the training rows as they read them; None for rows in memory."""
+    """Processes that read training rows from disk, each its share; None for rows in memory."""
     return None if isinstance(rows, Columns) else processes
-
-
-def _restore_generators(saved: dict[str, Any]) -> None:
-    torch.set_rng_state(saved["torch"])
-    if torch.cuda.is_available() and len(saved["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(saved["cuda"])

@@ -1,4 +1,4 @@
-"""The encoders of a model in training: told what the data hold, and finished afterwards."""
+"""Gives the encoders of a model their entries, and materialises them after training."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ from recsys_moe.schema import Schema
 def set_encoder_entries(
     encoders: Encoders | None, config: Config, schema: Schema, *, folder: Path, rows: Rows
 ) -> None:
-    """Tell them the features in a prepared folder and the histories in its training rows.
-
-    Raises DataError.
-    """
+    """Set the features in a prepared folder and the bags of its training rows. Raises DataError."""
     if encoders is None:
         return
     chosen = chosen_features(config, schema)
@@ -38,23 +35,20 @@ def set_encoder_entries(
         encoders.user_bag.set_entries(*bag_entries(rows, schema, levels, of_items=True))
 
 
-def histories(model: MultiTaskMoE) -> dict[str, Tensor]:
-    """Which rows of the tables of histories each user and item has: see artifact/bags.py."""
+def bag_rows(model: MultiTaskMoE) -> dict[str, Tensor]:
+    """Rows of the tables of bags that each user and item has: see artifact/bags.py."""
     found: dict[str, Tensor] = {}
     for entity, key in ENCODER.items():
-        history: ItemBag | None = getattr(model.encoders, key, None)
-        if history is not None:
-            found |= {
-                f"{PREFIX[entity]}first": history.first_N,
-                f"{PREFIX[entity]}row": history.row_P,
-            }
+        bag: ItemBag | None = getattr(model.encoders, key, None)
+        if bag is not None:
+            found |= {f"{PREFIX[entity]}first": bag.first_N, f"{PREFIX[entity]}row": bag.row_P}
     return found
 
 
 def finish(
     model: MultiTaskMoE, config: Config, schema: Schema
 ) -> tuple[MultiTaskMoE, dict[str, Tensor]]:
-    """A model with whole vectors of known users and items, and what new ones need."""
+    """A model with complete vectors of known users and items, and what new ones need."""
     if model.encoders is None:
         return model, {}
     state, encoders = model.materialize()

@@ -1,4 +1,4 @@
-"""The end of a run: its best checkpoint becomes an evaluated model folder."""
+"""Turns the best checkpoint of a run into an evaluated model folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from recsys_moe.errors import ConfigError, DataError, RunError
 from recsys_moe.files import is_whole, write_json
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.train.averaging import averaged
-from recsys_moe.train.encoders import finish, histories
+from recsys_moe.train.encoders import bag_rows, finish
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.new_ids import compare_new_ids
@@ -36,26 +36,25 @@ logger = logging.getLogger("recsys_moe.fit")
 
 
 def how_to_finish(run: Path) -> str:
-    """For the last line of a run that ends early; empty before its first epoch has ended."""
+    """End of the last line of a run that ends early; empty before its first epoch has ended."""
     if not (run / CHECKPOINTS / BEST).is_file():
         return ""
-    return f", or make a model of its best epoch so far: recsys-moe finish {shlex.quote(str(run))}"
+    return f", or make a model of the best epoch so far: recsys-moe finish {shlex.quote(str(run))}"
 
 
 @flushed_denormals()
 def finish_early(run: str | Path, data: str | Path | None = None) -> dict[str, Any]:
-    """What `fit` does at its end, for a run that was interrupted after an epoch or more.
+    """Make the model of the best epoch of an interrupted run, as `fit` does at its end.
 
-    The checkpoints stay, so that the run may go on. `data`: where its prepared folder is now, if it
-    has moved. Returns what `fit` returns. Raises ConfigError, DataError and RunError.
+    The checkpoints stay, so that the run can continue. `data`: where its prepared folder is now, if
+    it was moved. Returns what `fit` returns. Raises ConfigError, DataError and RunError.
     """
     run = Path(run)
     if not is_whole(run, RUN):
-        raise DataError(f"{run} is not a run folder; name one that `recsys-moe fit` has made")
+        raise DataError(f"{run} is not a run folder; pass one that `recsys-moe fit` wrote")
     if not (run / CHECKPOINTS / BEST).is_file():
         raise ConfigError(
-            f"{run} has no best checkpoint: none of its epochs has ended yet; continue it with "
-            "fit --resume auto"
+            f"{run} has no best checkpoint: no epoch has ended; continue it with fit --resume auto"
         )
     folder = Path(data) if data else recorded_data(run)
     check_data(_read_best(run), folder, str(run))
@@ -77,8 +76,8 @@ def finish_run(
     epoch, model = _best(module, out)
     rows = datamodule.rows("train")
     trained = trained_ids(rows, schema)
-    _stand_in(model, trained)
-    history, trained_encoders = histories(model), model.encoders
+    _fill_untrained_rows(model, trained)
+    bags, trained_encoders = bag_rows(model), model.encoders
     model, encoders = finish(model, config, schema)
     result, calibrations = _evaluate(model, module, datamodule)
     result |= {"epoch": epoch, "monitor": config.trainer.monitor}
@@ -96,7 +95,7 @@ def finish_run(
         card={"val": result},
         calibrations=calibrations,
         encoders=encoders,
-        history=history,
+        history=bags,
     )
     return result
 
@@ -116,9 +115,8 @@ def _read_best(run: Path) -> Saved:
 
 
 @torch.no_grad()
-def _stand_in(model: MultiTaskMoE, trained: tuple[Tensor, Tensor]) -> None:
-    """Rows of known ids that no training row has, still as they were drawn, become those that were
-    trained for unseen ids."""
+def _fill_untrained_rows(model: MultiTaskMoE, trained: tuple[Tensor, Tensor]) -> None:
+    """Replace embeddings of ids without a training row by the OOV embedding."""
     for table, is_trained_N in zip(model.tables, trained, strict=True):
         table.weight[:-1][~is_trained_N] = table.weight[-1].clone()
 

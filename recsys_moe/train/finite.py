@@ -1,4 +1,4 @@
-"""A run ends when a value is nan or infinite: such values spread, and nothing brings them back."""
+"""Ends a run whose values are NaN or infinite."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from recsys_moe.errors import RunError
 
 
 class NotFiniteError(RunError):
-    """A loss, a weight or a state of the optimizer is no number any more."""
+    """A loss, a weight or a state of the optimizer is NaN or infinite."""
 
 
 def is_finite(values: Tensor) -> bool:
-    """By the sum, which takes a thirtieth of the time of a mask and no memory; a sum that is not
-    finite may have overflowed."""
+    """By the sum first, which takes a thirtieth of the time of a mask; it may have overflowed."""
     if not values.is_floating_point():
         return True
     return bool(values.sum().isfinite()) or bool(values.isfinite().all())

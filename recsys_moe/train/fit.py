@@ -1,4 +1,4 @@
-"""fit: from a prepared folder and a configuration to a run folder with an artifact."""
+"""fit: trains on a prepared folder and writes a run folder with a model."""
 
 from __future__ import annotations
 
@@ -47,14 +47,15 @@ def fit(
     resume: str | None = None,
     init_from: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Train, keep the best checkpoint by `trainer.monitor`, save its artifact and evaluation.
+    """Train a model, keep the best epoch by `trainer.monitor`, and save its model and evaluation.
 
-    `config`: validated, or its sections as a configuration file holds them. `data`: a prepared
-    folder. `resume`: None, `auto` (the newest good checkpoint of `out`, or the beginning where
-    there is none yet) or a path. `init_from`: a run or model folder whose weights a new run starts
-    from; the sections of `config` then go over the model's own.
-    Returns the evaluation of the best model on the validation split; on several devices the first
-    process does, the others return {}. Raises ConfigError, DataError, RunError and Interrupted.
+    `config`: a Config, or the sections of a configuration file. `data`: a prepared folder. `out`:
+    the run folder. `overwrite`: replace the run in `out` when the new one is complete. `resume`:
+    `auto` (the newest readable checkpoint of `out`, or a new run where there is none) or the path
+    of a checkpoint. `init_from`: a run or model folder whose weights a new run starts from (warm
+    start); `config` then overrides the settings of that model.
+    Returns the evaluation of the best epoch on the validation split; on several devices all
+    processes but the first return {}. Raises ConfigError, DataError, RunError and Interrupted.
     """
     config = config if isinstance(config, Config) else start_config(config, init_from)
     data, out = Path(data), Path(out)
@@ -73,8 +74,8 @@ def fit(
     elif trainer.is_global_zero:
         record_run(place, config, data)
     if trainer.is_global_zero and place != out:
-        logger.info("the run is made in %s; %s stays as it is until that is whole", place, out)
-    with _removed_where_vain(place, trainer.is_global_zero and is_new):
+        logger.info("writing the new run to %s; %s stays until it is complete", place, out)
+    with _removed_after_failure(place, trainer.is_global_zero and is_new):
         _run(trainer, module, datamodule, checkpoint)
     if not trainer.is_global_zero:
         return {}
@@ -84,10 +85,10 @@ def fit(
 
 
 @contextmanager
-def _removed_where_vain(place: Path, ours: bool) -> Iterator[None]:
-    """A run that failed before its first checkpoint, and could only fail again, leaves no folder.
+def _removed_after_failure(place: Path, ours: bool) -> Iterator[None]:
+    """Remove the folder of a run that failed before its first checkpoint and would fail again.
 
-    `ours`: this process has made it. Interrupted runs and those that met a full disk may go on.
+    `ours`: this process has made it. Interrupted runs, and those of a full disk, may continue.
     """
     try:
         yield
@@ -98,7 +99,7 @@ def _removed_where_vain(place: Path, ours: bool) -> Iterator[None]:
         if ours and not has_steps:
             remove_run(place)
         finish = how_to_finish(place) if has_steps else ""
-        again = "; start again with --overwrite, since --resume auto would meet it again"
+        again = "; start again with --overwrite; --resume auto would fail again"
         raise NotFiniteError(f"{error}{again if has_steps else ''}{finish}") from None
     except Exception:
         if ours and not (place / CHECKPOINTS / LAST).exists():
@@ -115,7 +116,7 @@ def _run(
     """Lightning's loop. Raises Interrupted on SIGINT and SIGTERM, RunError on full disks."""
     checkpoints = trainer.checkpoint_callback
     assert isinstance(checkpoints, Checkpoints)
-    workarounds.leave_signals_to_us(trainer)
+    workarounds.disable_signal_handlers(trainer)
     try:
         with (
             checkpoints.stop.listening(),
@@ -130,7 +131,7 @@ def _run(
         raise RunError(f"{where}: {error.strerror or error}; {remedy}") from None
     if checkpoints.stop.number:
         finish = how_to_finish(checkpoints.folder.parent)
-        saved = f"all is saved in {checkpoints.folder}"
+        saved = f"the run is saved in {checkpoints.folder}"
         message = f"interrupted; {saved}: continue with --resume auto{finish}"
         raise Interrupted(message, checkpoints.stop.number)
 
@@ -144,9 +145,9 @@ def dry_run(
     resume: str | None = None,
     init_from: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Check all that `fit` would check and make one step on one batch; write nothing.
+    """Check what `fit` checks before its first step, and compute one step; write nothing.
 
-    Raises what `fit` would raise before its first step.
+    Raises what `fit` would raise. Returns sizes, the loss of the first batch and its seconds.
     """
     check_logger(config.trainer.logger)
     asked: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "init_from": init_from}
@@ -178,7 +179,7 @@ def _with(config: Config, **trainer: Any) -> Config:
 
 
 def _check_steps(opened: Opened, config: Config) -> None:
-    """As a run that goes on checks its steps when it begins to train."""
+    """As a continued run checks its steps when training starts."""
     saved, checkpoints = opened.saved, opened.trainer.checkpoint_callback
     assert saved is not None and isinstance(checkpoints, Checkpoints)
     processes = config.trainer.processes

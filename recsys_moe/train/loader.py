@@ -1,4 +1,4 @@
-"""The LightningDataModule: batches of a prepared folder, from memory or by row group from disk."""
+"""The LightningDataModule: batches of a prepared folder, in memory or streamed from disk."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning
+from torch.utils.data import DataLoader
 
 from recsys_moe.config.build import chosen_features
 from recsys_moe.config.settings import Config
@@ -16,7 +17,7 @@ from recsys_moe.data.negatives import ResampledNegatives
 from recsys_moe.data.streaming import StreamBatches, open_rows, rows_within
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
-from recsys_moe.train.workarounds import Padded, first_batch
+from recsys_moe.train.workarounds import first_batch
 
 
 class RecDataModule(lightning.LightningDataModule):
@@ -30,7 +31,7 @@ class RecDataModule(lightning.LightningDataModule):
         self._rows: dict[str, Rows] = {}
 
     def rows(self, split: str) -> Rows:
-        """A split, opened once: in memory where it fits (training: the shuffle window)."""
+        """A split, opened once: in memory where it fits (training: in the shuffle buffer)."""
         if split not in self._rows:
             memory = self.config.data.max_memory_mb
             most = self.window if split == "train" else rows_within(self.schema, memory)
@@ -45,7 +46,7 @@ class RecDataModule(lightning.LightningDataModule):
 
     @property
     def window(self) -> int:
-        """Rows of the shuffle window."""
+        """Rows of the shuffle buffer."""
         settings = self.config.data
         if settings.shuffle_buffer != "auto":
             return settings.shuffle_buffer
@@ -69,7 +70,7 @@ class RecDataModule(lightning.LightningDataModule):
     def train_batches(
         self, epoch: int, *, rank: int = 0, world: int = 1, start: int = 0
     ) -> TrainBatches | StreamBatches:
-        """Batches of an epoch for process `rank` of `world`, from batch `setup` on.
+        """Batches of an epoch for process `rank` of `world`, from batch `start` on.
 
         `trainer.batch_size` is what all processes take together.
         """
@@ -100,19 +101,20 @@ class RecDataModule(lightning.LightningDataModule):
 
     @cached_property
     def _negatives(self) -> ResampledNegatives | None:
-        """Where data.resample_negatives asks for them. Raises ConfigError."""
+        """With data.resample_negatives. Raises ConfigError."""
         if not self.config.data.resample_negatives:
             return None
         settings = self.config.data
         powers = settings.popularity_exponent, settings.user_exponent
         return ResampledNegatives(self.rows("train"), self.schema, *powers)
 
-    def val_dataloader(self) -> EvalBatches | Padded:
+    def val_dataloader(self) -> EvalBatches | DataLoader[Any]:
         rank, world = self._share
         batches = self.val_batches(rank=rank, world=world)
         if len(batches):
             return batches
-        return Padded(self.rows("val").group(0).take(slice(0)))
+        # One empty batch: without any, Lightning would skip the validation of this process alone.
+        return DataLoader([self.rows("val").group(0).take(slice(0))], batch_size=None)  # type: ignore[arg-type]
 
     def val_batches(self, *, rank: int = 0, world: int = 1) -> EvalBatches:
         """Batches of the validation split in order: part `rank` of `world`."""

@@ -1,6 +1,6 @@
-"""Where a run's numbers go beside metrics.csv: `trainer.logger`, through Lightning's own loggers.
+"""`trainer.logger`: Lightning's loggers, in addition to metrics.csv.
 
-Nothing is sent over a network unless the environment says so: MLFLOW_TRACKING_URI names a server.
+Nothing is sent over a network unless MLFLOW_TRACKING_URI names a server.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from recsys_moe.folders import PART
 logger = logging.getLogger("recsys_moe.loggers")
 WRITER = "tensorboard.summary.writer.event_file_writer"
 PROJECT = "recsys-moe"
-"""The experiment of MLflow and the project of W&B."""
+"""Experiment of MLflow, project of W&B."""
 OPTIONAL = ("mlflow", "wandb")
-"""Loggers whose package of the same name is not among our requirements."""
+"""Loggers whose package of the same name is optional."""
 QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "WANDB_ERROR_REPORTING": "false",
     "WANDB_SILENT": "true",
 }
-"""Else both packages tell their makers about their use, and wandb writes between our lines."""
+"""Without it both packages report their use, and wandb prints between log lines."""
 
 
 def check_logger(name: LoggerName) -> None:
@@ -45,15 +45,15 @@ def check_logger(name: LoggerName) -> None:
 
 
 def _is_installed(package: str) -> bool:
-    """A folder of that name without code is none: wandb leaves one called wandb."""
+    """A folder without code does not count: wandb leaves one called wandb."""
     spec = importlib.util.find_spec(package)
     return spec is not None and spec.origin is not None
 
 
 def open_logger(name: LoggerName, run: Path) -> Logger | Literal[False]:
-    """Of the run made in `run`; MLflow and W&B write beside it, all runs of a folder together.
+    """The logger of a run; False for `csv`. MLflow and W&B write to the parent folder of `run`.
 
-    `csv` is metrics.csv alone, which every run has. Raises ConfigError as `check_logger`.
+    Raises ConfigError as `check_logger`.
     """
     check_logger(name)
     if name == "csv":
@@ -77,12 +77,12 @@ def open_logger(name: LoggerName, run: Path) -> Logger | Literal[False]:
 
 
 class Events(TensorBoardLogger):
-    """TensorBoard's; a disk that fails it costs the curves, and not the run: they are no result."""
+    """TensorBoard's logger; a failed write loses the curves, not the run."""
 
     _lost = False
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """See TensorBoardLogger, as for the others here."""
+        """See TensorBoardLogger."""
         self._try(partial(super().log_metrics, metrics, step))
 
     def log_hyperparams(self, *given: Any, **named: Any) -> None:
@@ -100,23 +100,20 @@ class Events(TensorBoardLogger):
         try:
             work()
         except (OSError, ValueError) as error:
-            # Lightning meets every error of a write with a ValueError of its own.
+            # Lightning raises a ValueError of its own for every failed write.
             failure = error if isinstance(error, OSError) else error.__cause__
             if not isinstance(failure, OSError):
                 raise
             self._lost = True
-            logger.warning(
-                "%s cannot be written, the run goes on without: %s",
-                self.log_dir,
-                failure.strerror or failure,
-            )
+            reason = failure.strerror or failure
+            logger.warning("%s cannot be written: %s; continuing without it", self.log_dir, reason)
 
 
 _others = threading.excepthook
 
 
 def _hook(given: threading.ExceptHookArgs) -> None:
-    """TensorBoard's thread keeps an OSError for its next call, and prints a traceback besides."""
+    """TensorBoard's thread raises an OSError in its next call; suppress its traceback."""
     is_writer = type(given.thread).__module__ == WRITER
     if not (is_writer and isinstance(given.exc_value, OSError)):
         _others(given)
@@ -124,12 +121,12 @@ def _hook(given: threading.ExceptHookArgs) -> None:
 
 @contextmanager
 def closing_logger(opened: Logger | None) -> Iterator[None]:
-    """End the run of W&B, which would go on in the next one of this process, however this ends."""
+    """End the run of W&B; otherwise the next run of this process would log to it."""
     failed = True
     try:
         yield
         failed = False
     finally:
-        # `experiment` would begin a run where none has begun.
+        # The property `experiment` would start a run.
         if isinstance(opened, WandbLogger) and opened._experiment is not None:
             opened._experiment.finish(exit_code=int(failed))

@@ -55,20 +55,20 @@ class RecModule(lightning.LightningModule):
         self._rows = 0
 
     def start_routers(self, counts_U: Tensor) -> None:
-        """Tell the routers how often each known user occurs in training."""
+        """Set up the routers with the number of training rows of each known user. (U,)"""
         for task, router in enumerate(self.model.routers):
             router.stream.reseed(stream_seed(self.config.trainer.seed, "router", task))
             router.setup(counts_U)
 
     def start_biases(self, rows: Rows) -> None:
-        """Fit the user and item biases, where the model has any, to the training rows."""
+        """Fit the user and item biases, if any, to the training rows."""
         if self.model.biases is not None:
             for t, task in enumerate(self.schema.tasks):
                 self.model.biases.fit(t, task.kind, partial(labelled, rows, t))
 
     def start_encoders(self, folder: Path, rows: Rows) -> None:
-        """Tell the encoders, where the model has any, the features of the prepared `folder` and
-        the histories in its training rows. Raises DataError."""
+        """Give the encoders, if any, the features of the prepared `folder` and the bags of its
+        training rows. Raises DataError."""
         set_encoder_entries(self.model.encoders, self.config, self.schema, folder=folder, rows=rows)
 
     def losses(
@@ -76,8 +76,8 @@ class RecModule(lightning.LightningModule):
     ) -> tuple[Tensor, Tensor]:
         """Weighted sum of the tasks' mean losses, and the weighted penalties.
 
-        Averaged over processes the losses are means over the rows of all of them. So are penalties
-        that are means over rows; the others (switch, importance, load) judge each process' part.
+        Averaged over processes, losses and penalties that are means over rows are means over all
+        rows; the other penalties (switch, importance, load) are those of each process' part.
         """
         labelled_T, rows, weight_B = counts or self._counts(labels_BT)
         columns = zip(output.logits_BT.unbind(1), labels_BT.unbind(1), labelled_T, strict=True)
@@ -85,17 +85,15 @@ class RecModule(lightning.LightningModule):
             weight * mean_loss(task.kind, *column, weight_B=weight_B)
             for task, weight, column in zip(self.schema.tasks, self.weights, columns, strict=True)
         ]
-        penalties = self._penalties(output) * (len(labels_BT) / rows)
+        # A sum over the routers of the tasks, without task weights.
+        penalties = self.model.moe.auxiliary_loss(output.routings, **self.penalty_weights)
+        penalties = penalties * (len(labels_BT) / rows)
         if not len(labels_BT):  # a mean over no rows is NaN; its gradient is 0 everywhere
             penalties = penalties.nan_to_num()
         return torch.stack(per_task).sum(), penalties
 
     def _counts(self, labels_BT: Tensor, weight_B: Tensor | None = None) -> Counts:
         return step_counts(labels_BT, all_sum, process_count(), weight_B=weight_B)
-
-    def _penalties(self, output: Output) -> Tensor:
-        """Sum over the task routers, not multiplied by the task weights."""
-        return self.model.moe.auxiliary_loss(output.routings, **self.penalty_weights)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["epoch_sums"] = self._epoch_sums().cpu()
@@ -111,7 +109,7 @@ class RecModule(lightning.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         settings = self.config.trainer
-        # From (seed, step, rank) and not from a running generator: a resumed run draws the same.
+        # From (seed, step, rank), not from a running generator: a resumed run draws the same.
         self.model.reseed(stream_seed(settings.seed, "step", self.global_step, self.global_rank))
         self.model.moe.set_epoch(self.global_step / self._steps_per_epoch)
         passes = max(router.passes for router in self.model.routers)
@@ -130,7 +128,7 @@ class RecModule(lightning.LightningModule):
         return passes * loss + extra
 
     def batch_losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """`losses` of one pass over a batch, as a training step has them."""
+        """`losses` of one pass over a batch, as in a training step."""
         output = _shifted(self.model(batch.user, batch.item), batch)
         return self.losses(output, batch.labels, self._counts(batch.labels, batch.weight))
 
@@ -143,7 +141,7 @@ class RecModule(lightning.LightningModule):
     def _disagreement(
         self, first: Output, second: Output, labels_BT: Tensor, counts: Counts
     ) -> Tensor:
-        """Of two passes: sum over tasks of task weight x the router's `consistency` x mean."""
+        """Of two passes: sum over tasks of task weight x `consistency` of the router x mean."""
         logits = first.logits_BT.unbind(1), second.logits_BT.unbind(1)
         columns = zip(*logits, labels_BT.unbind(1), strict=True)
         parts = (self.schema.tasks, self.weights, self.model.routers, columns, counts.labelled_T)
@@ -165,7 +163,7 @@ class RecModule(lightning.LightningModule):
         refuse(not_finite(self._weights()), self.global_step)
 
     def _weights(self) -> Iterator[tuple[str, Tensor]]:
-        """All but the tables: they may be large, and rows that are read show in the loss."""
+        """All but the tables, which may be large; rows that are used show in the loss."""
         tables = {table.weight for table in self.model.tables}
         yield from ((name, p.detach()) for name, p in self.named_parameters() if p not in tables)
 
@@ -175,7 +173,7 @@ class RecModule(lightning.LightningModule):
         self._evaluation = Evaluation(self.schema, self.config)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        if len(batch.user):  # none where only others have batches
+        if len(batch.user):  # no rows where only other processes have batches
             self._evaluation.update(self.model(batch.user, batch.item), batch.labels)
 
     def on_validation_epoch_end(self) -> None:
@@ -204,7 +202,7 @@ class RecModule(lightning.LightningModule):
         self._reset_epoch_sums()
 
     def mean_loss(self) -> float | None:
-        """Over the rows that this process has trained on in this epoch; waits for the device."""
+        """Over the rows of this process in the epoch so far, or None; waits for the device."""
         return float(self._loss_sum) / self._rows if self._rows else None
 
     def _epoch_sums(self) -> Tensor:
@@ -221,8 +219,8 @@ class RecModule(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def make_optimizer(self) -> torch.optim.Adam:
-        """Routers have a rate of their own and do not decay: the gradient of a sampled one is so
-        small (docs/reference/routers.md) that decay would hold its gate at 0."""
+        """Routers have their own learning rate and no weight decay: gradients of sampled ones are
+        so small (docs/reference/routers.md) that decay would keep their gates at 0."""
         settings, gates = self.config.optim, list(self.model.moe.routers.parameters())
         groups: list[dict[str, Any]] = [{"params": list(self.model.parameters())}]
         if gates and (settings.router_lr_multiplier != 1 or settings.weight_decay):
@@ -235,7 +233,7 @@ class RecModule(lightning.LightningModule):
 
 
 def _shifted(output: Output, batch: Batch) -> Output:
-    """With the logits that the loss sees where negatives are drawn by popularity."""
+    """With the logits that the loss uses where negatives are drawn by popularity."""
     if batch.offset is None:
         return output
     return output._replace(logits_BT=output.logits_BT - batch.offset)

@@ -1,7 +1,7 @@
-"""Cold start, measured at the end of training: what do features tell of users and items unknown?
+"""Cold-start metrics at the end of training: do features improve scores of new users and items?
 
-All items (or users) of the validation rows are scored as if they were new: by their features and
-the row of the OOV id, and by that row alone. Axes: N users or items and the OOV id.
+All items (or users) of the validation rows are scored as if they were new: with the OOV embedding
+and their features, and with the OOV embedding alone. Axes: N users or items and the OOV id.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from recsys_moe.train.loader import RecDataModule
 logger = logging.getLogger("recsys_moe.fit")
 
 MOST_ROWS = 100_000
-"""Of validation, about: more batches are thinned out evenly."""
+"""About so many validation rows; of more, evenly spaced batches are used."""
 METRIC = {"binary": "auc", "regression": "mse"}
 WAYS = ("with_features", "without")
 
@@ -37,8 +37,8 @@ def compare_new_ids(
 ) -> dict[str, Any]:
     """`new_ids`: per entity with features, `user` or `item`, and task, the metric both ways.
 
-    `model`: finished; `encoders`: what finished it. {} for a model without features. Logs a line
-    per entity, a warning where features hurt.
+    `model`: materialised from `encoders`. {} for a model without features. Logs a line per entity,
+    a warning where features make the metric worse.
     """
     entities: dict[Entity, Features | None] = {}
     if encoders is not None:
@@ -73,7 +73,7 @@ def _thinned(batches: EvalBatches) -> Iterator[Batch]:
 
 @contextmanager
 def _all_new(model: MultiTaskMoE, entity: Entity, features: Features | None) -> Iterator[None]:
-    """The ids of a entity are unknown here: no row of their own, no effect."""
+    """Treat all ids of an entity as unknown: the OOV embedding and no bias."""
     weight, biases = getattr(model, f"{entity}_embedding").weight, model.biases
     name, kept = f"{entity}_{entity[0].upper()}T", weight.data
     weight.data = _vectors(kept, features)
@@ -90,7 +90,7 @@ def _all_new(model: MultiTaskMoE, entity: Entity, features: Features | None) -> 
 
 @torch.no_grad()
 def _vectors(table_ND: torch.Tensor, features: Features | None) -> torch.Tensor:
-    """Of new ones: the row of the OOV id and, where there are any, their features."""
+    """Vectors of new ids: the OOV embedding plus that of their features, if any."""
     made_ND = table_ND[-1:].repeat(len(table_ND), 1)
     if features is not None:
         for index_U in torch.arange(len(made_ND)).split(MATERIALIZED_AT_ONCE):
@@ -99,8 +99,8 @@ def _vectors(table_ND: torch.Tensor, features: Features | None) -> torch.Tensor:
 
 
 def _say(entity: Entity, tasks: dict[str, dict[str, Any]]) -> None:
-    """A warning where a metric is behind by more than about one standard error: 1 / sqrt(rows) of
-    it, as of an AUC near 1/2 with half of the rows positive, and of an MSE of normal errors."""
+    """Warn where features make a metric worse by more than about one standard error: a share of
+    1 / sqrt(rows), as of an AUC near 1/2 with half positives and an MSE of normal errors."""
     parts, is_worse = [], False
     for task, one in tasks.items():
         told, bare = (one[way] for way in WAYS)
@@ -111,6 +111,6 @@ def _say(entity: Entity, tasks: dict[str, dict[str, Any]]) -> None:
         is_worse |= loss > bare / math.sqrt(one["rows"])
     line = f"new {entity}s: {'; '.join(parts)}"
     if is_worse:
-        logger.warning("%s: the features hurt; raise data.features_only_rate", line)
+        logger.warning("%s: features make cold start worse; raise data.features_only_rate", line)
     elif parts:
         logger.info(line)

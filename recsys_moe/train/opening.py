@@ -1,7 +1,4 @@
-"""What a run is asked for, opened and checked: all that can be refused before anything is written.
-
-`fit` and its dry run both begin here.
-"""
+"""Opens and checks what `fit` and its dry run are asked for, before anything is written."""
 
 from __future__ import annotations
 
@@ -34,18 +31,18 @@ logger = logging.getLogger("recsys_moe.fit")
 
 
 class Opened(NamedTuple):
-    """A run that may begin, or go on."""
+    """A run that may start or continue."""
 
     place: Path
-    """Where it is made: the folder that was asked for, or beside it until it replaces that."""
+    """Its folder: `out`, or `out`.part until that replaces `out`."""
     trainer: lightning.Trainer
     datamodule: RecDataModule
     start: Start | None
-    """The model that its weights start from."""
+    """The model of a warm start."""
     saved: Saved | None
-    """The checkpoint that it goes on from."""
+    """The checkpoint to continue from."""
     is_new: bool
-    """Is the run folder still to be made?"""
+    """Must the run folder be created?"""
 
 
 def open_run(
@@ -57,7 +54,7 @@ def open_run(
     resume: str | None,
     init_from: str | Path | None,
 ) -> Opened:
-    """As `fit` is asked. Raises ConfigError and DataError; writes nothing."""
+    """The arguments are those of `fit`. Raises ConfigError and DataError; writes nothing."""
     check_alone(init_from, resume)
     datamodule = RecDataModule(data, config)
     start = open_start(init_from, config, datamodule.schema, data)
@@ -79,26 +76,25 @@ def open_run(
 
 
 def _say_weights(config: Config, tasks: Sequence[Task]) -> None:
-    """Where training minimises another loss than the one that judges, the log has both."""
+    """Log both weights where training and evaluation weigh tasks differently."""
     if (apart := weighed_apart(config, tasks)) is not None:
-        logger.info(
-            "training minimises %s (tasks.TASK.training_weight); results are judged by %s", *apart
-        )
+        logger.info("loss of training: %s (tasks.TASK.training_weight); of results: %s", *apart)
 
 
 def _saved(config: Config, data: Path, out: Path, resume: str) -> Saved | None:
-    """What to continue from. Raises ConfigError and DataError when it does not fit."""
+    """The checkpoint to continue from. Raises ConfigError and DataError when it does not fit."""
     saved = find_checkpoint(out, resume)
     if saved is None:
         check_begun(out)
         return None
     check_resume(saved, config, data)
-    logger.info("continuing from %s: %d epochs are finished", saved.path, saved.finished)
+    most = config.trainer.max_epochs
+    logger.info("continuing from %s after %d of %d epochs", saved.path, saved.finished, most)
     return saved
 
 
 def _may_go_on(run: Path, config: Config) -> bool:
-    """Would --resume auto take these settings, where a run is at `run` already?"""
+    """Would --resume auto accept these settings for the run at `run`?"""
     try:
         before = parse_config(read_config_file(str(run / "config.yaml")))
     except (UserError, OSError):

@@ -1,4 +1,4 @@
-"""Which checkpoint to continue from, and whether it belongs to this configuration and data."""
+"""Finds the checkpoint to continue from and checks it against configuration and data."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from recsys_moe.train.averaging import AVERAGE
 logger = logging.getLogger("recsys_moe.fit")
 
 CHECKPOINT_FORMAT = 1
-"""Raised when what `fit` reads back from a checkpoint changes; another one's is not continued."""
+"""Changes with what `fit` reads from a checkpoint; other formats are refused."""
 LONGEST_NAME = 256
 FORMAT, DATA_FILES = "recsys_moe_format", "data_files"
-"""Keys of a checkpoint, beside Lightning's."""
+"""Keys that a checkpoint has in addition to Lightning's."""
 MAY_CHANGE = (
     *("trainer.max_epochs", "trainer.patience", "trainer.min_delta", "trainer.log_every_n_steps"),
     *("trainer.checkpoint_every_n_steps", "data.eval_batch_size"),
     *("trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.logger"),
 )
-"""Settings that a continued run may change; the learning rate and the rest are restored."""
+"""Settings that a continued run may change."""
 
 
 class Saved(NamedTuple):
@@ -47,7 +47,7 @@ class Saved(NamedTuple):
 
     @property
     def finished(self) -> int:
-        """Epochs that were finished."""
+        """Number of finished epochs."""
         return int(self._epochs["processed"])
 
     @property
@@ -61,10 +61,8 @@ class Saved(NamedTuple):
 
 
 def find_checkpoint(out: Path, resume: str) -> Saved | None:
-    """`auto` is the newest checkpoint of `out` that can be read, None where there is none yet.
-
-    Anything else is a path. Raises ConfigError when it, or every one of `out`, cannot be read.
-    """
+    """`resume`: `auto`, the newest readable checkpoint of `out` (None where there is none), or a
+    path. Raises ConfigError when it, or every one of `out`, cannot be read."""
     if resume != "auto":
         return _read_named(Path(resume))
     paths = checkpoint_files(out)
@@ -78,13 +76,13 @@ def find_checkpoint(out: Path, resume: str) -> Saved | None:
             f"--resume auto: no checkpoint in {paths[0].parent} can be read; start again with "
             "--overwrite"
         )
-    logger.info("%s has no checkpoint yet: starting from the beginning", out)
+    logger.info("%s has no checkpoint yet: starting a new run", out)
     return None
 
 
 def _read_named(path: Path) -> Saved:
     if not path.is_file():
-        raise ConfigError(f"--resume {path}: there is no checkpoint {path}")
+        raise ConfigError(f"--resume {path}: there is no checkpoint {path}; pass auto or a file")
     try:
         return read_checkpoint(path)
     except ValueError as error:
@@ -92,12 +90,12 @@ def _read_named(path: Path) -> Saved:
 
 
 def read_checkpoint(path: Path) -> Saved:
-    """Raises ValueError, saying why, when it is not a whole checkpoint of fit."""
+    """Raises ValueError when it is not a complete checkpoint of `fit`."""
     try:
         with zipfile.ZipFile(path) as archive:
             if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
-                raise zipfile.BadZipFile  # torch packs nothing; a few bytes unpack to gigabytes
-            damaged = archive.testzip()  # torch.load reads on over flipped bits
+                raise zipfile.BadZipFile  # torch does not compress: a bomb
+            damaged = archive.testzip()  # torch.load ignores flipped bits
             _check_names(archive)
         if damaged is None:
             return _checked(Saved(path, load_mapped(path)))
@@ -106,14 +104,14 @@ def read_checkpoint(path: Path) -> Saved:
         raise
     except zipfile.BadZipFile:
         reason = "it is cut off or no checkpoint at all"
-    except Exception as error:  # torch's reader raises whatever a damaged pickle makes it meet
+    except Exception as error:  # a damaged pickle makes torch raise anything
         reason = type(error).__name__ + (f" {error}" if isinstance(error, OSError) else "")
     raise ValueError(f"{path} cannot be read as a checkpoint of fit: {reason}")
 
 
 def _check_names(archive: zipfile.ZipFile) -> None:
-    """Raise BadZipFile for names of classes that no code has: torch 2.13 refuses a name of n
-    characters in a time of n**2, minutes for a megabyte."""
+    """Raise BadZipFile for class names of absurd length: torch 2.13 takes a time of n**2 to refuse
+    a name of n characters, minutes for a megabyte."""
     for pickled in (name for name in archive.namelist() if name.endswith("data.pkl")):
         try:
             names = [
@@ -128,7 +126,7 @@ def _check_names(archive: zipfile.ZipFile) -> None:
 
 
 class _OtherFormat(ValueError):
-    """A whole checkpoint of another version."""
+    """A complete checkpoint of another format."""
 
 
 def _checked(saved: Saved) -> Saved:
@@ -145,8 +143,8 @@ def _checked(saved: Saved) -> Saved:
 
 
 def load_mapped(path: Path) -> dict[str, Any]:
-    """The checkpoint in a file, of which only the tensors that are used are read (not on Windows,
-    which does not replace a file that is mapped)."""
+    """The content of a checkpoint, memory-mapped except on Windows, which cannot replace a mapped
+    file."""
     is_mapped = os.name == "posix"
     state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
     named = {key: with_new_names(state[key]) for key in ("state_dict", AVERAGE) if key in state}
@@ -159,7 +157,7 @@ def belongs_to(checkpoint: Path, out: Path) -> bool:
 
 
 def check_resume(saved: Saved, config: Config, data: Path) -> None:
-    """Raise ConfigError or DataError, naming the first difference, unless the run can go on."""
+    """Raise ConfigError or DataError for the first difference that the run cannot continue with."""
     before = parse_config(saved.state["hyper_parameters"]["config"])
     _check_config(before, config)
     _check_epochs(saved, before, config)
@@ -167,9 +165,11 @@ def check_resume(saved: Saved, config: Config, data: Path) -> None:
 
 
 def check_data(saved: Saved, data: Path, asked: str) -> None:
-    """Raise DataError, beginning with what was `asked`, for other data than the checkpoint's."""
+    """Raise DataError, beginning with `asked`, for other data than those of the checkpoint."""
     if Schema.from_json(saved.state["hyper_parameters"]["schema_json"]) != Schema.load(data):
-        raise DataError(f"{asked}: {data} is not the data this run began with; start a new run")
+        raise DataError(
+            f"{asked}: {data} is not the data of this run; pass that, or start a new run"
+        )
     changed = changed_files(saved.state[DATA_FILES], data_hashes(data))
     if changed:
         raise DataError(f"{asked}: {data / changed[0]} has changed since the run began")
@@ -186,7 +186,7 @@ def _check_config(before: Config, now: Config) -> None:
     if (key := must_not_change(before, now)) is not None:
         old, new = (dict(flat(config.model_dump(mode="json"))).get(key) for config in (before, now))
         raise ConfigError(
-            f"--resume: {key} was {old} and must stay so, got {new}; "
+            f"--resume: {key} must be {old}, as in the run so far, got {new}; "
             f"only {', '.join(MAY_CHANGE)} may change"
         )
 
@@ -195,11 +195,11 @@ def _check_epochs(saved: Saved, before: Config, now: Config) -> None:
     most = now.trainer.max_epochs
     if most < saved.finished:
         raise ConfigError(
-            f"--resume: trainer.max_epochs must be at least {saved.finished}, the epochs that are "
-            f"finished, got {most}"
+            f"--resume: trainer.max_epochs must be at least {saved.finished}, the finished epochs, "
+            f"got {most}"
         )
     if now.optim.schedule == "cosine" and most != before.trainer.max_epochs:
         raise ConfigError(
-            f"--resume: trainer.max_epochs was {before.trainer.max_epochs} and must stay so with "
-            f"optim.schedule=cosine, whose learning rate ends there, got {most}; start a new run"
+            f"--resume: trainer.max_epochs must be {before.trainer.max_epochs}, the end of "
+            f"optim.schedule=cosine, got {most}; start a new run for more"
         )

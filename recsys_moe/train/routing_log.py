@@ -1,4 +1,4 @@
-"""The callback that writes routing.safetensors: one pass through the routers alone per epoch."""
+"""The callback that writes routing.safetensors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from recsys_moe.model.network import MultiTaskMoE
 
 
 class RoutingLog(Callback):
-    """Adds an epoch to routing.safetensors at its end.
+    """Adds the top experts of a sample of validation rows to routing.safetensors after each epoch.
 
-    As with metrics.csv the rows are part of each checkpoint, so that a resumed run writes the file
-    of an uninterrupted one. On several devices the first process writes it.
+    Each checkpoint holds the content, so that a resumed run writes the file of an uninterrupted
+    one. On several devices the first process writes it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +35,7 @@ class RoutingLog(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        # Lightning leaves out an empty state: a checkpoint inside the first epoch has none.
+        # Lightning does not save an empty state.
         self._content = dict(checkpoint["callbacks"].get(self.state_key, {}))
         if trainer.is_global_zero and self._content:
             self._write()

@@ -21,7 +21,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.machine import has_fast_bf16
 from recsys_moe.train import workarounds
 from recsys_moe.train.averaging import WeightAverage
-from recsys_moe.train.callbacks import EpochCsv, progress_callback
+from recsys_moe.train.callbacks import Bar, EpochCsv, PlainProgress
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.loggers import open_logger
 from recsys_moe.train.processes.starter import check_starter
@@ -31,8 +31,7 @@ logger = logging.getLogger("recsys_moe.fit")
 
 
 def make_trainer(config: Config, out: Path, monitor: Monitor) -> lightning.Trainer:
-    """Of a run at `out`, where nothing is touched yet. Raises ConfigError for devices that there
-    are not."""
+    """The Trainer of a run at `out`; writes nothing. Raises ConfigError for missing devices."""
     settings = config.trainer
     workarounds.quieten()
     bar = sys.stderr.isatty()
@@ -42,8 +41,12 @@ def make_trainer(config: Config, out: Path, monitor: Monitor) -> lightning.Train
     except MisconfigurationException as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"trainer.accelerator={settings.accelerator}: {reason}") from None
-    if settings.precision == "bf16-mixed" and trainer.strategy.root_device.type == "cpu":
-        _warn_of_emulation()
+    on_cpu = trainer.strategy.root_device.type == "cpu"
+    if on_cpu and settings.precision == "bf16-mixed" and not has_fast_bf16():
+        logger.warning(
+            "trainer.precision=bf16-mixed: torch emulates bfloat16 on this processor; steps may "
+            "take 10 times as long; use 32-true"
+        )
     return trainer
 
 
@@ -54,7 +57,7 @@ def _build_trainer(config: Config, out: Path, monitor: Monitor, bar: bool) -> li
         accelerator=_accelerator(settings.accelerator),
         devices=settings.devices,
         num_nodes=settings.num_nodes,
-        # Buffers of routers follow from seed, data and step: they need not be sent every step.
+        # Buffers of routers depend on seed, data and step alone.
         strategy=DDPStrategy(broadcast_buffers=False) if settings.processes > 1 else "auto",
         use_distributed_sampler=False,
         precision=settings.precision,
@@ -72,8 +75,7 @@ def _build_trainer(config: Config, out: Path, monitor: Monitor, bar: bool) -> li
 
 
 def _accelerator(name: str) -> str:
-    """In Lightning's words. Its `auto` and `gpu` could be a Mac's, which has no float64: sums over
-    an epoch and the draws of `pps` need it."""
+    """Lightning's name. Its `auto` and `gpu` may be the GPU of a Mac, which has no float64."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return {"gpu": "cuda"}.get(name, name)
@@ -92,12 +94,4 @@ def _callbacks(config: Config, out: Path, monitor: Monitor, bar: bool) -> Iterab
         yield WeightAverage(config.optim.ema_decay)
     yield EpochCsv(out / EPOCH_METRICS)
     yield RoutingLog(out / "routing.safetensors")
-    yield progress_callback(bar)
-
-
-def _warn_of_emulation() -> None:
-    if not has_fast_bf16():
-        logger.warning(
-            "trainer.precision=bf16-mixed on a processor that torch emulates bfloat16 on: "
-            "steps may take 10 times as long; use 32-true"
-        )
+    yield Bar() if bar else PlainProgress()

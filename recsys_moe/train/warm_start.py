@@ -1,7 +1,6 @@
-"""Continued training: a run that starts from what another one has learned.
+"""Warm start: a run whose weights start from those of another model.
 
-Ids are matched as raw ids. Axes: U users and I items of the new data, both with one more for the
-unseen id.
+Raw ids are matched. Axes: U users and I items of the new data, each with one more for the OOV id.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from recsys_moe.files import sha256_file
 from recsys_moe.model.network import ENCODERS, MultiTaskMoE
 from recsys_moe.schema import Feature, Schema
 from recsys_moe.train.warm_start_checks import check_model, check_tasks, check_units, must_stay
-from recsys_moe.train.warm_start_encoders import Matched, hand_over, match
+from recsys_moe.train.warm_start_encoders import Matched, init_encoders, match
 
 if TYPE_CHECKING:
     from recsys_moe.train.loader import RecDataModule
@@ -44,15 +43,15 @@ ARROW = {"int64": pa.int64(), "string": pa.string()}
 
 
 class Start(NamedTuple):
-    """A model to start from, and where its rows go."""
+    """The model of a warm start, and its rows for the new data."""
 
     folder: Path
     artifact: Artifact
     user_U: Tensor
-    """Row of the model for each user of the new data; the unseen one's for a new user."""
+    """Row of the model for each user of the new data; the OOV row for a new user."""
     item_I: Tensor
     matched: Matched | None
-    """Where the encoders of the run start from; None where it has none."""
+    """Rows that the encoders of the run start from; None without encoders."""
 
     @property
     def record(self) -> dict[str, str]:
@@ -62,17 +61,16 @@ class Start(NamedTuple):
 
 
 def start_config(raw: dict[str, Any], path: str | Path | None) -> Config:
-    """`raw`, sections of a file or a command, over the whole configuration of the model at `path`,
-    or over the defaults where there is none.
+    """`raw` sections over the configuration of the model at `path`, or over the defaults.
 
-    Raises ConfigError where `raw` asks for another model, DataError where there is none.
+    Raises ConfigError where `raw` asks for another model, DataError where `path` has none.
     """
     raw = with_new_names(raw)
     if path is None:
         return parse_config(raw)
     before = artifact_config(Path(path))
     asked, name = router_name(raw), before.model.router.name
-    if asked not in (None, name):  # before its keys are taken for those of another one
+    if asked not in (None, name):  # before its keys are merged with those of another
         raise must_stay(path, "model.router.name", name, asked)
     if section := router_section(raw):
         raw = merge(raw, {"model": {"router": None}})
@@ -83,10 +81,7 @@ def start_config(raw: dict[str, Any], path: str | Path | None) -> Config:
 
 
 def open_start(path: str | Path | None, config: Config, schema: Schema, data: Path) -> Start | None:
-    """The model at `path` for `data`; None for None.
-
-    Raises ConfigError and DataError where they do not fit.
-    """
+    """The model at `path`, checked against `data`; None for None. Raises ConfigError, DataError."""
     if path is None:
         return None
     folder = find_artifact(Path(path))
@@ -95,7 +90,7 @@ def open_start(path: str | Path | None, config: Config, schema: Schema, data: Pa
     check_tasks(artifact.schema, schema, path)
     check_units(artifact.schema, schema, path)
     user_U, item_I = (_places(artifact, schema, s, path=path, data=data) for s in ("user", "item"))
-    _tell(artifact.schema, [user_U, item_I], path)
+    _log_known_ids(artifact.schema, [user_U, item_I], path)
     matched = None
     if config.model.has_encoders:
         try:
@@ -108,13 +103,13 @@ def open_start(path: str | Path | None, config: Config, schema: Schema, data: Pa
 def _places(
     artifact: Artifact, schema: Schema, entity: str, *, path: str | Path, data: Path
 ) -> Tensor:
-    """Row of the model for each user (or item) of the data, and for the unseen one. (U,) int64"""
+    """Row of the model for each user (or item) of the data, and for the OOV id. (U,) int64"""
     before: Feature = getattr(artifact.schema, entity)
     now: Feature = getattr(schema, entity)
     if before.id_type != now.id_type:
         raise DataError(
-            f"--init-from {path}: its {entity} ids are {before.id_type} and those of {data} must "
-            f"be so too, got {now.id_type}; write them the same way and prepare the data again"
+            f"--init-from {path}: {entity} ids of {data} must be {before.id_type}, as in the "
+            f"model, got {now.id_type}; write them the same way and prepare the data again"
         )
     table = artifact.users if entity == "user" else artifact.items
     known = table[before.name].cast(ARROW[before.id_type]).combine_chunks()
@@ -134,8 +129,8 @@ def _ids(path: Path, feature: Feature) -> pa.ChunkedArray:
     return ids
 
 
-def _tell(old: Schema, places: list[Tensor], path: str | Path) -> None:
-    """How many ids are known. Raises DataError where none is."""
+def _log_known_ids(old: Schema, places: list[Tensor], path: str | Path) -> None:
+    """Raises DataError where no id is known."""
     said, known = [], 0
     for name, size, place_U in zip(
         ("users", "items"), (old.user.size, old.item.size), places, strict=True
@@ -143,11 +138,11 @@ def _tell(old: Schema, places: list[Tensor], path: str | Path) -> None:
         both = int((place_U < size).sum())
         known += both
         new, left = len(place_U) - 1 - both, size - both
-        said.append(f"{both} {name} go on, {new} are new, {left} are left out")
+        said.append(f"{both} known {name}, {new} new, {left} dropped")
     if not known:
         raise DataError(
-            f"--init-from {path}: no user and no item of the data is known to it; "
-            "prepare data with the same ids, or train anew without --from"
+            f"--init-from {path}: the model knows no user and no item of the data; "
+            "prepare data with the same ids, or train from scratch without --init-from"
         )
     logger.info("starting from %s: %s", path, "; ".join(said))
 
@@ -155,12 +150,12 @@ def _tell(old: Schema, places: list[Tensor], path: str | Path) -> None:
 def set_up(
     module: RecModule, datamodule: RecDataModule, start: Start | None = None, *, bare: bool = False
 ) -> None:
-    """Give the module all that it has before its first step: what routers, encoders and main
-    effects take from the data, and the weights of `setup`.
+    """Prepare the module for its first step: routers, encoders and biases from the data, weights
+    from `start`.
 
-    `bare`: without the last two, which the checkpoint that a run continues from brings along.
-    Learned rows of new ids are those of the OOV id. What is fixed before training, user and item
-    biases and experts by user, is made for new ids as in any run, in the units of the model.
+    `bare`: without biases and weights, which a checkpoint holds. A new id starts from the OOV
+    embedding; its biases and its experts by user are computed as in any run, in the units of the
+    model.
     """
     rows = datamodule.rows("train")
     module.start_routers(user_counts(rows, datamodule.schema))
@@ -168,20 +163,20 @@ def set_up(
     if bare:
         return
     if start is not None:
-        _take_units(module.model, start.artifact.model)
+        _copy_units(module.model, start.artifact.model)
     module.start_biases(rows)
     if start is not None:
-        _take_weights(module.model, start)
+        _load_weights(module.model, start)
 
 
-def _take_units(model: MultiTaskMoE, old: MultiTaskMoE) -> None:
+def _copy_units(model: MultiTaskMoE, old: MultiTaskMoE) -> None:
     if model.biases is not None:
         assert old.biases is not None
         model.biases.shift_T.copy_(old.biases.shift_T)
         model.biases.scale_T.copy_(old.biases.scale_T)
 
 
-def _take_weights(model: MultiTaskMoE, start: Start) -> None:
+def _load_weights(model: MultiTaskMoE, start: Start) -> None:
     try:
         model.load_state_dict(_weights(model, start))
     except RuntimeError as error:
@@ -191,11 +186,11 @@ def _take_weights(model: MultiTaskMoE, start: Start) -> None:
             f"{reason}; train from scratch without --init-from"
         ) from None
     if start.matched is not None:
-        hand_over(model, start.matched, start.artifact, (start.user_U, start.item_I))
+        init_encoders(model, start.matched, start.artifact, (start.user_U, start.item_I))
 
 
 def _weights(model: MultiTaskMoE, start: Start) -> dict[str, Tensor]:
-    """The state of `setup` with the rows that `model` needs."""
+    """The state of `start` with the rows that `model` needs."""
     old, own = start.artifact.model.state_dict(), model.state_dict()
     state = {name: values for name, values in own.items() if name.startswith(ENCODERS)} | old
     tables = {"user_embedding": start.user_U, "item_embedding": start.item_I}
@@ -209,7 +204,7 @@ def _weights(model: MultiTaskMoE, start: Start) -> dict[str, Tensor]:
 
 
 def _fixed(model: MultiTaskMoE, start: Start) -> dict[str, Tensor]:
-    """By name, what has a fixed entry for each user or item."""
+    """By name, the tensors with a fixed entry for each user or item."""
     names: dict[str, Tensor] = {}
     if model.biases is not None:
         names |= {"biases.user_UT": start.user_U, "biases.item_IT": start.item_I}

@@ -1,11 +1,11 @@
-"""Continued training with features and histories: what the encoders of a run start from.
+"""Warm start with features and bags: the rows that the encoders of a run start from.
 
-A model folder holds the vectors of known ids whole: id, features and history in one row. The tables
-of a new run's encoders start from the old ones, matched by raw categories and items; the rows of
-its known ids are what the old vectors have beyond what these encoders say of the new data.
+A model folder holds the complete vectors of known ids: id, features and bag in one row. The tables
+of the new encoders start from the old ones, matched by raw categories and ids; rows of known ids
+are the old vectors minus what these encoders compute for the new data.
 
 Axes: N users or items of the new data and one more for the OOV id, R rows of an encoder's table,
-L levels of ratings and one more for none, I items and one more for the unseen one, D width.
+L levels of ratings and one more for none, I items and one more for the OOV id, D width.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ logger = logging.getLogger("recsys_moe.fit")
 
 
 class FeatureRows(NamedTuple):
-    """What the rows of a table of features are in the old one. All (R,)"""
+    """Rows of the old table of features for those of the new one. All (R,)"""
 
     place: Tensor
-    """Row of the old table; its length for what is new."""
+    """Row of the old table; its length for a new category."""
     scale: Tensor
-    """Of numbers the new standard deviation in old ones; else 1."""
+    """New by old standard deviation of numbers; else 1."""
     shift: Tensor
-    """Of numbers how far the new mean is from the old one, in old deviations; else 0."""
+    """New minus old mean of numbers, in old deviations; else 0."""
 
 
 class BagRows(NamedTuple):
-    """What the rows of a table of histories are in the old one: low + weight (high - low). (R,)"""
+    """Rows of the old table of bags for those of the new one: low + weight (high - low). (R,)"""
 
     low: Tensor
     """Row of the old table; its length for a new neighbour."""
@@ -54,16 +54,16 @@ class BagRows(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """Where the tables of a run's encoders start from."""
+    """Rows that the encoders of a run start from."""
 
     features: dict[str, FeatureRows]
     """Of `user` and `item`, where they have any."""
-    histories: dict[str, BagRows]
-    """Of `history` and `user_bag`, where both models have it. What is not there begins at 0."""
+    bags: dict[str, BagRows]
+    """Of `item_bag` and `user_bag`, where both models have it; others start at 0."""
 
 
 class _Block(NamedTuple):
-    """One feature, its categories by index, and its first row of the table."""
+    """A feature, its categories by index, and its first row of the table."""
 
     feature: FeatureColumn
     categories: pa.Array
@@ -81,7 +81,7 @@ def match(
         known, end = _blocks(before[entity], entity, old.categories), table_rows(before[entity])
         blocks = _blocks(now[entity], entity, categories)
         parts = {name: _rows(one, known.get(name), end) for name, one in blocks.items()}
-        said += [f"{name} {_found(part, end)}" for name, part in parts.items()]
+        said += [f"{name}: {_summary(part, end)}" for name, part in parts.items()]
         features[entity] = FeatureRows(*map(torch.cat, zip(*parts.values(), strict=True)))
     if said:
         logger.info("features: %s", "; ".join(said))
@@ -115,14 +115,14 @@ def _blocks(
 
 
 def _rows(now: _Block, old: _Block | None, end: int) -> FeatureRows:
-    """Of one feature. Raises DataError where it is of another kind now."""
+    """Rows of one feature. Raises DataError where its kind changed."""
     size = table_rows([now.feature])
     if old is None:
         return FeatureRows(torch.full((size,), end), torch.ones(size), torch.zeros(size))
     one, was = now.feature, old.feature
     if one.kind != was.kind:
         raise DataError(
-            f"feature {one.name!r} is {was.kind} there and must be so in the data, got {one.kind}; "
+            f"feature {one.name!r} must be {was.kind}, as in the model, got {one.kind}; "
             "prepare it with that kind or under another name, or leave it out of model.features"
         )
     if one.kind == "numeric":
@@ -130,24 +130,23 @@ def _rows(now: _Block, old: _Block | None, end: int) -> FeatureRows:
         return FeatureRows(*(torch.tensor([number]) for number in numbers))
     index = pc.index_in(now.categories, value_set=old.categories).to_pylist()
     place = [end if i is None else old.start + i for i in index]
-    unseen = old.start + was.size
-    return FeatureRows(torch.tensor([*place, unseen]), torch.ones(size), torch.zeros(size))
+    oov = old.start + was.size
+    return FeatureRows(torch.tensor([*place, oov]), torch.ones(size), torch.zeros(size))
 
 
-def _found(rows: FeatureRows, end: int) -> str:
-    """In words."""
+def _summary(rows: FeatureRows, end: int) -> str:
     known = int((rows.place < end).sum())
     if not known:
-        return "is new"
+        return "new"
     if len(rows.place) == 1:
-        return "goes on"
-    return f"goes on with {known - 1} categories, {len(rows.place) - known} are new"
+        return "known"
+    return f"{known - 1} known categories, {len(rows.place) - known} new"
 
 
 def _bag_rows(
     old: Artifact, config: Config, schema: Schema, *, key: BagKey, place_N: Tensor
 ) -> BagRows | None:
-    """`place_N`: row of the old model for each neighbour, and for the unseen one."""
+    """`place_N`: row of the old model for each neighbour, and for the OOV id."""
     if "none" in (getattr(c.model, key) for c in (old.config, config)):
         return None
     low_L, high_L, weight_L = _on_levels(old, config, schema, bag_levels(config, schema, key))
@@ -164,8 +163,10 @@ def _bag_rows(
 def _on_levels(
     old: Artifact, config: Config, schema: Schema, levels: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Two levels of the old model for each of the new one, and how far it is from the first to the
-    second: with slopes on the line from the lowest to the highest, else at the nearest. (L,)"""
+    """Two levels of the old model for each new one, and its place between them. (L,)
+
+    With linear ratings: between the lowest and the highest; else the nearest level.
+    """
     if levels is None:
         only_L = torch.zeros(1, dtype=torch.int64)
         return only_L, only_L, torch.zeros(1)
@@ -179,14 +180,13 @@ def _on_levels(
 
 
 @torch.no_grad()
-def hand_over(
+def init_encoders(
     model: MultiTaskMoE, matched: Matched, old: Artifact, places: tuple[Tensor, Tensor]
 ) -> None:
-    """Take from the rows of the ids of `model`, which hold whole vectors, what its encoders say.
+    """Subtract what the encoders compute from the rows of ids, which hold complete vectors.
 
-    `places`: row of the old model for each user and each item, as the rows are so far. A new id is
-    then an unseen one of the old model with the same features: what moved with the mean of a number
-    is in its row. The rows of the unseen ids stay.
+    `places`: row of the old model for each user and each item. A new id is then an OOV id of the
+    old model with the same features, corrected for means of numbers. OOV rows stay.
     """
     encoders = model.encoders
     assert encoders is not None
@@ -200,7 +200,7 @@ def hand_over(
         part.table_RD.copy_(was_RD * rows.scale[:, None])
         bags = part.row_P, was_RD * rows.shift[:, None], part.first_N[:-1].int()
         moved[n] += F.embedding_bag(*bags, mode="sum")
-    for key, (low_R, high_R, weight_R) in matched.histories.items():
+    for key, (low_R, high_R, weight_R) in matched.bags.items():
         low_RW, high_RW = (_row_of(old.encoders[f"{key}.table_RW"], r_R) for r_R in (low_R, high_R))
         table_RW = low_RW.lerp(high_RW, weight_R[:, None])
         getattr(encoders, key).init_from(table_RW, old.encoders[f"{key}.kernel_DW"])
@@ -211,5 +211,5 @@ def hand_over(
 
 
 def _row_of(table_RD: Tensor, place_R: Tensor) -> Tensor:
-    """Rows of a table; 0 behind it."""
+    """Rows of a table; 0 for an index past its end."""
     return F.pad(table_RD, (0, 0, 0, 1))[place_R]

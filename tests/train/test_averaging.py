@@ -1,4 +1,4 @@
-"""The running mean of the weights is what is validated, kept and exported."""
+"""The EMA of the weights is what is validated, saved and exported."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_a_long_mean_is_over_a_tenth_of_the_steps_at_first(
     shares: list[float] = []
     lerp = torch._foreach_lerp_
 
-    def watched(means: list[Tensor], values: list[Tensor], share: float) -> None:
+    def recorded(means: list[Tensor], values: list[Tensor], share: float) -> None:
         shares.append(share)
         lerp(means, values, share)
 
-    monkeypatch.setattr(torch, "_foreach_lerp_", watched)
+    monkeypatch.setattr(torch, "_foreach_lerp_", recorded)
     train(prepared, tmp_path / "run", 0.8)
     steps = range(STRIDE, STRIDE * (len(shares) + 1), STRIDE)
     expected = [1 - min(0.8, 1 - 10 / step) ** STRIDE for step in steps]

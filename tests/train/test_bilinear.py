@@ -1,4 +1,4 @@
-"""Low-rank products past the experts, from training to every way to a score."""
+"""The bilinear term, from training to every way to a score."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def config(model: dict[str, Any]) -> Config:
 def trained(
     request: Any, prepared: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, str]:
-    folder = tmp_path_factory.mktemp("skip")
+    folder = tmp_path_factory.mktemp("bilinear")
     data = with_features(prepared, folder / "data")
     more: dict[str, dict[str, Any]] = {
         "ids": {},
@@ -51,19 +51,19 @@ def trained(
 
 @pytest.mark.slow
 def test_predict_recommend_and_exports_agree(trained: tuple[Path, str], tmp_path: Path) -> None:
-    """Known users and items and the unseen user; what is skipped matters by more than 1e-2."""
+    """Known users and items and the OOV user; the term is more than 1e-2."""
     run, _ = trained
     artifact, predictor = load_artifact(run), Predictor.load(run)
     model = artifact.model
-    assert {name for name in load_file(run / "model" / "weights.safetensors") if "skip" in name}
+    assert {name for name in load_file(run / "model/weights.safetensors") if "bilinear" in name}
     users = [*artifact.users["user"].to_pylist()[:3], "nobody"]
     items = artifact.items["item"].to_pylist()
     user_B = predictor.users.index(users)[0].repeat_interleave(len(items))
     item_B = torch.arange(len(items)).repeat(len(users))
     with torch.inference_mode():
         logits_BT = model(user_B, item_B).logits_BT
-        skipped_BT = model.bilinear(model.encode(user_B, item_B))
-    assert skipped_BT.abs().max() > 1e-2
+        term_BT = model.bilinear(model.encode(user_B, item_B))
+    assert term_BT.abs().max() > 1e-2
     expected = {
         task.name: KINDS[task.kind].link(logits_BT[:, t]).view(len(users), -1)
         for t, task in enumerate(artifact.schema.tasks)
@@ -93,22 +93,24 @@ def test_training_goes_on_from_it(
     assert fit({"trainer": {"max_epochs": 1}}, featured, tmp_path / "next", init_from=run)["loss"]
 
 
-def test_no_maps_without_a_rank_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"bilinear_diagonal must be true with .*"):
-        config({"bilinear_rank": 0, "bilinear_diagonal": True})
-
-
-def test_a_rank_beyond_the_width_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"bilinear_rank must be at most model\.embedding_dim=\d+"
-    ):
-        config({"bilinear_rank": 999})
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ({"bilinear_rank": 0, "bilinear_diagonal": True}, "bilinear_diagonal must be false .*rank"),
+        ({"bilinear_rank": 999}, r"bilinear_rank must be at most model\.embedding_dim=8"),
+    ],
+)
+def test_impossible_bilinear_terms_are_refused(model: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        config(model)
 
 
 @pytest.mark.parametrize(
     "trained", ["features and history", "no maps and no user and item biases"], indirect=True
 )
-def test_a_new_user_has_the_same_skip_in_rankings_as_in_scores(trained: tuple[Path, str]) -> None:
+def test_a_cold_start_user_has_the_same_term_in_rankings_as_in_scores(
+    trained: tuple[Path, str],
+) -> None:
     predictor = Predictor.load(trained[0])
     items = predictor.items.ids.to_pylist()
     cold_user = ColdUser({}, {items[0]: None, items[3]: None})

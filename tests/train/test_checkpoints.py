@@ -164,7 +164,7 @@ def test_a_full_disk_is_a_warning_where_the_result_does_not_need_it(
 ) -> None:
     monkeypatch.setattr("recsys_moe.train.checkpoints.replacing", full_disk("last.ckpt"))
     fit(config(), prepared, tmp_path / "run")
-    assert "last.ckpt cannot be written: No space left on device; training goes on" in caplog.text
+    assert "last.ckpt cannot be written: No space left on device; training continues" in caplog.text
     weights = Path("model", "weights.safetensors")
     assert (tmp_path / "run" / weights).read_bytes() == (run / weights).read_bytes()
 

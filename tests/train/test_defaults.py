@@ -1,4 +1,4 @@
-"""`fit` with no settings is ahead of what needs no model, after a few epochs already."""
+"""`fit` without settings beats every baseline after a few epochs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SOURCES = [
 @pytest.mark.parametrize(
     ("source", "epochs"), SOURCES, ids=[source.__name__ for source, _ in SOURCES]
 )
-def test_a_first_model_is_ahead_of_every_baseline(
+def test_a_first_model_beats_every_baseline(
     source: Callable[[Path], list[object]], epochs: int, tmp_path: Path, command: Command
 ) -> None:
     data, run = tmp_path / "data", tmp_path / "run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 from collections.abc import Callable
@@ -11,12 +12,14 @@ from typing import Any
 import pytest
 
 from recsys_moe.artifact.run_folder import begin_run
+from recsys_moe.config.settings import parse_config
 from recsys_moe.data.batches import EvalBatches, TrainBatches
-from recsys_moe.errors import Interrupted, UserError
+from recsys_moe.errors import ConfigError, Interrupted, UserError
+from recsys_moe.schema import Schema
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.fit import dry_run, fit
 from recsys_moe.train.loader import RecDataModule
-from tests.conftest import Command
+from tests.conftest import TINY_MODEL, Command
 from tests.train.test_resume import STEP, after_signal, config
 
 TRAIN_BATCHES: Any = RecDataModule.train_batches
@@ -58,6 +61,11 @@ REFUSED: dict[str, Case] = {
     "a run is there": ({}, {}, bool),
     "a run and its replacement": ({}, {}, replacement),
     "a folder of others": ({}, {}, lambda run: (run / "config.yaml").unlink()),
+    "an overwritten folder of others": (
+        {},
+        {"overwrite": True},
+        lambda run: (run / "config.yaml").unlink(),
+    ),
     "a file of others": ({}, {"overwrite": True}, lambda run: (run / "notes.txt").touch()),
     "two beginnings": ({}, {"resume": "auto", "init_from": "elsewhere"}, bool),
     "another rate": ({"optim": {"lr": 0.1}}, {"resume": "auto"}, bool),
@@ -70,7 +78,7 @@ REFUSED: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_the_run_refuses_its_dry_run_refuses_alike(
+def test_a_dry_run_refuses_what_the_run_refuses(
     case: str, prepared: Path, halted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sections, asked, change = REFUSED[case]
@@ -79,23 +87,24 @@ def test_what_the_run_refuses_its_dry_run_refuses_alike(
     shutil.copytree(prepared, tmp_path / "data")
     change(out)
     before, said = files(tmp_path), []
-    for door in (dry_run, fit):
+    for entry in (dry_run, fit):
         with pytest.raises(UserError) as error:
-            door(config(**sections), tmp_path / "data", out, **asked)
+            entry(config(**sections), tmp_path / "data", out, **asked)
         said.append((type(error.value), str(error.value)))
         assert files(tmp_path) == before
     assert said[0] == said[1]
 
 
-def test_steps_of_an_epoch_that_is_begun_are_compared_too(
-    prepared: Path, halted: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("entry", [dry_run, fit])
+def test_another_number_of_steps_per_epoch_is_refused_inside_one(
+    prepared: Path, halted: Path, monkeypatch: pytest.MonkeyPatch, entry: Any
 ) -> None:
     """As with two devices, which take two batches in a step: 12 steps, and not 25."""
     monkeypatch.setattr(TrainBatches, "__len__", lambda batches: batches.batches // 2)
-    before = files(halted)
-    with pytest.raises(UserError, match="25.*12"):
-        dry_run(config(), prepared, halted, resume="auto")
-    assert files(halted) == before
+    before = files(halted / "checkpoints")
+    with pytest.raises(ConfigError, match="inside an epoch of 25 steps, got 12.*best.ckpt"):
+        entry(config(), prepared, halted, resume="auto")
+    assert files(halted / "checkpoints") == before
 
 
 def test_a_run_that_may_go_on_is_tried_with_its_weights(
@@ -106,8 +115,8 @@ def test_a_run_that_may_go_on_is_tried_with_its_weights(
     before = files(halted)
     told = dry_run(config(), prepared, halted, resume="auto")
     assert files(halted) == before
-    fresh = dry_run(config(), prepared, halted.with_name("other"))
-    assert told["loss_of_first_batch"] < fresh["loss_of_first_batch"]
+    untrained = dry_run(config(), prepared, halted.with_name("other"))
+    assert told["loss_of_first_batch"] < untrained["loss_of_first_batch"]
     assert not halted.with_name("other").exists()
 
 
@@ -137,3 +146,26 @@ def test_a_run_with_other_settings_is_not_told_to_go_on(prepared: Path, halted: 
             fit(config(optim={"lr": rate}), prepared, halted)
         said.append("--resume auto" in str(error.value))
     assert said == [True, False]
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},
+        {"model": {"biases": False}},
+        {"model": {"router": {"name": "hash", "balanced": True}}},
+        {"data": {"resample_negatives": True, "popularity_exponent": 0.75, "user_exponent": 0}},
+    ],
+)
+def test_dry_run_tells_the_loss_of_the_first_batch_of_training(
+    sections: dict[str, Any], prepared: Path, tmp_path: Path
+) -> None:
+    """All rows in one batch and steps of next to nothing: it is the loss of the epoch."""
+    model = {**TINY_MODEL, "dropout": 0, "router": "softmax", **sections.get("model", {})}
+    trainer = {"max_epochs": 1, "batch_size": Schema.load(prepared).rows["train"]}
+    settings = {**sections, "model": model, "trainer": trainer, "optim": {"lr": 1e-9}}
+    told = dry_run(parse_config(settings), prepared, tmp_path / "run")["loss_of_first_batch"]
+    fit(parse_config(settings), prepared, tmp_path / "run")
+    with open(tmp_path / "run/metrics.csv") as stream:
+        (row,) = csv.DictReader(stream)
+    assert told == pytest.approx(float(row["train/loss"]), rel=1e-5)

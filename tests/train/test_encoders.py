@@ -1,4 +1,4 @@
-"""Features and histories in training: what changes with them, what does not, and one score."""
+"""Features and bags in training: what changes with them, what does not, and one score."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def started(data: Path, model: dict[str, Any]) -> RecModule:
     return module
 
 
-def test_training_begins_as_without_features_and_history(data: Path, model: dict[str, Any]) -> None:
+def test_training_starts_as_without_features_and_bags(data: Path, model: dict[str, Any]) -> None:
     """The same random numbers for all that both models have, and the same logits."""
     ids, both = (started(data, one).model.eval() for one in ({}, model))
     own, other = ids.state_dict(), both.state_dict()
@@ -118,7 +118,9 @@ def learned(model: dict[str, Any]) -> list[str]:
     return encoders("base_JW", "slope_JW") if model == SLOPED else encoders()
 
 
-def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, data: Path) -> None:
+def test_the_artifact_holds_complete_vectors_and_what_new_ones_need(
+    trained: Path, data: Path
+) -> None:
     folder = trained / "model"
     weights = load_file(folder / "weights.safetensors")
     assert weights.keys() == started(data, {}).model.state_dict().keys()
@@ -129,7 +131,7 @@ def test_the_artifact_holds_whole_vectors_and_what_new_ones_need(trained: Path, 
     assert made is not None
     made.load_state_dict(artifact.encoders)
     state = torch.load(trained / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
-    parts = ("user", made.users, made.history), ("item", made.items, made.user_bag)
+    parts = ("user", made.users, made.item_bag), ("item", made.items, made.user_bag)
     for entity, part, history in parts:
         rows_BD = state[f"model.{entity}_embedding.weight"]
         index_B = torch.arange(len(rows_BD))
@@ -182,7 +184,7 @@ def test_data_without_features_or_ratings_are_refused(prepared: Path, data: Path
         build_model(config({"user_bag": "ratings"}), schema)
 
 
-def test_half_of_the_hidden_ids_keep_features_and_history(data: Path) -> None:
+def test_half_of_the_hidden_ids_keep_features_and_bag(data: Path) -> None:
     """~i stands for the OOV id with what is known of i."""
     one, none = ({"id_dropout": rate, "features_only_rate": 0} for rate in (0.5, 0))
     batch = next(iter(RecDataModule(data, config(BOTH, data=one)).train_batches(0)))
@@ -199,7 +201,7 @@ def test_half_of_the_hidden_ids_keep_features_and_history(data: Path) -> None:
     torch.testing.assert_close(x_BD, model.user_embedding(none_B) + features_BD)
 
 
-def test_ids_of_a_side_with_features_are_hidden_in_a_share_of_the_rows(data: Path) -> None:
+def test_ids_of_an_entity_with_features_are_hidden_in_a_share_of_the_rows(data: Path) -> None:
     """Features of items alone: no user is hidden. Of 0.3 of the rows, those in both runs."""
     rows = {}
     for rate in (0.0, 0.3):

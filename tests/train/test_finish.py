@@ -1,4 +1,4 @@
-"""`recsys-moe finish`: of an interrupted run the model that fit would make of its best epoch."""
+"""`recsys-moe finish` makes the model of the best epoch of an interrupted run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A history must not tell the labels of the rows that it was made from.
+"""A bag must not leak the labels of the rows that it was made from.
 
-Labels here are coin flips: nothing can be learned but by heart, and what a model of ids alone
-learns by heart is little. A model that reads labels off what is missing in a history learns more.
+Labels here are coin flips: a model of ids alone can memorise only a little. A model that reads
+labels off the item that is missing in a bag learns more.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def by_memory(learn: Callable[..., dict[str, float]]) -> float:
     ],
     ids=lambda histories: ",".join(f"{name}={value}" for name, value in histories.items()),
 )
-def test_a_history_tells_nothing_of_coin_flips(
+def test_a_bag_leaks_no_coin_flips(
     histories: dict[str, Any], learn: Callable[..., dict[str, float]], by_memory: float
 ) -> None:
     found = learn(**histories)
@@ -93,7 +93,7 @@ def test_a_history_tells_nothing_of_coin_flips(
 
 
 @pytest.mark.slow
-def test_a_model_to_start_from_tells_nothing_either(
+def test_a_warm_start_leaks_nothing_either(
     tastes: Path, learn: Callable[..., dict[str, float]]
 ) -> None:
     """The rows of ids then begin as whole vectors minus the sum over the new histories."""
@@ -106,6 +106,6 @@ def test_a_model_to_start_from_tells_nothing_either(
 def test_without_dropout_the_embedding_of_the_id_makes_the_missing_item_known(
     learn: Callable[..., dict[str, float]], by_memory: float
 ) -> None:
-    """The rating of the item left out is the whole sum, learned by heart, minus the pool."""
+    """The rating of the item left out is the memorised sum minus the bag."""
     found = learn(item_bag="ratings", bag_dropout=0.0)["train/loss"]
     assert found < by_memory - 0.05

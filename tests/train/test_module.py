@@ -1,4 +1,4 @@
-"""What a training step tells the routers and takes from them.
+"""What a training step passes to the routers and uses of them.
 
 Axes: B batch, T tasks, E experts.
 """
@@ -120,7 +120,7 @@ def test_a_cosine_schedule_falls_to_0_over_the_epochs() -> None:
     assert rates == pytest.approx([1, 0.853553, 0.5, 0.146447, 0], abs=1e-6)
 
 
-def test_routers_are_told_the_training_done_in_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_routers_get_the_training_done_in_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Step 3 of 4 per epoch: .75."""
     trained = module({"name": "topk", "permutation": True, "permutation_epochs": 1.0})
     monkeypatch.setattr(RecModule, "global_step", property(lambda self: 3))
@@ -134,12 +134,12 @@ def test_routers_end_a_step_once_in_a_step_and_after_its_passes(name: str, passe
     trained, calls = module({"name": name}), []
     router = trained.model.routers[0]
     router.register_forward_hook(lambda *_: calls.append("forward"))
-    router.on_step_end = lambda all_sum: calls.append(f"settle {all_sum(torch.tensor(5))}")
+    router.on_step_end = lambda all_sum: calls.append(f"end {all_sum(torch.tensor(5))}")
     trained.training_step(BATCH, 1)
-    assert calls == ["forward"] * passes + ["settle 5"]
+    assert calls == ["forward"] * passes + ["end 5"]
 
 
-def test_routers_are_told_how_often_each_user_occurs_in_training() -> None:
+def test_routers_get_the_number_of_training_rows_of_each_user() -> None:
     """Users 0 to 5 occur 1 to 6 times: 21 rows over 4 experts, 5 or 6 each."""
     trained = module({"name": "hash", "balanced": True})
     user_N = torch.repeat_interleave(torch.arange(USERS), torch.arange(1, USERS + 1))

@@ -1,4 +1,4 @@
-"""trainer.monitor: which epoch a run keeps, when it stops, and that it goes on with its best."""
+"""trainer.monitor: which epoch a run keeps, when it stops, and that a resumed run keeps it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import pytest
 
 from recsys_moe.artifact.monitor import BY_LOSS, Monitor, find_monitor
 from recsys_moe.config.settings import Config, parse_config
-from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.errors import ConfigError, UserError
 from recsys_moe.schema import Schema
-from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.fit import fit
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL, Command
@@ -93,14 +92,6 @@ def test_of_equal_epochs_the_first_is_kept(
     assert fit(config(monitor=monitor), prepared, tmp_path / "run")["epoch"] == 2
 
 
-@pytest.mark.parametrize("name", ["best", "best_loss"])
-def test_the_best_of_an_older_checkpoint_is_read_too(tmp_path: Path, name: str) -> None:
-    (tmp_path / "best.ckpt").touch()
-    checkpoints = Checkpoints(tmp_path, 100, BY_LOSS)
-    checkpoints.load_state_dict({name: 0.25, "batches": 4})
-    assert checkpoints.best == 0.25
-
-
 def test_fit_prints_which_metric_chose_the_epoch(
     prepared: Path, tmp_path: Path, command: Command
 ) -> None:
@@ -121,20 +112,16 @@ def test_a_metric_that_the_data_do_not_have_is_refused_with_those_that_they_have
     assert not (tmp_path / "run").exists()
 
 
-def test_auc_cannot_be_monitored_on_one_class_nor_a_task_without_labels(prepared: Path) -> None:
-    schema = Schema.load(prepared)
-    counts = schema.labels["val"]
-    one_class = {**counts["watch"], "positive": counts["watch"]["labelled"]}
-    labels = {"val": {"watch": one_class, "rating": {"labelled": 0, "mean": 0.0}}}
-    with pytest.raises(ConfigError, match="loss, watch/bce, watch/ece, got 'watch/auc'"):
-        find_monitor("watch/auc", replace(schema, labels=labels))
-
-
-def test_loss_cannot_choose_an_epoch_where_no_validation_row_has_a_label(prepared: Path) -> None:
-    schema = Schema.load(prepared)
-    none = {"watch": {"labelled": 0, "positive": 0}, "rating": {"labelled": 0, "mean": 0.0}}
-    with pytest.raises(DataError, match="must .*got none"):
-        find_monitor("loss", replace(schema, labels={"val": none}))
+def test_metrics_that_the_labels_of_validation_cannot_give_are_refused(prepared: Path) -> None:
+    schema, none = Schema.load(prepared), {"labelled": 0, "mean": 0.0, "positive": 0}
+    one_class = {"labelled": 9, "positive": 9}
+    for watch, name, said in (
+        (one_class, "watch/auc", "loss, watch/bce, watch/ece, got 'watch/auc'"),
+        (none, "loss", "must .*got none"),
+    ):
+        labels = {"val": {"watch": watch, "rating": none}}
+        with pytest.raises(UserError, match=said):
+            find_monitor(name, replace(schema, labels=labels))
 
 
 def test_tasks_without_any_weight_are_refused(prepared: Path, tmp_path: Path) -> None:

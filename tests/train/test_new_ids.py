@@ -1,5 +1,4 @@
-"""What `fit` says of new ids: the figures of the finished model told of cold-start users, row by
-row."""
+"""Cold-start metrics that `fit` reports: those of scoring every row with a ColdUser."""
 
 from __future__ import annotations
 
@@ -42,10 +41,10 @@ def raw(name: str, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("model_has", [{}, {"item_bag": "ratings", "user_bag": "ratings"}])
-def test_the_figures_are_those_of_newcomers_told_their_features(
+def test_the_metrics_are_those_of_cold_start_ids_with_their_features(
     featured: Path, tmp_path: Path, model_has: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With histories as well: a new id has none."""
+    """With bags as well: a new id has none."""
     model = {**TINY_MODEL, "features": ["age", "genres", "year"], **model_has}
     trainer = {"max_epochs": 2, "batch_size": 64}
     with caplog.at_level(logging.INFO, "recsys_moe.fit"):

@@ -1,4 +1,4 @@
-"""Weights of rows count in training: as often as the row would have to be there."""
+"""A row of weight w counts in training as w rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_row_of_weight_3_counts_as_three_rows() -> None:
     assert mean_loss("regression", *columns, weight_B=counts.weight_B).item() == 31 / 4
 
 
-def test_a_disagreement_is_weighted_alike() -> None:
+def test_a_disagreement_is_weighted_too() -> None:
     """(3 x (1 - 2)^2 + 1 x (2 - 4)^2) / 4 = 7 / 4"""
     found = mean_disagreement(
         "regression",

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from recsys_moe.artifact.monitor import BY_LOSS
 from recsys_moe.config.settings import Config, ConfigError, parse_config
 from recsys_moe.data.columns import Batch, load_columns
 from recsys_moe.data.streaming import positive_items
@@ -24,6 +25,7 @@ from recsys_moe.routers.base_layer import BaseLayerRouter
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
 from recsys_moe.train.module import RecModule
+from recsys_moe.train.trainer import make_trainer
 from tests.conftest import TINY_MODEL
 
 
@@ -56,7 +58,7 @@ def gradients(trained: RecModule, batch: Batch, task: int) -> dict[str, Tensor]:
 
 
 @pytest.mark.slow
-def test_sixty_four_rows_are_learnt_by_memory(prepared: Path) -> None:
+def test_sixty_four_rows_are_memorised(prepared: Path) -> None:
     batch = first_rows(prepared, 64)
     router = {"name": "moesart", "k": 2}
     learner = module(
@@ -215,42 +217,7 @@ def test_resume_refuses_other_data_other_files_and_foreign_folders(
     assert not (tmp_path / "new").exists()
 
 
-def test_overwrite_never_deletes_a_folder_that_is_no_run(prepared: Path, tmp_path: Path) -> None:
-    (tmp_path / "precious.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="is not a run folder"):
-        fit(config(), prepared, tmp_path, overwrite=True)
-    assert (tmp_path / "precious.txt").read_text() == "mine"
-
-
-def test_a_setting_that_fails_at_the_first_step_leaves_no_run_folder(
-    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # as of a router from outside, which is found out at the first step
-    monkeypatch.setattr(BaseLayerRouter.Config, "idle_penalties", {})
-    settings = {**TINY_MODEL, "router": "base"}
-    with pytest.raises(ConfigError, match="penalties.switch needs a router with probs"):
-        fit(config(model=settings, penalties={"switch": 0.1}), prepared, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_weight_for_an_unknown_task_is_refused_before_anything_is_written(
-    prepared: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match="unknown task 'wach'.*'watch'"):
-        fit(config(tasks={"wach": {"weight": 1}}), prepared, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_cosine_schedule_and_a_penalty_change_the_result(
-    prepared: Path, run: Path, tmp_path: Path
-) -> None:
-    for sections in ({"optim": {"schedule": "cosine"}}, {"penalties": {"trimmed_lasso": 1.0}}):
-        out = tmp_path / str(len(sections) + len(str(sections)))
-        fit(config(**sections), prepared, out)
-        assert digest(out) != digest(run)
-
-
-def test_watched_items_are_the_positive_training_items_of_each_user(prepared: Path) -> None:
+def test_positives_are_the_positive_training_items_of_each_user(prepared: Path) -> None:
     schema = Schema.load(prepared)
     columns = load_columns(prepared, schema, "train")
     seen = positive_items(columns, schema)
@@ -278,4 +245,40 @@ def test_emulated_bfloat16_is_warned_of(
     monkeypatch.setattr("recsys_moe.train.trainer.has_fast_bf16", lambda: is_fast)
     trainer = {"max_epochs": 1, "precision": precision, "accelerator": "cpu"}
     fit(config(trainer=trainer), prepared, tmp_path / "run")
-    assert ("emulates bfloat16 on: steps may take 10 times as long" in caplog.text) == warned
+    assert (
+        "emulates bfloat16 on this processor; steps may take 10 times as long" in caplog.text
+    ) == warned
+
+
+def test_what_fails_after_a_checkpoint_keeps_it(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(module: RecModule) -> None:
+        if module.trainer.current_epoch == 1:
+            raise ConfigError("as of a router from outside")
+
+    monkeypatch.setattr(RecModule, "on_train_epoch_start", refuse, raising=False)
+    with pytest.raises(ConfigError, match="from outside"):
+        fit(config(), prepared, tmp_path / "run")
+    assert (tmp_path / "run/checkpoints/last.ckpt").exists()
+
+
+def test_auto_and_gpu_never_mean_a_macs_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no float64."""
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    trainer = make_trainer(config(), Path("unused"), BY_LOSS)
+    assert trainer.strategy.root_device.type == "cpu"
+    with pytest.raises(ConfigError, match="trainer.accelerator=gpu"):
+        make_trainer(config(trainer={"accelerator": "gpu"}), Path("unused"), BY_LOSS)
+
+
+def test_a_setting_that_fails_at_the_first_step_leaves_no_run_folder(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a custom router, which is found out at the first step."""
+    monkeypatch.setattr(BaseLayerRouter.Config, "idle_penalties", {})
+    settings = {**TINY_MODEL, "router": "base"}
+    with pytest.raises(ConfigError, match="penalties.switch needs a router with probs"):
+        fit(config(model=settings, penalties={"switch": 0.1}), prepared, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

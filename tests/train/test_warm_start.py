@@ -1,5 +1,4 @@
-"""`fit --init-from`: a run starts from the model of another one, and means by its weights the
-same."""
+"""Warm start (`fit --init-from`): a run starts with the weights of another model."""
 
 from __future__ import annotations
 
@@ -125,7 +124,7 @@ def test_scores_of_known_pairs_are_those_of_the_old_model_before_the_first_step(
     assert wanted.std(1).min() > 0.01  # they differ from pair to pair
 
 
-def test_new_ids_start_from_the_row_of_the_unseen_id(folder: Path, tmp_path: Path) -> None:
+def test_new_ids_start_from_the_oov_embedding(folder: Path, tmp_path: Path) -> None:
     """Without user and item biases a new id is scored as the old model scores an unseen one."""
     plain = {"biases": False}
     old, new = tmp_path / "old", tmp_path / "new"
@@ -150,7 +149,7 @@ def test_known_users_keep_the_experts_of_the_hash_router(folder: Path, tmp_path:
     assert len(experts) == 20 and len(experts.unique()) > 1
 
 
-def test_main_effects_of_known_ids_stay_and_those_of_new_ids_are_fitted_to_their_rows(
+def test_biases_of_known_ids_stay_and_those_of_new_ids_are_fitted_to_their_rows(
     folder: Path, tmp_path: Path
 ) -> None:
     """In the units of the old model: its shift and scale, whatever the new labels' mean is."""
@@ -165,8 +164,8 @@ def test_main_effects_of_known_ids_stay_and_those_of_new_ids_are_fitted_to_their
     assert not new.user_UT[-1].any()  # of the OOV id
 
 
-def test_training_goes_on_from_there_and_ends_better(folder: Path, tmp_path: Path) -> None:
-    """One more epoch beside one epoch anew."""
+def test_training_continues_and_ends_better_than_from_scratch(folder: Path, tmp_path: Path) -> None:
+    """After one more epoch, compared with one epoch."""
     data, slow = folder / "new/data", {"optim": {"lr": 1e-4}}
     more = fit(once(**slow), data, tmp_path / "more", init_from=folder / "a")
     anew = fit(settings(**once(**slow)), data, tmp_path / "anew")
@@ -181,7 +180,7 @@ def test_the_old_configuration_is_the_start_of_the_new_one(folder: Path) -> None
     assert found == before.model_copy(update={"trainer": trainer})
 
 
-def test_the_run_notes_which_model_it_started_from_and_goes_on_after_a_stop(
+def test_the_run_records_its_model_and_continues_after_a_stop(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the same bytes as without the stop."""

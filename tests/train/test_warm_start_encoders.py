@@ -1,5 +1,4 @@
-"""`fit --init-from` with features and histories: vectors stay, encoders go on, new ids are
-cold-start users."""
+"""Warm start with features and bags: scores of known pairs stay, new ids are cold-start ids."""
 
 from __future__ import annotations
 
@@ -134,7 +133,7 @@ def row(artifact: Artifact, entity: str, name: str, category: str) -> int:
     ],
     ids=lambda value: value if isinstance(value, str) else ",".join(value) or "as it was",
 )
-def test_scores_of_known_pairs_stay_whatever_begins_and_ends(
+def test_scores_of_known_pairs_stay_whatever_is_switched_on_or_off(
     folder: Path, tmp_path: Path, before: str, asked: dict[str, Any]
 ) -> None:
     """In data where the scale of the numbers, the categories and the histories are others."""
@@ -146,7 +145,7 @@ def test_scores_of_known_pairs_stay_whatever_begins_and_ends(
 
 
 @pytest.mark.parametrize("history", ["items", "ratings"])
-def test_they_stay_past_the_experts_too(folder: Path, tmp_path: Path, history: str) -> None:
+def test_scores_of_a_bilinear_term_stay_too(folder: Path, tmp_path: Path, history: str) -> None:
     model = {**BOTH, "item_bag": history, "bilinear_rank": 3}
     fit(settings(model=model, optim={"lr": 1e-2}), folder / "old/featured", tmp_path / "a")
     fit(once(**STILL), folder / "new/featured", tmp_path / "b", init_from=tmp_path / "a")
@@ -154,7 +153,7 @@ def test_they_stay_past_the_experts_too(folder: Path, tmp_path: Path, history: s
     assert load_artifact(tmp_path / "a").model.bilinear.alone_TD.abs().max() > 1e-3  # type: ignore
 
 
-def test_new_ids_start_as_the_newcomers_that_they_were(folder: Path, tmp_path: Path) -> None:
+def test_new_ids_start_as_cold_start_ids(folder: Path, tmp_path: Path) -> None:
     """With the features they have, of which `actor` was unknown, and the history in their rows."""
     fit(once(**STILL), folder / "same/featured", tmp_path / "b", init_from=folder / "alone")
     old, new = Predictor.load(folder / "alone"), Predictor.load(tmp_path / "b")
@@ -222,7 +221,7 @@ def test_levels_are_matched_by_their_ratings(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", [1.0, 1.25])
-def test_histories_with_slopes_go_on(folder: Path, tmp_path: Path, unit: float) -> None:
+def test_bags_with_linear_ratings_continue(folder: Path, tmp_path: Path, unit: float) -> None:
     """What a rating of a known item says is what it said, though the mean is another: 1 to 5, and
     1.25 to 6.25, between and beyond the old levels."""
     data = featured(tmp_path / "new", NEW_USERS, NEW_ITEMS, unit=unit)
@@ -246,13 +245,10 @@ def test_histories_with_slopes_go_on(folder: Path, tmp_path: Path, unit: float) 
         ({"user_bag": "users"}, "model.user_bag .*got us"),
         ({"bag_dim": 8}, "model.bag_dim .*got 8"),
         ({"bag_levels": 3}, "model.bag_levels .*got 3"),
-        (
-            {"bag_ratings": "linear"},
-            "model.bag_ratings .*got linear",
-        ),
+        ({"bag_ratings": "linear"}, "model.bag_ratings .*got linear"),
     ],
 )
-def test_another_kind_of_history_is_refused(
+def test_another_kind_of_bag_is_refused(
     folder: Path, tmp_path: Path, asked: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
@@ -263,7 +259,7 @@ def test_another_kind_of_history_is_refused(
 def test_a_feature_of_another_kind_is_refused(folder: Path, tmp_path: Path) -> None:
     changed = ("age:categorical=age", "job:categorical=job")
     data = featured(tmp_path / "data", NEW_USERS, NEW_ITEMS, user_feature=changed)
-    with pytest.raises(DataError, match=r"both: feature .*got categor"):
+    with pytest.raises(DataError, match=r"both: feature .*must be numeric.*got categor"):
         fit({}, data, tmp_path / "b", init_from=folder / "both")
     assert not (tmp_path / "b").exists()
 
@@ -281,11 +277,6 @@ def test_data_without_readable_categories_are_refused(
 ) -> None:
     data = shutil.copytree(folder / "new/featured", tmp_path / "data")
     harm(data / "features.parquet")
-    with pytest.raises(DataError, match=f"--from .*both: .*{said}"):
+    with pytest.raises(DataError, match=f"--init-from .*both: .*{said}"):
         fit({}, data, tmp_path / "b", init_from=folder / "both")
     assert not (tmp_path / "b").exists()
-
-
-def test_data_without_the_features_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="features .*none .*without"):
-        fit({}, folder / "new/data", tmp_path / "b", init_from=folder / "both")

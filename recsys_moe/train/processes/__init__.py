@@ -1,1 +1,1 @@
-"""The processes of a run: how they start, meet, stop, and use the machine. No Lightning."""
+"""Processes of a run: start, communication, signals, memory. No Lightning."""

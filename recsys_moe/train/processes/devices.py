@@ -1,6 +1,6 @@
-"""What the processes of a run tell each other; a lone process gets back what it said.
+"""Communication between the processes of a run; a single process gets its own value back.
 
-Every process must come here the same number of times in the same order. Axes: B batch, T tasks.
+Every process must make the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def process_count() -> int:
 
 
 def all_sum(values: Tensor) -> Tensor:
-    """Sum over all processes, the same bits in each of them."""
+    """Sum over all processes, with the same bits in each."""
     if not _several():
         return values
     total = values.clone()
@@ -32,10 +32,7 @@ def all_sum(values: Tensor) -> Tensor:
 
 
 def on_first(value: T, merge: Callable[[list[T]], R]) -> R:
-    """`merge` of the values of all processes, in the order of their ranks, done by the first one.
-
-    Values go to the first process alone; all of them get the result.
-    """
+    """`merge` of the values of all processes by rank, computed by the first and sent to all."""
     if not _several():
         return merge([value])
     is_first = dist.get_rank() == 0
@@ -52,13 +49,13 @@ def _several() -> bool:
 
 @contextmanager
 def lost_peers() -> Iterator[None]:
-    """Say in words when another process of the run went away. Raises RunError."""
+    """Raise RunError where another process of the run ended."""
     try:
         yield
     except RuntimeError as error:
         if not (isinstance(error, dist.DistError) or "third_party/gloo" in str(error)):
             raise
         raise RunError(
-            "another process of this run has ended or cannot be reached; what it said comes "
-            "first. Then continue with --resume auto"
+            "another process of this run has ended or cannot be reached; see its error, then "
+            "continue with --resume auto"
         ) from None

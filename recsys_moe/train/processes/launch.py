@@ -1,8 +1,7 @@
-"""One process per device of this machine: started, watched and stopped by the command itself.
+"""Starts, watches and stops one process per device of this machine.
 
-Standard library only. After an error in one of its processes Lightning kills the command itself,
-and torchrun ends with exit code 1 whatever it was. What torchrun starts processes with
-(torch.distributed.elastic) takes signals that nohup ignores, and needs as many lines around it.
+Standard library only. Lightning's launcher kills the command after an error in one process, and
+torchrun always ends with exit code 1; torch.distributed.elastic handles signals that nohup ignores.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from recsys_moe.train.processes.starter import rank
 
 SECONDS_BETWEEN_LOOKS = 0.05
 SECONDS_TO_END = 15.0
-"""Left to the others after a failure; the first process may have a folder to clear."""
+"""For the others after a failure; the first process may have to clear a folder."""
 
 
 class WorkerError(UserError):
-    """What the first process to fail said, with its exit code."""
+    """Message and exit code of the first process that failed."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -42,10 +41,10 @@ class WorkerError(UserError):
 
 
 def run_workers(devices: int, num_nodes: int) -> None:
-    """Run this command again in a process for each device of this machine, and wait for all.
+    """Run this command in a process for each device of this machine, and wait for all.
 
-    SIGINT and SIGTERM go on to all of them. When one fails the others have `SECONDS_TO_END` left.
-    Raises WorkerError, and ConfigError where other nodes cannot be found.
+    SIGINT and SIGTERM are passed on. When one fails, the others have `SECONDS_TO_END` left.
+    Raises WorkerError, and ConfigError where other nodes are unknown.
     """
     with unwinding(), tempfile.TemporaryDirectory() as folder:
         reports = Path(folder)
@@ -60,13 +59,13 @@ def run_workers(devices: int, num_nodes: int) -> None:
                 codes = _wait(workers)
         finally:
             for worker in workers:
-                worker.kill()  # those that have ended do not mind
+                worker.kill()
                 worker.wait()
         _raise_first(codes, reports)
 
 
 def check_nodes(num_nodes: int) -> None:
-    """Raise ConfigError where the others of several nodes cannot be found."""
+    """Raise ConfigError where the environment does not name the other nodes."""
     needed = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
     missing = [name for name in needed if name not in os.environ]
     if num_nodes > 1 and missing:
@@ -94,18 +93,15 @@ def _start(environment: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, *sys.orig_argv[1:]],
         env=environment,
-        start_new_session=True,  # Ctrl-C reaches us alone, and we pass it on once
+        start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on once
         preexec_fn=end_with_parent() if sys.platform == "linux" else None,
     )
 
 
 @contextmanager
 def _passing_on(workers: list[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Send SIGINT and SIGTERM on to the processes, once for one wish.
-
-    `timeout` sends a signal twice; on a busy machine the second one would meet a process that has
-    obeyed the first and is leaving, past its handlers.
-    """
+    """Pass SIGINT and SIGTERM on to the processes; one that comes twice at once, as from `timeout`,
+    only once: the second could meet a process that is ending without its handlers."""
     since = -math.inf
 
     def send(number: int, frame: FrameType | None) -> None:
@@ -120,10 +116,9 @@ def _passing_on(workers: list[subprocess.Popen[bytes]]) -> Iterator[None]:
 
 
 def _wait(workers: list[subprocess.Popen[bytes]]) -> list[int | None]:
-    """Until all have ended, or a while after one has failed: the others may wait for it.
+    """Wait until all have ended, or `SECONDS_TO_END` after one has failed.
 
-    Returns how things stood when the first failure was seen: an exit code, negative for a signal,
-    or None, per process.
+    Returns the exit codes at the first failure: negative for a signal, None while running.
     """
     seen: list[int | None] = []
     deadline = float("inf")
@@ -138,9 +133,9 @@ def _wait(workers: list[subprocess.Popen[bytes]]) -> list[int | None]:
 
 
 def _raise_first(codes: list[int | None], reports: Path) -> None:
-    """Raise the first error; what the others say of it is that a connection was lost."""
+    """Raise the first error; those of the others report that a connection was lost."""
     for device, code in enumerate(codes):
-        if code is not None and code < 0:  # killed: it could not leave a report
+        if code is not None and code < 0:  # killed: it left no report
             exit_code = 128 - code if -code in NUMBERS else 1
             message = f"the process of device {device} was ended by signal {-code}"
             raise WorkerError(message, exit_code)
@@ -155,11 +150,11 @@ def _raise_first(codes: list[int | None], reports: Path) -> None:
 
 
 def report(message: str, exit_code: int) -> bool:
-    """Leave the last error of this process to the one that started it. False when none did."""
+    """Write the error of this process for `run_workers`. False where that did not start it."""
     folder = os.environ.get(REPORTS)
     if folder is None:
         return False
     content = {"time": time.time(), "message": message, "exit_code": exit_code}
-    with contextlib.suppress(OSError):  # the starter is gone
+    with contextlib.suppress(OSError):  # the starter has ended
         write_json(Path(folder) / f"{rank()}.json", content)
     return True

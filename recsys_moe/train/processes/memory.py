@@ -1,4 +1,4 @@
-"""Settings of the process that trains: memory and denormal numbers."""
+"""Process settings during training: memory and denormal numbers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import torch
 # glibc: parameters of malloc.h
 TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4
 TRAINING = {TRIM_THRESHOLD: 2**31 - 1, MMAP_MAX: 0}
-# Any call ends glibc's own adaptation for good: these are the values that it ends at.
+# Any call turns off glibc's own adaptation: these are the values that it would reach.
 AFTERWARDS = {TRIM_THRESHOLD: 2**26, MMAP_THRESHOLD: 2**25, MMAP_MAX: 65536}
 
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Rare rows drive Adam's moments into denormals, which are slow: take them for 0.
+    """Treat denormals, which Adam's moments of rare rows become and which are slow, as 0.
 
-    Threads of OpenMP take the flag over when they are created, and keep it: enter before the first
-    parallel operation of the process, as the command line does, or only the calling thread flushes.
+    Threads of OpenMP inherit the flag when they are created: enter before the first parallel
+    operation of the process, or only the calling thread flushes.
     """
     before = _flushes_denormals()
     torch.set_flush_denormal(True)
@@ -34,13 +34,14 @@ def flushed_denormals() -> Iterator[None]:
 
 @contextmanager
 def kept_memory() -> Iterator[None]:
-    """Keep freed memory for the next training step; give it back at the end."""
+    """Keep freed memory for the next training step, and return it at the end."""
     _tune_malloc(TRAINING)
     try:
         yield
     finally:
         _tune_malloc(AFTERWARDS)
-        _give_back()
+        if (trim := _c_function("malloc_trim")) is not None:
+            trim(0)
 
 
 @contextmanager
@@ -56,23 +57,15 @@ def _flushes_denormals() -> bool:
 
 
 def _tune_malloc(settings: dict[int, int]) -> None:
-    """Ask glibc to serve large blocks from its heap and to return none to the system, or not.
+    """Set parameters of glibc's malloc; other C libraries stay as they are.
 
     By default a block above 32 MB is mapped anew at each step, and its page faults cost more than
-    filling it: 30 of 60 ms of a step with 256 experts, whose gradient has 67 MB. Other C libraries
-    have no such calls and are left as they are.
+    filling it: 30 of 60 ms of a step with 256 experts, whose gradient has 67 MB.
     """
     mallopt = _c_function("mallopt")
     for name, value in settings.items():
         if mallopt is not None:
             mallopt(name, value)
-
-
-def _give_back() -> None:
-    """Return the pages that were kept, so that what follows does not add to them."""
-    malloc_trim = _c_function("malloc_trim")
-    if malloc_trim is not None:
-        malloc_trim(0)
 
 
 def _c_function(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a wish to stop, for a loop that finishes its step first."""
+"""SIGINT and SIGTERM for a loop that finishes its step first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIGNAL_AT_PARENT_DEATH = 1  # linux/prctl.h
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> Iterator[None]:
-    """Both signals go to `handler` inside; one that is ignored, as by nohup, stays ignored."""
+    """`handler` gets both signals; an ignored one, as with nohup, stays ignored."""
     before = {number: signal.getsignal(number) for number in NUMBERS}
     taken = [number for number in NUMBERS if before[number] != signal.SIG_IGN]
     for number in taken:
@@ -31,7 +31,7 @@ def handled(handler: Callable[[int, FrameType | None], object] | signal.Handlers
 
 
 class StopSignals:
-    """`number` is the first signal that came, 0 before; a second one ends the process at once."""
+    """`number` is the first signal, 0 before; a second one ends the process at once."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -39,7 +39,7 @@ class StopSignals:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Handle both signals, and put back the handlers that were there afterwards."""
+        """Handle both signals in the main thread, and restore the handlers afterwards."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -47,15 +47,15 @@ class StopSignals:
             yield
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        # Written past Python's streams: the signal may have come inside one of their locks.
+        # Not by Python's streams: the signal may have come inside one of their locks.
         if not self.number:
             self.number, self._since = number, time.monotonic()
-            os.write(2, b"stopping after this step; the same again stops at once\n")
+            os.write(2, b"stopping after this step; a second signal stops at once\n")
         elif time.monotonic() - self._since > SECONDS_OF_ONE_WISH:
             os._exit(128 + number)
 
 
 def end_with_parent() -> Callable[[], object]:
-    """To be called in the child: SIGTERM when its parent dies, even of SIGKILL."""
-    prctl = ctypes.CDLL(None).prctl  # before the fork: loading it there might wait for a lock
+    """A call for the child process: SIGTERM when its parent dies, even of SIGKILL."""
+    prctl = ctypes.CDLL(None).prctl  # before the fork, where loading it could wait for a lock
     return lambda: prctl(SIGNAL_AT_PARENT_DEATH, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Who started this process, and as which of how many, by the variables of torchrun, srun and ours.
+"""The starter and rank of this process, by the variables of torchrun, srun and `run_workers`.
 
 Standard library only.
 """
@@ -10,27 +10,26 @@ import os
 from recsys_moe.errors import ConfigError
 
 FOREIGN = ("RAY_", "SLURM_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK")
-"""Beginnings of variables that describe one process, and not those that it starts."""
+"""Prefixes of variables that describe this process, not those that it starts."""
 
 
 def rank() -> int:
-    """Which process of the run this is; 0 for a lone one."""
+    """Rank of this process in the run; 0 for a single one."""
     names = ("RANK", "SLURM_PROCID", "LOCAL_RANK") if srun_tasks() > 1 else ("RANK", "LOCAL_RANK")
     return next((int(os.environ[n]) for n in names if os.environ.get(n, "").isdigit()), 0)
 
 
 def srun_tasks() -> int:
-    """Processes that one srun started with this one; 1 without srun.
+    """Number of processes of the srun that started this one; 1 without srun.
 
-    Only srun counts the tasks of a step. SLURM_NTASKS and, in batch scripts, SLURM_PROCID are also
-    there for a program that a job runs once, without srun.
+    SLURM_NTASKS and, in batch scripts, SLURM_PROCID are also set without srun.
     """
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "")
     return int(tasks) if tasks.isdigit() else 1
 
 
 def is_started_outside() -> bool:
-    """True for one of several processes of srun, and for one of torchrun or `run_workers`."""
+    """Was this process started by torchrun, `run_workers` or an srun of several?"""
     return "LOCAL_RANK" in os.environ or srun_tasks() > 1
 
 
@@ -41,12 +40,12 @@ def check_starter(devices: int, num_nodes: int) -> None:
             found = int(os.environ[name])
             if found != devices * num_nodes:
                 raise ConfigError(
-                    f"trainer.devices={devices} x trainer.num_nodes={num_nodes} must be the "
-                    f"number of processes of {starter}, got {found}; pass --devices and --num-nodes"
+                    f"trainer.devices={devices} x trainer.num_nodes={num_nodes} must be the number "
+                    f"of processes of {starter}, got {found}; pass --devices and --num-nodes"
                 )
             return
 
 
 def inherited() -> dict[str, str]:
-    """The environment for a run of its own: without what describes this process."""
+    """The environment without the variables that describe this process."""
     return {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}

@@ -18,31 +18,24 @@ from typing import Any
 import pytest
 import torch
 
-from recsys_moe.artifact.evaluation import Evaluation, merged
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import Batch, load_columns
 from recsys_moe.errors import ConfigError
-from recsys_moe.model.network import Output
 from recsys_moe.model.tasks import Counts
-from recsys_moe.routers import ROUTERS, Routing
+from recsys_moe.routers import ROUTERS
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
 from tests.features import with_features
+from tests.train.processes.devices_worker import ROUTERS as TOGETHER
 from tests.train.processes.stopping_fit import WAITING
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
 LIMIT = ["timeout", "-k", "60", "120"]
 """Seconds. Those of -k also run from a signal that `timeout` passes on."""
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-TOGETHER = [
-    *("softmax", "topk", "moesart", "expert_choice"),
-    *("cgc", "shared_bottom", "single_task"),
-    *("default_moe", "loss_free", "relu", "sparsemixer", "pps"),
-]
-"""Those of devices_worker.py."""
 SETTINGS: dict[str, Any] = {
     "model": {**TINY_MODEL, "dropout": 0.0, "router": {"name": "softmax"}},
     "trainer": {"batch_size": 64, "patience": 1000},
@@ -97,7 +90,9 @@ def test_two_processes_have_the_gradients_of_one(
 
 
 @pytest.mark.parametrize("router", ["loss_free", "relu"])
-def test_two_processes_settle_as_one(two_processes: dict[str, Any], router: str) -> None:
+def test_routers_of_two_processes_end_a_step_as_one(
+    two_processes: dict[str, Any], router: str
+) -> None:
     """To the last bit: what they count are whole numbers."""
     found = two_processes["routers"][router]["settled"]
     assert found["processes"] == [found["alone"]] * 2
@@ -109,9 +104,9 @@ def test_running_means_are_the_same_bits_in_two_processes_and_those_of_one(
 ) -> None:
     """Sums of floats in another order: equal within rounding."""
     found = two_processes["routers"]["default_moe"]["settled"]
-    first, second = (torch.tensor(each["defaults.mean_EH"]) for each in found["processes"])
+    first, second = (torch.tensor(each["output_means.mean_EH"]) for each in found["processes"])
     assert torch.equal(first, second) and (first != 0).any()
-    alone = torch.tensor(found["alone"]["defaults.mean_EH"])
+    alone = torch.tensor(found["alone"]["output_means.mean_EH"])
     torch.testing.assert_close(first, alone)
 
 
@@ -128,20 +123,20 @@ def test_two_processes_evaluate_each_row_once_and_find_the_numbers_of_one(
     assert both["loss_batchwise"] == pytest.approx(alone["loss_batchwise"], abs=1e-12)
 
 
-def test_every_process_is_told_the_result(two_processes: dict[str, Any]) -> None:
+def test_every_process_gets_the_result(two_processes: dict[str, Any]) -> None:
     assert two_processes["different_results"] == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("window", ["auto", 300])
-def test_features_histories_and_fresh_negatives_train_on_two_devices(
+def test_features_bags_and_resampled_negatives_train_on_two_devices(
     prepared: Path, tmp_path: Path, window: str | int
 ) -> None:
-    """What is left out of a history is drawn by each process; without: test_encoder_devices.py."""
+    """Bag dropout is drawn by each process; without it: test_encoder_devices.py."""
     data = with_features(prepared, tmp_path / "data")
     parts = {"features": "all", "item_bag": "ratings"}
-    fresh = {"resample_negatives": True, "popularity_exponent": 0.75, "user_exponent": 0}
-    asked = {**SETTINGS, "model": {**SETTINGS["model"], **parts}, "data": fresh}
+    negatives = {"resample_negatives": True, "popularity_exponent": 0.75, "user_exponent": 0}
+    asked = {**SETTINGS, "model": {**SETTINGS["model"], **parts}, "data": negatives}
     (tmp_path / "own.yaml").write_text(parse_config(asked).to_yaml())
     args = command(data, tmp_path / "two", 3, 2, "--json", "--set", f"data.shuffle_buffer={window}")
     args[args.index("--config") + 1] = str(tmp_path / "own.yaml")
@@ -307,25 +302,3 @@ def test_a_process_without_rows_to_evaluate_gets_one_empty_batch(prepared: Path)
         sizes.append([len(batch.user) for batch in data.val_dataloader()])
         assert all(type(batch) is Batch for batch in data.val_dataloader())
     assert sorted(sizes) == [[0], [225]]
-
-
-def test_merged_evaluations_are_that_of_all_rows(prepared: Path) -> None:
-    config, schema = parse_config({}), Schema.load(prepared)
-    torch.manual_seed(0)
-    logits_BT, labels_BT = torch.randn(300, 2), torch.randint(0, 2, (300, 2)).float()
-    selected_TBE = torch.rand(2, 300, 4) < 0.5
-
-    def evaluation(rows: slice) -> Evaluation:
-        made = Evaluation(schema, config)
-        routings = [Routing(s_BE[rows].float(), s_BE[rows]) for s_BE in selected_TBE]
-        made.update(Output(logits_BT[rows], routings), labels_BT[rows])
-        return made
-
-    found = merged(map(evaluation, (slice(0, 128), slice(128, 256), slice(256, 300)))).result("val")
-    wanted = evaluation(slice(300)).result("val")
-    assert found["tasks"]["watch"]["auc"] == wanted["tasks"]["watch"]["auc"]
-    assert found["routing"] == wanted["routing"] and found["rows"] == 300
-    per_example = selected_TBE.any(0).double().sum(1).mean().item()
-    assert found["experts_per_example"] == wanted["experts_per_example"] == per_example
-    for task in ("watch", "rating"):
-        assert found["tasks"][task] == pytest.approx(wanted["tasks"][task], abs=1e-12)

@@ -1,4 +1,4 @@
-"""The command that starts a process per device: what they get, and how it ends when one fails."""
+"""One process per device: their environment, and how the command ends when one fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who started a process: torchrun, srun, ours or nobody, told apart by their own variables."""
+"""The starter of a process: torchrun, srun, `run_workers` or none, by their variables."""
 
 from __future__ import annotations
 
