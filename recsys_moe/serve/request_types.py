@@ -5,7 +5,7 @@ Strict: a bool is no number, "5" is no k, 1.5 is no id.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -157,7 +157,7 @@ else:
 """A raw id, or what is told of one that training has not seen."""
 
 
-def whom(asked: Sequence[User | NamedItem]) -> list[int | str | ColdUser]:
+def whom(asked: Iterable[User | NamedItem]) -> list[int | str | ColdUser]:
     """As the predictor takes them."""
     return [_cold_user(one) if isinstance(one, Request) else one for one in asked]
 
