@@ -1,4 +1,4 @@
-"""What /metrics shows, in Prometheus' text format. One registry per service."""
+"""The metrics of /metrics, in Prometheus text format. One registry per service."""
 
 from __future__ import annotations
 
@@ -19,30 +19,32 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self._requests = Counter(
-            "recsys_moe_requests", "Answers.", ["route", "status"], registry=registry
+            "recsys_moe_requests", "Answered requests.", ["route", "status"], registry=registry
         )
         self._seconds = Histogram(
             "recsys_moe_request_seconds",
-            "From the head of a request to the end of its answer.",
+            "Seconds from request to end of the answer.",
             ["route"],
             registry=registry,
             buckets=SECONDS,
         )
         self._batch = Histogram(
-            "recsys_moe_batch_rows", "Rows that ran together.", ["kind"],
+            "recsys_moe_batch_rows", "Rows of a batch.", ["kind"],
             registry=registry, buckets=ROWS,
         )  # fmt: skip
-        self._queue = Gauge("recsys_moe_queue_rows", "Waiting rows.", ["kind"], registry=registry)
+        self._queue = Gauge(
+            "recsys_moe_queue_rows", "Rows waiting in the queue.", ["kind"], registry=registry
+        )
         self._unseen = Counter(
-            "recsys_moe_unseen_ids", "Ids not in training.", ["of"], registry=registry
+            "recsys_moe_unseen_ids", "Ids unknown in training.", ["of"], registry=registry
         )
         self._reloads = Counter(
-            "recsys_moe_reloads", "Replacements of the model.", ["result"], registry=registry
+            "recsys_moe_reloads", "Reloads of the model.", ["result"], registry=registry
         )
         self._model = Gauge(
             "recsys_moe_model", "1 for the model in use.", ["version"], registry=registry
         )
-        # Labels cost more than the counting: look each up once.
+        # Looking up labels costs more than counting: cache the lookups.
         self._answer = functools.lru_cache(1024)(self._requests.labels)
         self._timer = functools.lru_cache(64)(self._seconds.labels)
         self._rows = functools.lru_cache(64)(self._batch.labels)

@@ -105,11 +105,11 @@ def test_nothing_came_from_elsewhere_nothing_complained_and_no_title_became_mark
     assert [message for message in entries if "model - Failed to load" not in message] == []
 
 
-def test_an_unknown_user_is_told_that_this_is_for_nobody_in_particular(page: Page) -> None:
+def test_recommendations_of_an_unknown_user_are_non_personalised(page: Page) -> None:
     page.ask("<b>nobody</b>")
-    assert "<b>nobody</b> was not in training" in page.text("nobody")
+    assert "<b>nobody</b> is unknown" in page.text("notice")
     page.ask("7")
-    assert page.text("nobody") == ""
+    assert page.text("notice") == ""
 
 
 def test_every_control_is_reached_by_tab_in_reading_order(page: Page) -> None:
@@ -125,7 +125,7 @@ def test_every_control_is_reached_by_tab_in_reading_order(page: Page) -> None:
 
 def test_a_wrong_key_is_said_and_asked_for_again(browser: Any, server: Threaded) -> None:
     page = Page(browser, server, "wrong")
-    page.wait(lambda: "does not accept" in page.text("error"))
+    page.wait(lambda: "API key is wrong" in page.text("error"))
     assert page.focused() == "key"
     browser.get_log("browser")
 
@@ -159,10 +159,10 @@ def test_a_model_without_titles_and_figures_is_shown_and_a_service_that_is_gone_
             title = f"Item {row.get_attribute('data-item')}"
             assert row.find_element(By.TAG_NAME, "h3").text == title
         assert not page.browser.find_element(By.ID, "load").is_displayed()
-        assert "decides about items together" in page.text("together")
+        assert "routes items together" in page.text("together")
         server.stop()
         page.type(Keys.ENTER)
-        page.wait(lambda: "does not answer" in page.text("error"))
+        page.wait(lambda: "does not respond" in page.text("error"))
     browser.get_log("browser")
 
 

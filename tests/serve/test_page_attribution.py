@@ -1,4 +1,4 @@
-"""Why, on the page: 'because you watched', features; for known users and for somebody new."""
+"""Attributions on the page: history items and features, for known and new users."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check(page: Page, pairs: list[Any]) -> None:
         rated = ["" if r["rating"] is None else f" (rated {r['rating']:g})" for r in watched]
         named = [r["title"] + rating for r, rating in zip(watched, rated, strict=True)]
         said = row.find_element(By.CLASS_NAME, "because").text
-        assert said == (f"Because you watched {'; '.join(named)}" if named else "")
+        assert said == (f"Because of {'; '.join(named)}" if named else "")
         raised += bool(named)
         for name, task in pair["tasks"].items():
             lines = row.find_elements(By.CSS_SELECTOR, f"[data-task={name}] .attributions li")
@@ -57,7 +57,7 @@ def test_a_known_user_is_told_why(page: Page, server: Threaded) -> None:
     page.ask("7")
     items = [row.get_attribute("data-item") for row in page.rows()]
     check(page, explained(server, 7, items))
-    assert "by how much" in page.text("why")
+    assert "feature attributions" in page.text("why")
     page.browser.get_log("browser")
 
 
@@ -74,20 +74,22 @@ def test_somebody_new_is_asked_for_what_the_model_can_be_told_and_is_told_why(
     page.find("#history")[0].send_keys("3=5, 4, 3=1, 977")
     page.find("#trait-0")[0].send_keys("45")
     page.find("#trait-1")[0].send_keys("<b>pirate</b>", Keys.ENTER)
-    page.wait(lambda: page.text("status").endswith("for somebody new"))
+    page.wait(lambda: page.text("status").endswith("for new user"))
     told = {"features": {"age": "45", "job": "<b>pirate</b>"}, "history": {"3": 5, "4": None}}
     body = {"users": [told], "k": 10, "exclude_seen": True}
     [ranking] = server.client.post("/recommend", json=body).json()["rankings"]
     items = [entry["item"] for entry in ranking["items"]]
     assert [row.get_attribute("data-item") for row in page.rows()] == list(map(str, items))
     check(page, explained(server, told, items))
-    assert page.text("results-title") == "For somebody new"
-    left = "Training has not seen, and this leaves out: job <b>pirate</b>; watched 977."
-    assert page.text("nobody") == left
-    assert page.text("watched-title") == ""
+    assert page.text("results-title") == "For new user"
+    left = "Unknown in training and ignored: job <b>pirate</b>; items 977."
+    assert page.text("notice") == left
+    assert page.text("positives-title") == ""
     page.find("#user")[0].click()
     page.ask("7")
-    assert page.text("nobody") == "" and page.text("watched-title").startswith("User 7 watched")
+    assert page.text("notice") == "" and page.text("positives-title").startswith(
+        "User 7 interacted with"
+    )
 
 
 def test_what_is_refused_of_somebody_new_is_said(page: Page) -> None:
