@@ -37,9 +37,9 @@ def check(page: Page, pairs: list[Any]) -> None:
     raised = 0
     for row, pair in zip(page.rows(), pairs, strict=True):
         attributions = pair["tasks"]["watch"]["attributions"]
-        watched = [r for r in attributions if r["kind"] == "item" and r["contribution"] > 0][:3]
-        rated = ["" if r["rating"] is None else f" (rated {r['rating']:g})" for r in watched]
-        named = [r["title"] + rating for r, rating in zip(watched, rated, strict=True)]
+        positives = [r for r in attributions if r["kind"] == "item" and r["contribution"] > 0][:3]
+        rated = ["" if r["rating"] is None else f" (rated {r['rating']:g})" for r in positives]
+        named = [r["title"] + rating for r, rating in zip(positives, rated, strict=True)]
         said = row.find_element(By.CLASS_NAME, "because").text
         assert said == (f"Because of {'; '.join(named)}" if named else "")
         raised += bool(named)
@@ -53,7 +53,7 @@ def check(page: Page, pairs: list[Any]) -> None:
 
 
 @pytest.mark.slow
-def test_a_known_user_is_told_why(page: Page, server: Threaded) -> None:
+def test_a_known_user_gets_the_attributions_of_the_api(page: Page, server: Threaded) -> None:
     page.ask("7")
     items = [row.get_attribute("data-item") for row in page.rows()]
     check(page, explained(server, 7, items))
@@ -62,7 +62,7 @@ def test_a_known_user_is_told_why(page: Page, server: Threaded) -> None:
 
 
 @pytest.mark.slow
-def test_somebody_new_is_asked_for_what_the_model_can_be_told_and_is_told_why(
+def test_a_new_user_gets_the_fields_of_the_model_and_the_attributions_of_the_api(
     page: Page, server: Threaded
 ) -> None:
     page.wait(lambda: page.focused() == "user")
@@ -92,17 +92,17 @@ def test_somebody_new_is_asked_for_what_the_model_can_be_told_and_is_told_why(
     )
 
 
-def test_what_is_refused_of_somebody_new_is_said(page: Page) -> None:
+def test_an_invalid_feature_of_a_new_user_is_named(page: Page) -> None:
     page.wait(lambda: page.focused() == "user")
     page.find("#cold_user summary")[0].click()
     page.find("#cold_user button")[0].click()
-    assert page.focused() == "history"  # nothing is told yet
+    assert page.focused() == "history"  # all fields are empty
     page.find("#trait-0")[0].send_keys("old", Keys.ENTER)
     page.wait(lambda: tells(page.text("error"), "'age' ... got 'old'"))
     page.browser.get_log("browser")
 
 
-def test_a_model_of_ids_asks_for_no_newcomers(browser: Any, run: Path) -> None:
+def test_a_model_of_ids_has_no_form_for_new_users(browser: Any, run: Path) -> None:
     with threaded(run / "model") as server:
         page = Page(browser, server)
         page.ask("7")
