@@ -23,47 +23,45 @@ def _limit(text: str) -> Any:
 AllowHost = Annotated[
     list[str] | None,
     typer.Option(
-        help="Additional allowed Host header; * for any. On a loopback address only localhost "
-        "and the address itself are allowed, elsewhere any name."
+        help="Another name that requests may have in Host; * for any. On a loopback address "
+        "only localhost and the address are allowed, elsewhere any name."
     ),
 ]
 KeyFile = Annotated[
     Path | None,
-    typer.Option(help="File with the API key that requests must send (or set RECSYS_MOE_API_KEY)."),
+    typer.Option(help="File with the key that requests must carry (or RECSYS_MOE_API_KEY)."),
 ]
 Watch = Annotated[
-    float, typer.Option(help="Seconds between checks of the model folder; 0 for never.")
+    float, typer.Option(help="Seconds between looks at the model folder; 0 for never.")
 ]
 Rows = Annotated[int, _limit("Pairs of one /predict, candidates of one /recommend.")]
-UsersWaiting = Annotated[int, _limit("Users, and pairs of /explain, that may wait; then 429.")]
-Timeout = Annotated[float, _limit("Seconds until 504, and until an idle connection is closed.")]
+UsersWaiting = Annotated[int, _limit("Users, and pairs to explain, that may wait; then 429.")]
+Timeout = Annotated[
+    float, _limit("Seconds for an answer (else 504), and to keep an idle connection.")
+]
 
 
 def serve(
     model: Model,
     host: Annotated[str, typer.Option(help="Address to bind; 0.0.0.0 for all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for a free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
     allow_host: AllowHost = None,
     api_key_file: KeyFile = None,
     watch: Watch = 2.0,
     threads: Annotated[
         int, typer.Option(min=1, max=1024, help="Threads of one tensor operation.")
     ] = 1,
-    access_log: Annotated[
-        bool, typer.Option("--access-log", help="Log a line per request.")
-    ] = False,
-    max_body: Annotated[int, _limit("Bytes of a request body.")] = 1 << 20,
+    access_log: Annotated[bool, typer.Option("--access-log", help="A line per request.")] = False,
+    max_body: Annotated[int, _limit("Bytes of a body.")] = 1 << 20,
     max_rows: Rows = 10_000,
     max_explain: Annotated[int, _limit("Pairs of one /explain.")] = 100,
     max_users: Annotated[int, _limit("Users of one /recommend.")] = 16,
     max_k: Annotated[int, _limit("Items per user.")] = 1000,
-    max_queue: Annotated[int, _limit("Pairs of /predict that may wait; then 429.")] = 50_000,
+    max_queue: Annotated[int, _limit("Pairs that may wait for /predict; then 429.")] = 50_000,
     max_queue_users: UsersWaiting = 512,
     max_requests: Annotated[int, _limit("Requests that may wait; then 429.")] = 256,
     timeout: Timeout = 10.0,
-    drain: Annotated[
-        float, _limit("Seconds for requests in flight to finish after SIGTERM.")
-    ] = 30.0,
+    drain: Annotated[float, _limit("Seconds that requests in flight have after SIGTERM.")] = 30.0,
 ) -> None:
     """Answer /predict, /recommend and /explain over HTTP until SIGTERM. See
     docs/how-to/serve.md."""

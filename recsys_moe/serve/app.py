@@ -90,12 +90,9 @@ def build_app(service: Service) -> FastAPI:
 
 def routes(service: Service) -> list[Route]:
     """All routes of the service."""
-    return [*_asking(service), *_telling(service), *([_reload(service)] if service.key else [])]
-
-
-def _asking(service: Service) -> list[Route]:
-    """Questions to the model."""
-    return [_question(service, kind, body) for kind, body in request_types(service.limits).items()]
+    bodies = request_types(service.limits)
+    asked = [_question(service, kind, body) for kind, body in bodies.items()]
+    return [*asked, *_state(service), *([_reload(service)] if service.key else [])]
 
 
 def _question(service: Service, kind: str, body: type[Request]) -> Route:
@@ -107,7 +104,7 @@ def _question(service: Service, kind: str, body: type[Request]) -> Route:
     return Route(f"/{kind}", handle, summary, replies, body=body, method="POST", faults=ASKING)
 
 
-def _telling(service: Service) -> list[Route]:
+def _state(service: Service) -> list[Route]:
     """The state of the service."""
 
     async def on_model(request: HTTPRequest) -> Response:

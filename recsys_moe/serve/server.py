@@ -59,15 +59,12 @@ class Settings:
 
 def read_key(file: Path | None) -> str | None:
     """The API key from `file`, else from the environment, else none. Raises ConfigError."""
-    if file is None:
-        return _checked(os.environ.get(KEY_VARIABLE), KEY_VARIABLE)
-    try:
-        return _checked(file.read_text(encoding="utf-8"), str(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--api-key-file {file} cannot be read: {error}") from None
-
-
-def _checked(key: str | None, origin: str) -> str | None:
+    key, origin = os.environ.get(KEY_VARIABLE), KEY_VARIABLE
+    if file is not None:
+        try:
+            key, origin = file.read_text(encoding="utf-8"), str(file)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--api-key-file {file} cannot be read: {error}") from None
     if key is None:
         return None
     key = key.strip()

@@ -1,4 +1,4 @@
-"""What made-up tables broke once, each at its smallest: CSV, Parquet, zip archives."""
+"""Regressions that fuzzing of tables found: CSV, Parquet, zip archives."""
 
 from __future__ import annotations
 
