@@ -1,4 +1,4 @@
-"""What the page tells beside the ranking: items, users, filters, figures, experts; its looks."""
+"""Details of the page: items, users, filters, metrics, experts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from recsys_moe.artifact.idle import IDLE_WORDS
-from tests.looks import SCHEMES, WIDTHS, excess, faint_texts, window
 from tests.serve.browsing import By, Keys, Page
 from tests.serve.conftest import Threaded, sealed, threaded
 
@@ -166,19 +165,3 @@ def test_an_expert_says_the_same_of_itself_everywhere(page: Page, server: Thread
         nothing = ["no clear specialisation"]
         for part in traits or titles or nothing:
             assert part in words
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("width", WIDTHS)
-def test_nothing_is_wider_than_the_window_and_all_text_can_be_read(
-    page: Page, width: int, scheme: str
-) -> None:
-    with window(page.browser, width, scheme):
-        page.ask("7")
-        for summary in page.find("summary"):
-            if summary.is_displayed():  # one is for models of features
-                summary.click()
-        page.rows()[0].find_element(By.TAG_NAME, "button").click()
-        page.wait(lambda: page.find(".near li"))
-        assert excess(page.browser) <= 0
-        assert faint_texts(page.browser) == []
