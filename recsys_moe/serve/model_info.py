@@ -118,13 +118,12 @@ def describe(loaded: Loaded, limits: Limits) -> ModelReply:
 
 
 def _user_features(reader: FeatureReader) -> list[UserFeature]:
-    offered = {name: reader.categories(name) for name in reader.names}
-    return [
-        UserFeature(
-            name=name, kind=reader.kinds[name], values=values if len(values) <= KEPT else []
-        )
-        for name, values in offered.items()
-    ]
+    found = []
+    for name in reader.names:
+        values = reader.categories(name)
+        few = values if len(values) <= KEPT else []
+        found.append(UserFeature(name=name, kind=reader.kinds[name], values=few))
+    return found
 
 
 def _loads(card: dict[str, Any]) -> dict[str, list[float]]:

@@ -30,7 +30,7 @@ ECHOED = ("/etc", "/dev", "file:///")
 PLACE = re.compile(r"(?<![\w.:/<#])/(?:[\w.+-]+/)+[\w.+-]*|Traceback|File \"|line \d+, in ")
 
 
-def told(text: str) -> list[str]:
+def revealed(text: str) -> list[str]:
     """Paths and tracebacks in an answer that are not from the request."""
     return [one for one in PLACE.findall(text) if not one.startswith(ECHOED)]
 
@@ -43,7 +43,7 @@ def test_every_post_with_any_body_tells_no_place(caller: Caller, run: Path) -> N
             answer = caller("POST", path, content=body, headers=JSON)
             assert answer.status_code < 500, (path, body[:60])
             assert answer.status_code == 400 or len(body) < 1000  # of a million levels
-            assert told(answer.text) == [] and str(run) not in answer.text
+            assert revealed(answer.text) == [] and str(run) not in answer.text
 
 
 def test_every_path_and_method_tells_no_place(run: Path) -> None:
@@ -56,7 +56,7 @@ def test_every_path_and_method_tells_no_place(run: Path) -> None:
                 answer = caller(method, path, headers=headers)
                 if path in FILES and answer.status_code == 200:
                     continue  # the page's own files, which have regular expressions
-                assert answer.status_code < 500 and told(answer.text) == [], (method, path)
+                assert answer.status_code < 500 and revealed(answer.text) == [], (method, path)
 
 
 def test_a_fault_of_ours_tells_no_place(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_a_fault_of_ours_tells_no_place(run: Path, monkeypatch: pytest.MonkeyPat
     answers.append(caller("GET", "/model"))
     assert 500 in {answer.status_code for answer in answers}
     for answer in answers:
-        assert told(answer.text) == []
+        assert revealed(answer.text) == []
         if answer.status_code == 500:
             assert answer.json() == {"error": "internal error"}
 
@@ -97,7 +97,7 @@ def test_a_reload_that_fails_tells_no_place(
                 answer = caller("POST", "/reload", headers=RIGHT)
                 assert answer.status_code in (200, 409)
                 messages.append(answer.text)
-                assert told(answer.text) == [] and str(tmp_path) not in answer.text
+                assert revealed(answer.text) == [] and str(tmp_path) not in answer.text
             file.write_bytes(content)
             if file.name != "manifest.json":
                 sealed(folder, file.name)

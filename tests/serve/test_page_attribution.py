@@ -75,12 +75,12 @@ def test_a_new_user_gets_the_fields_of_the_model_and_the_attributions_of_the_api
     page.find("#trait-0")[0].send_keys("45")
     page.find("#trait-1")[0].send_keys("<b>pirate</b>", Keys.ENTER)
     page.wait(lambda: page.text("status").endswith("for new user"))
-    told = {"features": {"age": "45", "job": "<b>pirate</b>"}, "history": {"3": 5, "4": None}}
-    body = {"users": [told], "k": 10, "exclude_seen": True}
+    new = {"features": {"age": "45", "job": "<b>pirate</b>"}, "history": {"3": 5, "4": None}}
+    body = {"users": [new], "k": 10, "exclude_seen": True}
     [ranking] = server.client.post("/recommend", json=body).json()["rankings"]
     items = [entry["item"] for entry in ranking["items"]]
     assert [row.get_attribute("data-item") for row in page.rows()] == list(map(str, items))
-    check(page, explained(server, told, items))
+    check(page, explained(server, new, items))
     assert page.text("results-title") == "For new user"
     left = "Unknown in training and ignored: job <b>pirate</b>; items 977."
     assert page.text("notice") == left

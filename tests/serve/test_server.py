@@ -164,7 +164,7 @@ def test_the_address_is_printed_once_it_takes_connections(
     assert len(taken) == 1
 
 
-def test_a_server_that_is_told_to_stop_is_not_ready(run: Path) -> None:
+def test_a_server_that_shuts_down_is_not_ready(run: Path) -> None:
     caller = Caller(run)
     server = Server(uvicorn.Config(caller.app, log_config=None), caller.service, Settings())
     assert caller("GET", "/readyz").status_code == 200
