@@ -121,11 +121,9 @@ class Batcher:
         running.add_done_callback(functools.partial(self._collect, batch))
 
     def _collect(self, batch: list[Job], running: asyncio.Future[list[Any]]) -> None:
-        if not running.cancelled():
-            self._finish(batch, running.result())
-
-    def _finish(self, batch: list[Job], outcomes: list[Any]) -> None:
-        for job, outcome in zip(batch, outcomes, strict=True):
+        if running.cancelled():
+            return
+        for job, outcome in zip(batch, running.result(), strict=True):
             if job.reply.done():
                 continue
             if isinstance(outcome, Exception):
