@@ -35,7 +35,7 @@ def test_a_few_inputs_through_every_target_break_no_invariant_and_are_not_repeat
 def test_a_fault_of_ours_breaks_an_invariant(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def fault(*unused: object) -> None:
+    def fault(*unused: object, **named: object) -> None:
         raise KeyError("one of ours")
 
     monkeypatch.setattr("recsys_moe.config.files.read_config_file", fault)
