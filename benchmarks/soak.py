@@ -61,7 +61,7 @@ async def watch(pid: int, seconds: float, found: list[tuple[float, int]]) -> Non
 
 
 async def renew(link: Path, port: int, seconds: float, found: list[int]) -> None:
-    """Another model, and the status of the reload that it is told by, every so often."""
+    """Replace the model and reload it every so often; the statuses of the reloads."""
     for name in itertools.cycle("ba"):
         await asyncio.sleep(seconds)
         turn(link, name)

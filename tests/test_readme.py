@@ -74,7 +74,7 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_the_tour_runs_and_leaves_the_scores_that_the_readme_names(tour: str) -> None:
-    assert "auc" in tour and "unseen user 1" in tour
+    assert "AUC" in tour and "unseen user 1" in tour
     header, *rows = Path("scores.csv").read_text().splitlines()
     added = header.split(",")[2:]
     assert added == ["watch", "rating", "watch_calibrated", "unseen_user", "unseen_item"]

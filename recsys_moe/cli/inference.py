@@ -150,7 +150,7 @@ def table(result: dict[str, Any], title: str) -> str:
     """An evaluation as text."""
     lines = [f"{title}: loss {result['loss']:.4f}"]
     for task, metrics in result["tasks"].items():
-        numbers = [f"{n.upper()} {v:.4f}" for n, v in metrics.items() if isinstance(v, float)]
+        numbers = [f"{_title(n)} {v:.4f}" for n, v in metrics.items() if isinstance(v, float)]
         routing = result["routing"][task]
         visits = f"{routing['experts_per_example']:.2f} experts per example"
         lines.append(f"  {task:8} {'  '.join(numbers)}  ({metrics['rows']} rows, {visits})")
@@ -167,14 +167,14 @@ def _unknown(segments: dict[str, Any]) -> Iterator[str]:
         if name == "both_known":
             continue
         first = ((task, *next(iter(found.items()))) for task, found in segment["tasks"].items())
-        shown = [f"{task} {key.upper()} {v:.4f}" for task, key, v in first if v is not None]
+        shown = [f"{task} {_title(key)} {v:.4f}" for task, key, v in first if v is not None]
         yield f"  {name.replace('_', ' ')} ({segment['rows']} rows): {', '.join(shown) or '-'}"
 
 
 def _baselines(named: dict[str, dict[str, float | None]], rows: int) -> str:
     """The baselines below a model's metrics on so many labelled rows."""
     numbers = [
-        f"{name.replace('_', ' ')} {metric.upper()} {value:.4f}"
+        f"{name.replace('_', ' ')} {_title(metric)} {value:.4f}"
         for name, metrics in named.items()
         for metric, value in metrics.items()
         if value is not None
@@ -221,6 +221,12 @@ def sample_lines(ranking: dict[str, Any]) -> Iterator[str]:
     yield f"  {'ranking':8} {name} {ranking['ndcg']:.4f}  ({ranked})"
     popular = ranking["baselines"]["popularity"]["ndcg"]
     yield f"  {'':8} baseline: popularity {name} {popular:.4f}"
+
+
+def _title(metric: str) -> str:
+    """`ece_calibrated` as `ECE calibrated`."""
+    name, _, rest = metric.partition("_")
+    return f"{name.upper()} {rest}".rstrip()
 
 
 def _number(value: float | None) -> str:

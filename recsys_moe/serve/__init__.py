@@ -2,7 +2,7 @@
 
 limits and schemas say what is accepted; http holds what all routes share; app lists the routes;
 service turns requests into replies, in the batches that batcher makes; models keeps the current
-model and replaces it; page and static/ are the page at `/`; server binds, serves and drains.
+model and replaces it; page and static/ hold the page at `/`; server binds, serves and drains.
 A score: http.Observed -> app -> http.read (schemas) -> Service.predict -> Batcher.submit, and in
 the worker Scoring.predict -> inference's Predictor.score -> one reply each -> http.reply.
 """

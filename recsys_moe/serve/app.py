@@ -1,4 +1,4 @@
-"""The routes and their OpenAPI document, and the page beside them."""
+"""The routes, their OpenAPI document, and the page."""
 
 from __future__ import annotations
 
@@ -21,26 +21,29 @@ from recsys_moe.serve.schemas import request_types
 from recsys_moe.serve.service import Service
 
 FAULTS = {
-    400: "The body is not JSON, or it ended early.",
+    400: "The body is not valid JSON or is incomplete.",
     401: "The API key is missing or wrong.",
-    409: "The new model cannot be used; the old one stays.",
+    409: "The new model cannot be used; the old one stays in use.",
     413: "The body is too large.",
     415: "The body is not application/json.",
-    421: "`Host` is not a name of this service.",
-    422: "The body breaks a rule, which the message names.",
-    429: "Too much is waiting; try again after `Retry-After` seconds.",
-    500: "A fault of the service.",
+    421: "Host header not allowed.",
+    422: "The body is invalid; the message names the rule.",
+    429: "The queue is full; try again after `Retry-After` seconds.",
+    500: "Internal error.",
     503: "The service is shutting down.",
-    504: "The answer was not ready in time.",
+    504: "The answer took longer than `--timeout`.",
 }
 QUESTIONS: dict[str, tuple[str, type[schemas.Reply]]] = {
     "predict": ("Scores of pairs", schemas.PredictReply),
     "recommend": ("The k best items for each user", schemas.RecommendReply),
-    "explain": ("Which experts decided, per pair and task", schemas.ExplainReply),
-    "similar": ("The items nearest to one", schemas.SimilarReply),
-    "seen": ("What a user watched in training", schemas.SeenReply),
+    "explain": (
+        "The selected experts and feature attributions, per pair and task",
+        schemas.ExplainReply,
+    ),
+    "similar": ("The most similar items", schemas.SimilarReply),
+    "seen": ("The items a user interacted with in training", schemas.SeenReply),
 }
-"""By path, without its slash: what it is for, and the answer."""
+"""By path, without its slash: summary and reply."""
 ASKING = (400, 413, 415, 422, 429, 504)
 
 
@@ -86,13 +89,10 @@ def build_app(service: Service) -> FastAPI:
 
 
 def routes(service: Service) -> list[Route]:
-    """Everything the service answers."""
-    return [*_asking(service), *_telling(service), *([_reload(service)] if service.key else [])]
-
-
-def _asking(service: Service) -> list[Route]:
-    """What the model is asked."""
-    return [_question(service, kind, body) for kind, body in request_types(service.limits).items()]
+    """All routes of the service."""
+    bodies = request_types(service.limits)
+    asked = [_question(service, kind, body) for kind, body in bodies.items()]
+    return [*asked, *_state(service), *([_reload(service)] if service.key else [])]
 
 
 def _question(service: Service, kind: str, body: type[Request]) -> Route:
@@ -104,8 +104,8 @@ def _question(service: Service, kind: str, body: type[Request]) -> Route:
     return Route(f"/{kind}", handle, summary, replies, body=body, method="POST", faults=ASKING)
 
 
-def _telling(service: Service) -> list[Route]:
-    """What the service tells of itself."""
+def _state(service: Service) -> list[Route]:
+    """The state of the service."""
 
     async def on_model(request: HTTPRequest) -> Response:
         return http.reply(service.describe())
@@ -121,28 +121,28 @@ def _telling(service: Service) -> list[Route]:
             raise http.refuse(503, "shutting down")
         return http.reply(schemas.HealthReply(status="ready"))
 
-    health, alive, ready = schemas.HealthReply, "Is the process alive?", "Does it take requests?"
+    health, alive, ready = schemas.HealthReply, "Liveness", "Readiness"
     return [
         Route("/model", on_model, "The model in use", ModelReply),
-        Route("/metrics", on_metrics, "Counters in Prometheus' text format", None),
+        Route("/metrics", on_metrics, "Metrics in Prometheus text format", None),
         Route("/healthz", on_health, alive, health, guarded=False),
         Route("/readyz", on_ready, ready, health, faults=(503,), guarded=False),
     ]
 
 
 def _reload(service: Service) -> Route:
-    """Only behind a key: without one anybody could make the service read files."""
+    """Exists only with an API key: otherwise anybody could make the service read files."""
 
     async def on_reload(request: HTTPRequest) -> Response:
         try:
             changed = await service.models.reload()
         except UserError as error:
             reason = str(error).replace(str(service.models.path), "the model folder")
-            raise http.refuse(409, f"the old model stays: {reason}") from None
+            raise http.refuse(409, f"the old model stays in use: {reason}") from None
         version = service.models.current.version
         return http.reply(schemas.ReloadReply(model=version, changed=changed))
 
-    summary = "Use the model that the folder holds now"
+    summary = "Load the model that the folder holds now"
     reply = schemas.ReloadReply
     return Route("/reload", on_reload, summary, reply, method="POST", faults=(409,))
 
@@ -188,7 +188,7 @@ def _replies(route: Route, faults: tuple[int, ...]) -> dict[int | str, dict[str,
 
 
 def _in_one_piece(schema: dict[str, Any]) -> Any:
-    """Without references, which would be to the root of the whole document."""
+    """The schema with its references resolved: they would point to the document's root."""
     named = schema.pop("$defs", {})
 
     def unfolded(part: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Which waiting requests run together, and when. Bounded: what does not fit is refused at once.
+"""Dynamic batching of waiting requests. Queues are bounded; a request that does not fit is refused.
 
-One batch runs at a time, in the one worker thread. While nothing runs, a request runs as soon as
-the event loop has read what else had already arrived: nobody waits for a timer, and load makes the
-batches by itself.
+One batch runs at a time, in the one worker thread. When the worker is idle, a request starts
+after the event loop has read what has already arrived: no timer delays it, and batches grow with
+the load.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Queue:
     waiting: int = 0
 
     def take(self) -> list[Job]:
-        """The next batch; requests that nobody waits for any more are dropped."""
+        """The next batch, without requests that have timed out or were cancelled."""
         batch: list[Job] = []
         rows = 0
         while self.jobs and (not batch or rows + self.jobs[0].size <= self.max_batch):
@@ -63,7 +63,7 @@ class Batcher:
     """Runs the queues in turn, so that no kind of request starves another."""
 
     def __init__(self, queues: Sequence[Queue], metrics: Metrics, most: int = 1 << 30) -> None:
-        """`most`: requests that may wait for their answers, of all queues."""
+        """`most`: bound on unanswered requests of all queues."""
         self._most, self.open = most, 0
         self._queues = {queue.name: queue for queue in queues}
         self._turns = deque(queues)
@@ -98,7 +98,7 @@ class Batcher:
 
     @property
     def full(self) -> bool:
-        """Would a request be refused whatever it asks?"""
+        """Is the bound on unanswered requests reached?"""
         return self.open >= self._most
 
     def close(self) -> None:
@@ -121,11 +121,9 @@ class Batcher:
         running.add_done_callback(functools.partial(self._collect, batch))
 
     def _collect(self, batch: list[Job], running: asyncio.Future[list[Any]]) -> None:
-        if not running.cancelled():
-            self._finish(batch, running.result())
-
-    def _finish(self, batch: list[Job], outcomes: list[Any]) -> None:
-        for job, outcome in zip(batch, outcomes, strict=True):
+        if running.cancelled():
+            return
+        for job, outcome in zip(batch, running.result(), strict=True):
             if job.reply.done():
                 continue
             if isinstance(outcome, Exception):
@@ -141,11 +139,13 @@ def _expire(reply: asyncio.Future[Any]) -> None:
 
 
 def _attempt(run: Run, requests: list[Any]) -> list[Any]:
-    """Replies, or the exception of each request: one that fails must not fail its neighbours."""
+    """The reply or the exception of each request: a failing request must not fail the others."""
     try:
         return run(requests)
     except Exception as error:
         if len(requests) == 1:
             return [error]
-        logger.warning("a batch of %d failed, its requests run alone: %r", len(requests), error)
+        logger.warning(
+            "a batch of %d requests failed; running them one by one: %r", len(requests), error
+        )
         return [_attempt(run, [request])[0] for request in requests]

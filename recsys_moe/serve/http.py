@@ -1,7 +1,7 @@
 """What all routes share: bodies, the API key, one shape of errors, counting, names in `Host`.
 
-A web page may give its own name the address 127.0.0.1 (DNS rebinding). The browser then lets it
-read what a service on the visitor's machine answers, but still says the page's name in `Host`.
+The `Host` check stops DNS rebinding: a web page that gives its own name the address 127.0.0.1 could
+read answers of a service on the visitor's machine, but the browser still sends the page's name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger("recsys_moe")
 Body = TypeVar("Body", bound=BaseModel)
 Endpoint = Callable[[Request], Awaitable[Response]]
 JSON = "application/json"
-MISDIRECTED = "this service does not go by the name in `Host`; --allow-host adds names"
+MISDIRECTED = "Host header not allowed; add the name with --allow-host"
 TOO_MANY = "too many requests are waiting; try again in a second"
 LATER = {"Retry-After": "1"}
 SHOWN = 3
@@ -82,7 +82,7 @@ def _check_headers(request: Request, max_body: int) -> None:
     if kind != JSON:
         raise refuse(415, f"Content-Type must be {JSON}, got {kind[:80] or 'none'}")
     if request.headers.get("content-encoding", "identity") != "identity":
-        raise refuse(415, "the body must not be compressed")
+        raise refuse(415, "the body must not be compressed; send it without Content-Encoding")
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced[:20]) > max_body:
         raise _too_large(max_body)
@@ -107,7 +107,7 @@ def _too_large(max_body: int) -> HTTPException:
 
 
 def _invalid(error: ValidationError) -> HTTPException:
-    """422 with the first few faults, or 400 when it is no JSON at all."""
+    """422 with the first few faults, or 400 for invalid JSON."""
     faults = error.errors(include_url=False, include_context=False)
     if faults[0]["type"] == "json_invalid":
         return refuse(400, faults[0]["msg"])
@@ -135,10 +135,10 @@ def _place(location: Sequence[int | str]) -> str:
 class Observed:
     """ASGI middleware: counts and times every answer; turns a crash into a 500 in our shape.
 
-    Requests that call us by another name than one of `hosts` go no further. `paths`: what counters
-    may name, for a label for every path that someone tries would never end. While the service is
-    `full`, requests to the paths in `asking` are refused here, which costs least: what overload
-    brings must not wait for the time of those who are answered.
+    Requests whose `Host` is not one of `hosts` are refused. `paths`: the routes that counters may
+    name; all others count as `other`, which bounds the labels. While the service is
+    `full`, requests to the paths in `asking` are refused here, before anything
+    is read: refusals under overload must be cheap.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Observed:
             self.metrics.answered(route, status, time.perf_counter() - start)
 
     def _answer(self, scope: Scope) -> ASGIApp:
-        """What answers the request: the routes, or a refusal."""
+        """The application that answers: the routes, or a refusal."""
         if not (self.hosts is None or host_of(scope["headers"]) in (None, *self.hosts)):
             return reply(ErrorReply(error=MISDIRECTED), 421)
         if scope["path"] in self.asking and self.full():
@@ -191,7 +191,7 @@ class Observed:
 
 
 def checked_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Names in lower case. Raises ConfigError for what is no name or address, or has a port."""
+    """Names in lower case. Raises ConfigError for one that has a port or is not a host name."""
     lower = tuple(name.lower().strip("[]") for name in names)
     for name in lower:
         if not NAME.fullmatch(name):
@@ -201,10 +201,10 @@ def checked_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def allowed_hosts(bound: str, names: Sequence[str]) -> frozenset[bytes] | None:
-    """What `Host` may say, without the port; None for anything.
+    """Allowed values of `Host`, without the port; None for any.
 
-    `bound`: the address of the listening socket. Unless it is one of this machine alone, only
-    `names` make a list.
+    `bound`: the address of the listening socket. On a loopback address the check is always on,
+    elsewhere only with `names`.
     """
     bound = bound.partition("%")[0]
     if ANY in names or not (names or ipaddress.ip_address(bound).is_loopback):
@@ -215,7 +215,7 @@ def allowed_hosts(bound: str, names: Sequence[str]) -> frozenset[bytes] | None:
 def host_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     """Lower-case name or address in the `Host` of an ASGI scope.
 
-    None where there is none: a browser always sends it, simple health checks may not.
+    None without the header: browsers always send it, simple health checks may not.
     """
     host = next((value.lower() for name, value in headers if name == b"host"), None)
     if host is None:

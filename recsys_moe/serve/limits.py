@@ -1,4 +1,4 @@
-"""What one request may ask for and how much may wait. Checked once, shown in OpenAPI."""
+"""Bounds of requests and queues. Checked once, shown in OpenAPI."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Limits:
     max_k: int = 1000
     """Items per user of one /recommend."""
     max_queue: int = 50_000
-    """Pairs of /predict that may wait; above it the answer is 429."""
+    """Pairs of /predict that may wait; above it 429."""
     max_queue_users: int = 512
-    """Users of /recommend, and pairs of /explain, that may wait."""
+    """Users of /recommend, and pairs of /explain, that may wait; above it 429."""
     max_requests: int = 256
-    """Requests that may wait for the model's answer, of all kinds; above it 429."""
+    """Requests of all kinds that may wait; above it 429."""
     timeout: float = 10.0
-    """Seconds until an answer must be there (else 504), and that an idle connection is kept."""
+    """Seconds until a request fails with 504, and until an idle connection is closed."""
     drain: float = 30.0
-    """Seconds that requests in flight have to finish after SIGTERM."""
+    """Seconds for requests in flight to finish after SIGTERM."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -1,4 +1,4 @@
-"""What /metrics shows, in Prometheus' text format. One registry per service."""
+"""The metrics of /metrics, in Prometheus text format. One registry per service."""
 
 from __future__ import annotations
 
@@ -18,34 +18,21 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        self._requests = Counter(
-            "recsys_moe_requests", "Answers.", ["route", "status"], registry=registry
-        )
-        self._seconds = Histogram(
-            "recsys_moe_request_seconds",
-            "From the head of a request to the end of its answer.",
-            ["route"],
-            registry=registry,
-            buckets=SECONDS,
-        )
-        self._batch = Histogram(
-            "recsys_moe_batch_rows", "Rows that ran together.", ["kind"],
-            registry=registry, buckets=ROWS,
-        )  # fmt: skip
-        self._queue = Gauge("recsys_moe_queue_rows", "Waiting rows.", ["kind"], registry=registry)
-        self._unseen = Counter(
-            "recsys_moe_unseen_ids", "Ids not in training.", ["of"], registry=registry
-        )
-        self._reloads = Counter(
-            "recsys_moe_reloads", "Replacements of the model.", ["result"], registry=registry
-        )
-        self._model = Gauge(
-            "recsys_moe_model", "1 for the model in use.", ["version"], registry=registry
-        )
-        # Labels cost more than the counting: look each up once.
-        self._answer = functools.lru_cache(1024)(self._requests.labels)
-        self._timer = functools.lru_cache(64)(self._seconds.labels)
-        self._rows = functools.lru_cache(64)(self._batch.labels)
+        counter = functools.partial(Counter, registry=registry)
+        gauge = functools.partial(Gauge, registry=registry)
+        histogram = functools.partial(Histogram, registry=registry)
+        requests = counter("recsys_moe_requests", "Answered requests.", ["route", "status"])
+        words = "Seconds from request to end of the answer."
+        seconds = histogram("recsys_moe_request_seconds", words, ["route"], buckets=SECONDS)
+        rows = histogram("recsys_moe_batch_rows", "Rows of a batch.", ["kind"], buckets=ROWS)
+        self._queue = gauge("recsys_moe_queue_rows", "Rows waiting in the queue.", ["kind"])
+        self._unseen = counter("recsys_moe_unseen_ids", "Ids unknown in training.", ["of"])
+        self._reloads = counter("recsys_moe_reloads", "Reloads of the model.", ["result"])
+        self._model = gauge("recsys_moe_model", "1 for the model in use.", ["version"])
+        # Looking up labels costs more than counting: cache the lookups.
+        self._answer = functools.lru_cache(1024)(requests.labels)
+        self._timer = functools.lru_cache(64)(seconds.labels)
+        self._rows = functools.lru_cache(64)(rows.labels)
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         self._answer(route, str(status)).inc()

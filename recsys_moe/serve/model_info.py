@@ -1,4 +1,4 @@
-"""What /model tells of the model in use."""
+"""The reply of /model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from recsys_moe.serve.schemas import Item, Part, Reply
 from recsys_moe.serve.scoring import items_of
 
 EXAMPLES = 8
-"""Users that /model names to try it with."""
+"""Number of example users."""
 
 
 class TaskInfo(Part):
@@ -33,65 +33,65 @@ class TaskInfo(Part):
     """Range of valid labels; null where there is no bound."""
     seen_low: float | None
     seen_high: float | None
-    """Least and largest training label of a regression; null where that is not on record."""
+    """Smallest and largest training label of a regression; null if not recorded."""
     spared: list[int]
-    """Experts that validation hardly chose for this task, see `idle_rule`."""
+    """Experts that validation rarely selected for this task, see `idle_rule`."""
 
 
 class ExpertInfo(Part):
     expert: int
     idle: bool
-    """Do all tasks spare it on the rows of the metric card?"""
+    """Do all tasks rarely select it on the rows of the metric card?"""
     spared: bool
-    """Is it hardly chosen for the much watched items that the rest here is about?"""
+    """Is it rarely selected for the popular items that `traits` and `items` are computed on?"""
     traits: list[Trait]
-    """Values of item columns for which it is chosen more often, and how many times."""
+    """Values of item columns for which it is selected more often than average, with the lift."""
     items: list[Item]
-    """Much watched items for which it is chosen most, over what it is chosen for otherwise."""
+    """Popular items for which it is selected most, relative to its average."""
 
 
 class UserFeature(Part):
     name: str
     kind: str
     values: list[str]
-    """The categories where they are few."""
+    """The categories, if there are few."""
 
 
 class ModelReply(Reply):
     recsys_moe: str
     data: str
-    """Name of the data set it learned from."""
+    """Name of the training data."""
     users: int
     items: int
     example_users: list[ShownId]
-    """A few ids of users, spread over all of them, to try the model with."""
+    """A few user ids to try the model with."""
     tasks: list[TaskInfo]
     score_names: list[str]
     item_columns: list[str]
-    """Columns that conditions in `where`, and `columns`, may name."""
+    """Columns that `where` and `columns` may name."""
     item_filters: list[ItemColumn]
-    """The same columns and what conditions may say about them."""
+    """The same columns with their operators and values for `where`."""
     experts: list[ExpertInfo]
     idle_rule: str
     """What `idle` and `spared` mean."""
     rows_are_independent: bool
-    """False where the router decides about the rows of a request together: the same pair may then
-    score differently in /predict, /recommend and /explain."""
+    """False if the router routes the rows of a request together: the same pair may then score
+    differently in /predict, /recommend and /explain."""
     user_features: list[UserFeature]
-    """What `features` of a new user may tell."""
+    """Features that a new user may have."""
     knows_histories: bool
-    """May a new user have a `history`?"""
+    """Can a new user have a `history`?"""
     no_attributions: str | None
-    """Why /explain gives no `attributions`; null where it does."""
+    """Why /explain gives no `attributions`; null if it does."""
     settings: dict[str, Any]
-    """The `model` section of its configuration."""
+    """The `model` section of the configuration."""
     metrics: dict[str, Any]
-    """Its metric card."""
+    """The metric card."""
     limits: dict[str, float]
 
 
 def describe(loaded: Loaded, limits: Limits) -> ModelReply:
-    """No paths: they are nobody's business."""
+    """The reply of /model. It holds no paths of this machine."""
     artifact, predictor = loaded.predictor.artifact, loaded.predictor
     schema, loads = artifact.schema, _loads(artifact.card)
     return ModelReply(
@@ -118,17 +118,16 @@ def describe(loaded: Loaded, limits: Limits) -> ModelReply:
 
 
 def _user_features(reader: FeatureReader) -> list[UserFeature]:
-    offered = {name: reader.categories(name) for name in reader.names}
-    return [
-        UserFeature(
-            name=name, kind=reader.kinds[name], values=values if len(values) <= KEPT else []
-        )
-        for name, values in offered.items()
-    ]
+    found = []
+    for name in reader.names:
+        values = reader.categories(name)
+        few = values if len(values) <= KEPT else []
+        found.append(UserFeature(name=name, kind=reader.kinds[name], values=few))
+    return found
 
 
 def _loads(card: dict[str, Any]) -> dict[str, list[float]]:
-    """Per task the load of each expert, of the first split that the metric card has them for."""
+    """Per task the load of each expert, from the first split of the metric card that has it."""
     for split in card.values():
         if isinstance(split, dict) and isinstance(split.get("routing"), dict):
             return {task: one["load"] for task, one in split["routing"].items() if "load" in one}
@@ -162,6 +161,6 @@ def _experts(loaded: Loaded, idle: list[int]) -> list[ExpertInfo]:
 
 
 def _spread(ids: pa.Array) -> list[int | str]:
-    """Up to EXAMPLES of the ids, at equal distances from the first one on."""
+    """Up to EXAMPLES ids, evenly spaced."""
     step = max(1, len(ids) // EXAMPLES)
     return list(ids[::step][:EXAMPLES].to_pylist())

@@ -1,7 +1,7 @@
-"""The model in use, and its replacement while requests are running.
+"""The model in use, and its replacement without a dropped request.
 
 A batch takes the current model once and keeps it, so a replacement drops nothing. A new model is
-loaded, checked and warmed up beside the old one; if any of that fails, the old one stays.
+loaded, checked and warmed up while the old one serves; if any of that fails, the old one stays.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Models:
         self._settle()
 
     async def reload(self) -> bool:
-        """Use what the folder holds now; False when that is in use already.
+        """Load what the folder holds now; False if that is already in use.
 
-        Raises UserError, and keeps the old model, when what the folder holds cannot be used.
+        Raises UserError and keeps the old model if the new one cannot be used.
         """
         async with self._replacing:
             version = fingerprint(self.path)
@@ -67,37 +67,37 @@ class Models:
                 self._use(await asyncio.to_thread(load, self.path))
             except UserError as error:
                 self._metrics.reloaded("refused")
-                logger.error("the new model is refused, the old one stays: %s", error)
+                logger.error("new model refused, the old one stays in use: %s", error)
                 raise
             self._metrics.reloaded("done")
             logger.info("now serving model %s", self.current.version)
             return True
 
     async def watch(self, seconds: float) -> None:
-        """Look at the manifest every so often; what was refused once is not tried again."""
+        """Check the manifest every `seconds`; a refused model is not tried again."""
         while True:
             await asyncio.sleep(seconds)
             await self.follow()
 
     async def follow(self) -> None:
-        """`reload` for those who wait for no answer: errors are logged, and not repeated."""
+        """`reload` in the background: errors are logged once, not raised."""
         try:
             if fingerprint(self.path) not in (self._refused, self.current.version):
                 await self.reload()
         except UserError:
-            pass  # `reload` logged it; or the folder is being replaced this very moment
+            pass  # `reload` logged it, or the folder is being replaced right now
         except Exception:
-            logger.exception("the new model cannot be loaded, the old one stays")
+            logger.exception("the new model cannot be loaded; the old one stays in use")
 
 
 def load(path: Path) -> Loaded:
-    """Load, try out and warm up. Raises DataError when the model cannot be used."""
+    """Load, check and warm up. Raises DataError if the model cannot be used."""
     version = fingerprint(path)
     predictor = Predictor.load(path)
     _try_out(predictor, path)
     predictor.warm_up()
     if fingerprint(path) != version:
-        raise DataError(f"{path} changed while it was being read; load it again")
+        raise DataError(f"{path} changed while it was being read; reload it")
     columns = item_columns(predictor.artifact.items)
     return Loaded(predictor, version, expert_profiles(predictor), columns)
 
@@ -112,13 +112,13 @@ def fingerprint(path: Path) -> str:
 
 
 def _try_out(predictor: Predictor, path: Path) -> None:
-    """A model that trained to NaN would answer with no numbers, be it for one user only."""
+    """Refuse a model with NaN or infinite parameters or scores. Raises DataError."""
     for name, parameter in predictor.artifact.model.named_parameters():
         if not parameter.isfinite().all():
-            raise DataError(f"{path}: {name} is not finite everywhere; train it again")
+            raise DataError(f"{path}: {name} has values that are not finite; train the model again")
     users = predictor.users.ids[:64].to_pylist()
     items = predictor.items.ids[: len(users)].to_pylist()
     scores = predictor.score(users[: len(items)], items)
     for task, values in scores.tasks.items():
         if not values.isfinite().all():
-            raise DataError(f"{path}: scores of task {task} are not finite; train it again")
+            raise DataError(f"{path}: scores of task {task} are not finite; train the model again")

@@ -1,4 +1,4 @@
-"""The page at `/`: static files that ask the same routes as every other client."""
+"""The page at `/`: static files that use the public routes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""Nothing from elsewhere, nothing inline, and no text of ours or the data's becomes markup."""
+"""Own files only, nothing inline, and no text becomes markup."""
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -31,7 +31,7 @@ HEADERS = {
 
 
 def add_page(app: FastAPI) -> None:
-    """Needs no key: the files hold no data, and the page asks for the key itself."""
+    """Serve the files without a key: they hold no data, and the page asks for the key."""
     for path, (name, kind) in FILES.items():
         content = files("recsys_moe.serve").joinpath(f"static/{name}").read_bytes()
         app.add_route(path, _handler(content, kind), methods=["GET"], include_in_schema=False)

@@ -1,11 +1,11 @@
-"""What requests name: ids, and cold-start users with what is told of them.
+"""Types of request fields: ids, new users and items.
 
-Strict: a bool is no number, "5" is no k, 1.5 is no id.
+Strict: a bool is not a number, "5" is not a valid k, 1.5 is not an id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,12 +31,12 @@ from recsys_moe.inference.cold_start.encode import ColdUser
 
 INTEGER = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 RULE = "rule"
-"""Type of the fault that a `Rule` finds."""
+"""Error type of a `Rule`."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a union asks for, in place of a sentence by each of its members."""
+    """One message for a union, instead of one for each member."""
 
     words: str
 
@@ -57,7 +57,7 @@ ID_SCHEMA = {"anyOf": [INTEGER, {"type": "string", "maxLength": 512, "pattern": 
 
 
 def _id(value: Any) -> int | str:
-    """A text, or the whole number that 7.0 is, which is an integer in JSON Schema too."""
+    """A text, or 7.0 as the whole number 7, which is an integer in JSON Schema too."""
     if isinstance(value, str) and len(value) <= 512 and raw_ids.of_text(value) is not None:
         return value
     if isinstance(value, float) and raw_ids.of_value(value) is not None:
@@ -77,14 +77,14 @@ else:
 """A raw id; 7, 7.0 and "7" are the same id, as everywhere."""
 Columns = Annotated[
     list[Text],
-    Field(max_length=16, examples=[[]], description="Columns of the items to give along."),
+    Field(max_length=16, examples=[[]], description="Item columns to return with each item."),
 ]
 LARGEST_EXACT = 2**53 - 1
-"""JavaScript, and much else that reads JSON, rounds larger whole numbers."""
+"""JavaScript and many JSON readers round larger whole numbers."""
 
 
 def exact(raw: Any) -> Any:
-    """An id as JSON can carry it everywhere: a large number as text, which is the same id."""
+    """The id, as text if it is larger than `LARGEST_EXACT`; both are the same id."""
     return str(raw) if isinstance(raw, int) and abs(raw) > LARGEST_EXACT else raw
 
 
@@ -121,25 +121,25 @@ History = Annotated[
     Discriminator(
         _history_tag,
         custom_error_type=RULE,
-        custom_error_message="must be a list of ids, or an object with the rating of each",
+        custom_error_message="must be a list of item ids, or an object of item id -> rating",
     ),
 ]
 
 
 class NewItem(Request):
-    """An item that training has not seen."""
+    """An item that is not in the training data."""
 
     features: Features = Field(default={}, examples=[{}])
-    """By name: text or a whole number, a list of them, or a number; null where it is missing."""
+    """By name: a text, a number, a list of texts or whole numbers, or null if missing."""
 
 
 class NewUser(Request):
-    """A user that training has not seen."""
+    """A user who is not in the training data."""
 
     features: Features = Field(default={}, examples=[{}])
-    """By name: text or a whole number, a list of them, or a number; null where it is missing."""
+    """By name: a text, a number, a list of texts or whole numbers, or null if missing."""
     history: History = Field(default=[], examples=[[]])
-    """Raw ids of items, or an object with the rating of each (null: watched, not rated)."""
+    """Ids of items the user interacted with, or an object of id -> rating (null: not rated)."""
 
 
 def _tag(value: Any) -> str:
@@ -154,11 +154,11 @@ else:
     NamedItem = Annotated[
         Annotated[Id, Tag("id")] | Annotated[NewItem, Tag("new")], Discriminator(_tag)
     ]
-"""A raw id, or what is told of one that training has not seen."""
+"""A raw id, or the features and history of a new one."""
 
 
-def whom(asked: Sequence[User | NamedItem]) -> list[int | str | ColdUser]:
-    """As the predictor takes them."""
+def whom(asked: Iterable[User | NamedItem]) -> list[int | str | ColdUser]:
+    """Ids and cold-start users for the predictor."""
     return [_cold_user(one) if isinstance(one, Request) else one for one in asked]
 
 
@@ -168,5 +168,5 @@ def _cold_user(one: NewUser | NewItem) -> ColdUser:
 
 
 def shown(one: User | NamedItem) -> int | str | None:
-    """The id to answer with; cold-start users have none."""
+    """The id to return; null for a new user or item."""
     return None if isinstance(one, Request) else one

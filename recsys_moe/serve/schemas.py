@@ -33,15 +33,15 @@ from recsys_moe.serve.request_types import (
 
 class Pairs(Request):
     users: list[User] = Field(min_length=1, examples=[[1, 1]])
-    """Raw user ids, one per pair; of a new user features and history."""
+    """User ids, one per pair; for a new user an object of features and history."""
     items: list[NamedItem] = Field(min_length=1, examples=[[2, 3]])
-    """Raw item ids, as many as users; of a new item its features."""
+    """Item ids, one per pair; for a new item an object of features."""
 
     @model_validator(mode="after")
-    def _as_many(self) -> Pairs:
+    def _same_length(self) -> Pairs:
         users, items = len(self.users), len(self.items)
         if users != items:
-            raise ValueError(f"users and items must be as many, got {users} and {items}")
+            raise ValueError(f"users and items must have the same length, got {users} and {items}")
         return self
 
     @property
@@ -51,37 +51,37 @@ class Pairs(Request):
 
 class ExplainRequest(Pairs):
     attributions: StrictInt = Field(default=0, ge=0, le=50)
-    """Features, and items of the history, to name per task; 0 for no `attributions` at all."""
+    """Number of features, and of history items, to list per task; 0 for no `attributions`."""
 
 
 class RecommendRequest(Request):
     users: list[User] = Field(default=[], examples=[[1]])
-    """Raw user ids; of new users features and history."""
+    """User ids; for a new user an object of features and history."""
     features: Features = Field(default={}, examples=[{}])
-    """Of one new user, whose ranking is the last."""
+    """Features of one new user, whose ranking comes last."""
     history: History = Field(default=[], examples=[[]])
-    """Of that user: items, or an object with the rating of each."""
+    """History of that new user: item ids, or an object of id -> rating."""
     k: StrictInt = Field(default=10, ge=1)
     """Items per user."""
     exclude_seen: StrictBool = False
-    """Leave out what the user watched in training."""
+    """Leave out the items the user interacted with in training."""
     candidates: list[Id] | None = None
-    """Rank these items only."""
+    """Rank only these items."""
     where: list[Text] = Field(default=[], max_length=16, examples=[[]])
-    """Conditions on the columns of the items, such as genres=Comedy; all must hold."""
+    """Conditions on item columns, such as genres=Comedy; all must hold."""
     score: Text | None = None
-    """What to rank on, one of `score_names` of /model; by default the first binary task."""
+    """Score to rank by, one of `score_names` of /model; by default the first binary task."""
     columns: Columns = []
 
     @model_validator(mode="after")
-    def _for_somebody(self) -> RecommendRequest:
+    def _not_empty(self) -> RecommendRequest:
         if not self.everybody:
-            raise ValueError("users, or features and history of a new user, must be there")
+            raise ValueError("users must not be empty without features or history of a new user")
         return self
 
     @property
     def everybody(self) -> list[User]:
-        """The users, and behind them the one that is told of."""
+        """The users, then the new user of `features` and `history`."""
         if not self.features and not self.history:
             return self.users
         return [*self.users, NewUser(features=self.features, history=self.history)]
@@ -93,22 +93,22 @@ class RecommendRequest(Request):
 
 class SimilarRequest(Request):
     item: Id = Field(examples=[2])
-    """Raw item id, of an item that training has seen."""
+    """Id of an item in the training data."""
     k: StrictInt = Field(default=10, ge=1)
-    """Other items."""
+    """Number of items."""
     columns: Columns = []
 
 
 class SeenRequest(Request):
     user: Id = Field(examples=[1])
-    """Raw user id."""
+    """User id."""
     k: StrictInt = Field(default=20, ge=1)
-    """At most so many items; `total` of the answer counts all."""
+    """Maximum number of items; `total` of the answer counts all."""
     columns: Columns = []
 
 
 class Part(BaseModel):
-    """Of an answer."""
+    """Part of a reply."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -120,38 +120,37 @@ class Reply(Part):
 
 class UnusedReply(Part):
     categories: dict[str, list[str]]
-    """By feature those that training has not seen; they add nothing."""
+    """By feature, unknown categories, which are ignored."""
     items: list[ShownId]
-    """Of the history those that training has not seen."""
+    """Unknown items of the history, which are ignored."""
     repeated: list[ShownId] = []
-    """Of the history those that come again, each once; the first counts."""
+    """Duplicate items of the history; the first one counts."""
 
 
 class PairUnused(UnusedReply):
     row: int
-    """Place of the pair, from 0."""
+    """Index of the pair, from 0."""
     entity: str
     """`user` or `item`."""
 
 
 class PredictReply(Reply):
     scores: dict[str, list[float]]
-    """Per task one score for each pair: a probability for binary tasks, else a value."""
+    """Per task one score per pair: a probability for binary tasks, else a value."""
     calibrated: dict[str, list[float]]
-    """Per binary task the probability calibrated on validation; empty for a model without."""
+    """Per binary task the calibrated probability; empty for a model without calibration."""
     unseen_user: list[bool]
     unseen_item: list[bool]
-    """Training has not seen the id; the row trained for such ids stood in."""
+    """True if the id is unknown: it was scored with the out-of-vocabulary embedding."""
     unused: list[PairUnused] = []
-    """What of new users and items the model could not use; those of which it used all are left
-    out."""
+    """Parts of new users and items that the model could not use, where there are any."""
 
 
 class Item(Part):
     item: ShownId
     title: str | None
     columns: dict[str, ShownValue]
-    """What the request named in `columns`."""
+    """The columns requested in `columns`."""
 
 
 class RankedItem(Item):
@@ -164,9 +163,9 @@ class Ranking(BaseModel):
     """Null for a new user."""
     unseen_user: bool
     unused: UnusedReply | None = None
-    """What of a new user the model could not use."""
+    """Parts of a new user that the model could not use."""
     items: list[RankedItem]
-    """Best first; fewer than k where fewer are left."""
+    """Best first; fewer than k if fewer items are left."""
 
 
 class RecommendReply(Reply):
@@ -177,16 +176,16 @@ class RecommendReply(Reply):
 class SimilarReply(Reply):
     item: ShownId
     items: list[RankedItem]
-    """Nearest first; `scores` holds the `cosine` of the embeddings."""
+    """Most similar first; `scores` holds the `cosine` of the embeddings."""
 
 
 class SeenReply(Reply):
     user: ShownId
     unseen_user: bool
     total: int
-    """Items that the user watched in training."""
+    """Number of items the user interacted with in training."""
     items: list[Item]
-    """Those that most others watched too first."""
+    """Most popular first."""
 
 
 class Share(Part):
@@ -196,21 +195,21 @@ class Share(Part):
     contribution: float
     """The task's logit minus the logit without this expert."""
     share: float
-    """|contribution| over the sum of all |contributions|; they sum to 1 unless all are 0."""
+    """|contribution| divided by the sum over all experts."""
 
 
 class AttributionReply(Part):
     kind: str
-    """`feature`, `item` of the user's history, `history` for all of it or of an item's, or `id`."""
+    """`feature`, `item` (of the user's history), `history` (a whole one), or `id`."""
     entity: str
-    """`user` or `item`: whose it is."""
+    """`user` or `item`."""
     name: str | None
-    """Of the feature."""
+    """Name of the feature."""
     value: ShownValue
-    """Category (null: one that training has not seen), number, or raw id of the item."""
+    """Category (null: unknown), number, or item id."""
     title: str | None
     rating: float | None
-    """Of an item of the history, as exactly as the model knows it."""
+    """Rating of a history item, as exactly as the model knows it."""
     contribution: float
     """The task's logit minus the logit without it."""
     words: str
@@ -220,7 +219,7 @@ class TaskExplanation(Part):
     score: float
     experts: list[Share]
     attributions: list[AttributionReply] = []
-    """What was left out in turn, the largest contribution first; empty unless it is asked for."""
+    """Largest contribution first; empty unless `attributions` is requested."""
 
 
 class Explanation(BaseModel):
@@ -237,7 +236,7 @@ class ExplainReply(Reply):
 
 class ReloadReply(Reply):
     changed: bool
-    """False when the folder still holds the model that is being served."""
+    """False if the folder still holds the model in use."""
 
 
 class HealthReply(BaseModel):
@@ -249,7 +248,7 @@ class ErrorReply(BaseModel):
 
 
 def request_types(limits: Limits) -> dict[str, type[Request]]:
-    """By path, without its slash: the body of requests, within the limits."""
+    """By path, without its slash: the request body, with the limits."""
     k = Annotated[StrictInt, Field(le=limits.max_k)]
     candidates = Annotated[list[Id], Field(min_length=1, max_length=limits.max_rows)] | None
     users = Annotated[list[User], Field(max_length=limits.max_users)]

@@ -35,19 +35,19 @@ KEY_VARIABLE = "RECSYS_MOE_API_KEY"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How `serve` listens. Raises ConfigError for a value that cannot be used."""
+    """How `serve` listens. Raises ConfigError for an invalid value."""
 
     host: str = "127.0.0.1"
     port: int = 8000
     limits: Limits = field(default_factory=Limits)
     key: str | None = None
     watch: float = 2.0
-    """Seconds between looks at the model folder; 0: only SIGHUP and /reload replace the model."""
+    """Seconds between checks of the model folder; 0: only SIGHUP and /reload replace the model."""
     threads: int = 1
     """Threads of one tensor operation."""
     access_log: bool = False
     hosts: tuple[str, ...] = ()
-    """More names that requests may have in `Host` (see `http.allowed_hosts`)."""
+    """Additional allowed values of `Host` (see `http.allowed_hosts`)."""
 
     def __post_init__(self) -> None:
         checked_names(self.hosts)
@@ -59,28 +59,25 @@ class Settings:
 
 def read_key(file: Path | None) -> str | None:
     """The API key from `file`, else from the environment, else none. Raises ConfigError."""
-    if file is None:
-        return _checked(os.environ.get(KEY_VARIABLE), KEY_VARIABLE)
-    try:
-        return _checked(file.read_text(encoding="utf-8"), str(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--api-key-file {file} cannot be read: {error}") from None
-
-
-def _checked(key: str | None, origin: str) -> str | None:
+    key, origin = os.environ.get(KEY_VARIABLE), KEY_VARIABLE
+    if file is not None:
+        try:
+            key, origin = file.read_text(encoding="utf-8"), str(file)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--api-key-file {file} cannot be read: {error}") from None
     if key is None:
         return None
     key = key.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
-        raise ConfigError(f"{origin} must hold one word of ASCII as the API key")
+        raise ConfigError(f"{origin} must hold the API key as one word of ASCII")
     return key
 
 
 def serve(model: Path, settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then finish what is in flight.
 
-    Raises RunError when the address cannot be used, DataError when the model cannot. The signal is
-    raised again at the end, so that the caller's handler decides about the exit.
+    Raises RunError if the address cannot be used, DataError if the model cannot. The signal is
+    raised again at the end: the caller's handler sets the exit code.
     """
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     with _threads(settings.threads), _listener(settings.host, settings.port) as listener:
@@ -105,7 +102,7 @@ def serve(model: Path, settings: Settings) -> None:
 
 @contextmanager
 def _threads(number: int) -> Iterator[None]:
-    """So many threads for torch, and afterwards as many as before."""
+    """Set torch's number of threads, and restore it at the end."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -115,7 +112,7 @@ def _threads(number: int) -> Iterator[None]:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, which also watches the model folder and says that it is draining."""
+    """uvicorn's server, which also watches the model folder and marks the service as draining."""
 
     def __init__(self, config: uvicorn.Config, service: Service, settings: Settings) -> None:
         super().__init__(config)
@@ -151,9 +148,9 @@ class Server(uvicorn.Server):
 
 
 def _settle() -> None:
-    """Exempt all that is there now from garbage collection.
+    """Exempt all present objects from garbage collection.
 
-    A full collection walks every object of torch and the model: all requests stand still for 0.3 s.
+    A full collection walks every object of torch and the model, which blocks requests for 0.3 s.
     """
     gc.unfreeze()
     gc.collect()
@@ -161,7 +158,7 @@ def _settle() -> None:
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    """Bound before the model is loaded: a taken port is found at once. Raises RunError."""
+    """A bound socket; before the model is loaded, to report a used port early. Raises RunError."""
     try:
         kind = socket.SOCK_STREAM
         family, _, _, _, address = socket.getaddrinfo(host, port, type=kind)[0]
@@ -186,4 +183,4 @@ def _announce(listener: socket.socket, settings: Settings, version: str) -> None
     shown = f"[{host}]" if ":" in host else host
     logger.info("serving model %s on http://%s:%d", version, shown, port)
     if settings.key is None and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
-        logger.warning("anybody who reaches %s may ask: no API key is set (%s)", host, KEY_VARIABLE)
+        logger.warning("%s accepts requests without an API key; set %s", host, KEY_VARIABLE)

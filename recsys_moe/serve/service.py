@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 from recsys_moe.errors import UserError
 from recsys_moe.serve import http
 from recsys_moe.serve.batcher import Batcher, Busy, Queue
@@ -29,14 +33,15 @@ class Service:
         key: str | None = None,
         hosts: frozenset[bytes] | None = None,
     ) -> None:
-        """`key`: the API key that requests must carry, if any. `hosts`: what they may call us."""
+        """`key`: the API key that requests must carry, if any. `hosts`: what `Host` may say."""
         self.models, self.metrics, self.limits = models, metrics, limits
         self.key, self.hosts = key, hosts
         self.draining = False
         scoring = Scoring(lambda: models.current, metrics)
         queues = [Queue("predict", scoring.predict, BATCH_ROWS, limits.max_queue)]
         for kind in ("recommend", "explain", "similar", "seen"):
-            queues.append(Queue(kind, getattr(scoring, kind), 1, limits.max_queue_users))
+            run = functools.partial(_one_by_one, getattr(scoring, kind))
+            queues.append(Queue(kind, run, 1, limits.max_queue_users))
         self.batcher = Batcher(queues, metrics, limits.max_requests)
 
     def describe(self) -> ModelReply:
@@ -58,3 +63,7 @@ class Service:
             raise http.refuse(504, f"no answer within {seconds:g} s; ask for less") from None
         except UserError as error:
             raise http.refuse(422, str(error).removeprefix("--")) from None
+
+
+def _one_by_one(answer: Callable[[Any], Reply], requests: list[Any]) -> list[Reply]:
+    return [answer(request) for request in requests]

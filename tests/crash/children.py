@@ -1,4 +1,4 @@
-"""Processes that run the command line, and end by SIGKILL when they are told."""
+"""Processes that run the command line and can be killed with SIGKILL."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ then they must end well by themselves. Times that were measured are left out of 
     python tests/crash/commands.py --seed 1
     python tests/crash/commands.py --command predict --kills 20
 
-Prints a line per command, and as the last line a JSON object; exit code 1 when a invariant is
+Prints a line per command, and as the last line a JSON object; exit code 1 when an invariant is
 broken. `kills.py` does this to `fit`, `reloads.py` to the service. Linux only.
 """
 
@@ -262,7 +262,7 @@ class Survey:
 
 
 def survey(name: str, folder: Path, kills: int, seed: int) -> int:
-    """Kills that hit a command at work, at least `kills`; a line. Exits when a invariant is
+    """Kills that hit a command at work, at least `kills`; a line. Exits when an invariant is
     broken."""
     begun, asked, number, hits = time.monotonic(), Survey(name, folder, seed), 0, 0
     while hits < kills:

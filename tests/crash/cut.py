@@ -43,7 +43,7 @@ class CutRouter(GatedRouter):
     def max_selected(self) -> int:
         return self.shape.num_experts
 
-    def advance(self, epochs: float) -> None:
+    def set_epoch(self, epochs: float) -> None:
         if os.environ.get("CUT_RANK") == os.environ.get("RANK") and epochs >= float(
             os.environ.get("CUT_AT", "inf")
         ):

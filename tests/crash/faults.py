@@ -10,7 +10,7 @@ faults gives. With a clock that jumps by two days at every look a command gives 
     python tests/crash/faults.py --command export --most 10
 
 `--most` draws that many of the calls of a command. Prints a line per command and fault, and as the
-last line a JSON object; exit code 1 when a invariant is broken. Linux; needs a C compiler (`cc`).
+last line a JSON object; exit code 1 when an invariant is broken. Linux; needs a C compiler (`cc`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ after the whole replacement, while it loads: started again, it must answer with 
 
     python tests/crash/reloads.py --kills 30 --seed 1
 
-Prints a line, and as the last line a JSON object; exit code 1 when a invariant is broken. Linux
+Prints a line, and as the last line a JSON object; exit code 1 when an invariant is broken. Linux
 only.
 """
 

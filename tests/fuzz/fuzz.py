@@ -1,4 +1,4 @@
-"""Send made-up inputs through every target, and count those that break a invariant.
+"""Send made-up inputs through every target, and count those that break an invariant.
 
     python tests/fuzz/fuzz.py --inputs 100000 --seed 0 --state build/fuzz
     python tests/fuzz/fuzz.py --target model --number 1234
@@ -6,7 +6,7 @@
 Invariants: no traceback, no other exit code or status than the documented ones, no more than 10 s
 of processor time, bounded memory, the former output whole. An input follows from (seed, target,
 number). The state folder keeps what was done, so that the same command goes on after an end.
-Prints a line per target, and as the last line a JSON object; exit code 1 when a invariant was
+Prints a line per target, and as the last line a JSON object; exit code 1 when an invariant was
 broken. Linux only.
 """
 
@@ -65,7 +65,7 @@ MEMORY = 4 << 30
 
 
 def step(target: str, seed: int, number: int, place: Path) -> None:
-    """One input. Raises what breaks a invariant."""
+    """One input. Raises what breaks an invariant."""
     rng = np.random.default_rng([seed, zlib.crc32(target.encode()), number])
     TARGETS[target][0](rng, place)()
 
@@ -103,7 +103,7 @@ def work(target: str, seed: int, numbers: list[int], at: mmap.mmap, report: int)
 
 def chunk(target: str, seed: int, numbers: list[int]) -> tuple[list[Any], int]:
     """What was broken, as [number, text], and the peak memory in KiB. A child that dies or hangs
-    is an input that breaks a invariant; the others follow in a new one."""
+    is an input that breaks an invariant; the others follow in a new one."""
     broken: list[Any] = []
     peak = 0
     while numbers:

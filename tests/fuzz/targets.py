@@ -1,8 +1,8 @@
 """The targets through which files and words come in, and an input for each by (seed, number).
 
-A target fills an empty folder and gives the step that takes the input in. The step raises `Broken`
-where a invariant is: a command ends with a documented code and one line, and what was at its output
-before is whole unless it ended well.
+A target fills an empty folder and returns the step that reads the input. The step raises `Broken`
+unless a command ends with a documented code and one line, and a failure leaves its former output
+whole.
 """
 
 from __future__ import annotations

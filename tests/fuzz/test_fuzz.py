@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
-def test_a_few_inputs_through_every_door_break_no_law_and_are_not_repeated(tmp_path: Path) -> None:
+def test_a_few_inputs_through_every_target_break_no_invariant_and_are_not_repeated(
+    tmp_path: Path,
+) -> None:
     line = [sys.executable, "tests/fuzz/fuzz.py", "--inputs", "48", "--state", str(tmp_path)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     for _ in range(2):  # the second time all is done
@@ -30,10 +32,10 @@ def test_a_few_inputs_through_every_door_break_no_law_and_are_not_repeated(tmp_p
     assert told["broken"] == 0 and told["inputs"] >= 48 and len(told["targets"]) == 16
 
 
-def test_a_fault_of_ours_breaks_a_invariant(
+def test_a_fault_of_ours_breaks_an_invariant(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def fault(*unused: object) -> None:
+    def fault(*unused: object, **named: object) -> None:
         raise KeyError("one of ours")
 
     monkeypatch.setattr("recsys_moe.config.files.read_config_file", fault)
@@ -41,7 +43,7 @@ def test_a_fault_of_ours_breaks_a_invariant(
         command("config", "show", "--config", "quickstart")
 
 
-def test_a_failure_that_changes_what_was_there_breaks_a_invariant(
+def test_a_failure_that_changes_what_was_there_breaks_an_invariant(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def changing(*unused: object, codes: object) -> int:

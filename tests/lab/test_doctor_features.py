@@ -65,7 +65,7 @@ SPOILT = {
     ),
     "null in a list": (
         replaced, ("items", "feature:genres", pa.array([[None], [0]], LISTS)),
-        "'feature:genres' holds lists with null",
+        "'feature:genres' must have no null in a list",
     ),
     "number": (
         replaced, ("users", "feature:age", pa.array([float("nan"), 0], pa.float32())),

@@ -1,4 +1,4 @@
-"""Users and items that training has not seen, over HTTP and by every other way."""
+"""New users and items score the same over HTTP, in Python and on the command line."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ def test_a_new_user_has_one_score_whichever_way_it_is_asked_for(
     command: Command,
     tmp_path: Path,
 ) -> None:
-    told = HISTORIES[name]
-    [ranked] = predictor.recommend(**told, k=40)
+    given = HISTORIES[name]
+    [ranked] = predictor.recommend(**given, k=40)
     items = [entry.item for entry in ranked]
-    new = ColdUser(**told)
+    new = ColdUser(**given)
     found = {"Python score": predictor.score([new] * 40, items).tasks}
-    lists = answer(featured_caller, "/recommend", {**told, "k": 40})["rankings"]
+    lists = answer(featured_caller, "/recommend", {**given, "k": 40})["rankings"]
     assert [entry["item"] for entry in lists[0]["items"]] == items
     found["/recommend"] = by_task([entry["scores"] for entry in lists[0]["items"]])
-    body = {"users": [told] * 40, "items": items}
+    body = {"users": [given] * 40, "items": items}
     found["/predict"] = answer(featured_caller, "/predict", body)["scores"]
-    rated = ",".join(f"{i}={r}" if r else i for i, r in told.get("history", {}).items())
-    words = [f"--features={key}={value}" for key, value in told.get("features", {}).items()]
+    rated = ",".join(f"{i}={r}" if r else i for i, r in given.get("history", {}).items())
+    words = [f"--features={key}={value}" for key, value in given.get("features", {}).items()]
     words += [f"--history={rated}"] if rated else []
     done = json.loads(command("recommend", featured_run, *words, "--k", 40, "--json").out)
     assert [entry["item"] for entry in done["items"]] == items
     found["recommend"] = by_task(done["items"])
     if name == "featured":  # pairs have no column for a history
-        rows = {"user": "new", "item": items, **told["features"]}
+        rows = {"user": "new", "item": items, **given["features"]}
         pd.DataFrame(rows).to_csv(tmp_path / "pairs.csv", index=False)
         out = tmp_path / "scores.csv"
         words = ["--input", tmp_path / "pairs.csv", "--output", out]  # type: ignore[list-item]
@@ -78,7 +78,9 @@ def by_task(entries: list[dict[str, Any]]) -> dict[str, list[float]]:
     return {task: [entry[task] for entry in entries] for task in ("watch", "rating")}
 
 
-def test_new_users_stand_beside_known_ones(featured_caller: Caller, predictor: Predictor) -> None:
+def test_new_and_known_users_are_ranked_together(
+    featured_caller: Caller, predictor: Predictor
+) -> None:
     new = {"history": [3, "x"], "features": {"job": "judge"}}
     body = {"users": [1, new, "nobody"], **HISTORIES["featured"], "k": 3}
     lists = answer(featured_caller, "/recommend", body)["rankings"]
@@ -108,7 +110,7 @@ def test_new_items_are_scored_and_explained(featured_caller: Caller, predictor: 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"k": 3}, "users, or features and history"),
+        ({"k": 3}, "users ... features or history"),
         ({"users": [{"features": {"age": "old"}}]}, "'age' ... got 'old'"),
         ({"users": [{"age": 3}]}, "users[0]: Extra inputs are not permitted"),
         (
@@ -126,7 +128,7 @@ def test_what_cannot_be_is_a_422(body: Any, message: str, featured_caller: Calle
     assert tells(response.json()["error"], message) and "\n" not in response.json()["error"]
 
 
-def test_explain_gives_as_many_reasons_as_it_is_asked_for(
+def test_explain_gives_the_attributions_of_the_python_api(
     featured_caller: Caller, predictor: Predictor
 ) -> None:
     new = {"features": FEATURES, "history": {"3": None, "5": 4, "9": 1}}
@@ -143,19 +145,23 @@ def test_explain_gives_as_many_reasons_as_it_is_asked_for(
             assert [one["contribution"] for one in found] == pytest.approx(
                 [one.contribution for one in attributions], abs=1e-6
             )
-    told = {one["words"] for one in pairs[1]["tasks"]["watch"]["attributions"]}
-    assert {"age=20", "job=job 1"} & told and len(told) == 5  # two features, two items, the history
+    words = {one["words"] for one in pairs[1]["tasks"]["watch"]["attributions"]}
+    assert {"age=20", "job=job 1"} & words and len(
+        words
+    ) == 5  # two features, two items, the history
     assert featured_caller("GET", "/model").json()["no_attributions"] is None
 
 
-def test_a_model_without_reasons_refuses_and_says_so_in_model(caller: Caller) -> None:
+def test_a_model_of_ids_has_no_attributions_and_says_why(caller: Caller) -> None:
     response = caller.post("/explain", {"users": [1], "items": [1], "attributions": 3})
     assert response.status_code == 422
     assert "the model uses ids only" in response.json()["error"]
     assert "the model uses ids only" in caller("GET", "/model").json()["no_attributions"]
 
 
-def test_predict_flags_what_of_newcomers_it_could_not_use(featured_caller: Caller) -> None:
+def test_predict_lists_what_it_could_not_use_of_each_new_user_and_item(
+    featured_caller: Caller,
+) -> None:
     user = {"features": {"job": "pirate", "age": 3}, "history": [3, 977, 4, 3]}
     film = {"features": {"genres": ["opera", "genre 1"]}}
     body = {"users": [1, user, {"history": [3]}], "items": [film, 7, 7]}

@@ -1,4 +1,4 @@
-"""What the service tells to those who should not know: pages from elsewhere, guessers of keys."""
+"""No answer reveals paths, tracebacks or the key, and no other origin may read one."""
 
 from __future__ import annotations
 
@@ -30,16 +30,9 @@ ECHOED = ("/etc", "/dev", "file:///")
 PLACE = re.compile(r"(?<![\w.:/<#])/(?:[\w.+-]+/)+[\w.+-]*|Traceback|File \"|line \d+, in ")
 
 
-def told(text: str) -> list[str]:
-    """Paths and tracebacks in an answer that the request did not bring along."""
+def revealed(text: str) -> list[str]:
+    """Paths and tracebacks in an answer that are not from the request."""
     return [one for one in PLACE.findall(text) if not one.startswith(ECHOED)]
-
-
-def test_what_looks_like_a_place_is_found() -> None:
-    assert told('no /tmp/a/b.json: File "x.py", line 3, in f') == [
-        *("/tmp/a/b.json", 'File "', "line 3, in ")
-    ]
-    assert told('GET /predict of /etc/passwd answers {"a": "application/json"}') == []
 
 
 def test_every_post_with_any_body_tells_no_place(caller: Caller, run: Path) -> None:
@@ -50,26 +43,20 @@ def test_every_post_with_any_body_tells_no_place(caller: Caller, run: Path) -> N
             answer = caller("POST", path, content=body, headers=JSON)
             assert answer.status_code < 500, (path, body[:60])
             assert answer.status_code == 400 or len(body) < 1000  # of a million levels
-            assert told(answer.text) == [] and str(run) not in answer.text
+            assert revealed(answer.text) == [] and str(run) not in answer.text
 
 
 def test_every_path_and_method_tells_no_place(run: Path) -> None:
     caller = Caller(run, key=KEY)
     paths = [route.path for route in routes(caller.service)]
-    odd = [
-        "/nothing",
-        "//etc/passwd",
-        "/../../etc/passwd",
-        "/%2e%2e/%2e%2e/etc/passwd",
-        "/page.js/..",
-    ]
+    odd = ["/nothing", "//etc/passwd", "/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd"]
     for path in (*paths, *FILES, "/openapi.json", *odd):
         for method in ("GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
             for headers in ({}, RIGHT):
                 answer = caller(method, path, headers=headers)
                 if path in FILES and answer.status_code == 200:
                     continue  # the page's own files, which have regular expressions
-                assert answer.status_code < 500 and told(answer.text) == [], (method, path)
+                assert answer.status_code < 500 and revealed(answer.text) == [], (method, path)
 
 
 def test_a_fault_of_ours_tells_no_place(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +72,7 @@ def test_a_fault_of_ours_tells_no_place(run: Path, monkeypatch: pytest.MonkeyPat
     answers.append(caller("GET", "/model"))
     assert 500 in {answer.status_code for answer in answers}
     for answer in answers:
-        assert told(answer.text) == []
+        assert revealed(answer.text) == []
         if answer.status_code == 500:
             assert answer.json() == {"error": "internal error"}
 
@@ -110,7 +97,7 @@ def test_a_reload_that_fails_tells_no_place(
                 answer = caller("POST", "/reload", headers=RIGHT)
                 assert answer.status_code in (200, 409)
                 messages.append(answer.text)
-                assert told(answer.text) == [] and str(tmp_path) not in answer.text
+                assert revealed(answer.text) == [] and str(tmp_path) not in answer.text
             file.write_bytes(content)
             if file.name != "manifest.json":
                 sealed(folder, file.name)
@@ -134,15 +121,6 @@ def test_a_page_from_elsewhere_may_not_read_an_answer(run: Path, path: str) -> N
             assert [name for name in one.headers if name.startswith("access-control")] == []
 
 
-def test_a_form_from_elsewhere_is_refused(caller: Caller) -> None:
-    """What a browser sends without asking: three kinds of bodies, none of which is JSON."""
-    for kind in ("text/plain", "multipart/form-data", "application/x-www-form-urlencoded"):
-        answer = caller(
-            "POST", "/predict", content=b"{}", headers={**ELSEWHERE, "Content-Type": kind}
-        )
-        assert answer.status_code == 415
-
-
 def test_keys_are_compared_by_compare_digest_and_by_nothing_else(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,19 +142,12 @@ def test_keys_are_compared_by_compare_digest_and_by_nothing_else(
             headers = [(b"authorization", b"Bearer " + key.encode("latin-1"))]
             assert caller("GET", "/model", headers=headers).status_code == status
         assert compared == [(key.encode(), KEY.encode()) for key in keys]
-    assert http.hmac is hmac
-
-
-def test_a_guess_without_the_right_scheme_is_compared_too(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compared = []
-    monkeypatch.setattr(http.hmac, "compare_digest", lambda *both: compared.append(both) or True)
-    caller = Caller(run, key=KEY)
-    for scheme in ("Basic", "Digest", KEY):
+    compared.clear()
+    for scheme in ("Basic", "Digest", KEY):  # a wrong scheme takes as long
         headers = {"Authorization": f"{scheme} {KEY}"}
         assert caller("GET", "/model", headers=headers).status_code == 401
     assert len(compared) == 3
+    assert http.hmac is hmac
 
 
 def test_the_key_is_in_no_answer_and_in_no_log(run: Path, caplog: pytest.LogCaptureFixture) -> None:

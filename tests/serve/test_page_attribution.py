@@ -1,4 +1,4 @@
-"""Why, on the page: 'because you watched', features; for known users and for somebody new."""
+"""Attributions on the page: history items and features, for known and new users."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def check(page: Page, pairs: list[Any]) -> None:
     raised = 0
     for row, pair in zip(page.rows(), pairs, strict=True):
         attributions = pair["tasks"]["watch"]["attributions"]
-        watched = [r for r in attributions if r["kind"] == "item" and r["contribution"] > 0][:3]
-        rated = ["" if r["rating"] is None else f" (rated {r['rating']:g})" for r in watched]
-        named = [r["title"] + rating for r, rating in zip(watched, rated, strict=True)]
+        positives = [r for r in attributions if r["kind"] == "item" and r["contribution"] > 0][:3]
+        rated = ["" if r["rating"] is None else f" (rated {r['rating']:g})" for r in positives]
+        named = [r["title"] + rating for r, rating in zip(positives, rated, strict=True)]
         said = row.find_element(By.CLASS_NAME, "because").text
-        assert said == (f"Because you watched {'; '.join(named)}" if named else "")
+        assert said == (f"Because of {'; '.join(named)}" if named else "")
         raised += bool(named)
         for name, task in pair["tasks"].items():
             lines = row.find_elements(By.CSS_SELECTOR, f"[data-task={name}] .attributions li")
@@ -53,16 +53,16 @@ def check(page: Page, pairs: list[Any]) -> None:
 
 
 @pytest.mark.slow
-def test_a_known_user_is_told_why(page: Page, server: Threaded) -> None:
+def test_a_known_user_gets_the_attributions_of_the_api(page: Page, server: Threaded) -> None:
     page.ask("7")
     items = [row.get_attribute("data-item") for row in page.rows()]
     check(page, explained(server, 7, items))
-    assert "by how much" in page.text("why")
+    assert "feature attributions" in page.text("why")
     page.browser.get_log("browser")
 
 
 @pytest.mark.slow
-def test_somebody_new_is_asked_for_what_the_model_can_be_told_and_is_told_why(
+def test_a_new_user_gets_the_fields_of_the_model_and_the_attributions_of_the_api(
     page: Page, server: Threaded
 ) -> None:
     page.wait(lambda: page.focused() == "user")
@@ -74,33 +74,35 @@ def test_somebody_new_is_asked_for_what_the_model_can_be_told_and_is_told_why(
     page.find("#history")[0].send_keys("3=5, 4, 3=1, 977")
     page.find("#trait-0")[0].send_keys("45")
     page.find("#trait-1")[0].send_keys("<b>pirate</b>", Keys.ENTER)
-    page.wait(lambda: page.text("status").endswith("for somebody new"))
-    told = {"features": {"age": "45", "job": "<b>pirate</b>"}, "history": {"3": 5, "4": None}}
-    body = {"users": [told], "k": 10, "exclude_seen": True}
+    page.wait(lambda: page.text("status").endswith("for new user"))
+    new = {"features": {"age": "45", "job": "<b>pirate</b>"}, "history": {"3": 5, "4": None}}
+    body = {"users": [new], "k": 10, "exclude_seen": True}
     [ranking] = server.client.post("/recommend", json=body).json()["rankings"]
     items = [entry["item"] for entry in ranking["items"]]
     assert [row.get_attribute("data-item") for row in page.rows()] == list(map(str, items))
-    check(page, explained(server, told, items))
-    assert page.text("results-title") == "For somebody new"
-    left = "Training has not seen, and this leaves out: job <b>pirate</b>; watched 977."
-    assert page.text("nobody") == left
-    assert page.text("watched-title") == ""
+    check(page, explained(server, new, items))
+    assert page.text("results-title") == "For new user"
+    left = "Unknown in training and ignored: job <b>pirate</b>; items 977."
+    assert page.text("notice") == left
+    assert page.text("positives-title") == ""
     page.find("#user")[0].click()
     page.ask("7")
-    assert page.text("nobody") == "" and page.text("watched-title").startswith("User 7 watched")
+    assert page.text("notice") == "" and page.text("positives-title").startswith(
+        "User 7 interacted with"
+    )
 
 
-def test_what_is_refused_of_somebody_new_is_said(page: Page) -> None:
+def test_an_invalid_feature_of_a_new_user_is_named(page: Page) -> None:
     page.wait(lambda: page.focused() == "user")
     page.find("#cold_user summary")[0].click()
     page.find("#cold_user button")[0].click()
-    assert page.focused() == "history"  # nothing is told yet
+    assert page.focused() == "history"  # all fields are empty
     page.find("#trait-0")[0].send_keys("old", Keys.ENTER)
     page.wait(lambda: tells(page.text("error"), "'age' ... got 'old'"))
     page.browser.get_log("browser")
 
 
-def test_a_model_of_ids_asks_for_no_newcomers(browser: Any, run: Path) -> None:
+def test_a_model_of_ids_has_no_form_for_new_users(browser: Any, run: Path) -> None:
     with threaded(run / "model") as server:
         page = Page(browser, server)
         page.ask("7")
@@ -116,6 +118,9 @@ def test_nothing_is_wider_than_the_window_and_all_text_can_be_read(
 ) -> None:
     with window(page.browser, width, scheme):
         page.ask("7")
-        page.find("#cold_user summary")[0].click()
+        for summary in page.find("summary"):
+            summary.click()
+        page.rows()[0].find_element(By.TAG_NAME, "button").click()
+        page.wait(lambda: page.find(".near li"))
         assert excess(page.browser) <= 0
         assert faint_texts(page.browser) == []

@@ -71,6 +71,6 @@ def test_what_is_typed_becomes_no_markup_either(browser: Any, server: Threaded) 
     page = Page(browser, server)
     page.ask(MARKUP)
     assert injected(page) == [None, "recsys-moe"]
-    assert MARKUP in page.text("nobody")
+    assert MARKUP in page.text("notice")
     complaints = [entry["message"] for entry in browser.get_log("browser")]
     assert [one for one in complaints if "model - Failed to load" not in one] == []

@@ -1,4 +1,4 @@
-"""Late, full, too large, compressed, elsewhere: the status and header that a client acts on."""
+"""Refusals under load, and of bodies: the status and header that a client acts on."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_slash_too_many_is_404_and_no_redirect_to_a_host_of_the_callers_choice
 def test_when_too_many_requests_wait_others_are_429_before_their_bodies_are_read(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But who asks whether the service lives is told so."""
+    """Health, metrics and /model are answered all the same."""
     caller = Caller(run, Limits(max_requests=1))
     held = Held(caller, monkeypatch)
 

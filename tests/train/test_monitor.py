@@ -107,7 +107,7 @@ def test_a_metric_that_the_data_do_not_have_is_refused_with_those_that_they_have
     flags = ["--data", prepared, "--set", "trainer.monitor=watch/mse"]
     for more in (["--out", tmp_path / "run"], ["--out", tmp_path / "run", "--dry-run"]):
         said = command.fails(2, "fit", *flags, *more)
-        assert "trainer.monitor must be a metric that " in said
+        assert "trainer.monitor must be a metric of " in said
         assert said.endswith(f"{DEFINED}, got 'watch/mse'")
     assert not (tmp_path / "run").exists()
 

@@ -61,7 +61,7 @@ def test_an_interrupted_replacement_leaves_the_older_run_and_is_continued(
         fit(OTHER, prepared, out, overwrite=True)
     assert files(out) == before and stopped.value.exit_code == 128 + signal.SIGTERM
     assert f"is saved in {part}/checkpoints: continue with --resume auto" in str(stopped.value)
-    with pytest.raises(ConfigError, match=r"a.part is a run that was to replace it"):
+    with pytest.raises(ConfigError, match=r"a.part is an unfinished run that would replace it"):
         fit(OTHER, prepared, out)
     with caplog.at_level(logging.INFO):
         fit(OTHER, prepared, out, resume="auto")
@@ -84,7 +84,7 @@ def test_a_replacement_that_was_killed_at_once_or_at_its_end_is_continued(
         fit(OTHER, prepared, out, resume="auto")
     assert results(part) == straight
     shutil.rmtree(out)  # as between the two renames
-    with pytest.raises(ConfigError, match=r"a.part is a run that was to replace it"):
+    with pytest.raises(ConfigError, match=r"a.part is an unfinished run that would replace it"):
         fit(OTHER, prepared, out)
     fit(OTHER, prepared, out, resume="auto")
     assert results(out) == straight and not part.exists()
@@ -122,7 +122,7 @@ def test_a_file_that_came_while_it_trained_stays_and_so_does_the_new_run(
 
     monkeypatch.setattr(RecDataModule, "train_dataloader", noted)
     part = out.with_name("a.part")
-    with pytest.raises(RunError, match=f"holds notes.txt.* whole in {part}"):
+    with pytest.raises(RunError, match=f"holds notes.txt.* complete in {part}"):
         fit(OTHER, prepared, out, overwrite=True)
     assert results(part) == straight and (out / "notes.txt").read_text() == "dear"
 

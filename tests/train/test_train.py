@@ -279,6 +279,6 @@ def test_a_setting_that_fails_at_the_first_step_leaves_no_run_folder(
     """As of a custom router, which is found out at the first step."""
     monkeypatch.setattr(BaseLayerRouter.Config, "idle_penalties", {})
     settings = {**TINY_MODEL, "router": "base"}
-    with pytest.raises(ConfigError, match="penalties.switch needs a router with probs"):
+    with pytest.raises(ConfigError, match="penalties.switch must be 0 with a router without probs"):
         fit(config(model=settings, penalties={"switch": 0.1}), prepared, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -107,7 +107,7 @@ def _cut(model: Path) -> None:
     ("harm", "said"),
     [
         (_cut, "weights.safetensors ... truncated or edited"),
-        (shutil.rmtree, "is neither a model folder nor a run folder with one"),
+        (shutil.rmtree, "is neither a model folder nor a run folder"),
     ],
     ids=["truncated", "no model"],
 )

@@ -3,16 +3,16 @@ import {
   becauseOf, button, ends, expertsOf, find, itemOf, lineOf, loadOf, metricsOf, option, profileOf,
   attributionsOf, say, shownColumns,
 } from "./parts.js";
-import { known, leftOut, showFields, told } from "./people.js";
+import { known, leftOut, newUser, showFields } from "./people.js";
 
 let key = ""; // in memory only
 let model = null; // what /model said
 let asked = 0; // answers to older questions are dropped
 let last = null; // whom the last question was about
 const where = []; // conditions on the items
-const SEEN = 20; // items shown of what the user watched
-const SIMILAR = 5; // items shown beside one
-const ATTRIBUTIONS = 6; // features, and watched items, that are asked for
+const SEEN = 20; // positives shown of a user
+const SIMILAR = 5; // similar items shown
+const ATTRIBUTIONS = 6; // features, and history items, requested
 
 class Refused extends Error {
   constructor(status, message) {
@@ -30,7 +30,7 @@ async function call(path, body) {
     Object.assign(options, { method: "POST", body: JSON.stringify(body) });
   }
   const response = await fetch(path, options).catch(() => {
-    throw new Refused(0, "the service does not answer");
+    throw new Refused(0, "the service does not respond");
   });
   const answer = await response.json().catch(() => ({}));
   if (!response.ok) throw new Refused(response.status, answer.error ?? `status ${response.status}`);
@@ -41,12 +41,12 @@ async function call(path, body) {
 function failed(error) {
   say("status", "");
   if (error.status === 401) {
-    say("error", key ? "The service does not accept this API key." : "");
+    say("error", key ? "The API key is wrong." : "");
     key = "";
     find("key-form").hidden = false;
     find("key").focus();
   } else {
-    say("error", `Not answered: ${error.message}.`);
+    say("error", `Error: ${error.message}.`);
   }
 }
 
@@ -90,8 +90,8 @@ function ranges() {
   const words = model.tasks.flatMap((task) => {
     const [low, high] = ends(task);
     if (task.kind === "binary" || low === null || high === null) return [];
-    const why = task.low === null || task.high === null ? ", as its training labels do" : "";
-    return `The bar of ${task.name} goes from ${plain(low)} to ${plain(high)}${why}.`;
+    const why = task.low === null || task.high === null ? ", the range of its training labels" : "";
+    return `The bar of ${task.name} spans ${plain(low)} to ${plain(high)}${why}.`;
   });
   return words.join(" ");
 }
@@ -106,7 +106,7 @@ async function showNewModel() {
   }
 }
 
-/** How good the model is, what its experts stand for, and whom they serve. */
+/** Metrics, the specialisation of experts, and their load. */
 function showFigures() {
   const split = Object.values(model.metrics).find((metrics) => metrics?.tasks);
   const tasks = Object.entries(split?.tasks ?? {});
@@ -171,7 +171,7 @@ function question() {
 
 // -- the answer
 
-/** Fill in who spoke for each item, as many pairs at a time as the service allows. */
+/** Fill in the explanation of each item, as many pairs at a time as the service allows. */
 async function explain(user, entries, rows, number) {
   const most = model.limits.max_explain;
   for (let start = 0; start < entries.length; start += most) {
@@ -179,12 +179,12 @@ async function explain(user, entries, rows, number) {
     const attributions = model.no_attributions === null ? ATTRIBUTIONS : 0;
     const { pairs } = await call("explain", { users: items.map(() => user), items, attributions });
     if (number !== asked) return;
-    pairs.forEach((pair, place) => showReasons(rows[start + place], pair));
+    pairs.forEach((pair, place) => showAttributions(rows[start + place], pair));
   }
 }
 
-/** Under a recommendation: what the user watched that led to it; under each task, what else. */
-function showReasons(row, { tasks }) {
+/** Under an item: positives that raised its score; under each task, experts and attributions. */
+function showAttributions(row, { tasks }) {
   for (const element of row.querySelectorAll("[data-task]")) {
     const { experts, attributions } = tasks[element.dataset.task];
     element.append(expertsOf(model, experts));
@@ -212,25 +212,25 @@ async function similar(item, ask, near) {
   ask.setAttribute("aria-expanded", String(!near.hidden));
 }
 
-async function watched(user, number) {
+async function showPositives(user, number) {
   const body = { user, k: Math.min(SEEN, model.limits.max_k), columns: shownColumns(model) };
   const { total, items } = await call("seen", body);
   if (number !== asked) return;
   const many = `${total.toLocaleString("en")} ${total === 1 ? "item" : "items"}`;
-  const some = total > items.length ? `; the ${items.length} that most others watched too` : "";
-  find("watched-title").textContent = `User ${user} watched ${many} in training${some}`;
-  find("watched-items").replaceChildren(...items.map((item) => lineOf(item)));
-  find("watched").hidden = !total;
+  const some = total > items.length ? `; the ${items.length} most popular` : "";
+  find("positives-title").textContent = `User ${user} interacted with ${many} in training${some}`;
+  find("positives-items").replaceChildren(...items.map((item) => lineOf(item)));
+  find("positives").hidden = !total;
 }
 
-/** To one of people.js; null where nobody is named yet. */
+/** `who`: a user of people.js; null if the field is empty. */
 async function recommend(who) {
   if (!who) return find("user").focus();
   last = who;
   const { user, name, isNew } = who;
   const number = ++asked;
   say("error", "");
-  say("status", "Asking \u2026");
+  say("status", "Loading \u2026");
   try {
     const answer = await call("recommend", { users: [user], ...question() });
     if (number !== asked) return;
@@ -238,8 +238,8 @@ async function recommend(who) {
     if (number !== asked) return;
     const [ranking] = answer.rankings;
     const rows = showRanking(who, ranking);
-    find("watched").hidden = true;
-    if (!isNew) await watched(user, number);
+    find("positives").hidden = true;
+    if (!isNew) await showPositives(user, number);
     await explain(user, ranking.items, rows, number);
     if (number === asked) say("status", `${rows.length} recommendations for ${name}`);
   } catch (error) {
@@ -248,12 +248,12 @@ async function recommend(who) {
 }
 
 function showRanking({ user, name, isNew }, ranking) {
-  const nobody = `User ${user} was not in training: these are for nobody in particular.`;
-  say("nobody", isNew ? leftOut(ranking.unused) : ranking.unseen_user ? nobody : "");
+  const unknown = `User ${user} is unknown: these recommendations are non-personalised.`;
+  say("notice", isNew ? leftOut(ranking.unused) : ranking.unseen_user ? unknown : "");
   const rows = ranking.items.map((entry) =>
     itemOf(model, entry, (ask, near) => similar(entry.item, ask, near))
   );
-  find("results-title").textContent = rows.length ? `For ${name}` : "Nothing is left to show";
+  find("results-title").textContent = rows.length ? `For ${name}` : "No items left";
   find("items").replaceChildren(...rows);
   find("results").hidden = false;
   return rows;
@@ -280,7 +280,7 @@ function onSubmit(id, action) {
 }
 
 onSubmit("ask", () => recommend(known()));
-onSubmit("cold_user", () => (told() ? recommend(told()) : find("history").focus()));
+onSubmit("cold_user", () => (newUser() ? recommend(newUser()) : find("history").focus()));
 onSubmit("filter", addFilter);
 onSubmit("key-form", () => {
   key = find("key").value.trim();

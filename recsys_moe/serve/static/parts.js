@@ -90,7 +90,7 @@ function taskOf(task, value) {
 /** A recommended item; `similar` fills what is under it when asked. */
 export function itemOf(model, entry, similar) {
   const list = make("ul", "lines");
-  const words = make("p", "quiet", "Treated most alike; cosine of the embeddings:");
+  const words = make("p", "quiet", "Most similar items, by cosine of the embeddings:");
   const near = make("div", "near", words, list);
   near.hidden = true;
   const label = `Items similar to ${titleOf(entry)}`;
@@ -112,28 +112,28 @@ export function itemOf(model, entry, similar) {
 const wordOf = (column, value) =>
   /^[-.\d]+$/.test(value) ? `${column.replaceAll("_", " ")} ${value}` : short(value);
 
-/** What an expert is chosen for, in a few words. */
-function standsFor({ traits, items, spared }) {
+/** The specialisation of an expert in a few words. */
+function specialisation({ traits, items }) {
   const named = traits.slice(0, 2).map(({ column, value }) => wordOf(column, value));
   if (named.length) return named.join(", ");
-  if (items.length) return `${short(titleOf(items[0]))} and the like`;
-  return spared ? "hardly anything" : "all kinds of items";
+  if (items.length) return `items like ${short(titleOf(items[0]))}`;
+  return "no clear specialisation";
 }
 
-/** Who spoke for an item, and how much: a line for each chosen expert. */
+/** The contribution of each selected expert. */
 export function expertsOf(model, experts) {
   const lines = experts.map(({ expert, contribution }) => {
-    const words = `expert ${expert}: ${standsFor(model.experts[expert])}`;
+    const words = `expert ${expert}: ${specialisation(model.experts[expert])}`;
     const name = make("span", "", coloured("span", "dot", expert), words);
     return make("li", "line", name, make("span", "number", signed(contribution)));
   });
   return make("ul", "experts", ...lines);
 }
 
-const TOLD = 3; // watched items named under a title
+const NAMED = 3; // positives named under a title
 const LINES = 6; // attributions under a prediction, those that moved it most
 
-/** What moved a prediction: features, the history, the ids. */
+/** The attributions of a prediction to features, the history, the ids. */
 export function attributionsOf(attributions) {
   const others = attributions.filter(({ kind }) => kind !== "item").slice(0, LINES);
   const lines = others.map(({ words, contribution }) =>
@@ -142,22 +142,22 @@ export function attributionsOf(attributions) {
   return make("ul", "experts attributions", ...lines);
 }
 
-/** `Because you watched A (rated 5); B`: those of the history that raised it, if any. */
+/** `Because of A (rated 5); B`: history items that raised the score, if any. */
 export function becauseOf(attributions) {
   const items = attributions.filter(({ kind, contribution }) => kind === "item" && contribution > 0);
-  const named = items.slice(0, TOLD).map(({ title, value, rating }) => {
+  const named = items.slice(0, NAMED).map(({ title, value, rating }) => {
     const rated = rating === null ? "" : ` (rated ${Number(rating.toFixed(2))})`;
     return `${short(title || `Item ${value}`)}${rated}`;
   });
-  return named.length ? `Because you watched ${named.join("; ")}` : "";
+  return named.length ? `Because of ${named.join("; ")}` : "";
 }
 
-/** One expert: its colour, its state, what it is chosen for. */
+/** One expert: its colour, its state, its specialisation. */
 export function profileOf(model, profile) {
   const { expert, idle, traits, items } = profile;
   const without = model.tasks.filter((task) => task.spared.includes(expert));
   const tasks = without.map((task) => task.name).join(", ");
-  const state = idle ? "idle" : tasks && `hardly for ${tasks}`;
+  const state = idle ? "idle" : tasks && `rarely for ${tasks}`;
   const head = make("h3", "", coloured("span", "dot", expert), `Expert ${expert}`);
   if (state) head.append(" ", make("span", idle ? "tag warn" : "tag", state));
   const element = make("li", "", head);
@@ -167,28 +167,28 @@ export function profileOf(model, profile) {
   if (most.length) element.append(make("p", "", most.join(", ")));
   const titles = items.map(titleOf).map(short).join("; ");
   if (titles) element.append(make("p", "quiet", `such as ${titles}`));
-  if (!most.length && !titles) element.append(make("p", "", standsFor(profile)));
+  if (!most.length && !titles) element.append(make("p", "", specialisation(profile)));
   return element;
 }
 
 const MEANINGS = {
-  auc: "0.5 is guessing, 1 perfect",
+  auc: "0.5 is random, 1 is perfect",
   bce: "log loss; lower is better",
-  ece: "how far probabilities are off",
-  ece_calibrated: "the same, calibrated",
-  rmse: "typical error; lower is better",
-  mae: "mean error; lower is better",
-  mse: "squared error; lower is better",
+  ece: "calibration error; lower is better",
+  ece_calibrated: "the same after calibration",
+  rmse: "root mean squared error; lower is better",
+  mae: "mean absolute error; lower is better",
+  mse: "mean squared error; lower is better",
 };
 
-/** What needs no model has of a metric: `; to beat: popularity 0.627`. */
-function toBeat(baselines, key) {
+/** Values of a metric without a model: `; baseline: popularity 0.627`. */
+function baseline(baselines, key) {
   const known = Object.entries(baselines).filter(([, one]) => typeof one[key] === "number");
   const words = known.map(([name, one]) => `${name.replaceAll("_", " ")} ${one[key].toFixed(3)}`);
-  return words.length ? `; to beat: ${words.join(", ")}` : "";
+  return words.length ? `; baseline: ${words.join(", ")}` : "";
 }
 
-/** What the metric card says of one task. */
+/** The metrics of one task. */
 export function metricsOf(name, metrics, baselines = {}) {
   const tiles = Object.entries(MEANINGS)
     .filter(([key]) => typeof metrics[key] === "number")
@@ -196,7 +196,7 @@ export function metricsOf(name, metrics, baselines = {}) {
       const [first, ...more] = key.split("_");
       const label = [first.toUpperCase(), ...more].join(" ");
       const value = make("dd", "value", metrics[key].toFixed(3));
-      const text = `${meaning}${toBeat(baselines, key)}`;
+      const text = `${meaning}${baseline(baselines, key)}`;
       return make("div", "", make("dt", "", label), value, make("dd", "quiet", text));
     });
   const rows = `${(metrics.rows ?? 0).toLocaleString("en")} labelled rows`;

@@ -1,7 +1,7 @@
-// Whom to recommend to: a user by id, or somebody new by what is told of them.
+// Whom to recommend to: a known user by id, or a new user by features and history.
 import { find, make, option } from "./parts.js";
 
-/** By id; null where none is typed. */
+/** The user by id; null if the field is empty. */
 export function known() {
   const user = find("user").value.trim();
   return user ? { user, name: `user ${user}`, isNew: false } : null;
@@ -15,17 +15,17 @@ function historyOf(text) {
     return item ? [item.trim(), Number(rating)] : [part, null];
   });
   if (pairs.every(([, rating]) => rating === null)) return parts;
-  return Object.fromEntries(pairs.reverse()); // of an item that comes again the first counts
+  return Object.fromEntries(pairs.reverse()); // of duplicate items the first counts
 }
 
-/** Somebody new; null where nothing is told. */
-export function told() {
+/** The new user; null if all fields are empty. */
+export function newUser() {
   const fields = [...find("traits").querySelectorAll("input")];
   const filled = fields.filter((field) => field.value.trim());
   const features = Object.fromEntries(filled.map((field) => [field.name, field.value.trim()]));
   const history = historyOf(find("history").value);
   if (!filled.length && !Object.keys(history).length) return null;
-  return { user: { features, history }, name: "somebody new", isNew: true };
+  return { user: { features, history }, name: "new user", isNew: true };
 }
 
 function traitOf({ name, kind, values }, place) {
@@ -40,20 +40,20 @@ function traitOf({ name, kind, values }, place) {
   return make("div", "", label, field, list);
 }
 
-/** Fields for what this model can be told of somebody new; none for a model of ids. */
+/** The fields of a new user that this model knows; none for a model of ids. */
 export function showFields(model) {
   find("traits").replaceChildren(...model.user_features.map(traitOf));
-  find("watched-before").hidden = !model.knows_histories;
+  find("history-field").hidden = !model.knows_histories;
   find("cold_user").hidden = !model.knows_histories && !model.user_features.length;
 }
 
-/** What of somebody new the model could not use, in a sentence; empty where it used all. */
+/** A sentence about what the model ignored of a new user; empty if it used all. */
 export function leftOut(unused) {
   const parts = Object.entries(unused?.categories ?? {}).map(
     ([name, values]) => `${name} ${values.join(", ")}`
   );
   const items = unused?.items ?? [];
-  if (items.length) parts.push(`watched ${items.slice(0, 5).join(", ")}`);
+  if (items.length) parts.push(`items ${items.slice(0, 5).join(", ")}`);
   if (items.length > 5) parts[parts.length - 1] += ` and ${items.length - 5} more`;
-  return parts.length ? `Training has not seen, and this leaves out: ${parts.join("; ")}.` : "";
+  return parts.length ? `Unknown in training and ignored: ${parts.join("; ")}.` : "";
 }

@@ -276,4 +276,4 @@ def test_a_router_without_settings_is_named_before_the_first_run(
     words = ["compare", "--data", str(prepared), "--out", str(tmp_path / "out"), *flags]
     with caplog.at_level("INFO"), pytest.raises(ConfigError, match="--weights must be numbers"):
         cli.app(words, standalone_mode=False)
-    assert "--settings has nothing for topk" in caplog.text
+    assert "--settings has no section for topk" in caplog.text
