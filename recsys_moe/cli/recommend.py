@@ -149,7 +149,7 @@ def _with_items(predictor: Predictor, items: Path | None) -> Predictor:
         return predictor
     extended = with_items(predictor, read_items(items))
     logger.info(
-        "added %d new items to the catalogue (%d with an unknown category); %d were known",
+        "new items added to the catalogue: %d (with an unknown category: %d); already known: %d",
         *(extended.new, extended.unknown_category, extended.known),
     )
     return extended.predictor

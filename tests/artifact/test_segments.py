@@ -67,6 +67,6 @@ def test_evaluate_prints_segments_of_unknown_users_and_items(
     whole = json.loads(done.out)["rows"]
     assert sum(one["rows"] for one in segments.values()) == whole
     assert set(segments) == {"user_unseen", "both_unseen"}
-    assert f"user unseen ({segments['user_unseen']['rows']} rows): watch auc" in (
+    assert f"user unseen ({segments['user_unseen']['rows']} rows): watch AUC" in (
         command("evaluate", tmp_path / "run").out
     )

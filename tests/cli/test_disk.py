@@ -64,5 +64,5 @@ def test_an_evaluation_that_cannot_be_kept_is_printed(
     done = command("evaluate", copy, "--json")
     assert done.exit_code == 0 and json.loads(done.out)["rows"] > 0
     said = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
-    assert any(f"{copy}/evaluation/test.json cannot be written" in line for line in said)
+    assert any(f"cannot write {copy}/evaluation/test.json" in line for line in said)
     assert command("evaluate", copy, "--min", "watch.auc=1.01").exit_code == 4

@@ -152,7 +152,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, name: 
     manifest = json.loads((model / "manifest.json").read_text())
     manifest["files"][name] = "0" * 64
     (model / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(DataError, match="names '.*', which is no file of a model folder"):
+    with pytest.raises(DataError, match="names '.*', which is not a file of a model folder"):
         load_artifact(model)
 
 

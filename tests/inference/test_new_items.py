@@ -63,7 +63,7 @@ def test_recommend_reads_them_from_a_file(
     answer = json.loads(command("recommend", featured_run, *options).out)
     assert {(e["item"], e["title"]) for e in answer["items"]} >= {(901, "One")}
     assert len(answer["items"]) == 2
-    assert tells(caplog.text, "added 1 new item ... 0 ... unknown category ... 1 ... known")
+    assert tells(caplog.text, "new items ... 1 ... category: 0 ... known: 1")
     (tmp_path / "new.csv").write_text("id,genres\n901,genre 1\n")
     assert "column 'item' is missing" in command.fails(3, "recommend", featured_run, *options)
 
