@@ -32,9 +32,6 @@ def report(
         int | None, opt("Maximum number of rows to analyse.", min=1, show_default="100000")
     ] = None,
     seed: Annotated[int, opt("Seed of the samples that are drawn.", min=0)] = 0,
-    map_: Annotated[
-        str, opt("Projection of examples: pca, or umap (needs recsys-moe[report]).", "--map")
-    ] = "pca",
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
