@@ -47,8 +47,9 @@ def evaluate(
 ) -> None:
     """Evaluate a model on a split.
 
-    Prints AUC, BCE and ECE of binary tasks, MSE, RMSE and MAE of regressions, baselines and the
-    load of the experts; with --ranking also NDCG, recall, MRR, hit rate and GAUC of top-N lists.
+    Prints AUC, BCE and ECE of binary tasks, MSE, RMSE and MAE of regressions, baselines and experts
+    per example (with --json their load); with --ranking also NDCG, recall, MRR, hit rate and GAUC
+    of top-N lists.
     """
     from recsys_moe.artifact.thresholds import parse_thresholds
     from recsys_moe.errors import GateError

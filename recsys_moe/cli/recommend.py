@@ -24,7 +24,7 @@ logger = logging.getLogger("recsys_moe")
 
 NewItems = Annotated[Path | None, opt("New items to add to the catalogue: CSV, TSV or Parquet.")]
 Why = Annotated[bool, opt("Also print which features and positives moved each score.", "--why")]
-Count = Annotated[int, opt("Items to return per user.", min=1)]
+Count = Annotated[int, opt("Items to return.", min=1)]
 
 
 def recommend(
@@ -208,6 +208,8 @@ def _recommend_one(
             logger.info("%s", line)
     if unseen and isinstance(user, str):
         logger.info("unknown user %s: non-personalised recommendations", user)
+    if not ranked:
+        logger.warning("no items to recommend: no item passes the filters")
     tasks = [task.name for task in predictor.tasks]
     print(table(ranked, list(ranked[0].scores) if ranked else tasks, attributions))
 

@@ -27,9 +27,9 @@ def report(
     ],
     out: Annotated[Path, opt("Folder to create; open its report.html.")],
     data: MovedData = None,
-    split: Annotated[str | None, opt("Split: train, val or test.", show_default="test")] = None,
+    split: Annotated[str | None, opt("Split: train, val or test; test by default.")] = None,
     rows: Annotated[
-        int | None, opt("Maximum number of rows to analyse.", min=1, show_default="100000")
+        int | None, opt("Maximum number of rows to analyse; 100000 by default.", min=1)
     ] = None,
     seed: Annotated[int, opt("Seed of the samples that are drawn.", min=0)] = 0,
     overwrite: Overwrite = False,

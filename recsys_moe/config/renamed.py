@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from recsys_moe.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -50,13 +52,22 @@ def with_new_names(raw: dict[str, Any], *, warn: bool = True) -> dict[str, Any]:
             continue
         if new_key in values:
             raise ConfigError(f"{old} is the old name of {new}, got both; remove {old}")
+        was = value = values[key]
+        if old in CONVERTED:
+            value = _converted(old, value)
         if warn:
+            before, now = (f"{old}: {was}", f"{new}: {value}") if was != value else (old, new)
             logger.warning(
-                "%s is now %s; the old name will be removed in the next version", old, new
+                "%s is now %s; the old name will be removed in the next version", before, now
             )
-        value = values[key]
-        if old in CONVERTED and isinstance(value, bool):
-            value = CONVERTED[old](value)
         others = {name: one for name, one in values.items() if name != key}
         result[section] = {**others, new_key: value}
     return result
+
+
+def _converted(old: str, value: Any) -> Any:
+    """What is no boolean, as pydantic reads one, stays for the check of the new name to refuse."""
+    try:
+        return CONVERTED[old](TypeAdapter(bool).validate_python(value))
+    except ValidationError:
+        return value
