@@ -55,8 +55,8 @@ def test_what_cannot_be_ranked_is_refused_in_one_line(
     assert tells(command.fails(2, "evaluate", run, *options), words)
 
 
-def test_a_bound_is_any_number_that_some_row_reaches(run: Path, command: Command) -> None:
-    ask = ["evaluate", run, "--ranking", "--json", "--relevant"]
+def test_a_bound_is_any_number_that_some_row_reaches(own_run: Path, command: Command) -> None:
+    ask = ["evaluate", own_run, "--ranking", "--json", "--relevant"]
     plain, short = (json.loads(command(*ask, f"rating>={n}").out)["ranking"] for n in ("0.5", ".5"))
     assert plain == {**short, "at_least": "rating>=0.5"}
     assert "ask for less than 9, or evaluate" in command.fails(3, *ask, "rating>=9")
@@ -91,7 +91,7 @@ def test_rows_that_cannot_be_ranked_are_said_to_be_left_out(
     own_run: Path, command: Command
 ) -> None:
     ranking = json.loads(command("evaluate", own_run, "--ranking", "--json").out)["ranking"]
-    assert not [line for line in ranking_lines(ranking) if "ignored" in line]
+    assert not [line for line in ranking_lines(ranking) if "left out" in line]
     ranking |= {"relevant_of_unknown_users": 7, "relevant_excluded": 2}
     ranking["segments"]["cold_items"] = {"users": 3, "ndcg": 0.5, "recall": None}
     assert list(ranking_lines(ranking))[-3:] == [
