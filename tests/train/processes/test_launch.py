@@ -65,6 +65,7 @@ def test_several_machines_must_know_each_other(monkeypatch: pytest.MonkeyPatch) 
         run(monkeypatch, "", num_nodes=2)
 
 
+@pytest.mark.slow
 def test_the_first_error_ends_all_with_its_message_and_exit_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
