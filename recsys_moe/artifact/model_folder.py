@@ -30,7 +30,7 @@ from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.files import read_object, sha256_file, write_json
 from recsys_moe.folders import replacing_folder
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.model.old_names import with_new_names
+from recsys_moe.model.old_names import with_new_parts
 from recsys_moe.schema import SCHEMA_FILE, ConfigError, DataError, Feature, Schema
 
 FORMAT, FORMAT_VERSION, WITH_ENCODERS = "recsys-moe-artifact", 3, 4
@@ -215,7 +215,7 @@ def _load_ids(path: Path, feature: Feature) -> pa.Table:
 
 def _load_encoders(path: Path) -> dict[str, torch.Tensor]:
     with reading(path):
-        return with_new_names(load_file(path)) if path.is_file() else {}
+        return with_new_parts(load_file(path)) if path.is_file() else {}
 
 
 def _load_categories(path: Path) -> pa.Table:
@@ -247,7 +247,7 @@ def _load_schema(folder: Path) -> Schema:
 def _load_model(folder: Path, config: Config, schema: Schema) -> MultiTaskMoE:
     try:
         model = build_model(config, schema, finished=True)
-        model.load_state_dict(with_new_names(load_file(folder / "weights.safetensors")))
+        model.load_state_dict(with_new_parts(load_file(folder / "weights.safetensors")))
     except (RuntimeError, TypeError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(

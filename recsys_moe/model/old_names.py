@@ -16,7 +16,7 @@ RENAMED = {
 """Part of a dotted name -> what it is now."""
 
 
-def with_new_names(state: Mapping[str, T]) -> dict[str, T]:
+def with_new_parts(state: Mapping[str, T]) -> dict[str, T]:
     """The same values by their current names; current names stay."""
     return {
         ".".join(RENAMED.get(part, part) for part in name.split(".")): value

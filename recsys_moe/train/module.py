@@ -18,7 +18,7 @@ from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import Batch, Rows
 from recsys_moe.data.streaming import labelled
 from recsys_moe.model.network import Output
-from recsys_moe.model.old_names import with_new_names
+from recsys_moe.model.old_names import with_new_parts
 from recsys_moe.model.tasks import Counts, mean_disagreement, mean_loss, step_counts
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
@@ -100,7 +100,7 @@ class RecModule(lightning.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         for key in checkpoint.keys() & {"state_dict", AVERAGE}:
-            checkpoint[key] = with_new_names(checkpoint[key])
+            checkpoint[key] = with_new_parts(checkpoint[key])
         sums = checkpoint["epoch_sums"] * (self.global_rank == 0)  # of all processes
         self._loss_sum, self._pairs, self._rows = sums[0], sums[1], int(sums[2])
 

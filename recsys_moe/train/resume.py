@@ -20,7 +20,7 @@ from recsys_moe.artifact.run_folder import (
 from recsys_moe.config.diff import flat
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.model.old_names import with_new_names
+from recsys_moe.model.old_names import with_new_parts
 from recsys_moe.schema import Schema
 from recsys_moe.train.averaging import AVERAGE
 
@@ -147,7 +147,7 @@ def load_mapped(path: Path) -> dict[str, Any]:
     file."""
     is_mapped = os.name == "posix"
     state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
-    named = {key: with_new_names(state[key]) for key in ("state_dict", AVERAGE) if key in state}
+    named = {key: with_new_parts(state[key]) for key in ("state_dict", AVERAGE) if key in state}
     return {**state, **named}
 
 

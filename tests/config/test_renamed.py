@@ -145,11 +145,11 @@ NAMES = st.lists(PARTS, min_size=1, max_size=4).map(".".join)
 @given(st.dictionaries(NAMES, st.integers(), max_size=6))
 def test_weights_keep_values_and_order_under_new_names(state: dict[str, int]) -> None:
     """Part by part; names of today stay, so that reading twice is reading once."""
-    found = old_names.with_new_names(state)
+    found = old_names.with_new_parts(state)
     renamed = [
         (".".join(old_names.RENAMED.get(part, part) for part in name.split(".")), value)
         for name, value in state.items()
     ]
     assert list(found.items()) == list(dict(renamed).items())
     assert not {part for name in found for part in name.split(".")} & {*OLD}
-    assert old_names.with_new_names(found) == found
+    assert old_names.with_new_parts(found) == found
