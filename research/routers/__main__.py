@@ -1,0 +1,76 @@
+"""All routers with equal trials and seeds: runs what is missing, one run at a time.
+
+    python -m research.routers --data DIR --out DIR [--hours 2]   # go on
+    python -m research.routers --plan                             # what is left
+
+DIR has the prepared folders `ml-100k` and `ml-1m`. A row is written to research/results/routers.csv
+when its run is finished; a run that was interrupted goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from research.routers.order import remaining
+from research.routers.rows import RESULTS, ROWS, Job, all_rows, append, read_rows
+from research.routers.run import finish
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="has ml-100k and ml-1m, prepared")
+    parser.add_argument("--out", type=Path, help="for runs while they train")
+    parser.add_argument("--rows", type=Path, default=ROWS, help="finished runs")
+    parser.add_argument("--hours", type=float, default=float("inf"), help="start none after these")
+    parser.add_argument("--plan", action="store_true", help="only list what is left")
+    options = parser.parse_args(argv)
+    settings = read_settings()
+    if options.plan:
+        for job in left(settings, options.rows):
+            print(job.folder)
+        return
+    if options.data is None or options.out is None:
+        parser.error("--data and --out must be given, except with --plan")
+    options.out.mkdir(parents=True, exist_ok=True)
+    with (options.out / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            parser.error(f"{options.out} must have one process, another runs; wait for its end")
+        run_all(settings, options)
+
+
+def read_settings() -> dict[str, dict[str, Any]]:
+    """Router -> label -> sections over the shipped configuration."""
+    settings = yaml.safe_load((RESULTS / "routers.yaml").read_text(encoding="utf-8"))
+    assert isinstance(settings, dict)
+    return settings
+
+
+def left(settings: dict[str, dict[str, Any]], path: Path) -> list[Job]:
+    return remaining(settings, all_rows(settings, path), read_rows(path))
+
+
+def run_all(settings: dict[str, dict[str, Any]], options: argparse.Namespace) -> None:
+    end = time.monotonic() + 3600 * options.hours
+    while time.monotonic() < end and (jobs := left(settings, options.rows)):
+        job = next((job for job in jobs if (options.data / job.log).is_dir()), None)
+        if job is None:
+            print(f"{options.data} lacks the data of {len(jobs)} runs", file=sys.stderr)
+            return
+        row = finish(job, settings, options.data, options.out)
+        append(row, options.rows)
+        shown = " ".join(f"{name}={value:.4g}" for name, value in row.figures.items() if value)
+        print(time.strftime("%H:%M"), job.folder, shown, f"left={len(jobs) - 1}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

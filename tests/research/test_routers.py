@@ -1,0 +1,101 @@
+"""The comparison of all routers: its settings, its order of work, its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recsys_moe.config.settings import parse_config
+from recsys_moe.routers import ROUTERS
+from research.routers.__main__ import read_settings
+from research.routers.order import AGAIN, TRIALS, chosen, contenders, remaining
+from research.routers.rows import Job, Row, all_rows, append, earlier, read_rows
+from research.routers.run import config_of
+
+SMALL = {"a": {"a1": {}, "a2": {}}, "b": {"b1": {}, "b2": {}}, "c": {"c1": {}, "c2": {}}}
+
+
+def row(
+    router: str, setting: str, val: float | None, test: float | None = None, seed: int = 0
+) -> Row:
+    return Row(Job("ml-100k", router, setting, seed), {"val.loss": val, "loss": test}, "abc")
+
+
+def by_job(*rows: Row) -> dict[Job, Row]:
+    return {row.job: row for row in rows}
+
+
+def test_every_router_has_six_valid_trials_and_every_label_one_router() -> None:
+    settings = read_settings()
+    assert set(ROUTERS) <= set(settings)
+    labels = [label for of_router in settings.values() for label in of_router]
+    assert len(labels) == len(set(labels)) == TRIALS * len(settings)
+    for router, of_router in settings.items():
+        configs = [config_of(Job("ml-100k", router, label, 3), settings) for label in of_router]
+        parsed = [parse_config(config) for config in configs]
+        assert all(config.trainer.seed == 3 for config in parsed)
+        assert len({config.model_dump_json() for config in parsed}) == TRIALS
+
+
+def test_a_setting_is_what_the_earlier_study_ran_under_its_label() -> None:
+    """moesart_4 of ml-100k-trials.yaml: the shipped configuration as it is."""
+    config = config_of(Job("ml-100k", "moesart", "moesart_4", 0), read_settings())
+    assert config["model"]["router"] == {"name": "moesart", "temperature": 1.0}
+    assert (config["optim"]["lr"], config["trainer"]["patience"]) == (4e-3, 8)
+
+
+def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
+    rows = [row("a", "a1", 0.4123, 0.42), row("a", "a2", None), row("a", "a1", 0.5, 0.6, seed=1)]
+    for one in rows:
+        append(one, tmp_path / "rows.csv")
+    found = read_rows(tmp_path / "rows.csv")
+    assert [(r.job, r["val.loss"], r["loss"], r.commit) for r in found.values()] == [
+        (r.job, r["val.loss"], r["loss"], "abc") for r in rows
+    ]
+
+
+def test_earlier_rows_are_kept_with_their_commit_and_new_ones_stand_before_them(
+    tmp_path: Path,
+) -> None:
+    settings = read_settings()
+    found = earlier(settings)
+    first = found[AGAIN]
+    assert (first["loss"], first["val.loss"], first.commit) == (0.410422, 0.408967, "18c0cd5")
+    trial = found[Job("ml-100k", "pps", "pps_4", 0)]
+    assert (trial["loss"], trial.commit) == (None, "01c31ae")
+    append(Row(AGAIN, {"loss": 0.5}, "new"), tmp_path / "rows.csv")
+    assert all_rows(settings, tmp_path / "rows.csv")[AGAIN].commit == "new"
+
+
+def test_a_run_of_the_earlier_study_comes_first_and_then_two_trials_of_unknown_routers() -> None:
+    known = by_job(row("a", "a1", 0.40, 0.41), row("a", "a2", 0.41))
+    jobs = remaining(SMALL, known, {})
+    assert jobs[0] == AGAIN
+    assert [job.setting for job in jobs[1:5]] == ["b1", "c1", "b2", "c2"]
+
+
+def test_contenders_are_within_a_hundredth_of_the_lowest_and_get_their_seeds_first() -> None:
+    """.40 and .409 are, .42 is not; b's second trial is its better one."""
+    known = by_job(
+        row("a", "a1", 0.40, 0.41),
+        row("b", "b1", 0.43),
+        row("b", "b2", 0.409),
+        row("c", "c1", 0.42),
+    )
+    assert contenders(SMALL, known) == ["a", "b"]
+    assert chosen("b", known) == "b2"
+    jobs = remaining(SMALL, known, {AGAIN: known[next(iter(known))]})
+    names = [(job.setting, job.seed) for job in jobs if job.log == "ml-100k"]
+    # b2 was tried on validation alone, so its seed 0 is run again for test.
+    assert names[:5] == [("b2", 0), ("a1", 1), ("b2", 1), ("a1", 2), ("b2", 2)]
+    assert names[5] == ("a2", 0)
+    assert ("c2", 0) in names
+    assert names.index(("c2", 0)) > names.index(("a1", 4))
+
+
+@pytest.mark.parametrize("weights", ["0.9,0.1", "0.1,0.9"])
+def test_both_pairs_of_weights_and_the_larger_log_are_planned(weights: str) -> None:
+    jobs = remaining(SMALL | {"moesart": {"m1": {}}}, by_job(row("moesart", "m1", 0.4)), {})
+    assert any(job.weights == weights for job in jobs)
+    assert any(job.log == "ml-1m" for job in jobs)
