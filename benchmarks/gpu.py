@@ -20,6 +20,8 @@ import torch
 from shape import BATCH, Step, build_model, random_columns
 from torch.profiler import ProfilerActivity, profile
 
+from recsys_moe.model.request import Request
+
 WAYS = ("sparse", "dense")
 BATCHES = (512, 8192, 65_536)
 
@@ -50,8 +52,8 @@ def parity(device: str) -> float:
     """The largest difference of a logit of random rows between the processor and `device`, in
     float32 and with what evaluation chooses."""
     model, rows = build_model().eval(), random_columns(BATCH)
-    here = model(rows.user, rows.item).logits_BT
-    there = model.to(device)(rows.user.to(device), rows.item.to(device)).logits_BT
+    here = model(rows.request).logits_BT
+    there = model.to(device)(Request(rows.user.to(device), rows.item.to(device))).logits_BT
     return float((here - there.cpu()).abs().max())
 
 

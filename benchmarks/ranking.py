@@ -21,6 +21,7 @@ from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.ranking.catalogue import CatalogueScorer
 from recsys_moe.inference.scoring.pair_scores import Draws
 from recsys_moe.model.moe import naive_moe
+from recsys_moe.model.request import Request
 
 TASK = 0
 Rival = Callable[[Tensor], Tensor]
@@ -61,7 +62,7 @@ def rivals(predictor: Predictor) -> dict[str, Rival]:
     def whole(dispatch: str) -> Rival:
         def forward(user: Tensor) -> Tensor:
             model.moe.dispatch = dispatch
-            return model(user.expand(len(item_N)), item_N).logits_BT[:, TASK]
+            return model(Request(user.expand(len(item_N)), item_N)).logits_BT[:, TASK]
 
         return forward
 

@@ -93,7 +93,7 @@ class Step:
     def forward(self) -> None:
         batch = next(self.batches)
         with self.cast():
-            self.output = self.model(batch.user, batch.item)
+            self.output = self.model(batch.request)
             self.loss = task_loss(self.output, batch.labels)
 
     def backward(self) -> None:

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     def forward() -> None:
         model.eval()
         for batch in batches:
-            model(batch.user, batch.item)
+            model(batch.request)
 
     calls = {
         "validation": lambda: evaluate_model(model, batches, schema, config, split="val"),

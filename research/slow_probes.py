@@ -37,7 +37,7 @@ def gate_state(model: MultiTaskMoE, sample: Columns, tasks: Sequence[str]) -> Ro
     entropy of g.
     """
     model.eval()
-    x_BD = model.encode(sample.user, sample.item)
+    x_BD = model.encode(sample.request)
     row: Row = {}
     for task, router in zip(tasks, model.routers, strict=True):
         routing = router(x_BD, sample.user)
@@ -70,7 +70,7 @@ def expert_distance(model: MultiTaskMoE, sample: Columns, tasks: Sequence[str]) 
     what is left when the row is known. `logit_share.TASK`: the same for the logit of the tower
     behind one expert alone. All NaN with one expert.
     """
-    hidden_BEH = expert_outputs(model, model.encode(sample.user, sample.item))
+    hidden_BEH = expert_outputs(model, model.encode(sample.request))
     count = hidden_BEH.shape[1]
     pairs = count * (count - 1) or math.nan
     unit_BEH = torch.nn.functional.normalize(hidden_BEH, dim=-1)
@@ -102,7 +102,7 @@ class GateGradient:
     def __init__(self, module: RecModule, rows: Columns, chunk: int) -> None:
         self.module, self.model, self.rows, self.chunk = module, module.model, rows, chunk
         with torch.no_grad():
-            self.x_BD = self.model.encode(rows.user, rows.item)
+            self.x_BD = self.model.encode(rows.request)
             self.hidden_BEH = expert_outputs(self.model, self.x_BD)
 
     def drawn(self, seed: int) -> list[Tensor]:
@@ -175,9 +175,9 @@ def expert_signal(module: RecModule, rows: Columns, chunk: int) -> Row:
     model.moe.experts.dropout.eval()
     total_EDH, squares, chunks = torch.zeros_like(kernel_EDH), 0.0, len(rows) // chunk
     for number in range(chunks):
-        user_B, item_B, labels_BT, *_ = rows.take(slice(number * chunk, (number + 1) * chunk))
+        batch = rows.take(slice(number * chunk, (number + 1) * chunk))
         model.reseed(number)
-        loss = module.losses(model(user_B, item_B), labels_BT)[0]
+        loss = module.losses(model(batch.request), batch.labels)[0]
         (grad_EDH,) = torch.autograd.grad(loss, [kernel_EDH])
         total_EDH += grad_EDH
         squares += grad_EDH.square().sum().item()

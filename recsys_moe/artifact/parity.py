@@ -18,6 +18,7 @@ from torch import Tensor
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import RunError
 from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.request import Request
 from recsys_moe.routers import Router, Routing
 
 TOLERANCE = 1e-5
@@ -69,7 +70,7 @@ def check_parity(
     largest = 0.0
     for size in BATCH_SIZES * BATCHES:
         batch = user[start : start + size], item[start : start + size]
-        tied_B = near_ties(artifact.model, *batch)
+        tied_B = near_ties(artifact.model, Request(*batch))
         difference_B = _differences(name, runner(*batch), reference(*batch))
         compared_B = difference_B[~tied_B]
         if len(compared_B):
@@ -110,11 +111,11 @@ def _differences(name: str, given: Sequence[Tensor], expected: Sequence[Tensor])
 
 
 @torch.inference_mode()
-def near_ties(model: MultiTaskMoE, user_B: Tensor, item_B: Tensor) -> Tensor:
+def near_ties(model: MultiTaskMoE, request: Request) -> Tensor:
     """bool (B,): rows where rounding could change which experts some task's router chooses."""
-    x_BD = model.encode(user_B, item_B)
-    tied_B = torch.zeros(len(user_B), dtype=torch.bool)
-    for router, routing in zip(model.routers, model(user_B, item_B).routings, strict=True):
+    x_BD = model.encode(request)
+    tied_B = torch.zeros(len(x_BD), dtype=torch.bool)
+    for router, routing in zip(model.routers, model(request).routings, strict=True):
         scores_BE = _scores(router, routing, x_BD)
         if scores_BE is not None:
             tied_B |= _is_close(scores_BE, routing)

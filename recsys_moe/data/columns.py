@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from recsys_moe.files import check_kind
+from recsys_moe.model.request import Request
 from recsys_moe.schema import DataError, Schema, TaskKind
 
 
@@ -37,6 +38,11 @@ class Batch(NamedTuple):
     weight: Tensor | None = None
     offset: Tensor | None = None
 
+    @property
+    def request(self) -> Request:
+        """What a model is asked about these rows."""
+        return Request(self.user, self.item)
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -47,6 +53,11 @@ class Columns:
     labels: Tensor
     weight: Tensor | None = None
     offset: Tensor | None = None
+
+    @property
+    def request(self) -> Request:
+        """What a model is asked about these rows."""
+        return Request(self.user, self.item)
 
     def room(self, rows: int) -> Columns:
         """For `rows` rows like these, with no values yet."""

@@ -36,6 +36,7 @@ from recsys_moe.inference.ranking.top_items import Recommendation, TopItems, lar
 from recsys_moe.inference.scoring.pair_scores import Draws, PairScorer, Scores, whole_batch
 from recsys_moe.inference.scoring.tower_pruning import with_pruned_towers
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
+from recsys_moe.model.request import Request
 from recsys_moe.routers import Routing
 
 __all__ = ["Attribution", "ColdItem", "ColdUser", "ExpertShare", "Predictor", "Recommendation"]
@@ -190,7 +191,7 @@ class Predictor:
         per_pair: list[dict[str, list[ExpertShare]]] = []
         with self._draws.seeded():
             for user, item in self._pair_scores.batches(user_B, item_B):
-                shares = zip(*expert_shares(model, user, item), strict=True)
+                shares = zip(*expert_shares(model, Request(user, item)), strict=True)
                 per_pair += [dict(zip(self._names, row, strict=True)) for row in shares]
         return per_pair
 
@@ -219,7 +220,7 @@ class Predictor:
         """Routing per task of pairs of indices, routed together."""
         model = self.artifact.model
         with self._draws.seeded():
-            x_BD = model.encode(user_B, item_B)
+            x_BD = model.encode(Request(user_B, item_B))
             return [router(x_BD, user_B) for router in model.routers]
 
     def catalogue_logits(self, user_U: Tensor, task: int) -> Tensor:

@@ -16,6 +16,7 @@ from recsys_moe.model.bilinear import DiagonalTerm, ProjectedTerm
 from recsys_moe.model.encoders import Encoders
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import Dispatch, MoE
+from recsys_moe.model.request import Request
 from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing, find_router
 from recsys_moe.routers.base import full_precision
 
@@ -74,13 +75,10 @@ class MultiTaskMoE(nn.Module):
         self.bilinear = term(num_tasks, embedding_dim, bilinear_rank) if bilinear_rank else None
         self.biases, self.encoders = biases, encoders
 
-    def forward(self, user_B: Tensor, item_B: Tensor) -> Output:
-        """Indices (B,) of users and items, each in 0..count, where count is the OOV id.
-
-        With encoders, ~i is the OOV id with the features and the bag of i.
-        """
-        x_BD = self.encode(user_B, item_B)
-        user_B, item_B = self.ids(user_B, item_B)
+    def forward(self, request: Request) -> Output:
+        """The logits and routings of each row of `request`."""
+        x_BD = self.encode(request)
+        user_B, item_B = self.ids(request)
         mixed_BTH, routings = self.moe(x_BD, user_B)
         return Output(self.logits(mixed_BTH, x_BD, user_B, item_B), routings)
 
@@ -97,21 +95,21 @@ class MultiTaskMoE(nn.Module):
             logits_BT = self.biases(logits_BT, user_B, item_B)
         return logits_BT
 
-    def encode(self, user_B: Tensor, item_B: Tensor) -> Tensor:
+    def encode(self, request: Request) -> Tensor:
         """Input of routers and experts: user vector and item vector, concatenated. (B, D)"""
-        shown_user_B, shown_item_B = self.ids(user_B, item_B)
+        shown_user_B, shown_item_B = self.ids(request)
         user_BD, item_BD = self.user_embedding(shown_user_B), self.item_embedding(shown_item_B)
         if self.encoders is not None:
-            more_of_user, more_of_item = self.encoders(user_B, item_B)
+            more_of_user, more_of_item = self.encoders(request.user, request.item)
             user_BD, item_BD = user_BD + more_of_user, item_BD + more_of_item
         return torch.cat([user_BD, item_BD], dim=-1)
 
-    def ids(self, user_B: Tensor, item_B: Tensor) -> tuple[Tensor, Tensor]:
+    def ids(self, request: Request) -> tuple[Tensor, Tensor]:
         """Rows of the embedding tables: the OOV id for a hidden id (~i, with encoders only)."""
         if self.encoders is None:
-            return user_B, item_B
+            return request.user, request.item
         oov = self.user_embedding.num_embeddings - 1, self.item_embedding.num_embeddings - 1
-        pairs = zip((user_B, item_B), oov, strict=True)
+        pairs = zip((request.user, request.item), oov, strict=True)
         user_B, item_B = (torch.where(i_B < 0, one, i_B) for i_B, one in pairs)
         return user_B, item_B
 

@@ -114,7 +114,7 @@ class RecModule(lightning.LightningModule):
         self.model.moe.set_epoch(self.global_step / self._steps_per_epoch)
         passes = max(router.passes for router in self.model.routers)
         counts = self._counts(batch.labels, batch.weight)
-        outputs = [_shifted(self.model(batch.user, batch.item), batch) for _ in range(passes)]
+        outputs = [_shifted(self.model(batch.request), batch) for _ in range(passes)]
         parts = [self.losses(output, batch.labels, counts) for output in outputs]
         losses, penalties = zip(*parts, strict=True)
         loss = torch.stack(losses).mean()
@@ -129,7 +129,7 @@ class RecModule(lightning.LightningModule):
 
     def batch_losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """`losses` of one pass over a batch, as in a training step."""
-        output = _shifted(self.model(batch.user, batch.item), batch)
+        output = _shifted(self.model(batch.request), batch)
         return self.losses(output, batch.labels, self._counts(batch.labels, batch.weight))
 
     def _add_to_epoch(self, loss_sum: Tensor, output: Output, rows: int) -> None:
@@ -174,7 +174,7 @@ class RecModule(lightning.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         if len(batch.user):  # no rows where only other processes have batches
-            self._evaluation.update(self.model(batch.user, batch.item), batch.labels)
+            self._evaluation.update(self.model(batch.request), batch.labels)
 
     def on_validation_epoch_end(self) -> None:
         result = on_first(self._evaluation, lambda parts: merged(parts).result("val"))

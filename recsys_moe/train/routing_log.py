@@ -15,6 +15,7 @@ from recsys_moe.artifact.routing_history import ROWS, spread_rows, take_rows, to
 from recsys_moe.data.columns import Columns
 from recsys_moe.files import replacing
 from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.request import Request
 
 
 class RoutingLog(Callback):
@@ -51,9 +52,9 @@ class RoutingLog(Callback):
             self._content["row"] = spread_rows(len(rows), ROWS, group)
         if self._sample is None:
             self._sample = take_rows(rows, self._content["row"])
-        batch = (index_N.to(pl_module.device) for index_N in (self._sample.user, self._sample.item))
+        request = Request(*(index_N.to(pl_module.device) for index_N in self._sample.request))
         self._add("epoch", torch.tensor(trainer.current_epoch + 1))
-        self._add("top", top_experts(model, *batch))
+        self._add("top", top_experts(model, request))
         self._write()
 
     def _add(self, name: str, values: Tensor) -> None:

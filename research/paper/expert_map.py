@@ -48,7 +48,7 @@ class ExpertMap:
 def map_of(run: Run) -> ExpertMap:
     """The map of a sample of the rows that the run's model has routed."""
     shown, place_N = run.some(MAP_ROWS)
-    x_ND = run.artifact.model.encode(shown.user, shown.item)
+    x_ND = run.artifact.model.encode(shown.request)
     return expert_map(x_ND, run.sample.top_NT[place_N], run.tasks, run.options.seed)
 
 

@@ -105,7 +105,7 @@ def losses_of_rows(
     model.eval()
     parts: dict[str, list[Tensor]] = {task.name: [] for task in tasks}
     for batch in batches:
-        columns = model(batch.user, batch.item).logits_BT.unbind(1), batch.labels.unbind(1)
+        columns = model(batch.request).logits_BT.unbind(1), batch.labels.unbind(1)
         for task, logits_B, labels_B in zip(tasks, *columns, strict=True):
             losses_B, mask_B = row_losses(task.kind, logits_B, labels_B)
             parts[task.name].append(losses_B[mask_B].double())

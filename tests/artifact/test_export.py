@@ -27,6 +27,7 @@ from recsys_moe.config.build import build_model
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, RunError
 from recsys_moe.inference.predictor import Predictor
+from recsys_moe.model.request import Request
 from recsys_moe.routers import ROUTERS
 from recsys_moe.routers.selection import descending_order, largest_k
 from tests.conftest import TINY_MODEL
@@ -254,7 +255,7 @@ def test_rows_count_as_near_ties_exactly_where_the_gate_is_undecided(run: Path) 
     # Expert 0 is chosen; 1 and 2 have the logits x and 2x: tied where x = 0.
     artifact.model.user_embedding.weight.data[:3, 0] = torch.tensor([0.0, 1e-7, 0.5])
     artifact.model.moe.routers[1] = artifact.model.moe.routers[0]
-    tied = near_ties(artifact.model, torch.arange(3), torch.zeros(3, dtype=torch.long))
+    tied = near_ties(artifact.model, Request(torch.arange(3), torch.zeros(3, dtype=torch.long)))
     assert tied.tolist() == [True, True, False]
 
 

@@ -173,7 +173,7 @@ def test_the_loss_of_a_step_sees_logits_less_their_offsets(prepared: Path) -> No
         config(data={"popularity_exponent": 0.75}).model_dump(), batches.schema.to_json()
     )
     module.eval()
-    output = module.model(batch.user, batch.item)
+    output = module.model(batch.request)
     seen = _shifted(output, batch)
     assert torch.equal(seen.logits_BT, output.logits_BT - batch.offset)
     assert _shifted(output, batch._replace(offset=None)) is output

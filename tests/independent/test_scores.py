@@ -17,6 +17,7 @@ from recsys_moe.model import penalties
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import MoE
 from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.request import Request
 from recsys_moe.model.tasks import mean_loss
 from recsys_moe.routers import ROUTERS, Routing, router
 from tests.independent import reference_scores as ref
@@ -62,7 +63,7 @@ def test_the_model_is_embeddings_mixture_tower_and_head(name: str) -> None:
     x_BD = np.concatenate(
         [p["user_embedding.weight"][user_B], p["item_embedding.weight"][item_B]], axis=1
     )
-    found = model(*map(torch.from_numpy, (user_B, item_B))).logits_BT.detach().numpy()
+    found = model(Request(*map(torch.from_numpy, (user_B, item_B)))).logits_BT.detach().numpy()
     more = {"experts": E} if name == "comet" else {}
     for task in range(2):
         start = f"moe.routers.{task}."

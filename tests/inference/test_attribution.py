@@ -17,6 +17,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.inference.attribution import features as features_module
 from recsys_moe.inference.attribution.features import Attributor
 from recsys_moe.inference.predictor import Attribution, ColdUser, Predictor
+from recsys_moe.model.request import Request
 from tests.conftest import Command, tells
 from tests.inference.test_cold_start import history_of
 
@@ -81,8 +82,8 @@ def test_an_item_of_the_history_is_left_out_of_a_known_user_with_the_factor_kept
     raw_user = predictor.users.ids[user].as_py()
     [of_pair] = predictor.attributions([raw_user], [ids[item]], most=1000)
     model = predictor.artifact.model
-    index_B = torch.tensor([user]), torch.tensor([item])
-    before_T, vector_D = model(*index_B).logits_BT[0], model.user_embedding.weight[user].clone()
+    index_B = Request(torch.tensor([user]), torch.tensor([item]))
+    before_T, vector_D = model(index_B).logits_BT[0], model.user_embedding.weight[user].clone()
     found = {r.value: r for r in of_pair["rating"] if r.kind == "item"}
     assert {value: one.rating for value, one in found.items()} == history
     assert len(history) > 3
@@ -91,7 +92,7 @@ def test_an_item_of_the_history_is_left_out_of_a_known_user_with_the_factor_kept
             row = (5 if rating is None else round(rating) - 1) * 40 + ids.index(raw)
             added_D = parts["item_bag.kernel_DW"] @ parts["item_bag.table_RW"][row]
             model.user_embedding.weight[user] = vector_D - added_D / len(history) ** 0.5
-            change = before_T[1] - model(*index_B).logits_BT[0, 1]
+            change = before_T[1] - model(index_B).logits_BT[0, 1]
             assert found[raw].contribution == pytest.approx(change.item(), abs=1e-6)
     finally:
         model.user_embedding.weight[user] = vector_D
@@ -109,11 +110,11 @@ def test_the_users_of_an_item_are_left_out_together(predictor: Predictor) -> Non
     assert len(mine_P) == int(watched.sum()) > 3
     y_PW, kernel_DW = (artifact.encoders[f"user_bag.{n}"] for n in ("table_RW", "kernel_DW"))
     table_ND = artifact.model.item_embedding.weight
-    index_B, before_D = (torch.tensor([user]), torch.tensor([item])), table_ND[item].clone()
-    before = artifact.model(*index_B).logits_BT[0, 1]
+    index_B, before_D = Request(torch.tensor([user]), torch.tensor([item])), table_ND[item].clone()
+    before = artifact.model(index_B).logits_BT[0, 1]
     try:
         table_ND[item] -= kernel_DW @ y_PW[mine_P].sum(0) / len(mine_P) ** 0.5
-        change = before - artifact.model(*index_B).logits_BT[0, 1]
+        change = before - artifact.model(index_B).logits_BT[0, 1]
     finally:
         table_ND[item] = before_D
     assert found.contribution == pytest.approx(change.item(), abs=1e-6)

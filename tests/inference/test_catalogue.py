@@ -21,6 +21,7 @@ from recsys_moe.inference.scoring.pair_scores import Draws
 from recsys_moe.model.bilinear import DiagonalTerm, ProjectedTerm
 from recsys_moe.model.moe import naive_moe
 from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.request import Request
 from recsys_moe.routers import ROUTERS, find_router
 
 USERS, ITEMS, SEED = 7, 23, 3
@@ -103,7 +104,7 @@ def test_the_bilinear_term_is_added(
         for users_U in (user_U, user_U[:1]):
             found_UN = scorer_of(model).grid(users_U, some_N, task)
             for user, found_N in zip(users_U.tolist(), found_UN, strict=True):
-                x_ND = model.encode(torch.full_like(some_N, user), some_N)
+                x_ND = model.encode(Request(torch.full_like(some_N, user), some_N))
                 expected_N = (definition(model, user)[some_N] + model.bilinear(x_ND))[:, task]
                 torch.testing.assert_close(found_N, expected_N, rtol=1e-5, atol=1e-5)
 

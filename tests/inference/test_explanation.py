@@ -7,6 +7,7 @@ import torch
 
 from recsys_moe.inference.attribution.experts import expert_shares
 from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.request import Request
 from recsys_moe.routers import ROUTERS
 
 
@@ -20,11 +21,11 @@ def test_an_expert_is_left_out_beside_the_running_means() -> None:
     assert model.moe.output_means is not None
     for values in (*model.parameters(), model.moe.output_means.mean_EH):
         torch.nn.init.normal_(values, std=0.7)
-    user_B, item_B = torch.tensor([0, 3, 7]), torch.tensor([8, 2, 5])
-    x_BD = model.encode(user_B, item_B)
+    request = Request(torch.tensor([0, 3, 7]), torch.tensor([8, 2, 5]))
+    x_BD = model.encode(request)
     mixed_BTH, routings = model.moe(x_BD)
     kernel_EDH, bias_EH = model.moe.experts.kernel_EDH, model.moe.experts.bias_EH
-    for task, rows in enumerate(expert_shares(model, user_B, item_B)):
+    for task, rows in enumerate(expert_shares(model, request)):
         for row, shares in enumerate(rows):
             assert len(shares) == 2
             for share in shares:

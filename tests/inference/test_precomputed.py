@@ -22,6 +22,7 @@ from recsys_moe.inference.scoring.precomputed import Precomputed
 from recsys_moe.inference.threads import in_turn
 from recsys_moe.model.biases import Biases
 from recsys_moe.model.bilinear import DiagonalTerm, ProjectedTerm
+from recsys_moe.model.request import Request
 from recsys_moe.model.tasks import Constant
 from tests.inference.test_catalogue import ITEMS, SEED, SETTINGS, USERS, model_with, naive
 
@@ -56,7 +57,7 @@ def test_the_bilinear_term_and_the_biases_are_added(
     model.biases = Biases(USERS, ITEMS, [Constant(0.3, 1.0, 1.0), Constant(3.5, 0.5, 1.0)])
     torch.nn.init.normal_(model.biases.user_UT)
     with torch.inference_mode():
-        expected_BT = model(*pairs).logits_BT
+        expected_BT = model(Request(*pairs)).logits_BT
     torch.testing.assert_close(Precomputed(model).logits(*pairs), expected_BT, rtol=1e-5, atol=1e-5)
 
 

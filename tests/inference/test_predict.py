@@ -42,7 +42,7 @@ def test_scores_on_raw_ids_equal_the_model_on_dense_indices(
     items = predictor.artifact.items["item"].take(pa.array(rows.item.numpy()))
     scores = predictor.score(users.to_pylist(), items.to_pylist())
     with torch.inference_mode():
-        logits = predictor.artifact.model(rows.user, rows.item).logits_BT
+        logits = predictor.artifact.model(rows.request).logits_BT
     torch.testing.assert_close(scores.tasks["watch"], logits[:, 0].sigmoid())
     torch.testing.assert_close(scores.tasks["rating"], logits[:, 1])
     assert not scores.unseen_user.any() and not scores.unseen_item.any()
@@ -177,7 +177,7 @@ def test_the_batchwise_loss_is_the_papers_mean_of_batch_means(run: Path, prepare
     for start in range(0, len(rows), 128):
         batch = rows.take(slice(start, start + 128))
         with torch.inference_mode():
-            logits = artifact.model(batch.user, batch.item).logits_BT
+            logits = artifact.model(batch.request).logits_BT
         losses = [
             mean_loss(t.kind, logits[:, i], batch.labels[:, i]) * weights[i]
             for i, t in enumerate(artifact.schema.tasks)

@@ -10,6 +10,7 @@ import torch
 from recsys_moe.inference.scoring import tower_pruning
 from recsys_moe.inference.scoring.tower_pruning import with_pruned_towers
 from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.request import Request
 from recsys_moe.routers import find_router
 
 
@@ -34,8 +35,8 @@ def pruned(model: MultiTaskMoE) -> list[list[int]]:
     order, scores move by 1e-14 or so; the caller's model stays as it is."""
     before = copy.deepcopy(model.state_dict())
     smaller = with_pruned_towers(model)
-    users, items = torch.arange(8).repeat_interleave(10), torch.arange(10).repeat(8)
-    first, second = (copy.deepcopy(m).double()(users, items).logits_BT for m in (model, smaller))
+    request = Request(torch.arange(8).repeat_interleave(10), torch.arange(10).repeat(8))
+    first, second = (copy.deepcopy(m).double()(request).logits_BT for m in (model, smaller))
     torch.testing.assert_close(second, first, rtol=0, atol=1e-7, equal_nan=True)
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0, equal_nan=True)
     return [

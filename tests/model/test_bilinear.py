@@ -9,6 +9,7 @@ import torch
 
 from recsys_moe.model.bilinear import DiagonalTerm, ProjectedTerm
 from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.request import Request
 from recsys_moe.routers import ROUTERS
 
 
@@ -23,7 +24,10 @@ def model_with(rank: int, *, diagonal: bool = False) -> MultiTaskMoE:
 @pytest.mark.parametrize("diagonal", [True, False])
 def test_a_model_in_float64_has_logits_in_float64(diagonal: bool) -> None:
     ids = torch.tensor([0, 3])
-    assert model_with(2, diagonal=diagonal).double()(ids, ids).logits_BT.dtype == torch.float64
+    assert (
+        model_with(2, diagonal=diagonal).double()(Request(ids, ids)).logits_BT.dtype
+        == torch.float64
+    )
 
 
 def test_a_task_has_linear_terms_and_the_product_of_the_projections() -> None:
@@ -62,14 +66,14 @@ def test_a_model_begins_as_without_it_and_every_part_of_it_can_learn() -> None:
     assert all(torch.equal(value, other[name]) for name, value in own.items())
     names = {"bilinear.user_TRW", "bilinear.item_TRW", "bilinear.alone_TD"}
     assert other.keys() - own.keys() == names
-    user_B, item_B = torch.tensor([0, 3, 7]), torch.tensor([8, 2, 5])
-    logits_BT = model(user_B, item_B).logits_BT
-    assert torch.equal(logits_BT, plain(user_B, item_B).logits_BT)
+    request = Request(torch.tensor([0, 3, 7]), torch.tensor([8, 2, 5]))
+    logits_BT = model(request).logits_BT
+    assert torch.equal(logits_BT, plain(request).logits_BT)
     assert model.bilinear is not None
     optimizer = torch.optim.SGD(model.bilinear.parameters(), lr=10.0)
     for _ in range(2):  # P = 0 at first: its users' side learns from the second step on
         optimizer.zero_grad()
-        model(user_B, item_B).logits_BT.sum().backward()
+        model(request).logits_BT.sum().backward()
         optimizer.step()
     assert all(parameter.grad.abs().amax(-1).all() for parameter in model.bilinear.parameters())
 
@@ -80,8 +84,8 @@ def test_a_diagonal_term_begins_with_the_product_of_the_vectors() -> None:
     own, other = plain.state_dict(), model.state_dict()
     assert all(torch.equal(value, other[name]) for name, value in own.items())
     assert other.keys() - own.keys() == {"bilinear.scale_TR", "bilinear.alone_TD"}
-    pair = torch.tensor([0, 3, 7]), torch.tensor([8, 2, 5])
-    moved_BT = model(*pair).logits_BT - plain(*pair).logits_BT
+    request = Request(torch.tensor([0, 3, 7]), torch.tensor([8, 2, 5]))
+    moved_BT = model(request).logits_BT - plain(request).logits_BT
     assert 0 < moved_BT.abs().max() <= 0.01 * 0.9641
     assert model.bilinear is not None
     moved_BT.sum().backward()
@@ -95,6 +99,6 @@ def test_the_logits_are_those_of_the_towers_and_it(rank: int, diagonal: bool) ->
     assert model.bilinear is not None
     for parameter in model.bilinear.parameters():
         torch.nn.init.normal_(parameter)
-    pair = torch.tensor([0, 3, 7]), torch.tensor([8, 2, 5])
-    added_BT = model(*pair).logits_BT - plain(*pair).logits_BT
-    torch.testing.assert_close(added_BT, model.bilinear(model.encode(*pair)))
+    request = Request(torch.tensor([0, 3, 7]), torch.tensor([8, 2, 5]))
+    added_BT = model(request).logits_BT - plain(request).logits_BT
+    torch.testing.assert_close(added_BT, model.bilinear(model.encode(request)))

@@ -119,7 +119,7 @@ def test_a_step_adds_both_losses_and_the_weighted_disagreement() -> None:
     trained = module(consistency=0.7)
     total = trained.training_step(BATCH, 1)
     trained.model.reseed(stream_seed(0, "step", 0, 0))
-    first, second = (trained.model(BATCH.user, BATCH.item) for _ in range(2))
+    first, second = (trained.model(BATCH.request) for _ in range(2))
     losses = [trained.losses(output, BATCH.labels)[0] for output in (first, second)]
     (p, r), (q, s) = first.logits_BT.t(), second.logits_BT.t()
     kl = ((p.sigmoid() - q.sigmoid()) * (p - q) / 2).mean()
@@ -154,5 +154,5 @@ def test_a_step_adds_the_penalties_of_both_passes() -> None:
     """10 (1 + 2) for each of two tasks, beside two equal losses and no disagreement."""
     trained = module(name=TwicePricedRouter.Config().name)
     total = trained.training_step(BATCH, 1)
-    losses, _ = trained.losses(trained.model(BATCH.user, BATCH.item), BATCH.labels)
+    losses, _ = trained.losses(trained.model(BATCH.request), BATCH.labels)
     torch.testing.assert_close(total, 2 * losses + 60)

@@ -14,6 +14,7 @@ from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.predictor import ColdUser, Predictor
+from recsys_moe.model.request import Request
 from recsys_moe.model.tasks import KINDS
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL
@@ -60,9 +61,10 @@ def test_predict_recommend_and_exports_agree(trained: tuple[Path, str], tmp_path
     items = artifact.items["item"].to_pylist()
     user_B = predictor.users.index(users)[0].repeat_interleave(len(items))
     item_B = torch.arange(len(items)).repeat(len(users))
+    request = Request(user_B, item_B)
     with torch.inference_mode():
-        logits_BT = model(user_B, item_B).logits_BT
-        term_BT = model.bilinear(model.encode(user_B, item_B))
+        logits_BT = model(request).logits_BT
+        term_BT = model.bilinear(model.encode(request))
     assert term_BT.abs().max() > 1e-2
     expected = {
         task.name: KINDS[task.kind].link(logits_BT[:, t]).view(len(users), -1)

@@ -21,6 +21,7 @@ from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.inference.files.predict import predict_file
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.ranking.item_filters import filter_columns
+from recsys_moe.model.request import Request
 from recsys_moe.schema import FeatureColumn, Schema
 from recsys_moe.train.fit import dry_run, fit
 from recsys_moe.train.loader import RecDataModule
@@ -71,8 +72,8 @@ def test_training_starts_as_without_features_and_bags(data: Path, model: dict[st
     own, other = ids.state_dict(), both.state_dict()
     assert all(torch.equal(value, other[name]) for name, value in own.items())
     assert other.keys() - own.keys() == {f"encoders.{name}" for name in learned(model)}
-    index_B = torch.arange(30)
-    assert torch.equal(ids(index_B, index_B).logits_BT, both(index_B, index_B).logits_BT)
+    request = Request(torch.arange(30), torch.arange(30))
+    assert torch.equal(ids(request).logits_BT, both(request).logits_BT)
 
 
 def test_both_are_learned_and_scores_are_the_same_everywhere(
@@ -89,7 +90,7 @@ def test_both_are_learned_and_scores_are_the_same_everywhere(
     users, items = (predictor.artifact.users["user"], predictor.artifact.items["item"])
     pairs = [users.take(rows.user.tolist()).to_pylist(), items.take(rows.item.tolist()).to_pylist()]
     with torch.inference_mode():
-        logits_BT = module.model.eval()(rows.user, rows.item).logits_BT
+        logits_BT = module.model.eval()(rows.request).logits_BT
     expected = {"watch": logits_BT[:, 0].sigmoid(), "rating": logits_BT[:, 1]}
     export(trained, tmp_path / "copy")
     assert not any(":" in name for name in filter_columns(predictor.artifact.items))
@@ -197,7 +198,7 @@ def test_half_of_the_hidden_ids_keep_features_and_bag(data: Path) -> None:
     torch.nn.init.normal_(model.encoders.users.table_RD)  # type: ignore[union-attr]
     index_B, none_B = torch.arange(1, 40), torch.full((39,), 60)
     features_BD = model.encoders(index_B, index_B)[0]  # type: ignore[misc]
-    x_BD = model.encode(~index_B, ~index_B)[:, :8]
+    x_BD = model.encode(Request(~index_B, ~index_B))[:, :8]
     torch.testing.assert_close(x_BD, model.user_embedding(none_B) + features_BD)
 
 

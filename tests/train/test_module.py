@@ -61,7 +61,7 @@ def first_step(trained: RecModule) -> tuple[Tensor, Output]:
     """The loss of step 0, and what the model gave for it."""
     total = trained.training_step(BATCH, 1)
     trained.model.reseed(stream_seed(0, "step", 0, 0))
-    return total, trained.model(BATCH.user, BATCH.item)
+    return total, trained.model(BATCH.request)
 
 
 @pytest.mark.parametrize(

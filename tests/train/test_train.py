@@ -47,7 +47,7 @@ def gradients(trained: RecModule, batch: Batch, task: int) -> dict[str, Tensor]:
     """Gradients of the tower and router of one task; dropout and sampling as in step 0."""
     trained.zero_grad()
     trained.model.reseed(0)
-    loss, _ = trained.losses(trained.model.train()(batch.user, batch.item), batch.labels)
+    loss, _ = trained.losses(trained.model.train()(batch.request), batch.labels)
     loss.backward()
     parts = trained.model.towers[task], trained.model.routers[task]
     return {
@@ -67,12 +67,12 @@ def test_sixty_four_rows_are_memorised(prepared: Path) -> None:
     optimizer = learner.configure_optimizers()
     for step in range(400):
         learner.model.train().reseed(step)
-        loss, _ = learner.losses(learner.model(batch.user, batch.item), batch.labels)
+        loss, _ = learner.losses(learner.model(batch.request), batch.labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     learner.model.eval()
-    loss, _ = learner.losses(learner.model(batch.user, batch.item), batch.labels)
+    loss, _ = learner.losses(learner.model(batch.request), batch.labels)
     assert loss.item() < 0.1  # starts at about 0.9 + 0.1, the constants' losses
 
 
@@ -102,7 +102,7 @@ def test_the_loss_is_the_weighted_sum_of_the_tasks(
     for watch, rating in ((1.0, 0.0), (0.0, 1.0), (0.9, 0.1)):
         weights = {"watch": {"weight": watch}, "rating": {"weight": rating}}
         learner = module(prepared, model=model, tasks=weights, optim={"losses": scale})
-        output = learner.model.eval()(batch.user, batch.item)
+        output = learner.model.eval()(batch.request)
         losses.append(learner.losses(output, batch.labels)[0].item())
     logits, (watched, stars) = output.logits_BT, batch.labels.unbind(1)
     own = F.binary_cross_entropy_with_logits(logits[:, 0], watched), mse(logits[:, 1], stars)

@@ -124,7 +124,7 @@ def first_moves(data: Path, **optim: Any) -> dict[str, Tensor]:
     learner: RecModule = module(data, optim={"lr": LR, "eps": 1e-30, **optim})
     optimizer, batch = learner.make_optimizer(), first_rows(data, 64)
     before = {name: value.detach().clone() for name, value in learner.named_parameters()}
-    loss, _ = learner.losses(learner.model(batch.user, batch.item), batch.labels)
+    loss, _ = learner.losses(learner.model(batch.request), batch.labels)
     loss.backward()
     optimizer.step()
     return {name: value.detach() - before[name] for name, value in learner.named_parameters()}

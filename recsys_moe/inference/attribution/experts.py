@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.request import Request
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,14 @@ Explanation = list[list[list[ExpertShare]]]
 
 
 @torch.inference_mode()
-def expert_shares(model: MultiTaskMoE, user_B: Tensor, item_B: Tensor) -> Explanation:
+def expert_shares(model: MultiTaskMoE, request: Request) -> Explanation:
     """Leave each chosen expert out of each mixture in turn and see how the logit changes.
 
     Exact, one tower pass per chosen pair. Towers are not linear, so the contributions of a pair
     need not sum to its logit.
     """
-    x_BD = model.encode(user_B, item_B)
-    user_B, _ = model.ids(user_B, item_B)
+    x_BD = model.encode(request)
+    user_B, _ = model.ids(request)
     explanation = []
     scale_T = [1.0] * len(model.towers) if model.biases is None else model.biases.scale_T
     for router, tower, scale in zip(model.routers, model.towers, scale_T, strict=True):

@@ -26,6 +26,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.inference.cold_start.encode import ENTITIES, ColdStart, Entity
 from recsys_moe.inference.cold_start.model import ColdStartVectors, Parts, with_cold_users
 from recsys_moe.model.encoders import Encoders
+from recsys_moe.model.request import Request
 
 MOST_LEFT_OUT = 128
 """Items of a history that are left out in turn; of a longer one those with the largest first-order
@@ -183,7 +184,7 @@ class Attributor:
         left_out = LeftOut(cold, left_VD, torch.zeros_like(left_VD))
         model = with_cold_users(self._artifact.model, left_out)
         with torch.enable_grad():
-            logits_T = model(user_V, item_V).logits_BT[0]
+            logits_T = model(Request(user_V, item_V)).logits_BT[0]
             slopes = [torch.autograd.grad(one, left_VD, retain_graph=True)[0] for one in logits_T]
         change_PT = pool_PD @ torch.cat(slopes).t()
         share = MOST_LEFT_OUT // len(slopes)
@@ -237,7 +238,7 @@ class Attributor:
             entities.append((torch.tensor(index_V), torch.stack(left_VD)))
         (user_V, user_VD), (item_V, item_VD) = entities
         model = with_cold_users(self._artifact.model, LeftOut(cold, user_VD, item_VD))
-        logits_VT = model(user_V, item_V).logits_BT
+        logits_VT = model(Request(user_V, item_V)).logits_BT
         return logits_VT[:1] - logits_VT[1:]
 
 

@@ -20,6 +20,7 @@ from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_us
 from recsys_moe.inference.scoring.pair_scores import Draws
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.pair_plan import plan_pairs, starts
+from recsys_moe.model.request import Request
 from recsys_moe.routers import Router, Routing
 
 ROWS_PER_CHUNK = 4096
@@ -146,12 +147,12 @@ class CatalogueScorer:
 
     def _ids(self, user_U: Tensor) -> Tensor:
         """Rows of the tables: that of the OOV id for cold-start users."""
-        return self.model.ids(user_U, torch.zeros_like(user_U))[0]
+        return self.model.ids(Request(user_U, torch.zeros_like(user_U)))[0]
 
     def _vectors(self, user_U: Tensor) -> Tensor:
         """(U, D)"""
         width = self.model.user_embedding.embedding_dim
-        return self.model.encode(user_U, torch.zeros_like(user_U))[:, :width]
+        return self.model.encode(Request(user_U, torch.zeros_like(user_U)))[:, :width]
 
     def _user_precomputed(self, user_U: Tensor) -> Tensor:
         """(E, U, H), biases included."""

@@ -15,6 +15,7 @@ from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
 from recsys_moe.inference.scoring.precomputed import Precomputed
 from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.request import Request
 from recsys_moe.model.tasks import KINDS
 from recsys_moe.routers import Router
 
@@ -84,7 +85,7 @@ class PairScorer:
 
 
 def _forward(model: MultiTaskMoE) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda user_B, item_B: model(user_B, item_B).logits_BT
+    return lambda user_B, item_B: model(Request(user_B, item_B)).logits_BT
 
 
 def whole_batch(eval_rows: int) -> int:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.pair_plan import positions, starts
+from recsys_moe.model.request import Request
 
 MAX_MB = 512.0
 """Memory for the precomputed halves."""
@@ -41,7 +42,7 @@ class Precomputed:
     @torch.inference_mode()
     def logits(self, user_B: Tensor, item_B: Tensor) -> Tensor:
         """(B, T) of indices of known or unseen ids, as of `MultiTaskMoE.forward`."""
-        x_BD = self.model.encode(user_B, item_B)
+        x_BD = self.model.encode(Request(user_B, item_B))
         weights_BTE, selected_BTE, routings = self.model.moe.route(x_BD, user_B)
         for expert in selected_BTE.any(1).any(0).nonzero()[:, 0].tolist():
             self._fill(expert)

@@ -152,7 +152,7 @@ def likeness(artifact: Artifact, columns: Columns) -> Likeness:
     well above 0.
     """
     experts = artifact.model.moe.experts
-    x_ND = artifact.model.encode(columns.user, columns.item)
+    x_ND = artifact.model.encode(columns.request)
     products_EE = x_ND.new_zeros(2 * (len(experts.bias_EH),), dtype=torch.float64)
     for x_BD in x_ND.split(ROWS_AT_ONCE):
         hidden_EBH = torch.baddbmm(

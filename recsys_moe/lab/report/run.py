@@ -159,7 +159,7 @@ def take_sample(
     model.eval()
     model.reseed(config.trainer.seed)
     for batch in EvalBatches(columns, config.eval_rows):
-        output = model(batch.user, batch.item)
+        output = model(batch.request)
         evaluation.update(output, batch.labels)
         batches.append({"logits_NT": output.logits_BT, **routed(output.routings)})
         progress(len(batch.labels))

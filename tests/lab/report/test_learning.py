@@ -95,7 +95,7 @@ def test_the_last_epoch_of_the_log_is_where_the_last_model_sends_its_rows(
     sampled = columns.take(history.row_N)
     assert history.epoch_R.tolist() == [1, 2]
     assert history.row_N.tolist() == list(range(len(columns)))  # 225 rows fit in the sample
-    expected = top_experts(artifact.model, sampled.user, sampled.item)
+    expected = top_experts(artifact.model, sampled.request)
     assert torch.equal(history.top_RTN[-1], expected)
     x_ND = torch.cat(
         [artifact.model.user_embedding(sampled.user), artifact.model.item_embedding(sampled.item)],

@@ -56,7 +56,7 @@ class Step(nn.Module):
         self.module = module
 
     def forward(self, batch: Batch, counts: Counts) -> Tensor:
-        output = self.module.model(batch.user, batch.item)
+        output = self.module.model(batch.request)
         return torch.stack(self.module.losses(output, batch.labels, counts)).sum()
 
 
@@ -127,7 +127,7 @@ def evaluations(config: Config, data: RecDataModule) -> tuple[dict[str, Any], di
     evaluation = Evaluation(data.schema, config)
     with torch.inference_mode():
         for batch in data.val_batches(rank=dist.get_rank(), world=WORLD):
-            evaluation.update(module.model(batch.user, batch.item), batch.labels)
+            evaluation.update(module.model(batch.request), batch.labels)
     both = on_first(evaluation, lambda found: merged(found).result("val"))
     return both, evaluate_model(module.model, data.val_batches(), data.schema, config, split="val")
 
