@@ -8,6 +8,7 @@ TYPE_CHECKING = False  # importing typing takes longer than all the rest
 if TYPE_CHECKING:
     from typing import Any
 
+    from data_prep.prepare import prepare
     from recsys_moe.inference.predictor import ColdItem, ColdUser, Predictor
     from recsys_moe.model.experts import Experts
     from recsys_moe.model.modules import mix
@@ -26,6 +27,7 @@ __all__ = [
     "Routing",
     "fit",
     "mix",
+    "prepare",
     "router",
 ]
 
@@ -39,6 +41,7 @@ _HOMES = {
     "Routing": "routers",
     "fit": "train.fit",
     "mix": "model.modules",
+    "prepare": "data_prep.prepare",
     "router": "routers",
 }
 """Where each public name lives; it is imported when somebody asks for it."""
@@ -47,7 +50,9 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    home = _HOMES[name]
+    module = home if home.startswith("data_prep.") else f"{__name__}.{home}"
+    return getattr(importlib.import_module(module), name)
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from data_prep import prepare
 from data_prep.features import spec
 from data_prep.split import splits
 from data_prep.table import times
@@ -41,6 +42,7 @@ OUTSIDE: dict[str, tuple[str, re.Pattern[str] | re.Pattern[bytes] | str]] = {
     "lab/compare/plan.py: '[^A-Za-z0-9._+]+'": ("search", "[^A-Za-z0-9._+]+"),
     "cli/training.py: NO_MEMORY": ("search", training.NO_MEMORY),
     "features/spec.py: _SPEC": ("fullmatch", spec._SPEC),
+    "prepare.py: FLAG": ("search", prepare.FLAG),
     "split/splits.py: SHARE": ("fullmatch", splits.SHARE),
     "table/times.py: _DAY_FIRST": ("fullmatch", times._DAY_FIRST),
     f"table/spec.py: {TASK!r}": ("fullmatch", TASK),

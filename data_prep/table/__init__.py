@@ -12,6 +12,7 @@ from data_prep.features.spec import check_names as check_feature_names
 from data_prep.options import one_of
 from data_prep.split import protocols
 from data_prep.table import engines, memory, stream
+from data_prep.table.frame import Frame, Place
 from data_prep.table.spec import Duplicates, Request, Unit, parse_tasks
 from data_prep.write import writer
 from data_prep.write.parts import WEIGHT
@@ -31,19 +32,19 @@ def prepare(
     user: str,
     item: str,
     tasks: Sequence[str],
-    input: Path | None = None,
-    train: Path | None = None,
-    val: Path | None = None,
-    test: Path | None = None,
+    input: Place | None = None,
+    train: Place | None = None,
+    val: Place | None = None,
+    test: Place | None = None,
     timestamp: str | None = None,
     timestamp_unit: Unit = "auto",
     day_first: bool = False,
     encoding: str = UTF8,
     weight: str | None = None,
-    items: Path | None = None,
-    user_features: Path | None = None,
+    items: Place | None = None,
+    user_features: Place | None = None,
     user_feature: Sequence[str] | None = None,
-    item_features: Path | None = None,
+    item_features: Place | None = None,
     item_feature: Sequence[str] | None = None,
     context: Sequence[str] | None = None,
     negatives: Literal["none", "per-user"] = "none",
@@ -59,7 +60,7 @@ def prepare(
     max_memory_mb: int | None = None,
     scheduler: str | None = None,
 ) -> Schema:
-    """Prepare `input` (a file or a folder of files), or `train`, `val` and `test` as they are.
+    """Prepare `input` (files or a DataFrame), or `train`, `val` and `test` as they are.
 
     `tasks`: NAME:KIND=COLUMN, as in "watch:binary=clicked"; an empty cell is a missing label. The
     first binary task may have no column where negatives are drawn: every row is a positive.
@@ -74,16 +75,16 @@ def prepare(
     `max_memory_mb` (2048) and write the same bytes. Raises DataError, and ConfigError for options.
     """
     options, presplit, out = locals(), input is None, Path(out)
-    request = _request(options)
-    places = _places(input, train, val, test)
+    given = {name: _place(name, options[name]) for name in FILES}
+    request, places = _request(options | given), _places(given)
     _check_request(request, presplit)
     _check_engine(engine, request, presplit)
     bounds = engines.bounds(engine, max_memory_mb, scheduler)
-    writer.check_target(out, force, **{name.replace("_", "-"): options[name] for name in FILES})
+    writer.check_target(out, force, **_files(given, engine))
     if engine == "memory":
-        return writer.write(
-            memory.prepare_rows(places, request, presplit=presplit), out, force=force
-        )
+        rows = memory.prepare_rows(places, request, presplit=presplit)
+        return writer.write(rows, out, force=force)
+    assert isinstance(places[0], Path)
     return stream.prepare(out, places[0], request, force=force, **bounds)
 
 
@@ -97,16 +98,31 @@ def _request(options: dict[str, Any]) -> Request:
     return Request(**{**asked, "tasks": tasks, "features": tuple(features), "encoding": encoding})
 
 
-def _places(
-    input: Path | None, train: Path | None, val: Path | None, test: Path | None
-) -> list[Path]:
-    given = [place for place in (train, val, test) if place is not None]
-    if "" in map(str, (input, *given)):  # Path("") would be the current folder
-        raise ConfigError("--input, --train, --val and --test must name files, got ''")
-    if input is not None and not given:
-        return [Path(input)]
-    if input is None and len(given) == len(SPLITS):
-        return [Path(place) for place in given]
+def _place(option: str, given: Place | None) -> Place | None:
+    if given is None or isinstance(given, Frame):
+        return given
+    if str(given) == "":  # Path("") would be the current folder
+        raise ConfigError(f"--{option.replace('_', '-')} must name a file, got ''")
+    return Path(given)
+
+
+def _files(given: dict[str, Place | None], engine: str) -> dict[str, Path | None]:
+    """Those of `given` that are no DataFrames. Raises ConfigError where all must be files."""
+    pairs = [(name, place) for name, place in given.items() if not isinstance(place, Frame)]
+    if len(pairs) < len(given) and engine != "memory":
+        raise ConfigError(
+            f"--engine {engine} needs files, got a DataFrame; write it as Parquet and pass the path"
+        )
+    return {name.replace("_", "-"): place for name, place in pairs}
+
+
+def _places(given: dict[str, Place | None]) -> list[Place]:
+    whole = given["input"]
+    parts = [place for place in map(given.get, SPLITS) if place is not None]
+    if whole is not None and not parts:
+        return [whole]
+    if whole is None and len(parts) == len(SPLITS):
+        return parts
     raise ConfigError("give either --input, or all three of --train, --val and --test")
 
 
@@ -163,7 +179,7 @@ def _check_negatives(request: Request) -> None:
 
 
 def _check_features(request: Request) -> None:
-    files: dict[Entity, Path | None] = {
+    files: dict[Entity, Place | None] = {
         "user": request.user_features,
         "item": request.item_features,
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,7 @@ from data_prep.table import files as table_files
 from data_prep.table.cells import Cells, feature_values
 from data_prep.table.cells import ids as id_cells
 from data_prep.table.files import TableFile
+from data_prep.table.frame import Place
 from data_prep.table.spec import Request
 from recsys_moe.encodings import UTF8
 from recsys_moe.schema import DataError
@@ -47,7 +47,7 @@ def of_items(request: Request) -> pa.Table | None:
     return more if known is None else _merged(known, more, "item")
 
 
-def _features(path: Path, entity: str, asked: tuple[Wanted, ...], request: Request) -> pa.Table:
+def _features(path: Place, entity: str, asked: tuple[Wanted, ...], request: Request) -> pa.Table:
     """`entity`, the ids of the column of the rows as text, each once, and the columns
     `feature:NAME`.
 
@@ -55,7 +55,7 @@ def _features(path: Path, entity: str, asked: tuple[Wanted, ...], request: Reque
     """
     key = request.user if entity == "user" else request.item
     columns = list(dict.fromkeys([key, *(one.source for one in asked)]))
-    files = table_files.read(Path(path), columns, BadRows(), request.encoding)
+    files = table_files.read(path, columns, BadRows(), request.encoding)
     cells = [Cells(file) for file in files]
     table = pa.concat_tables(
         pa.table({entity: id_cells(one, key), **feature_values(one, asked)}) for one in cells
@@ -114,14 +114,14 @@ def _merged(known: pa.Table, more: pa.Table, key: str) -> pa.Table:
     return joined
 
 
-def item_features(items: Path | None, key: str, encoding: str = UTF8) -> pa.Table | None:
+def item_features(items: Place | None, key: str, encoding: str = UTF8) -> pa.Table | None:
     """All columns of the items' file with `key` first, as `item`.
 
     Columns of a text file that hold plain numbers only become numbers, for `recommend --where`.
     """
     if items is None:
         return None
-    files = table_files.read(Path(items), None, BadRows(), encoding)
+    files = table_files.read(items, None, BadRows(), encoding)
     tables = []
     for file in files:
         delimited.check_columns(file.label, [key], file.columns.column_names)

@@ -25,6 +25,7 @@ from data_prep.read.bad_rows import OPTION, BadRows
 from data_prep.read.delimited import Layout
 from data_prep.read.raw_files import RawFiles, unpacked
 from data_prep.table import json_lines
+from data_prep.table.frame import Frame, Place
 from recsys_moe import encodings
 from recsys_moe.encodings import UTF8
 from recsys_moe.files import PARQUET, TEXT, separator, sha256_file, table_suffix
@@ -64,12 +65,14 @@ class TableFile:
 
 
 def read(
-    path: Path, columns: list[str] | None, bad: BadRows, encoding: str = UTF8
+    path: Place, columns: list[str] | None, bad: BadRows, encoding: str = UTF8
 ) -> list[TableFile]:
     """The file, or those of the folder or zip by name, with `columns` (None: all), no `bad` lines.
 
     Raises DataError naming the file (and line) that is missing, damaged or without a column.
     """
+    if isinstance(path, Frame):
+        return [TableFile(label=path.label, columns=path.table(columns))]
     return [
         _read_file(label, source, columns, bad=bad, encoding=encoding)
         for file in files_at(path)
@@ -105,9 +108,9 @@ def is_parquet(path: Path) -> bool:
     return table_suffix(path) in PARQUET
 
 
-def sources(*places: Path | None) -> tuple[Source, ...]:
-    """Names and hashes of all files at `places`."""
-    paths = [path for place in places if place is not None for path in files_at(Path(place))]
+def sources(*places: Place) -> tuple[Source, ...]:
+    """Names and hashes of all files at `places`; a DataFrame has none."""
+    paths = [path for place in places if isinstance(place, Path) for path in files_at(place)]
     return tuple(
         Source(name=path.name, sha256=sha256_file(path), bytes=path.stat().st_size)
         for path in paths

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +16,13 @@ from data_prep.table import columns as table_columns
 from data_prep.table import entities, times
 from data_prep.table import files as table_files
 from data_prep.table.columns import Rows
+from data_prep.table.frame import Place
 from data_prep.table.spec import Request
 from data_prep.table.spelling import warned
 from recsys_moe.schema import DataError
 
 
-def prepare_rows(places: list[Path], request: Request, *, presplit: bool) -> Prepared:
+def prepare_rows(places: Sequence[Place], request: Request, *, presplit: bool) -> Prepared:
     """The rows of the files at `places`; `presplit`: each place is a split, in their order.
 
     Raises DataError for a file or a cell that cannot be used.
@@ -49,7 +50,7 @@ def prepare_rows(places: list[Path], request: Request, *, presplit: bool) -> Pre
     )
 
 
-def _raw(pieces: list[Rows], places: list[Path], request: Request, bad: BadRows) -> Raw:
+def _raw(pieces: list[Rows], places: Sequence[Place], request: Request, bad: BadRows) -> Raw:
     rows = pa.concat_tables([piece.rows for piece in pieces])
     report = bad.report(len(rows))
     if len(rows) == 0:

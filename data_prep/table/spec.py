@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, cast, get_args
 
 import numpy as np
@@ -18,6 +17,7 @@ from data_prep.options import one_of
 from data_prep.read.bad_rows import OPTION
 from data_prep.split.negatives import Negatives
 from data_prep.split.splits import MOVIELENS, Holdout
+from data_prep.table.frame import Place
 from recsys_moe.encodings import UTF8
 from recsys_moe.schema import ConfigError, DataError, Distribution, Task, TaskKind
 
@@ -44,11 +44,11 @@ class Request:
     encoding: str
     """Of all files in text."""
     weight: str | None
-    items: Path | None
+    items: Place | None
     """The file with more about the items."""
-    user_features: Path | None
+    user_features: Place | None
     """The file with the features of users, by the column `user`; so `item_features`."""
-    item_features: Path | None
+    item_features: Place | None
     features: tuple[Wanted, ...]
     negatives: Literal["none", "per-user"]
     negative_ratio: float
@@ -109,7 +109,7 @@ class Request:
         return shlex.join([*words, "--protocol", self.protocol, "--seed", str(self.seed)])
 
     @property
-    def side_files(self) -> list[Path]:
+    def side_files(self) -> list[Place]:
         """Files of items and features, each once."""
         given = [self.items, self.user_features, self.item_features]
         return list(dict.fromkeys(path for path in given if path is not None))

@@ -6,7 +6,12 @@ import pytest
 
 from tests.test_layers import FILES, imports_in, imports_of, inside, room
 
-PACKAGES = ("ids rows options features", "read split write", "movielens books table synthetic")
+PACKAGES = (
+    "ids rows options features",
+    "read split write",
+    "movielens books table synthetic",
+    "prepare",
+)
 FLOOR = {name: floor for floor, rooms in enumerate(PACKAGES) for name in rooms.split()}
 
 

@@ -1,0 +1,120 @@
+"""`recsys_moe.prepare`: a DataFrame or files -> a prepared folder, from Python."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from data_prep import table
+from data_prep.options import did_you_mean
+from data_prep.table.frame import Frame
+from recsys_moe.frames import WANTED, is_frame
+from recsys_moe.schema import ConfigError, DataError, Schema
+
+PARAMETERS = inspect.signature(table.prepare).parameters
+KEYWORDS = {**dict(zip(PARAMETERS, PARAMETERS, strict=True)), "input": "data", "force": "overwrite"}
+"""What an option of `prepare table` is called here; `timestamp` is `time` too."""
+SPECS = ("tasks", *table.FEATURES.values())
+COLUMNS = ("user", "item", "timestamp", "weight")
+FLAG = re.compile(r"(?<![\w-])--([a-z-]+)")
+
+
+def prepare(
+    data: Any = None,
+    *,
+    user: Any,
+    item: Any,
+    tasks: Mapping[str, Any] | Sequence[str],
+    out: str | os.PathLike[str],
+    time: Any = None,
+    **options: Any,
+) -> Schema:
+    """Write a prepared folder to `out` for `fit`, and return its schema.
+
+    `data`: a DataFrame of pandas, Polars, DuckDB, pyarrow or another library that has
+    `__arrow_c_stream__` or `__dataframe__`; or a CSV, TSV, JSON Lines or Parquet file, a folder
+    or a zip of them. `user`, `item`, `time`: names of columns. `tasks`: KIND=COLUMN or (KIND,
+    COLUMN) by name, as in {"watch": "binary=clicked", "rating": "regression=stars"}; a binary
+    task without a column needs `negatives="per-user"`. Missing labels are null or NaN.
+
+    `options` are those of `recsys-moe prepare table`, `-` as `_`: `protocol="time"`,
+    `negatives="per-user"`, `duplicates="last"`, `weight="hours"`, `overwrite=True`. `train`,
+    `val` and `test` take the place of `data`; these and `items`, `user_features` and
+    `item_features` may be DataFrames too. `item_feature={"topic": "categorical=topic"}`, and so
+    `user_feature` and `context`. The folder has the bytes of `prepare table` on the same rows in
+    Parquet; `sources` in its schema names files only.
+
+    Raises DataError for data and ConfigError for options that cannot be used, TypeError for an
+    option that does not exist; `out` is then as before.
+    """
+    given = {"user": user, "item": item, "tasks": tasks, "out": out, "timestamp": time}
+    given = {"input": data, **given, **_by_option(options)}
+    if time is not None and "timestamp" in options:
+        raise TypeError("prepare() takes either time or timestamp; they are the same option")
+    try:
+        return table.prepare(**{name: _as_typed(name, one) for name, one in given.items()})
+    except (ConfigError, DataError) as error:
+        raise type(error)(_in_python(str(error))) from None
+
+
+def _by_option(options: dict[str, Any]) -> dict[str, Any]:
+    """Keywords by the names of `table.prepare`. Raises TypeError for one that it does not have."""
+    names = {keyword: name for name, keyword in KEYWORDS.items()}
+    for keyword in options:
+        if keyword not in names:
+            hint = did_you_mean(keyword, [*names, "time"])
+            raise TypeError(f"prepare() has no option {keyword!r}{hint}")
+    return {names[keyword]: value for keyword, value in options.items()}
+
+
+def _as_typed(name: str, value: Any) -> Any:
+    """The value of an option as the command has it: names of columns and specs are text."""
+    if name == "out":
+        return Path(value)
+    if name in table.FILES:
+        return _place(KEYWORDS[name], value)
+    if name in COLUMNS and value is not None:
+        return str(value)
+    if name in SPECS and value is not None:
+        return _specs(value)
+    if name == "fractions" and isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return value
+
+
+def _place(keyword: str, value: Any) -> Any:
+    if value is None or isinstance(value, str | os.PathLike):
+        return value
+    if is_frame(value):
+        return Frame(value, "DataFrame" if keyword == "data" else keyword)
+    hint = "; call collect() on it" if hasattr(value, "collect") else ""
+    raise ConfigError(f"{keyword} must be a path or {WANTED}, got {type(value).__name__}{hint}")
+
+
+def _specs(given: Any) -> list[str]:
+    """NAME:KIND=COLUMN of each, from a dict of KIND=COLUMN or (KIND, COLUMN), or as they are."""
+    if isinstance(given, str):
+        return [given]
+    if not isinstance(given, Mapping):
+        return list(given)
+    return [
+        f"{name}:{spec}" if isinstance(spec, str) else f"{name}:" + "=".join(map(str, spec))
+        for name, spec in given.items()
+    ]
+
+
+def _in_python(message: str) -> str:
+    """A message of the command with its options as keywords."""
+
+    def keyword(match: re.Match[str]) -> str:
+        name = {"task": "tasks", "overwrite": "force"}.get(match[1], match[1].replace("-", "_"))
+        if name not in PARAMETERS:
+            return match[0]
+        is_flag = PARAMETERS[name].default is False
+        return f"{KEYWORDS[name]}=True" if is_flag else KEYWORDS[name]
+
+    return FLAG.sub(keyword, message)

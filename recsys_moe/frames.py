@@ -1,0 +1,102 @@
+"""DataFrames as Arrow tables: of pandas, and of all that speak one of PROTOCOLS.
+
+Polars, DuckDB and pyarrow offer the Arrow PyCapsule interface, older libraries `__dataframe__`.
+Columns are shared, not copied, where the library holds them as Arrow does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from recsys_moe.errors import DataError, suggestion
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__", "__dataframe__")
+WANTED = f"a DataFrame (of pandas, or with {PROTOCOLS[0]} or {PROTOCOLS[2]})"
+NOT_ARROW = (pa.ArrowException, TypeError, ValueError, NotImplementedError, OverflowError)
+"""What libraries raise for columns that Arrow cannot hold."""
+
+
+def is_frame(value: object) -> bool:
+    """Whether it may be a DataFrame: a path, a list or a dict is none."""
+    return _is_pandas(value) or any(hasattr(value, name) for name in PROTOCOLS)
+
+
+def arrow_table(frame: Any, columns: Sequence[str] | None, label: str) -> pa.Table:
+    """The `columns` of a DataFrame (None: all) as an Arrow table; names are taken as text.
+
+    Of pandas, named levels of the index are columns too. `label` names the frame in messages.
+    Raises DataError for a column that is missing, there twice, or of values that Arrow has not.
+    """
+    return _of_pandas(frame, columns, label) if _is_pandas(frame) else _other(frame, columns, label)
+
+
+def is_pandas(value: object) -> bool:
+    """Whether it is a DataFrame of pandas, which has an index."""
+    return _is_pandas(value) and hasattr(value, "columns")
+
+
+def _is_pandas(value: object) -> bool:
+    pandas = sys.modules.get("pandas")  # what is not imported has made no value
+    return pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series)
+
+
+def _of_pandas(frame: Any, columns: Sequence[str] | None, label: str) -> pa.Table:
+    if not hasattr(frame, "columns"):
+        raise DataError(f"{label}: must be a DataFrame, got a Series; call to_frame() on it")
+    levels = [number for number, name in enumerate(frame.index.names) if name is not None]
+    names = [str(name) for name in frame.columns]
+    names += [str(frame.index.names[number]) for number in levels]
+    places = _places(names, columns, label)
+
+    def cells(place: int) -> pd.Series[Any] | pd.Index[Any]:
+        width = len(frame.columns)
+        if place < width:
+            return frame.iloc[:, place]
+        return frame.index.get_level_values(levels[place - width])
+
+    return pa.table({names[place]: _array(cells(place), names[place], label) for place in places})
+
+
+def _array(cells: Any, name: str, label: str) -> pa.Array | pa.ChunkedArray:
+    try:
+        return pa.array(cells, from_pandas=True)
+    except NOT_ARROW as error:
+        raise _unreadable(f"{label}: column {name!r}", error) from None
+
+
+def _other(frame: Any, columns: Sequence[str] | None, label: str) -> pa.Table:
+    """By one of PROTOCOLS."""
+    kind = type(frame).__name__
+    try:
+        if any(hasattr(frame, name) for name in PROTOCOLS[:2]):
+            table = pa.table(frame)
+        else:
+            from pyarrow.interchange import from_dataframe
+
+            table = from_dataframe(frame)
+    except NOT_ARROW as error:
+        raise _unreadable(f"{label}: this {kind}", error) from None
+    places = _places(table.column_names, columns, label)
+    return table.select(places)
+
+
+def _places(names: list[str], columns: Iterable[str] | None, label: str) -> list[int]:
+    """Where the columns are. Raises DataError for one that is not there, or there twice."""
+    for name in names if columns is None else columns:
+        if name not in names:
+            raise DataError(f"{label}: column {name!r} is missing; {suggestion(name, names)}")
+        if names.count(name) > 1:
+            raise DataError(f"{label}: column {name!r} appears twice; rename one of them")
+    return [names.index(name) for name in (names if columns is None else columns)]
+
+
+def _unreadable(what: str, error: Exception) -> DataError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return DataError(f"{what} cannot be read ({reason}); convert it first, e.g. to text")

@@ -1,0 +1,189 @@
+"""`recsys_moe.prepare`: what it writes of a DataFrame is what the command writes of its Parquet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import recsys_moe
+from data_prep.table import prepare as from_files
+from recsys_moe.schema import ConfigError, DataError
+
+COLUMNS: dict[str, Any] = {"user": "visitor", "item": "page", "tasks": {"click": "binary=clicked"}}
+
+
+def log(rows: int = 400, seed: int = 0) -> pd.DataFrame:
+    """Clicks and seconds spent of 40 visitors on 30 pages, each pair once, some cells empty."""
+    rng = np.random.default_rng(seed)
+    pair = rng.choice(40 * 30, rows, replace=False)
+    frame = pd.DataFrame({"visitor": [f"v{one}" for one in pair // 30], "page": pair % 30})
+    frame["clicked"] = rng.integers(0, 2, rows)
+    frame["seconds"] = np.where(frame.clicked == 1, rng.gamma(2, 20, rows).round(1), np.nan)
+    frame["time"] = 1_700_000_000 + rng.integers(0, 10**6, rows)
+    return frame
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Bytes of all files; of the schema all but `sources`, which names files."""
+    found = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    schema = json.loads(found["schema.json"])
+    del schema["sources"]
+    return {**found, "schema.json": json.dumps(schema).encode()}
+
+
+def refused(frame: Any, tmp_path: Path, **options: Any) -> str:
+    """The one line that it is refused with; nothing is written."""
+    with pytest.raises((ConfigError, DataError)) as caught:
+        recsys_moe.prepare(frame, **{**COLUMNS, **options}, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+class Stream:
+    """What has the Arrow PyCapsule interface and nothing else, as a DuckDB result."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.__arrow_c_stream__ = table.__arrow_c_stream__
+
+
+class Interchange:
+    """What has the interchange protocol and nothing else, as older libraries."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.__dataframe__ = table.__dataframe__
+
+
+def arrow(frame: pd.DataFrame) -> pa.Table:
+    return pa.Table.from_pandas(frame, preserve_index=False)
+
+
+def as_polars(frame: pd.DataFrame) -> Any:
+    return pytest.importorskip("polars").DataFrame({n: frame[n].tolist() for n in frame})
+
+
+def as_duckdb(frame: pd.DataFrame) -> Any:
+    return pytest.importorskip("duckdb").from_arrow(arrow(frame)).order("time - time")
+
+
+KINDS: dict[str, Callable[[pd.DataFrame], Any]] = {
+    "pandas": lambda frame: frame,
+    "arrow": arrow,
+    "chunks": lambda frame: pa.concat_tables([arrow(frame[:150]), arrow(frame[150:])]),
+    "batch": lambda frame: arrow(frame).to_batches()[0],
+    "reader": lambda frame: arrow(frame).to_reader(max_chunksize=100),
+    "stream": lambda frame: Stream(arrow(frame)),
+    "interchange": lambda frame: Interchange(arrow(frame)),
+    "polars": as_polars,
+    "duckdb": as_duckdb,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_frame_of_any_library_is_prepared_as_its_parquet_file(kind: str, tmp_path: Path) -> None:
+    frame = log()
+    frame.to_parquet(tmp_path / "log.parquet")
+    options: dict[str, Any] = {"protocol": "time", "negatives": "per-user", "duplicates": "last"}
+    tasks = ["click:binary=clicked", "seconds:regression=seconds"]
+    columns = {"user": "visitor", "item": "page", "timestamp": "time"}
+    from_files(tmp_path / "file", input=tmp_path / "log.parquet", **columns, tasks=tasks, **options)
+    schema = recsys_moe.prepare(
+        KINDS[kind](frame),
+        user="visitor",
+        item="page",
+        tasks={"click": "binary=clicked", "seconds": ("regression", "seconds")},
+        time="time",
+        out=tmp_path / "frame",
+        **options,
+    )
+    assert content(tmp_path / "frame") == content(tmp_path / "file")
+    assert schema.sources == () and sum(schema.rows.values()) >= len(frame)
+
+
+def test_a_path_is_prepared_as_by_the_command(tmp_path: Path) -> None:
+    log().to_csv(tmp_path / "log.csv", index=False)
+    place = tmp_path / "log.csv"
+    recsys_moe.prepare(str(place), **COLUMNS, weight="time", out=tmp_path / "here")
+    tasks = ["click:binary=clicked"]
+    from_files(
+        tmp_path / "there", input=place, user="visitor", item="page", tasks=tasks, weight="time"
+    )
+    for path in (tmp_path / "there").rglob("*.*"):
+        assert (
+            path.read_bytes()
+            == (tmp_path / "here" / path.relative_to(tmp_path / "there")).read_bytes()
+        )
+
+
+def test_frames_of_features_titles_and_splits_are_read_as_files(tmp_path: Path) -> None:
+    frame = log()
+    pages = pd.DataFrame({"page": range(30), "topic": list("abcdef") * 5})
+    titles = pd.DataFrame({"page": range(30), "title": [f"Page {one}" for one in range(30)]})
+    parts = {"train": frame[:300], "val": frame[300:350], "test": frame[350:]}
+    more: dict[str, Any] = {"item_features": pages, "items": titles}
+    for name, one in {**parts, **more}.items():
+        one.to_parquet(tmp_path / f"{name}.parquet")
+    features = {"topic": ("categorical", "topic")}
+    given = {**parts, **more}
+    recsys_moe.prepare(**given, item_feature=features, **COLUMNS, out=tmp_path / "frames")
+    files = {name: tmp_path / f"{name}.parquet" for name in given}
+    recsys_moe.prepare(**files, item_feature=features, **COLUMNS, out=tmp_path / "files")
+    assert content(tmp_path / "frames") == content(tmp_path / "files")
+
+
+def test_the_index_of_pandas_is_a_column_if_it_has_a_name(tmp_path: Path) -> None:
+    recsys_moe.prepare(log().set_index("visitor"), **COLUMNS, out=tmp_path / "index")
+    recsys_moe.prepare(log(), **COLUMNS, out=tmp_path / "column")
+    assert content(tmp_path / "index") == content(tmp_path / "column")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"user": "visiter"}, "DataFrame: column 'visiter' is missing; did you mean 'visitor'?"),
+        ({"tasks": {"click": "bniary=clicked"}}, "tasks click: KIND must be .*did you mean"),
+        ({"tasks": {"click": "binary"}}, "tasks click:binary has no column.*add negatives per-us"),
+        ({"negatives": "per-usr"}, "negatives must be one of none, per-user, got 'per-usr'"),
+        ({"protocol": "time"}, "protocol time needs timestamp"),
+        ({"protocol": "hash", "engine": "stream"}, "engine stream needs files, got a DataFrame"),
+        ({"val": "x.csv"}, "give either data, or all three of train, val and test"),
+    ],
+)
+def test_errors_name_keywords_and_columns_as_they_were_written(
+    options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises((ConfigError, DataError), match=said):
+        recsys_moe.prepare(log(), **{**COLUMNS, **options}, out=tmp_path / "out")
+
+
+def test_a_wrong_cell_is_named_with_its_row(tmp_path: Path) -> None:
+    frame = log()
+    frame.loc[6, "clicked"] = 3
+    said = refused(frame, tmp_path)
+    assert said.startswith("DataFrame, row 7: clicked must be 0 or 1")
+    assert said.endswith("got 3; or pass skip_bad_rows=True to skip such rows")
+    recsys_moe.prepare(frame, **COLUMNS, skip_bad_rows=True, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize("given", [[1, 2], {"visitor": [1]}, 7, np.zeros((3, 3))])
+def test_what_is_no_frame_is_refused(given: object, tmp_path: Path) -> None:
+    said = refused(given, tmp_path)
+    assert said.startswith("data must be a path or a DataFrame")
+    assert said.endswith(f"got {type(given).__name__}")
+
+
+def test_an_unknown_option_is_a_type_error(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="no option 'skip_bad'; did you mean 'skip_bad_rows'"):
+        recsys_moe.prepare(log(), **COLUMNS, skip_bad=True, out=tmp_path / "out")
