@@ -21,6 +21,7 @@ from recsys_moe.model.output_means import ExpertOutputMeans, output_means_for
 from recsys_moe.model.penalties import check_names, penalty
 from recsys_moe.routers import Router, Routing
 from recsys_moe.routers.base import AllSum
+from recsys_moe.routers.replay import replayed, runs_again
 from recsys_moe.seeds import stream_seed
 
 DENSE_FROM = 0.85
@@ -45,7 +46,8 @@ class MoE(nn.Module):
     sparse when the routers are. Inside transforms of `torch.func` all experts are evaluated.
 
     Random numbers: every router, and the dropout, draws from a stream of its own. They follow from
-    `seed`, or without one from `torch.manual_seed`.
+    `seed`, or without one from `torch.manual_seed`. Under `torch.utils.checkpoint` the second run
+    draws what the first drew. `half()` and `bfloat16()` leave the routers in float32.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class MoE(nn.Module):
 
         `user_B`: (B,) dense indices of the users, for routers that read them (`hash`).
         """
+        self._check_replay()
         flat_BD = x_BD if x_BD.dim() == 2 else x_BD.flatten(1)
         weights_BTE, selected_BTE, routings = self.route(flat_BD, user_B)
         if not self.stacked:
@@ -84,7 +87,7 @@ class MoE(nn.Module):
                 return sparse_modules(x_BD, weights_BTE, selected_BTE, self.experts), routings
             return dense_modules(x_BD, weights_BTE, self.experts), routings
         means, scale = self.output_means, self.experts.dropout.scale
-        counted = means if self.training else None
+        counted = means if self.training and not runs_again() else None
         if self._is_sparse(selected_BTE):
             on_outputs = None if counted is None else partial(counted.add_pairs, scale)
             mixed_BTH = sparse_experts(
@@ -102,10 +105,12 @@ class MoE(nn.Module):
 
         `weights`: by name of a penalty of `recsys_moe.model.penalties`, e.g.
         `trimmed_lasso=0.1, switch=0.01`. Losses of the routers themselves (such as the entropy of a
-        learned permutation) are added with the weights of their settings. Raises ConfigError for an
-        unknown penalty, or one that a router does not support.
+        learned permutation) are added with the weights of their settings. Without rows it is 0.
+        Raises ConfigError for an unknown penalty, or one that a router does not support.
         """
         check_names(weights)
+        if not routings[0].weights_BE.shape[0]:  # a mean over no rows is NaN
+            return torch.stack([routing.weights_BE.sum() for routing in routings]).sum()
         active = {name: weight for name, weight in weights.items() if weight}
         total: Tensor | float = 0.0
         for router, routing in zip(self.routers, routings, strict=True):
@@ -155,6 +160,18 @@ class MoE(nn.Module):
                 )
         weights_BTE = torch.stack([routing.weights_BE for routing in routings], dim=1)
         return weights_BTE, torch.stack([r.selected_BE for r in routings], dim=1), routings
+
+    def _check_replay(self) -> None:
+        """Raise RuntimeError if what `torch.utils.checkpoint` runs again would decide anew."""
+
+        def versions() -> list[int]:
+            return [buffer._version for buffer in self.buffers()]
+
+        if self.training and replayed(self, versions) not in (None, versions()):
+            raise RuntimeError(
+                "layer.on_step_end must be called after backward where torch.utils.checkpoint runs "
+                "the layer again, got a call before; move it"
+            )
 
     def _is_sparse(self, selected_BTE: Tensor) -> bool:
         if _is_transformed():

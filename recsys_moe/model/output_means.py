@@ -6,14 +6,15 @@ Axes: B batch, T tasks, E experts, H expert width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from recsys_moe.routers import Router, Routing
-from recsys_moe.routers.base import AllSum, full_precision
+from recsys_moe.routers.base import AllSum, full_precision, not_below_float32
 
 
 class ExpertOutputMeans(nn.Module):
@@ -30,6 +31,10 @@ class ExpertOutputMeans(nn.Module):
         self.momentum = momentum
         self.register_buffer("mean_EH", torch.zeros(num_experts, expert_dim))
         self._pending: Tensor | None = None
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Like `Router`: 16 bits would round away the steps of a mean."""
+        return super()._apply(lambda tensor: not_below_float32(fn, tensor), recurse)
 
     def forward(self, mixed_BTH: Tensor, routings: Sequence[Routing]) -> Tensor:
         """The mixtures (B, T, H) plus the weighted means."""

@@ -137,7 +137,8 @@ class Router(nn.Module, ABC):
     Promises, all tested: weights are non-negative, exactly 0 off the selection, and those of a row
     sum to at most `max_sum`; at most `max_selected` experts are selected, and none where a router
     says so; evaluation is deterministic; rows do not influence each other unless
-    `batch_dependent`; all arithmetic is float32 even under autocast.
+    `batch_dependent`; all arithmetic is float32 even under autocast, and `half()` and `bfloat16()`
+    leave parameters and buffers in float32: 16 bits would round away small steps of a gate.
     """
 
     Config: ClassVar[type[RouterConfig]]
@@ -167,12 +168,27 @@ class Router(nn.Module, ABC):
         self.shape = shape
         self.stream = RandomStream()
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Behind `to`, `half`, `cuda` and the like of torch."""
+        return super()._apply(lambda tensor: not_below_float32(fn, tensor), recurse)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        for name, own in self.state_dict().items():
+            saved = state_dict.get(prefix + name, own)
+            if saved.shape != own.shape:
+                k = getattr(self.config, "k", "none")
+                rest[-1].append(
+                    f"router {self.config.name} must have the sizes with which {prefix}{name} was "
+                    f"saved, {tuple(saved.shape)}, got {tuple(own.shape)} of k={k} and {self.shape}"
+                )
+
     @abstractmethod
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         """Route a batch.
 
-        `x_BD`: (B, input_dim) of any float type. `user_B`: (B,) dense indices of the users, which
-        few routers read; one that needs them raises ValueError without.
+        `x_BD`: (B, input_dim) of 16 or 32 bits, after `double()` of 64. `user_B`: (B,) dense
+        indices of the users, which few routers read; one that needs them raises ValueError without.
         """
 
     def setup(self, user_counts: Tensor) -> None:
@@ -258,3 +274,11 @@ def gate_logits(gate: Callable[[Tensor], Tensor], x_BD: Tensor) -> Tensor:
 def full_precision(x_BD: Tensor) -> Tensor:
     """float32 where `x_BD` has 16 bits, itself otherwise."""
     return x_BD.float() if x_BD.dtype in (torch.float16, torch.bfloat16) else x_BD
+
+
+def not_below_float32(fn: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
+    """fn(tensor), which moves or casts; where that makes 32 bits 16, only moved."""
+    changed = fn(tensor)
+    if changed.dtype in (torch.float16, torch.bfloat16) and tensor.dtype == torch.float32:
+        return tensor.to(changed.device)
+    return changed

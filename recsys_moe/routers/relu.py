@@ -20,6 +20,7 @@ from recsys_moe.routers.base import (
     Routing,
     gate_logits,
 )
+from recsys_moe.routers.replay import runs_again
 
 FACTOR_RANGE = (1e-12, 1e6)
 """Range of the L1 factor: float32 holds it, and it needs few steps back from either end."""
@@ -80,7 +81,7 @@ class ReLURouter(GatedRouter):
         logits_BE = gate_logits(self.gate, x_BD)
         selected_BE = ~(logits_BE <= 0)  # and not > 0, which would hide a NaN
         weights_BE = logits_BE.relu()
-        if self.training:
+        if self.training and not runs_again():
             self._count(selected_BE)
         return Routing(weights_BE, selected_BE, losses={"l1": self._l1(weights_BE, selected_BE)})
 

@@ -1,0 +1,275 @@
+"""One contract for the layer in loops of others, for every router of the table.
+
+16 bits, torch.utils.checkpoint, batches without rows, copies, pickles, weights of another k, and
+functional_call. Axes: B batch, T tasks, E experts, D input width, H expert width.
+"""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
+
+from recsys_moe.model.experts import Experts
+from recsys_moe.model.moe import MoE
+from recsys_moe.model.penalties import PENALTIES
+from recsys_moe.routers import ROUTERS, router
+from recsys_moe.routers import replay as replay_module
+
+B, D, E, H, TASKS = 24, 6, 4, 5, 2
+NAMES = sorted(ROUTERS)
+WITH_K = [name for name in NAMES if "k" in ROUTERS[name].Config.model_fields]
+USER_B = torch.arange(B)
+Forward = Callable[[Tensor, Tensor], Tensor]
+Segment = Callable[[Forward, Tensor], Tensor]
+
+
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def layer_of(name: str, seed: int | None = 3, **settings: Any) -> MoE:
+    """With dropout, whose draws are replayed as well."""
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"input_dim": D, "num_experts": E, "num_users": B, "num_tasks": TASKS}
+    routers = [router(name, **sizes, task=task, **settings) for task in range(TASKS)]
+    return MoE(Experts(E, D, H, dropout=0.5), routers, seed=seed)
+
+
+def rows(count: int = B) -> Tensor:
+    return torch.randn(count, D, generator=torch.Generator().manual_seed(1))
+
+
+def again(reentrant: bool) -> Segment:
+    return lambda forward, x_BD: checkpoint(forward, x_BD, USER_B, use_reentrant=reentrant)  # type: ignore[no-any-return]
+
+
+def once(forward: Forward, x_BD: Tensor) -> Tensor:
+    return forward(x_BD, USER_B)
+
+
+def trained(layer: MoE, segment: Segment, *, steps: int = 3) -> list[Tensor]:
+    """Losses and gradients of some steps. A step has two segments with the same input, each with
+    a dropout of torch's, the layer, and the layer again."""
+    inner, found, drop = nn.Linear(D, D), [], nn.Dropout(0.3)
+    back = nn.Linear(H, D)
+
+    def forward(x_BD: Tensor, user_B: Tensor) -> Tensor:
+        hidden_BD = drop(inner(x_BD))
+        for _ in range(2):
+            mixed_BTH, routings = layer(hidden_BD, user_B)
+            hidden_BD = drop(back(mixed_BTH.sum(1)))
+        aux: Tensor = layer.auxiliary_loss(routings, importance=0.1)
+        return hidden_BD.square().mean() + aux
+
+    for _ in range(steps):
+        x_BD = rows().requires_grad_()
+        losses = [segment(forward, x_BD) for _ in range(2)]
+        (losses[0] + 2 * losses[1]).backward()
+        layer.on_step_end()
+        weights = [x_BD, *inner.parameters(), *back.parameters(), *layer.parameters()]
+        found += [loss.detach() for loss in losses]
+        found += [torch.zeros(()) if w.grad is None else w.grad.clone() for w in weights]
+    return [*found, *layer.buffers()]
+
+
+@pytest.mark.parametrize("seed", [3, None])
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing_changes_no_gradient(name: str, reentrant: bool, seed: int | None) -> None:
+    """And no loss, no draw after it, and no count."""
+    plain = trained(layer_of(name, seed), once)
+    for wanted, found in zip(plain, trained(layer_of(name, seed), again(reentrant)), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)  # sums in another order
+
+
+@pytest.mark.parametrize("outer", [True, False])
+@pytest.mark.parametrize("inner", [True, False])
+def test_checkpoints_inside_checkpoints_change_no_gradient(outer: bool, inner: bool) -> None:
+    def nested(forward: Forward, x_BD: Tensor) -> Tensor:
+        whole: Segment = again(outer)
+        return whole(lambda x_BD, user_B: again(inner)(forward, x_BD), x_BD)
+
+    plain = trained(layer_of("moesart"), once)
+    for wanted, found in zip(plain, trained(layer_of("moesart"), nested), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)  # sums in another order
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_second_backward_replays_again(reentrant: bool) -> None:
+    def gradients(segment: Segment) -> list[Tensor]:
+        layer, x_BD = layer_of("moesart"), rows().requires_grad_()
+        loss = segment(lambda x_BD, user_B: layer(x_BD, user_B)[0].square().mean(), x_BD)
+        loss.backward(retain_graph=True)
+        loss.backward()
+        assert x_BD.grad is not None
+        return [x_BD.grad, *(p.grad for p in layer.parameters() if p.grad is not None)]
+
+    for wanted, found in zip(gradients(once), gradients(again(reentrant)), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)  # sums in another order
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_state_that_moved_before_backward_is_refused(reentrant: bool) -> None:
+    layer, x_BD = layer_of("loss_free"), rows().requires_grad_()
+    loss = again(reentrant)(lambda x_BD, user_B: layer(x_BD, user_B)[0].sum(), x_BD)
+    layer.on_step_end()
+    with pytest.raises(RuntimeError, match=r"on_step_end must be called after backward .*; move"):
+        loss.backward()
+
+
+def test_a_second_run_by_others_is_refused() -> None:
+    """Whose first run nobody noted: here a hook, elsewhere another checkpointing library."""
+    layer, x_BD = layer_of("moesart"), rows().requires_grad_()
+    x_BD.register_hook(lambda grad: layer(rows(), USER_B)[0].sum() + grad)
+    with pytest.raises(RuntimeError, match=r"evaluation mode inside a backward .*layer\.eval\(\)"):
+        x_BD.sum().backward()
+    layer.eval()
+    x_BD.sum().backward()
+
+
+def test_a_second_run_that_draws_more_is_refused() -> None:
+    layer, x_BD, runs = layer_of("moesart"), rows().requires_grad_(), []
+
+    def forward(x_BD: Tensor, user_B: Tensor) -> Tensor:
+        runs.append(1)
+        for _ in range(len(runs)):
+            mixed: Tensor = layer(x_BD, user_B)[0]
+        return mixed.sum()
+
+    loss = again(True)(forward, x_BD)
+    with pytest.raises(RuntimeError, match=r"must draw as often .* more than the 1 of its first"):
+        loss.backward()
+
+
+def test_the_functions_that_are_read_are_those_of_torch() -> None:
+    """Where torch renames one, the tests above fail; this one says which."""
+    with open(torch.utils.checkpoint.__file__) as file:
+        source = file.read()
+    for reader in replay_module._READERS:
+        assert f"def {reader}(" in source
+    assert "new_frame = " in source and "gen = " in source and "gid" in source
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_16_bits_work_and_leave_routers_in_32(
+    name: str, dtype: torch.dtype, training: bool
+) -> None:
+    wide, layer = (layer_of(name).train(training) for _ in range(2))
+    wide.experts.load_state_dict({k: v.to(dtype) for k, v in wide.experts.state_dict().items()})
+    layer = layer.to(dtype)
+    assert layer.experts.kernel_EDH.dtype == dtype
+    assert all(p.dtype == torch.float32 for p in layer.routers.parameters())
+    x_BD = rows().to(dtype)
+    (mixed, routings), (wanted, _) = layer(x_BD, USER_B), wide(x_BD.float(), USER_B)
+    assert mixed.dtype == dtype
+    torch.testing.assert_close(mixed.float(), wanted, rtol=0.03, atol=0.03)
+    (mixed.float().square().mean() + layer.auxiliary_loss(routings, importance=0.1)).backward()
+    layer.on_step_end()
+    gradients = [p.grad for p in layer.parameters() if p.grad is not None]
+    assert gradients and all(g.isfinite().all() for g in gradients)
+
+
+def test_64_bits_are_taken_and_given_back(name: str) -> None:
+    layer = layer_of(name).double()
+    assert all(p.dtype == torch.float64 for p in layer.parameters())
+    assert layer(rows().double(), USER_B)[0].dtype == torch.float64
+    assert all(p.dtype == torch.float32 for p in layer.float().parameters())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_auxiliary_loss_of_no_rows_is_0_with_a_gradient_of_0(name: str, training: bool) -> None:
+    layer = layer_of(name).train(training)
+    idle = ROUTERS[name].Config().idle_penalties
+    weights = {penalty: 1.0 for penalty in PENALTIES if penalty not in idle}
+    mixed, routings = layer(rows(0), USER_B[:0])
+    loss = layer.auxiliary_loss(routings, **weights)
+    assert loss.shape == () and loss == 0 and mixed.shape == (0, TASKS, H)
+    (loss + mixed.sum()).backward()
+    layer.on_step_end()
+    for parameter in layer.parameters():
+        assert parameter.grad is None or (parameter.grad == 0).all()
+    assert all(buffer.isfinite().all() for buffer in layer.buffers())
+
+
+def decisions(layer: MoE) -> list[Tensor]:
+    """Mixtures of a seeded training step and of evaluation."""
+    was, found = layer.training, []
+    for training in (True, False):
+        layer.train(training).reseed(5)
+        found.append(layer(rows(), USER_B)[0].detach())
+    layer.train(was)
+    return found
+
+
+def assert_alike(first: Sequence[Tensor], second: Sequence[Tensor]) -> None:
+    for wanted, found in zip(first, second, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies_decide_alike_and_share_nothing(name: str, duplicate: Callable[[MoE], MoE]) -> None:
+    layer = layer_of(name)
+    trained(layer, once, steps=1)  # what a step leaves behind must be copied as well
+    layer(rows(), USER_B)
+    copied = duplicate(layer)
+    assert_alike(decisions(layer), decisions(copied))
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.zero_()
+    assert layer.experts.kernel_EDH.abs().sum() > 0
+
+
+def _of_all(layers: dict[str, MoE]) -> dict[str, list[Tensor]]:
+    torch.set_num_threads(1)
+    return {name: decisions(layer) for name, layer in layers.items()}
+
+
+@pytest.mark.slow
+def test_a_spawned_process_decides_alike() -> None:
+    layers = {name: layer_of(name) for name in NAMES}
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.apply(_of_all, (layers,))
+    for name in NAMES:
+        assert_alike(decisions(layers[name]), found[name])
+
+
+@pytest.mark.parametrize("name", WITH_K)
+def test_weights_of_another_k_are_taken_or_refused_with_the_k(name: str) -> None:
+    two, three = layer_of(name, k=2), layer_of(name, k=3)
+    saved = two.state_dict()
+    if all(saved[key].shape == value.shape for key, value in three.state_dict().items()):
+        three.load_state_dict(saved)
+        wanted = layer_of(name, k=3)
+        wanted.load_state_dict({**wanted.state_dict(), **saved})
+        assert_alike(decisions(wanted), decisions(three))
+        return
+    with pytest.raises(RuntimeError, match=rf"router {name} must have the sizes .* of k=3 and"):
+        three.load_state_dict(saved)
+
+
+def test_functional_call_takes_the_weights_it_is_given(name: str) -> None:
+    layer, other = layer_of(name), layer_of(name)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.5)
+    weights = {key: value.detach().requires_grad_() for key, value in other.named_parameters()}
+    layer.reseed(5)
+    found = functional_call(layer, weights, (rows(), USER_B))[0]
+    other.reseed(5)
+    wanted = other(rows(), USER_B)[0]
+    assert_alike([wanted], [found])
+    found.square().sum().backward()
+    wanted.square().sum().backward()
+    for key, parameter in other.named_parameters():
+        if parameter.grad is not None:
+            assert_alike([parameter.grad], [weights[key].grad])  # type: ignore[list-item]
