@@ -28,6 +28,7 @@ from recsys_moe.routers.sparse_ot import SparseOTRouter
 from recsys_moe.routers.sparsemixer import SparseMixerRouter
 from recsys_moe.routers.task_masks import CGCRouter, SharedBottomRouter, SingleTaskRouter
 from recsys_moe.routers.thor import THORRouter
+from recsys_moe.routers.top_p import TopPRouter
 from recsys_moe.routers.topk import TopKRouter
 from recsys_moe.routers.vmoe import VMoERouter
 from recsys_moe.routers.xmoe import XMoERouter
@@ -67,6 +68,7 @@ _CLASSES: tuple[type[Router], ...] = (
     LossFreeRouter,
     ReLURouter,
     SparseMixerRouter,
+    TopPRouter,
 )
 ROUTERS: dict[str, type[Router]] = {
     cls.Config.model_fields["name"].default: cls for cls in _CLASSES

@@ -279,6 +279,25 @@ def sparsemixer(x: Array, p: Parameters, k: int = 2, epsilon: float = 0.1) -> Ar
     return w
 
 
+def top_p(x: Array, p: Parameters, k: int = 2, normalize: bool = True, **_: Any) -> Array:
+    """k steers training only."""
+    o = linear(x, p, "gate")
+    if normalize:
+        centred = o - o.mean(-1, keepdims=True)
+        o = p["scale"] * centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+    g = softmax(o)
+    w = np.zeros_like(g)
+    for row, weights in zip(g, w, strict=True):
+        if np.isnan(row).any():
+            weights[:] = np.nan
+            continue
+        kept: list[int] = []
+        while not kept or (row[kept].sum() < p["p"] and len(kept) < len(row)):
+            kept.append(max((i for i in range(len(row)) if i not in kept), key=lambda i: row[i]))
+        weights[kept] = row[kept] / row[kept].sum()
+    return w
+
+
 INFERENCE: dict[str, Callable[..., Array]] = {
     "moesart": moesart,
     "pps": pps,
@@ -299,5 +318,6 @@ INFERENCE: dict[str, Callable[..., Array]] = {
     "loss_free": loss_free,
     "relu": relu,
     "sparsemixer": sparsemixer,
+    "top_p": top_p,
 }
 """All but `hash`, which reads a table, and `thor`, `shared_bottom`, `single_task`: they average."""

@@ -32,6 +32,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("soft_topk", {"p": 2, "softness": 1.0}),
     ("soft_topk", {"k": 3, "softness": 2.0}),
     ("sparsemixer", {"k": 3, "epsilon": 0.5}),
+    ("top_p", {"p_start": 0.8, "normalize": False}),
 ]
 
 RANDOM = np.random.default_rng(0).standard_normal((9, D))

@@ -30,6 +30,7 @@ SIZES = [
     # n (p + 1) = 16 * 257
     ("softmax", 4112, "dense", "dense"),
     ("expert_choice", 4112, "k on average", "k on average"),
+    ("top_p", 4113, "k on average", "k on average"),  # n (p + 1) and the scale
     *((name, 4112, "dense to sparse", "dense to sparse") for name in ("soft_topk", "relu")),
     *((name, 4096, "1", "1") for name in ("base", "sinkhorn_base")),  # n p = 16 * 256
     ("xmoe", 2177, "2", "2"),  # n/2 (p + n) + 1 = 8 * 272 + 1

@@ -37,6 +37,7 @@ ROUTERS: dict[str, dict[str, Any]] = {
     "default_moe": {},
     "loss_free": {},
     "relu": {},
+    "top_p": {},
     "sparsemixer": {"trimmed_lasso": 0.1},
     "pps": {"trimmed_lasso": 0.1},
     "shared_bottom": {},

@@ -89,7 +89,7 @@ def test_two_processes_have_the_gradients_of_one(
     assert two_processes["routers"][router]["gradients"] < 1e-5
 
 
-@pytest.mark.parametrize("router", ["loss_free", "relu"])
+@pytest.mark.parametrize("router", ["loss_free", "relu", "top_p"])
 def test_routers_of_two_processes_end_a_step_as_one(
     two_processes: dict[str, Any], router: str
 ) -> None:
