@@ -19,6 +19,7 @@ Rows = Mapping[Job, Row]
 
 SMALL, LARGE = "ml-100k", "ml-1m"
 CLOSE = 0.01
+MANY = 8
 TRIALS, FIRST_SEEDS, SEEDS, LARGE_SEEDS = 6, 3, 5, 3
 AGAIN = Job(SMALL, "moesart", "moesart_4", 0)
 RATING_WEIGHTS = "0.1,0.9"
@@ -92,8 +93,11 @@ def trials(router: str, rows: Rows) -> list[Row]:
 
 
 def contenders(settings: Settings, rows: Rows) -> list[str]:
-    """Routers whose best trial is within CLOSE of the lowest of all, the lowest first."""
-    lowest = {router: best(trials(router, rows)) for router in settings}
-    losses = {name: row["val.loss"] or 0.0 for name, row in lowest.items() if row is not None}
+    """Routers whose best trial is within CLOSE of the lowest of all, the lowest first; after them
+    those that compute many experts, whose runs take several times as long."""
+    found = {router: best(trials(router, rows)) for router in settings}
+    known = {name: row for name, row in found.items() if row is not None}
+    losses = {name: row["val.loss"] or 0.0 for name, row in known.items()}
     limit = min(losses.values(), default=0.0) + CLOSE
-    return sorted((name for name in losses if losses[name] <= limit), key=losses.__getitem__)
+    close = [name for name in losses if losses[name] <= limit]
+    return sorted(close, key=lambda r: ((known[r]["experts_training"] or 0) > MANY, losses[r]))
