@@ -76,10 +76,10 @@ def joined(parts: Sequence[Examples], rows: NDArray[np.generic] | slice = ALL) -
     )
 
 
-def unlabelled(user: Ints, item: Ints, like: Examples, task: str) -> Examples:
+def unlabelled(user: Ints, item: Ints, like: Examples, task: str, drawn_for: Ints) -> Examples:
     """Sampled negatives as rows: 0 for `task`, every other label missing, a weight of 1.
 
-    They have no context, which is why it is refused where negatives are drawn.
+    `drawn_for`: the row of `like` whose time and context each gets; empty where `like` has neither.
     """
 
     def all_of(value: np.generic) -> Any:
@@ -89,8 +89,9 @@ def unlabelled(user: Ints, item: Ints, like: Examples, task: str) -> Examples:
         user=user.astype(np.int32),
         item=item.astype(np.int32),
         labels={name: all_of(np.float32(0 if name == task else np.nan)) for name in like.labels},
-        timestamp=all_of(np.int64(UNKNOWN_TIME)),
+        timestamp=like.timestamp[drawn_for] if len(drawn_for) else all_of(np.int64(UNKNOWN_TIME)),
         weight=None if like.weight is None else all_of(np.float32(1)),
+        context=taken(like.context, drawn_for),
     )
 
 

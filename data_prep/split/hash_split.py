@@ -67,4 +67,10 @@ def _negatives(rows: Examples, hashes: IdHashes, to_draw: Negatives, seed: int) 
     draws = to_draw.draws(each, np.bincount(rows.item, minlength=num_items))
     wanted = to_draw.wanted(rows, user, len(users))
     keys: Ints = negatives.draw(wanted, taken, num_items, draws)
-    return unlabelled(users[keys // num_items], keys % num_items, rows, to_draw.task)
+    user, item = users[keys // num_items], keys % num_items
+    positives = to_draw.positives(rows)
+    owner = rows.user[positives]
+    pair = (hashes.user[owner], hashes.item[rows.item[positives]])
+    order = randomness.mix(randomness.key(seed, "drawn for"), *pair)
+    sources = negatives.drawn_for(user, positives, owner, order)
+    return unlabelled(user, item, rows, to_draw.task, sources)

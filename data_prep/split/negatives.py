@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.ids import Index, Ints, sorted_distinct
-from data_prep.rows import Examples
+from data_prep.rows import UNKNOWN_TIME, Examples
 from data_prep.split.randomness import Hashes, mix
 from recsys_moe.schema import Distribution
 
@@ -38,6 +38,14 @@ class Negatives:
         """How many for each user, given the index `user` of each row."""
         positives = np.bincount(user[rows.labels[self.task] == 1], minlength=num_users)
         return np.ceil(self.ratio * positives - 1e-9).astype(np.int64)  # 100 * 0.07 is more than 7
+
+    def positives(self, rows: Examples) -> Ints:
+        """The rows that negatives are drawn for and take their time and context from; none where
+        the rows have neither."""
+        is_timed = bool((rows.timestamp != UNKNOWN_TIME).any())
+        if rows.context is None and not is_timed:
+            return np.empty(0, dtype=np.int64)
+        return np.flatnonzero(rows.labels[self.task] == 1)
 
     def draws(self, base: OneStream | HashedDraws, rows_of_item: Ints) -> Draws:
         """`base`, or made to follow the number of rows that each item has, at least one."""
@@ -135,6 +143,26 @@ def draw(wanted: Ints, taken: Ints, num_items: int, draws: Draws) -> Ints:
     left = need - np.bincount(drawn // num_items, minlength=len(need))
     more = _by_grid(left, taken, drawn, num_items=num_items, draws=draws)
     return np.concatenate([drawn, *more])
+
+
+def drawn_for(user: Ints, positives: Ints, owner: Index, order: NDArray[np.generic]) -> Ints:
+    """For each negative, of `user`, one of the `positives` of its user: these in turn.
+
+    `owner`: the user of each positive; `order`: what the positives of a user are sorted by, at
+    random, so that neither the items nor which positives come more often follow the log.
+    """
+    if not len(positives):
+        return positives
+    by_user = positives[np.lexsort((order, owner))]
+    each = np.bincount(owner, minlength=user.max(initial=0) + 1)
+    place = np.argsort(user, kind="stable")
+    counts = np.bincount(user, minlength=len(each))
+    turn = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
+    turn %= np.repeat(each, counts)
+    turn += np.repeat(np.cumsum(each) - each, counts)
+    found = np.empty(len(user), dtype=np.int64)
+    found[place] = by_user[turn]
+    return found
 
 
 def _by_rejection(need: Ints, taken: Ints, num_items: int, draws: Draws) -> Ints:

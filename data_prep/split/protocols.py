@@ -67,8 +67,7 @@ def prepare_rows(
         placed = hash_split.place(rows, hashes, to_draw=to_draw, holdout=holdout, seed=seed)
         parts = _parts([placed.rows], placed.split)
     elif given is None and protocol == "paper":
-        each = stream(seed, "negatives")
-        pieces = [rows, _negatives(rows, rows, sizes, to_draw, each)] if to_draw else [rows]
+        pieces = [rows, _negatives(rows, rows, sizes, to_draw, seed)] if to_draw else [rows]
         split = _random_split(pieces, raw.tasks, holdout, seed, sizes[1] if repeats else None)
         parts = _parts(pieces, split, seed)
     else:
@@ -117,10 +116,12 @@ def _parts(
     pieces: Sequence[Examples], split: splits.Splits, seed: int | None = None
 ) -> dict[str, Examples]:
     """The rows of each split, in random order where there is a `seed`."""
-    places = {name: np.flatnonzero(split == code) for code, name in enumerate(SPLITS)}
-    if seed is not None:
-        places = {name: _shuffled(some, name, seed) for name, some in places.items()}
-    return {name: joined(pieces, some) for name, some in places.items()}
+
+    def places(code: int, name: str) -> Ints:
+        some = np.flatnonzero(split == code)
+        return some if seed is None else _shuffled(some, name, seed)
+
+    return {name: joined(pieces, places(code, name)) for code, name in enumerate(SPLITS)}
 
 
 def _random_split(
@@ -157,7 +158,8 @@ def _negatives(
     so_far: Examples,
     sizes: tuple[int, int],
     to_draw: Negatives,
-    each: np.random.Generator,
+    seed: int,
+    split: str = "",
 ) -> Examples:
     """Those for `rows`, of items of the rows `so_far` that a user has not touched in them."""
     num_users, num_items = sizes
@@ -169,10 +171,13 @@ def _negatives(
         to_draw.wanted(rows, rows.user, num_users),
         sorted_distinct(pair_keys(so_far.user, place[so_far.item], len(items))),
         len(items),
-        to_draw.draws(OneStream(each), rows_of_item[items]),
+        to_draw.draws(OneStream(stream(seed, f"negatives {split}".rstrip())), rows_of_item[items]),
     )
     user, item = np.divmod(keys, max(1, len(items)))
-    return unlabelled(user, items[item], rows, to_draw.task)
+    positives = to_draw.positives(rows)
+    order = stream(seed, f"drawn for {split}".rstrip()).permutation(len(positives))
+    sources = negatives.drawn_for(user, positives, rows.user[positives], order)
+    return unlabelled(user, items[item], rows, to_draw.task, sources)
 
 
 def _classes(pieces: Sequence[Examples], tasks: tuple[Task, ...]) -> NDArray[np.int8]:
@@ -208,8 +213,7 @@ def _in_random_order(
         pieces = [part]
         if to_draw is not None:
             so_far = joined([parts[known] for known in SPLITS[: code + 1]])
-            each = stream(seed, f"negatives {name}")
-            pieces.append(_negatives(part, so_far, sizes, to_draw, each))
+            pieces.append(_negatives(part, so_far, sizes, to_draw, seed, name))
         found[name] = joined(pieces, _shuffled(np.arange(sum(map(len, pieces))), name, seed))
     return found
 

@@ -69,7 +69,7 @@ def prepare(
     training; an empty cell counts 1. `items`: a file with more about the items, by the same item
     column. Features: NAME:KIND=COLUMN, as in "genres:multi=genres"; `context`: of the rows.
     `negatives` per-user draws `negative_ratio` items that the user has not touched for each
-    positive of the first binary task (rounded up for each user; with a weight of 1).
+    positive of the first binary task (rounded up for each user; with its time and context).
     `fractions`: TRAIN,VAL,TEST, as in "0.8,0.1,0.1". `skip_bad_rows` leaves rows with a wrong cell
     out. `engine`: `memory` holds everything, `stream` and `dask` (protocol `hash`) hold pieces for
     `max_memory_mb` (2048) and write the same bytes. Raises DataError, and ConfigError for options.
@@ -191,11 +191,6 @@ def _check_features(request: Request) -> None:
             )
         if file is not None and not asked:
             raise ConfigError(f"{option}s needs at least one {option} NAME:KIND=COLUMN")
-    if request.context and request.to_draw is not None:
-        raise ConfigError(
-            f"--context {request.context[0].feature.name} needs --negatives none, got "
-            f"{request.negatives}: sampled negatives have no context"
-        )
 
 
 def _check_engine(engine: str, request: Request, presplit: bool) -> None:

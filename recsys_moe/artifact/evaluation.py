@@ -15,7 +15,6 @@ from recsys_moe.config.build import loss_weights
 from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import Batch
 from recsys_moe.model.network import MultiTaskMoE, Output
-from recsys_moe.model.request import Request
 from recsys_moe.model.tasks import row_losses
 from recsys_moe.schema import Schema
 
@@ -147,9 +146,9 @@ def add_rows(
     model.reseed(config.trainer.seed)  # only routers that sample at inference draw
     device = model.user_embedding.weight.device
     for batch in batches:
-        user, item, labels = (tensor.to(device) for tensor in batch[:3])
-        output = model(Request(user, item))
+        request, labels = batch.request.to(device), batch.labels.to(device)
+        output = model(request)
         evaluation.update(output, labels)
         if segments is not None:
-            segments.update(user, item, (output.logits_BT, labels))
+            segments.update(request, (output.logits_BT, labels))
         progress(len(labels))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -69,9 +70,11 @@ def take_rows(rows: Rows, row_N: Tensor) -> Columns:
     parts, start = [], 0
     for chunk in rows.chunks():
         inside_N = (row_N >= start) & (row_N < start + len(chunk))
-        parts.append(chunk.take(row_N[inside_N] - start)[:3])
+        parts.append(chunk.take(row_N[inside_N] - start)._replace(weight=None, offset=None))
         start += len(chunk)
-    return Columns(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    columns = zip(*parts, strict=True)
+    joined: Any = (None if one[0] is None else torch.cat(one) for one in columns)
+    return Columns(*joined)
 
 
 @torch.inference_mode()

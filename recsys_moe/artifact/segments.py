@@ -10,6 +10,7 @@ from torch import Tensor
 from recsys_moe.artifact.metrics import METRICS, TaskMetrics
 from recsys_moe.data.columns import Rows
 from recsys_moe.data.streaming import trained_ids
+from recsys_moe.model.request import Request
 from recsys_moe.schema import Schema
 
 NAMES = ("both_known", "user_unseen", "item_unseen", "both_unseen")
@@ -31,15 +32,15 @@ class Segments:
             name: [METRICS[task.kind]() for task in schema.tasks] for name in NAMES
         }
 
-    def update(self, user_B: Tensor, item_B: Tensor, scored: tuple[Tensor, Tensor]) -> None:
+    def update(self, request: Request, scored: tuple[Tensor, Tensor]) -> None:
         """Add a batch; `scored`: logits and labels, (B, T) each."""
         new_user_B, new_item_B = (
             ~known[index_B.cpu().long()]
-            for known, index_B in zip(self.known, (user_B, item_B), strict=True)
+            for known, index_B in zip(self.known, (request.user, request.item), strict=True)
         )
         segment_B = new_user_B.int() + 2 * new_item_B.int()
         for number in segment_B.unique().tolist():
-            at_B = (segment_B == number).to(user_B.device)
+            at_B = (segment_B == number).to(request.user.device)
             self.rows[NAMES[number]] += int(at_B.sum())
             for t, metrics in enumerate(self.metrics[NAMES[number]]):
                 metrics.update(*(columns_BT[at_B, t] for columns_BT in scored))

@@ -39,9 +39,7 @@ UserFeatures = Annotated[Path | None, opt("File of user features, with the colum
 ItemFeatures = Annotated[Path | None, opt("File of item features, with the column of --item.")]
 UserFeature = Annotated[list[str] | None, opt(f"User feature: {FEATURE_FORM}")]
 ItemFeature = Annotated[list[str] | None, opt(f"Item feature: {FEATURE_FORM}")]
-Context = Annotated[
-    list[str] | None, opt(f"Feature of a row, with --negatives none: {FEATURE_FORM}")
-]
+Context = Annotated[list[str] | None, opt(f"Context feature, of a row: {FEATURE_FORM}")]
 TimestampUnit = Annotated[
     Literal["auto", "s", "ms", "us", "ns"], opt("Unit of numeric times; auto: by their size.")
 ]

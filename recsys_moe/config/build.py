@@ -78,8 +78,41 @@ def _refuse_context(wanted: str | tuple[str, ...], schema: Schema) -> None:
         if one.name in wanted and wanted != "all":
             raise ConfigError(
                 f"model.features must be features of users and items, got {one.name!r}, a context "
-                "feature, which models do not read; remove it"
+                f"feature; pass model.context={one.name}"
             )
+
+
+MOST_CATEGORIES = 2**24
+"""float32, in which batches hold context features, has all whole numbers up to here."""
+
+
+def chosen_context(config: Config, schema: Schema) -> tuple[FeatureColumn, ...]:
+    """Context features of the model, in the order of the data. Raises ConfigError."""
+    wanted = config.model.context
+    if wanted == "none":
+        return ()
+    known = {one.name: one for one in schema.context_features}
+    if not known:
+        got = wanted if isinstance(wanted, str) else ",".join(wanted)
+        raise ConfigError(
+            f"model.context must be none for data without context features, got {got}; "
+            "prepare the data with --context, or set model.context=none"
+        )
+    for name in () if wanted == "all" else wanted:
+        if name not in known:
+            raise ConfigError(
+                f"model.context must be of {', '.join(known)}, got {name!r}; "
+                f"{suggestion(name, known)}"
+            )
+    chosen = tuple(one for name, one in known.items() if wanted == "all" or name in wanted)
+    for one in chosen:
+        if one.kind == "multi" or one.size >= MOST_CATEGORIES:
+            got = one.kind if one.kind == "multi" else f"{one.size} categories"
+            raise ConfigError(
+                "model.context must be numeric features or categorical ones of less than "
+                f"{MOST_CATEGORIES} categories, got {one.name!r} with {got}; list the others"
+            )
+    return chosen
 
 
 WEIGHTED = "weighted_"

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, WithJsonSchema, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializeAsAny,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 
 from recsys_moe.config.text import router_schema
 from recsys_moe.routers import RouterConfig, find_router
@@ -28,13 +35,13 @@ def _router(value: Any) -> Any:
     return find_router(name).Config.model_validate({**value, "name": name})
 
 
-def _features(value: Any) -> Any:
+def _names(value: Any, info: ValidationInfo) -> Any:
     if isinstance(value, str) and value not in ("none", "all"):
         value = [name.strip() for name in value.split(",")]
     if not isinstance(value, str) and not _are_different_names(value):
         raise ValueError(
-            f"model.features must be none, all or different names, got {value!r}; "
-            "e.g. model.features=genres,year"
+            f"model.{info.field_name} must be none, all or different names, got {value!r}; "
+            f"e.g. model.{info.field_name}={EXAMPLES[str(info.field_name)]}"
         )
     return value
 
@@ -45,15 +52,22 @@ def _are_different_names(value: Any) -> bool:
     return all(isinstance(name, str) and name for name in value) and len({*value}) == len(value)
 
 
+EXAMPLES = {"features": "genres,year", "context": "hour,device"}
+Names = Annotated[
+    Literal["none", "all"] | tuple[Annotated[str, Field(min_length=1)], ...],
+    BeforeValidator(_names),
+]
+
+
 class ModelConfig(Section):
     embedding_dim: int = Field(default=128, ge=1)
     """Width of the user embedding and of the item embedding."""
-    features: Annotated[
-        Literal["none", "all"] | tuple[Annotated[str, Field(min_length=1)], ...],
-        BeforeValidator(_features),
-    ] = "none"
+    features: Names = "none"
     """Features of users and items whose embeddings are added to those of the ids: `none`,
     `all`, or a list of names."""
+    context: Names = "none"
+    """Context features (`prepare table --context`) whose embeddings are added to the user's
+    vector: `none`, `all`, or a list of names."""
     item_bag: Literal["none", "items", "ratings"] = "none"
     """Item bag of a user: the items of the user's training rows, pooled and added to the
     embedding of the id (SVD++). `items`: one embedding per item; `ratings`: depends on the

@@ -6,7 +6,7 @@ Axes: B batch, T tasks, N rows. What does not fit in memory stays a `StoredColum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from torch.utils.dlpack import from_dlpack
 
 from recsys_moe.files import check_kind
 from recsys_moe.model.request import Request
-from recsys_moe.schema import DataError, Schema, TaskKind
+from recsys_moe.schema import DataError, FeatureColumn, Schema, TaskKind
 
 
 class Batch(NamedTuple):
@@ -30,6 +30,8 @@ class Batch(NamedTuple):
 
     The weights of the rows (B,) float32, finite and >= 0; None where the data have none. `offset`
     (B, T) is subtracted from the logits before the loss is taken (see ResampledNegatives); None: 0.
+    `context` (B, C) float32: per context feature of the model the index of a category or a
+    standardised number, NaN where missing; None for a model without any.
     """
 
     user: Tensor
@@ -37,11 +39,12 @@ class Batch(NamedTuple):
     labels: Tensor
     weight: Tensor | None = None
     offset: Tensor | None = None
+    context: Tensor | None = None
 
     @property
     def request(self) -> Request:
         """What a model is asked about these rows."""
-        return Request(self.user, self.item)
+        return Request(self.user, self.item, self.context)
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,12 @@ class Columns:
     labels: Tensor
     weight: Tensor | None = None
     offset: Tensor | None = None
+    context: Tensor | None = None
 
     @property
     def request(self) -> Request:
         """What a model is asked about these rows."""
-        return Request(self.user, self.item)
+        return Request(self.user, self.item, self.context)
 
     def room(self, rows: int) -> Columns:
         """For `rows` rows like these, with no values yet."""
@@ -68,14 +72,14 @@ class Columns:
         return len(self.user)
 
     def take(self, rows: Tensor | slice) -> Batch:
-        some = (None if one is None else one[rows] for one in (self.weight, self.offset))
+        optional = (self.weight, self.offset, self.context)
+        some = (None if one is None else one[rows] for one in optional)
         return Batch(self.user[rows], self.item[rows], self.labels[rows], *some)
 
     def put(self, start: int, rows: Batch) -> None:
         """Write `rows` behind row `start`."""
         to = slice(start, start + len(rows.user))
-        own = (self.user, self.item, self.labels, self.weight, self.offset)
-        for mine, values in zip(own, rows, strict=True):
+        for mine, values in zip(vars(self).values(), rows, strict=True):
             if mine is not None and values is not None:
                 mine[to] = values
 
@@ -99,8 +103,11 @@ class StoredColumns:
     Raises DataError when the split is missing, empty, unreadable or not what schema.json says.
     """
 
-    def __init__(self, folder: Path, schema: Schema, split: str) -> None:
-        self.schema = schema
+    def __init__(
+        self, folder: Path, schema: Schema, split: str, context: Sequence[FeatureColumn] = ()
+    ) -> None:
+        """`context`: the context features to read, categorical or numeric."""
+        self.schema, self.context = schema, context
         self._groups = _row_groups(Path(folder) / split)
         self._change: Callable[[Columns, int], Columns] = lambda rows, _: rows
         self.sizes = [rows for *_, rows in self._groups]
@@ -121,6 +128,7 @@ class StoredColumns:
         names = [*(one.column for one in features), *(task.column for task in tasks)]
         weight = self.schema.weight
         names += [] if weight is None else [weight]
+        names += [one.column for one in self.context]
         with reading(part):
             file = pq.ParquetFile(part)
             missing = [name for name in names if name not in file.schema_arrow.names]
@@ -133,7 +141,9 @@ class StoredColumns:
                 known, values = _labels(table[task.column], task.kind, part)
                 labels[known, column] = values
             weights = None if weight is None else _weights(table[weight], part)
-        return self._change(Columns(user, item, labels, weights), number)
+            columns = [context_values(table[one.column], one, part) for one in self.context]
+        context = torch.stack(columns, 1) if columns else None
+        return self._change(Columns(user, item, labels, weights, context=context), number)
 
     def changed(self, change: Callable[[Columns, int], Columns]) -> StoredColumns:
         """The same row groups as `change` makes them, given each with its number."""
@@ -160,9 +170,11 @@ class StoredColumns:
 Rows = Columns | StoredColumns
 
 
-def load_columns(folder: Path, schema: Schema, split: str) -> Columns:
+def load_columns(
+    folder: Path, schema: Schema, split: str, context: Sequence[FeatureColumn] = ()
+) -> Columns:
     """A split in memory. Raises DataError as `StoredColumns` does."""
-    return StoredColumns(folder, schema, split).load()
+    return StoredColumns(folder, schema, split, context).load()
 
 
 def _row_groups(folder: Path) -> list[tuple[Path, int, int]]:
@@ -200,6 +212,19 @@ def _labels(column: pa.ChunkedArray, kind: TaskKind, part: Path) -> tuple[Tensor
     if kind == "binary" and not ((values == 0) | (values == 1)).all():
         raise DataError(f"{part}: labels of binary tasks must be 0 or 1; prepare the data again")
     return known, values
+
+
+def context_values(column: pa.ChunkedArray, feature: FeatureColumn, part: Path) -> Tensor:
+    """(N,) float32 as in `Batch.context`. Raises DataError naming the column."""
+    known, values = known_values(column, pa.float32())
+    is_index = feature.kind == "categorical"
+    valid = (values >= 0) & (values <= feature.size) if is_index else values.isfinite()
+    if not valid.all():
+        rule = f"be in 0..{feature.size}" if is_index else "be finite"
+        raise DataError(f"{part}: {feature.column!r} must {rule}; prepare the data again")
+    found = torch.full((len(known),), torch.nan)
+    found[known] = values
+    return found
 
 
 def known_values(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ row group. Axes: B batch, T tasks, U users, N rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from recsys_moe.data.batches import (
     shuffled,
 )
 from recsys_moe.data.columns import Batch, Rows, StoredColumns
-from recsys_moe.schema import Schema
+from recsys_moe.schema import FeatureColumn, Schema
 from recsys_moe.seeds import stream_seed
 
 SORTED_AT_ONCE = 1 << 20
@@ -33,21 +33,28 @@ NO_ROWS = Piece(0, 0, 0)
 """Part of a process in a last batch with fewer rows than processes."""
 
 
-def row_bytes(schema: Schema, *, shifted: bool = False) -> int:
-    """Memory of a training row: two int32 indices, an int64 place in the order, float32 labels
-    and weight; `shifted`: an offset for each label too."""
+def row_bytes(schema: Schema, *, shifted: bool = False, context: int = 0) -> int:
+    """Memory of a training row: two int32 indices, an int64 place in the order, float32 labels,
+    weight and `context` features; `shifted`: an offset for each label too."""
     labels = len(schema.tasks) * (2 if shifted else 1)
-    return 4 * (2 + labels + (schema.weight is not None)) + 8
+    return 4 * (2 + labels + (schema.weight is not None) + context) + 8
 
 
-def rows_within(schema: Schema, megabytes: int, *, shifted: bool = False) -> int:
+def rows_within(schema: Schema, megabytes: int, *, shifted: bool = False, context: int = 0) -> int:
     """How many rows fit in `megabytes` of 2**20 bytes."""
-    return megabytes * 2**20 // row_bytes(schema, shifted=shifted)
+    return megabytes * 2**20 // row_bytes(schema, shifted=shifted, context=context)
 
 
-def open_rows(folder: Path, schema: Schema, split: str, most: int) -> Rows:
+def open_rows(
+    folder: Path,
+    schema: Schema,
+    split: str,
+    most: int,
+    *,
+    context: Sequence[FeatureColumn] = (),
+) -> Rows:
     """A split: in memory when it has at most `most` rows, else on disk. Raises DataError."""
-    stored = StoredColumns(folder, schema, split)
+    stored = StoredColumns(folder, schema, split, context)
     return stored.load() if len(stored) <= most else stored
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -12,7 +14,22 @@ class Request(NamedTuple):
 
     `user`, `item`: indices (B,), each in 0..count, where count is the OOV id. With encoders, ~i is
     the OOV id with the features and the bag of i. Further fields are optional and None by default.
+    `context`: (B, C) float32, per context feature of the model the index of a category or a
+    standardised number, NaN where missing; None: all are missing.
     """
 
     user: Tensor
     item: Tensor
+    context: Tensor | None = None
+
+    def to(self, device: torch.device) -> Request:
+        """On a device."""
+        return self._each(lambda one: one.to(device))
+
+    def take(self, rows: Tensor | slice) -> Request:
+        """Some of the rows."""
+        return self._each(lambda one: one[rows])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Request:
+        parts: Any = (None if one is None else change(one) for one in self)
+        return Request(*parts)

@@ -9,7 +9,7 @@ from typing import Any
 import lightning
 from torch.utils.data import DataLoader
 
-from recsys_moe.config.build import chosen_features
+from recsys_moe.config.build import chosen_context, chosen_features
 from recsys_moe.config.settings import Config
 from recsys_moe.data.batches import EvalBatches, TrainBatches
 from recsys_moe.data.columns import Columns, Rows
@@ -34,8 +34,10 @@ class RecDataModule(lightning.LightningDataModule):
         """A split, opened once: in memory where it fits (training: in the shuffle buffer)."""
         if split not in self._rows:
             memory = self.config.data.max_memory_mb
-            most = self.window if split == "train" else rows_within(self.schema, memory)
-            self._rows[split] = open_rows(self.folder, self.schema, split, most)
+            most = self.window if split == "train" else self._rows_within(memory)
+            context = chosen_context(self.config, self.schema)
+            rows = open_rows(self.folder, self.schema, split, most, context=context)
+            self._rows[split] = rows
         return self._rows[split]
 
     def open(self) -> None:
@@ -51,7 +53,11 @@ class RecDataModule(lightning.LightningDataModule):
         if settings.shuffle_buffer != "auto":
             return settings.shuffle_buffer
         shifted = bool(settings.popularity_exponent) or settings.user_exponent != 1
-        return rows_within(self.schema, settings.max_memory_mb, shifted=shifted)
+        return self._rows_within(settings.max_memory_mb, shifted)
+
+    def _rows_within(self, megabytes: int, shifted: bool = False) -> int:
+        context = len(chosen_context(self.config, self.schema))
+        return rows_within(self.schema, megabytes, shifted=shifted, context=context)
 
     def train_dataloader(self) -> TrainBatches | StreamBatches:
         # Lightning asks again every epoch (reload_dataloaders_every_n_epochs=1).

@@ -15,7 +15,6 @@ from recsys_moe.artifact.routing_history import ROWS, spread_rows, take_rows, to
 from recsys_moe.data.columns import Columns
 from recsys_moe.files import replacing
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.model.request import Request
 
 
 class RoutingLog(Callback):
@@ -52,7 +51,7 @@ class RoutingLog(Callback):
             self._content["row"] = spread_rows(len(rows), ROWS, group)
         if self._sample is None:
             self._sample = take_rows(rows, self._content["row"])
-        request = Request(*(index_N.to(pl_module.device) for index_N in self._sample.request))
+        request = self._sample.request.to(pl_module.device)
         self._add("epoch", torch.tensor(trainer.current_epoch + 1))
         self._add("top", top_experts(model, request))
         self._write()

@@ -10,6 +10,7 @@ import torch
 from recsys_moe.artifact.segments import Segments
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import Columns
+from recsys_moe.model.request import Request
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL, Command
@@ -29,7 +30,7 @@ def test_a_row_is_in_the_segment_of_what_training_rows_say_of_its_ids(prepared: 
     item = torch.tensor([0, 1, 7, 0, 1, schema.item.size])
     labels_BT = torch.tensor([[1.0, 5], [0, torch.nan], [1, 4], [1, 2], [0, torch.nan], [1, 3]])
     logits_BT = torch.tensor([[2.0, 3], [1, 9], [-1, 4], [0, 3], [0, 9], [0, 1]])
-    segments.update(user, item, (logits_BT, labels_BT))
+    segments.update(Request(user, item), (logits_BT, labels_BT))
     found = segments.result()
     assert {name: one["rows"] for name, one in found.items()} == {
         "both_known": 2,

@@ -67,12 +67,11 @@ FILES = {
         "--user-feature gender needs a feature file; add --user-feat",
     ),
     "no feature": ({"item_feature": None}, "--item-features needs at least one --item-feature"),
-    "drawn": ({"negatives": "per-user"}, "--context hour needs --negatives none, got per-user"),
 }
 
 
 @pytest.mark.parametrize(("options", "message"), FILES.values(), ids=FILES)
-def test_a_file_goes_with_its_features_and_context_with_given_negatives(
+def test_a_file_goes_with_its_features(
     options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=message):

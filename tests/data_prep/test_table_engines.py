@@ -94,8 +94,7 @@ def test_every_engine_writes_the_bytes_of_the_one_in_memory(
     duplicates: str, negatives: str, folder: Path, small: None, tmp_path: Path
 ) -> None:
     options = {**HASH, "duplicates": duplicates, "negatives": negatives, "timestamp": "when"}
-    options |= FEATURES | entities(tmp_path / "about", log())
-    options["context"] = CONTEXT if negatives == "none" else []
+    options |= FEATURES | entities(tmp_path / "about", log()) | {"context": CONTEXT}
     schema = table.prepare(tmp_path / "memory", input=folder, **options)
     expected = hashes(tmp_path / "memory")
     assert len([name for name in expected if name.startswith("train/")]) > 1

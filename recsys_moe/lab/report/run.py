@@ -208,7 +208,7 @@ class Run:
         """Metrics of the sample by segment, as in `evaluate`."""
         columns, schema = self.sample.columns, self.artifact.schema
         segments = Segments(self.rows("train"), schema)
-        segments.update(columns.user, columns.item, (self.sample.logits_NT, columns.labels))
+        segments.update(columns.request, (self.sample.logits_NT, columns.labels))
         return segments.result()
 
     def curves(self) -> learning.LearningCurves | None:
