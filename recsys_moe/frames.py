@@ -7,7 +7,7 @@ Columns are shared, not copied, where the library holds them as Arrow does.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,6 +17,8 @@ from recsys_moe.errors import DataError, suggestion
 if TYPE_CHECKING:
     import pandas as pd
 
+Columns = Sequence[str] | Callable[[list[str]], Sequence[str]] | None
+"""Names, or what chooses them from those of a frame; None: all."""
 PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__", "__dataframe__")
 WANTED = f"a DataFrame (of pandas, or with {PROTOCOLS[0]} or {PROTOCOLS[2]})"
 NOT_ARROW = (pa.ArrowException, TypeError, ValueError, NotImplementedError, OverflowError)
@@ -28,8 +30,8 @@ def is_frame(value: object) -> bool:
     return _is_pandas(value) or any(hasattr(value, name) for name in PROTOCOLS)
 
 
-def arrow_table(frame: Any, columns: Sequence[str] | None, label: str) -> pa.Table:
-    """The `columns` of a DataFrame (None: all) as an Arrow table; names are taken as text.
+def arrow_table(frame: Any, columns: Columns, label: str) -> pa.Table:
+    """The `columns` of a DataFrame as an Arrow table; names are taken as text.
 
     Of pandas, named levels of the index are columns too. `label` names the frame in messages.
     Raises DataError for a column that is missing, there twice, or of values that Arrow has not.
@@ -47,7 +49,7 @@ def _is_pandas(value: object) -> bool:
     return pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series)
 
 
-def _of_pandas(frame: Any, columns: Sequence[str] | None, label: str) -> pa.Table:
+def _of_pandas(frame: Any, columns: Columns, label: str) -> pa.Table:
     if not hasattr(frame, "columns"):
         raise DataError(f"{label}: must be a DataFrame, got a Series; call to_frame() on it")
     levels = [number for number, name in enumerate(frame.index.names) if name is not None]
@@ -71,7 +73,7 @@ def _array(cells: Any, name: str, label: str) -> pa.Array | pa.ChunkedArray:
         raise _unreadable(f"{label}: column {name!r}", error) from None
 
 
-def _other(frame: Any, columns: Sequence[str] | None, label: str) -> pa.Table:
+def _other(frame: Any, columns: Columns, label: str) -> pa.Table:
     """By one of PROTOCOLS."""
     kind = type(frame).__name__
     try:
@@ -87,14 +89,15 @@ def _other(frame: Any, columns: Sequence[str] | None, label: str) -> pa.Table:
     return table.select(places)
 
 
-def _places(names: list[str], columns: Iterable[str] | None, label: str) -> list[int]:
+def _places(names: list[str], columns: Columns, label: str) -> list[int]:
     """Where the columns are. Raises DataError for one that is not there, or there twice."""
-    for name in names if columns is None else columns:
+    chosen = names if columns is None else columns(names) if callable(columns) else columns
+    for name in chosen:
         if name not in names:
             raise DataError(f"{label}: column {name!r} is missing; {suggestion(name, names)}")
         if names.count(name) > 1:
             raise DataError(f"{label}: column {name!r} appears twice; rename one of them")
-    return [names.index(name) for name in (names if columns is None else columns)]
+    return [names.index(name) for name in chosen]
 
 
 def _unreadable(what: str, error: Exception) -> DataError:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
-from recsys_moe.errors import ConfigError, DataError, suggestion
+from recsys_moe.errors import DataError
 from recsys_moe.inference.attribution.experts import ExpertShare, expert_shares
 from recsys_moe.inference.attribution.features import Attribution, Attributor
 from recsys_moe.inference.cold_start.encode import (
@@ -29,15 +27,24 @@ from recsys_moe.inference.cold_start.encode import (
     plain_history,
 )
 from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
+from recsys_moe.inference.frames import ranked_frame, scored_frame
 from recsys_moe.inference.plain import plain, plain_list, whole_number
 from recsys_moe.inference.ranking.catalogue import CatalogueScorer
 from recsys_moe.inference.ranking.item_filters import matching_items
-from recsys_moe.inference.ranking.top_items import Recommendation, TopItems, largest
+from recsys_moe.inference.ranking.top_items import (
+    Recommendation,
+    TopItems,
+    formula_of,
+    score_names,
+)
 from recsys_moe.inference.scoring.pair_scores import Draws, PairScorer, Scores, whole_batch
 from recsys_moe.inference.scoring.tower_pruning import with_pruned_towers
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
 from recsys_moe.model.request import Request
 from recsys_moe.routers import Routing
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Attribution", "ColdItem", "ColdUser", "ExpertShare", "Predictor", "Recommendation"]
 __all__ += ["Scores", "Vocabulary"]
@@ -79,12 +86,26 @@ class Predictor:
         self.users.warm_up()
         self.items.warm_up()
 
-    def score(self, users: Whom, items: Whom, *, calibrate: bool = True) -> Scores:
+    @overload
+    def score(self, users: Whom, items: Whom, *, calibrate: bool = ...) -> Scores: ...
+    @overload
+    def score(self, users: Any, *, user: Any = ..., item: Any = ...) -> pd.DataFrame: ...
+    def score(
+        self, users: Any, items: Any = None, *, calibrate: bool = True, **columns: Any
+    ) -> Scores | pd.DataFrame:
         """Predictions for the pairs zip(users, items), ids or cold-start users.
 
+        Of a DataFrame a DataFrame of pandas with its rows (and index): a column per task,
+        `<task>_calibrated`, `unseen_user` and `unseen_item`. `user`, `item`: its columns of ids,
+        by default those that `prepare` read. Others are read as by `recsys-moe predict`.
+
         `calibrate=False` leaves `calibrated` empty, which is faster. Raises DataError on unequal
-        lengths and for an invalid cold-start user.
+        lengths, for an invalid cold-start user and for a missing column.
         """
+        if items is None:
+            return scored_frame(self, users, **columns)
+        if columns:
+            raise TypeError(f"{', '.join(columns)}: of a DataFrame only, without items")
         user_B, item_B, cold = self._pairs(users, items)
         return self._pair_scores.scores(user_B, item_B, calibrate, cold)
 
@@ -129,6 +150,16 @@ class Predictor:
             users = [*plain_list(users), ColdUser({} if features is None else features, cold)]
         return list(self.iter_recommend(users, k, where=where, score=score, **options))
 
+    def recommend_frame(self, users: Whom, k: int = 10, **options: Any) -> pd.DataFrame:
+        """The lists of `recommend` as a DataFrame of pandas, with a row for each user and rank.
+
+        Columns as `recsys-moe recommend --users` writes them. `options`: those of `recommend` but
+        for `history` and `features`; pass a ColdUser instead, whose `user` is None here.
+        """
+        users = plain_list(users)
+        lists = list(self.iter_recommend(users, k, **options))
+        return ranked_frame(self, users, lists, options.get("score"))
+
     def iter_recommend(
         self,
         users: Whom,
@@ -141,12 +172,18 @@ class Predictor:
     ) -> Iterator[list[Recommendation]]:
         """`recommend` of `users`, one list after the other, in bounded memory."""
         k = whole_number("k", k, 1)
-        formula = self._formula(plain(score))
-        item_N = self._allowed(candidates, plain_list(where, "conditions"))
+        formula = formula_of(plain(score), self.tasks)
+        holds_N = matching_items(self.artifact.items, plain_list(where, "conditions"))
+        if candidates is not None:
+            if not isinstance(candidates, Resolved):
+                candidates = Resolved(self.items.index(candidates)[0])
+            named_N = torch.zeros(len(holds_N) + 1, dtype=torch.bool)  # the last: an unknown item
+            named_N[candidates.index_N] = True
+            holds_N &= named_N[:-1]
         resolved = self.resolve(users)
         top_items = self._top_items.with_cold_users(self.cold_users.encoder(resolved.parts))
         return top_items.best(
-            resolved.index_N, item_N, k, exclude_seen=exclude_seen, formula=formula
+            resolved.index_N, holds_N.nonzero()[:, 0], k, exclude_seen=exclude_seen, formula=formula
         )
 
     @property
@@ -155,8 +192,7 @@ class Predictor:
 
         `watch*rating` is the expected rating if an item without an interaction counts as 0.
         """
-        pairs = {f"{a}*{b}": (a, b) for a, b in combinations(self._names, 2)}
-        return {**{name: (name,) for name in self._names}, **pairs}
+        return score_names(self.tasks)
 
     @property
     def rows_are_independent(self) -> bool:
@@ -174,11 +210,7 @@ class Predictor:
             raise DataError(
                 f"item {item} was not seen in training and has no embedding; pass a known item"
             )
-        table_ND = self.artifact.model.item_embedding.weight[: self.items.feature.size].detach()
-        cosine_N = F.cosine_similarity(table_ND, table_ND[index])
-        others_N = (torch.arange(len(cosine_N)) != index).nonzero()[:, 0]
-        best_K = others_N[largest(cosine_N[others_N], k)]
-        return self._top_items.entries(best_K, {"cosine": cosine_N[best_K]})
+        return self._top_items.similar(int(index), k)
 
     def explain(self, users: Whom, items: Whom) -> list[dict[str, list[ExpertShare]]]:
         """Expert attribution: per pair and task the selected experts, largest contribution first.
@@ -263,26 +295,3 @@ class Predictor:
                 f"users and items must have the same length, got {len(user)} and {len(item)}"
             )
         return user.index_N, item.index_N, self.cold_users.encoder(user.parts, item.parts)
-
-    def _formula(self, score: str | None) -> tuple[str, ...]:
-        """Names of the tasks to multiply."""
-        if score is None:
-            binary = [task.name for task in self.tasks if task.kind == "binary"]
-            return ((binary or [self.tasks[0].name])[0],)
-        if score not in self.score_names:
-            raise ConfigError(
-                f"--score must be one of {', '.join(self.score_names)}, got {score!r}; "
-                f"{suggestion(score, self.score_names)}"
-            )
-        return self.score_names[score]
-
-    def _allowed(self, candidates: Ids | Resolved | None, where: Sequence[str]) -> Tensor:
-        """Indices of the items to rank, ascending."""
-        holds_N = matching_items(self.artifact.items, where)
-        if candidates is not None:
-            if not isinstance(candidates, Resolved):
-                candidates = Resolved(self.items.index(candidates)[0])
-            named_N = torch.zeros(len(holds_N) + 1, dtype=torch.bool)  # the last: an unknown item
-            named_N[candidates.index_N] = True
-            holds_N &= named_N[:-1]
-        return holds_N.nonzero()[:, 0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import torch
@@ -10,9 +10,10 @@ import torch
 from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.encode import ColdItem, ColdUser, Entity, Resolved
 from recsys_moe.inference.cold_start.features import SEPARATOR, RawHistory, history_of, is_missing
-from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.vocabulary import Ids
 
+Predictor: TypeAlias = Any
+"""The class, which imports this module to score DataFrames."""
 HISTORY = "history"
 """The column with the history of a cold-start user."""
 
@@ -26,7 +27,7 @@ def with_columns(
     the number of rows with unknown categories and history items. Raises DataError with the row.
     """
     vocabulary = predictor.users if entity == "user" else predictor.items
-    columns = [name for name in _columns_read(predictor, entity) if name in rows.column_names]
+    columns = [name for name in columns_read(predictor, entity) if name in rows.column_names]
     index_N, are_unseen_N = vocabulary.index(ids)
     unseen_N = are_unseen_N.nonzero()[:, 0]
     if not columns or not len(unseen_N):
@@ -48,7 +49,8 @@ def with_columns(
     return Resolved(index_N, parts, unused), counts
 
 
-def _columns_read(predictor: Predictor, entity: Entity) -> list[str]:
+def columns_read(predictor: Predictor, entity: Entity) -> list[str]:
+    """The columns that describe an unknown user or item, where a file has them."""
     names = predictor.cold_users.readers[entity].names
     has_history = entity == "user" and predictor.artifact.config.model.item_bag != "none"
     return [*names, HISTORY] if has_history and HISTORY not in names else names

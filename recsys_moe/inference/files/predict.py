@@ -11,6 +11,7 @@ from contextlib import closing
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -26,10 +27,11 @@ from recsys_moe.inference.files.tables import (
     read_pieces,
     write_table,
 )
-from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.threads import in_turn
 from recsys_moe.inference.vocabulary import checked_ids
 
+Predictor: TypeAlias = Any
+"""The class, which imports this module to score DataFrames."""
 FLAGS = ("unseen_user", "unseen_item")
 
 
@@ -86,9 +88,8 @@ def _scored(
 ) -> Generator[pa.Table, None, None]:
     """The rows of a file with their predictions; `ids`: the columns of users and items."""
     source, batches = file
-    score = partial(_with_scores, predictor, source, ids)
-    group = predictor.artifact.config.model.router.eval_rows
-    rows = max(ROWS_PER_PIECE // group, 1) * group  # no piece cuts rows that are routed together
+    score = partial(with_scores, predictor, source, ids)
+    rows = rows_per_piece(predictor)
     pieces = _regrouped(batches, rows)
     for piece, found in in_turn(score, ((piece, n * rows) for n, piece in enumerate(pieces))):
         for name, number in found.items():
@@ -97,8 +98,14 @@ def _scored(
         yield piece
 
 
-def _with_scores(
-    predictor: Predictor, source: Path, ids: tuple[str, str], numbered: tuple[pa.Table, int]
+def rows_per_piece(predictor: Predictor) -> int:
+    """So many that no piece cuts rows that are routed together."""
+    group = int(predictor.artifact.config.model.router.eval_rows)
+    return max(ROWS_PER_PIECE // group, 1) * group
+
+
+def with_scores(
+    predictor: Predictor, source: Path | str, ids: tuple[str, str], numbered: tuple[pa.Table, int]
 ) -> tuple[pa.Table, Counter[str]]:
     """A piece, of the rows from a number on, with its predictions; and what is to be counted."""
     piece, before = numbered
@@ -124,7 +131,9 @@ def _with_scores(
     return piece, counts
 
 
-def _check_columns(piece: pa.Table, source: Path, ids: tuple[str, str], new: list[str]) -> None:
+def _check_columns(
+    piece: pa.Table, source: Path | str, ids: tuple[str, str], new: list[str]
+) -> None:
     twice = [name for name in piece.column_names if piece.column_names.count(name) > 1]
     if twice:
         raise DataError(f"{source}: column {twice[0]!r} appears twice; rename one")

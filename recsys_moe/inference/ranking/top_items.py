@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import combinations
 
 import pyarrow as pa
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
-from recsys_moe.errors import DataError
+from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.inference.cold_start.model import ColdStartVectors
 from recsys_moe.inference.ranking.catalogue import CatalogueScorer
 from recsys_moe.model.tasks import KINDS
+from recsys_moe.schema import Task
 
 SCORES_PER_BATCH = 1 << 21
 """Users times items ranked at a time; bounds the memory of a call with many users."""
@@ -32,6 +35,26 @@ class Recommendation:
     """Every task; also what was ranked on, under its name, where that is not a task."""
     index: int = field(default=-1, repr=False)
     """Row of the item's table."""
+
+
+def score_names(tasks: Sequence[Task]) -> dict[str, tuple[str, ...]]:
+    """What may be ranked by -> the tasks whose predictions are multiplied."""
+    names = [task.name for task in tasks]
+    pairs = {f"{a}*{b}": (a, b) for a, b in combinations(names, 2)}
+    return {**{name: (name,) for name in names}, **pairs}
+
+
+def formula_of(score: str | None, tasks: Sequence[Task]) -> tuple[str, ...]:
+    """Names of the tasks to multiply; by default the first binary task, or the first one."""
+    if score is None:
+        binary = [task.name for task in tasks if task.kind == "binary"]
+        return ((binary or [tasks[0].name])[0],)
+    known = score_names(tasks)
+    if score not in known:
+        raise ConfigError(
+            f"--score must be one of {', '.join(known)}, got {score!r}; {suggestion(score, known)}"
+        )
+    return known[score]
 
 
 class TopItems:
@@ -121,6 +144,14 @@ class TopItems:
         split = {name: column.split(sizes) for name, column in scores.items()}
         for row, place in enumerate(places):
             yield self.entries(item_N[place], {name: s[row] for name, s in split.items()})
+
+    def similar(self, item: int, k: int) -> list[Recommendation]:
+        """The k other items whose embeddings have the largest cosine with that of an item."""
+        table_ND = self.artifact.model.item_embedding.weight[: self.artifact.schema.item.size]
+        cosine_N = F.cosine_similarity(table_ND.detach(), table_ND[item].detach())
+        others_N = (torch.arange(len(cosine_N)) != item).nonzero()[:, 0]
+        best_K = others_N[largest(cosine_N[others_N], k)]
+        return self.entries(best_K, {"cosine": cosine_N[best_K]})
 
     def entries(self, item_K: Tensor, scores: dict[str, Tensor]) -> list[Recommendation]:
         """Ranked items from their indices and the scores to show, best first."""
