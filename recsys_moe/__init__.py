@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from recsys_moe.model.modules import mix
     from recsys_moe.model.moe import MoE
     from recsys_moe.routers import Router, Routing, router
-    from recsys_moe.train.fit import fit
+    from recsys_moe.train.from_python import fit
 
 __version__ = "0.1.0"
 __all__ = [
@@ -39,7 +39,7 @@ _HOMES = {
     "Predictor": "inference.predictor",
     "Router": "routers",
     "Routing": "routers",
-    "fit": "train.fit",
+    "fit": "train.from_python",
     "mix": "model.modules",
     "prepare": "data_prep.prepare",
     "router": "routers",

@@ -40,7 +40,7 @@ def test_the_predictor_of_a_run_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = {"model": TINY_MODEL, "trainer": {"max_epochs": 1}}
-    recsys_moe.fit(config, prepared, tmp_path / "run")
+    recsys_moe.fit(prepared, tmp_path / "run", config)
     monkeypatch.setattr(sys, "argv", ["notebook_predictor.py", str(tmp_path / "run")])
     program("notebook_predictor")
     assert "['watch', 'rating']" in capsys.readouterr().out

@@ -33,7 +33,8 @@ def scored_frame(
     columns of these names. Raises DataError with the column or the row, TypeError for no frame.
     """
     if not is_frame(frame):
-        raise TypeError(f"score() takes {WANTED}, or users and items, got {type(frame).__name__}")
+        got = type(frame).__name__
+        raise TypeError(f"expected a list of users and one of items, or {WANTED}, got {got}")
     asked = dict(zip(ENTITIES, (user, item), strict=True))
     ids: dict[Entity, str] = {}
     more = [name for entity in ENTITIES for name in columns_read(predictor, entity)]

@@ -122,22 +122,28 @@ class PlainProgress(Callback):
     ) -> None:
         now = time.monotonic()
         is_first = batch_idx <= self.done
-        if not is_first and now - self.last < SECONDS_BETWEEN_LINES:
+        if not is_first and now - self.last < self.pause():
             return
         assert isinstance(pl_module, RecModule)
         self.last = now
         loss = pl_module.mean_loss()
-        ahead = [] if is_first else self.pace.ahead()
-        logger.info(
-            "epoch %d/%s step %d/%d%s, %.0f steps/s%s",
-            trainer.current_epoch + 1,
-            trainer.max_epochs,
-            batch_idx + 1,
-            trainer.num_training_batches,
-            "" if loss is None else f" loss {loss:.4f}",
-            (batch_idx + 1 - self.done) / max(now - self.start, 1e-9),
-            "".join(f", {part}" for part in ahead),
-        )
+        step, steps = batch_idx + 1, int(trainer.num_training_batches)
+        speed = (step - self.done) / max(now - self.start, 1e-9)
+        parts = [
+            f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs} step {step}/{steps}"
+            + ("" if loss is None else f" loss {loss:.4f}"),
+            f"{speed:.0f} steps/s",
+            *([] if is_first else self.pace.ahead()),
+        ]
+        self.show(", ".join(parts), step, steps)
+
+    def pause(self) -> float:
+        """Seconds between two calls of `show`, the first step of an epoch apart."""
+        return SECONDS_BETWEEN_LINES
+
+    def show(self, line: str, step: int, steps: int) -> None:
+        """Tell how far the epoch is."""
+        logger.info("%s", line)
 
     def on_train_epoch_end(self, trainer: Trainer, *unused: Any) -> None:
         logger.info("%s", epoch_line(trainer, time.monotonic() - self.start, self.pace))

@@ -24,6 +24,7 @@ from recsys_moe.train.averaging import WeightAverage
 from recsys_moe.train.callbacks import Bar, EpochCsv, PlainProgress
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.loggers import open_logger
+from recsys_moe.train.notebook import NotebookBar, in_notebook
 from recsys_moe.train.processes.starter import check_starter
 from recsys_moe.train.routing_log import RoutingLog
 
@@ -34,7 +35,7 @@ def make_trainer(config: Config, out: Path, monitor: Monitor) -> lightning.Train
     """The Trainer of a run at `out`; writes nothing. Raises ConfigError for missing devices."""
     settings = config.trainer
     workarounds.quieten()
-    bar = sys.stderr.isatty()
+    bar = sys.stderr.isatty() and not in_notebook()
     check_starter(settings.devices, settings.num_nodes)
     try:
         trainer = _build_trainer(config, out, monitor, bar)
@@ -94,4 +95,4 @@ def _callbacks(config: Config, out: Path, monitor: Monitor, bar: bool) -> Iterab
         yield WeightAverage(config.optim.ema_decay)
     yield EpochCsv(out / EPOCH_METRICS)
     yield RoutingLog(out / "routing.safetensors")
-    yield Bar() if bar else PlainProgress()
+    yield NotebookBar() if in_notebook() else Bar() if bar else PlainProgress()
