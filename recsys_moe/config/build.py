@@ -13,6 +13,7 @@ from recsys_moe.model.encoders import Encoders, Features
 from recsys_moe.model.item_bag import ItemBag, LinearItemBag
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import KINDS, Constant
+from recsys_moe.model.weighting import METHODS, Weighting
 from recsys_moe.schema import SCHEMA_FILE, FeatureColumn, Schema
 
 LEAST, MOST = 1e-15, 1e15
@@ -221,6 +222,24 @@ def loss_weights(config: Config, schema: Schema) -> list[float]:
 def training_loss_weights(config: Config, schema: Schema) -> list[float]:
     """`loss_weights` of the loss that training minimises."""
     return _per_unit(training_weights(config, schema.tasks), config, schema)
+
+
+def build_weighting(config: Config, schema: Schema) -> Weighting | None:
+    """The untrained method of `tasks.weighting`; None for `fixed`.
+
+    Raises ConfigError for fewer than two tasks to weigh.
+    """
+    settings = config.tasks.weighting
+    if settings.name not in METHODS:
+        return None
+    trained = sum(weight > 0 for weight in training_weights(config, schema.tasks))
+    if trained < 2:
+        raise ConfigError(
+            "tasks.weighting must be fixed with fewer than two tasks of a training weight above "
+            f"0, got {settings.name} for {trained}; set tasks.weighting=fixed"
+        )
+    units = [KINDS[task.kind].likelihood for task in schema.tasks]
+    return METHODS[settings.name](settings, units)
 
 
 def _per_unit(weights: list[float], config: Config, schema: Schema) -> list[float]:

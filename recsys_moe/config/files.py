@@ -18,6 +18,8 @@ LARGEST = 1 << 16
 """Bytes of a configuration: PyYAML may take 50 microseconds for each."""
 DEEPEST = 20
 """Dots in the key of `--set`."""
+NAMED = ("model.router", "tasks.weighting")
+"""Sections that may be written as a bare name."""
 
 
 def read_config_file(file: str, *, warn: bool = False) -> dict[str, Any]:
@@ -70,8 +72,8 @@ def parse_set(assignment: str) -> dict[str, Any]:
         value = yaml.load(text, PlainLoader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError):
         raise ConfigError(f"--set {key}: {shown(text)} is not a YAML value") from None
-    if key == "model.router" and isinstance(value, str):  # a bare name, which other keys join
-        key = "model.router.name"
+    if key in NAMED and isinstance(value, str):  # a bare name, which other keys join
+        key = f"{key}.name"
     return with_new_names(nested(key, value))
 
 
@@ -88,10 +90,17 @@ def nested(key: str, value: Any) -> dict[str, Any]:
 
 
 def merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
-    """`top` over `base`, section by section; neither is changed."""
+    """`top` over `base`, section by section; neither is changed.
+
+    The settings of another `weighting` are dropped.
+    """
     merged = dict(base)
     for key, value in top.items():
         below = merged.get(key)
+        if key == "weighting" and isinstance(value, str | dict):
+            below, value = _bare(below), _bare(value)
+            if below.get("name") != value.get("name", below.get("name")):
+                below = {}
         both = isinstance(below, dict) and isinstance(value, dict)
         merged[key] = merge(below, value) if both else value  # type: ignore[arg-type]
     return merged
@@ -104,8 +113,16 @@ def merge_all(mappings: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 def router_section(raw: dict[str, Any]) -> dict[str, Any]:
     """`model.router` of an unvalidated mapping; a bare name becomes a section."""
-    model = raw.get("model")
-    section = model.get("router") if isinstance(model, dict) else None
+    return named_section(raw, "model", "router")
+
+
+def named_section(raw: dict[str, Any], outer: str, inner: str) -> dict[str, Any]:
+    """Section `outer.inner` of an unvalidated mapping; a bare name becomes a section."""
+    section = raw.get(outer)
+    return _bare(section.get(inner) if isinstance(section, dict) else None)
+
+
+def _bare(section: Any) -> dict[str, Any]:
     if isinstance(section, str):
         return {"name": section}
     return dict(section) if isinstance(section, dict) else {}

@@ -37,7 +37,7 @@ def overviews(config: Config) -> dict[str, Overview]:
     Each with the sizes and shared router settings of `config`, as `fit --router NAME` takes them.
     """
     raw = config.model_dump(mode="json", exclude_unset=True, include={"model", "data"})
-    num_tasks = len(config.tasks) or TASKS
+    num_tasks = len(config.tasks.named) or TASKS
     return {name: _overview(raw, name, num_tasks) for name in [*ROUTERS, config.model.router.name]}
 
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    WithJsonSchema,
+    model_validator,
+)
 
+from recsys_moe.config.text import weighting_schema
+from recsys_moe.model.weighting import FixedConfig, WeightingConfig, weighting_config
 from recsys_moe.section import Section
 
 
@@ -66,6 +75,26 @@ class TaskConfig(Section):
     schema.json."""
     training_weight: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Weight of the task in the loss that training minimises (train/loss); null: `weight`."""
+
+
+class TasksConfig(Section):
+    """`weighting`, and a section for each task by its name in schema.json."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, TaskConfig]
+    entry: ClassVar[type[Section]] = TaskConfig
+    weighting: Annotated[
+        SerializeAsAny[WeightingConfig],
+        BeforeValidator(weighting_config),
+        WithJsonSchema(weighting_schema()),
+    ] = FixedConfig()
+    """How training weighs the tasks: `fixed` (by `training_weight`), or a method that learns
+    factors beside these. Validation keeps the fixed weights, so that epochs and runs compare."""
+
+    @property
+    def named(self) -> dict[str, TaskConfig]:
+        """The sections of tasks."""
+        return self.__pydantic_extra__
 
 
 class PenaltyConfig(Section):

@@ -9,18 +9,19 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from recsys_moe.config.files import router_name, router_section
+from recsys_moe.config.files import named_section, router_name, router_section
 from recsys_moe.config.model_section import DEFAULT_ROUTER, ModelConfig
 from recsys_moe.config.renamed import with_new_names
 from recsys_moe.config.sections import (
     DataConfig,
     OptimConfig,
     PenaltyConfig,
-    TaskConfig,
+    TasksConfig,
     TrainerConfig,
 )
 from recsys_moe.config.text import answer, commented_yaml
 from recsys_moe.errors import ConfigError, suggestion
+from recsys_moe.model.weighting import CONFIGS, METHODS, WeightingConfig
 from recsys_moe.routers import RouterConfig, find_router
 from recsys_moe.schema import Task
 from recsys_moe.section import Section
@@ -29,8 +30,11 @@ from recsys_moe.section import Section
 class Config(Section):
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
-    tasks: dict[str, TaskConfig] = Field(default={}, examples=[{"watch": {"weight": 0.9}}])
-    """Per task name of schema.json."""
+    tasks: TasksConfig = Field(
+        default_factory=lambda: TasksConfig.model_validate({}),
+        examples=[{"watch": {"weight": 0.9}}],
+    )
+    """Per task name of schema.json; and `weighting`."""
     penalties: PenaltyConfig = PenaltyConfig()
     optim: OptimConfig = OptimConfig()
     trainer: TrainerConfig = TrainerConfig()
@@ -45,6 +49,16 @@ class Config(Section):
                     f"penalties.{penalty} must be 0 with router {router.name}, which {reason}, "
                     f"got {weight}; set penalties.{penalty}=0 or choose another router"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _gradients_do_not_underflow(self) -> Config:
+        name, precision = self.tasks.weighting.name, self.trainer.precision
+        if precision == "16-mixed" and name in METHODS and METHODS[name].needs_gradients:
+            raise ValueError(
+                f"trainer.precision must not be 16-mixed with tasks.weighting={name}, which takes "
+                "gradients of unscaled losses, got 16-mixed; use bf16-mixed or 32-true"
+            )
         return self
 
     @property
@@ -66,7 +80,7 @@ def task_weights(config: Config, tasks: Sequence[Task]) -> list[float]:
     Raises ConfigError for a task that the data do not have, and where all weights are 0.
     """
     names = [task.name for task in tasks]
-    for name in config.tasks:
+    for name in config.tasks.named:
         if name not in names:
             raise ConfigError(f"tasks: unknown task {name!r}; {suggestion(name, names)}")
     return _chosen(config, "weight", {task.name: task.weight for task in tasks})
@@ -80,7 +94,7 @@ def training_weights(config: Config, tasks: Sequence[Task]) -> list[float]:
 
 def _chosen(config: Config, key: str, defaults: Mapping[str, float]) -> list[float]:
     """Per task the configuration's value, else the default. Raises ConfigError where all are 0."""
-    own = {name: getattr(task, key) for name, task in config.tasks.items()}
+    own = {name: getattr(task, key) for name, task in config.tasks.named.items()}
     weights = [
         default if own.get(name) is None else own[name] for name, default in defaults.items()
     ]
@@ -110,15 +124,17 @@ def parse_config(raw: dict[str, Any]) -> Config:
     try:
         return Config.model_validate(with_new_names(raw, warn=False))
     except ValidationError as error:
-        raise ConfigError(answer(error, Config, _router_config(raw))) from None
+        raise ConfigError(answer(error, Config, _chosen_sections(raw))) from None
 
 
-def _router_config(raw: dict[str, Any]) -> type[RouterConfig]:
-    """The settings of `model.router` of an unvalidated mapping."""
+def _chosen_sections(raw: dict[str, Any]) -> dict[str, type[Section]]:
+    """The settings of the router and of the weighting of an unvalidated mapping, by place."""
     try:
-        return find_router(router_name(raw) or DEFAULT_ROUTER).Config
+        router = find_router(router_name(raw) or DEFAULT_ROUTER).Config
     except ValueError:
-        return RouterConfig
+        router = RouterConfig
+    weighting = CONFIGS.get(str(named_section(raw, "tasks", "weighting").get("name", "fixed")))
+    return {"model.router": router, "tasks.weighting": weighting or WeightingConfig}
 
 
 def select_router(raw: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import textwrap
 import typing
+from collections.abc import Mapping
+from itertools import starmap
 from typing import Any
 
 import yaml
@@ -13,10 +15,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from recsys_moe.errors import suggestion
-from recsys_moe.routers import ROUTERS, RouterConfig
+from recsys_moe.model.weighting import CONFIGS
+from recsys_moe.routers import ROUTERS
 from recsys_moe.section import UNKNOWN, Section, first_problem
 
-OWN_WORDS = ("model.", "penalties.", "data.", "optim.", "trainer.")
+OWN_WORDS = ("model.", "tasks.", "penalties.", "data.", "optim.", "trainer.")
 """Prefixes of messages that already state rule, value and remedy."""
 WIDTH = 96
 
@@ -46,7 +49,9 @@ def commented_yaml(section: Section, depth: int = 0) -> str:
 
 def _explained(section: Section, key: str) -> list[str]:
     """The documentation and the accepted values of a key, wrapped."""
-    field = type(section).model_fields[key]
+    field = type(section).model_fields.get(key)
+    if field is None:  # a task's
+        return []
     parts = [field.description or "", _choices(field), _range(field)]
     return textwrap.wrap(" ".join(filter(None, parts)), WIDTH, break_long_words=False)
 
@@ -78,23 +83,33 @@ def router_schema(default: str) -> dict[str, Any]:
 
 
 def _section_schema(name: str, is_named: bool) -> dict[str, Any]:
-    schema = ROUTERS[name].Config.model_json_schema()
-    schema["title"] = name
-    schema["properties"]["name"] = {"const": name}
-    if is_named:
-        schema["required"] = ["name"]
+    schema = _named_schema(name, ROUTERS[name].Config)
+    if not is_named:
+        del schema["required"]
     return schema
 
 
-def answer(error: ValidationError, root: type[Section], router: type[RouterConfig]) -> str:
+def _named_schema(name: str, section: type[Section]) -> dict[str, Any]:
+    schema = section.model_json_schema()
+    schema["title"] = name
+    schema["properties"]["name"] = {"const": name}
+    return {**schema, "required": ["name"]}
+
+
+def weighting_schema() -> dict[str, Any]:
+    """JSON schema of `tasks.weighting`: a name or a section."""
+    return {"anyOf": [{"enum": list(CONFIGS)}, *starmap(_named_schema, CONFIGS.items())]}
+
+
+def answer(error: ValidationError, root: type[Section], chosen: Mapping[str, type[Section]]) -> str:
     """The first problem in one line: dotted key, rule, value and remedy.
 
-    `root`: the kind of configuration; `router`: that of its `model.router`.
+    `root`: the kind of configuration; `chosen`: by dotted key, that of a section with a name.
     """
     first = first_problem(error)
     location = [part for part in first["loc"] if isinstance(part, str)]  # the rest are positions
     section, key = location[:-1], "".join(location[-1:])
-    fields = _fields(section, root, router)
+    fields = _fields(section, root, chosen)
     if first["type"] in UNKNOWN:
         where = ".".join(section) or "the configuration"
         return f"{where}: unknown key {key!r}; {suggestion(key, fields)}"
@@ -107,19 +122,19 @@ def answer(error: ValidationError, root: type[Section], router: type[RouterConfi
 
 
 def _fields(
-    section: list[str], root: type[BaseModel], router: type[BaseModel]
+    section: list[str], root: type[BaseModel], chosen: Mapping[str, type[BaseModel]]
 ) -> dict[str, FieldInfo]:
     """The fields of the section at this dotted path."""
-    if section[:2] == ["model", "router"]:
-        return router.model_fields
+    if (found := chosen.get(".".join(section[:2]))) is not None:
+        return found.model_fields
     model = root
     for name in section:
-        if name in model.model_fields:  # otherwise the name of a task
-            annotation = model.model_fields[name].annotation
-            # dict[str, TaskConfig] -> TaskConfig
-            model = typing.cast(type[BaseModel], (annotation, *typing.get_args(annotation))[-1])
+        if name in model.model_fields:
+            model = typing.cast(type[BaseModel], model.model_fields[name].annotation)
             if not hasattr(model, "model_fields"):  # a value of several kinds, and one of these
                 return {}
+        else:  # the name of a task
+            model = getattr(model, "entry", model)
     return model.model_fields
 
 

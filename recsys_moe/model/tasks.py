@@ -51,6 +51,8 @@ class Kind:
     constant: Callable[[Mapping[str, float]], Constant]
     metric: str
     direction: Literal["max", "min"]
+    likelihood: float = 1.0
+    """Factor of the loss in a negative log-likelihood of unit noise, up to a constant."""
 
 
 def _binary_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -72,7 +74,7 @@ def _identity(logits: Tensor) -> Tensor:
 
 KINDS: dict[TaskKind, Kind] = {
     "binary": Kind(_binary_loss, _symmetric_kl, torch.sigmoid, _base_rate, "auc", "max"),
-    "regression": Kind(_squared_error, _squared_error, _identity, _mean, "mse", "min"),
+    "regression": Kind(_squared_error, _squared_error, _identity, _mean, "mse", "min", 0.5),
 }
 
 

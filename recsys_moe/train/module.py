@@ -13,27 +13,35 @@ import torch
 from torch import Tensor
 
 from recsys_moe.artifact.evaluation import Evaluation, merged
-from recsys_moe.config.build import build_model, check_labels, training_loss_weights
+from recsys_moe.config.build import (
+    build_model,
+    build_weighting,
+    check_labels,
+    training_loss_weights,
+)
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import Batch, Rows
 from recsys_moe.data.streaming import labelled
 from recsys_moe.model.network import Output
 from recsys_moe.model.old_names import with_new_parts
 from recsys_moe.model.tasks import Counts, mean_disagreement, mean_loss, step_counts
+from recsys_moe.model.weighting import Step
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 from recsys_moe.train.averaging import AVERAGE
 from recsys_moe.train.encoders import set_encoder_entries
 from recsys_moe.train.finite import not_finite, refuse
-from recsys_moe.train.processes.devices import all_sum, on_first, process_count
+from recsys_moe.train.processes.devices import all_mean, all_sum, on_first, process_count
+from recsys_moe.train.weighing import check_accumulation, present, untouched
 
 
 class RecModule(lightning.LightningModule):
     """Trains a MultiTaskMoE on masked, weighted losses of mixed kinds.
 
     `config` and `schema_json` are plain values, so that a checkpoint never holds a pickled class.
-    Logged: `train/loss` (tasks only, without penalties), `train/evaluated_share`, `val/loss`,
-    `val/<task>/<metric>`.
+    Logged: `train/loss` (tasks only by their fixed weights, without penalties),
+    `train/evaluated_share`, `val/loss`, `val/<task>/<metric>`; with `tasks.weighting`
+    `train/<task>/factor`, by which it multiplied the loss of the task in the mean.
     With a router of two passes a step minimises the sum of both losses plus, per task,
     `consistency` times their disagreement; `train/loss` is then the mean of both.
     """
@@ -48,6 +56,7 @@ class RecModule(lightning.LightningModule):
         self.penalty_weights = self.config.penalties.model_dump()
         torch.manual_seed(stream_seed(self.config.trainer.seed, "init"))
         self.model = build_model(self.config, self.schema)
+        self.weighting = build_weighting(self.config, self.schema)
         self._reset_epoch_sums()
 
     def _reset_epoch_sums(self) -> None:
@@ -79,7 +88,12 @@ class RecModule(lightning.LightningModule):
         Averaged over processes, losses and penalties that are means over rows are means over all
         rows; the other penalties (switch, importance, load) are those of each process' part.
         """
-        labelled_T, rows, weight_B = counts or self._counts(labels_BT)
+        losses_T, penalties = self._parts(output, labels_BT, counts or self._counts(labels_BT))
+        return losses_T.sum(), penalties
+
+    def _parts(self, output: Output, labels_BT: Tensor, counts: Counts) -> tuple[Tensor, Tensor]:
+        """`losses`, the first of each task. (T,), ()"""
+        labelled_T, rows, weight_B = counts
         columns = zip(output.logits_BT.unbind(1), labels_BT.unbind(1), labelled_T, strict=True)
         per_task = [
             weight * mean_loss(task.kind, *column, weight_B=weight_B)
@@ -90,7 +104,7 @@ class RecModule(lightning.LightningModule):
         penalties = penalties * (len(labels_BT) / rows)
         if not len(labels_BT):  # a mean over no rows is NaN; its gradient is 0 everywhere
             penalties = penalties.nan_to_num()
-        return torch.stack(per_task).sum(), penalties
+        return torch.stack(per_task), penalties
 
     def _counts(self, labels_BT: Tensor, weight_B: Tensor | None = None) -> Counts:
         return step_counts(labels_BT, all_sum, process_count(), weight_B=weight_B)
@@ -106,26 +120,59 @@ class RecModule(lightning.LightningModule):
 
     def on_train_start(self) -> None:
         self._steps_per_epoch = max(int(self.trainer.num_training_batches), 1)
+        if self.weighting is not None:
+            check_accumulation(self.trainer, self.config.tasks.weighting.name)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         settings = self.config.trainer
         # From (seed, step, rank), not from a running generator: a resumed run draws the same.
-        self.model.reseed(stream_seed(settings.seed, "step", self.global_step, self.global_rank))
+        seed = stream_seed(settings.seed, "step", self.global_step, self.global_rank)
         self.model.moe.set_epoch(self.global_step / self._steps_per_epoch)
-        passes = max(router.passes for router in self.model.routers)
         counts = self._counts(batch.labels, batch.weight)
-        outputs = [_shifted(self.model(batch.request), batch) for _ in range(passes)]
-        parts = [self.losses(output, batch.labels, counts) for output in outputs]
+        outputs = self._passes(batch, seed)
+        parts = [self._parts(output, batch.labels, counts) for output in outputs]
         losses, penalties = zip(*parts, strict=True)
-        loss = torch.stack(losses).mean()
+        loss = trained = torch.stack([one_T.sum() for one_T in losses]).mean()
+        factors_T = None
+        if self.weighting is not None:
+            losses_T = torch.stack(losses).mean(0)
+            factors_T = self._factors(losses_T, batch)
+            trained = (factors_T * losses_T).sum()
+            self._replay = batch, counts, seed
         self._add_to_epoch(loss.detach() * counts.rows, outputs[0], len(batch.user))
         if batch_idx % settings.log_every_n_steps == 0:
             self._check_step(loss.detach())
         extra = torch.stack(penalties).sum()
-        if passes == 2:
-            extra = extra + self._disagreement(outputs[0], outputs[1], batch.labels, counts)
+        if len(outputs) == 2:
+            apart_T = self._disagreement(outputs[0], outputs[1], batch.labels, counts)
+            extra = extra + (apart_T if factors_T is None else factors_T * apart_T).sum()
         self.model.moe.on_step_end(all_sum)
-        return passes * loss + extra
+        return len(outputs) * trained + extra
+
+    def _passes(self, batch: Batch, seed: int) -> list[Output]:
+        """The outputs of a training step, one per pass of the router."""
+        self.model.reseed(seed)
+        passes = max(router.passes for router in self.model.routers)
+        return [_shifted(self.model(batch.request), batch) for _ in range(passes)]
+
+    def _factors(self, losses_T: Tensor, batch: Batch) -> Tensor:
+        """What the weighting multiplies the losses of the tasks by in this step. (T,)"""
+        assert self.weighting is not None
+        seed = stream_seed(self.config.trainer.seed, "weighting", self.global_step)
+        present_T = present(batch, self.weights)
+        return self.weighting(Step(losses_T, present_T, all_mean, seed), self.model)
+
+    def optimizer_step(self, *given: Any, **named: Any) -> None:
+        """Lightning's, and a look back for weightings that ask for one."""
+        super().optimizer_step(*given, **named)
+        if self.weighting is None or not self.weighting.looks_back:
+            return
+        batch, counts, seed = self._replay
+        precision = self.trainer.strategy.precision_plugin
+        with torch.no_grad(), precision.train_step_context(), untouched(self.model):
+            outputs = self._passes(batch, seed)
+            losses = [self._parts(output, batch.labels, counts)[0] for output in outputs]
+        self.weighting.on_step_end(all_mean(torch.stack(losses).mean(0)))
 
     def batch_losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """`losses` of one pass over a batch, as in a training step."""
@@ -141,7 +188,7 @@ class RecModule(lightning.LightningModule):
     def _disagreement(
         self, first: Output, second: Output, labels_BT: Tensor, counts: Counts
     ) -> Tensor:
-        """Of two passes: sum over tasks of task weight x `consistency` of the router x mean."""
+        """Of two passes, per task: task weight x `consistency` of the router x mean. (T,)"""
         logits = first.logits_BT.unbind(1), second.logits_BT.unbind(1)
         columns = zip(*logits, labels_BT.unbind(1), strict=True)
         parts = (self.schema.tasks, self.weights, self.model.routers, columns, counts.labelled_T)
@@ -151,7 +198,7 @@ class RecModule(lightning.LightningModule):
             * mean_disagreement(task.kind, *column, count=count, weight_B=counts.weight_B)
             for task, weight, router, column, count in zip(*parts, strict=True)
         ]
-        return torch.stack(per_task).sum()
+        return torch.stack(per_task)
 
     def _check_finite(self, loss: Tensor | float, split: str) -> None:
         if not math.isfinite(float(loss)):
@@ -199,6 +246,9 @@ class RecModule(lightning.LightningModule):
         self.log("train/loss", (loss_sum / rows.clamp(min=1)).float())
         share = pairs / (rows.clamp(min=1) * self.config.model.num_experts)
         self.log("train/evaluated_share", share.float())
+        if self.weighting is not None:
+            for task, factor in zip(self.schema.tasks, self.weighting.take_means(), strict=True):
+                self.log(f"train/{task.name}/factor", factor)
         self._reset_epoch_sums()
 
     def mean_loss(self) -> float | None:

@@ -68,7 +68,7 @@ def collect(plan: StudyPlan, schema: Schema, entries: Sequence[Entry], out: Path
         "protocol": schema.protocol,
         "router": plan.router,
         "monitor": monitor.name,
-        "weights": {task: section["weight"] for task, section in plan.config["tasks"].items()},
+        "weights": {task.name: plan.config["tasks"][task.name]["weight"] for task in schema.tasks},
         "study": plan.study,
         "storage": plan.storage,
         "sampler": plan.sampler,

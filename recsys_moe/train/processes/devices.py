@@ -31,6 +31,11 @@ def all_sum(values: Tensor) -> Tensor:
     return total
 
 
+def all_mean(values: Tensor) -> Tensor:
+    """Mean over all processes, with the same bits in each."""
+    return all_sum(values) / process_count() if _several() else values
+
+
 def on_first(value: T, merge: Callable[[list[T]], R]) -> R:
     """`merge` of the values of all processes by rank, computed by the first and sent to all."""
     if not _several():

@@ -73,6 +73,7 @@ def test_what_training_minimises_is_a_label_s_own(prepared: Path) -> None:
     request = replace(ASKED, routers=["topk"], settings={"topk": watching}, weights=["0.1,0.9"])
     (only,) = configs(request, prepared).values()
     assert only["tasks"] == {
+        "weighting": {"name": "fixed"},
         "watch": {"weight": 0.1, "training_weight": 0.7},
         "rating": {"weight": 0.9, "training_weight": None},
     }
@@ -83,7 +84,7 @@ def test_task_weights_are_those_of_the_data_unless_asked_otherwise(prepared: Pat
     assert list(configs(both, prepared)) == ["topk-0.9_0.1", "topk-0.1_0.9"]
     given = [task.weight for task in Schema.load(prepared).tasks]
     (only,) = configs(replace(both, weights=()), prepared).values()
-    assert [task["weight"] for task in only["tasks"].values()] == given
+    assert [only["tasks"][name]["weight"] for name in ("watch", "rating")] == given
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""What the training step does for `tasks.weighting`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from lightning import Trainer
+from torch import Tensor, nn
+
+from recsys_moe.data.columns import Batch
+from recsys_moe.errors import ConfigError
+from recsys_moe.train.processes.devices import all_sum
+
+
+def check_accumulation(trainer: Trainer, name: str) -> None:
+    """Raise ConfigError where a step sums the gradients of several batches."""
+    if (batches := trainer.accumulate_grad_batches) != 1:
+        raise ConfigError(
+            f"accumulate_grad_batches must be 1 with tasks.weighting={name}, which learns from "
+            f"whole steps, got {batches}; raise trainer.batch_size"
+        )
+
+
+def present(batch: Batch, weights: Sequence[float]) -> Tensor:
+    """Tasks with a weight above 0 and a row that counts in some process. (T,) bool"""
+    labelled_BT = ~batch.labels.isnan()
+    if batch.weight is not None:
+        labelled_BT = labelled_BT & (batch.weight > 0)[:, None]
+    weight_T = torch.tensor(weights, device=labelled_BT.device)
+    return (all_sum(labelled_BT.sum(0)) > 0) & (weight_T > 0)
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Undo what a training pass leaves in the modules: counts that `on_step_end` would take.
+
+    Attributes and buffers are restored, not values that are written in place.
+    """
+    kept = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, attributes, buffers in kept:
+            vars(module).clear()
+            vars(module).update(attributes)
+            module._buffers.clear()
+            module._buffers.update(buffers)
