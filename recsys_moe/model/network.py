@@ -132,6 +132,11 @@ class MultiTaskMoE(nn.Module):
         return [self.user_embedding, self.item_embedding]
 
     @property
+    def last_shared(self) -> list[nn.Parameter]:
+        """The last parameters that all tasks share: those of the experts."""
+        return list(self.moe.experts.parameters())
+
+    @property
     def routers(self) -> list[Router]:
         """One router per task, in the order of the tasks."""
         return list(self.moe.routers)  # type: ignore[arg-type]

@@ -9,6 +9,9 @@ from typing import Any
 
 from recsys_moe.errors import suggestion
 from recsys_moe.model.weighting.base import Step, Weighting, WeightingConfig
+from recsys_moe.model.weighting.famo import FAMOWeighting
+from recsys_moe.model.weighting.gradnorm import GradNormWeighting
+from recsys_moe.model.weighting.pcgrad import PCGradWeighting
 from recsys_moe.model.weighting.uncertainty import UncertaintyWeighting
 
 __all__ = [
@@ -22,7 +25,8 @@ __all__ = [
 ]
 
 METHODS: dict[str, type[Weighting]] = {
-    method.Config.model_fields["name"].default: method for method in (UncertaintyWeighting,)
+    method.Config.model_fields["name"].default: method
+    for method in (UncertaintyWeighting, GradNormWeighting, PCGradWeighting, FAMOWeighting)
 }
 
 
