@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,22 @@ from tests.train.test_train import first_rows
 from tests.train.test_train import module as new_module
 
 FACTORS = ["train/watch/factor", "train/rating/factor"]
+PLAIN: dict[str, Any] = {"accelerator": "cpu", "logger": False, "limit_val_batches": 0}
+PLAIN |= {"enable_checkpointing": False, "enable_progress_bar": False}
+PLAIN |= {"enable_model_summary": False}
+
+
+class Loader:
+    """These batches; Lightning takes a list for several loaders."""
+
+    def __init__(self, *batches: Batch) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -71,9 +88,9 @@ def test_it_trains_with_two_passes_penalties_and_row_weights(
     )
     rows = first_rows(prepared, 60)
     weighed = Batch(rows.user, rows.item, rows.labels, torch.arange(60) % 3)
-    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", logger=False, barebones=True)
+    trainer = lightning.Trainer(max_epochs=2, **PLAIN)
     before = [p.clone() for p in trained.parameters()]
-    trainer.fit(trained, [weighed, rows])
+    trainer.fit(trained, Loader(weighed, rows), Loader(rows))
     assert all(p.isfinite().all() for p in trained.parameters())
     assert any(not torch.equal(a, b) for a, b in zip(before, trained.parameters(), strict=True))
     assert trained.weighting is not None and all(f > 0 for f in trained.weighting.take_means())
@@ -105,12 +122,12 @@ def test_one_task_is_not_weighed(prepared: Path) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_step_of_several_batches_is_refused(name: str, prepared: Path) -> None:
-    trainer = lightning.Trainer(accumulate_grad_batches=2, logger=False, barebones=True)
+    trainer = lightning.Trainer(accumulate_grad_batches=2, max_epochs=1, **PLAIN)
     with pytest.raises(ConfigError, match=f"must be 1 with tasks.weighting={name}, .*got 2; raise"):
         check_accumulation(trainer, name)
     trained = new_module(prepared, tasks={"weighting": name})
     with pytest.raises(ConfigError, match="must be 1"):
-        trainer.fit(trained, [first_rows(prepared, 4)])
+        trainer.fit(trained, Loader(first_rows(prepared, 4)), Loader())
 
 
 @pytest.mark.parametrize("name", ["gradnorm", "pcgrad"])
