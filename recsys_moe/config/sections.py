@@ -113,6 +113,9 @@ class PenaltyConfig(Section):
     of the learned size) were drawn again. Usual: 0.005 to 0.1."""
     z_loss: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of the mean squared log-sum-exp of the router's logits. Usual: 0.001."""
+    coupling: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of the ERC loss: how far experts answer less to their own, perturbed gate row than
+    others do, or to it less than to others."""
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys_moe.errors import ConfigError
+from recsys_moe.model.coupling import COUPLING, coupling_of
 from recsys_moe.model.dispatch import dense_experts, sparse_experts
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.modules import dense_modules, sparse_modules
@@ -104,19 +105,23 @@ class MoE(nn.Module):
         """Penalties and router losses to add to a training loss, summed over the tasks. ().
 
         `weights`: by name of a penalty of `recsys_moe.model.penalties`, e.g.
-        `trimmed_lasso=0.1, switch=0.01`. Losses of the routers themselves (such as the entropy of a
-        learned permutation) are added with the weights of their settings. Without rows it is 0.
+        `trimmed_lasso=0.1, switch=0.01`, or `coupling`. Losses of the routers themselves (such as
+        the entropy of a learned permutation) are added with the weights of their settings. Without
+        rows it is 0.
         Raises ConfigError for an unknown penalty, or one that a router does not support.
         """
         check_names(weights)
         if not routings[0].weights_BE.shape[0]:  # a mean over no rows is NaN
             return torch.stack([routing.weights_BE.sum() for routing in routings]).sum()
         active = {name: weight for name, weight in weights.items() if weight}
+        coupling = active.pop(COUPLING, 0.0)
         total: Tensor | float = 0.0
         for router, routing in zip(self.routers, routings, strict=True):
             router = cast(Router, router)
             if active:
                 total = total + penalty(active, routing, router.kept)
+            if coupling:
+                total = total + coupling * coupling_of(router, self.experts, coupling)
             for name, weight in router.loss_weights.items():
                 total = total + weight * routing.losses[name]
         like = routings[0].weights_BE

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.errors import ConfigError, suggestion
-from recsys_moe.routers.base import Routing
+from recsys_moe.routers.base import PENALTY_NAMES, Routing
 from recsys_moe.routers.selection import largest_k
 
 
@@ -39,8 +39,8 @@ def penalty(weights: Mapping[str, float], routing: Routing, k: int) -> Tensor | 
 def check_names(weights: Mapping[str, float]) -> None:
     """Raise ConfigError for an unknown penalty."""
     for name in weights:
-        if name not in PENALTIES:
-            raise ConfigError(f"unknown penalty {name!r}; {suggestion(name, PENALTIES)}")
+        if name not in PENALTY_NAMES:
+            raise ConfigError(f"unknown penalty {name!r}; {suggestion(name, PENALTY_NAMES)}")
 
 
 def trimmed_lasso(probs_BE: Tensor, k: int) -> Tensor:

@@ -20,8 +20,11 @@ from recsys_moe.section import Section
 AllSum = Callable[[Tensor], Tensor]
 """Adds up a tensor over the processes of a run; a single process gets its own back."""
 
-PENALTY_NAMES = ("trimmed_lasso", "switch", "importance", "load", "z_loss")
-"""Those of recsys_moe.model.penalties, which reads routings and hence cannot be imported here."""
+PENALTY_NAMES = ("trimmed_lasso", "switch", "importance", "load", "z_loss", "coupling")
+"""Those of recsys_moe.model.penalties, which reads routings and hence cannot be imported here, and
+of recsys_moe.model.coupling."""
+NO_ROWS = {"coupling": "has no gate row per expert"}
+"""Of `RouterConfig.idle_penalties`."""
 
 OLD_HOOKS = {"settle": "on_step_end", "advance": "set_epoch", "start": "setup"}
 """Names of hooks in version 0.1; nothing would call them, so a router that defines one fails."""
@@ -235,6 +238,11 @@ class Router(nn.Module, ABC):
         return 1.0
 
     @property
+    def expert_rows(self) -> Tensor | None:
+        """Row e of a linear gate scores expert e, (E, D); None without such a gate."""
+        return None
+
+    @property
     def kept(self) -> int:
         """The k of penalties that exclude the k largest probabilities."""
         return int(getattr(self.config, "k", self.shape.num_experts))
@@ -253,6 +261,10 @@ class GatedRouter(Router):
         self.gate = nn.Linear(shape.input_dim, shape.num_experts)
         nn.init.xavier_uniform_(self.gate.weight)
         nn.init.zeros_(self.gate.bias)
+
+    @property
+    def expert_rows(self) -> Tensor | None:
+        return self.gate.weight
 
 
 class SparseGatedRouter(GatedRouter):

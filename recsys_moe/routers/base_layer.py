@@ -45,6 +45,10 @@ class BaseLayerRouter(Router):
         nn.init.orthogonal_(self.gate.weight, gain=0.1)
 
     @property
+    def expert_rows(self) -> Tensor:
+        return self.gate.weight
+
+    @property
     def max_selected(self) -> int:
         return 1
 

@@ -35,6 +35,10 @@ class SinkhornBaseRouter(Router):
         nn.init.xavier_uniform_(self.gate.weight)
 
     @property
+    def expert_rows(self) -> Tensor:
+        return self.gate.weight
+
+    @property
     def max_selected(self) -> int:
         return 1
 

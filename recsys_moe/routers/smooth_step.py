@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from recsys_moe.routers.base import KConfig
+from recsys_moe.routers.base import NO_ROWS, KConfig
 
 
 class SmoothConfig(KConfig):
@@ -28,7 +28,7 @@ class SmoothConfig(KConfig):
 
     @property
     def idle_penalties(self) -> dict[str, str]:
-        return dict.fromkeys(("load", "z_loss"), "has no logits of the experts")
+        return dict.fromkeys(("load", "z_loss"), "has no logits of the experts") | NO_ROWS
 
 
 def smooth_step(t: Tensor, gamma: float) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from recsys_moe.errors import ConfigError
 from recsys_moe.routers.base import (
     FIXED,
+    NO_ROWS,
     FixedConfig,
     Router,
     RouterConfig,
@@ -148,7 +149,7 @@ class CGCRouter(Router):
 
         @property
         def idle_penalties(self) -> dict[str, str]:
-            return {"trimmed_lasso": "keeps all experts of a task"}
+            return {"trimmed_lasso": "keeps all experts of a task", **NO_ROWS}
 
     summary = "softmax over the task's own and the shared experts (CGC, PLE's gate)"
     sparsity = FIXED

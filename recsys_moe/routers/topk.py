@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from recsys_moe.routers.base import GatedRouter, KConfig, RouterShape, Routing, gate_logits
+from recsys_moe.routers.base import NO_ROWS, GatedRouter, KConfig, RouterShape, Routing, gate_logits
 from recsys_moe.routers.permutation import LearnedPermutation
 from recsys_moe.routers.selection import largest_k, softmax_over
 
@@ -41,7 +41,7 @@ class TopKRouter(GatedRouter):
             if not self.permutation:
                 return {}
             reason = "has no logits unless model.router.permutation=false"
-            return dict.fromkeys(("load", "z_loss"), reason)
+            return dict.fromkeys(("load", "z_loss"), reason) | NO_ROWS
 
         @property
         def remarks(self) -> list[str]:

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from recsys_moe.routers.base import KConfig, Router, RouterShape, Routing, gate_logits
+from recsys_moe.routers.base import NO_ROWS, KConfig, Router, RouterShape, Routing, gate_logits
 from recsys_moe.routers.selection import kept_softmax, largest_k
 
 MIN_TEMPERATURE = 0.01
@@ -33,6 +33,10 @@ class XMoERouter(Router):
         name: str = "xmoe"
         temperature: float = Field(default=0.3, ge=MIN_TEMPERATURE, allow_inf_nan=False)
         """Temperature at the start of training, where it is learned; >= 0.01."""
+
+        @property
+        def idle_penalties(self) -> dict[str, str]:
+            return NO_ROWS
 
     summary = "top-k of a softmax over cosine similarities (X-MoE)"
 

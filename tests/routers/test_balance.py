@@ -13,6 +13,7 @@ from torch import Tensor
 
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
+from recsys_moe.model.coupling import COUPLING
 from recsys_moe.model.penalties import (
     PENALTIES,
     importance,
@@ -193,5 +194,5 @@ def test_a_penalty_that_a_custom_router_does_not_support_is_refused(kind: str) -
 
 
 def test_every_penalty_has_a_setting() -> None:
-    assert set(PENALTIES) == set(parse_config({}).penalties.model_dump())
-    assert set(PENALTIES) == set(PENALTY_NAMES)
+    assert {*PENALTIES, COUPLING} == set(parse_config({}).penalties.model_dump())
+    assert {*PENALTIES, COUPLING} == set(PENALTY_NAMES)

@@ -39,7 +39,7 @@ ROUTERS: dict[str, dict[str, Any]] = {
     "relu": {},
     "top_p": {},
     "sparsemixer": {"trimmed_lasso": 0.1},
-    "pps": {"trimmed_lasso": 0.1},
+    "pps": {"trimmed_lasso": 0.1, "coupling": 0.1},
     "shared_bottom": {},
     "single_task": {},
 }
