@@ -8,12 +8,15 @@ import shlex
 import subprocess
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import typer
 
+import recsys_moe
 from recsys_moe.cli import app
 from tests import logs
 
@@ -105,13 +108,28 @@ def test_the_commands_for_ones_own_log_lead_to_recommendations(
 
 
 def test_the_python_after_the_tour_runs(tour: str, capsys: pytest.CaptureFixture[str]) -> None:
-    predictor, _ = blocks("python")
+    predictor = blocks("python")[0]
     exec(compile(predictor, "README.md", "exec"), {})
     assert "Recommendation(rank=1" in capsys.readouterr().out
 
 
+def test_four_lines_lead_from_a_frame_to_recommendations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On made-up clicks, for one epoch."""
+    monkeypatch.chdir(tmp_path)
+    logs.rare_clicks(Path("log.csv"), users=100, items=60)
+    code = blocks("python")[1]
+    assert len([line for line in code.splitlines() if line and "import" not in line]) == 4
+    few = partial(recsys_moe.fit, config={"trainer": {"max_epochs": 1}})
+    monkeypatch.setattr(recsys_moe, "fit", few)
+    exec(compile(code, "README.md", "exec"), {"log": pd.read_csv("log.csv")})
+    printed = capsys.readouterr().out
+    assert re.findall(r"v1 +\w+ +(\d+) +p\d+ ", printed) == [str(rank) for rank in range(1, 11)]
+
+
 def test_the_layer_alone_runs() -> None:
-    _, layer = blocks("python")
+    layer = blocks("python")[2]
     names: dict[str, Any] = {}
     exec(compile(layer, "README.md", "exec"), names)
     names["loss"].backward()
@@ -136,7 +154,7 @@ def flags_of() -> dict[tuple[str, ...], set[str]]:
 def test_every_command_and_flag_in_the_pages_exists(
     flags_of: dict[tuple[str, ...], set[str]],
 ) -> None:
-    assert len(COMMANDS) > 40 and len(blocks("python")) == 2
+    assert len(COMMANDS) > 40 and len(blocks("python")) == 3
     for words in COMMANDS:
         command = words[1:3] if words[1:3] in flags_of else words[1:2]
         assert command in flags_of, f"recsys-moe {' '.join(command)} is no command"

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,23 @@ def test_the_tutorial_on_an_own_log_runs(
         type_in(line)
     header = Path("scores.csv").read_text().splitlines()[0]
     assert header == "user,item,click,seconds,click_calibrated,unseen_user,unseen_item"
+
+
+def test_the_tutorial_on_frames_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (DOCS / "tutorials/dataframe.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    few = code.replace(
+        '{"model": {"features"', '{"trainer": {"max_epochs": 1}, "model": {"features"'
+    )
+    assert few != code
+    names: dict[str, Any] = {}
+    exec(compile(few, "dataframe.md", "exec"), names)
+    assert [*names["scores"]] == [
+        *("click", "seconds", "click_calibrated", "unseen_user", "unseen_item")
+    ]
+    assert names["scores"].index.equals(names["log"].head().index)
+    assert names["top"].user.tolist() == ["v1"] * 5 + ["v2"] * 5
 
 
 def test_the_commands_of_incremental_training_run(
