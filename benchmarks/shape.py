@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.data.columns import Batch, Columns
+from recsys_moe.kinds import KINDS
 from recsys_moe.model.network import MultiTaskMoE, Output
 from recsys_moe.model.tasks import mean_loss
 from recsys_moe.routers.moesart import MoesartRouter
@@ -68,8 +69,10 @@ def make_data(out: Path, ratings: int = RATINGS) -> Path:
 
 
 def task_loss(output: Output, labels_BT: Tensor) -> Tensor:
-    watch = mean_loss("binary", output.logits_BT[:, 0], labels_BT[:, 0])
-    return 0.9 * watch + 0.1 * mean_loss("regression", output.logits_BT[:, 1], labels_BT[:, 1])
+    watch = mean_loss(KINDS["binary"], output.logits_BT[:, 0], labels_BT[:, 0])
+    return 0.9 * watch + 0.1 * mean_loss(
+        KINDS["regression"], output.logits_BT[:, 1], labels_BT[:, 1]
+    )
 
 
 class Step:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from data_prep.features.fitting import Fitted
 from data_prep.features.spec import Wanted
 from data_prep.ids import Index, Ints
+from recsys_moe.kinds import Binary, Regression
 from recsys_moe.schema import Distribution, Source, Task, Vocabulary
 
 Floats = NDArray[np.float32]
@@ -177,8 +178,8 @@ def rating_tasks(low: float, high: float) -> tuple[Task, Task]:
     `low`, `high`: the ends of the scale, both possible ratings.
     """
     return (
-        Task(name="watch", kind="binary", column="watch", weight=0.9),
-        Task(name="rating", kind="regression", column="rating", weight=0.1, low=low, high=high),
+        Task(name="watch", kind=Binary.name, column="watch", weight=0.9),
+        Task(name="rating", kind=Regression.name, column="rating", weight=0.1, low=low, high=high),
     )
 
 

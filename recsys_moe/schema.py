@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import WrapValidator
 
 from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.kinds import KINDS
 from recsys_moe.section import STRICT, validated
 
 __all__ = ["ConfigError", "DataError", "Feature", "Schema", "FeatureColumn", "Source", "Task"]
@@ -31,7 +32,10 @@ RESERVED = (
 )
 """Columns of predictions and split files besides those of the tasks."""
 
-TaskKind = Literal["binary", "regression"]
+if TYPE_CHECKING:
+    TaskKind = str
+else:
+    TaskKind = Literal[tuple(KINDS)]
 IdType = Literal["int64", "string"]
 Vocabulary = Literal["all", "train"]
 FeatureKind = Literal["categorical", "multi", "numeric"]
@@ -78,11 +82,11 @@ class Task:
 def check_names(tasks: Sequence[Task], weight: str | None, where: str) -> None:
     """Raise DataError when a column of predictions or split files would occur twice.
 
-    Predictions have a column per task and for binary ones `<task>_calibrated`. `weight`: the
-    column with the weights of rows; `where`: prefix of the message.
+    Predictions have a column per task and, where its kind calibrates, `<task>_calibrated`.
+    `weight`: the column with the weights of rows; `where`: prefix of the message.
     """
     reserved = (*RESERVED, *([] if weight is None else [weight]))
-    calibrated = {f"{task.name}_calibrated" for task in tasks if task.kind == "binary"}
+    calibrated = {f"{task.name}_calibrated" for task in tasks if KINDS[task.kind].calibrates}
     names = [task.name for task in tasks]
     for name in names:
         if names.count(name) > 1:
@@ -157,8 +161,7 @@ class Schema:
     rows: dict[str, int]
     """Rows per split."""
     labels: dict[str, dict[str, dict[str, Count]]]
-    """Per split and task: `labelled`, `mean`, and `positive` of binary tasks or `std` (of the
-    population), `min` and `max` of regressions."""
+    """Per split and task: `labelled`, `mean`, and what its kind counts (`recsys_moe.kinds`)."""
     weight: str | None = None
     """Column of the split files with row weights, float32, finite and >= 0; None: all equal."""
     seeds: dict[str, int] = field(default_factory=dict)

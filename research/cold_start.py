@@ -28,8 +28,8 @@ import pandas as pd
 import torch
 
 from benchmarks import common
-from recsys_moe.artifact.metrics import exact_auc
 from recsys_moe.inference.predictor import ColdUser, Predictor
+from recsys_moe.kinds.curves import exact_auc
 from research.continued import SPLITS, command
 
 COLD_START = {"items": ["model.features=all"], "users": ["model.item_bag=ratings"]}

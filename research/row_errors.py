@@ -25,15 +25,15 @@ from recsys_moe.config.build import loss_weights
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.streaming import open_rows, rows_within
 from recsys_moe.inference.predictor import Predictor
+from recsys_moe.kinds import KINDS
 from recsys_moe.model.tasks import row_losses
-from recsys_moe.schema import TaskKind
 
 SEED = 0
 
 
 class Task(NamedTuple):
     name: str
-    kind: TaskKind
+    kind: str
     weight: float
     """In the loss."""
     logit_N: Tensor
@@ -87,12 +87,12 @@ def figures(tasks: Sequence[Task], times_N: np.ndarray) -> dict[str, float]:
     `times_N` times."""
     found: dict[str, float] = {"loss": 0.0}
     for task in tasks:
-        losses_N, is_labelled_N = row_losses(task.kind, task.logit_N, task.label_N)
+        losses_N, is_labelled_N = row_losses(KINDS[task.kind], task.logit_N, task.label_N)
         weight_N = times_N * is_labelled_N.numpy()
         mean = float(np.average(losses_N.numpy(), weights=weight_N))
         found["loss"] += task.weight * mean
         found[f"{task.name} loss"] = mean
-        if task.kind == "binary":
+        if KINDS[task.kind].has_positives:
             found[f"{task.name} AUC"] = auc(task, weight_N)
     return found
 

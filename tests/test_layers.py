@@ -19,7 +19,7 @@ MAX_LINES, MAX_FUNCTION = 300, 60
 
 # Each room may import the ones on lines above it. Two rooms on one line do not know each other.
 PACKAGES = (
-    "errors schema seeds section machine progress files folders interrupts raw_ids encodings "
+    "errors kinds schema seeds section machine progress files folders interrupts raw_ids encodings "
     "frames",
     "routers",
     "model",
@@ -35,7 +35,16 @@ FLOOR = {room: floor for floor, rooms in enumerate(PACKAGES) for room in rooms.s
 BASE_MODULES = PACKAGES[0].split()
 SHARED = {
     f"recsys_moe.{name}"
-    for name in ("schema", "files", "folders", "interrupts", "raw_ids", "encodings", "frames")
+    for name in (
+        "kinds",
+        "schema",
+        "files",
+        "folders",
+        "interrupts",
+        "raw_ids",
+        "encodings",
+        "frames",
+    )
 }
 """What both packages agree on; all of ours that data_prep may import."""
 

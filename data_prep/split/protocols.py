@@ -32,6 +32,7 @@ from data_prep.split import hash_split, negatives, randomness, splits
 from data_prep.split.hash_split import IdHashes
 from data_prep.split.negatives import Negatives, OneStream
 from data_prep.split.randomness import stream
+from recsys_moe.kinds import positive_task
 from recsys_moe.schema import SPLITS, ConfigError, DataError, Task
 
 log = logging.getLogger("recsys_moe.prepare")
@@ -181,11 +182,11 @@ def _negatives(
 
 
 def _classes(pieces: Sequence[Examples], tasks: tuple[Task, ...]) -> NDArray[np.int8]:
-    """The labels of the first binary task; 2 where one is missing, so that its share is kept."""
-    binary = next((task.name for task in tasks if task.kind == "binary"), None)
-    if binary is None:
+    """Labels of the first task with positives; 2 where one is missing, to keep its share."""
+    number = positive_task(tasks)
+    if number is None:
         return np.zeros(sum(map(len, pieces)), dtype=np.int8)
-    labels = np.concatenate([piece.labels[binary] for piece in pieces])
+    labels = np.concatenate([piece.labels[tasks[number].name] for piece in pieces])
     return np.nan_to_num(labels, nan=2).astype(np.int8)
 
 

@@ -17,7 +17,8 @@ from data_prep.table.files import TableFile
 from data_prep.table.spec import Request
 from data_prep.table.spelling import Spelled, spelled
 from data_prep.table.times import timestamps
-from recsys_moe.schema import FEATURE, TaskKind
+from recsys_moe.kinds import KINDS, Kind
+from recsys_moe.schema import FEATURE
 
 WEIGHT = "weight"
 NANOSECONDS = "nanoseconds"
@@ -47,7 +48,7 @@ def rows(file: TableFile, request: Request, bad: BadRows) -> Rows:
     found = {
         "user": ids(cells, request.user),
         "item": ids(cells, request.item),
-        **{LABEL + t.name: _labels(cells, column, t.kind) for t, column in request.tasks},
+        **{LABEL + t.name: _labels(cells, column, KINDS[t.kind]) for t, column in request.tasks},
         "timestamp": times.seconds,
     }
     if request.protocol not in ALL_KNOWN:
@@ -90,7 +91,7 @@ def table_of(rows: Examples) -> pa.Table:
     return pa.table(columns)
 
 
-def _labels(cells: Cells, column: str | None, kind: TaskKind) -> NDArray[np.float32]:
+def _labels(cells: Cells, column: str | None, kind: Kind) -> NDArray[np.float32]:
     """float32, NaN where the cell is empty; without a column every row is a positive.
 
     Raises DataError for a label that `kind` excludes.
@@ -99,12 +100,8 @@ def _labels(cells: Cells, column: str | None, kind: TaskKind) -> NDArray[np.floa
         return np.ones(len(cells.good), dtype=np.float32)
     raw = cells.flat(column)
     number, wrong = numbers(raw, cells.file, column)
-    if kind == "binary":
-        rule, outside = "be 0 or 1", ~np.isnan(number) & (number != 0) & (number != 1)
-    else:
-        rule, outside = "be a finite number", np.abs(number) > np.finfo(np.float32).max
-    wrong |= outside
-    cells.refuse(wrong, raw, column, rule=f"{rule} (or empty, if missing)")
+    wrong |= ~np.isnan(number) & kind.invalid(number)
+    cells.refuse(wrong, raw, column, rule=f"be {kind.rule} (or empty, if missing)")
     return np.where(wrong, np.nan, number).astype(np.float32)
 
 

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from data_prep.split.negatives import Negatives
 from data_prep.split.splits import MOVIELENS, Holdout
 from data_prep.table.frame import Place
 from recsys_moe.encodings import UTF8
-from recsys_moe.schema import ConfigError, DataError, Distribution, Task, TaskKind
+from recsys_moe.kinds import KINDS, positive_task
+from recsys_moe.schema import ConfigError, DataError, Distribution, Task
 
 Duplicates = Literal["error", "first", "last", "keep"]
 Unit = Literal["auto", "s", "ms", "us", "ns"]
@@ -74,12 +75,14 @@ class Request:
 
     @property
     def to_draw(self) -> Negatives | None:
-        """The negatives of the first binary task; None draws none."""
-        binary = next((task.name for task, _ in self.tasks if task.kind == "binary"), None)
-        if binary is None or self.negatives == "none":
+        """The negatives of the first task that has positives; None draws none."""
+        number = positive_task(task for task, _ in self.tasks)
+        if number is None or self.negatives == "none":
             return None
         return Negatives(
-            task=binary, ratio=self.negative_ratio, distribution=self.negative_distribution
+            task=self.tasks[number][0].name,
+            ratio=self.negative_ratio,
+            distribution=self.negative_distribution,
         )
 
     @property
@@ -146,7 +149,7 @@ def _task(spec: str, weight: float) -> tuple[Task, str | None]:
             f"--task must be NAME:KIND=COLUMN, as in watch:binary=clicked, got {spec!r}"
         )
     name, kind, column = match.groups()
-    one_of(f"--task {name}: KIND", kind, get_args(TaskKind))
-    if kind != "binary" and column is None:
+    one_of(f"--task {name}: KIND", kind, KINDS)
+    if not KINDS[kind].has_positives and column is None:
         raise ConfigError(f"--task {spec} needs the column of its labels, as in {spec}=COLUMN")
-    return Task(name=name, kind=cast(TaskKind, kind), column=name, weight=weight), column
+    return Task(name=name, kind=kind, column=name, weight=weight), column

@@ -2,78 +2,76 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from data_prep.rows import Examples
+from recsys_moe.kinds import kind_of, nine_digits
 from recsys_moe.schema import Task
 
 
 class Counts:
-    """Of one split: rows, and per task the labelled rows with their sum, ones, squares and ends,
-    and the first four with each row as often as its weight says."""
+    """Of one split: rows, and per task the sums that its kind counts, over the labelled rows and
+    with each row as often as its weight says."""
 
     def __init__(self, tasks: tuple[Task, ...]) -> None:
         self.rows = 0
-        self._labels = {task.name: np.zeros((2, 4), dtype=np.longdouble) for task in tasks}
+        self._kinds = {task.name: kind_of(task) for task in tasks}
+        self._sums: dict[str, tuple[dict[str, Any], dict[str, Any]]]
+        self._sums = {task.name: ({}, {}) for task in tasks}
         self._ends = {task.name: (np.inf, -np.inf) for task in tasks}
-        self._kinds = {task.name: task.kind for task in tasks}
         self._weigh = {task.name: np.zeros(2, dtype=np.int64) for task in tasks}
 
     def add(self, part: Examples) -> None:
         self.rows += len(part)
         for name, labels in part.labels.items():
-            is_known = ~np.isnan(labels)
+            is_known, kind = ~np.isnan(labels), self._kinds[name]
             known = labels[is_known].astype(np.longdouble)
-            ones, squares = known == 1, np.square(known)
-            self._labels[name][0] += (len(known), known.sum(), ones.sum(), squares.sum())
-            if part.weight is not None:
-                weight = part.weight[is_known].astype(np.longdouble)
-                parts = weight, weight * known, weight * ones, weight * squares
-                self._labels[name][1] += [values.sum() for values in parts]
+            values = {"total": known, **kind.statistics(known)}
+            all_rows, by_weight = self._sums[name]
+            _add(all_rows, {"labelled": len(known)} | {n: v.sum() for n, v in values.items()})
             low, high = self._ends[name]
             self._ends[name] = known.min(initial=low), known.max(initial=high)
-            if part.weight is not None:  # of positives: negatives that are drawn weigh 1
-                counts = labels == 1 if self._kinds[name] == "binary" else ~np.isnan(labels)
+            if part.weight is not None:
+                weight = part.weight[is_known].astype(np.longdouble)
+                sums = {n: (weight * v).sum() for n, v in values.items()}
+                _add(by_weight, {"labelled": weight.sum()} | sums)
+                # of positives: negatives that are drawn weigh 1
+                counts = labels == 1 if kind.has_positives else is_known
                 self._weigh[name] += (counts.sum(), (part.weight[counts] > 0).sum())
 
     def weightless(self) -> list[str]:
-        """Tasks whose rows (of a binary one the positives) all weigh 0."""
+        """Tasks whose rows (the positives, where there are) all weigh 0."""
         return [name for name, (rows, heavy) in self._weigh.items() if rows and not heavy]
 
     def of(self, task: Task, split: str) -> dict[str, float]:
-        """Over the labelled rows; all is 0 without any. Of training with weights, too.
-
-        The deviation with 9 digits: more would depend on how the rows are cut into blocks.
-        """
+        """Over the labelled rows; all is 0 without any. Of training with weights, too."""
         counts = self._counted(task)
         return counts | self._weighted(task) if split == "train" else counts
 
     def _counted(self, task: Task) -> dict[str, float]:
-        labelled, total, ones, squares = self._labels[task.name][0]
-        mean = total / labelled if labelled else labelled
-        counts = {"labelled": int(labelled), "mean": float(mean)}
-        if task.kind == "binary":
-            return counts | {"positive": int(ones)}
+        sums = self._sums[task.name][0]
+        if not sums:  # no block
+            nothing = np.empty(0, dtype=np.longdouble)
+            names = self._kinds[task.name].statistics(nothing)
+            sums = dict.fromkeys(("labelled", "total", *names), 0)
+        labelled, total = sums["labelled"], sums["total"]
         low, high = self._ends[task.name] if labelled else (0, 0)
         ends = {"min": float(low), "max": float(high)}
-        return counts | ends | {"std": _rounded(_deviation(labelled, total, squares))}
+        mean = float(total / labelled if labelled else 0)
+        counts = {"labelled": int(labelled), "mean": mean}
+        return counts | self._kinds[task.name].counted({**sums, **ends})
 
     def _weighted(self, task: Task) -> dict[str, float]:
         """With each row as often as its weight says; nothing without weights above 0."""
-        labelled, total, ones, squares = self._labels[task.name][1]
-        if not labelled:
+        sums = self._sums[task.name][1]
+        if not sums.get("labelled"):
             return {}
-        if task.kind == "binary":
-            found = {"labelled": labelled, "positive": ones}
-        else:
-            found = {"mean": total / labelled, "std": _deviation(labelled, total, squares)}
-        return {f"weighted_{name}": _rounded(value) for name, value in found.items()}
+        found = self._kinds[task.name].weighted(sums)
+        return {f"weighted_{name}": nine_digits(value) for name, value in found.items()}
 
 
-def _deviation(rows: float, total: float, squares: float) -> float:
-    """Standard deviation of the population, 0 without rows."""
-    return np.sqrt(max(squares / rows - (total / rows) ** 2, 0)) if rows else 0.0
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.9g}")
+def _add(sums: dict[str, Any], more: dict[str, Any]) -> None:
+    for name, value in more.items():
+        sums[name] = sums.get(name, 0) + value

@@ -17,6 +17,7 @@ from data_prep.write.counts import Counts
 from data_prep.write.parts import ROWS_PER_GROUP, WEIGHT, split_table, write_parts, write_table
 from recsys_moe.files import Kind, check_out
 from recsys_moe.folders import replacing_folder
+from recsys_moe.kinds import kind_of
 from recsys_moe.schema import (
     ENTITIES,
     SCHEMA_FILE,
@@ -167,15 +168,10 @@ def _check_block(block: Examples, prepared: Prepared, split: str) -> None:
 
 def _check_labels(labels: NDArray[np.float32], task: Task, split: str) -> None:
     known = labels[~np.isnan(labels)]
-    if task.kind == "binary":
-        wrong, rule = known[(known != 0) & (known != 1)], "0 or 1"
-    else:
-        low = -np.inf if task.low is None else task.low
-        high = np.inf if task.high is None else task.high
-        outside = ~((known >= low) & (known <= high) & np.isfinite(known))
-        wrong, rule = known[outside], f"a finite number in {low}..{high}"
+    kind = kind_of(task)
+    wrong = known[kind.outside(known)]
     if len(wrong):
-        raise DataError(f"{split}: label {task.name!r} must be {rule}, got {wrong[0]:g}")
+        raise DataError(f"{split}: label {task.name!r} must be {kind.rule}, got {wrong[0]:g}")
 
 
 def _check_pairs(prepared: Prepared) -> None:

@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from recsys_moe.kinds.curves import ROWS_PER_PART
+
 MAX_KNOTS = 32
 ROWS_PER_KNOT = 50
 """Fewer rows than this in a bin tell more about chance than about the model."""
-ROWS_PER_PART = 1 << 16
-"""Mapped at a time, each with a number per segment; bounds the memory."""
 MIN_GAP = 0.01
 """Least distance of two knots; bounds how much the map can amplify a rounding error."""
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from recsys_moe.artifact.calibration import Calibrations, helpful_calibration
-from recsys_moe.artifact.metrics import METRICS, BinaryMetrics, RoutingMetrics
+from recsys_moe.artifact.metrics import RoutingMetrics
 from recsys_moe.artifact.segments import Segments
 from recsys_moe.config.build import loss_weights
 from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import Batch
+from recsys_moe.kinds import Kind, kind_of
 from recsys_moe.model.network import MultiTaskMoE, Output
 from recsys_moe.model.tasks import row_losses
-from recsys_moe.schema import Schema
+from recsys_moe.schema import Schema, Task
 
 
 class Evaluation:
@@ -28,14 +29,18 @@ class Evaluation:
         self.tasks = schema.tasks
         self.weights = loss_weights(config, schema)
         self.batchwise_rows = config.data.batchwise_rows
-        self.metrics = [METRICS[task.kind]() for task in self.tasks]
-        for task, metrics in zip(self.tasks, self.metrics, strict=True):
-            if isinstance(metrics, BinaryMetrics):
+        self.kinds = [kind_of(task) for task in self.tasks]
+        self.metrics: list[Any] = [kind.measure() for kind in self.kinds]
+        for task, kind, metrics in self._by_task():
+            if kind.calibrates:
                 metrics.calibration = (calibrations or {}).get(task.name)
         self.routing = [RoutingMetrics() for _ in self.tasks]
         self.union = RoutingMetrics()
         self.rows = 0
         self.batchwise_sum = 0.0
+
+    def _by_task(self) -> Iterator[tuple[Task, Kind, Any]]:
+        return zip(self.tasks, self.kinds, self.metrics, strict=True)
 
     def update(self, output: Output, labels_BT: Tensor) -> None:
         """Add a batch. Row order matters for `loss_batchwise` alone."""
@@ -48,10 +53,10 @@ class Evaluation:
         self.batchwise_sum += self._batchwise(output.logits_BT, labels_BT)
 
     def calibrate(self) -> Calibrations:
-        """Fit the calibrations of the binary tasks on the rows seen, and judge by them."""
+        """Fit the calibrations, where kinds have them, on the rows seen, and judge by them."""
         fits = {}
-        for task, metrics in zip(self.tasks, self.metrics, strict=True):
-            if isinstance(metrics, BinaryMetrics):
+        for task, kind, metrics in self._by_task():
+            if kind.calibrates:
                 fit = helpful_calibration(*metrics.rows())
                 metrics.calibration = fit
                 if fit is not None:
@@ -68,8 +73,8 @@ class Evaluation:
         group_rows = self.batchwise_rows
         sizes = torch.tensor([len(part) for part in labels_BT[:, 0].split(group_rows)])
         group_B = torch.arange(len(labels_BT), device=labels_BT.device) // group_rows
-        for t, task in enumerate(self.tasks):
-            losses_B, mask_B = row_losses(task.kind, logits_BT[:, t], labels_BT[:, t])
+        for t, kind in enumerate(self.kinds):
+            losses_B, mask_B = row_losses(kind, logits_BT[:, t], labels_BT[:, t])
             sums = total.new_zeros(len(sizes)).index_add_(0, group_B, losses_B.double())
             counts = total.new_zeros(len(sizes)).index_add_(0, group_B, mask_B.double())
             total += self.weights[t] * (sizes.to(sums) * sums / counts.clamp(min=1)).sum()
@@ -80,8 +85,8 @@ class Evaluation:
 
         `experts_per_example`: distinct experts over all tasks, which is what the layer evaluates.
         """
-        tasks = {t.name: m.compute() for t, m in zip(self.tasks, self.metrics, strict=True)}
-        losses = [tasks[task.name][METRICS[task.kind].loss] or 0.0 for task in self.tasks]
+        tasks = {task.name: metrics.compute() for task, _, metrics in self._by_task()}
+        losses = [tasks[task.name][kind.loss_metric] or 0.0 for task, kind, _ in self._by_task()]
         return {
             "split": split,
             "rows": self.rows,
@@ -101,7 +106,7 @@ def merged(parts: Iterable[Evaluation]) -> Evaluation:
     first, *others = parts
     for other in others:
         for metrics, more in zip(first.metrics, other.metrics, strict=True):
-            metrics.merge(more)  # type: ignore[arg-type]
+            metrics.merge(more)
         pairs = [*zip(first.routing, other.routing, strict=True), (first.union, other.union)]
         for routing, visits in pairs:
             routing.merge(visits)

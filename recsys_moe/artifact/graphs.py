@@ -21,8 +21,8 @@ from torch.export import Dim, ExportedProgram
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.artifact.parity import Runner, check_parity, parity_rows
 from recsys_moe.files import sha256_file
+from recsys_moe.kinds import kind_of
 from recsys_moe.model.request import Request
-from recsys_moe.model.tasks import KINDS
 
 INPUTS = ("user", "item")
 LATENCY_ROWS = (1, 1000)
@@ -46,7 +46,7 @@ class Graph(nn.Module):
 
     def forward(self, user: Tensor, item: Tensor) -> tuple[Tensor, ...]:
         logits_BT = self.model(Request(user, item)).logits_BT
-        raw = [KINDS[task.kind].link(logits_BT[:, t]) for t, task in enumerate(self.tasks)]
+        raw = [kind_of(task).link(logits_BT[:, t]) for t, task in enumerate(self.tasks)]
         predictions_BT = torch.stack(raw, dim=1)
         if not self.calibration:
             return (predictions_BT,)

@@ -6,14 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from recsys_moe.artifact.metrics import METRICS
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.model.tasks import KINDS
+from recsys_moe.kinds import AFTER_TRAINING, HIGHER_IS_BETTER, KINDS
 from recsys_moe.schema import Schema, Task
 
 LOSS = "loss"
-AFTER_TRAINING = ("ece_calibrated",)
-"""Metrics of a map that is fitted on the best epoch: no epoch has them while it is chosen."""
+Direction = Literal["max", "min"]
 
 
 class Monitor(NamedTuple):
@@ -21,7 +19,7 @@ class Monitor(NamedTuple):
 
     name: str
     """`loss`, the task-weighted one, or TASK/METRIC such as `watch/auc`."""
-    direction: Literal["max", "min"]
+    direction: Direction
 
     @property
     def column(self) -> str:
@@ -68,23 +66,19 @@ def find_monitor(name: str, schema: Schema) -> Monitor:
 def _monitors(tasks: Sequence[Task]) -> Iterator[Monitor]:
     yield BY_LOSS
     for task in tasks:
-        kind = KINDS[task.kind]
-        for metric in METRICS[task.kind].names:
+        for metric in KINDS[task.kind].metrics:
             if metric not in AFTER_TRAINING:
-                direction = kind.direction if metric == kind.metric else "min"
+                direction: Direction = "max" if metric in HIGHER_IS_BETTER else "min"
                 yield Monitor(f"{task.name}/{metric}", direction)
 
 
 def _is_defined(monitor: Monitor, schema: Schema) -> bool:
-    """False where no row has the label (for `loss`: any label), or AUC has one class to tell from
-    nothing."""
+    """False where no row has the label (for `loss`: any label), or the labels do not define it."""
     task, _, metric = monitor.name.rpartition("/")
     counted = schema.labels.get("val", {})
     if not task and counted:
         return any(counts.get("labelled", 1) for counts in counted.values())
     if task not in counted:
         return True
-    counts = schema.counts("val", task, "labelled")
-    if metric == "auc" and "positive" in counts:
-        return 0 < counts["positive"] < counts["labelled"]
-    return counts["labelled"] > 0
+    kind = next(KINDS[one.kind] for one in schema.tasks if one.name == task)
+    return metric not in kind.undefined(schema.counts("val", task, "labelled"))

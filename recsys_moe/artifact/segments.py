@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact.metrics import METRICS, TaskMetrics
 from recsys_moe.data.columns import Rows
 from recsys_moe.data.streaming import trained_ids
+from recsys_moe.kinds import AFTER_TRAINING, Metrics, kind_of
 from recsys_moe.model.request import Request
 from recsys_moe.schema import Schema
 
@@ -28,8 +28,8 @@ class Segments:
         self.tasks = schema.tasks
         self.known = tuple(_with_unseen(mask) for mask in trained_ids(train, schema))
         self.rows = dict.fromkeys(NAMES, 0)
-        self.metrics: dict[str, list[TaskMetrics]] = {
-            name: [METRICS[task.kind]() for task in schema.tasks] for name in NAMES
+        self.metrics: dict[str, list[Metrics]] = {
+            name: [kind_of(task).measure() for task in schema.tasks] for name in NAMES
         }
 
     def update(self, request: Request, scored: tuple[Tensor, Tensor]) -> None:
@@ -53,8 +53,8 @@ class Segments:
         tasks = {}
         for task, metrics in zip(self.tasks, self.metrics[name], strict=True):
             computed = metrics.compute()
-            shown = (*metrics.names, "rows")
-            tasks[task.name] = {key: computed[key] for key in shown if key != "ece_calibrated"}
+            shown = (*kind_of(task).metrics, "rows")
+            tasks[task.name] = {key: computed[key] for key in shown if key not in AFTER_TRAINING}
         return {"rows": self.rows[name], "tasks": tasks}
 
 

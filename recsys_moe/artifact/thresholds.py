@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from recsys_moe.artifact.metrics import METRICS
 from recsys_moe.artifact.model_folder import find_artifact
 from recsys_moe.errors import ConfigError, suggestion
+from recsys_moe.kinds import KINDS
 from recsys_moe.schema import Schema
 
 
@@ -35,7 +35,7 @@ def parse_thresholds(
 ) -> list[Threshold]:
     """From `watch.auc=0.8` of --min and --max. Raises ConfigError for an unknown metric."""
     tasks = Schema.load(find_artifact(path)).tasks
-    known = [f"{task.name}.{name}" for task in tasks for name in METRICS[task.kind].names]
+    known = [f"{task.name}.{name}" for task in tasks for name in KINDS[task.kind].metrics]
     thresholds = []
     for option, side, texts in (("--min", "least", minimums), ("--max", "most", maximums)):
         for text in texts:

@@ -11,9 +11,10 @@ import typer
 
 from recsys_moe.cli.options import Json, Overwrite, opt
 from recsys_moe.errors import ConfigError
-from recsys_moe.schema import FeatureKind, Schema, TaskKind
+from recsys_moe.kinds import KINDS
+from recsys_moe.schema import FeatureKind, Schema
 
-KINDS = " or ".join(get_args(TaskKind))
+TASK_KINDS = " or ".join(KINDS)
 
 REPORT = {
     "missing_negatives": "negatives that could not be sampled",
@@ -111,7 +112,10 @@ def table(
     item: Annotated[str, opt("Column of item ids.")],
     tasks: Annotated[
         list[str],
-        opt(f"NAME:KIND=COLUMN, kind {KINDS}; NAME:binary: all rows are positives.", "--task"),
+        opt(
+            f"NAME:KIND=COLUMN, kind {TASK_KINDS}; NAME:binary: all rows are positives.",
+            "--task",
+        ),
     ],
     input: Annotated[
         Path | None,

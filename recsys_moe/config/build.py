@@ -8,11 +8,11 @@ from typing import Literal
 from recsys_moe.config.settings import Config, task_weights, training_weights
 from recsys_moe.data.entries import table_rows
 from recsys_moe.errors import ConfigError, DataError, suggestion
+from recsys_moe.kinds import KINDS, Constant, kind_of, rating_task
 from recsys_moe.model.biases import Biases
 from recsys_moe.model.encoders import Encoders, Features
 from recsys_moe.model.item_bag import ItemBag, LinearItemBag
 from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.model.tasks import KINDS, Constant
 from recsys_moe.model.weighting import METHODS, Weighting
 from recsys_moe.schema import SCHEMA_FILE, FeatureColumn, Schema
 
@@ -125,17 +125,21 @@ BagKey = Literal["item_bag", "user_bag"]
 def bag_levels(config: Config, schema: Schema, key: BagKey = "item_bag") -> int | None:
     """Levels of ratings in these bags; None for bags without ratings.
 
-    Raises ConfigError for `ratings` and data without a regression task.
+    Raises ConfigError for `ratings` and data without a task of ratings.
     """
     if getattr(config.model, key) != "ratings":
         return None
-    if all(task.kind != "regression" for task in schema.tasks):
+    if rating_task(schema.tasks) is None:
         other = {"item_bag": "items", "user_bag": "users"}[key]
         raise ConfigError(
-            f"model.{key} must be none or {other} for data without a regression task, got ratings; "
-            f"set model.{key}={other}"
+            f"model.{key} must be none or {other} for data without a {_rating_kinds()} task, got "
+            f"ratings; set model.{key}={other}"
         )
     return config.model.bag_levels
+
+
+def _rating_kinds() -> str:
+    return " or ".join(kind.name for kind in KINDS.values() if kind.is_rating)
 
 
 def _encoders(config: Config, schema: Schema) -> Encoders | None:
@@ -173,7 +177,7 @@ def label_constants(schema: Schema) -> list[Constant]:
     """Per task, of the training labels. Raises DataError where schema.json lacks them."""
     try:
         counts = [_weighted(schema.labels["train"][task.name]) for task in schema.tasks]
-        kinds = [KINDS[task.kind] for task in schema.tasks]
+        kinds = [kind_of(task) for task in schema.tasks]
         constants = [kind.constant(of_task) for kind, of_task in zip(kinds, counts, strict=True)]
         return [Constant(*map(float, constant)) for constant in constants]
     except KeyError as error:

@@ -21,8 +21,9 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from recsys_moe.files import check_kind
+from recsys_moe.kinds import Kind, kind_of
 from recsys_moe.model.request import Request
-from recsys_moe.schema import DataError, FeatureColumn, Schema, TaskKind
+from recsys_moe.schema import DataError, FeatureColumn, Schema
 
 
 class Batch(NamedTuple):
@@ -138,7 +139,7 @@ class StoredColumns:
             user, item = (_indices(table[one.column], one.size, part) for one in features)
             labels = torch.full((table.num_rows, len(tasks)), torch.nan)
             for column, task in enumerate(tasks):
-                known, values = _labels(table[task.column], task.kind, part)
+                known, values = _labels(table[task.column], kind_of(task), part)
                 labels[known, column] = values
             weights = None if weight is None else _weights(table[weight], part)
             columns = [context_values(table[one.column], one, part) for one in self.context]
@@ -205,12 +206,14 @@ def _weights(column: pa.ChunkedArray, part: Path) -> Tensor:
     return values.clone()
 
 
-def _labels(column: pa.ChunkedArray, kind: TaskKind, part: Path) -> tuple[Tensor, Tensor]:
+def _labels(column: pa.ChunkedArray, kind: Kind, part: Path) -> tuple[Tensor, Tensor]:
     known, values = known_values(column, pa.float32())
     if not values.isfinite().all():
         raise DataError(f"{part}: labels must be finite; prepare the data again")
-    if kind == "binary" and not ((values == 0) | (values == 1)).all():
-        raise DataError(f"{part}: labels of binary tasks must be 0 or 1; prepare the data again")
+    if kind.invalid(values).any():
+        raise DataError(
+            f"{part}: labels of {kind.name} tasks must be {kind.rule}; prepare the data again"
+        )
     return known, values
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from recsys_moe.data.columns import Columns, Rows, known_values, reading
 from recsys_moe.errors import DataError
+from recsys_moe.kinds import KINDS, positive_task, rating_task
 from recsys_moe.schema import SCHEMA_FILE, FeatureColumn, Schema, Task
 
 
@@ -132,9 +133,9 @@ def bag_entries(
 ) -> BagEntries:
     """N(u): the positives and rated items of users in training, each item once.
 
-    Positive: label 1 of the first binary task; rated: with a label of a regression.
+    Positive: label 1 of the first task that has positives; rated: with a label of another kind.
 
-    `levels`: levels of the rating (of the first regression task), evenly spaced from the lowest to
+    `levels`: levels of the rating (of the first task of ratings), evenly spaced from the lowest to
     the highest; items without a rating have one level more. None: no levels.
     `of_items`: N(i) instead, the users of each item.
     """
@@ -155,19 +156,20 @@ def _positive_or_rated(
     chunk: Columns, schema: Schema, levels: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """User, item and level (int64) of rows that count and whose ids are known."""
-    kinds = [task.kind for task in schema.tasks]
+    positive = positive_task(schema.tasks)
     counts_N = torch.zeros(len(chunk), dtype=torch.bool)
-    if "binary" in kinds:
-        counts_N |= chunk.labels[:, kinds.index("binary")] == 1
-    for column in (n for n, kind in enumerate(kinds) if kind == "regression"):
-        counts_N |= ~chunk.labels[:, column].isnan()
+    if positive is not None:
+        counts_N |= chunk.labels[:, positive] == 1
+    for column, task in enumerate(schema.tasks):
+        if not KINDS[task.kind].has_positives:
+            counts_N |= ~chunk.labels[:, column].isnan()
     counts_N &= (chunk.user < schema.user.size) & (chunk.item < schema.item.size)
     user_P, item_P = chunk.user[counts_N].long(), chunk.item[counts_N].long()
     if levels is None:
         return user_P, item_P, torch.zeros_like(user_P)
-    task = kinds.index("regression")
-    bounds = _bounds(schema, schema.tasks[task])
-    return user_P, item_P, _levels(chunk.labels[counts_N, task], levels, bounds)
+    rated = _rated(schema)
+    bounds = _bounds(schema, schema.tasks[rated])
+    return user_P, item_P, _levels(chunk.labels[counts_N, rated], levels, bounds)
 
 
 def _bounds(schema: Schema, task: Task) -> tuple[float, float]:
@@ -186,7 +188,7 @@ def rating_of_level(level: int, levels: int | None, schema: Schema) -> float | N
     """The label in the middle of a level of `bag_entries`; None without a rating."""
     if levels is None or level >= levels:
         return None
-    low, high = _bounds(schema, _rated(schema))
+    low, high = _bounds(schema, schema.tasks[_rated(schema)])
     return low + level * (high - low) / max(levels - 1, 1)
 
 
@@ -199,20 +201,22 @@ def _levels(label_P: Tensor, levels: int, bounds: tuple[float, float]) -> Tensor
 
 def matched_levels(old: Schema, new: Schema, levels: int) -> Tensor:
     """Per level of bags of `new` the nearest one of `old`, by their ratings. (levels + 1,)"""
-    return _levels(_ratings(new, levels), levels, _bounds(old, _rated(new)))
+    return _levels(_ratings(new, levels), levels, _bounds(old, new.tasks[_rated(new)]))
 
 
 def line_of_levels(old: Schema, new: Schema, levels: int) -> Tensor:
     """Per level of bags of `new`: its rating on a scale from the lowest, 0, to the highest, 1, of
     `old`; NaN without a rating. (levels + 1,)"""
-    low, high = _bounds(old, _rated(new))
+    low, high = _bounds(old, new.tasks[_rated(new)])
     return (_ratings(new, levels) - low) / max(high - low, 1e-12)
 
 
 def _ratings(schema: Schema, levels: int) -> Tensor:
-    low, high = _bounds(schema, _rated(schema))
+    low, high = _bounds(schema, schema.tasks[_rated(schema)])
     return torch.cat([torch.linspace(low, high, levels), torch.tensor([torch.nan])])
 
 
-def _rated(schema: Schema) -> Task:
-    return next(one for one in schema.tasks if one.kind == "regression")
+def _rated(schema: Schema) -> int:
+    number = rating_task(schema.tasks)
+    assert number is not None  # `levels` are refused for data without ratings
+    return number

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from recsys_moe.data.columns import Columns, Rows
 from recsys_moe.errors import ConfigError
+from recsys_moe.kinds import positive_task
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 
@@ -47,7 +48,7 @@ class ResampledNegatives:
         """Raises ConfigError unless `prepare` sampled the negatives uniformly."""
         _check_drawn(schema)
         self.rows, self.items = rows, schema.item.size
-        self.task = next(t for t, task in enumerate(schema.tasks) if task.kind == "binary")
+        self.task = positive_task(schema.tasks) or 0
         self.power, self.user_power = power, user_power
         positives_I = torch.zeros(self.items + 1, dtype=torch.int64)
         drawn_U = torch.zeros(schema.user.size + 1, dtype=torch.int64)

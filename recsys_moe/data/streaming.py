@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,6 +24,7 @@ from recsys_moe.data.batches import (
     shuffled,
 )
 from recsys_moe.data.columns import Batch, Rows, StoredColumns
+from recsys_moe.kinds import Labelled, positive_task
 from recsys_moe.schema import FeatureColumn, Schema
 from recsys_moe.seeds import stream_seed
 
@@ -126,15 +126,6 @@ def trained_ids(rows: Rows, schema: Schema) -> tuple[Tensor, Tensor]:
     return user_U[:-1], item_I[:-1]
 
 
-class Labelled(NamedTuple):
-    """Rows with a label: indices int64, label and weight float64. (N,)"""
-
-    user: Tensor
-    item: Tensor
-    label: Tensor
-    weight: Tensor
-
-
 def labelled(rows: Rows, task: int) -> Iterator[Labelled]:
     """The rows with a label of `task`, by chunk; where the data have no weights these are 1."""
     for chunk in rows.chunks():
@@ -148,7 +139,7 @@ def labelled(rows: Rows, task: int) -> Iterator[Labelled]:
 def positive_items(rows: Rows, schema: Schema) -> dict[str, Tensor]:
     """Positives of each user in the training rows, as offsets and item indices.
 
-    Positive: label 1 of the first binary task; every row where the data have no binary task.
+    Positive: label 1 of the first task that has positives; every row where there is no such task.
     Two passes: how many items each user has, then each item to its place.
     """
     counts_U = _counts((user_N for user_N, _ in _positives(rows, schema)), schema.user.size)
@@ -167,11 +158,11 @@ def positive_items(rows: Rows, schema: Schema) -> dict[str, Tensor]:
 
 def _positives(rows: Rows, schema: Schema) -> Iterator[tuple[Tensor, Tensor]]:
     """User (int64) and item of the positives of known users, by chunk."""
-    kinds = [task.kind for task in schema.tasks]
+    positive = positive_task(schema.tasks)
     for chunk in rows.chunks():
         mask_N = chunk.user < schema.user.size
-        if "binary" in kinds:
-            mask_N &= chunk.labels[:, kinds.index("binary")] == 1
+        if positive is not None:
+            mask_N &= chunk.labels[:, positive] == 1
         yield chunk.user[mask_N].long(), chunk.item[mask_N]
 
 

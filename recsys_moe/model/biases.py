@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recsys_moe.model.tasks import KINDS, Constant
-from recsys_moe.schema import TaskKind
+from recsys_moe.kinds import Constant, Kind
 
 SWEEPS = 4
 """Rounds of fitting items, then users, to the residual of the other; more change little."""
@@ -48,7 +47,7 @@ class Biases(nn.Module):
         alone_B = self.user_UT[user_B, task] + self.item_IT[item_B, task]
         return torch.addcmul(alone_B + self.shift_T[task], x_B, self.scale_T[task])
 
-    def fit(self, task: int, kind: TaskKind, rows: Callable[[], Iterator[Rows]]) -> None:
+    def fit(self, task: int, kind: Kind, rows: Callable[[], Iterator[Rows]]) -> None:
         """Fit the biases of one task to `rows()`, its labelled training rows in chunks.
 
         Each bias is the posterior mode under a normal prior around 0. The variance of the prior is
@@ -76,22 +75,21 @@ Rows = tuple[Tensor, Tensor, Tensor, Tensor]
 """User and item (N,) int64, label and weight (N,) float64."""
 
 
-def _derivatives(kind: TaskKind, rows: Iterator[Rows], size: int) -> tuple[Tensor, Tensor]:
+def _derivatives(kind: Kind, rows: Iterator[Rows], size: int) -> tuple[Tensor, Tensor]:
     """Derivatives of the log likelihood by each bias: the first, and minus the second. (size,)
 
-    `rows`: logits, index, labels and weights. The noise of a regression is that of these logits.
+    `rows`: logits, index, labels and weights. The noise, where a kind has one, is that of these
+    logits.
     """
     score, information = (torch.zeros(size + 1).double() for _ in range(2))
     squared, count = 0.0, 0.0
     for logits_N, index_N, labels_N, weight_N in rows:
-        expected_N = KINDS[kind].link(logits_N)
-        residual_N = labels_N - expected_N
-        per_row_N = weight_N * (expected_N * (1 - expected_N) if kind == "binary" else 1)
-        score += torch.bincount(index_N, weight_N * residual_N, size + 1)
-        information += torch.bincount(index_N, per_row_N, size + 1)
-        squared += float((weight_N * residual_N.square()).sum())
+        score_N, information_N = kind.derivatives(logits_N, labels_N)
+        score += torch.bincount(index_N, weight_N * score_N, size + 1)
+        information += torch.bincount(index_N, weight_N * information_N, size + 1)
+        squared += float((weight_N * score_N.square()).sum())
         count += float(weight_N.sum())
-    noise = 1.0 if kind == "binary" or not squared else squared / count
+    noise = squared / count if kind.has_noise and squared else 1.0
     return score[:size] / noise, information[:size] / noise
 
 

@@ -1,81 +1,14 @@
-"""Task kinds: the loss, the link and the headline metric of each."""
+"""Losses of tasks over the rows of a step. What a label is: `recsys_moe.kinds`."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from recsys_moe.schema import TaskKind
-
-
-class Constant(NamedTuple):
-    """The best constant logit on the training labels."""
-
-    logit: float
-    scale: float
-    """Unit of a logit: 1, or the standard deviation of the labels."""
-    loss: float
-    """Mean loss of `logit`, above 0."""
-
-
-def _base_rate(counts: Mapping[str, float]) -> Constant:
-    """Adds half a row to each class, so that a single class has a finite logit."""
-    rate = (counts["positive"] + 0.5) / (counts["labelled"] + 1)
-    entropy = -rate * math.log(rate) - (1 - rate) * math.log1p(-rate)
-    return Constant(math.log(rate / (1 - rate)), 1.0, entropy)
-
-
-def _mean(counts: Mapping[str, float]) -> Constant:
-    scale = counts["std"] or 1.0
-    return Constant(counts["mean"], scale, scale**2)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Loss per row from logits and labels, link from logits to predictions, headline metric.
-
-    `constant`: from the counts of the training labels in schema.json.
-
-    `disagreement` per row between two lists of logits: symmetric, 0 where they are equal.
-    """
-
-    row_loss: Callable[[Tensor, Tensor], Tensor]
-    disagreement: Callable[[Tensor, Tensor], Tensor]
-    link: Callable[[Tensor], Tensor]
-    constant: Callable[[Mapping[str, float]], Constant]
-    metric: str
-    direction: Literal["max", "min"]
-    likelihood: float = 1.0
-    """Factor of the loss in a negative log-likelihood of unit noise, up to a constant."""
-
-
-def _binary_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    return F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-
-
-def _squared_error(logits: Tensor, labels: Tensor) -> Tensor:
-    return (logits - labels).square()
-
-
-def _symmetric_kl(first: Tensor, second: Tensor) -> Tensor:
-    """(KL(p, q) + KL(q, p)) / 2 of two Bernoulli laws: (p - q) (logit p - logit q) / 2."""
-    return (first.sigmoid() - second.sigmoid()) * (first - second) / 2
-
-
-def _identity(logits: Tensor) -> Tensor:
-    return logits
-
-
-KINDS: dict[TaskKind, Kind] = {
-    "binary": Kind(_binary_loss, _symmetric_kl, torch.sigmoid, _base_rate, "auc", "max"),
-    "regression": Kind(_squared_error, _squared_error, _identity, _mean, "mse", "min", 0.5),
-}
+from recsys_moe.kinds import Kind
 
 
 class Counts(NamedTuple):
@@ -109,19 +42,13 @@ def step_counts(
     return Counts(counts[:-1], counts[-1], weight_B)
 
 
-def row_losses(kind: TaskKind, logits_B: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Loss of each row, 0 where the label is missing (NaN), and the mask of labelled rows.
-
-    The label is replaced before the loss is taken: a NaN multiplied by a zero mask afterwards
-    would still reach the gradient.
-    """
-    missing_B = labels_B.isnan()
-    losses_B = KINDS[kind].row_loss(logits_B, labels_B.masked_fill(missing_B, 0))
-    return losses_B.masked_fill(missing_B, 0), ~missing_B
+def row_losses(kind: Kind, logits_B: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss of each row, 0 where the label is missing (NaN), and the mask of labelled rows."""
+    return kind.row_losses(logits_B, labels_B), ~labels_B.isnan()
 
 
 def mean_loss(
-    kind: TaskKind,
+    kind: Kind,
     logits_B: Tensor,
     labels_B: Tensor,
     count: Tensor | None = None,
@@ -139,7 +66,7 @@ def mean_loss(
 
 
 def mean_disagreement(
-    kind: TaskKind,
+    kind: Kind,
     first_B: Tensor,
     second_B: Tensor,
     labels_B: Tensor,
@@ -152,7 +79,7 @@ def mean_disagreement(
     `count` and `weight_B` as in `mean_loss`.
     """
     mask_B = ~labels_B.isnan()
-    rows_B = KINDS[kind].disagreement(first_B, second_B)
+    rows_B = kind.disagreement(first_B, second_B)
     rows_B = rows_B if weight_B is None else rows_B * weight_B
     total = torch.where(mask_B, rows_B, torch.zeros_like(rows_B)).sum()
     return total / (mask_B.sum().clamp(min=1) if count is None else count)

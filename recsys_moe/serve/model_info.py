@@ -14,6 +14,7 @@ from recsys_moe.inference.attribution.expert_profiles import Trait
 from recsys_moe.inference.cold_start.features import FeatureReader
 from recsys_moe.inference.ranking.item_filters import filter_columns
 from recsys_moe.inference.ranking.item_values import KEPT, ItemColumn
+from recsys_moe.kinds import KINDS
 from recsys_moe.schema import Task
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.models import Loaded
@@ -28,12 +29,16 @@ EXAMPLES = 8
 class TaskInfo(Part):
     name: str
     kind: str
+    has_positives: bool
+    """Does label 1 mark a positive? Lists are ranked by the first such task unless asked."""
+    is_numeric: bool
+    """Are predictions in the unit of the labels? Else they are in 0..1."""
     low: float | None
     high: float | None
     """Range of valid labels; null where there is no bound."""
     seen_low: float | None
     seen_high: float | None
-    """Smallest and largest training label of a regression; null if not recorded."""
+    """Smallest and largest training label; null if not recorded."""
     spared: list[int]
     """Experts that validation rarely selected for this task, see `idle_rule`."""
 
@@ -139,6 +144,8 @@ def _task(task: Task, artifact: Artifact, loads: dict[str, list[float]]) -> Task
     return TaskInfo(
         name=task.name,
         kind=task.kind,
+        has_positives=KINDS[task.kind].has_positives,
+        is_numeric=KINDS[task.kind].is_numeric,
         low=task.low,
         high=task.high,
         seen_low=counts.get("min"),

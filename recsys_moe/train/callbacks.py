@@ -14,6 +14,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 
 from recsys_moe.files import write_text
+from recsys_moe.kinds import KINDS
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.workarounds import ResumableEarlyStopping
 
@@ -157,8 +158,8 @@ def epoch_line(trainer: Trainer, seconds: float, pace: Pace) -> str:
 
 
 def headline(metrics: dict[str, Any]) -> str:
-    """Losses, AUC and MSE."""
-    wanted = ("loss", "auc", "mse")
+    """Losses and the headline metrics of tasks."""
+    wanted = {"loss", *(kind.headline for kind in KINDS.values())}
     shown = [(k, v) for k, v in sorted(metrics.items()) if k.split("/")[-1] in wanted]
     return ", ".join(f"{key} {float(value):.4f}" for key, value in shown)
 

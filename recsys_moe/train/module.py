@@ -22,6 +22,7 @@ from recsys_moe.config.build import (
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import Batch, Rows
 from recsys_moe.data.streaming import labelled
+from recsys_moe.kinds import kind_of
 from recsys_moe.model.network import Output
 from recsys_moe.model.old_names import with_new_parts
 from recsys_moe.model.tasks import Counts, mean_disagreement, mean_loss, step_counts
@@ -73,7 +74,7 @@ class RecModule(lightning.LightningModule):
         """Fit the user and item biases, if any, to the training rows."""
         if self.model.biases is not None:
             for t, task in enumerate(self.schema.tasks):
-                self.model.biases.fit(t, task.kind, partial(labelled, rows, t))
+                self.model.biases.fit(t, kind_of(task), partial(labelled, rows, t))
 
     def start_encoders(self, folder: Path, rows: Rows) -> None:
         """Give the encoders, if any, the features of the prepared `folder` and the bags of its
@@ -96,7 +97,7 @@ class RecModule(lightning.LightningModule):
         labelled_T, rows, weight_B = counts
         columns = zip(output.logits_BT.unbind(1), labels_BT.unbind(1), labelled_T, strict=True)
         per_task = [
-            weight * mean_loss(task.kind, *column, weight_B=weight_B)
+            weight * mean_loss(kind_of(task), *column, weight_B=weight_B)
             for task, weight, column in zip(self.schema.tasks, self.weights, columns, strict=True)
         ]
         # A sum over the routers of the tasks, without task weights.
@@ -195,7 +196,7 @@ class RecModule(lightning.LightningModule):
         per_task = [
             weight
             * router.consistency
-            * mean_disagreement(task.kind, *column, count=count, weight_B=counts.weight_B)
+            * mean_disagreement(kind_of(task), *column, count=count, weight_B=counts.weight_B)
             for task, weight, router, column, count in zip(*parts, strict=True)
         ]
         return torch.stack(per_task)

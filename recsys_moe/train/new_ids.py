@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import torch
 
-from recsys_moe.artifact.baselines import HIGHER_IS_BETTER
 from recsys_moe.artifact.evaluation import Evaluation, add_rows
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Batch
+from recsys_moe.kinds import HIGHER_IS_BETTER, KINDS
 from recsys_moe.model.encoders import MATERIALIZED_AT_ONCE, Encoders, Features
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.train.loader import RecDataModule
@@ -26,7 +26,6 @@ logger = logging.getLogger("recsys_moe.fit")
 
 MOST_ROWS = 100_000
 """About so many validation rows; of more, evenly spaced batches are used."""
-METRIC = {"binary": "auc", "regression": "mse"}
 WAYS = ("with_features", "without")
 
 Entity = Literal["user", "item"]
@@ -59,11 +58,12 @@ def _compared(
         with _all_new(model, entity, told):
             add_rows(evaluation, model, _thinned(datamodule.val_batches()), config)
         judged.append(evaluation.result("val")["tasks"])
-    return {
-        task.name: {"metric": (name := METRIC[task.kind]), "rows": judged[0][task.name]["rows"]}
-        | {way: one[task.name][name] for way, one in zip(WAYS, judged, strict=True)}
-        for task in schema.tasks
-    }
+    found: dict[str, dict[str, Any]] = {}
+    for task in schema.tasks:
+        metric, (first, second) = KINDS[task.kind].headline, (one[task.name] for one in judged)
+        both = dict(zip(WAYS, (first[metric], second[metric]), strict=True))
+        found[task.name] = {"metric": metric, "rows": first["rows"], **both}
+    return found
 
 
 def _thinned(batches: EvalBatches) -> Iterator[Batch]:

@@ -15,13 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact.metrics import BinaryMetrics, RegressionMetrics
 from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import DataError
 from recsys_moe.inference.evaluation.ranking import LENGTH, Logits, top_lists
 from recsys_moe.inference.evaluation.ranking_metrics import PerUser
 from recsys_moe.inference.evaluation.ranking_report import described, list_figures
 from recsys_moe.inference.evaluation.ranking_rows import RankingRows, Wanted, ranking_rows
+from recsys_moe.kinds.binary import BinaryMetrics
+from recsys_moe.kinds.regression import RegressionMetrics
 from recsys_moe.schema import Schema
 from research.accuracy.rows import Part, Scores, TrainingRows
 

@@ -22,6 +22,7 @@ from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Batch
 from recsys_moe.data.streaming import open_rows, rows_within
 from recsys_moe.errors import ConfigError
+from recsys_moe.kinds import kind_of
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.tasks import row_losses
 from recsys_moe.routers import Router, RouterConfig, find_router
@@ -107,7 +108,7 @@ def losses_of_rows(
     for batch in batches:
         columns = model(batch.request).logits_BT.unbind(1), batch.labels.unbind(1)
         for task, logits_B, labels_B in zip(tasks, *columns, strict=True):
-            losses_B, mask_B = row_losses(task.kind, logits_B, labels_B)
+            losses_B, mask_B = row_losses(kind_of(task), logits_B, labels_B)
             parts[task.name].append(losses_B[mask_B].double())
     return {name: torch.cat(losses).numpy() for name, losses in parts.items()}
 

@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
 from recsys_moe.artifact.calibration import Calibration, fit_calibration
-from recsys_moe.artifact.metrics import (
-    BinaryMetrics,
-    RegressionMetrics,
-    RoutingMetrics,
-    exact_auc,
-)
+from recsys_moe.artifact.metrics import RoutingMetrics
+from recsys_moe.kinds.binary import BinaryMetrics
+from recsys_moe.kinds.curves import exact_auc
+from recsys_moe.kinds.regression import RegressionMetrics
 from recsys_moe.lab.report.quality import roc
 
 NAN = math.nan

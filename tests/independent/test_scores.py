@@ -10,9 +10,11 @@ import pandas as pd
 import pytest
 import torch
 
-from recsys_moe.artifact.metrics import BinaryMetrics, RegressionMetrics
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.ranking.top_items import largest
+from recsys_moe.kinds import KINDS
+from recsys_moe.kinds.binary import BinaryMetrics
+from recsys_moe.kinds.regression import RegressionMetrics
 from recsys_moe.model import penalties
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import MoE
@@ -96,7 +98,7 @@ def test_losses_are_means_over_labelled_rows(kind: str, rows: str) -> None:
     few = {"one row": ([0.3], [1.0]), "no row": ([], []), "no label": ([0.3, 2.0], [NAN, NAN])}
     z_B, y_B = map(np.asarray, (ROWS | few)[rows])  # type: ignore[operator]
     logits_B = tensor(z_B).requires_grad_()
-    loss = mean_loss(kind, logits_B, tensor(y_B))  # type: ignore[arg-type]
+    loss = mean_loss(KINDS[kind], logits_B, tensor(y_B))
     assert loss.item() == pytest.approx(ref.mean_loss(kind, z_B, y_B), rel=1e-12)
     loss.backward()
     for row in range(min(len(z_B), 5)):

@@ -168,6 +168,7 @@ def test_evaluating_a_bare_model_needs_the_data_and_they_must_be_its_own(
 def test_the_batchwise_loss_is_the_papers_mean_of_batch_means(run: Path, prepared: Path) -> None:
     """Recomputed the slow way: sum over batches of 128 of size x loss, over all rows."""
     from recsys_moe.config.build import loss_weights
+    from recsys_moe.kinds import kind_of
     from recsys_moe.model.tasks import mean_loss
 
     artifact = load_artifact(run)
@@ -179,7 +180,7 @@ def test_the_batchwise_loss_is_the_papers_mean_of_batch_means(run: Path, prepare
         with torch.inference_mode():
             logits = artifact.model(batch.request).logits_BT
         losses = [
-            mean_loss(t.kind, logits[:, i], batch.labels[:, i]) * weights[i]
+            mean_loss(kind_of(t), logits[:, i], batch.labels[:, i]) * weights[i]
             for i, t in enumerate(artifact.schema.tasks)
         ]
         total += len(batch.user) * float(sum(losses))

@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from recsys_moe.kinds import KINDS, Constant
 from recsys_moe.model.biases import Biases
-from recsys_moe.model.tasks import KINDS, Constant
-from recsys_moe.schema import TaskKind
 
 Rows = tuple[Tensor, Tensor, Tensor]
 
 
-def fitted(kind: TaskKind, chunks: list[Rows], users: int, items: int) -> Biases:
+def fitted(kind: str, chunks: list[Rows], users: int, items: int) -> Biases:
     labels_N = torch.cat([labels for *_, labels in chunks])
     counts = {
         "labelled": len(labels_N),
@@ -30,7 +29,7 @@ def fitted(kind: TaskKind, chunks: list[Rows], users: int, items: int) -> Biases
     def rows() -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         yield from ((*chunk, torch.ones_like(chunk[2])) for chunk in chunks)
 
-    biases.fit(0, kind, rows)
+    biases.fit(0, KINDS[kind], rows)
     return biases
 
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from recsys_moe.data.columns import Batch
-from recsys_moe.model.tasks import KINDS, mean_disagreement
+from recsys_moe.kinds import KINDS
+from recsys_moe.model.tasks import mean_disagreement
 from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing
 from recsys_moe.routers.thor import THORRouter
 from recsys_moe.schema import Feature, Schema, Task
@@ -68,10 +69,10 @@ def test_disagreement_is_symmetric_and_its_gradient_right(kind: str) -> None:
 def test_disagreement_is_a_mean_over_labelled_rows() -> None:
     """((3 - 1)^2 + (1 - 2)^2) / 2 = 2.5; the unlabelled third row counts nowhere."""
     first, second = torch.tensor([3.0, 1, 9]), torch.tensor([1.0, 2, 0], requires_grad=True)
-    loss = mean_disagreement("regression", first, second, torch.tensor([5.0, 3, NAN]))
+    loss = mean_disagreement(KINDS["regression"], first, second, torch.tensor([5.0, 3, NAN]))
     loss.backward()
     assert loss.item() == 2.5 and second.grad.tolist() == [-2, 1, 0]
-    nothing = mean_disagreement("regression", first, second, torch.full((3,), NAN))
+    nothing = mean_disagreement(KINDS["regression"], first, second, torch.full((3,), NAN))
     assert nothing.item() == 0
 
 

@@ -14,8 +14,8 @@ from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.predictor import ColdUser, Predictor
+from recsys_moe.kinds import KINDS
 from recsys_moe.model.request import Request
-from recsys_moe.model.tasks import KINDS
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL
 from tests.features import with_features

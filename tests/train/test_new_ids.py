@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from recsys_moe.artifact.metrics import exact_auc
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import load_columns
 from recsys_moe.inference.predictor import ColdUser, Predictor
+from recsys_moe.kinds.curves import exact_auc
 from recsys_moe.schema import Schema
 from recsys_moe.train import new_ids
 from recsys_moe.train.fit import fit

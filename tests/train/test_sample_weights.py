@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from data_prep import table
 from recsys_moe.config.settings import parse_config
+from recsys_moe.kinds import KINDS
 from recsys_moe.model.tasks import mean_disagreement, mean_loss, step_counts
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL
@@ -28,13 +29,13 @@ def test_a_row_of_weight_3_counts_as_three_rows() -> None:
     assert counts.labelled_T.tolist() == [4.0]
     assert counts.rows == 3  # of penalties, which do not ask for labels
     columns = torch.tensor([1.0, 2.0, 9.0]), labels[:, 0], counts.labelled_T[0]
-    assert mean_loss("regression", *columns, weight_B=counts.weight_B).item() == 31 / 4
+    assert mean_loss(KINDS["regression"], *columns, weight_B=counts.weight_B).item() == 31 / 4
 
 
 def test_a_disagreement_is_weighted_too() -> None:
     """(3 x (1 - 2)^2 + 1 x (2 - 4)^2) / 4 = 7 / 4"""
     found = mean_disagreement(
-        "regression",
+        KINDS["regression"],
         torch.tensor([1.0, 2.0]),
         torch.tensor([2.0, 4.0]),
         torch.tensor([1.0, 1.0]),
@@ -47,7 +48,8 @@ def test_a_disagreement_is_weighted_too() -> None:
 def test_rows_of_weight_0_alone_have_a_loss_of_0() -> None:
     labels, weight_B = torch.ones(2, 1), torch.zeros(2)
     counts = step_counts(labels, weight_B=weight_B)
-    loss = mean_loss("binary", torch.ones(2), labels[:, 0], counts.labelled_T[0], weight_B=weight_B)
+    columns = torch.ones(2), labels[:, 0], counts.labelled_T[0]
+    loss = mean_loss(KINDS["binary"], *columns, weight_B=weight_B)
     assert loss.item() == 0
 
 

@@ -27,6 +27,7 @@ from recsys_moe.inference.cold_start.features import Entries, FeatureReader, Unk
 from recsys_moe.inference.cold_start.model import ColdStartVectors, Parts
 from recsys_moe.inference.plain import plain, plain_dict, plain_ids, plain_list, shown
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
+from recsys_moe.kinds import positive_task, rating_task
 
 RawId: TypeAlias = str | int | float
 Entity = Literal["user", "item"]
@@ -178,12 +179,14 @@ class ColdStart:
         """NaN for None. Raises DataError for a value outside the range of the task."""
         if rating is None:
             return math.nan
-        task = next((t for t in self._artifact.schema.tasks if t.kind == "regression"), None)
-        if task is None:
+        tasks = self._artifact.schema.tasks
+        number = rating_task(tasks)
+        if number is None:
             raise DataError(
                 f"the model has no rating task, got the rating {shown(rating)} for item {item}; "
                 "pass a list of items"
             )
+        task = tasks[number]
         low = -math.inf if task.low is None else task.low
         high = math.inf if task.high is None else task.high
         is_number = isinstance(rating, int | float) and not isinstance(rating, bool)
@@ -198,12 +201,12 @@ class ColdStart:
         """By the rule of training rows, for one user; of an item that comes again, the first."""
         schema = self._artifact.schema
         known = replace(schema.item, size=self._artifact.known_items)
-        kinds = [task.kind for task in schema.tasks]
-        labels_PT = torch.full((len(item_P), len(kinds)), math.nan)
-        if "regression" in kinds:
-            labels_PT[:, kinds.index("regression")] = rating_P
-        if "binary" in kinds:
-            labels_PT[:, kinds.index("binary")] = 1.0
+        positive, rated = positive_task(schema.tasks), rating_task(schema.tasks)
+        labels_PT = torch.full((len(item_P), len(schema.tasks)), math.nan)
+        if rated is not None:
+            labels_PT[:, rated] = rating_P
+        if positive is not None:
+            labels_PT[:, positive] = 1.0
         elif self.levels is None:
             labels_PT = torch.zeros_like(labels_PT)
         elif rating_P.isnan().any():

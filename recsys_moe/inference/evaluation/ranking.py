@@ -35,6 +35,7 @@ from recsys_moe.inference.evaluation.ranking_rows import (
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.ranking.top_items import largest
 from recsys_moe.inference.threads import USERS_AT_ONCE, one_thread_each
+from recsys_moe.kinds import positive_task
 from recsys_moe.schema import Schema, check_split
 
 LENGTH = 10
@@ -93,7 +94,7 @@ def sample_ranking(
     """
     predictor = Predictor(load_artifact(path))
     folder, schema = data_of(path, predictor.artifact, data)
-    if all(task.kind != "binary" for task in schema.tasks):
+    if positive_task(schema.tasks) is None:
         return None
     wanted = wanted_rows(schema, min(LENGTH, schema.item.size))
     if not schema.counts(split, schema.tasks[wanted.task].name, "positive")["positive"]:

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from recsys_moe.data.columns import Rows
-from recsys_moe.data.streaming import Labelled, labelled, open_rows, trained_ids
+from recsys_moe.data.streaming import labelled, open_rows, trained_ids
 from recsys_moe.errors import ConfigError, DataError, suggestion
+from recsys_moe.kinds import KINDS, Labelled
 from recsys_moe.schema import SPLITS, Schema
 
 LEAST = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)")
@@ -97,7 +98,7 @@ def wanted_rows(
     if not 1 <= k <= items:
         raise ConfigError(f"--k must be in 1..{items}, the items of the catalogue, got {k}")
     names = [one.name for one in schema.tasks]
-    binary = [one.name for one in schema.tasks if one.kind == "binary"]
+    binary = [one.name for one in schema.tasks if KINDS[one.kind].has_positives]
     if not binary or (task is not None and task not in binary):
         got = f"the model's {', '.join(names)}" if task is None else f"--task {task}"
         known = f"its binary ones: {', '.join(binary)}" if binary else "the model has none"

@@ -17,7 +17,7 @@ from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.inference.cold_start.model import ColdStartVectors
 from recsys_moe.inference.ranking.catalogue import CatalogueScorer
-from recsys_moe.model.tasks import KINDS
+from recsys_moe.kinds import kind_of, positive_task
 from recsys_moe.schema import Task
 
 SCORES_PER_BATCH = 1 << 21
@@ -45,10 +45,9 @@ def score_names(tasks: Sequence[Task]) -> dict[str, tuple[str, ...]]:
 
 
 def formula_of(score: str | None, tasks: Sequence[Task]) -> tuple[str, ...]:
-    """Names of the tasks to multiply; by default the first binary task, or the first one."""
+    """Names of the tasks to multiply; by default the first with positives, or the first one."""
     if score is None:
-        binary = [task.name for task in tasks if task.kind == "binary"]
-        return ((binary or [tasks[0].name])[0],)
+        return (tasks[positive_task(tasks) or 0].name,)
     known = score_names(tasks)
     if score not in known:
         raise ConfigError(
@@ -115,7 +114,7 @@ class TopItems:
         return reduce(torch.mul, (self._link(name, v.double()) for name, v in logits.items()))
 
     def _link(self, name: str, logits: Tensor) -> Tensor:
-        return KINDS[self.tasks[name][1].kind].link(logits)
+        return kind_of(self.tasks[name][1]).link(logits)
 
     def _best_unseen(self, ranking_N: Tensor, user: int, item_N: Tensor, k: int) -> Tensor:
         """Places in `item_N` of the k best items that the user has not seen, best first."""

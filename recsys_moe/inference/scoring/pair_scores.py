@@ -14,9 +14,9 @@ from torch import Tensor
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
 from recsys_moe.inference.scoring.precomputed import Precomputed
+from recsys_moe.kinds import kind_of
 from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.request import Request
-from recsys_moe.model.tasks import KINDS
 from recsys_moe.routers import Router
 
 ROWS_PER_BATCH = 4096
@@ -28,12 +28,12 @@ class Scores:
     """Predictions for pairs, in the order of the pairs."""
 
     tasks: dict[str, Tensor]
-    """Per task (N,) float32: a probability for binary tasks, a value for regression."""
+    """Per task (N,) float32: what the link of its kind gives."""
     unseen_user: Tensor
     unseen_item: Tensor
     """bool (N,): the id is unknown and was scored with the OOV embedding."""
     calibrated: dict[str, Tensor] = field(default_factory=dict)
-    """Per binary task (N,): the probability calibrated on validation; empty for a model without."""
+    """Per task whose kind calibrates (N,): the probability calibrated on validation, if any."""
 
 
 class PairScorer:
@@ -45,7 +45,7 @@ class PairScorer:
         self._precomputed = Precomputed(artifact.model)
         self._names = [task.name for task in artifact.schema.tasks]
         self._unseen = artifact.unseen("user"), artifact.unseen("item")
-        self._links = [KINDS[task.kind].link for task in artifact.schema.tasks]
+        self._links = [kind_of(task).link for task in artifact.schema.tasks]
 
     def scores(
         self, user_B: Tensor, item_B: Tensor, calibrate: bool, cold: ColdStartVectors | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from recsys_moe.inference.evaluation.ranking import LENGTH
 from recsys_moe.inference.evaluation.ranking_report import titles
+from recsys_moe.kinds import HIGHER_IS_BETTER, KINDS
 from recsys_moe.schema import Schema
 
 RANKING = "ranking"
@@ -28,10 +29,11 @@ class Column:
 
 
 def columns_of(schema: Schema, ranking: bool = False) -> list[Column]:
-    """Loss, AUC or MSE per task, then figures of ranked lists if asked for, then costs."""
+    """Loss, each task's headline metric, figures of ranked lists if asked for, costs."""
     columns = [Column("loss", "loss", "lower", 4)]
     for task in schema.tasks:
-        metric, better = ("auc", "higher") if task.kind == "binary" else ("mse", "lower")
+        metric = KINDS[task.kind].headline
+        better = "higher" if metric in HIGHER_IS_BETTER else "lower"
         columns.append(Column(f"{task.name}.{metric}", f"{task.name} {metric.upper()}", better, 4))
     return [
         *columns,

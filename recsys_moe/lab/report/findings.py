@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from recsys_moe.artifact.metrics import CALIBRATION_BINS
 from recsys_moe.artifact.monitor import LOSS
+from recsys_moe.kinds.curves import CALIBRATION_BINS
 from recsys_moe.lab.report.experts import ExpertLoad, Likeness
 from recsys_moe.lab.report.learning import Consistency, LearningCurves
 from recsys_moe.lab.report.quality import Quality

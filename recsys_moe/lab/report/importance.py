@@ -19,7 +19,6 @@ from torch import Tensor
 
 from recsys_moe.artifact.bags import has_rows, pooled, rows_of
 from recsys_moe.artifact.evaluation import Evaluation, add_rows
-from recsys_moe.artifact.metrics import METRICS
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.artifact.routing_history import take_rows
 from recsys_moe.config.build import chosen_features
@@ -29,6 +28,7 @@ from recsys_moe.data.entries import entries_of_table, table_rows
 from recsys_moe.inference.attribution.features import LeftOut
 from recsys_moe.inference.cold_start.encode import ENTITIES
 from recsys_moe.inference.cold_start.model import with_cold_users
+from recsys_moe.kinds import KINDS
 from recsys_moe.lab.report.run import Progress, choose_rows
 from recsys_moe.seeds import stream_seed
 
@@ -103,7 +103,7 @@ def importance(
                 for task, loss in _losses(artifact, columns, {part.entity: change_ND}).items():
                     rise[task].setdefault(part.name, []).append(loss - before[task])
                 done(len(columns))
-    metric = {task.name: METRICS[task.kind].loss for task in artifact.schema.tasks}
+    metric = {task.name: KINDS[task.kind].loss_metric for task in artifact.schema.tasks}
     sizes = len(columns), len(rows)
     return Importance(split, *sizes, SHUFFLES, seed, metric=metric, before=before, rise=rise)
 
@@ -123,7 +123,7 @@ def _losses(artifact: Artifact, columns: Columns, added: dict[str, Tensor]) -> d
         add_rows(evaluation, model, [batch], config)
         start = stop
     tasks = evaluation.result("")["tasks"]
-    return {task.name: tasks[task.name][METRICS[task.kind].loss] for task in schema.tasks}
+    return {task.name: tasks[task.name][KINDS[task.kind].loss_metric] for task in schema.tasks}
 
 
 def _parts(artifact: Artifact, columns: Columns) -> Iterator[_Part]:

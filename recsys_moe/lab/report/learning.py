@@ -13,7 +13,7 @@ from recsys_moe.artifact.epoch_metrics import Numbers
 from recsys_moe.artifact.monitor import BY_LOSS, LOSS, Monitor
 from recsys_moe.artifact.routing_history import RoutingHistory
 from recsys_moe.errors import DataError
-from recsys_moe.model.tasks import KINDS
+from recsys_moe.kinds import KINDS
 from recsys_moe.schema import Task
 
 
@@ -62,7 +62,7 @@ def learning_curves(
     def column(name: str) -> list[float]:
         return [math.nan if (value := row.get(name)) is None else value for row in epochs.values()]
 
-    names = {task.name: KINDS[task.kind].metric for task in tasks}
+    names = {task.name: KINDS[task.kind].headline for task in tasks}
     monitored = dict(zip(epochs, column(monitor.column), strict=True))
     return LearningCurves(
         epochs=list(epochs),

@@ -15,10 +15,10 @@ from torch import Tensor
 from torchmetrics.functional.classification import binary_roc
 
 from recsys_moe.artifact.calibration import identity
-from recsys_moe.artifact.metrics import CALIBRATION_BINS, exact_auc
 from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.kinds import HIGHER_IS_BETTER, Kind, kind_of
+from recsys_moe.kinds.curves import CALIBRATION_BINS, exact_auc
 from recsys_moe.lab.report.run import Sample
-from recsys_moe.schema import TaskKind
 
 ROC_POINTS = 400
 GROUPS = 6
@@ -59,7 +59,7 @@ class ErrorBy:
 
     task: str
     metric: str
-    """`RMSE` for a regression task, `AUC` for a binary one."""
+    """`RMSE` where predictions are in the unit of the labels, else the headline metric."""
     by: str
     """`user activity` or `item popularity`."""
     low: list[int]
@@ -74,7 +74,7 @@ class ErrorBy:
     @property
     def ends(self) -> tuple[int, int] | None:
         """Places of the worst and the best group; None where no group has a value."""
-        values = pd.Series(self.value) * (-1 if self.metric == "RMSE" else 1)
+        values = pd.Series(self.value) * (1 if self.metric.lower() in HIGHER_IS_BETTER else -1)
         return None if values.isna().all() else (int(values.argmin()), int(values.argmax()))
 
 
@@ -124,7 +124,7 @@ def counts_in_training(artifact: Artifact) -> tuple[Tensor, Tensor]:
 
 
 def error_by(
-    task: str, kind: TaskKind, by: str, *, count_N: Tensor, logits_N: Tensor, labels_N: Tensor
+    task: str, kind: Kind, by: str, *, count_N: Tensor, logits_N: Tensor, labels_N: Tensor
 ) -> ErrorBy:
     """Groups of rows by the count of their user or item; equal counts are in one group."""
     # The group of a count is where the middle of its rows falls among all rows.
@@ -137,16 +137,17 @@ def error_by(
         least, most = count_N[mine_N].aminmax()
         rows.append((int(least), int(most), len(place), value, margin))
     columns = (list(column) for column in zip(*rows, strict=True))
-    return ErrorBy(task, "RMSE" if kind == "regression" else "AUC", by, *columns)
+    return ErrorBy(task, "RMSE" if kind.is_numeric else kind.headline.upper(), by, *columns)
 
 
-def _metric(kind: TaskKind, logits_N: Tensor, labels_N: Tensor) -> tuple[float, float]:
-    """RMSE with its margin by the delta method, d sqrt(m) = dm / (2 sqrt(m)); or AUC."""
-    if kind == "binary":
-        positive = int(labels_N.count_nonzero())
-        defined = 0 < positive < len(labels_N)
-        return (exact_auc(logits_N, labels_N) if defined else math.nan), math.nan
-    squares_N = (logits_N - labels_N).double().square()
+def _metric(kind: Kind, logits_N: Tensor, labels_N: Tensor) -> tuple[float, float]:
+    """RMSE with its margin by the delta method, d sqrt(m) = dm / (2 sqrt(m)); or the headline."""
+    if not kind.is_numeric:
+        metrics = kind.measure()
+        metrics.update(logits_N, labels_N)
+        value = metrics.compute()[kind.headline]
+        return (math.nan if value is None else value), math.nan
+    squares_N = (kind.link(logits_N) - labels_N).double().square()
     rmse = math.sqrt(float(squares_N.mean()))
     if len(squares_N) < 2 or rmse == 0:
         return rmse, math.nan
@@ -171,13 +172,14 @@ def task_quality(artifact: Artifact, sample: Sample, index: int) -> Quality | No
         return None
     logits_N, labels_N = sample.logits_NT[mask_N, index], labels_N[mask_N]
     users_N, items_N = sample.columns.user[mask_N].long(), sample.columns.item[mask_N].long()
+    kind = kind_of(task)
     user_counts, item_counts = counts_in_training(artifact)
     counts = {"user activity": user_counts[users_N], "item popularity": item_counts[items_N]}
     groups = [
-        error_by(task.name, task.kind, by, count_N=count_N, logits_N=logits_N, labels_N=labels_N)
+        error_by(task.name, kind, by, count_N=count_N, logits_N=logits_N, labels_N=labels_N)
         for by, count_N in counts.items()
     ]
-    if task.kind != "binary":
+    if not kind.calibrates:
         return Quality(None, None, groups)
     curves = {"raw": logits_N.sigmoid()}
     fit = artifact.calibration.get(task.name)

@@ -68,8 +68,8 @@ function showModel() {
   find("k").replaceChildren(...(counts.length ? counts : [model.limits.max_k]).map(option));
   if (counts.includes(10)) find("k").value = 10;
   find("score").replaceChildren(...model.score_names.map(option));
-  const binary = model.tasks.find((task) => task.kind === "binary");
-  find("score").value = (binary ?? model.tasks[0]).name;
+  const first = model.tasks.find((task) => task.has_positives);
+  find("score").value = (first ?? model.tasks[0]).name;
   find("picks").replaceChildren(...model.example_users.map(pick));
   find("column").replaceChildren(...model.item_filters.map((filter) => option(filter.name)));
   const genres = model.item_filters.find((filter) => filter.values.length);
@@ -85,11 +85,11 @@ function showModel() {
 
 const plain = (value) => String(Number(value.toPrecision(4)));
 
-/** What the bars of regressions mean. */
+/** What the bars of values in a unit mean. */
 function ranges() {
   const words = model.tasks.flatMap((task) => {
     const [low, high] = ends(task);
-    if (task.kind === "binary" || low === null || high === null) return [];
+    if (!task.is_numeric || low === null || high === null) return [];
     const why = task.low === null || task.high === null ? ", the range of its training labels" : "";
     return `The bar of ${task.name} spans ${plain(low)} to ${plain(high)}${why}.`;
   });

@@ -69,11 +69,11 @@ export function lineOf(item, text = "") {
 
 /** Ends of the bar of a task: the valid labels, or those that training had. */
 export const ends = (task) =>
-  task.kind === "binary" ? [0, 1] : [task.low ?? task.seen_low, task.high ?? task.seen_high];
+  task.is_numeric ? [task.low ?? task.seen_low, task.high ?? task.seen_high] : [0, 1];
 
 /** One task of one item: its name, its value, a bar, and room for the experts. */
 function taskOf(task, value) {
-  const text = task.kind === "binary" ? percent(value) : value.toFixed(2);
+  const text = task.is_numeric ? value.toFixed(2) : percent(value);
   const element = make("div", "", make("div", "line", make("span", "", task.name), text));
   element.dataset.task = task.name;
   element.dataset.value = value;

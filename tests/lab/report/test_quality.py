@@ -15,6 +15,7 @@ from sklearn.metrics import roc_curve
 
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.data.columns import load_columns
+from recsys_moe.kinds import KINDS
 from recsys_moe.lab.report.quality import (
     ROC_POINTS,
     counts_in_training,
@@ -76,7 +77,7 @@ def test_groups_have_equal_rows_and_their_own_error() -> None:
     logits_N = count_N.float()  # the error of a row is its count
     found = error_by(
         "rating",
-        "regression",
+        KINDS["regression"],
         "user activity",
         count_N=count_N,
         logits_N=logits_N,
@@ -92,7 +93,12 @@ def test_the_margin_is_that_of_the_mean_squared_error() -> None:
     errors_N = torch.tensor([1.0, 2.0, 3.0])  # squares 1, 4, 9: mean 14/3, deviation sqrt(49/3)
     count_N = torch.ones(3, dtype=torch.int64)
     found = error_by(
-        "rating", "regression", "x", count_N=count_N, logits_N=errors_N, labels_N=torch.zeros(3)
+        "rating",
+        KINDS["regression"],
+        "x",
+        count_N=count_N,
+        logits_N=errors_N,
+        labels_N=torch.zeros(3),
     )
     rmse = math.sqrt(14 / 3)
     standard_error = math.sqrt(49 / 3) / math.sqrt(3)
@@ -104,7 +110,12 @@ def test_rows_of_one_count_are_never_in_two_groups() -> None:
     count_N = torch.tensor([7] * 50 + [9])
     logits_N, labels_N = random_rows(51)
     found = error_by(
-        "watch", "binary", "item popularity", count_N=count_N, logits_N=logits_N, labels_N=labels_N
+        "watch",
+        KINDS["binary"],
+        "item popularity",
+        count_N=count_N,
+        logits_N=logits_N,
+        labels_N=labels_N,
     )
     assert (found.low, found.high, found.rows) == ([7, 9], [7, 9], [50, 1])
     assert math.isnan(found.value[1])  # a single row has one class
