@@ -12,6 +12,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from recsys_moe.artifact.calibration import Calibration, fit_calibration
 from recsys_moe.artifact.metrics import RoutingMetrics
+from recsys_moe.kinds import KINDS
 from recsys_moe.kinds.binary import BinaryMetrics
 from recsys_moe.kinds.curves import exact_auc
 from recsys_moe.kinds.regression import RegressionMetrics
@@ -80,7 +81,7 @@ def test_one_class_of_more_rows_than_float32_can_count_is_one_class(
     logits_N, labels_N = torch.zeros(()).expand(rows), torch.ones(()).expand(rows)
     metrics = BinaryMetrics()
     monkeypatch.setattr(metrics, "rows", lambda: (logits_N, labels_N))
-    monkeypatch.setattr("recsys_moe.artifact.metrics._calibration_error", lambda *unused: 0.0)
+    monkeypatch.setattr("recsys_moe.kinds.curves.calibration_error", lambda *unused: 0.0)
     result = metrics.compute()
     assert (result["auc"], result["positive"], result["rows"]) == (None, rows, rows)
     assert fit_calibration(logits_N, labels_N) is None
@@ -94,10 +95,12 @@ def test_auc_of_one_class_is_undefined_and_not_zero(label: float) -> None:
     assert metrics.compute()["auc"] is None
 
 
-@pytest.mark.parametrize("metrics", [BinaryMetrics(), RegressionMetrics()])
-def test_no_labelled_row_leaves_every_metric_undefined(metrics: BinaryMetrics) -> None:
+@pytest.mark.parametrize("name", KINDS)
+def test_no_labelled_row_leaves_every_metric_undefined(name: str) -> None:
+    kind = KINDS[name]
+    metrics = kind.measure()
     metrics.update(torch.randn(3), torch.full((3,), NAN))
-    assert {metrics.compute()[name] for name in metrics.names} == {None}
+    assert {metrics.compute()[metric] for metric in kind.metrics} == {None}
 
 
 def test_regression_metrics_by_hand() -> None:

@@ -122,8 +122,8 @@ def test_a_row_of_weight_2_is_that_row_twice() -> None:
     weight_N = torch.cat([torch.full((10,), 2.0), torch.ones(10)]).double()
     constants = [Constant(3.0, 2.0, 4.0)]
     weighted, repeated = (Biases(5, 4, constants) for _ in range(2))
-    weighted.fit(0, "regression", lambda: iter([(user_N, item_N, labels_N, weight_N)]))
-    repeated.fit(0, "regression", lambda: iter([(*twice, torch.ones(30).double())]))
+    weighted.fit(0, KINDS["regression"], lambda: iter([(user_N, item_N, labels_N, weight_N)]))
+    repeated.fit(0, KINDS["regression"], lambda: iter([(*twice, torch.ones(30).double())]))
     assert weighted.item_IT.any() and torch.allclose(weighted.item_IT, repeated.item_IT)
     assert torch.allclose(weighted.user_UT, repeated.user_UT)
 
