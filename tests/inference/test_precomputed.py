@@ -20,10 +20,10 @@ from recsys_moe.inference.scoring import pair_scores
 from recsys_moe.inference.scoring import precomputed as precomputed
 from recsys_moe.inference.scoring.precomputed import Precomputed
 from recsys_moe.inference.threads import in_turn
+from recsys_moe.kinds import Constant
 from recsys_moe.model.biases import Biases
 from recsys_moe.model.bilinear import DiagonalTerm, ProjectedTerm
 from recsys_moe.model.request import Request
-from recsys_moe.model.tasks import Constant
 from tests.inference.test_catalogue import ITEMS, SEED, SETTINGS, USERS, model_with, naive
 
 
