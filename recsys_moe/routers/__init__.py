@@ -15,6 +15,7 @@ from recsys_moe.routers.comet import CometRouter
 from recsys_moe.routers.default_moe import DefaultMoERouter
 from recsys_moe.routers.dselect_k import DSelectKRouter
 from recsys_moe.routers.expert_choice import ExpertChoiceRouter
+from recsys_moe.routers.expert_threshold import ExpertThresholdRouter
 from recsys_moe.routers.hash import HashRouter
 from recsys_moe.routers.loss_free import LossFreeRouter
 from recsys_moe.routers.moesart import MoesartRouter
@@ -69,6 +70,7 @@ _CLASSES: tuple[type[Router], ...] = (
     ReLURouter,
     SparseMixerRouter,
     TopPRouter,
+    ExpertThresholdRouter,
 )
 ROUTERS: dict[str, type[Router]] = {
     cls.Config.model_fields["name"].default: cls for cls in _CLASSES

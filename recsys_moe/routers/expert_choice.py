@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from recsys_moe.routers.base import GatedRouter, RouterConfig, Routing, gate_logits
-from recsys_moe.routers.selection import keep_selected, largest_k
+from recsys_moe.routers.selection import keep_selected, largest_k, picks
 
 
 class ExpertChoiceRouter(GatedRouter):
@@ -70,12 +70,3 @@ def pick_examples(probs_SE: Tensor, k: float) -> Tensor:
     """bool (S, E): True where the expert (column) picks the example (row), lower rows first."""
     rows, num_experts = probs_SE.shape
     return largest_k(probs_SE.t(), picks(rows, num_experts, k)).t()
-
-
-def picks(rows: int, num_experts: int, k: float) -> int:
-    """Examples per expert, S * k / E rounded up, within 1..S.
-
-    The paper does not say how to round; its code rounds up to a multiple of 4 or at least 4.
-    """
-    share = rows * k / num_experts
-    return min(rows, max(1, math.ceil(share - 1e-9)))  # 45 * 2.2 / 9 is a little above 11

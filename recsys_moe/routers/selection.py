@@ -5,6 +5,8 @@ Axes: B batch, E experts.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -93,3 +95,13 @@ def kept_softmax(logits_BE: Tensor, selected_BE: Tensor) -> Routing:
 def softmax_over(logits_BE: Tensor, selected_BE: Tensor) -> Tensor:
     """Softmax over the selected entries of each row, exactly 0 elsewhere. Each row needs one."""
     return logits_BE.masked_fill(~selected_BE, -torch.inf).softmax(-1)
+
+
+def picks(rows: int, num_experts: int, k: float) -> int:
+    """Examples per expert, S * k / E rounded up, within 1..S.
+
+    The paper of Expert Choice does not say how to round; its code rounds up to a multiple of 4 or
+    at least 4.
+    """
+    share = rows * k / num_experts
+    return min(rows, max(1, math.ceil(share - 1e-9)))  # 45 * 2.2 / 9 is a little above 11

@@ -298,6 +298,20 @@ def top_p(x: Array, p: Parameters, k: int = 2, normalize: bool = True, **_: Any)
     return w
 
 
+def expert_threshold(x: Array, p: Parameters, k: int = 2) -> Array:
+    """k steers training only."""
+    o = linear(x, p, "gate")
+    c = p["cutoff_E"] / p["weight"] if p["weight"] > 0 else p["cutoff_E"]
+    w = np.zeros_like(o)
+    for row, weights in zip(o, w, strict=True):
+        passed = [i for i in range(len(row)) if not row[i] < c[i]]
+        if not passed:
+            passed = [max(range(len(row)), key=lambda i: row[i] - c[i])]
+        for i in passed:
+            weights[i] = 0.5 + 0.5 * np.tanh(0.5 * row[i])
+    return w
+
+
 INFERENCE: dict[str, Callable[..., Array]] = {
     "moesart": moesart,
     "pps": pps,
@@ -319,5 +333,6 @@ INFERENCE: dict[str, Callable[..., Array]] = {
     "relu": relu,
     "sparsemixer": sparsemixer,
     "top_p": top_p,
+    "expert_threshold": expert_threshold,
 }
 """All but `hash`, which reads a table, and `thor`, `shared_bottom`, `single_task`: they average."""

@@ -101,6 +101,7 @@ QUIET: dict[str, dict[str, object]] = {
     **dict.fromkeys(("top_p",), {}),
     **dict.fromkeys(("hash", "shared_bottom", "single_task"), {}),
     "vmoe": {"noise": 0.0},
+    "expert_threshold": {"warmup": 0},
     "smoe": {"jitter": 0.0},
 }
 
@@ -221,9 +222,10 @@ def test_a_hook_by_its_old_name_is_refused_with_the_new_one(old: str, new: str) 
 
 
 def test_only_routers_that_say_so_have_rows_that_sum_to_more_than_1() -> None:
-    """The k = 2 weights of SparseMixer are of two softmaxes; those of ReLU are of any size."""
+    """The k = 2 weights of SparseMixer are of two softmaxes; those of ReLU are of any size, and
+    those of the thresholds n sigmoids."""
     unusual = {name: make(name).max_sum for name in NAMES if make(name).max_sum != 1}
-    assert unusual == {"relu": math.inf, "sparsemixer": 2}
+    assert unusual == {"relu": math.inf, "sparsemixer": 2, "expert_threshold": E}
 
 
 def test_forward_and_evaluation_leave_the_state_as_it_is(name: str) -> None:

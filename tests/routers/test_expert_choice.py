@@ -15,7 +15,8 @@ from torch import Tensor
 
 from recsys_moe.config.settings import parse_config
 from recsys_moe.routers import RouterShape
-from recsys_moe.routers.expert_choice import ExpertChoiceRouter, pick_examples, picks
+from recsys_moe.routers.expert_choice import ExpertChoiceRouter, pick_examples
+from recsys_moe.routers.selection import picks
 
 LOGITS = torch.tensor([[2.0, 1, 0], [2, 0, 0], [1, 1, 3], [0, 0, 0]], dtype=torch.float64)
 # softmax of each row; every column keeps 4 * 1.5 / 3 = 2 rows

@@ -29,7 +29,10 @@ SIZES = [
     *((name, 4112, "2", "2") for name in ("default_moe", "loss_free", "sparsemixer")),
     # n (p + 1) = 16 * 257
     ("softmax", 4112, "dense", "dense"),
-    ("expert_choice", 4112, "k on average", "k on average"),
+    *(
+        (name, 4112, "k on average", "k on average")
+        for name in ("expert_choice", "expert_threshold")
+    ),
     ("top_p", 4113, "k on average", "k on average"),  # n (p + 1) and the scale
     *((name, 4112, "dense to sparse", "dense to sparse") for name in ("soft_topk", "relu")),
     *((name, 4096, "1", "1") for name in ("base", "sinkhorn_base")),  # n p = 16 * 256

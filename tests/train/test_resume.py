@@ -121,6 +121,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "loads": {"model": {**TINY_MODEL, "router": {"name": "loss_free"}}},
     "counts": {"model": {**TINY_MODEL, "router": {"name": "relu", "l1_start": 0.01}}},
     "controller": {"model": {**TINY_MODEL, "router": {"name": "top_p"}}},
+    "thresholds": {"model": {**TINY_MODEL, "router": {"name": "expert_threshold", "warmup": 3}}},
     "coupling": {"penalties": {"coupling": 0.1}},
     "shipped recipe": RECIPE,
     "from disk": {"data": {"eval_batch_size": 128, "shuffle_buffer": 300}},

@@ -38,6 +38,7 @@ ROUTERS: dict[str, dict[str, Any]] = {
     "loss_free": {},
     "relu": {},
     "top_p": {},
+    "expert_threshold": {},
     "sparsemixer": {"trimmed_lasso": 0.1},
     "pps": {"trimmed_lasso": 0.1, "coupling": 0.1},
     "shared_bottom": {},
@@ -45,8 +46,8 @@ ROUTERS: dict[str, dict[str, Any]] = {
 }
 """With penalties that are means over rows."""
 OWN: dict[str, dict[str, Any]] = {"expert_choice": {"eval_group": 128}, "relu": {"l1_start": 0.1}}
-DRAWING = ("moesart", "sparsemixer", "pps")
-"""At random in training mode, so their gradients are taken in evaluation mode."""
+DRAWING = ("moesart", "sparsemixer", "pps", "expert_threshold")
+"""At random or by the batch in training mode, so their gradients are taken in evaluation mode."""
 
 
 class Step(nn.Module):
