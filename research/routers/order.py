@@ -2,7 +2,8 @@
 
 1. One run of an earlier study again: are its rows those of today?
 2. Two trials of each router that has none.
-3. Contenders (best trial within CLOSE of the lowest): three seeds, six trials, five seeds.
+3. Contenders (best trial within CLOSE of the lowest): three seeds, six trials, five seeds; first
+   those that compute few experts, as their runs are short.
 4. All others: six trials, then five seeds.
 5. MovieLens-100K at weights (.1, .9), five seeds of PAPER_PAIR routers.
 6. MovieLens-1M, three seeds of every contender of MovieLens-100K.
@@ -50,9 +51,10 @@ def _plan(settings: Settings, rows: Rows) -> Iterator[Job]:
     unknown = [r for r in settings if not any(row.job.router == r for row in rows.values())]
     yield from _trials(unknown, settings, 2)
     first = contenders(settings, rows)
-    yield from _seeds(first, rows, FIRST_SEEDS)
-    yield from _trials(first, settings, TRIALS)
-    yield from _seeds(first, rows, SEEDS)
+    for group in (quick(first, rows), first):
+        yield from _seeds(group, rows, FIRST_SEEDS)
+        yield from _trials(group, settings, TRIALS)
+        yield from _seeds(group, rows, SEEDS)
     yield from _trials(list(settings), settings, TRIALS)
     yield from _seeds(list(settings), rows, SEEDS)
     yield from _ported(PAPER_PAIR, rows, (SMALL, RATING_WEIGHTS), SEEDS)
@@ -93,11 +95,14 @@ def trials(router: str, rows: Rows) -> list[Row]:
 
 
 def contenders(settings: Settings, rows: Rows) -> list[str]:
-    """Routers whose best trial is within CLOSE of the lowest of all, the lowest first; after them
-    those that compute many experts, whose runs take several times as long."""
-    found = {router: best(trials(router, rows)) for router in settings}
-    known = {name: row for name, row in found.items() if row is not None}
-    losses = {name: row["val.loss"] or 0.0 for name, row in known.items()}
+    """Routers whose best trial is within CLOSE of the lowest of all, the lowest first."""
+    lowest = {router: best(trials(router, rows)) for router in settings}
+    losses = {name: row["val.loss"] or 0.0 for name, row in lowest.items() if row is not None}
     limit = min(losses.values(), default=0.0) + CLOSE
-    close = [name for name in losses if losses[name] <= limit]
-    return sorted(close, key=lambda r: ((known[r]["experts_training"] or 0) > MANY, losses[r]))
+    return sorted((name for name in losses if losses[name] <= limit), key=losses.__getitem__)
+
+
+def quick(routers: list[str], rows: Rows) -> list[str]:
+    """Those that do not compute most experts in training: the others take several times as long."""
+    found = {router: best(trials(router, rows)) for router in routers}
+    return [r for r, row in found.items() if row and (row["experts_training"] or 0) <= MANY]
