@@ -18,10 +18,8 @@ import torch
 from torch import Tensor
 
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.ranking.catalogue import CatalogueScorer
-from recsys_moe.inference.scoring.pair_scores import Draws
 from recsys_moe.model.moe import naive_moe
-from recsys_moe.model.request import Request
+from recsys_moe.model.request import Request, of_users
 
 TASK = 0
 Rival = Callable[[Tensor], Tensor]
@@ -46,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def rivals(predictor: Predictor) -> dict[str, Rival]:
     """Users (U,) -> watch logits (U, N)."""
     model, item_N = predictor.artifact.model, torch.arange(predictor.items.feature.size)
-    scorer = CatalogueScorer(model, len(item_N), draws=Draws(model, 0), whole_rows=len(item_N))
+    scorer = model.ranker(model.draws(0), len(item_N))
 
     def per_user(one: Rival) -> Rival:
         return torch.inference_mode()(lambda user_U: torch.stack([one(u) for u in user_U]))
@@ -70,7 +68,7 @@ def rivals(predictor: Predictor) -> dict[str, Rival]:
         "naive": per_user(naive),
         "dense": per_user(whole("dense")),
         "sparse": per_user(whole("sparse")),
-        "split": lambda user_U: scorer.grid(user_U, item_N, TASK),
+        "split": lambda user_U: scorer.grid(of_users(user_U), item_N, TASK),
     }
 
 

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from recsys_moe.data.columns import Batch, Columns
 from recsys_moe.kinds import KINDS
-from recsys_moe.model.network import MultiTaskMoE, Output
+from recsys_moe.model.mtmoe import MultiTaskMoE
+from recsys_moe.model.output import Output
+from recsys_moe.model.recommender import ModelShape
 from recsys_moe.model.tasks import mean_loss
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.schema import Feature, Schema, Task
@@ -27,7 +29,9 @@ BATCHES = 16
 def build_model(**settings: Any) -> MultiTaskMoE:
     """The paper's: embeddings of 128, 16 experts 256 -> 256, dropout 0.5, moesart with k=2."""
     torch.manual_seed(0)
-    model = MultiTaskMoE(USERS, ITEMS, TASKS, **{"router": MoesartRouter.Config(), **settings})
+    model = MultiTaskMoE(
+        ModelShape(USERS, ITEMS, TASKS), **{"router": MoesartRouter.Config(), **settings}
+    )
     model.reseed(0)  # else both tasks' routers draw the same numbers, hence the same experts
     return model
 

@@ -17,7 +17,7 @@ import torch
 from shape import BATCH, Step, build_model
 from torch import nn
 
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.mtmoe import MultiTaskMoE
 from recsys_moe.train.processes.memory import training_process
 
 SQUARES = (512, 1024, 2048)

@@ -13,7 +13,7 @@ from lightning import Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.mtmoe import MultiTaskMoE
 from recsys_moe.routers import Routing
 from recsys_moe.train.module import RecModule
 

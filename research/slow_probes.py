@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from recsys_moe.data.columns import Columns
-from recsys_moe.model.network import MultiTaskMoE, Output
+from recsys_moe.model.mtmoe import MultiTaskMoE
+from recsys_moe.model.output import Output
 from recsys_moe.routers import Routing
 from recsys_moe.train.module import RecModule
 
@@ -134,7 +135,7 @@ class GateGradient:
         logits_BT = torch.cat(columns, -1)
         if self.model.biases is not None:
             logits_BT = self.model.biases(logits_BT, user_B, item_B)
-        return self.module.losses(Output(logits_BT, routings), labels_BT)[0]
+        return self.module.losses(Output(logits_BT, {"routings": routings}), labels_BT)[0]
 
 
 def gate_signal(gradient: GateGradient, draws: int, tasks: Sequence[str]) -> Row:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from recsys_moe.inference.scoring.tower_pruning import _ascending_order
+from recsys_moe.model.tower_pruning import _ascending_order
 from recsys_moe.routers.base_layer import _favourites, balanced_assignment
 from recsys_moe.routers.moesart import sample_gumbel
 

@@ -69,8 +69,8 @@ def rows_of(history: Mapping[str, Tensor], entity: str, index: int) -> Tensor:
 
 
 def pooled(encoders: Mapping[str, Tensor], entity: str, rows: Sequence[Tensor]) -> Tensor:
-    """K |N(u)|^-1/2 sum of the rows of each history, as `recsys_moe.model.item_bag` adds it to the
-    vectors; 0 of an empty one. `rows`: (P,) int64 each. (U, D)"""
+    """K |N(u)|^-1/2 sum of the rows of each history, as ItemBag adds it to the vectors; 0 of an
+    empty one. `rows`: (P,) int64 each. (U, D)"""
     size_U = torch.tensor([len(one) for one in rows], dtype=torch.long)
     row_P, start_U = torch.cat([torch.empty(0).long(), *rows]), size_U.cumsum(0) - size_U
     table_RW, kernel_DW = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,8 @@ from recsys_moe.config.build import loss_weights
 from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import Batch
 from recsys_moe.kinds import Kind, kind_of
-from recsys_moe.model.network import MultiTaskMoE, Output
+from recsys_moe.model.output import Output
+from recsys_moe.model.recommender import Recommender
 from recsys_moe.model.tasks import row_losses
 from recsys_moe.schema import Schema, Task
 
@@ -46,11 +47,16 @@ class Evaluation:
         """Add a batch. Row order matters for `loss_batchwise` alone."""
         for t, metrics in enumerate(self.metrics):
             metrics.update(output.logits_BT[:, t], labels_BT[:, t])
-            self.routing[t].update(output.routings[t].selected_BE)
-        selected_BTE = torch.stack([routing.selected_BE for routing in output.routings], 1)
-        self.union.update(selected_BTE.any(1))
+        if output.routings:
+            self._add_routings([routing.selected_BE for routing in output.routings])
         self.rows += len(labels_BT)
         self.batchwise_sum += self._batchwise(output.logits_BT, labels_BT)
+
+    def _add_routings(self, selected: Sequence[Tensor]) -> None:
+        """`selected`: (B, E) per task."""
+        for metrics, selected_BE in zip(self.routing, selected, strict=True):
+            metrics.update(selected_BE)
+        self.union.update(torch.stack([*selected], 1).any(1))
 
     def calibrate(self) -> Calibrations:
         """Fit the calibrations, where kinds have them, on the rows seen, and judge by them."""
@@ -83,8 +89,10 @@ class Evaluation:
     def result(self, split: str) -> dict[str, Any]:
         """Plain numbers; a metric that is undefined on these rows is None.
 
-        `experts_per_example`: distinct experts over all tasks, which is what the layer evaluates.
+        `experts_per_example`: distinct experts over all tasks, which is what the layer evaluates;
+        None, and `routing` empty, for a model without routers.
         """
+        routed = zip(self.tasks, self.routing, strict=True) if self.union.rows else ()
         tasks = {task.name: metrics.compute() for task, _, metrics in self._by_task()}
         losses = [tasks[task.name][kind.loss_metric] or 0.0 for task, kind, _ in self._by_task()]
         return {
@@ -93,11 +101,8 @@ class Evaluation:
             "loss": sum(w * loss for w, loss in zip(self.weights, losses, strict=True)),
             "loss_batchwise": self.batchwise_sum / max(self.rows, 1),
             "tasks": tasks,
-            "experts_per_example": self.union.compute()["experts_per_example"],
-            "routing": {
-                task.name: routing.compute()
-                for task, routing in zip(self.tasks, self.routing, strict=True)
-            },
+            "experts_per_example": self.union.compute().get("experts_per_example"),
+            "routing": {task.name: routing.compute() for task, routing in routed},
         }
 
 
@@ -116,7 +121,7 @@ def merged(parts: Iterable[Evaluation]) -> Evaluation:
 
 
 def evaluate_model(
-    model: MultiTaskMoE,
+    model: Recommender,
     batches: Iterable[Batch],
     schema: Schema,
     config: Config,
@@ -139,7 +144,7 @@ def evaluate_model(
 @torch.inference_mode()
 def add_rows(
     evaluation: Evaluation,
-    model: MultiTaskMoE,
+    model: Recommender,
     batches: Iterable[Batch],
     config: Config,
     *,
@@ -149,9 +154,8 @@ def add_rows(
     """Score `batches` by `model` in evaluation mode and add them to `evaluation`."""
     model.eval()
     model.reseed(config.trainer.seed)  # only routers that sample at inference draw
-    device = model.user_embedding.weight.device
     for batch in batches:
-        request, labels = batch.request.to(device), batch.labels.to(device)
+        request, labels = batch.request.to(model.device), batch.labels.to(model.device)
         output = model(request)
         evaluation.update(output, labels)
         if segments is not None:

@@ -103,7 +103,10 @@ def _check_formats(formats: Sequence[str]) -> None:
 
 def _check_router(artifact: Artifact) -> None:
     """A graph must give a row the same prediction in every batch and every time."""
-    settings, router = artifact.config.model.router, artifact.model.routers[0]
+    if not artifact.model.routers:
+        return
+    router = artifact.model.routers[0]
+    settings = router.config
     if router.batch_dependent:
         raise ConfigError(
             f"--format needs a router that treats rows independently, got {settings.name}, which "

@@ -146,7 +146,7 @@ FORMATS = {
 def export_graph(artifact: Artifact) -> ExportedProgram:
     """The model as one graph with a free number of rows."""
     graph = Graph(artifact).eval()
-    graph.model.moe.dispatch = "dense"  # static shapes; the sparse path loops over experts
+    graph.model.prepare_export()
     user, item = parity_rows(artifact)
     rows = Dim("rows", min=0)
     shapes = {name: {0: rows} for name in INPUTS}

@@ -23,10 +23,12 @@ class RoutingMetrics:
         self.rows += other.rows
 
     def compute(self) -> dict[str, float | list[float]]:
-        """`load`: share of all visits that each expert received; it sums to 1."""
+        """`load`: share of all visits that each expert received; it sums to 1. {} without rows."""
+        if not self.rows:
+            return {}
         visits = torch.as_tensor(self.visits).double()
         total = visits.sum().clamp(min=1)
         return {
-            "experts_per_example": float(visits.sum() / max(self.rows, 1)),
+            "experts_per_example": float(visits.sum() / self.rows),
             "load": (visits / total).tolist(),
         }

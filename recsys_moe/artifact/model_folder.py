@@ -29,8 +29,8 @@ from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.files import read_object, sha256_file, write_json
 from recsys_moe.folders import replacing_folder
-from recsys_moe.model.network import MultiTaskMoE
 from recsys_moe.model.old_names import with_new_parts
+from recsys_moe.model.recommender import Recommender
 from recsys_moe.schema import SCHEMA_FILE, ConfigError, DataError, Feature, Schema
 
 FORMAT, FORMAT_VERSION, WITH_ENCODERS = "recsys-moe-artifact", 3, 4
@@ -61,7 +61,7 @@ NO_CATEGORIES = pa.table(
 class Artifact:
     """Everything needed to score raw ids."""
 
-    model: MultiTaskMoE
+    model: Recommender
     schema: Schema
     config: Config
     users: pa.Table
@@ -115,7 +115,7 @@ def save_artifact(
 ) -> None:
     """Write the artifact completely or not at all; an older one at `out` is replaced at the end.
 
-    `weights` is the state_dict of a model without encoders (`MultiTaskMoE.finished`), `encoders`
+    `weights` is the state_dict of a model without encoders (`Recommender.materialize`), `encoders`
     theirs, `history` what known users have of it; `data` the prepared folder it was trained on, or
     an artifact: both hold the ids and the schema.
     """
@@ -244,7 +244,7 @@ def _load_schema(folder: Path) -> Schema:
         raise damaged(path, text.removeprefix(f"{path}: ").removesuffix(again)) from None
 
 
-def _load_model(folder: Path, config: Config, schema: Schema) -> MultiTaskMoE:
+def _load_model(folder: Path, config: Config, schema: Schema) -> Recommender:
     try:
         model = build_model(config, schema, finished=True)
         model.load_state_dict(with_new_parts(load_file(folder / "weights.safetensors")))

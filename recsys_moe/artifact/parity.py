@@ -17,7 +17,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import RunError
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.recommender import Recommender
 from recsys_moe.model.request import Request
 from recsys_moe.routers import Router, Routing
 
@@ -111,7 +111,7 @@ def _differences(name: str, given: Sequence[Tensor], expected: Sequence[Tensor])
 
 
 @torch.inference_mode()
-def near_ties(model: MultiTaskMoE, request: Request) -> Tensor:
+def near_ties(model: Recommender, request: Request) -> Tensor:
     """bool (B,): rows where rounding could change which experts some task's router chooses."""
     x_BD = model.encode(request)
     tied_B = torch.zeros(len(x_BD), dtype=torch.bool)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from recsys_moe.data.columns import Columns, Rows
 from recsys_moe.errors import DataError
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.recommender import Recommender
 from recsys_moe.model.request import Request
 from recsys_moe.routers import Routing
 
@@ -78,7 +78,7 @@ def take_rows(rows: Rows, row_N: Tensor) -> Columns:
 
 
 @torch.inference_mode()
-def top_experts(model: MultiTaskMoE, request: Request) -> Tensor:
+def top_experts(model: Recommender, request: Request) -> Tensor:
     """Top expert per task and row in evaluation mode, (T, N) int16 on the CPU.
 
     The mode is put back; nothing is drawn from torch's own generator by our routers.
@@ -86,8 +86,7 @@ def top_experts(model: MultiTaskMoE, request: Request) -> Tensor:
     training = model.training
     model.eval()
     try:
-        x_ND = model.encode(request)
-        routings = [router(x_ND, request.user) for router in model.routers]
+        routings = model.routings(request)
     finally:
         model.train(training)
     return torch.stack([top_expert(routing) for routing in routings]).short().cpu()

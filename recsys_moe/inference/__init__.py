@@ -4,5 +4,5 @@ predictor: the front, raw ids in; plain: what comes in as plain Python;
 vocabulary: raw ids <-> indices; threads: one part of the work each.
 scoring, ranking, cold_start, attribution, evaluation, files: packages with a line each.
 A score: Predictor.score -> ColdStart.resolve -> PairScorer.scores -> the model -> Scores.
-A ranking: Predictor.recommend -> TopItems.best -> CatalogueScorer.grid -> Recommendation.
+A ranking: Predictor.recommend -> TopItems.best -> Ranker.grid -> Recommendation.
 """

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.errors import DataError
-from recsys_moe.inference.attribution.experts import ExpertShare, expert_shares
 from recsys_moe.inference.attribution.features import Attribution, Attributor
 from recsys_moe.inference.cold_start.encode import (
     ColdItem,
@@ -29,7 +28,6 @@ from recsys_moe.inference.cold_start.encode import (
 from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
 from recsys_moe.inference.frames import ranked_frame, scored_frame
 from recsys_moe.inference.plain import plain, plain_list, whole_number
-from recsys_moe.inference.ranking.catalogue import CatalogueScorer
 from recsys_moe.inference.ranking.item_filters import matching_items
 from recsys_moe.inference.ranking.top_items import (
     Recommendation,
@@ -37,10 +35,10 @@ from recsys_moe.inference.ranking.top_items import (
     formula_of,
     score_names,
 )
-from recsys_moe.inference.scoring.pair_scores import Draws, PairScorer, Scores, whole_batch
-from recsys_moe.inference.scoring.tower_pruning import with_pruned_towers
+from recsys_moe.inference.scoring.pair_scores import PairScorer, Scores, whole_batch
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
-from recsys_moe.model.request import Request
+from recsys_moe.model.expert_shares import ExpertShare
+from recsys_moe.model.request import Request, of_users
 from recsys_moe.routers import Routing
 
 if TYPE_CHECKING:
@@ -58,17 +56,16 @@ class Predictor:
     """
 
     def __init__(self, artifact: Artifact) -> None:
-        self.artifact = artifact = replace(artifact, model=with_pruned_towers(artifact.model))
+        self.artifact = artifact = replace(artifact, model=artifact.model.for_inference())
         self.tasks = artifact.schema.tasks
         self.users = Vocabulary(artifact.schema.user, artifact.users["user"])
         self.items = Vocabulary(artifact.schema.item, artifact.items["item"])
         config = artifact.config
         rows = whole_batch(config.model.router.eval_rows)
-        self._draws = Draws(artifact.model, config.trainer.seed)
-        size = artifact.schema.item.size
-        self._catalogue = CatalogueScorer(artifact.model, size, draws=self._draws, whole_rows=rows)
-        self._pair_scores = PairScorer(artifact, self._draws, rows)
-        self._top_items = TopItems(artifact, self._catalogue)
+        self._draws = artifact.model.draws(config.trainer.seed)
+        self._ranker = artifact.model.ranker(self._draws, rows)
+        self._pair_scores = PairScorer(artifact, self._ranker, rows)
+        self._top_items = TopItems(artifact, self._ranker)
         self.cold_users = ColdStart(artifact, self.users, self.items)
         independent = self._draws.rows_are_independent
         self._attributions = Attributor(artifact, self.cold_users, independent=independent)
@@ -82,7 +79,7 @@ class Predictor:
 
     def warm_up(self) -> None:
         """Fill the caches that the first rankings would otherwise fill."""
-        self._catalogue.warm_up()
+        self._ranker.warm_up()
         self.users.warm_up()
         self.items.warm_up()
 
@@ -106,8 +103,8 @@ class Predictor:
             return scored_frame(self, users, **columns)
         if columns:
             raise TypeError(f"{', '.join(columns)}: of a DataFrame only, without items")
-        user_B, item_B, cold = self._pairs(users, items)
-        return self._pair_scores.scores(user_B, item_B, calibrate, cold)
+        request, cold = self._pairs(users, items)
+        return self._pair_scores.scores(request, calibrate, cold)
 
     def unused(self, cold: ColdItem, *, entity: Entity = "user") -> Unused:
         """The parts of a cold-start user (or `item`) that the model ignores. Raises DataError."""
@@ -183,7 +180,11 @@ class Predictor:
         resolved = self.resolve(users)
         top_items = self._top_items.with_cold_users(self.cold_users.encoder(resolved.parts))
         return top_items.best(
-            resolved.index_N, holds_N.nonzero()[:, 0], k, exclude_seen=exclude_seen, formula=formula
+            of_users(resolved.index_N),
+            holds_N.nonzero()[:, 0],
+            k,
+            exclude_seen=exclude_seen,
+            formula=formula,
         )
 
     @property
@@ -218,12 +219,12 @@ class Predictor:
         Contributions need not sum to the logit, because towers are not linear. Raises DataError
         on unequal lengths.
         """
-        user_B, item_B, cold = self._pairs(users, items)
+        request, cold = self._pairs(users, items)
         model = with_cold_users(self.artifact.model, cold)
         per_pair: list[dict[str, list[ExpertShare]]] = []
         with self._draws.seeded():
-            for user, item in self._pair_scores.batches(user_B, item_B):
-                shares = zip(*expert_shares(model, Request(user, item)), strict=True)
+            for part in self._pair_scores.batches(request):
+                shares = zip(*model.expert_shares(part), strict=True)
                 per_pair += [dict(zip(self._names, row, strict=True)) for row in shares]
         return per_pair
 
@@ -236,9 +237,9 @@ class Predictor:
         in turn (see `Attribution`); at most `most` features and `most` items of the history.
         Raises ConfigError with `no_attributions`, DataError on unequal lengths.
         """
-        user_B, item_B, cold = self._pairs(users, items)
+        request, cold = self._pairs(users, items)
         most = whole_number("most", most, 0)
-        pairs = zip(user_B.tolist(), item_B.tolist(), strict=True)
+        pairs = zip(request.user.tolist(), request.item.tolist(), strict=True)
         per_pair = (self._attributions.of_pair(*pair, cold, most) for pair in pairs)
         return [dict(zip(self._names, tasks, strict=True)) for tasks in per_pair]
 
@@ -249,19 +250,17 @@ class Predictor:
 
     @torch.inference_mode()
     def routings(self, user_B: Tensor, item_B: Tensor) -> list[Routing]:
-        """Routing per task of pairs of indices, routed together."""
-        model = self.artifact.model
+        """Routing per task of pairs of indices, routed together; empty without routers."""
         with self._draws.seeded():
-            x_BD = model.encode(Request(user_B, item_B))
-            return [router(x_BD, user_B) for router in model.routers]
+            return self.artifact.model.routings(Request(user_B, item_B))
 
     def catalogue_logits(self, user_U: Tensor, task: int) -> Tensor:
         """Logits (U, N) of user indices for all items of the catalogue."""
-        return self._catalogue.grid(user_U, torch.arange(self.items.feature.size), task)
+        return self._ranker.grid(of_users(user_U), torch.arange(self.items.feature.size), task)
 
     def pair_logits(self, user_B: Tensor, item_B: Tensor) -> Tensor:
         """Logits (B, T) of pairs of indices."""
-        return self._pair_scores.logits(user_B, item_B)
+        return self._pair_scores.logits(Request(user_B, item_B))
 
     @cached_property
     def popularity(self) -> Tensor:
@@ -287,11 +286,12 @@ class Predictor:
         index_N = self.resolve(users).index_N
         return ((index_N < 0) | self._unseen_users[index_N.clamp(min=0)]).tolist()
 
-    def _pairs(self, users: Whom, items: Whom) -> tuple[Tensor, Tensor, ColdStartVectors | None]:
+    def _pairs(self, users: Whom, items: Whom) -> tuple[Request, ColdStartVectors | None]:
         """Indices of both, ~i of cold-start user or item i, and the encoder of these."""
         user, item = self.resolve(users), self.resolve(items, entity="item")
         if len(user) != len(item):
             raise DataError(
                 f"users and items must have the same length, got {len(user)} and {len(item)}"
             )
-        return user.index_N, item.index_N, self.cold_users.encoder(user.parts, item.parts)
+        request = Request(user.index_N, item.index_N)
+        return request, self.cold_users.encoder(user.parts, item.parts)

@@ -33,3 +33,22 @@ class Request(NamedTuple):
     def _each(self, change: Callable[[Tensor], Tensor]) -> Request:
         parts: Any = (None if one is None else change(one) for one in self)
         return Request(*parts)
+
+    @property
+    def rows(self) -> int:
+        """B."""
+        return len(self.user)
+
+    def with_items(self, item: Tensor) -> Request:
+        """The same users, asked about other items."""
+        return self._replace(item=item)
+
+
+def of_users(user_U: Tensor) -> Request:
+    """For the vectors of users: no item is asked about."""
+    return Request(user_U, torch.zeros_like(user_U))
+
+
+def of_items(item_N: Tensor) -> Request:
+    """For the vectors of items: no user asks."""
+    return Request(torch.zeros_like(item_N), item_N)

@@ -8,10 +8,10 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from recsys_moe.inference.attribution.experts import ExpertShare
 from recsys_moe.inference.cold_start.encode import Entity, Resolved, Unused
 from recsys_moe.inference.predictor import Attribution, Predictor, Recommendation, Scores
 from recsys_moe.inference.ranking.item_values import item_values
+from recsys_moe.model.expert_shares import ExpertShare
 from recsys_moe.serve import schemas
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Loaded

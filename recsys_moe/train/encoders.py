@@ -7,13 +7,14 @@ from pathlib import Path
 from torch import Tensor
 
 from recsys_moe.artifact.bags import ENCODER, PREFIX
-from recsys_moe.config.build import bag_levels, build_model, chosen_features
+from recsys_moe.config.build import build_model
+from recsys_moe.config.encoders import bag_levels, chosen_features
 from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import Rows
 from recsys_moe.data.entries import bag_entries, feature_entries
-from recsys_moe.model.encoders import Encoders
-from recsys_moe.model.item_bag import ItemBag
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.encoders.base import Encoders
+from recsys_moe.model.encoders.item_bag import ItemBag
+from recsys_moe.model.recommender import Recommender
 from recsys_moe.schema import Schema
 
 
@@ -35,7 +36,7 @@ def set_encoder_entries(
         encoders.user_bag.set_entries(*bag_entries(rows, schema, levels, of_items=True))
 
 
-def bag_rows(model: MultiTaskMoE) -> dict[str, Tensor]:
+def bag_rows(model: Recommender) -> dict[str, Tensor]:
     """Rows of the tables of bags that each user and item has: see artifact/bags.py."""
     found: dict[str, Tensor] = {}
     for entity, key in ENCODER.items():
@@ -46,8 +47,8 @@ def bag_rows(model: MultiTaskMoE) -> dict[str, Tensor]:
 
 
 def finish(
-    model: MultiTaskMoE, config: Config, schema: Schema
-) -> tuple[MultiTaskMoE, dict[str, Tensor]]:
+    model: Recommender, config: Config, schema: Schema
+) -> tuple[Recommender, dict[str, Tensor]]:
     """A model with complete vectors of known users and items, and what new ones need."""
     if model.encoders is None:
         return model, {}

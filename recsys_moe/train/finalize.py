@@ -22,7 +22,7 @@ from recsys_moe.config.settings import parse_config
 from recsys_moe.data.streaming import positive_items, trained_ids
 from recsys_moe.errors import ConfigError, DataError, RunError
 from recsys_moe.files import is_whole, write_json
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.recommender import Recommender
 from recsys_moe.train.averaging import averaged
 from recsys_moe.train.encoders import bag_rows, finish
 from recsys_moe.train.loader import RecDataModule
@@ -100,7 +100,7 @@ def finish_run(
     return result
 
 
-def _best(module: RecModule, out: Path) -> tuple[int, MultiTaskMoE]:
+def _best(module: RecModule, out: Path) -> tuple[int, Recommender]:
     """The epoch of the best checkpoint, from 1 on, and its model."""
     state = _read_best(out).state
     module.load_state_dict(averaged(state))
@@ -115,14 +115,14 @@ def _read_best(run: Path) -> Saved:
 
 
 @torch.no_grad()
-def _fill_untrained_rows(model: MultiTaskMoE, trained: tuple[Tensor, Tensor]) -> None:
+def _fill_untrained_rows(model: Recommender, trained: tuple[Tensor, Tensor]) -> None:
     """Replace embeddings of ids without a training row by the OOV embedding."""
     for table, is_trained_N in zip(model.tables, trained, strict=True):
         table.weight[:-1][~is_trained_N] = table.weight[-1].clone()
 
 
 def _evaluate(
-    model: MultiTaskMoE, module: RecModule, datamodule: RecDataModule
+    model: Recommender, module: RecModule, datamodule: RecDataModule
 ) -> tuple[dict[str, Any], Calibrations]:
     evaluation = Evaluation(module.schema, module.config)
     add_rows(evaluation, model, datamodule.val_batches(), module.config)

@@ -9,7 +9,7 @@ from typing import Any
 import lightning
 from torch.utils.data import DataLoader
 
-from recsys_moe.config.build import chosen_context, chosen_features
+from recsys_moe.config.encoders import chosen_context, chosen_features
 from recsys_moe.config.settings import Config
 from recsys_moe.data.batches import EvalBatches, TrainBatches
 from recsys_moe.data.columns import Columns, Rows

@@ -23,8 +23,8 @@ from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import Batch, Rows
 from recsys_moe.data.streaming import labelled
 from recsys_moe.kinds import kind_of
-from recsys_moe.model.network import Output
 from recsys_moe.model.old_names import with_new_parts
+from recsys_moe.model.output import Output
 from recsys_moe.model.tasks import Counts, mean_disagreement, mean_loss, step_counts
 from recsys_moe.model.weighting import Step
 from recsys_moe.schema import Schema
@@ -37,7 +37,7 @@ from recsys_moe.train.weighing import check_accumulation, present, untouched
 
 
 class RecModule(lightning.LightningModule):
-    """Trains a MultiTaskMoE on masked, weighted losses of mixed kinds.
+    """Trains a Recommender on masked, weighted losses of mixed kinds.
 
     `config` and `schema_json` are plain values, so that a checkpoint never holds a pickled class.
     Logged: `train/loss` (tasks only by their fixed weights, without penalties),
@@ -100,8 +100,7 @@ class RecModule(lightning.LightningModule):
             weight * mean_loss(kind_of(task), *column, weight_B=weight_B)
             for task, weight, column in zip(self.schema.tasks, self.weights, columns, strict=True)
         ]
-        # A sum over the routers of the tasks, without task weights.
-        penalties = self.model.moe.auxiliary_loss(output.routings, **self.penalty_weights)
+        penalties = self.model.auxiliary_loss(output, self.penalty_weights)
         penalties = penalties * (len(labels_BT) / rows)
         if not len(labels_BT):  # a mean over no rows is NaN; its gradient is 0 everywhere
             penalties = penalties.nan_to_num()
@@ -128,7 +127,7 @@ class RecModule(lightning.LightningModule):
         settings = self.config.trainer
         # From (seed, step, rank), not from a running generator: a resumed run draws the same.
         seed = stream_seed(settings.seed, "step", self.global_step, self.global_rank)
-        self.model.moe.set_epoch(self.global_step / self._steps_per_epoch)
+        self.model.set_epoch(self.global_step / self._steps_per_epoch)
         counts = self._counts(batch.labels, batch.weight)
         outputs = self._passes(batch, seed)
         parts = [self._parts(output, batch.labels, counts) for output in outputs]
@@ -147,14 +146,13 @@ class RecModule(lightning.LightningModule):
         if len(outputs) == 2:
             apart_T = self._disagreement(outputs[0], outputs[1], batch.labels, counts)
             extra = extra + (apart_T if factors_T is None else factors_T * apart_T).sum()
-        self.model.moe.on_step_end(all_sum)
+        self.model.on_step_end(all_sum)
         return len(outputs) * trained + extra
 
     def _passes(self, batch: Batch, seed: int) -> list[Output]:
         """The outputs of a training step, one per pass of the router."""
         self.model.reseed(seed)
-        passes = max(router.passes for router in self.model.routers)
-        return [_shifted(self.model(batch.request), batch) for _ in range(passes)]
+        return [_shifted(self.model(batch.request), batch) for _ in range(self.model.passes)]
 
     def _factors(self, losses_T: Tensor, batch: Batch) -> Tensor:
         """What the weighting multiplies the losses of the tasks by in this step. (T,)"""
@@ -181,9 +179,10 @@ class RecModule(lightning.LightningModule):
         return self.losses(output, batch.labels, self._counts(batch.labels, batch.weight))
 
     def _add_to_epoch(self, loss_sum: Tensor, output: Output, rows: int) -> None:
-        selected_BE = reduce(torch.logical_or, [r.selected_BE for r in output.routings])
         self._loss_sum = self._loss_sum.to(loss_sum.device) + loss_sum
-        self._pairs = self._pairs.to(loss_sum.device) + selected_BE.sum()
+        if output.routings:
+            selected_BE = reduce(torch.logical_or, [r.selected_BE for r in output.routings])
+            self._pairs = self._pairs.to(loss_sum.device) + selected_BE.sum()
         self._rows += rows
 
     def _disagreement(
@@ -245,8 +244,9 @@ class RecModule(lightning.LightningModule):
         loss_sum, pairs, rows = self._epoch_sums()
         self._check_finite(loss_sum, "training")
         self.log("train/loss", (loss_sum / rows.clamp(min=1)).float())
-        share = pairs / (rows.clamp(min=1) * self.config.model.num_experts)
-        self.log("train/evaluated_share", share.float())
+        if self.model.routers:
+            share = pairs / (rows.clamp(min=1) * self.model.routers[0].shape.num_experts)
+            self.log("train/evaluated_share", share.float())
         if self.weighting is not None:
             for task, factor in zip(self.schema.tasks, self.weighting.take_means(), strict=True):
                 self.log(f"train/{task.name}/factor", factor)
@@ -272,7 +272,7 @@ class RecModule(lightning.LightningModule):
     def make_optimizer(self) -> torch.optim.Adam:
         """Routers have their own learning rate and no weight decay: gradients of sampled ones are
         so small (docs/reference/routers.md) that decay would keep their gates at 0."""
-        settings, gates = self.config.optim, list(self.model.moe.routers.parameters())
+        settings, gates = self.config.optim, self.model.slow_parameters()
         groups: list[dict[str, Any]] = [{"params": list(self.model.parameters())}]
         if gates and (settings.router_lr_multiplier != 1 or settings.weight_decay):
             known = {id(gate) for gate in gates}

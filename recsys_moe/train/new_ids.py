@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -18,8 +18,9 @@ from recsys_moe.artifact.evaluation import Evaluation, add_rows
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Batch
 from recsys_moe.kinds import HIGHER_IS_BETTER, KINDS
-from recsys_moe.model.encoders import MATERIALIZED_AT_ONCE, Encoders, Features
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.encoders.base import MATERIALIZED_AT_ONCE, Encoders, Entity
+from recsys_moe.model.encoders.features import Features
+from recsys_moe.model.recommender import Recommender
 from recsys_moe.train.loader import RecDataModule
 
 logger = logging.getLogger("recsys_moe.fit")
@@ -28,11 +29,9 @@ MOST_ROWS = 100_000
 """About so many validation rows; of more, evenly spaced batches are used."""
 WAYS = ("with_features", "without")
 
-Entity = Literal["user", "item"]
-
 
 def compare_new_ids(
-    model: MultiTaskMoE, encoders: Encoders | None, datamodule: RecDataModule
+    model: Recommender, encoders: Encoders | None, datamodule: RecDataModule
 ) -> dict[str, Any]:
     """`new_ids`: per entity with features, `user` or `item`, and task, the metric both ways.
 
@@ -49,7 +48,7 @@ def compare_new_ids(
 
 
 def _compared(
-    model: MultiTaskMoE, entity: Entity, features: Features, datamodule: RecDataModule
+    model: Recommender, entity: Entity, features: Features, datamodule: RecDataModule
 ) -> dict[str, dict[str, Any]]:
     schema, config = datamodule.schema, datamodule.config
     judged = []
@@ -72,7 +71,7 @@ def _thinned(batches: EvalBatches) -> Iterator[Batch]:
 
 
 @contextmanager
-def _all_new(model: MultiTaskMoE, entity: Entity, features: Features | None) -> Iterator[None]:
+def _all_new(model: Recommender, entity: Entity, features: Features | None) -> Iterator[None]:
     """Treat all ids of an entity as unknown: the OOV embedding and no bias."""
     weight, biases = getattr(model, f"{entity}_embedding").weight, model.biases
     name, kept = f"{entity}_{entity[0].upper()}T", weight.data
@@ -94,7 +93,7 @@ def _vectors(table_ND: torch.Tensor, features: Features | None) -> torch.Tensor:
     made_ND = table_ND[-1:].repeat(len(table_ND), 1)
     if features is not None:
         for index_U in torch.arange(len(made_ND)).split(MATERIALIZED_AT_ONCE):
-            made_ND[index_U] += features(index_U)
+            made_ND[index_U] += features.of_entities(index_U)
     return made_ND
 
 

@@ -28,7 +28,7 @@ from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.streaming import user_counts
 from recsys_moe.errors import DataError
 from recsys_moe.files import sha256_file
-from recsys_moe.model.network import ENCODERS, MultiTaskMoE
+from recsys_moe.model.recommender import ENCODERS, Recommender
 from recsys_moe.schema import Feature, Schema
 from recsys_moe.train.warm_start_checks import check_model, check_tasks, check_units, must_stay
 from recsys_moe.train.warm_start_encoders import Matched, init_encoders, match
@@ -169,14 +169,14 @@ def set_up(
         _load_weights(module.model, start)
 
 
-def _copy_units(model: MultiTaskMoE, old: MultiTaskMoE) -> None:
+def _copy_units(model: Recommender, old: Recommender) -> None:
     if model.biases is not None:
         assert old.biases is not None
         model.biases.shift_T.copy_(old.biases.shift_T)
         model.biases.scale_T.copy_(old.biases.scale_T)
 
 
-def _load_weights(model: MultiTaskMoE, start: Start) -> None:
+def _load_weights(model: Recommender, start: Start) -> None:
     try:
         model.load_state_dict(_weights(model, start))
     except RuntimeError as error:
@@ -189,7 +189,7 @@ def _load_weights(model: MultiTaskMoE, start: Start) -> None:
         init_encoders(model, start.matched, start.artifact, (start.user_U, start.item_I))
 
 
-def _weights(model: MultiTaskMoE, start: Start) -> dict[str, Tensor]:
+def _weights(model: Recommender, start: Start) -> dict[str, Tensor]:
     """The state of `start` with the rows that `model` needs."""
     old, own = start.artifact.model.state_dict(), model.state_dict()
     state = {name: values for name, values in own.items() if name.startswith(ENCODERS)} | old
@@ -203,7 +203,7 @@ def _weights(model: MultiTaskMoE, start: Start) -> dict[str, Tensor]:
     return state
 
 
-def _fixed(model: MultiTaskMoE, start: Start) -> dict[str, Tensor]:
+def _fixed(model: Recommender, start: Start) -> dict[str, Tensor]:
     """By name, the tensors with a fixed entry for each user or item."""
     names: dict[str, Tensor] = {}
     if model.biases is not None:

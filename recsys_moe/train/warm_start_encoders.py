@@ -22,12 +22,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import NO_CATEGORIES, VOCABULARIES, Artifact
-from recsys_moe.config.build import BagKey, bag_levels, chosen_features
+from recsys_moe.config.encoders import BagKey, bag_levels, chosen_features
 from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import reading
 from recsys_moe.data.entries import line_of_levels, matched_levels, table_rows
 from recsys_moe.errors import DataError
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.recommender import Recommender
 from recsys_moe.schema import FeatureColumn, Schema
 
 logger = logging.getLogger("recsys_moe.fit")
@@ -181,7 +181,7 @@ def _on_levels(
 
 @torch.no_grad()
 def init_encoders(
-    model: MultiTaskMoE, matched: Matched, old: Artifact, places: tuple[Tensor, Tensor]
+    model: Recommender, matched: Matched, old: Artifact, places: tuple[Tensor, Tensor]
 ) -> None:
     """Subtract what the encoders compute from the rows of ids, which hold complete vectors.
 

@@ -23,7 +23,7 @@ from recsys_moe.data.columns import Batch
 from recsys_moe.data.streaming import open_rows, rows_within
 from recsys_moe.errors import ConfigError
 from recsys_moe.kinds import kind_of
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.recommender import Recommender
 from recsys_moe.model.tasks import row_losses
 from recsys_moe.routers import Router, RouterConfig, find_router
 from recsys_moe.schema import Schema, Task
@@ -90,17 +90,18 @@ def switched(router: RouterConfig, way: str, k: int) -> RouterConfig:
     return cls.model_validate({**kept, **changes, "name": name})
 
 
-def switch_routers(model: MultiTaskMoE, config: RouterConfig) -> None:
+def switch_routers(model: Recommender, config: RouterConfig) -> None:
     """Replace every router of `model` by one of `config` with the same parameters."""
+    layer: Any = model.moe
     for task, router in enumerate(model.routers):
         replacement: Router = find_router(config.name)(config, router.shape)
         replacement.load_state_dict(router.state_dict())
-        model.moe.routers[task] = replacement.eval()
+        layer.routers[task] = replacement.eval()
 
 
 @torch.inference_mode()
 def losses_of_rows(
-    model: MultiTaskMoE, batches: Iterable[Batch], tasks: Sequence[Task]
+    model: Recommender, batches: Iterable[Batch], tasks: Sequence[Task]
 ) -> dict[str, Losses]:
     """By task: the loss of each row that has the label, in the order of the rows."""
     model.eval()

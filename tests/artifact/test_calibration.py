@@ -24,7 +24,7 @@ from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.artifact.evaluation import Evaluation
 from recsys_moe.artifact.model_folder import load_artifact, save_artifact
 from recsys_moe.config.settings import parse_config
-from recsys_moe.model.network import Output
+from recsys_moe.model.output import Output
 from recsys_moe.routers import Routing
 from recsys_moe.schema import Schema
 
@@ -83,7 +83,7 @@ def test_only_labelled_rows_of_binary_tasks_count(prepared: Path) -> None:
     stacked = torch.stack([torch.cat([labels, missing]), torch.ones(1000)], dim=1)
     both = torch.stack([torch.cat([logits, -logits]), torch.zeros(1000)], dim=1)
     everyone = Routing(torch.ones(1000, 1), torch.ones(1000, 1, dtype=torch.bool))
-    evaluation.update(Output(both, [everyone, everyone]), stacked)
+    evaluation.update(Output(both, {"routings": [everyone, everyone]}), stacked)
     assert evaluation.calibrate() == {"watch": fit_calibration(logits, labels)}
 
 

@@ -15,7 +15,7 @@ from recsys_moe.config.build import build_model
 from recsys_moe.config.settings import Config, parse_config, task_weights
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import load_columns
-from recsys_moe.model.network import Output
+from recsys_moe.model.output import Output
 from recsys_moe.routers import Routing
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
@@ -60,7 +60,7 @@ def test_a_task_weight_of_the_configuration_stands_over_that_of_the_data(prepare
     selected_BE = torch.ones(2, 4, dtype=torch.bool)
     routing = Routing(selected_BE.float(), selected_BE)
     evaluation = Evaluation(schema, config)
-    evaluation.update(Output(logits_BT, [routing, routing]), labels_BT)
+    evaluation.update(Output(logits_BT, {"routings": [routing, routing]}), labels_BT)
     bce = F.binary_cross_entropy_with_logits(logits_BT[:, 0], labels_BT[:, 0]).item()
     # squared errors 1 and 4: mse 2.5
     assert evaluation.result("val")["loss"] == pytest.approx(watch * bce + 0.25 * 2.5)

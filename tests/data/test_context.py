@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe.config.build import MOST_CATEGORIES, chosen_context
+from recsys_moe.config.encoders import MOST_CATEGORIES, chosen_context
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.batches import EvalBatches, TrainBatches
 from recsys_moe.data.columns import Batch, Columns, StoredColumns, load_columns

@@ -18,7 +18,8 @@ from recsys_moe.kinds.regression import RegressionMetrics
 from recsys_moe.model import penalties
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import MoE
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.mtmoe import MultiTaskMoE
+from recsys_moe.model.recommender import ModelShape
 from recsys_moe.model.request import Request
 from recsys_moe.model.tasks import mean_loss
 from recsys_moe.routers import ROUTERS, Routing, router
@@ -59,7 +60,7 @@ def test_the_model_is_embeddings_mixture_tower_and_head(name: str) -> None:
     torch.manual_seed(0)
     sizes = {"embedding_dim": 4, "num_experts": E, "expert_dim": 8, "tower_dims": (7,)}
     config = ROUTERS[name].Config()
-    model = MultiTaskMoE(9, 8, 2, router=config, **sizes).double().eval()  # type: ignore[arg-type]
+    model = MultiTaskMoE(ModelShape(9, 8, 2), router=config, **sizes).double().eval()  # type: ignore[arg-type]
     p = {key: value.numpy() for key, value in model.state_dict().items()}
     user_B, item_B = RNG.integers(0, 10, 50), RNG.integers(0, 9, 50)
     x_BD = np.concatenate(

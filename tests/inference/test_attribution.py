@@ -29,8 +29,7 @@ def predictor(featured_run: Path) -> Predictor:
 
 def logits(predictor: Predictor, users: Any, items: Any) -> Tensor:
     """(B, T)"""
-    user_B, item_B, given = predictor._pairs(users, items)
-    return predictor._pair_scores.logits(user_B, item_B, given)
+    return predictor._pair_scores.logits(*predictor._pairs(users, items))
 
 
 def by_part(attributions: list[Attribution]) -> dict[tuple[Any, ...], float]:

@@ -14,14 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe.inference.ranking import catalogue
-from recsys_moe.inference.ranking.catalogue import CatalogueScorer
 from recsys_moe.inference.ranking.top_items import largest
-from recsys_moe.inference.scoring.pair_scores import Draws
+from recsys_moe.kinds import Constant
+from recsys_moe.model import moe_ranker, ranker
+from recsys_moe.model.biases import Biases
 from recsys_moe.model.bilinear import DiagonalTerm, ProjectedTerm
 from recsys_moe.model.moe import naive_moe
-from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.model.request import Request
+from recsys_moe.model.moe_ranker import MoERanker
+from recsys_moe.model.mtmoe import MultiTaskMoE
+from recsys_moe.model.ranker import Ranker
+from recsys_moe.model.recommender import ModelShape
+from recsys_moe.model.request import Request, of_users
 from recsys_moe.routers import ROUTERS, find_router
 
 USERS, ITEMS, SEED = 7, 23, 3
@@ -40,7 +43,9 @@ def model_with(
     torch.manual_seed(0)
     config = find_router(router["name"]).Config(**router)
     sizes: dict[str, Any] = {"embedding_dim": 4, "num_experts": experts, "expert_dim": 6}
-    model = MultiTaskMoE(users, items, 2, router=config, tower_dims=(5,), **sizes).eval()
+    model = MultiTaskMoE(
+        ModelShape(users, items, 2), router=config, tower_dims=(5,), **sizes
+    ).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
     if model.moe.output_means is not None:
@@ -48,9 +53,14 @@ def model_with(
     return model
 
 
-def scorer_of(model: MultiTaskMoE, items: int = ITEMS, **options: Any) -> CatalogueScorer:
+def scorer_of(model: MultiTaskMoE, **options: Any) -> MoERanker:
     rows = math.lcm(8192, model.routers[0].config.eval_rows)
-    return CatalogueScorer(model, items, draws=Draws(model, SEED), whole_rows=rows, **options)
+    return MoERanker(model, model.draws(SEED), rows, **options)
+
+
+def in_chunks(patch: pytest.MonkeyPatch, rows: int) -> None:
+    for module in (ranker, moe_ranker):
+        patch.setattr(module, "ROWS_PER_CHUNK", rows)
 
 
 @torch.inference_mode()
@@ -78,15 +88,33 @@ def test_the_logits_equal_the_definition(
     name: str, cache_mb: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In chunks of 10 pairs, which cut users apart; the last user is the unseen one."""
-    monkeypatch.setattr(catalogue, "ROWS_PER_CHUNK", 10)
+    in_chunks(monkeypatch, 10)
     model = model_with(SETTINGS[name])
     scorer = scorer_of(model, max_cache_mb=cache_mb)
     user_U = torch.tensor([4, 0, USERS])
     for task in range(2):
-        found_UN = scorer.grid(user_U, torch.arange(ITEMS), task)
+        found_UN = scorer.grid(of_users(user_U), torch.arange(ITEMS), task)
         for user, found_N in zip(user_U.tolist(), found_UN, strict=True):
             expected_N = definition(model, user)[:, task]
             torch.testing.assert_close(found_N, expected_N, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(SETTINGS))
+def test_the_ranker_of_any_model_gives_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the model's own forward pass in chunks of 10 pairs, also where rows compete or draw."""
+    in_chunks(monkeypatch, 10)
+    model, users = model_with(SETTINGS[name]), of_users(torch.tensor([4, 0, USERS]))
+    model.biases = Biases(USERS, ITEMS, [Constant(0.3, 1.0, 1.0), Constant(3.5, 0.5, 1.0)])
+    torch.nn.init.normal_(model.biases.user_UT)
+    plain = Ranker(model, model.draws(SEED), scorer_of(model).whole_rows)
+    place_B, item_B = torch.tensor([0, 0, 2]), torch.tensor([22, 1, 9])
+    for task in range(2):
+        own, other = (
+            one.grid(users, torch.arange(ITEMS), task) for one in (scorer_of(model), plain)
+        )
+        torch.testing.assert_close(other, own, rtol=1e-5, atol=1e-5)
+        found_B = plain.pairs(users, place_B, item_B, task)
+        torch.testing.assert_close(found_B, other[place_B, item_B], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [ProjectedTerm, DiagonalTerm])
@@ -94,7 +122,7 @@ def test_the_logits_equal_the_definition(
 def test_the_bilinear_term_is_added(
     name: str, kind: type[ProjectedTerm | DiagonalTerm], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "ROWS_PER_CHUNK", 10)
+    in_chunks(monkeypatch, 10)
     model = model_with(SETTINGS[name])
     model.bilinear = kind(2, 4, 3)
     for parameter in model.bilinear.parameters():
@@ -102,7 +130,7 @@ def test_the_bilinear_term_is_added(
     user_U, some_N = torch.tensor([4, 0, USERS]), torch.tensor([3, 4, 11, 22])
     for task in range(2):
         for users_U in (user_U, user_U[:1]):
-            found_UN = scorer_of(model).grid(users_U, some_N, task)
+            found_UN = scorer_of(model).grid(of_users(users_U), some_N, task)
             for user, found_N in zip(users_U.tolist(), found_UN, strict=True):
                 x_ND = model.encode(Request(torch.full_like(some_N, user), some_N))
                 expected_N = (definition(model, user)[some_N] + model.bilinear(x_ND))[:, task]
@@ -113,10 +141,10 @@ def test_the_bilinear_term_is_added(
 def test_asking_for_some_items_does_not_change_their_logits(name: str) -> None:
     scorer = scorer_of(model_with(SETTINGS[name]))
     user_U, some_N = torch.tensor([5, 2, 5]), torch.tensor([3, 4, 11, 22])
-    whole_UN = scorer.grid(user_U, torch.arange(ITEMS), 1)
-    torch.testing.assert_close(scorer.grid(user_U, some_N, 1), whole_UN[:, some_N])
+    whole_UN = scorer.grid(of_users(user_U), torch.arange(ITEMS), 1)
+    torch.testing.assert_close(scorer.grid(of_users(user_U), some_N, 1), whole_UN[:, some_N])
     place_B, item_B = torch.tensor([0, 0, 2]), torch.tensor([22, 1, 9])
-    found_B = scorer.pairs(user_U, place_B, item_B, 1)
+    found_B = scorer.pairs(of_users(user_U), place_B, item_B, 1)
     torch.testing.assert_close(found_B, whole_UN[place_B, item_B])
 
 
@@ -127,8 +155,8 @@ def test_any_number_of_users_and_items_in_any_chunks(
 ) -> None:
     model = model_with({"name": name}, users, items)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalogue, "ROWS_PER_CHUNK", rows)
-        found_UN = scorer_of(model, items).grid(torch.arange(users), torch.arange(items), 0)
+        in_chunks(patch, rows)
+        found_UN = scorer_of(model).grid(of_users(torch.arange(users)), torch.arange(items), 0)
     expected = torch.stack([definition(model, user, items)[:, 0] for user in range(users)])
     torch.testing.assert_close(found_UN, expected, rtol=1e-5, atol=1e-5)
 
@@ -141,7 +169,7 @@ def test_the_cache_holds_visited_experts_and_stays_below_its_bound() -> None:
     large.warm_up()
     assert [len(scorer._precomputed) for scorer in (small, large)] == [2, 4]
     one = scorer_of(model_with({"name": "hash"}))
-    one.grid(torch.tensor([0]), torch.arange(ITEMS), 0)
+    one.grid(of_users(torch.tensor([0])), torch.arange(ITEMS), 0)
     assert len(one._precomputed) == 1
 
 
@@ -149,7 +177,7 @@ def test_only_routers_that_draw_or_compete_have_dependent_rows() -> None:
     dependent = {
         name
         for name, router in SETTINGS.items()
-        if not Draws(model_with(router), SEED).rows_are_independent
+        if not model_with(router).draws(SEED).rows_are_independent
     }
     assert dependent >= {"expert_choice", "moesart, sampled"}
     assert dependent.isdisjoint({"moesart", "moesart, dense", "topk", "hash", "thor", "softmax"})

@@ -13,6 +13,7 @@ from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import DataError
 from recsys_moe.inference.predictor import ColdItem, ColdUser, Predictor, Recommendation
+from recsys_moe.model.request import of_items, of_users
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL
@@ -42,7 +43,7 @@ def vectors(predictor: Predictor, users: list[ColdUser], items: list[ColdUser]) 
     given = predictor.cold_users.encoder(*parts)
     assert given is not None
     user_B, item_B = ~torch.arange(len(users)), ~torch.arange(len(items))
-    return given(user_B, torch.zeros(1))[0], given(torch.zeros(1), item_B)[1]
+    return given("user", of_users(user_B)), given("item", of_items(item_B))
 
 
 def test_a_vector_is_the_sum_that_the_page_on_features_says(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recsys_moe.inference.attribution.experts import expert_shares
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.mtmoe import MultiTaskMoE
+from recsys_moe.model.recommender import ModelShape
 from recsys_moe.model.request import Request
 from recsys_moe.routers import ROUTERS
 
@@ -17,7 +17,7 @@ def test_an_expert_is_left_out_beside_the_running_means() -> None:
     torch.manual_seed(0)
     config = ROUTERS["default_moe"].Config()
     sizes = {"embedding_dim": 4, "num_experts": 5, "expert_dim": 6, "tower_dims": (5,)}
-    model = MultiTaskMoE(7, 8, 2, router=config, **sizes).eval()  # type: ignore[arg-type]
+    model = MultiTaskMoE(ModelShape(7, 8, 2), router=config, **sizes).eval()  # type: ignore[arg-type]
     assert model.moe.output_means is not None
     for values in (*model.parameters(), model.moe.output_means.mean_EH):
         torch.nn.init.normal_(values, std=0.7)
@@ -25,7 +25,7 @@ def test_an_expert_is_left_out_beside_the_running_means() -> None:
     x_BD = model.encode(request)
     mixed_BTH, routings = model.moe(x_BD)
     kernel_EDH, bias_EH = model.moe.experts.kernel_EDH, model.moe.experts.bias_EH
-    for task, rows in enumerate(expert_shares(model, request)):
+    for task, rows in enumerate(model.expert_shares(request)):
         for row, shares in enumerate(rows):
             assert len(shares) == 2
             for share in shares:

@@ -17,12 +17,12 @@ from recsys_moe.inference.files import predict as score_files
 from recsys_moe.inference.files.predict import predict_file
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.scoring import pair_scores
-from recsys_moe.inference.scoring import precomputed as precomputed
-from recsys_moe.inference.scoring.precomputed import Precomputed
 from recsys_moe.inference.threads import in_turn
 from recsys_moe.kinds import Constant
+from recsys_moe.model import precomputed
 from recsys_moe.model.biases import Biases
 from recsys_moe.model.bilinear import DiagonalTerm, ProjectedTerm
+from recsys_moe.model.precomputed import Precomputed
 from recsys_moe.model.request import Request
 from tests.inference.test_catalogue import ITEMS, SEED, SETTINGS, USERS, model_with, naive
 
@@ -43,7 +43,9 @@ def test_logits_equal_the_naive_twin_for_every_router(
     model, pairs = model_with(SETTINGS[name]), some_pairs(40)
     expected_BT = naive(model, *pairs)
     model.reseed(SEED)
-    torch.testing.assert_close(Precomputed(model).logits(*pairs), expected_BT, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        Precomputed(model).logits(Request(*pairs)), expected_BT, rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("kind", [ProjectedTerm, DiagonalTerm])
@@ -58,7 +60,9 @@ def test_the_bilinear_term_and_the_biases_are_added(
     torch.nn.init.normal_(model.biases.user_UT)
     with torch.inference_mode():
         expected_BT = model(Request(*pairs)).logits_BT
-    torch.testing.assert_close(Precomputed(model).logits(*pairs), expected_BT, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        Precomputed(model).logits(Request(*pairs)), expected_BT, rtol=1e-5, atol=1e-5
+    )
 
 
 def test_only_experts_that_pairs_visit_are_computed_and_once_by_many_threads() -> None:
@@ -69,7 +73,7 @@ def test_only_experts_that_pairs_visit_are_computed_and_once_by_many_threads() -
             router.gate.bias.copy_(torch.tensor([0.0, 9, 0, 0, 8, 0, 0, 0]))  # type: ignore[operator,union-attr]
     of_pairs = Precomputed(model)
     with ThreadPoolExecutor(4) as pool:
-        found = [*pool.map(lambda _: of_pairs.logits(*some_pairs(30)), range(8))]
+        found = [*pool.map(lambda _: of_pairs.logits(Request(*some_pairs(30))), range(8))]
     assert [n for n, filled in enumerate(of_pairs._is_filled) if filled] == [1, 4]
     assert all(torch.equal(found[0], again) for again in found)
 
@@ -80,7 +84,7 @@ def test_pairs_for_which_no_task_chooses_an_expert_have_the_logits_of_an_empty_m
         for router in model.routers:
             router.gate.weight.zero_()  # type: ignore[operator,union-attr]
             router.gate.bias.fill_(-1)  # type: ignore[operator,union-attr]
-    found_BT = Precomputed(model).logits(*pairs)
+    found_BT = Precomputed(model).logits(Request(*pairs))
     with torch.inference_mode():
         expected_T = torch.cat([tower(torch.zeros(6)) for tower in model.towers])
     torch.testing.assert_close(found_BT, expected_T.expand(9, 2))
@@ -103,12 +107,12 @@ def test_a_file_of_many_pairs_has_the_scores_of_few_at_a_time(
     pairs = {"user": [n % 61 for n in range(500)], "item": [n % 43 for n in range(500)]}
     pd.DataFrame(pairs).to_parquet(source)
     predict_file(predictor, source, tmp_path / "few.parquet")
-    assert not any(predictor._pair_scores._precomputed._is_filled)
+    assert not any(predictor._ranker._of_pairs._is_filled)
     monkeypatch.setattr(pair_scores, "ROWS_PER_BATCH", 64)
     monkeypatch.setattr(score_files, "ROWS_PER_PIECE", 64)
     many = Predictor.load(run)
     counts = predict_file(many, source, tmp_path / "many.parquet")
-    assert any(many._pair_scores._precomputed._is_filled)
+    assert any(many._ranker._of_pairs._is_filled)
     few, of_many = (pd.read_parquet(tmp_path / f"{n}.parquet") for n in ("few", "many"))
     pd.testing.assert_frame_equal(few, of_many, rtol=0, atol=1e-5)
     assert counts["rows"] == 500 and counts["unseen_user"] == int(few["unseen_user"].sum()) > 0

@@ -65,7 +65,7 @@ def certain(run: Path) -> Predictor:
 @pytest.mark.parametrize("score", ["watch", "watch*rating"])
 def test_certain_items_are_ranked_by_their_logits(certain: Predictor, score: str) -> None:
     size = certain.items.feature.size
-    logits = certain._pair_scores.logits(torch.full((size,), 4), torch.arange(size))[:, 0]
+    logits = certain.pair_logits(torch.full((size,), 4), torch.arange(size))[:, 0]
     user = certain.users.ids[4].as_py()
     everything = {"k": size, "score": score}
     [ranked], [open_] = (

@@ -7,10 +7,11 @@ import copy
 import pytest
 import torch
 
-from recsys_moe.inference.scoring import tower_pruning
-from recsys_moe.inference.scoring.tower_pruning import with_pruned_towers
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model import tower_pruning
+from recsys_moe.model.mtmoe import MultiTaskMoE
+from recsys_moe.model.recommender import ModelShape
 from recsys_moe.model.request import Request
+from recsys_moe.model.tower_pruning import with_pruned_towers
 from recsys_moe.routers import find_router
 
 
@@ -24,7 +25,7 @@ def model_with(router: str = "moesart", tower_dims: tuple[int, ...] = (5,)) -> M
     torch.manual_seed(0)
     sizes = {"embedding_dim": 4, "num_experts": 4, "expert_dim": 6}
     config = find_router(router).Config(name=router)
-    model = MultiTaskMoE(7, 9, 2, router=config, tower_dims=tower_dims, **sizes).eval()
+    model = MultiTaskMoE(ModelShape(7, 9, 2), router=config, tower_dims=tower_dims, **sizes).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.7).requires_grad_(False)
     return model

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from recsys_moe.model.bilinear import DiagonalTerm, ProjectedTerm
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.mtmoe import MultiTaskMoE
+from recsys_moe.model.recommender import ModelShape
 from recsys_moe.model.request import Request
 from recsys_moe.routers import ROUTERS
 
@@ -18,7 +19,7 @@ def model_with(rank: int, *, diagonal: bool = False) -> MultiTaskMoE:
     sizes: dict[str, Any] = {"embedding_dim": 4, "num_experts": 4, "expert_dim": 6}
     term: dict[str, Any] = {"bilinear_rank": rank, "bilinear_diagonal": diagonal}
     config = ROUTERS["softmax"].Config()
-    return MultiTaskMoE(7, 8, 2, router=config, tower_dims=(5,), **term, **sizes).eval()
+    return MultiTaskMoE(ModelShape(7, 8, 2), router=config, tower_dims=(5,), **term, **sizes).eval()
 
 
 @pytest.mark.parametrize("diagonal", [True, False])

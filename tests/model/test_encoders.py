@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe.model.encoders import Encoders, Features
-from recsys_moe.model.item_bag import ItemBag, LinearItemBag
+from recsys_moe.model.encoders.base import Encoders
+from recsys_moe.model.encoders.features import Features
+from recsys_moe.model.encoders.item_bag import ItemBag, LinearItemBag
+from recsys_moe.model.request import Request, of_items
 
 ITEMS = 5
 POSITIVES = {0: [0, 2, 4], 1: [1], 3: [0, 1, 2, 3]}  # of users 0..3; user 4 is the OOV user
@@ -21,7 +23,7 @@ def entries() -> tuple[Tensor, Tensor]:
 
 
 def a_bag(dropout: float = 0.0, *, levels: int = 1) -> ItemBag:
-    made = ItemBag(USERS, ITEMS, levels=levels, dims=(3, 4), dropout=dropout)
+    made = ItemBag("user", (USERS, ITEMS), levels=levels, dims=(3, 4), dropout=dropout)
     made.set_entries(*entries())
     torch.nn.init.normal_(made.table_RW)
     torch.nn.init.normal_(made.kernel_DW)
@@ -40,7 +42,7 @@ def test_the_pool_of_a_training_row_is_without_its_item() -> None:
     made = a_bag().train()
     user_B, item_B = torch.tensor([0, 3, 0, 1, 3]), torch.tensor([2, 0, 4, 1, 3])
     expected = [naive(made, int(u), int(i)) for u, i in zip(user_B, item_B, strict=True)]
-    torch.testing.assert_close(made(user_B, item_B), torch.stack(expected))
+    torch.testing.assert_close(made(Request(user_B, item_B)), torch.stack(expected))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -49,7 +51,7 @@ def test_the_gradient_is_the_same_in_every_pass_on_any_number_of_threads(threads
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        made = ItemBag(300, 50, levels=1, dims=(128, 128), dropout=0.0).train()
+        made = ItemBag("user", (300, 50), levels=1, dims=(128, 128), dropout=0.0).train()
         first_N = torch.arange(302).mul(20).clamp(max=6000)  # each has 0 to 19
         made.set_entries(first_N, torch.arange(20).repeat(300).int())
         torch.nn.init.normal_(made.table_RW)
@@ -59,7 +61,7 @@ def test_the_gradient_is_the_same_in_every_pass_on_any_number_of_threads(threads
         found = []
         for _ in range(10):
             made.zero_grad()
-            (made(user_B, item_B) * weight_BD).sum().backward()
+            (made(Request(user_B, item_B)) * weight_BD).sum().backward()
             assert made.table_RW.grad is not None
             found.append(made.table_RW.grad.clone())
     finally:
@@ -70,7 +72,7 @@ def test_the_gradient_is_the_same_in_every_pass_on_any_number_of_threads(threads
 def test_an_item_outside_the_bag_leaves_a_random_one_out() -> None:
     made = a_bag().train()
     user_B, item_B = torch.tensor([0] * 600), torch.tensor([1, 3, ITEMS] * 200)
-    pool_BD = made(user_B, item_B)
+    pool_BD = made(Request(user_B, item_B))
     one_out = torch.stack([naive(made, 0, j) for j in POSITIVES[0]])
     away_B3 = (pool_BD[:, None] - one_out).abs().amax(-1)
     assert (away_B3.amin(-1) < 1e-5).all()
@@ -82,21 +84,21 @@ def test_evaluation_pools_the_whole_bag() -> None:
     made = a_bag(0.5).eval()
     user_B = torch.tensor([0, 1, 2, 3, USERS, 0])
     expected = torch.stack([naive(made, int(user), None) for user in user_B])
-    torch.testing.assert_close(made(user_B, torch.zeros(6).int()), expected)
+    torch.testing.assert_close(made(Request(user_B, torch.zeros(6).int())), expected)
 
 
 def test_a_pool_as_wide_as_the_embeddings_has_no_map_to_learn() -> None:
-    made = ItemBag(USERS, ITEMS, levels=1, dims=(0, 4), dropout=0.0)
+    made = ItemBag("user", (USERS, ITEMS), levels=1, dims=(0, 4), dropout=0.0)
     made.set_entries(*entries())
     torch.nn.init.normal_(made.table_RW)
     assert made.table_RW.shape == (ITEMS, 4) and not made.kernel_DW.requires_grad
     expected = made.table_RW[[0, 2, 4]].sum(0) / 3**0.5
-    torch.testing.assert_close(made.of_anchors(torch.tensor([0]))[0], expected)
+    torch.testing.assert_close(made.of_entities(torch.tensor([0]))[0], expected)
 
 
 def test_an_empty_bag_has_a_pool_of_zero() -> None:
     made = a_bag(0.5).train()
-    pool_BD = made(torch.tensor([2, USERS, 2]), torch.tensor([0, 1, ITEMS]))
+    pool_BD = made(Request(torch.tensor([2, USERS, 2]), torch.tensor([0, 1, ITEMS])))
     assert (pool_BD == 0).all()
     pool_BD.sum().backward()
     assert made.table_RW.grad is not None
@@ -107,7 +109,7 @@ def test_dropout_leaves_out_a_share_and_keeps_the_mean() -> None:
     """A pool is one draw per user and batch, so that of rows of one batch is the same one."""
     made = a_bag(0.5).train()
     user_B, item_B = torch.tensor([3, 3]), torch.tensor([0, 0])
-    draws = [made(user_B, item_B) for _ in range(4000)]
+    draws = [made(Request(user_B, item_B)) for _ in range(4000)]
     assert all(torch.equal(first, second) for first, second in draws)
     mean_D = torch.stack(draws).mean((0, 1))
     torch.testing.assert_close(mean_D, naive(made, 3, 0), atol=0.15, rtol=0)
@@ -121,7 +123,7 @@ def test_gradients_are_those_of_the_naive_sum(dropout: float) -> None:
     def pooled(table_RW: Tensor, kernel_DW: Tensor) -> Tensor:
         made.stream.reseed(1)
         state = {"table_RW": table_RW, "kernel_DW": kernel_DW}
-        return torch.func.functional_call(made, state, (user_B, item_B))
+        return torch.func.functional_call(made, state, (Request(user_B, item_B),))
 
     inputs = [one.detach().requires_grad_() for one in (made.table_RW, made.kernel_DW)]
     assert torch.autograd.gradcheck(pooled, inputs)
@@ -132,7 +134,7 @@ LEVELS = torch.tensor([0, 2, 3, 1, 0, 2, 2, 0])
 
 
 def sloped(dropout: float = 0.0) -> LinearItemBag:
-    made = LinearItemBag(USERS, ITEMS, levels=4, dims=(3, 4), dropout=dropout)
+    made = LinearItemBag("user", (USERS, ITEMS), levels=4, dims=(3, 4), dropout=dropout)
     first_N, item_P = entries()
     made.set_entries(first_N, (LEVELS * ITEMS + item_P).int())
     for parameter in made.parameters():
@@ -154,23 +156,25 @@ def test_a_level_is_in_standard_deviations_above_the_mean() -> None:
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_slopes_of_a_single_level_have_no_effect(level: int) -> None:
     """And 0 for a bag without ratings: level 2."""
-    made = LinearItemBag(USERS, ITEMS, levels=3, dims=(3, 4), dropout=0.0)
+    made = LinearItemBag("user", (USERS, ITEMS), levels=3, dims=(3, 4), dropout=0.0)
     first_N, item_P = entries()
     made.set_entries(first_N, (level * ITEMS + item_P).int())
     torch.nn.init.normal_(made.slope_JW)
-    assert (made.of_anchors(torch.arange(USERS)) == 0).all() and made.table().isfinite().all()
+    assert (made.of_entities(torch.arange(USERS)) == 0).all() and made.table().isfinite().all()
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_a_linear_bag_equals_a_bag_with_its_table(training: bool) -> None:
     """The naive twin; its gradients, put together level by level, are those of the two parts."""
     made = sloped(0.5).double().train(training)
-    twin = ItemBag(USERS, ITEMS, levels=4, dims=(3, 4), dropout=0.5).double().train(training)
+    twin = (
+        ItemBag("user", (USERS, ITEMS), levels=4, dims=(3, 4), dropout=0.5).double().train(training)
+    )
     twin.set_entries(made.first_N, made.row_P)
     twin.init_from(**{key: value.double() for key, value in made.cold_start_state().items()})
     twin.stream.reseed(0)
     user_B, item_B = torch.tensor([0, 3, 2, 3, 1]), torch.tensor([2, 0, 1, 4, 1])
-    found, wanted = made(user_B, item_B), twin(user_B, item_B)
+    found, wanted = made(Request(user_B, item_B)), twin(Request(user_B, item_B))
     torch.testing.assert_close(found, wanted)
     for pool_BD in (found, wanted):
         pool_BD.square().sum().backward()
@@ -192,28 +196,28 @@ def test_a_warm_start_keeps_the_vectors_of_ratings() -> None:
 
 
 def test_features_are_the_weighted_sum_of_their_rows() -> None:
-    made = Features(rows=4, dim=2, entities=3)
+    made = Features("item", rows=4, dim=2, entities=3)
     made.table_RD.data = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0], [5.0, 5.0]])
     first_N = torch.tensor([0, 2, 2, 3, 3])  # 2 entries, 0, 1; nothing for the OOV id
     made.set_entries(first_N, torch.tensor([0, 2, 1]).int(), torch.tensor([1.0, -0.5, 3.0]))
     # (1, 0) - (2, 2) / 2, nothing, 3 (0, 1), nothing
     expected = torch.tensor([[0.0, -1.0], [0.0, 0.0], [0.0, 3.0], [0.0, 0.0]])
-    assert torch.equal(made(torch.tensor([0, 1, 2, 3])), expected)
-    assert torch.equal(made(torch.tensor([2, 0, 2])), expected[[2, 0, 2]])
+    assert torch.equal(made(of_items(torch.tensor([0, 1, 2, 3]))), expected)
+    assert torch.equal(made(of_items(torch.tensor([2, 0, 2]))), expected[[2, 0, 2]])
 
 
 def test_materialized_tables_hold_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recsys_moe.model.encoders.MATERIALIZED_AT_ONCE", 2)  # several parts
-    features = Features(rows=1, dim=4, entities=USERS)
+    monkeypatch.setattr("recsys_moe.model.encoders.base.MATERIALIZED_AT_ONCE", 2)  # several parts
+    features = Features("user", rows=1, dim=4, entities=USERS)
     features.table_RD.data = torch.ones(1, 4)
     features.set_entries(
         torch.tensor([0, 1, 1, 1, 1, 1]), torch.tensor([0]).int(), torch.tensor([2.0])
     )
-    made = Encoders(features, None, a_bag().eval())
+    made = Encoders(users=features, item_bag=a_bag().eval())
     users_ND, items_ND = torch.randn(USERS + 1, 4), torch.randn(ITEMS + 1, 4)
     whole_ND, same_ND = made.materialize(users_ND, items_ND)
     index_B = torch.arange(USERS + 1)
-    expected = users_ND + made(index_B, torch.zeros(USERS + 1).int())[0]
+    expected = users_ND + made("user", Request(index_B, torch.zeros(USERS + 1).int()))
     torch.testing.assert_close(whole_ND, expected)
     torch.testing.assert_close(whole_ND[USERS], users_ND[USERS])  # nothing is known of it
     assert torch.equal(same_ND, items_ND)
@@ -221,24 +225,27 @@ def test_materialized_tables_hold_the_sums(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_user_bag_is_the_item_bag_with_anchor_and_neighbour_exchanged() -> None:
     """In training too, where the user of a row is left out of the pool of its item."""
-    made = a_bag().train()
-    both = Encoders(item_bag=made, user_bag=made)
+    made, twin = a_bag().train(), ItemBag("item", (USERS, ITEMS), levels=1, dims=(3, 4), dropout=0)
+    twin.set_entries(*entries())
+    twin.init_from(**made.cold_start_state())
     one_B, other_B = torch.tensor([0, 3, 1]), torch.tensor([2, 3, 1])
-    of_user, of_item = both(one_B, other_B)
-    assert torch.equal(of_user, made(one_B, other_B))
-    assert torch.equal(Encoders(user_bag=made)(other_B, one_B)[1], of_user)
-    assert not torch.equal(of_user, of_item)
+    of_item = Encoders(user_bag=twin.train())("item", Request(other_B, one_B))
+    assert torch.equal(of_item, made(Request(one_B, other_B)))
+    assert not torch.equal(of_item, twin(Request(one_B, other_B)))
     items_ND = torch.randn(USERS + 1, 4)
-    whole_ND = Encoders(user_bag=made).materialize(torch.zeros(ITEMS + 1, 4), items_ND)[1]
+    whole_ND = Encoders(user_bag=twin).materialize(torch.zeros(ITEMS + 1, 4), items_ND)[1]
     expected = torch.stack([naive(made, anchor, None) for anchor in range(USERS + 1)])
     torch.testing.assert_close(whole_ND, items_ND + expected)
 
 
 def test_each_bag_has_its_own_random_stream() -> None:
-    both = Encoders(item_bag=a_bag(0.5), user_bag=a_bag(0.5)).train()
+    one, other = a_bag(0.5), ItemBag("item", (USERS, ITEMS), levels=1, dims=(3, 4), dropout=0.5)
+    other.set_entries(*entries())
+    other.init_from(**one.cold_start_state())
+    both = Encoders(item_bag=one, user_bag=other).train()
+    same = Request(torch.tensor([0, 3, 0, 3]), torch.tensor([0, 3, 0, 3]))
     both.reseed(0)
-    same_B = torch.tensor([0, 3, 0, 3]), torch.tensor([0, 3, 0, 3])
-    first = both(*same_B)
+    first = both("user", same), both("item", same)
     assert not torch.equal(*first)
     both.reseed(0)
-    assert all(torch.equal(a, b) for a, b in zip(first, both(*same_B), strict=True))
+    assert torch.equal(first[0], both("user", same)) and torch.equal(first[1], both("item", same))

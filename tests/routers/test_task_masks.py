@@ -18,8 +18,9 @@ from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import naive_moe
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.mtmoe import MultiTaskMoE
 from recsys_moe.model.pair_plan import plan_pairs
+from recsys_moe.model.recommender import ModelShape
 from recsys_moe.routers import ROUTERS, Router, router
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL
@@ -121,7 +122,9 @@ def test_the_layer_is_the_naive_mixture_and_computes_the_union_of_the_masks(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_tells_each_router_its_task(name: str) -> None:
-    model = MultiTaskMoE(5, 5, 3, router=ROUTERS[name].Config(), embedding_dim=2, num_experts=9)
+    model = MultiTaskMoE(
+        ModelShape(5, 5, 3), router=ROUTERS[name].Config(), embedding_dim=2, num_experts=9
+    )
     assert [(made.shape.task, made.shape.num_tasks) for made in model.routers] == [
         (0, 3),
         (1, 3),

@@ -136,7 +136,7 @@ def test_the_artifact_holds_complete_vectors_and_what_new_ones_need(
     for entity, part, history in parts:
         rows_BD = state[f"model.{entity}_embedding.weight"]
         index_B = torch.arange(len(rows_BD))
-        more_BD = part(index_B) + history.of_anchors(index_B)
+        more_BD = part.of_entities(index_B) + history.of_entities(index_B)
         torch.testing.assert_close(rows_BD + more_BD, weights[f"{entity}_embedding.weight"])
     (folder / "encoders.safetensors").rename(folder / "gone")
     with pytest.raises(DataError, match=r"encoders\.safetensors is missing"):
@@ -197,7 +197,7 @@ def test_half_of_the_hidden_ids_keep_features_and_bag(data: Path) -> None:
     model = started(data, BOTH).model.eval()
     torch.nn.init.normal_(model.encoders.users.table_RD)  # type: ignore[union-attr]
     index_B, none_B = torch.arange(1, 40), torch.full((39,), 60)
-    features_BD = model.encoders(index_B, index_B)[0]  # type: ignore[misc]
+    features_BD = model.encoders("user", Request(index_B, index_B))  # type: ignore[misc]
     x_BD = model.encode(Request(~index_B, ~index_B))[:, :8]
     torch.testing.assert_close(x_BD, model.user_embedding(none_B) + features_BD)
 

@@ -15,7 +15,7 @@ from recsys_moe.artifact.evaluation import Evaluation
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import Batch
 from recsys_moe.errors import RunError
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.mtmoe import MultiTaskMoE
 from recsys_moe.routers import ROUTERS
 from recsys_moe.train.checkpoints import _refuse_not_finite
 from recsys_moe.train.fit import fit

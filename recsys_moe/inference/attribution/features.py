@@ -25,7 +25,7 @@ from recsys_moe.data.entries import rating_of_level
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.cold_start.encode import ENTITIES, ColdStart, Entity
 from recsys_moe.inference.cold_start.model import ColdStartVectors, Parts, with_cold_users
-from recsys_moe.model.encoders import Encoders
+from recsys_moe.model.encoders.base import Encoders
 from recsys_moe.model.request import Request
 
 MOST_LEFT_OUT = 128
@@ -86,11 +86,9 @@ class LeftOut(Encoders):
         super().__init__()
         self.cold, self.user_VD, self.item_VD = cold, user_VD, item_VD
 
-    def forward(self, user_B: Tensor, item_B: Tensor) -> tuple[Tensor, Tensor]:
-        if self.cold is None:
-            return -self.user_VD, -self.item_VD
-        user_BD, item_BD = self.cold(user_B, item_B)
-        return user_BD - self.user_VD, item_BD - self.item_VD
+    def forward(self, entity: Entity, request: Request) -> Tensor:
+        left_VD = self.user_VD if entity == "user" else self.item_VD
+        return -left_VD if self.cold is None else self.cold(entity, request) - left_VD
 
 
 class _Part(NamedTuple):

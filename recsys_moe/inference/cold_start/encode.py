@@ -19,7 +19,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.bags import pooled
 from recsys_moe.artifact.model_folder import Artifact
-from recsys_moe.config.build import bag_levels, chosen_features
+from recsys_moe.config.encoders import bag_levels, chosen_features
 from recsys_moe.data.columns import Columns
 from recsys_moe.data.entries import bag_entries
 from recsys_moe.errors import DataError

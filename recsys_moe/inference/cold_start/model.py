@@ -1,12 +1,11 @@
 """A model for one request, in which cold-start user number i has the index ~i.
 
-`MultiTaskMoE` reads a negative index as a hidden id: the OOV embedding plus the vector of the
+A model reads a negative index as a hidden id: the OOV embedding plus the vector of the
 cold-start user. Axes: U cold-start users, P entries, D width.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from recsys_moe.inference.cold_start.features import Entries
-from recsys_moe.model.encoders import Encoders
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.encoders.base import Both, Encoders, Entity
+from recsys_moe.model.recommender import Recommender
+from recsys_moe.model.request import Request
 
 
 class Parts(NamedTuple):
@@ -46,20 +46,19 @@ class ColdStartVectors(Encoders):
         self._users_UD, self._items_UD = (torch.cat([nobody, x]) for x in (users_UD, items_UD))
         self.seen = seen
 
-    def forward(self, user_B: Tensor, item_B: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, entity: Entity, request: Request) -> Tensor:
         """(B, D); zeros for known ids."""
-        return _rows(self._users_UD, user_B), _rows(self._items_UD, item_B)
+        if entity == "user":
+            return _rows(self._users_UD, request.user)
+        return _rows(self._items_UD, request.item)
 
 
 def _rows(table_UD: Tensor, index_B: Tensor) -> Tensor:
     return F.embedding((-index_B.long()).clamp(min=0), table_UD)
 
 
-def with_cold_users(model: MultiTaskMoE, cold: Encoders | None) -> MultiTaskMoE:
+def with_cold_users(model: Recommender, cold: Encoders | None) -> Recommender:
     """A copy that knows the cold-start users ~0, ~1, ...; it shares all parameters."""
     if cold is None:
         return model
-    result = copy.copy(model)
-    result._modules = {**model._modules}  # which a shallow copy shares
-    result.encoders = cold
-    return result
+    return model.with_parts(encoders=cold if model.encoders is None else Both(cold, model.encoders))

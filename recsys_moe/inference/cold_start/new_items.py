@@ -23,7 +23,7 @@ from recsys_moe.inference.cold_start.features import is_missing
 from recsys_moe.inference.files.tables import INPUTS, read_whole
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.vocabulary import NoId, id_texts
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.recommender import Recommender
 
 
 class Extended(NamedTuple):
@@ -156,13 +156,11 @@ def _extended(artifact: Artifact, shown: pa.Table, more_MD: Tensor) -> Artifact:
     )
 
 
-def _with_rows(model: MultiTaskMoE, more_MD: Tensor) -> MultiTaskMoE:
+def _with_rows(model: Recommender, more_MD: Tensor) -> Recommender:
     """The model with more items, inserted before the OOV embedding; it shares the other parts."""
-    result = copy.copy(model)
-    result._modules = {**model._modules}  # which a shallow copy shares
     table_ND = model.item_embedding.weight.detach()
     rows_ND = torch.cat([table_ND[:-1], table_ND[-1] + more_MD, table_ND[-1:]])
-    result.item_embedding = nn.Embedding.from_pretrained(rows_ND)
+    result = model.with_parts(item_embedding=nn.Embedding.from_pretrained(rows_ND))
     if model.biases is not None:
         result.biases = biases = copy.copy(model.biases)
         biases._buffers = {**model.biases._buffers}

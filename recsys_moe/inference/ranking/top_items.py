@@ -15,9 +15,10 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import ConfigError, DataError, suggestion
-from recsys_moe.inference.cold_start.model import ColdStartVectors
-from recsys_moe.inference.ranking.catalogue import CatalogueScorer
+from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
 from recsys_moe.kinds import kind_of, positive_task
+from recsys_moe.model.ranker import Ranker
+from recsys_moe.model.request import Request
 from recsys_moe.schema import Task
 
 SCORES_PER_BATCH = 1 << 21
@@ -59,11 +60,11 @@ def formula_of(score: str | None, tasks: Sequence[Task]) -> tuple[str, ...]:
 class TopItems:
     """Turns logits of dense indices into ranked lists of raw ids."""
 
-    def __init__(self, artifact: Artifact, catalogue: CatalogueScorer) -> None:
+    def __init__(self, artifact: Artifact, ranker: Ranker) -> None:
         tasks = artifact.schema.tasks
         self.tasks = {task.name: (number, task) for number, task in enumerate(tasks)}
         self.artifact = artifact
-        self.catalogue = catalogue
+        self.ranker = ranker
         self.cold: ColdStartVectors | None = None
 
     def with_cold_users(self, cold: ColdStartVectors | None) -> TopItems:
@@ -71,36 +72,37 @@ class TopItems:
         if cold is None:
             return self
         result = copy.copy(self)
-        result.cold, result.catalogue = cold, self.catalogue.with_cold_users(cold)
+        result.cold = cold
+        result.ranker = self.ranker.of(with_cold_users(self.artifact.model, cold))
         return result
 
     def best(
         self,
-        user_U: Tensor,
+        users: Request,
         item_N: Tensor,
         k: int,
         *,
         exclude_seen: bool,
         formula: tuple[str, ...],
     ) -> Iterator[list[Recommendation]]:
-        """Per user index the k best of the items (ascending indices) by the product of the tasks
+        """Per user the k best of the items (ascending indices) by the product of the tasks
         in `formula`, in batches of users of bounded size."""
-        if not len(user_U):
-            return
-        for part_U in user_U.split(max(1, SCORES_PER_BATCH // max(1, len(item_N)))):
-            logits = {name: self._logits(name, part_U, item_N) for name in formula}
+        at_once = max(1, SCORES_PER_BATCH // max(1, len(item_N)))
+        for start in range(0, users.rows, at_once):
+            part = users.take(slice(start, start + at_once))
+            logits = {name: self._logits(name, part, item_N) for name in formula}
             ranking_UN = self._ranking(logits)
             places = [
                 self._best_unseen(ranking_N, user, item_N, k)
                 if exclude_seen
                 else largest(ranking_N, k)
-                for user, ranking_N in zip(part_U.tolist(), ranking_UN, strict=True)
+                for user, ranking_N in zip(part.user.tolist(), ranking_UN, strict=True)
             ]
-            yield from self._described(part_U, item_N, places, logits)
+            yield from self._described(part, item_N, places, logits)
 
-    def _logits(self, name: str, user_U: Tensor, item_N: Tensor) -> Tensor:
+    def _logits(self, name: str, users: Request, item_N: Tensor) -> Tensor:
         """Logits (U, N) of a task."""
-        return self.catalogue.grid(user_U, item_N, self.tasks[name][0])
+        return self.ranker.grid(users, item_N, self.tasks[name][0])
 
     def _ranking(self, logits: dict[str, Tensor]) -> Tensor:
         """What is ranked on. A link increases, but from a logit of 17 on float32 has only 1 for a
@@ -123,19 +125,19 @@ class TopItems:
         return place_N[largest(ranking_N[place_N], k)]
 
     def _described(
-        self, user_U: Tensor, item_N: Tensor, places: list[Tensor], ranked: dict[str, Tensor]
+        self, users: Request, item_N: Tensor, places: list[Tensor], ranked: dict[str, Tensor]
     ) -> Iterator[list[Recommendation]]:
         """Recommendations from the winners' places and the logits of the tasks ranked on; those of
         other tasks are computed for the winners."""
         sizes = [len(place) for place in places]
-        user_B = torch.arange(len(user_U)).repeat_interleave(torch.tensor(sizes))
+        user_B = torch.arange(users.rows).repeat_interleave(torch.tensor(sizes))
         place_B = torch.cat(places)
         logits = {}
         for name, (number, _) in self.tasks.items():
             if name in ranked:
                 logits[name] = ranked[name][user_B, place_B]
             else:
-                logits[name] = self.catalogue.pairs(user_U, user_B, item_N[place_B], number)
+                logits[name] = self.ranker.pairs(users, user_B, item_N[place_B], number)
         scores = {name: self._link(name, logits_B) for name, logits_B in logits.items()}
         if len(ranked) > 1:
             factors = {name: logits[name] for name in ranked}

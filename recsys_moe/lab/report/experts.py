@@ -151,7 +151,8 @@ def likeness(artifact: Artifact, columns: Columns) -> Likeness:
     the towers read them in that order. Outputs are never negative, so that unrelated experts are
     well above 0.
     """
-    experts = artifact.model.moe.experts
+    experts = artifact.model.experts
+    assert experts is not None
     x_ND = artifact.model.encode(columns.request)
     products_EE = x_ND.new_zeros(2 * (len(experts.bias_EH),), dtype=torch.float64)
     for x_BD in x_ND.split(ROWS_AT_ONCE):

@@ -21,7 +21,7 @@ from recsys_moe.artifact.bags import has_rows, pooled, rows_of
 from recsys_moe.artifact.evaluation import Evaluation, add_rows
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.artifact.routing_history import take_rows
-from recsys_moe.config.build import chosen_features
+from recsys_moe.config.encoders import chosen_features
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Columns, Rows
 from recsys_moe.data.entries import entries_of_table, table_rows

@@ -5,13 +5,14 @@ Axes: B pairs, T tasks, E experts, D input width, H expert width, P chosen (pair
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from recsys_moe.model.network import MultiTaskMoE
-from recsys_moe.model.request import Request
+from recsys_moe.model.experts import Experts
+from recsys_moe.model.moe import MoE
 
 
 @dataclass(frozen=True)
@@ -30,32 +31,30 @@ Explanation = list[list[list[ExpertShare]]]
 
 
 @torch.inference_mode()
-def expert_shares(model: MultiTaskMoE, request: Request) -> Explanation:
+def expert_shares(
+    x_BD: Tensor, user_B: Tensor, moe: MoE, *, towers: Iterable[nn.Module], scale_T: Iterable[float]
+) -> Explanation:
     """Leave each chosen expert out of each mixture in turn and see how the logit changes.
 
     Exact, one tower pass per chosen pair. Towers are not linear, so the contributions of a pair
-    need not sum to its logit.
+    need not sum to its logit. `scale_T`: logits per output of each tower.
     """
-    x_BD = model.encode(request)
-    user_B, _ = model.ids(request)
     explanation = []
-    scale_T = [1.0] * len(model.towers) if model.biases is None else model.biases.scale_T
-    for router, tower, scale in zip(model.routers, model.towers, scale_T, strict=True):
+    for router, tower, scale in zip(moe.routers, towers, scale_T, strict=True):
         routing = router(x_BD, user_B)
         row_P, expert_P = routing.selected_BE.nonzero(as_tuple=True)
         weight_P = routing.weights_BE[row_P, expert_P]
-        part_PH = weight_P[:, None] * _hidden(model, x_BD, row_P, expert_P)
+        part_PH = weight_P[:, None] * _hidden(moe.experts, x_BD, row_P, expert_P)
         mixed_BH = part_PH.new_zeros(len(x_BD), part_PH.shape[-1]).index_add_(0, row_P, part_PH)
-        if model.moe.output_means is not None:
-            mixed_BH = model.moe.output_means(mixed_BH[:, None], [routing])[:, 0]
+        if moe.output_means is not None:
+            mixed_BH = moe.output_means(mixed_BH[:, None], [routing])[:, 0]
         change_P = tower(mixed_BH)[row_P, 0] - tower(mixed_BH[row_P] - part_PH)[:, 0]
         explanation.append(_grouped(len(x_BD), row_P, (expert_P, weight_P, scale * change_P)))
     return explanation
 
 
-def _hidden(model: MultiTaskMoE, x_BD: Tensor, row_P: Tensor, expert_P: Tensor) -> Tensor:
+def _hidden(experts: Experts, x_BD: Tensor, row_P: Tensor, expert_P: Tensor) -> Tensor:
     """relu(x W_e + b_e) of the chosen pairs, (P, H)."""
-    experts = model.moe.experts
     hidden_PH = x_BD.new_empty(len(row_P), experts.kernel_EDH.shape[-1])
     for expert in expert_P.unique().tolist():
         place = (expert_P == expert).nonzero()[:, 0]

@@ -9,99 +9,76 @@ Axes: U users, N items, B pairs, P chosen (pair, expert), E experts, D embedding
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
-from recsys_moe.inference.scoring.pair_scores import Draws
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.draws import Draws
+from recsys_moe.model.moe_network import MoENetwork
 from recsys_moe.model.pair_plan import plan_pairs, starts
-from recsys_moe.model.request import Request
+from recsys_moe.model.precomputed import Precomputed
+from recsys_moe.model.ranker import ROWS_PER_CHUNK, Ranker
+from recsys_moe.model.request import Request, of_users
 from recsys_moe.routers import Router, Routing
 
-ROWS_PER_CHUNK = 4096
-"""Pairs computed at a time: what they need stays in a core's cache, and memory is bounded."""
 MAX_CACHE_MB = 512.0
 """Memory for precomputed item halves; others are computed for each chunk."""
 
 
-class CatalogueScorer:
-    """Logits of a task for many items per user, equal to the model's own within rounding.
+class MoERanker(Ranker):
+    """As `Ranker`, equal to the model's own logits within rounding.
 
-    A pair's logit is that of a ranking of the whole catalogue for that user: where rows of a batch
-    compete in the router, or the router draws, it does not depend on which items are asked for.
-    `whole_rows`: consecutive rows that are routed together, as in `Predictor.score`.
-
-    Thread-safe: only the cache of item halves changes, under a lock, when a ranking first visits
-    an expert.
+    Only the cache of item halves changes, under a lock, when a ranking first visits an expert.
     """
+
+    model: MoENetwork
 
     def __init__(
         self,
-        model: MultiTaskMoE,
-        num_items: int,
-        *,
+        model: MoENetwork,
         draws: Draws,
         whole_rows: int,
+        *,
         max_cache_mb: float = MAX_CACHE_MB,
     ) -> None:
-        self.model = model
-        self.num_items = num_items
-        self.draws = draws
-        self.whole_rows = whole_rows
+        super().__init__(model, draws, whole_rows)
+        self._of_pairs = Precomputed(model)
         kernel_EDH = model.moe.experts.kernel_EDH.detach()
         width = model.user_embedding.embedding_dim
         self._user_EDH, self._item_EDH = kernel_EDH[:, :width], kernel_EDH[:, width:]
         self._precomputed: dict[int, Tensor] = {}
-        table_bytes = max(1, num_items) * kernel_EDH.shape[-1] * kernel_EDH.element_size()
+        table_bytes = max(1, model.num_items) * kernel_EDH.shape[-1] * kernel_EDH.element_size()
         self._most_precomputed = int(max_cache_mb * 2**20 / table_bytes)
         self._growing = threading.Lock()
 
-    def with_cold_users(self, cold: ColdStartVectors) -> CatalogueScorer:
-        """A copy that knows the cold-start users ~0, ~1, ...; it shares the cache."""
-        result = copy.copy(self)
-        result.model = with_cold_users(self.model, cold)
-        return result
+    def logits(self, request: Request) -> Tensor:
+        return self._of_pairs.logits(request) if self._of_pairs.fits else super().logits(request)
 
     @torch.inference_mode()
-    def grid(self, user_U: Tensor, item_N: Tensor, task: int) -> Tensor:
-        """Logits (U, N) of every user index for every item index."""
-        logits_UN = torch.empty(len(user_U), len(item_N))
-        users = max(1, ROWS_PER_CHUNK // max(1, len(item_N)))
-        for start in range(0, len(user_U), users):
-            part_U = user_U[start : start + users]
-            place_B = torch.arange(len(part_U)).repeat_interleave(len(item_N))
-            logits_B = self.pairs(part_U, place_B, item_N.repeat(len(part_U)), task)
-            logits_UN[start : start + users] = logits_B.view(len(part_U), -1)
-        return logits_UN
-
-    @torch.inference_mode()
-    def pairs(self, user_U: Tensor, place_B: Tensor, item_B: Tensor, task: int) -> Tensor:
-        """Logits (B,) of the pairs (user_U[place_B], item_B); `place_B` must not decrease."""
+    def pairs(self, users: Request, place_B: Tensor, item_B: Tensor, task: int) -> Tensor:
         router, tower = self.model.routers[task], self.model.towers[task]
+        known = self._encoded(users)
         alone = not (router.batch_dependent or self.draws.by_task[task])
         if not alone:
-            routed = self._routed_among_all(user_U, place_B, item_B, router)
-        user_EUH = self._user_precomputed(user_U)
+            routed = self._routed_among_all(known, place_B, item_B, router)
+        user_EUH = self._user_precomputed(known.vector_UD)
         logits_B = torch.empty(len(item_B))
         for start in range(0, len(item_B), ROWS_PER_CHUNK):
             rows = slice(start, start + ROWS_PER_CHUNK)
             place, item = place_B[rows], item_B[rows]
-            routing = self._route(router, user_U, place, item) if alone else _rows(routed, rows)
+            routing = self._route(router, known, place, item) if alone else _rows(routed, rows)
             mixed_BH = self._mixed(user_EUH, place, item, routing)
             logits_B[rows] = tower(mixed_BH)[:, 0]
             if self.model.bilinear is not None:
                 logits_B[rows] += self.model.bilinear.of_task(
-                    self._inputs(user_U, place, item), task
+                    self._inputs(known.vector_UD, place, item), task
                 )
         if self.model.biases is None:
             return logits_B
-        user_B = self._ids(user_U)[place_B]
-        return self.model.biases.of_task(logits_B, user_B, item_B, task)
+        return self.model.biases.of_task(logits_B, known.index_U[place_B], item_B, task)
 
     def warm_up(self) -> None:
         """Compute the item halves that up to 17 evenly spaced users need."""
@@ -109,35 +86,35 @@ class CatalogueScorer:
         # float64: the float32 next to 2**24 + 3 is one more.
         user_U = torch.linspace(0, unseen, min(17, unseen + 1), dtype=torch.float64).long()
         for task in range(len(self.model.towers)):
-            self.grid(user_U, torch.arange(self.num_items), task)
+            self.grid(of_users(user_U), torch.arange(self.model.num_items), task)
 
     def _routed_among_all(
-        self, user_U: Tensor, place_B: Tensor, item_B: Tensor, router: Router
+        self, users: _Users, place_B: Tensor, item_B: Tensor, router: Router
     ) -> Routing:
         """Routing of the pairs, each user's whole catalogue routed at once."""
         none_BE = torch.empty(0, router.shape.num_experts)
         parts = [Routing(none_BE, none_BE.bool())]
-        for place in range(len(user_U)):
+        for place in range(len(users.index_U)):
             with self.draws.seeded():
                 routings = [
-                    self._route(router, user_U[place : place + 1], item, item)
-                    for item in torch.arange(self.num_items).split(self.whole_rows)
+                    self._route(router, users.only(place), item, item)
+                    for item in torch.arange(self.model.num_items).split(self.whole_rows)
                 ]
             parts.append(_rows(_joined(routings), item_B[place_B == place]))
         return _joined(parts)
 
-    def _route(self, router: Router, user_U: Tensor, place_B: Tensor, item_B: Tensor) -> Routing:
-        rows = len(item_B)
-        x_BD = self._inputs(user_U, place_B, item_B)
-        routing: Routing = router(x_BD, _of_users(self._ids(user_U), place_B).expand(rows))
+    def _route(self, router: Router, users: _Users, place_B: Tensor, item_B: Tensor) -> Routing:
+        x_BD = self._inputs(users.vector_UD, place_B, item_B)
+        user_B = _of_users(users.index_U, place_B).expand(len(item_B))
+        routing: Routing = router(x_BD, user_B)
         return routing
 
-    def _inputs(self, user_U: Tensor, place_B: Tensor, item_B: Tensor) -> Tensor:
+    def _inputs(self, vector_UD: Tensor, place_B: Tensor, item_B: Tensor) -> Tensor:
         """What the router reads of the pairs (B, D)."""
         model, rows = self.model, len(item_B)
         width = model.user_embedding.embedding_dim
         x_BD = torch.empty(rows, 2 * width)
-        x_BD[:, :width] = _of_users(self._vectors(user_U), place_B)
+        x_BD[:, :width] = _of_users(vector_UD, place_B)
         first = int(item_B[0]) if rows else 0
         if torch.equal(item_B, torch.arange(first, first + rows)):  # nothing to gather
             x_BD[:, width:] = model.item_embedding.weight[first : first + rows]
@@ -145,19 +122,13 @@ class CatalogueScorer:
             x_BD[:, width:] = model.item_embedding.weight.index_select(0, item_B)
         return x_BD
 
-    def _ids(self, user_U: Tensor) -> Tensor:
-        """Rows of the tables: that of the OOV id for cold-start users."""
-        return self.model.ids(Request(user_U, torch.zeros_like(user_U)))[0]
+    def _encoded(self, users: Request) -> _Users:
+        return _Users(self.model.encode_users(users), self.model.known(users).user)
 
-    def _vectors(self, user_U: Tensor) -> Tensor:
-        """(U, D)"""
-        width = self.model.user_embedding.embedding_dim
-        return self.model.encode(Request(user_U, torch.zeros_like(user_U)))[:, :width]
-
-    def _user_precomputed(self, user_U: Tensor) -> Tensor:
+    def _user_precomputed(self, vector_UD: Tensor) -> Tensor:
         """(E, U, H), biases included."""
         bias_EH = self.model.moe.experts.bias_EH
-        user_EUD = self._vectors(user_U).expand(len(bias_EH), -1, -1)
+        user_EUD = vector_UD.expand(len(bias_EH), -1, -1)
         return torch.baddbmm(bias_EH[:, None], user_EUD, self._user_EDH)
 
     def _mixed(self, user_EUH: Tensor, place_B: Tensor, item_B: Tensor, routing: Routing) -> Tensor:
@@ -195,9 +166,21 @@ class CatalogueScorer:
     def _remembered(self, expert: int) -> Tensor | None:
         with self._growing:
             if expert not in self._precomputed and len(self._precomputed) < self._most_precomputed:
-                item_ND = self.model.item_embedding.weight[: self.num_items]
+                item_ND = self.model.item_embedding.weight[: self.model.num_items]
                 self._precomputed[expert] = item_ND @ self._item_EDH[expert]
             return self._precomputed.get(expert)
+
+
+class _Users(NamedTuple):
+    """Users of a ranking."""
+
+    vector_UD: Tensor
+    index_U: Tensor
+    """Rows of the tables: that of the OOV id for cold-start users."""
+
+    def only(self, place: int) -> _Users:
+        """One of them."""
+        return _Users(*(field[place : place + 1] for field in self))
 
 
 def _of_users(values_U: Tensor, place_P: Tensor) -> Tensor:

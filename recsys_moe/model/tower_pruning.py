@@ -9,13 +9,15 @@ Axes: E experts, D width of a user's and an item's vector, H expert width, J uni
 
 from __future__ import annotations
 
-import copy
 import math
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.moe_network import MoENetwork
+
+M = TypeVar("M", bound=MoENetwork)
 
 TOLERANCE = 1e-7
 """Most that what is left out of a layer can move a logit of known ids: float32 rounds to that."""
@@ -24,7 +26,7 @@ MULTIPLE = 16
 
 
 @torch.no_grad()
-def with_pruned_towers(model: MultiTaskMoE) -> MultiTaskMoE:
+def with_pruned_towers(model: M) -> M:
     """The same model with smaller towers; all else is shared.
 
     Vectors of cold-start users may be longer than all known ones, and the tolerance grows with
@@ -35,13 +37,11 @@ def with_pruned_towers(model: MultiTaskMoE) -> MultiTaskMoE:
         return model
     most_H = _most_of_experts(model)
     pairs = zip(model.routers, model.towers, strict=True)
-    result = copy.copy(model)
-    result._modules = {**model._modules}  # which a shallow copy shares
-    result.towers = nn.ModuleList(_smaller(tower, r.max_sum * most_H) for r, tower in pairs)
-    return result
+    towers = nn.ModuleList(_smaller(tower, r.max_sum * most_H) for r, tower in pairs)
+    return model.with_parts(towers=towers)
 
 
-def _most_of_experts(model: MultiTaskMoE) -> Tensor:
+def _most_of_experts(model: MoENetwork) -> Tensor:
     """No expert's output for known ids is larger (H,): |w x| <= |w| |x| (Cauchy-Schwarz)."""
     experts, tables = model.moe.experts, (model.user_embedding, model.item_embedding)
     most_EH = experts.bias_EH.clone()

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recsys_moe.model.network import MultiTaskMoE
+from recsys_moe.model.moe_network import MoENetwork
+from recsys_moe.model.output import Output
 from recsys_moe.model.pair_plan import positions, starts
 from recsys_moe.model.request import Request
 
@@ -28,21 +29,22 @@ ENTRIES_AT_ONCE = 1 << 12
 class Precomputed:
     """The precomputed halves of a model. Thread-safe."""
 
-    def __init__(self, model: MultiTaskMoE, max_mb: float = MAX_MB) -> None:
+    def __init__(self, model: MoENetwork, max_mb: float = MAX_MB) -> None:
         self.model = model
         self._tables = model.user_embedding.weight, model.item_embedding.weight
         experts, _, width = model.moe.experts.kernel_EDH.shape
         self._size = torch.Size([experts, sum(map(len, self._tables)), width])
-        self.fits = self._size.numel() * 4 <= max_mb * 2**20
-        """May the table be made? Else `logits` must not be called."""
+        self.fits = self._size.numel() * 4 <= max_mb * 2**20 and model.encoders is None
+        """May the table be made, and do the tables hold whole vectors? Else `logits` must not be
+        called."""
         self._precomputed_ERH = torch.empty(0, *self._size[1:])
         self._is_filled = [False] * experts
         self._growing = threading.Lock()
 
     @torch.inference_mode()
-    def logits(self, user_B: Tensor, item_B: Tensor) -> Tensor:
-        """(B, T) of indices of known or unseen ids, as of `MultiTaskMoE.forward`."""
-        x_BD = self.model.encode(Request(user_B, item_B))
+    def logits(self, request: Request) -> Tensor:
+        """(B, T) of known or unseen ids, as of `Recommender.forward`."""
+        user_B, item_B, x_BD = request.user, request.item, self.model.encode(request)
         weights_BTE, selected_BTE, routings = self.model.moe.route(x_BD, user_B)
         for expert in selected_BTE.any(1).any(0).nonzero()[:, 0].tolist():
             self._fill(expert)
@@ -54,7 +56,8 @@ class Precomputed:
         mixed_BTH = torch.cat([self._mixed(*part) for part in zip(*parts, strict=True)])
         if self.model.moe.output_means is not None:
             mixed_BTH = self.model.moe.output_means(mixed_BTH, routings)
-        return self.model.logits(mixed_BTH, x_BD, user_B, item_B)
+        output = Output(self.model.logits(mixed_BTH, x_BD))
+        return self.model.with_biases(output, request).logits_BT
 
     def _fill(self, expert: int) -> None:
         with self._growing:

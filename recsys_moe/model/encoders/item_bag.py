@@ -13,10 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recsys_moe.model.encoders.base import Encoder, Entity, shown
+from recsys_moe.model.encoders.features import entries_of
+from recsys_moe.model.request import Request
 from recsys_moe.routers.stream import RandomStream
+from recsys_moe.seeds import stream_seed
 
 
-class ItemBag(nn.Module):
+class ItemBag(Encoder):
     """Pooled embeddings of the neighbours of an anchor in training: SVD++ (Koren 2008).
 
     Anchors are users and neighbours the items they interacted with, or the other way round: x_u =
@@ -35,15 +39,23 @@ class ItemBag(nn.Module):
     key_P: Tensor
 
     def __init__(
-        self, anchors: int, neighbours: int, *, levels: int, dims: tuple[int, int], dropout: float
+        self,
+        entity: Entity,
+        sizes: tuple[int, int],
+        *,
+        levels: int,
+        dims: tuple[int, int],
+        dropout: float,
     ) -> None:
-        """`levels`: table rows per neighbour; `dims`: width of the pool and of the embeddings.
+        """`entity`: what the anchors are; `sizes`: anchors and neighbours; `levels`: table rows per
+        neighbour; `dims`: width of the pool and of the embeddings.
 
         A pool of width 0 is as wide as the embeddings, and K is then the identity and not learned,
         so that weight decay of the table bounds the pool (see DiagonalTerm).
         """
-        super().__init__()
-        self.neighbours, self.rate = neighbours, dropout
+        super().__init__(entity)
+        anchors, self.neighbours = sizes
+        self.rate = dropout
         width, dim = dims[0] or dims[1], dims[1]
         self._start_table(levels, width)
         # Draws no random numbers: the rest of the model starts as it does without a bag.
@@ -70,6 +82,11 @@ class ItemBag(nn.Module):
         """The weights that cold-start users and items need."""
         return {"table_RW": self.table().detach(), "kernel_DW": self.kernel_DW.detach()}
 
+    def reseed(self, seed: int) -> None:
+        """Streams keep the names of version 0.1."""
+        name = "history" if self.entity == "user" else "item_history"
+        self.stream.reseed(stream_seed(seed, name))
+
     def set_entries(self, first_N: Tensor, row_P: Tensor) -> None:
         """Anchor u has the rows row_P[first_N[u]:first_N[u + 1]] (int32), level x neighbours +
         neighbour, by ascending neighbour, each neighbour at most once."""
@@ -80,18 +97,21 @@ class ItemBag(nn.Module):
     def _key(self, anchor_B: Tensor, neighbour_B: Tensor) -> Tensor:
         return anchor_B.long() * (self.neighbours + 1) + neighbour_B
 
-    def forward(self, anchor_B: Tensor, neighbour_B: Tensor) -> Tensor:
-        """Anchor and neighbour of each row (B,) -> (B, D)."""
+    def forward(self, request: Request) -> Tensor:
+        """In training without the neighbour of each row: the item of a user, or the user of an
+        item."""
+        pair = (shown(request.user), shown(request.item))
+        anchor_B, neighbour_B = pair if self.entity == "user" else pair[::-1]
         anchor_U, place_B = anchor_B.long().unique(return_inverse=True)
         if self.training:
             return F.linear(self._without_neighbour(anchor_U, place_B, neighbour_B), self.kernel_DW)
-        return self.of_anchors(anchor_U)[place_B]
+        return self.of_entities(anchor_U)[place_B]
 
-    def of_anchors(self, anchor_U: Tensor) -> Tensor:
-        """The whole bags. (U,) -> (U, D)"""
-        entry_P, start_U = entries_of(self.first_N, anchor_U)
+    def of_entities(self, index_U: Tensor) -> Tensor:
+        """The whole bags."""
+        entry_P, start_U = entries_of(self.first_N, index_U)
         sum_UW = _sums(self.table(), self.row_P[entry_P], start_U)
-        return F.linear(sum_UW * self._scale(anchor_U), self.kernel_DW)
+        return F.linear(sum_UW * self._scale(index_U), self.kernel_DW)
 
     def _scale(self, anchor_U: Tensor) -> Tensor:
         count_U = self.first_N[anchor_U + 1] - self.first_N[anchor_U]
@@ -173,15 +193,6 @@ class LinearItemBag(ItemBag):
         self.slope_JW.copy_((high_JW - low_JW) / (self.step_L[-2] - self.step_L[0]))
         self.base_JW.copy_(low_JW - self.step_L[0] * self.slope_JW)
         self.kernel_DW.copy_(kernel_DW)
-
-
-def entries_of(first_N: Tensor, index_U: Tensor) -> tuple[Tensor, Tensor]:
-    """The entries (P,) of the entities, in order, and where those of each start (U,)."""
-    first_U = first_N[index_U]
-    count_U = first_N[index_U + 1] - first_U
-    start_U = count_U.cumsum(0) - count_U
-    shift_P = torch.repeat_interleave(first_U - start_U, count_U)
-    return shift_P + torch.arange(len(shift_P), device=shift_P.device), start_U
 
 
 def _sums(table_RW: Tensor, row_P: Tensor, start_U: Tensor) -> Tensor:

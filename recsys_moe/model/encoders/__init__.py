@@ -1,0 +1,1 @@
+"""Encoders: what is added to the embedding of the id of a user or item. One file each."""

@@ -1,0 +1,118 @@
+"""MoENetwork: embeddings -> mixture of experts -> one tower and head per task -> logits.
+
+A plain nn.Module on plain tensors. Axes: B batch, T tasks, D width of a vector, H expert width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from recsys_moe.model.bilinear import DiagonalTerm, ProjectedTerm
+from recsys_moe.model.experts import Experts
+from recsys_moe.model.moe import Dispatch, MoE
+from recsys_moe.model.output import Output
+from recsys_moe.model.recommender import ModelShape, Recommender
+from recsys_moe.model.request import Request
+from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing, find_router
+from recsys_moe.routers.base import AllSum, full_precision
+
+
+class MoENetwork(Recommender):
+    """What `MultiTaskMoE` computes and how it is trained.
+
+    Initialised like the experiments of the MOESART paper (Keras' defaults): embeddings
+    U(-0.05, 0.05), kernels Glorot-uniform, biases zero. PyTorch's N(0, 1) embeddings would start
+    the routers at about 35 times larger logits.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        *,
+        router: RouterConfig,
+        embedding_dim: int = 128,
+        num_experts: int = 16,
+        expert_dim: int = 256,
+        tower_dims: Sequence[int] = (256,),
+        dropout: float = 0.5,
+        bilinear_rank: int = 0,
+        bilinear_diagonal: bool = False,
+        dispatch: Dispatch = "auto",
+    ) -> None:
+        """`bilinear_rank`: rank of the bilinear term, 0 for none: a ProjectedTerm or, with
+        `bilinear_diagonal`, a DiagonalTerm.
+        """
+        super().__init__(shape, embedding_dim)
+        num_tasks, sizes = shape.num_tasks, (2 * embedding_dim, num_experts, shape.num_users)
+        shapes = [RouterShape(*sizes, task, num_tasks) for task in range(num_tasks)]
+        routers = [find_router(router.name)(router, shape) for shape in shapes]
+        experts = Experts(num_experts, 2 * embedding_dim, expert_dim, dropout)
+        self.moe = MoE(experts, routers, dispatch)
+        self.towers = nn.ModuleList(_tower(expert_dim, tower_dims) for _ in range(num_tasks))
+        term = DiagonalTerm if bilinear_diagonal else ProjectedTerm
+        self.bilinear = term(num_tasks, embedding_dim, bilinear_rank) if bilinear_rank else None
+
+    def score(self, user_BD: Tensor, item_BD: Tensor, request: Request) -> Output:
+        x_BD = torch.cat([user_BD, item_BD], dim=-1)
+        mixed_BTH, routings = self.moe(x_BD, request.user)
+        return Output(self.logits(mixed_BTH, x_BD), {"routings": routings})
+
+    def logits(self, mixed_BTH: Tensor, x_BD: Tensor) -> Tensor:
+        """Logits (B, T), without biases, from the mixtures and the vectors of `encode`."""
+        # unbind: its gradient is one stack, that of indexing a zero-filled copy per task.
+        pairs = zip(self.towers, mixed_BTH.unbind(1), strict=True)
+        logits_BT = full_precision(
+            torch.cat([tower(mixed_BH) for tower, mixed_BH in pairs], dim=-1)
+        )
+        return logits_BT if self.bilinear is None else logits_BT + self.bilinear(x_BD)
+
+    def routings(self, request: Request) -> list[Routing]:
+        x_BD, user_B = self.encode(request), self.known(request).user
+        return [router(x_BD, user_B) for router in self.routers]
+
+    def auxiliary_loss(self, output: Output, weights: Mapping[str, float]) -> Tensor:
+        """A sum over the routers of the tasks, without task weights."""
+        return self.moe.auxiliary_loss(output.routings, **weights)
+
+    @property
+    def routers(self) -> list[Router]:
+        return list(self.moe.routers)  # type: ignore[arg-type]
+
+    @property
+    def experts(self) -> Experts:
+        return self.moe.experts
+
+    @property
+    def last_shared(self) -> list[nn.Parameter]:
+        """Those of the experts."""
+        return list(self.moe.experts.parameters())
+
+    def reseed(self, seed: int) -> None:
+        """Dropout, each task's router and the encoders."""
+        self.moe.reseed(seed)
+        super().reseed(seed)
+
+    def set_epoch(self, epochs: float) -> None:
+        self.moe.set_epoch(epochs)
+
+    def on_step_end(self, all_sum: AllSum) -> None:
+        self.moe.on_step_end(all_sum)
+
+
+def _tower(input_dim: int, dims: Sequence[int]) -> nn.Sequential:
+    """Dense + ReLU per width in `dims`, then the head: one logit."""
+    layers: list[nn.Module] = []
+    for width in dims:
+        layers += [_linear(input_dim, width), nn.ReLU()]
+        input_dim = width
+    return nn.Sequential(*layers, _linear(input_dim, 1))
+
+
+def _linear(input_dim: int, output_dim: int) -> nn.Linear:
+    layer = nn.Linear(input_dim, output_dim)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer

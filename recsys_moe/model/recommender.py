@@ -1,0 +1,226 @@
+"""The interface of models: a vector per user and per item, and a score of two vectors.
+
+A request's user vector may depend on anything but the item: that alone keeps rankings of the whole
+catalogue exact. Axes: B rows, U users, N items, T tasks, D width of a vector.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from recsys_moe.model.biases import Biases
+from recsys_moe.model.draws import Draws
+from recsys_moe.model.encoders.base import Encoders
+from recsys_moe.model.expert_shares import Explanation
+from recsys_moe.model.experts import Experts
+from recsys_moe.model.output import Output
+from recsys_moe.model.ranker import Ranker
+from recsys_moe.model.request import Request
+from recsys_moe.routers import Router, Routing
+from recsys_moe.routers.base import AllSum
+
+R = TypeVar("R", bound="Recommender")
+ENCODERS = "encoders."
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes a model is built for; ids beyond them are out of vocabulary (OOV)."""
+
+    num_users: int
+    num_items: int
+    num_tasks: int
+
+
+class Recommender(nn.Module, ABC):
+    """Logits of every task for (user, item) pairs.
+
+    A new model derives from it and defines `score`; the rest works for any model and may be
+    overridden. Each table of ids has one row more than there are ids: the last one is the OOV
+    embedding, for unknown ids. Embeddings start as U(-0.05, 0.05), as in Keras.
+    """
+
+    biases: Biases | None
+    """User and item biases, or None; set after `__init__`, as are the encoders."""
+    encoders: Encoders | None
+    """Features, bags and others, or None."""
+
+    def __init__(self, shape: ModelShape, embedding_dim: int) -> None:
+        super().__init__()
+        self.shape = shape
+        self.user_embedding = id_embedding(shape.num_users, embedding_dim)
+        self.item_embedding = id_embedding(shape.num_items, embedding_dim)
+        self.biases, self.encoders = None, None
+
+    @abstractmethod
+    def score(self, user_BD: Tensor, item_BD: Tensor, request: Request) -> Output:
+        """The logits of pairs of vectors, without the biases.
+
+        `request`: the known rows of the tables (see `known`), for models that look at ids.
+        """
+
+    def forward(self, request: Request) -> Output:
+        """The output for each row of `request`."""
+        vectors = self.encode_users(request), self.encode_items(request)
+        request = self.known(request)
+        return self.with_biases(self.score(*vectors, request), request)
+
+    def encode_users(self, request: Request) -> Tensor:
+        """The users' vectors (B, D). In evaluation, they must not depend on `request.item`."""
+        user_BD: Tensor = self.user_embedding(self._shown(request.user, self.user_embedding))
+        return user_BD if self.encoders is None else user_BD + self.encoders("user", request)
+
+    def encode_items(self, request: Request) -> Tensor:
+        """The items' vectors (B, D). In evaluation, they depend on `request.item` alone."""
+        item_BD: Tensor = self.item_embedding(self._shown(request.item, self.item_embedding))
+        return item_BD if self.encoders is None else item_BD + self.encoders("item", request)
+
+    def encode(self, request: Request) -> Tensor:
+        """User vector and item vector, concatenated. (B, 2 D)"""
+        return torch.cat([self.encode_users(request), self.encode_items(request)], dim=-1)
+
+    def known(self, request: Request) -> Request:
+        """With rows of the tables: the OOV id for a hidden id (~i, with encoders only)."""
+        if self.encoders is None:
+            return request
+        user_B = self._shown(request.user, self.user_embedding)
+        return request._replace(user=user_B, item=self._shown(request.item, self.item_embedding))
+
+    def _shown(self, index_B: Tensor, table: nn.Embedding) -> Tensor:
+        if self.encoders is None:
+            return index_B
+        return torch.where(index_B < 0, table.num_embeddings - 1, index_B)
+
+    def with_biases(self, output: Output, request: Request) -> Output:
+        """With user and item biases, if the model has them. `request`: of `known`."""
+        if self.biases is None:
+            return output
+        logits_BT = self.biases(output.logits_BT, request.user, request.item)
+        return output._replace(logits_BT=logits_BT)
+
+    # Finished models
+
+    def materialize(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The state of a model without static encoders that scores the same, and the state for
+        cold starts.
+
+        The tables of the first hold the vectors of all users and items.
+        """
+        state = self.state_dict()
+        if self.encoders is None:
+            return state, {}
+        names = "user_embedding.weight", "item_embedding.weight"
+        vectors = self.encoders.materialize(*(state[name] for name in names))
+        static = tuple(f"{ENCODERS}{name}." for name in self.encoders.static_names())
+        plain = {name: value for name, value in state.items() if not name.startswith(static)}
+        return {**plain, **dict(zip(names, vectors, strict=True))}, self.encoders.cold_start_state()
+
+    def with_parts(self: R, **parts: nn.Module | None) -> R:
+        """A copy with other parts, such as `encoders`; it shares all else."""
+        result = copy.copy(self)
+        result._modules = {**self._modules}  # which a shallow copy shares
+        for name, part in parts.items():
+            setattr(result, name, part)
+        return result
+
+    def for_inference(self) -> Recommender:
+        """A model that scores the same, faster; `self` where there is none."""
+        return self
+
+    def prepare_export(self) -> None:
+        """Make the shapes of all tensors depend on the number of rows alone."""
+
+    def ranker(self, draws: Draws, whole_rows: int) -> Ranker:
+        """What ranks catalogues and scores many pairs.
+
+        `whole_rows`: consecutive rows that are routed together, as in `Predictor.score`.
+        """
+        return Ranker(self, draws, whole_rows)
+
+    def draws(self, seed: int) -> Draws:
+        """The random numbers of a model that scores."""
+        return Draws(self.routers, self.reseed, seed)
+
+    @property
+    def tables(self) -> list[nn.Embedding]:
+        """The embedding tables of ids: users, items."""
+        return [self.user_embedding, self.item_embedding]
+
+    @property
+    def num_items(self) -> int:
+        """Rows of the items' table without the OOV id; more than in training after new items."""
+        return self.item_embedding.num_embeddings - 1
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tables are."""
+        return self.user_embedding.weight.device
+
+    # Routers, of models that have them
+
+    @property
+    def routers(self) -> list[Router]:
+        """One router per task, in the order of the tasks; empty for a model without."""
+        return []
+
+    @property
+    def experts(self) -> Experts | None:
+        """Those that the routers choose from; None for a model without."""
+        return None
+
+    def routings(self, request: Request) -> list[Routing]:
+        """What the routers decide; empty for a model without."""
+        return self(request).routings if self.routers else []
+
+    def expert_shares(self, request: Request) -> Explanation:
+        """Per task and row the contributions of the chosen experts; empty for a model without."""
+        return []
+
+    # Training
+
+    @property
+    def passes(self) -> int:
+        """Forward passes of a training step, 1 or 2; their disagreement is a part of the loss."""
+        return max((router.passes for router in self.routers), default=1)
+
+    def auxiliary_loss(self, output: Output, weights: Mapping[str, float]) -> Tensor:
+        """What is added to the training loss: penalties by `weights`, and losses of the model's
+        own. A scalar."""
+        return output.logits_BT.new_zeros(())
+
+    def slow_parameters(self) -> list[nn.Parameter]:
+        """Those with `optim.router_lr_multiplier` and without weight decay: of the routers."""
+        return [parameter for router in self.routers for parameter in router.parameters()]
+
+    @property
+    def last_shared(self) -> list[nn.Parameter]:
+        """The last parameters that all tasks share."""
+        return [parameter for table in self.tables for parameter in table.parameters()]
+
+    def reseed(self, seed: int) -> None:
+        """Give all that draws random numbers a stream of its own from `seed`."""
+        if self.encoders is not None:
+            self.encoders.reseed(seed)
+
+    def set_epoch(self, epochs: float) -> None:
+        """Called before every training step. `epochs`: training done so far, such as 2.25."""
+
+    def on_step_end(self, all_sum: AllSum) -> None:
+        """Called once in every training step, after its forward passes and before backward.
+
+        `all_sum` adds up a tensor over the processes; every process must call it equally often.
+        """
+
+
+def id_embedding(count: int, dim: int) -> nn.Embedding:
+    """A table of `count` ids and the OOV id."""
+    table = nn.Embedding(count + 1, dim)
+    nn.init.uniform_(table.weight, -0.05, 0.05)
+    return table
