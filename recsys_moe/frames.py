@@ -21,8 +21,6 @@ Columns = Sequence[str] | Callable[[list[str]], Sequence[str]] | None
 """Names, or what chooses them from those of a frame; None: all."""
 PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__", "__dataframe__")
 WANTED = f"a DataFrame (of pandas, or with {PROTOCOLS[0]} or {PROTOCOLS[2]})"
-NOT_ARROW = (pa.ArrowException, TypeError, ValueError, NotImplementedError, OverflowError)
-"""What libraries raise for columns that Arrow cannot hold."""
 
 
 def is_frame(value: object) -> bool:
@@ -36,7 +34,15 @@ def arrow_table(frame: Any, columns: Columns, label: str) -> pa.Table:
     Of pandas, named levels of the index are columns too. `label` names the frame in messages.
     Raises DataError for a column that is missing, there twice, or of values that Arrow has not.
     """
-    return _of_pandas(frame, columns, label) if _is_pandas(frame) else _other(frame, columns, label)
+    read = _of_pandas if _is_pandas(frame) else _other
+    table = read(frame, columns, label)
+    for field in table.schema:
+        if isinstance(field.type, pa.BaseExtensionType):  # a period of days is stored as a number
+            raise DataError(
+                f"{label}: column {field.name!r} must hold text, numbers or times, not "
+                f"{field.type}; convert it first"
+            )
+    return table
 
 
 def is_pandas(value: object) -> bool:
@@ -67,15 +73,16 @@ def _of_pandas(frame: Any, columns: Columns, label: str) -> pa.Table:
 
 
 def _array(cells: Any, name: str, label: str) -> pa.Array | pa.ChunkedArray:
+    if hasattr(cells, "sparse"):
+        cells = cells.sparse.to_dense()
     try:
         return pa.array(cells, from_pandas=True)
-    except NOT_ARROW as error:
+    except Exception as error:  # what Arrow cannot hold has many
         raise _unreadable(f"{label}: column {name!r}", error) from None
 
 
 def _other(frame: Any, columns: Columns, label: str) -> pa.Table:
     """By one of PROTOCOLS."""
-    kind = type(frame).__name__
     try:
         if any(hasattr(frame, name) for name in PROTOCOLS[:2]):
             table = pa.table(frame)
@@ -83,10 +90,22 @@ def _other(frame: Any, columns: Columns, label: str) -> pa.Table:
             from pyarrow.interchange import from_dataframe
 
             table = from_dataframe(frame)
-    except NOT_ARROW as error:
-        raise _unreadable(f"{label}: this {kind}", error) from None
-    places = _places(table.column_names, columns, label)
-    return table.select(places)
+    except Exception as error:  # also the library's own
+        raise _unreadable(f"{label}: this {type(frame).__name__}", error) from error
+    chosen = table.select(_places(table.column_names, columns, label))
+    for place, field in enumerate(chosen.schema):
+        if pa.types.is_dictionary(field.type) and pa.types.is_string_view(field.type.value_type):
+            chosen = chosen.set_column(place, field.name, _plain(chosen[place]))
+    return chosen
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Categories of Polars as text: Arrow (as of 26.0) cannot decode a dictionary of views."""
+    parts = [
+        pa.DictionaryArray.from_arrays(part.indices, part.dictionary.cast(pa.string()))
+        for part in column.chunks
+    ]
+    return pa.chunked_array(parts, pa.dictionary(column.type.index_type, pa.string()))
 
 
 def _places(names: list[str], columns: Columns, label: str) -> list[int]:
@@ -94,7 +113,8 @@ def _places(names: list[str], columns: Columns, label: str) -> list[int]:
     chosen = names if columns is None else columns(names) if callable(columns) else columns
     for name in chosen:
         if name not in names:
-            raise DataError(f"{label}: column {name!r} is missing; {suggestion(name, names)}")
+            hint = suggestion(name, names) if names else "there are no columns"
+            raise DataError(f"{label}: column {name!r} is missing; {hint}")
         if names.count(name) > 1:
             raise DataError(f"{label}: column {name!r} appears twice; rename one of them")
     return [names.index(name) for name in chosen]

@@ -20,6 +20,7 @@ from recsys_moe import raw_ids
 from recsys_moe.schema import DataError
 
 Floats = NDArray[np.float64]
+LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
 class Cells:
@@ -122,7 +123,7 @@ def _category(cells: Cells, one: Wanted) -> pa.Array:
 def _categories(cells: Cells, one: Wanted) -> pa.Array:
     """Lists of a Parquet column as they are, or of text between separators; null for none."""
     raw = cells.flat(one.source)
-    if pa.types.is_list(raw.type) or pa.types.is_large_list(raw.type):
+    if any(is_of(raw.type) for is_of in LISTS):
         lists = _cast(raw, cells, one)
         missing = np.asarray(pc.fill_null(pc.equal(pc.list_value_length(lists), 0), True))
     else:
@@ -144,9 +145,7 @@ def _categories(cells: Cells, one: Wanted) -> pa.Array:
 
 def _cast(raw: Any, cells: Cells, one: Wanted) -> pa.Array:
     kind = raw.type.value_type
-    if not (
-        pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    ):
+    if not (pa.types.is_integer(kind) or raw_ids.is_text(kind)):
         raise DataError(
             f"{cells.file.label}: {one.source} must hold lists of text or whole numbers, "
             f"not {raw.type}"

@@ -62,7 +62,7 @@ def plain_ids(ids: Any) -> Any:
     """`plain_list`, but text and integers in Arrow stay there, where they are found faster."""
     if isinstance(ids, pa.Array | pa.ChunkedArray):
         kind = ids.type.value_type if pa.types.is_dictionary(ids.type) else ids.type
-        if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        if pa.types.is_integer(kind) or raw_ids.is_text(kind):
             return ids
     return plain_list(ids)
 

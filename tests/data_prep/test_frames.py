@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,108 @@ def test_the_index_of_pandas_is_a_column_if_it_has_a_name(tmp_path: Path) -> Non
     recsys_moe.prepare(log().set_index("visitor"), **COLUMNS, out=tmp_path / "index")
     recsys_moe.prepare(log(), **COLUMNS, out=tmp_path / "column")
     assert content(tmp_path / "index") == content(tmp_path / "column")
+
+
+def views(frame: pd.DataFrame) -> pa.Table:
+    """As Polars hands over text and categories."""
+    coded = pa.array(frame.clicked.astype(str)).dictionary_encode()
+    names = coded.dictionary.cast(pa.string_view())
+    clicked = pa.DictionaryArray.from_arrays(coded.indices, names)
+    table = arrow(frame).set_column(2, "clicked", pa.chunked_array([clicked[:50], clicked[50:]]))
+    return table.set_column(0, "visitor", table["visitor"].cast(pa.string_view()))
+
+
+def tuples(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.set_axis(pd.MultiIndex.from_product([["a"], frame.columns]), axis=1)
+
+
+TYPES: dict[str, Callable[[pd.DataFrame], Any]] = {
+    "categories": lambda f: f.astype({"visitor": "category", "page": "category"}),
+    "labels as categories": lambda f: f.astype({"clicked": "category", "seconds": "category"}),
+    "nullable": lambda f: f.convert_dtypes(),
+    "arrow-backed": lambda f: f.convert_dtypes(dtype_backend="pyarrow"),
+    "booleans": lambda f: f.astype({"clicked": "boolean"}),
+    "objects": lambda f: f.astype(object),
+    "narrow": lambda f: f.astype({"clicked": "float16", "page": "uint8"}),
+    "sparse": lambda f: f.assign(clicked=pd.arrays.SparseArray(f.clicked)),
+    "views": views,
+    "zone": lambda f: f.assign(
+        time=pd.to_datetime(f.time, unit="s", utc=True).dt.tz_convert("Asia/Tokyo")
+    ),
+    "no zone": lambda f: f.assign(time=pd.to_datetime(f.time, unit="s")),
+    "datetimes": lambda f: f.assign(
+        time=pd.to_datetime(f.time, unit="s").dt.to_pydatetime().astype(object)
+    ),
+    "time index": lambda f: f.assign(time=pd.to_datetime(f.time, unit="s")).set_index("time"),
+    "index": lambda f: f.set_index(["visitor", "page"]),
+    "rows in no order of the index": lambda f: f.set_axis(f.index[::-1]),
+    "columns that Arrow has not": lambda f: f.assign(x=[object()] * len(f)),
+    "others twice": lambda f: pd.concat([f, f.assign(x=1)[["x"]], f.assign(x=2)[["x"]]], axis=1),
+}
+
+
+@pytest.mark.parametrize("types", TYPES)
+def test_a_column_of_any_type_says_the_same(types: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {**COLUMNS, "time": "time", "protocol": "time"}
+    options["tasks"] = {**COLUMNS["tasks"], "seconds": "regression=seconds"}
+    recsys_moe.prepare(log(), **options, out=tmp_path / "plain")
+    recsys_moe.prepare(TYPES[types](log()), **options, out=tmp_path / "typed")
+    assert content(tmp_path / "typed") == content(tmp_path / "plain")
+
+
+@pytest.mark.parametrize("axis", [range(5), pd.MultiIndex.from_product([["a"], [*"vpcst"]])])
+def test_names_of_columns_need_not_be_text(axis: Any, tmp_path: Path) -> None:
+    frame = log().set_axis(axis, axis=1)
+    names = list(frame)
+    columns = {"user": names[0], "item": names[1], "tasks": {"click": ("binary", names[2])}}
+    recsys_moe.prepare(frame, **columns, out=tmp_path / "named")
+    text = {"user": str(names[0]), "item": str(names[1])}
+    columns = {**text, "tasks": [f"click:binary={names[2]}"]}
+    recsys_moe.prepare(frame, **columns, out=tmp_path / "text")
+    recsys_moe.prepare(log(), **COLUMNS, out=tmp_path / "plain")
+    assert content(tmp_path / "named") == content(tmp_path / "text")
+    parts = [content(tmp_path / name) for name in ("named", "plain")]
+    assert len({part["train/part-00000.parquet"] for part in parts}) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda f: f[:0], "DataFrame: has no rows"),
+        (lambda f: pd.DataFrame(), "column 'visitor' is missing; there are no columns"),
+        (lambda f: f.visitor, "must be a DataFrame, got a Series; call to_frame"),
+        (lambda f: pd.concat([f, f[["page"]]], axis=1), "column 'page' appears twice"),
+        (lambda f: f.assign(visitor=[*f.visitor[1:], None]), "row 400: visitor must not be empty"),
+        (lambda f: f.assign(visitor=[[one] for one in f.visitor]), "visitor must hold text or who"),
+        (lambda f: f.assign(visitor=[7, *f.visitor[1:]]), "column 'visitor' cannot be read"),
+        (lambda f: f.assign(clicked=f.clicked * 1j), "column 'clicked' cannot be read"),
+        (lambda f: f.assign(page=[2**70, *f.page[1:]]), "column 'page' cannot be read"),
+        (
+            lambda f: f.assign(page=pd.to_datetime(f.time, unit="s").dt.to_period("D")),
+            "column 'page' must hold text, numbers or times, not extension",
+        ),
+        (tuples, "column 'visitor' is missing; did you mean .*a.*visitor"),
+        (lambda f: pa.array([1, 2]), "this Int64Array cannot be read"),
+    ],
+)
+def test_a_frame_that_cannot_be_read_is_refused_in_a_line(
+    change: Callable[[pd.DataFrame], Any], said: str, tmp_path: Path
+) -> None:
+    assert re.search(said, refused(change(log()), tmp_path))
+
+
+def test_categories_of_an_item_may_be_lists(tmp_path: Path) -> None:
+    """Of pandas, and as Polars hands them over."""
+    genres = [["drama"], ["drama", "war"], None] * 10
+    text = pd.DataFrame({"page": range(30), "genres": ["|".join(one or []) for one in genres]})
+    lists = pd.DataFrame({"page": range(30), "genres": genres})
+    column = pa.array(genres, pa.large_list(pa.string_view()))
+    given = {"text": text, "lists": lists, "views": pa.table({"page": range(30), "genres": column})}
+    for name, pages in given.items():
+        features = {"item_features": pages, "item_feature": {"genres": "multi=genres"}}
+        recsys_moe.prepare(log(), **COLUMNS, **features, out=tmp_path / name)
+    found = [content(tmp_path / name) for name in given]
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize(
