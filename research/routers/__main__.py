@@ -2,6 +2,7 @@
 
     python -m research.routers --data DIR --out DIR [--hours 2]   # go on
     python -m research.routers --plan                             # what is left
+    python -m research.routers --page                             # writes research/routers.md
 
 DIR has the prepared folders `ml-100k` and `ml-1m`. A row is written to research/results/routers.csv
 when its run is finished; a run that was interrupted goes on from its last checkpoint.
@@ -20,6 +21,7 @@ from typing import Any
 import yaml
 
 from research.routers.order import remaining
+from research.routers.page import write
 from research.routers.rows import RESULTS, ROWS, Job, all_rows, append, read_rows
 from research.routers.run import finish
 
@@ -31,8 +33,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=Path, default=ROWS, help="finished runs")
     parser.add_argument("--hours", type=float, default=float("inf"), help="start none after these")
     parser.add_argument("--plan", action="store_true", help="only list what is left")
+    parser.add_argument("--page", action="store_true", help="only write research/routers.md")
     options = parser.parse_args(argv)
     settings = read_settings()
+    if options.page:
+        return write(settings, options.rows)
     if options.plan:
         for job in left(settings, options.rows):
             print(job.folder)

@@ -5,7 +5,7 @@
 3. Contenders (best trial within CLOSE of the lowest): three seeds, six trials, five seeds; first
    those that compute few experts, as their runs are short.
 4. All others: six trials, then five seeds.
-5. MovieLens-100K at weights (.1, .9), five seeds of PAPER_PAIR routers.
+5. MovieLens-100K at weights (.1, .9), five seeds of RATING_ROUTERS.
 6. MovieLens-1M, three seeds of every contender of MovieLens-100K.
 """
 
@@ -24,7 +24,7 @@ MANY = 8
 TRIALS, FIRST_SEEDS, SEEDS, LARGE_SEEDS = 6, 3, 5, 3
 AGAIN = Job(SMALL, "moesart", "moesart_4", 0)
 RATING_WEIGHTS = "0.1,0.9"
-PAPER_PAIR = ("moesart", "pps", "topk", "softmax")
+RATING_ROUTERS = ("moesart", "pps", "topk", "softmax")
 
 
 def remaining(settings: Settings, rows: Rows, new: Rows) -> list[Job]:
@@ -32,9 +32,20 @@ def remaining(settings: Settings, rows: Rows, new: Rows) -> list[Job]:
 
     `rows`: all that are known, `new`: those of this study alone.
     """
-    jobs = dict.fromkeys(_plan(settings, rows))
-    again = [] if AGAIN in new else [AGAIN]
-    return again + [job for job in jobs if job != AGAIN and not _is_done(job, rows)]
+    return [job for jobs in stages(settings, rows, new).values() for job in jobs]
+
+
+def stages(settings: Settings, rows: Rows, new: Rows) -> dict[str, list[Job]]:
+    """What is left of each stage, in their order; no job stands in two."""
+    left: dict[str, list[Job]] = {"a run of an earlier study again": []}
+    if AGAIN not in new:
+        left["a run of an earlier study again"].append(AGAIN)
+    known = {AGAIN}
+    for stage, job in _plan(settings, rows):
+        if job not in known and not _is_done(job, rows):
+            left.setdefault(stage, []).append(job)
+        known.add(job)
+    return {stage: jobs for stage, jobs in left.items() if jobs}
 
 
 def _is_done(job: Job, rows: Rows) -> bool:
@@ -47,18 +58,25 @@ def _seeds_needed(job: Job, rows: Rows) -> set[Job]:
     return {job} if chosen(job.router, rows, job.log, job.weights) == job.setting else set()
 
 
-def _plan(settings: Settings, rows: Rows) -> Iterator[Job]:
+def _plan(settings: Settings, rows: Rows) -> Iterator[tuple[str, Job]]:
     unknown = [r for r in settings if not any(row.job.router == r for row in rows.values())]
-    yield from _trials(unknown, settings, 2)
-    first = contenders(settings, rows)
-    for group in (quick(first, rows), first):
-        yield from _seeds(group, rows, FIRST_SEEDS)
-        yield from _trials(group, settings, TRIALS)
-        yield from _seeds(group, rows, SEEDS)
-    yield from _trials(list(settings), settings, TRIALS)
-    yield from _seeds(list(settings), rows, SEEDS)
-    yield from _ported(PAPER_PAIR, rows, (SMALL, RATING_WEIGHTS), SEEDS)
-    yield from _ported(first, rows, (LARGE, WEIGHTS), LARGE_SEEDS)
+    first, others = contenders(settings, rows), list(settings)
+    few = quick(first, rows)
+    parts: list[tuple[str, Iterator[Job]]] = [
+        ("two trials of new routers", _trials(unknown, settings, 2)),
+        ("contenders, three seeds", _seeds(few, rows, FIRST_SEEDS)),
+        ("contenders, six trials", _trials(few, settings, TRIALS)),
+        ("contenders, five seeds", _seeds(few, rows, SEEDS)),
+        ("contenders with many experts, three seeds", _seeds(first, rows, FIRST_SEEDS)),
+        ("contenders with many experts, six trials", _trials(first, settings, TRIALS)),
+        ("contenders with many experts, five seeds", _seeds(first, rows, SEEDS)),
+        ("all others, six trials", _trials(others, settings, TRIALS)),
+        ("all others, five seeds", _seeds(others, rows, SEEDS)),
+        ("weights .1 and .9", _ported(RATING_ROUTERS, rows, (SMALL, RATING_WEIGHTS), SEEDS)),
+        ("MovieLens-1M, three seeds", _ported(first, rows, (LARGE, WEIGHTS), LARGE_SEEDS)),
+    ]
+    for stage, jobs in parts:
+        yield from ((stage, job) for job in jobs)
 
 
 def _trials(routers: list[str] | tuple[str, ...], settings: Settings, most: int) -> Iterator[Job]:

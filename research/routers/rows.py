@@ -11,16 +11,22 @@ from pathlib import Path
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 ROWS = RESULTS / "routers.csv"
 WEIGHTS = "0.9,0.1"
-EARLIER = (
-    ("ml-100k-trials.runs.csv", "18c0cd5"),
-    ("ml-100k-routers.runs.csv", "01c31ae"),
-    ("ml-100k-convergence.runs.csv", "18c0cd5"),
-    ("ml-100k-all-routers.runs.csv", "01c31ae"),
+FIRST = {"moesart": "moesart_4", "softmax": "softmax_4_gate_1", "topk": "topk_4"}
+LARGER = FIRST | {
+    **{name: f"{name}_4" for name in ("smoe", "xmoe")},
+    **{name: f"{name}_4_gate_1" for name in ("pps", "dselect_k", "vmoe", "comet")},
+}
+EARLIER: tuple[tuple[str, str, str, dict[str, str]], ...] = (
+    ("ml-100k-trials.runs.csv", "ml-100k", "18c0cd5", {}),
+    ("ml-100k-routers.runs.csv", "ml-100k", "01c31ae", {}),
+    ("ml-100k-convergence.runs.csv", "ml-100k", "18c0cd5", FIRST),
+    ("ml-100k-all-routers.runs.csv", "ml-100k", "01c31ae", {}),
+    ("ml-1m-convergence.runs.csv", "ml-1m", "18c0cd5", FIRST),
+    ("ml-1m-routers.runs.csv", "ml-1m", "263e730", LARGER),
 )
-"""Runs of the same protocol, settings and seeds, and their commits; of a run that stands in
-several files the last counts."""
-LABELS = {"moesart": "moesart_4", "softmax": "softmax_4_gate_1", "topk": "topk_4"}
-"""Of ml-100k-convergence: which setting of routers.yaml each was."""
+"""Runs of the same protocol, settings and seeds: file, log, commit, and which setting of
+routers.yaml a label was where that is not its own name. Of a run that stands in several files the
+last counts."""
 
 
 @dataclass(frozen=True, order=True)
@@ -103,12 +109,12 @@ def earlier(settings: dict[str, dict[str, object]]) -> dict[Job, Row]:
     """Runs of EARLIER whose setting stands in `settings`; trials have no figures of test."""
     router_of = {label: router for router, labels in settings.items() for label in labels}
     found: dict[Job, Row] = {}
-    for name, commit in EARLIER:
+    for name, log, commit, labels in EARLIER:
         with (RESULTS / name).open(newline="", encoding="utf-8") as stream:
             for line in csv.DictReader(stream):
-                label = LABELS.get(line["label"], line["label"])
+                label = labels.get(line["label"], line["label"])
                 if label in router_of:
-                    row = _earlier_row(line, Job("ml-100k", router_of[label], label, 0), commit)
+                    row = _earlier_row(line, Job(log, router_of[label], label, 0), commit)
                     found[row.job] = _merged(found.get(row.job), row)
     return found
 

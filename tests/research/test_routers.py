@@ -8,7 +8,8 @@ import pytest
 
 from recsys_moe.config.settings import parse_config
 from recsys_moe.routers import ROUTERS
-from research.routers.__main__ import read_settings
+from research.routers import page
+from research.routers.__main__ import main, read_settings
 from research.routers.order import AGAIN, TRIALS, chosen, contenders, remaining
 from research.routers.rows import Job, Row, all_rows, append, earlier, read_rows
 from research.routers.run import config_of
@@ -99,3 +100,48 @@ def test_both_pairs_of_weights_and_the_larger_log_are_planned(weights: str) -> N
     jobs = remaining(SMALL | {"moesart": {"m1": {}}}, by_job(row("moesart", "m1", 0.4)), {})
     assert any(job.weights == weights for job in jobs)
     assert any(job.log == "ml-1m" for job in jobs)
+
+
+def test_a_table_has_means_errors_and_corrected_p_values_against_moesart() -> None:
+    """Losses .4, .42 and .5, .52: means .41 and .51, errors .01 each, t = .1 / sqrt(.0002) = 7.07
+    with 2 degrees of freedom: p = 1 - t / sqrt(t^2 + 2) = .0194; one test, so Holm leaves it."""
+    settings = {"moesart": {"m1": {}, "m2": {}}, "b": {"b1": {}}}
+    rows = by_job(
+        *(row("moesart", "m1", 0.39, 0.4 + 0.02 * seed, seed) for seed in (0, 1)),
+        row("moesart", "m2", 0.395, 0.3),
+        *(row("b", "b1", 0.5, 0.5 + 0.02 * seed, seed) for seed in (0, 1)),
+    )
+    rows = {job: Row(job, {**r.figures, "experts_training": 2.0}, "abc") for job, r in rows.items()}
+    lines = page.lines_of(settings, rows, "ml-100k", "0.9,0.1")
+    assert [(line.router, line.setting, line.trials) for line in lines] == [
+        ("moesart", "m1", 2),
+        ("b", "b1", 1),
+    ]
+    assert page.p_values(lines) == {"b": pytest.approx(0.0194, abs=1e-4)}
+    text = page.table(lines)
+    assert "| `moesart` | `m1` | 2 | 2 | 0.4100 +- 0.0100 | - | - |" in text
+    assert "| `b` | `b1` | 1 | 2 | 0.5100 +- 0.0100 | +0.1000 | 0.019 |" in text
+
+
+def test_what_is_missing_has_hours_by_measured_minutes() -> None:
+    """a: 6 minutes a run, 10 of them an hour; b, with 16 experts, unmeasured: MANY_MINUTES."""
+    a = Row(Job("ml-100k", "a", "a1", 0), {"val.loss": 0.4, "minutes": 6.0, "resumed": 0.0}, "x")
+    b = Row(Job("ml-100k", "b", "b1", 0), {"val.loss": 0.5, "experts_training": 16.0}, "x")
+    rows = {a.job: a, b.job: b}
+    assert page.minutes_of(Job("ml-100k", "a", "a2", 3), rows) == 6
+    assert page.minutes_of(Job("ml-1m", "a", "a2", 3), rows) == 6 * page.LARGE
+    assert page.minutes_of(Job("ml-100k", "b", "b2", 0), rows) == page.MANY_MINUTES
+
+
+def test_the_page_is_what_its_rows_give() -> None:
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.filled(text, page.block(read_settings())) == text
+    with pytest.raises(ValueError, match="must have the lines"):
+        page.filled("no markers", "")
+
+
+def test_the_command_lists_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--plan"])
+    assert "ml-1m-" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([])
