@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from recsys_moe.errors import DataError, suggestion
@@ -78,7 +80,21 @@ def _array(cells: Any, name: str, label: str) -> pa.Array | pa.ChunkedArray:
     try:
         return pa.array(cells, from_pandas=True)
     except Exception as error:  # what Arrow cannot hold has many
+        with suppress(TypeError, UnicodeError):
+            return pa.array(_texts(cells), pa.string())
         raise _unreadable(f"{label}: column {name!r}", error) from None
+
+
+def _texts(cells: Any) -> list[str | None]:
+    """Of a column that mixes text and whole numbers: an id is the same as either.
+
+    Raises TypeError for any other.
+    """
+    missing = cells.isna()
+    for kind in {*map(type, cells[~missing])}:
+        if not issubclass(kind, str | int | np.integer) or kind is bool:
+            raise TypeError(kind)
+    return [None if no else str(cell) for cell, no in zip(cells, missing, strict=True)]
 
 
 def _other(frame: Any, columns: Columns, label: str) -> pa.Table:

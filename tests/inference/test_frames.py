@@ -47,6 +47,19 @@ def test_a_frame_is_scored_as_its_file_is_predicted(
     assert found.unseen_user.sum() == 1 and found.loc["row 7", "unseen_item"]
 
 
+def test_columns_describe_unknown_users_as_in_a_file(featured_run: Path, tmp_path: Path) -> None:
+    predictor = Predictor.load(featured_run)
+    cells = {"user": ["a", "b", 1], "item": [1, 2, 3], "age": [20, None, 30], "history": "3|5=4"}
+    frame = pd.DataFrame({**cells, "job": ["job 1", "job 2", None], "rating": 3.0})
+    found = predictor.score(frame)
+    frame.drop(columns="rating").to_csv(tmp_path / "pairs.csv", index=False)
+    predict_file(predictor, tmp_path / "pairs.csv", tmp_path / "scores.parquet")
+    file = pd.read_parquet(tmp_path / "scores.parquet")
+    pd.testing.assert_frame_equal(found, file[found.columns])
+    bare = predictor.score(frame[["user", "item"]])
+    assert (found.watch != bare.watch).tolist() == [True, True, False]
+
+
 def test_the_pieces_of_a_long_frame_follow_each_other(
     predictor: Predictor, pairs: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
