@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from recsys_moe.model.moe import MoE
     from recsys_moe.routers import Router, Routing, router
     from recsys_moe.train.from_python import fit
+    from recsys_moe.train.loader import RecDataModule
+    from recsys_moe.train.module import RecModule
+    from recsys_moe.train.save_model import save_model
 
 __version__ = "0.1.0"
 __all__ = [
@@ -23,12 +26,15 @@ __all__ = [
     "Experts",
     "MoE",
     "Predictor",
+    "RecDataModule",
+    "RecModule",
     "Router",
     "Routing",
     "fit",
     "mix",
     "prepare",
     "router",
+    "save_model",
 ]
 
 _HOMES = {
@@ -37,12 +43,15 @@ _HOMES = {
     "Experts": "model.experts",
     "MoE": "model.moe",
     "Predictor": "inference.predictor",
+    "RecDataModule": "train.loader",
+    "RecModule": "train.module",
     "Router": "routers",
     "Routing": "routers",
     "fit": "train.from_python",
     "mix": "model.modules",
     "prepare": "data_prep.prepare",
     "router": "routers",
+    "save_model": "train.save_model",
 }
 """Where each public name lives; it is imported when somebody asks for it."""
 

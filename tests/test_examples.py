@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import recsys_moe
+from recsys_moe.artifact.evaluate import evaluate_artifact
 from tests.conftest import TINY_MODEL
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -44,6 +45,18 @@ def test_the_predictor_of_a_run_answers(
     monkeypatch.setattr(sys, "argv", ["notebook_predictor.py", str(tmp_path / "run")])
     program("notebook_predictor")
     assert "['watch', 'rating']" in capsys.readouterr().out
+
+
+def test_a_plain_trainer_reaches_the_losses_of_fit(prepared: Path, tmp_path: Path) -> None:
+    losses = program("plain_trainer")["main"](str(prepared), str(tmp_path / "plain"))  # type: ignore[operator]
+    steps = {"batch_size": 64, "max_epochs": 3}
+    config = {"model": TINY_MODEL, "trainer": steps}
+    result = recsys_moe.fit(prepared, tmp_path / "run", config)
+    tested = evaluate_artifact(tmp_path / "run", "test", None)
+    assert losses == pytest.approx([result["loss"], tested["loss"]], rel=1e-6)
+    models = [tmp_path / "plain/model", tmp_path / "run/model"]
+    weights = [(model / "weights.safetensors").read_bytes() for model in models]
+    assert weights[0] == weights[1]
 
 
 def private(source: str) -> list[str]:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from recsys_moe.config.files import named_section, router_name, router_section
+from recsys_moe.config.files import (
+    named_section,
+    read_config_file,
+    router_name,
+    router_section,
+)
 from recsys_moe.config.model_section import DEFAULT_ROUTER, ModelConfig
 from recsys_moe.config.renamed import with_new_names
 from recsys_moe.config.sections import (
@@ -125,6 +131,16 @@ def parse_config(raw: dict[str, Any]) -> Config:
         return Config.model_validate(with_new_names(raw, warn=False))
     except ValidationError as error:
         raise ConfigError(answer(error, Config, _chosen_sections(raw))) from None
+
+
+def as_config(given: Config | dict[str, Any] | str | Path | None) -> Config:
+    """A configuration from its sections, or from a file or the name of a shipped one; None: the
+    defaults. Raises ConfigError."""
+    if isinstance(given, Config):
+        return given
+    return parse_config(
+        read_config_file(str(given)) if isinstance(given, str | Path) else given or {}
+    )
 
 
 def _chosen_sections(raw: dict[str, Any]) -> dict[str, type[Section]]:

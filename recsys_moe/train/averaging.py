@@ -9,6 +9,8 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from recsys_moe.train.workarounds import makes_step, steps_per_epoch
+
 STRIDE = 32
 """Steps between two updates of the mean, at most those of an epoch: each reads all weights."""
 AVERAGE = "average"
@@ -35,8 +37,8 @@ class WeightAverage(Callback):
 
     @torch.no_grad()
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: Any) -> None:
-        stride = int(min(STRIDE, trainer.num_training_batches))
-        if trainer.global_step % stride == 0:
+        stride = min(STRIDE, steps_per_epoch(trainer))
+        if trainer.global_step % stride == 0 and makes_step(trainer):
             values = [value for _, value in _named_parameters(pl_module)]
             decay = min(self.decay, 1 - 10 / max(trainer.global_step, 10))
             torch._foreach_lerp_(list(self.mean.values()), values, 1 - decay**stride)
@@ -48,7 +50,7 @@ class WeightAverage(Callback):
         self._exchange(pl_module)
 
     def _exchange(self, module: LightningModule) -> None:
-        for name, value in _named_parameters(module):
+        for name, value in _named_parameters(module) if self.mean else ():
             weights = value.clone()
             value.copy_(self.mean[name])
             self.mean[name].copy_(weights)
@@ -72,6 +74,13 @@ class WeightAverage(Callback):
 def averaged(checkpoint: dict[str, Any]) -> dict[str, Any]:
     """The state of the module as it was validated: the mean of the weights where there is one."""
     return {**checkpoint["state_dict"], **checkpoint.get(AVERAGE, {})}
+
+
+def of_model(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Those of a module that are its model's, by their names in it."""
+    prefix = "model."
+    named = ((name, values) for name, values in weights.items() if name.startswith(prefix))
+    return {name.removeprefix(prefix): values for name, values in named}
 
 
 def _named_parameters(module: LightningModule) -> list[tuple[str, Tensor]]:

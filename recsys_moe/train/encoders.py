@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from recsys_moe.artifact.bags import ENCODER, PREFIX
@@ -46,10 +47,17 @@ def bag_rows(model: Recommender) -> dict[str, Tensor]:
     return found
 
 
+@torch.no_grad()
 def finish(
-    model: Recommender, config: Config, schema: Schema
+    model: Recommender, config: Config, schema: Schema, trained: tuple[Tensor, Tensor]
 ) -> tuple[Recommender, dict[str, Tensor]]:
-    """A model with complete vectors of known users and items, and what new ones need."""
+    """A model with complete vectors of known users and items, and what new ones need.
+
+    `trained`: which users and items have a training row; the embeddings of the others are replaced,
+    in `model` too, by that of the OOV id.
+    """
+    for table, is_trained_N in zip(model.tables, trained, strict=True):
+        table.weight[:-1][~is_trained_N] = table.weight[-1].clone()
     if model.encoders is None:
         return model, {}
     state, encoders = model.materialize()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from recsys_moe.artifact.baselines import baselines, missed
@@ -19,7 +19,7 @@ from recsys_moe.artifact.reading import TRAINED
 from recsys_moe.artifact.run_folder import BEST, CHECKPOINTS, RUN
 from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import parse_config
-from recsys_moe.data.streaming import positive_items, trained_ids
+from recsys_moe.data.streaming import positive_items
 from recsys_moe.errors import ConfigError, DataError, RunError
 from recsys_moe.files import is_whole, write_json
 from recsys_moe.model.recommender import Recommender
@@ -30,7 +30,6 @@ from recsys_moe.train.module import RecModule
 from recsys_moe.train.new_ids import compare_new_ids
 from recsys_moe.train.processes.memory import flushed_denormals
 from recsys_moe.train.resume import Saved, check_data, read_checkpoint
-from recsys_moe.train.warm_start import set_up
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -60,44 +59,63 @@ def finish_early(run: str | Path, data: str | Path | None = None) -> dict[str, A
     check_data(_read_best(run), folder, str(run))
     config = parse_config(read_config_file(str(run / "config.yaml")))
     datamodule = RecDataModule(folder, config)
-    module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
-    set_up(module, datamodule, bare=True)
-    return finish_run(module, datamodule, folder, run)
+    module = RecModule(config, datamodule.schema.to_json())
+    module.set_up(datamodule, bare=True)
+    return finish_run(module, datamodule, run)
 
 
-def finish_run(
-    module: RecModule, datamodule: RecDataModule, data: Path, out: Path
-) -> dict[str, Any]:
+def finish_run(module: RecModule, datamodule: RecDataModule, out: Path) -> dict[str, Any]:
     """Restore the best checkpoint, calibrate and evaluate it on `val`, write both and model/.
 
     Raises RunError where that checkpoint cannot be read.
     """
-    schema, config = module.schema, module.config
     epoch, model = _best(module, out)
-    rows = datamodule.rows("train")
-    trained = trained_ids(rows, schema)
-    _fill_untrained_rows(model, trained)
+    judged = judge(model, module, datamodule, epoch)
+    write_json(out / "evaluation" / "val.json", judged.result)
+    judged.save(out / "model", module, datamodule)
+    return judged.result
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A finished model and its evaluation on the validation split."""
+
+    model: Recommender
+    cold_start: dict[str, Tensor]
+    bags: dict[str, Tensor]
+    calibrations: Calibrations
+    result: dict[str, Any]
+
+    def save(self, out: Path, module: RecModule, datamodule: RecDataModule) -> None:
+        """Write the model folder."""
+        seen = positive_items(datamodule.rows("train"), module.schema)
+        save_artifact(
+            out,
+            self.model.state_dict(),
+            module.config,
+            datamodule.folder,
+            seen=seen | dict(zip(TRAINED, module.trained, strict=True)),
+            card={"val": self.result},
+            calibrations=self.calibrations,
+            encoders=self.cold_start,
+            history=self.bags,
+        )
+
+
+def judge(model: Recommender, module: RecModule, datamodule: RecDataModule, epoch: int) -> Judged:
+    """Finish `model`, which changes it, and evaluate it on `val`; log what is worth a warning."""
+    schema, config = module.schema, module.config
     bags, trained_encoders = bag_rows(model), model.encoders
-    model, encoders = finish(model, config, schema)
-    result, calibrations = _evaluate(model, module, datamodule)
-    result |= {"epoch": epoch, "monitor": config.trainer.monitor}
-    result["baselines"] = baselines(rows, datamodule.rows("val"), schema)
+    model, cold_start = finish(model, config, schema, module.trained)
+    evaluation = Evaluation(schema, config)
+    add_rows(evaluation, model, datamodule.val_batches(), config)
+    calibrations = evaluation.calibrate()  # before the result, which tells of it
+    result = evaluation.result("val") | {"epoch": epoch, "monitor": config.trainer.monitor}
+    result["baselines"] = baselines(datamodule.rows("train"), datamodule.rows("val"), schema)
     for line in missed(result):
         logger.warning(line)
     result |= compare_new_ids(model, trained_encoders, datamodule)
-    write_json(out / "evaluation" / "val.json", result)
-    save_artifact(
-        out / "model",
-        model.state_dict(),
-        config,
-        data,
-        seen=positive_items(rows, schema) | dict(zip(TRAINED, trained, strict=True)),
-        card={"val": result},
-        calibrations=calibrations,
-        encoders=encoders,
-        history=bags,
-    )
-    return result
+    return Judged(model, cold_start, bags, calibrations, result)
 
 
 def _best(module: RecModule, out: Path) -> tuple[int, Recommender]:
@@ -112,19 +130,3 @@ def _read_best(run: Path) -> Saved:
         return read_checkpoint(run / CHECKPOINTS / BEST)
     except ValueError as error:
         raise RunError(f"{error}; start again with --overwrite") from None
-
-
-@torch.no_grad()
-def _fill_untrained_rows(model: Recommender, trained: tuple[Tensor, Tensor]) -> None:
-    """Replace embeddings of ids without a training row by the OOV embedding."""
-    for table, is_trained_N in zip(model.tables, trained, strict=True):
-        table.weight[:-1][~is_trained_N] = table.weight[-1].clone()
-
-
-def _evaluate(
-    model: Recommender, module: RecModule, datamodule: RecDataModule
-) -> tuple[dict[str, Any], Calibrations]:
-    evaluation = Evaluation(module.schema, module.config)
-    add_rows(evaluation, model, datamodule.val_batches(), module.config)
-    calibrations = evaluation.calibrate()  # before the result, which tells of it
-    return evaluation.result("val"), calibrations

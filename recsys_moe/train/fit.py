@@ -32,7 +32,7 @@ from recsys_moe.train.module import RecModule
 from recsys_moe.train.opening import Opened, open_run
 from recsys_moe.train.processes.devices import lost_peers
 from recsys_moe.train.processes.memory import flushed_denormals, kept_memory
-from recsys_moe.train.warm_start import set_up, start_config
+from recsys_moe.train.warm_start import start_config
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -63,8 +63,8 @@ def fit(
     place, trainer, datamodule, start, saved, is_new = open_run(config, data, out, **asked)
     checkpoint = saved and saved.path
     del saved  # it is read again as training begins, and is then another file
-    module = RecModule(config.model_dump(mode="json"), datamodule.schema.to_json())
-    set_up(module, datamodule, start, bare=checkpoint is not None)
+    module = RecModule(config, datamodule.schema.to_json())
+    module.set_up(datamodule, start, bare=checkpoint is not None)
     if trainer.is_global_zero and is_new:
         origin: dict[str, Any] = {
             "checkpoint": checkpoint,
@@ -79,7 +79,7 @@ def fit(
         _run(trainer, module, datamodule, checkpoint)
     if not trainer.is_global_zero:
         return {}
-    result = finish_run(module, datamodule, data, place)
+    result = finish_run(module, datamodule, place)
     end_run(place, out, data)
     return result
 
@@ -154,8 +154,8 @@ def dry_run(
     opened = open_run(_with(config, logger="csv"), Path(data), Path(out), **asked)
     datamodule, saved = opened.datamodule, opened.saved
     alone = _with(config, devices=1, num_nodes=1)
-    module = RecModule(alone.model_dump(mode="json"), datamodule.schema.to_json())
-    set_up(module, datamodule, opened.start, bare=saved is not None)
+    module = RecModule(alone, datamodule.schema.to_json())
+    module.set_up(datamodule, opened.start, bare=saved is not None)
     if saved is not None:
         module.load_state_dict(saved.state["state_dict"])
         _check_steps(opened, config)

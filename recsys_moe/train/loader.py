@@ -2,33 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import lightning
-from torch.utils.data import DataLoader
 
+from recsys_moe.config.diff import differences, shown
 from recsys_moe.config.encoders import chosen_context, chosen_features
-from recsys_moe.config.settings import Config
-from recsys_moe.data.batches import EvalBatches, TrainBatches
-from recsys_moe.data.columns import Columns, Rows
+from recsys_moe.config.settings import Config, as_config
+from recsys_moe.data.batches import EvalBatches, TrainBatches, batches_per_epoch
+from recsys_moe.data.columns import Batch, Columns, Rows
 from recsys_moe.data.negatives import ResampledNegatives
 from recsys_moe.data.streaming import StreamBatches, open_rows, rows_within
-from recsys_moe.schema import Schema
+from recsys_moe.errors import ConfigError
+from recsys_moe.schema import Schema, check_split
 from recsys_moe.seeds import stream_seed
 from recsys_moe.train.workarounds import first_batch
 
 
 class RecDataModule(lightning.LightningDataModule):
-    """Train and validation batches of a prepared folder for Lightning's loop."""
+    """Batches of a prepared folder for Lightning's loops.
 
-    def __init__(self, folder: Path, config: Config) -> None:
+    Training shuffles anew in every epoch, and draws new negatives where `data.resample_negatives`
+    asks for it. `trainer.batch_size` is what all processes take together.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        config: Config | dict[str, Any] | str | Path | None = None,
+        *,
+        predict_split: str = "test",
+    ) -> None:
+        """`folder`: written by `recsys-moe prepare`. `config`: the one of the RecModule that is
+        trained, which is taken where there is none. `predict_split`: the rows of Trainer.predict.
+
+        Raises ConfigError, and DataError for a folder that was not prepared.
+        """
         super().__init__()
+        check_split("predict_split", predict_split)
         self.folder = Path(folder)
-        self.config = config
+        self.predict_split = predict_split
+        self._given = None if config is None else as_config(config)
+        self.config = self._given or Config()
         self.schema = Schema.load(self.folder)
         self._rows: dict[str, Rows] = {}
+
+    def setup(self, stage: str) -> None:
+        """Take the configuration of the module. Raises ConfigError for another one given here."""
+        assert self.trainer is not None
+        wanted = getattr(self.trainer.lightning_module, "config", None)
+        if not isinstance(wanted, Config) or wanted == self.config:
+            return
+        if self._given is not None:
+            own, theirs = (config.model_dump(mode="json") for config in (self._given, wanted))
+            key, both = next(iter(differences(own, theirs).items()))
+            raise ConfigError(
+                f"RecDataModule must have the configuration of RecModule, {key}={shown(both, 'b')},"
+                f" got {shown(both, 'a')}; leave config out of RecDataModule"
+            )
+        self.config = wanted
+        self._rows.clear()
+        for name in ("_negatives", "_features_only"):
+            self.__dict__.pop(name, None)
 
     def rows(self, split: str) -> Rows:
         """A split, opened once: in memory where it fits (training: in the shuffle buffer)."""
@@ -59,14 +97,8 @@ class RecDataModule(lightning.LightningDataModule):
         context = len(chosen_context(self.config, self.schema))
         return rows_within(self.schema, megabytes, shifted=shifted, context=context)
 
-    def train_dataloader(self) -> TrainBatches | StreamBatches:
-        # Lightning asks again every epoch (reload_dataloaders_every_n_epochs=1).
-        if self.trainer is None:
-            return self.train_batches(0)
-        start = first_batch(self.trainer)
-        rank, world = self._share
-        epoch = self.trainer.current_epoch
-        return self.train_batches(epoch, rank=rank, world=world, start=start)
+    def train_dataloader(self) -> EachEpoch:
+        return EachEpoch(self)
 
     @property
     def _share(self) -> tuple[int, int]:
@@ -114,14 +146,57 @@ class RecDataModule(lightning.LightningDataModule):
         powers = settings.popularity_exponent, settings.user_exponent
         return ResampledNegatives(self.rows("train"), self.schema, *powers)
 
-    def val_dataloader(self) -> EvalBatches | DataLoader[Any]:
+    def val_dataloader(self) -> EvalBatches | NoRows:
+        return self._in_order("val")
+
+    def test_dataloader(self) -> EvalBatches | NoRows:
+        return self._in_order("test")
+
+    def predict_dataloader(self) -> EvalBatches | NoRows:
+        return self._in_order(self.predict_split)
+
+    def _in_order(self, split: str) -> EvalBatches | NoRows:
         rank, world = self._share
-        batches = self.val_batches(rank=rank, world=world)
-        if len(batches):
-            return batches
-        # One empty batch: without any, Lightning would skip the validation of this process alone.
-        return DataLoader([self.rows("val").group(0).take(slice(0))], batch_size=None)  # type: ignore[arg-type]
+        batches = EvalBatches(self.rows(split), self.config.eval_rows, rank=rank, world=world)
+        return batches if len(batches) else NoRows(self.rows(split))
 
     def val_batches(self, *, rank: int = 0, world: int = 1) -> EvalBatches:
         """Batches of the validation split in order: part `rank` of `world`."""
         return EvalBatches(self.rows("val"), self.config.eval_rows, rank=rank, world=world)
+
+
+class EachEpoch:
+    """The batches of the epoch that the Trainer is in, from the first that it has not done on.
+
+    Lightning asks for a loader once, and iterates over it in every epoch.
+    """
+
+    def __init__(self, data: RecDataModule) -> None:
+        self.data = data
+        rank, world = data._share
+        self.share = {"rank": rank, "world": world}
+        rows, size = len(data.rows("train")), data.config.trainer.batch_size
+        self.batches = batches_per_epoch(rows, size // world, world)
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        # Asked at the first batch: only then has a resumed Trainer found its place.
+        trainer, epoch, start = self.data.trainer, 0, 0
+        if trainer is not None and not getattr(trainer, "overfit_batches", 0):  # which repeats some
+            epoch, start = trainer.current_epoch, first_batch(trainer)
+        yield from self.data.train_batches(epoch, **self.share, start=start)
+
+
+class NoRows:
+    """One empty batch: without any, Lightning would skip the loop of this process alone."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Batch]:
+        yield self.rows.group(0).take(slice(0))

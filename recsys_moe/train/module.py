@@ -1,85 +1,69 @@
-"""The LightningModule: loss, validation metrics, optimizer. No architecture here."""
+"""The LightningModule: losses and optimizer. No architecture here."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from functools import partial, reduce
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact.evaluation import Evaluation, merged
-from recsys_moe.config.build import (
-    build_model,
-    build_weighting,
-    check_labels,
-    training_loss_weights,
-)
-from recsys_moe.config.settings import Config, parse_config
-from recsys_moe.data.columns import Batch, Rows
-from recsys_moe.data.streaming import labelled
+from recsys_moe.config.build import build_weighting, training_loss_weights
+from recsys_moe.config.settings import Config, as_config
+from recsys_moe.data.columns import Batch
 from recsys_moe.kinds import kind_of
-from recsys_moe.model.old_names import with_new_parts
 from recsys_moe.model.output import Output
 from recsys_moe.model.tasks import Counts, mean_disagreement, mean_loss, step_counts
 from recsys_moe.model.weighting import Step
-from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
-from recsys_moe.train.averaging import AVERAGE
-from recsys_moe.train.encoders import set_encoder_entries
+from recsys_moe.train.evaluation_steps import EvaluationSteps
 from recsys_moe.train.finite import not_finite, refuse
-from recsys_moe.train.processes.devices import all_mean, all_sum, on_first, process_count
+from recsys_moe.train.processes.devices import all_mean, all_sum, process_count
 from recsys_moe.train.weighing import check_accumulation, present, untouched
+from recsys_moe.train.workarounds import makes_step, steps_per_epoch
 
 
-class RecModule(lightning.LightningModule):
+class RecModule(EvaluationSteps):
     """Trains a Recommender on masked, weighted losses of mixed kinds.
 
-    `config` and `schema_json` are plain values, so that a checkpoint never holds a pickled class.
+    Needs a RecDataModule, whose training rows set up biases, routers and encoders once. Random
+    draws follow `trainer.seed` of the configuration and the step, so that a resumed Trainer repeats
+    them; of the section `trainer` only `batch_size` and `seed` count where the Trainer is yours.
     Logged: `train/loss` (tasks only by their fixed weights, without penalties),
-    `train/evaluated_share`, `val/loss`, `val/<task>/<metric>`; with `tasks.weighting`
+    `train/evaluated_share`, and results of validation and test; with `tasks.weighting`
     `train/<task>/factor`, by which it multiplied the loss of the task in the mean.
     With a router of two passes a step minimises the sum of both losses plus, per task,
     `consistency` times their disagreement; `train/loss` is then the mean of both.
     """
 
-    def __init__(self, config: dict[str, Any], schema_json: str) -> None:
-        super().__init__()
-        self.save_hyperparameters()
-        self.config: Config = parse_config(config)
-        self.schema = Schema.from_json(schema_json)
-        check_labels(self.schema)
-        self.weights = training_loss_weights(self.config, self.schema)
+    def __init__(
+        self,
+        config: Config | dict[str, Any] | str | Path | None = None,
+        schema_json: str | None = None,
+    ) -> None:
+        """`config`: its sections, the path of a file, or the name of a shipped configuration.
+        `schema_json`: the text of schema.json; by default that of the data, when training starts.
+
+        Raises ConfigError, and DataError for labels that float32 cannot hold.
+        """
+        super().__init__(as_config(config), schema_json)
         self.penalty_weights = self.config.penalties.model_dump()
-        torch.manual_seed(stream_seed(self.config.trainer.seed, "init"))
-        self.model = build_model(self.config, self.schema)
-        self.weighting = build_weighting(self.config, self.schema)
         self._reset_epoch_sums()
 
     def _reset_epoch_sums(self) -> None:
         self._loss_sum, self._pairs = (torch.zeros((), dtype=torch.float64) for _ in range(2))
         self._rows = 0
 
-    def start_routers(self, counts_U: Tensor) -> None:
-        """Set up the routers with the number of training rows of each known user. (U,)"""
-        for task, router in enumerate(self.model.routers):
-            router.stream.reseed(stream_seed(self.config.trainer.seed, "router", task))
-            router.setup(counts_U)
+    def build(self, schema_json: str) -> None:
+        super().build(schema_json)
+        self.weights = training_loss_weights(self.config, self.schema)
+        self.weighting = build_weighting(self.config, self.schema)
 
-    def start_biases(self, rows: Rows) -> None:
-        """Fit the user and item biases, if any, to the training rows."""
-        if self.model.biases is not None:
-            for t, task in enumerate(self.schema.tasks):
-                self.model.biases.fit(t, kind_of(task), partial(labelled, rows, t))
-
-    def start_encoders(self, folder: Path, rows: Rows) -> None:
-        """Give the encoders, if any, the features of the prepared `folder` and the bags of its
-        training rows. Raises DataError."""
-        set_encoder_entries(self.model.encoders, self.config, self.schema, folder=folder, rows=rows)
+    def forward(self, batch: Batch) -> Output:
+        """Logits (B, T) and routings of a batch."""
+        return self.model(batch.request)
 
     def losses(
         self, output: Output, labels_BT: Tensor, counts: Counts | None = None
@@ -113,20 +97,21 @@ class RecModule(lightning.LightningModule):
         checkpoint["epoch_sums"] = self._epoch_sums().cpu()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        for key in checkpoint.keys() & {"state_dict", AVERAGE}:
-            checkpoint[key] = with_new_parts(checkpoint[key])
-        sums = checkpoint["epoch_sums"] * (self.global_rank == 0)  # of all processes
-        self._loss_sum, self._pairs, self._rows = sums[0], sums[1], int(sums[2])
+        super().on_load_checkpoint(checkpoint)
+        if self._trainer is not None and self.trainer.state.fn == "fit":  # which goes on
+            sums = checkpoint["epoch_sums"] * (self.global_rank == 0)  # of all processes
+            self._loss_sum, self._pairs, self._rows = sums[0], sums[1], int(sums[2])
 
     def on_train_start(self) -> None:
-        self._steps_per_epoch = max(int(self.trainer.num_training_batches), 1)
+        self._steps_per_epoch = steps_per_epoch(self.trainer)
         if self.weighting is not None:
             check_accumulation(self.trainer, self.config.tasks.weighting.name)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         settings = self.config.trainer
         # From (seed, step, rank), not from a running generator: a resumed run draws the same.
-        seed = stream_seed(settings.seed, "step", self.global_step, self.global_rank)
+        place = (self.global_step, self.global_rank, *self._part_of_step(batch_idx))
+        seed = stream_seed(settings.seed, "step", *place)
         self.model.set_epoch(self.global_step / self._steps_per_epoch)
         counts = self._counts(batch.labels, batch.weight)
         outputs = self._passes(batch, seed)
@@ -146,7 +131,8 @@ class RecModule(lightning.LightningModule):
         if len(outputs) == 2:
             apart_T = self._disagreement(outputs[0], outputs[1], batch.labels, counts)
             extra = extra + (apart_T if factors_T is None else factors_T * apart_T).sum()
-        self.model.on_step_end(all_sum)
+        if self._trainer is None or makes_step(self.trainer):
+            self.model.on_step_end(all_sum)
         return len(outputs) * trained + extra
 
     def _passes(self, batch: Batch, seed: int) -> list[Output]:
@@ -172,6 +158,11 @@ class RecModule(lightning.LightningModule):
             outputs = self._passes(batch, seed)
             losses = [self._parts(output, batch.labels, counts)[0] for output in outputs]
         self.weighting.on_step_end(all_mean(torch.stack(losses).mean(0)))
+
+    def _part_of_step(self, batch_idx: int) -> tuple[int, ...]:
+        """The second and later batches of a step (accumulate_grad_batches) draw anew."""
+        of = 1 if self._trainer is None else self.trainer.accumulate_grad_batches
+        return (number,) if (number := batch_idx % of) else ()
 
     def batch_losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """`losses` of one pass over a batch, as in a training step."""
@@ -200,10 +191,6 @@ class RecModule(lightning.LightningModule):
         ]
         return torch.stack(per_task)
 
-    def _check_finite(self, loss: Tensor | float, split: str) -> None:
-        if not math.isfinite(float(loss)):
-            refuse(f"the {split} loss", self.global_step, float(loss))
-
     def _check_step(self, loss: Tensor) -> None:
         loss = all_sum(loss) / process_count()
         self._check_finite(loss, "training")
@@ -214,27 +201,9 @@ class RecModule(lightning.LightningModule):
         tables = {table.weight for table in self.model.tables}
         yield from ((name, p.detach()) for name, p in self.named_parameters() if p not in tables)
 
-    def on_validation_epoch_start(self) -> None:
-        number, seed = self.global_rank, self.config.trainer.seed
-        self.model.reseed(stream_seed(seed, "validation", number) if number else seed)
-        self._evaluation = Evaluation(self.schema, self.config)
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        if len(batch.user):  # no rows where only other processes have batches
-            self._evaluation.update(self.model(batch.request), batch.labels)
-
-    def on_validation_epoch_end(self) -> None:
-        result = on_first(self._evaluation, lambda parts: merged(parts).result("val"))
-        self._log_epoch_sums()
-        self._check_finite(result["loss"], "validation")
-        self.log("val/loss", result["loss"], prog_bar=True)
-        for task, metrics in result["tasks"].items():
-            for name, value in metrics.items():
-                if isinstance(value, float):
-                    self.log(f"val/{task}/{name}", value)
-        for task, routing in result["routing"].items():
-            self.log(f"val/{task}/max_load", max(routing["load"]))
-            self.log(f"val/{task}/experts_per_example", routing["experts_per_example"])
+    def on_train_epoch_end(self) -> None:
+        if self._rows:  # no validation has logged them
+            self._log_epoch_sums()
 
     def _log_epoch_sums(self) -> None:
         """Means over the epoch. Here, because callbacks run before on_train_epoch_end.
@@ -260,27 +229,6 @@ class RecModule(lightning.LightningModule):
         """Of the epoch so far and all processes: loss times rows, evaluated pairs, rows. (3,)"""
         sums = (self._loss_sum, self._pairs, torch.tensor(self._rows))
         return all_sum(torch.stack([value.double().to(self.device) for value in sums]))
-
-    def configure_optimizers(self) -> Any:
-        optimizer = self.make_optimizer()
-        if self.config.optim.schedule == "constant":
-            return optimizer
-        epochs = self.config.trainer.max_epochs
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
-
-    def make_optimizer(self) -> torch.optim.Adam:
-        """Routers have their own learning rate and no weight decay: gradients of sampled ones are
-        so small (docs/reference/routers.md) that decay would keep their gates at 0."""
-        settings, gates = self.config.optim, self.model.slow_parameters()
-        groups: list[dict[str, Any]] = [{"params": list(self.model.parameters())}]
-        if gates and (settings.router_lr_multiplier != 1 or settings.weight_decay):
-            known = {id(gate) for gate in gates}
-            groups[0]["params"] = [p for p in self.model.parameters() if id(p) not in known]
-            rate = settings.lr * settings.router_lr_multiplier
-            groups.append({"params": gates, "lr": rate, "weight_decay": 0.0})
-        common: dict[str, Any] = {"lr": settings.lr, "betas": settings.betas, "eps": settings.eps}
-        return torch.optim.Adam(groups, weight_decay=settings.weight_decay, fused=True, **common)
 
 
 def _shifted(output: Output, batch: Batch) -> Output:

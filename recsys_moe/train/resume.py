@@ -89,8 +89,8 @@ def _read_named(path: Path) -> Saved:
         raise ConfigError(f"--resume: {error}; --resume auto finds the newest good one") from None
 
 
-def read_checkpoint(path: Path) -> Saved:
-    """Raises ValueError when it is not a complete checkpoint of `fit`."""
+def read_checkpoint(path: Path, *, of_fit: bool = True) -> Saved:
+    """Raises ValueError when it is not a complete checkpoint of a RecModule, made by `fit`."""
     try:
         with zipfile.ZipFile(path) as archive:
             if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
@@ -98,7 +98,7 @@ def read_checkpoint(path: Path) -> Saved:
             damaged = archive.testzip()  # torch.load ignores flipped bits
             _check_names(archive)
         if damaged is None:
-            return _checked(Saved(path, load_mapped(path)))
+            return _checked(Saved(path, load_mapped(path)), of_fit)
         reason = f"{damaged} is damaged"
     except _OtherFormat:
         raise
@@ -106,7 +106,8 @@ def read_checkpoint(path: Path) -> Saved:
         reason = "it is cut off or no checkpoint at all"
     except Exception as error:  # a damaged pickle makes torch raise anything
         reason = type(error).__name__ + (f" {error}" if isinstance(error, OSError) else "")
-    raise ValueError(f"{path} cannot be read as a checkpoint of fit: {reason}")
+    maker = "fit" if of_fit else "RecModule"
+    raise ValueError(f"{path} cannot be read as a checkpoint of {maker}: {reason}")
 
 
 def _check_names(archive: zipfile.ZipFile) -> None:
@@ -129,12 +130,12 @@ class _OtherFormat(ValueError):
     """A complete checkpoint of another format."""
 
 
-def _checked(saved: Saved) -> Saved:
+def _checked(saved: Saved, of_fit: bool) -> Saved:
     """Raises _OtherFormat, and LookupError or TypeError where something is missing."""
     parameters = saved.state["hyper_parameters"]
     _ = saved.finished, dict(parameters["config"]), str.strip(parameters["schema_json"])
     found = saved.state.get(FORMAT)
-    if found != CHECKPOINT_FORMAT:
+    if of_fit and found != CHECKPOINT_FORMAT:
         raise _OtherFormat(
             f"{saved.path} is a checkpoint of format {found}; this version of recsys-moe "
             f"continues format {CHECKPOINT_FORMAT} only"

@@ -20,7 +20,6 @@ from recsys_moe.config.settings import Config
 from recsys_moe.errors import ConfigError
 from recsys_moe.machine import has_fast_bf16
 from recsys_moe.train import workarounds
-from recsys_moe.train.averaging import WeightAverage
 from recsys_moe.train.callbacks import Bar, EpochCsv, PlainProgress
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.loggers import open_logger
@@ -67,7 +66,6 @@ def _build_trainer(config: Config, out: Path, monitor: Monitor, bar: bool) -> li
         logger=open_logger(settings.logger, out),
         callbacks=[*_callbacks(config, out, monitor, bar), checkpoints],
         plugins=[checkpoints.files, *workarounds.environments()],
-        reload_dataloaders_every_n_epochs=1,
         num_sanity_val_steps=0,
         log_every_n_steps=settings.log_every_n_steps,
         enable_progress_bar=bar,
@@ -91,8 +89,6 @@ def _callbacks(config: Config, out: Path, monitor: Monitor, bar: bool) -> Iterab
         min_delta=settings.min_delta,
         check_finite=True,
     )
-    if config.optim.ema_decay:
-        yield WeightAverage(config.optim.ema_decay)
     yield EpochCsv(out / EPOCH_METRICS)
     yield RoutingLog(out / "routing.safetensors")
     yield NotebookBar() if in_notebook() else Bar() if bar else PlainProgress()

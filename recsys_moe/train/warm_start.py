@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,17 +25,12 @@ from recsys_moe.artifact.model_folder import (
 from recsys_moe.config.files import merge, router_name, router_section
 from recsys_moe.config.renamed import with_new_names
 from recsys_moe.config.settings import Config, parse_config
-from recsys_moe.data.streaming import user_counts
 from recsys_moe.errors import DataError
 from recsys_moe.files import sha256_file
 from recsys_moe.model.recommender import ENCODERS, Recommender
 from recsys_moe.schema import Feature, Schema
 from recsys_moe.train.warm_start_checks import check_model, check_tasks, check_units, must_stay
 from recsys_moe.train.warm_start_encoders import Matched, init_encoders, match
-
-if TYPE_CHECKING:
-    from recsys_moe.train.loader import RecDataModule
-    from recsys_moe.train.module import RecModule
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -147,36 +142,17 @@ def _log_known_ids(old: Schema, places: list[Tensor], path: str | Path) -> None:
     logger.info("starting from %s: %s", path, "; ".join(said))
 
 
-def set_up(
-    module: RecModule, datamodule: RecDataModule, start: Start | None = None, *, bare: bool = False
-) -> None:
-    """Prepare the module for its first step: routers, encoders and biases from the data, weights
-    from `start`.
-
-    `bare`: without biases and weights, which a checkpoint holds. A new id starts from the OOV
-    embedding; its biases and its experts by user are computed as in any run, in the units of the
-    model.
-    """
-    rows = datamodule.rows("train")
-    module.start_routers(user_counts(rows, datamodule.schema))
-    module.start_encoders(datamodule.folder, rows)
-    if bare:
-        return
-    if start is not None:
-        _copy_units(module.model, start.artifact.model)
-    module.start_biases(rows)
-    if start is not None:
-        _load_weights(module.model, start)
-
-
-def _copy_units(model: Recommender, old: Recommender) -> None:
+def copy_units(model: Recommender, start: Start) -> None:
+    """Give `model` the units of the old one, in which its biases are fitted."""
     if model.biases is not None:
-        assert old.biases is not None
-        model.biases.shift_T.copy_(old.biases.shift_T)
-        model.biases.scale_T.copy_(old.biases.scale_T)
+        old = start.artifact.model.biases
+        assert old is not None
+        model.biases.shift_T.copy_(old.shift_T)
+        model.biases.scale_T.copy_(old.scale_T)
 
 
-def _load_weights(model: Recommender, start: Start) -> None:
+def load_weights(model: Recommender, start: Start) -> None:
+    """Give `model` the weights of the old one. Raises DataError where they do not fit."""
     try:
         model.load_state_dict(_weights(model, start))
     except RuntimeError as error:

@@ -85,6 +85,20 @@ def first_batch(trainer: Trainer) -> int:
     return int(loop.epoch_loop.batch_progress.current.ready) if loop.restarting else 0
 
 
+def makes_step(trainer: Trainer) -> bool:
+    """Does the batch in progress end a step? With accumulate_grad_batches not every one does.
+
+    To go when a Trainer tells.
+    """
+    return not trainer.fit_loop._should_accumulate()
+
+
+def steps_per_epoch(trainer: Trainer) -> int:
+    """To go when a Trainer tells."""
+    batches = int(trainer.num_training_batches)
+    return max(-(-batches // trainer.accumulate_grad_batches), 1)
+
+
 def validate_again(checkpoint: dict[str, Any]) -> None:
     """Let a run that is saved inside a validation restart it; Lightning would skip it.
 

@@ -20,6 +20,7 @@ from recsys_moe.data.columns import Batch
 from recsys_moe.errors import ConfigError
 from recsys_moe.model.weighting import METHODS
 from recsys_moe.train.fit import fit
+from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.weighing import check_accumulation, present, untouched
 from tests.train.processes.test_devices import ENVIRONMENT, SETTINGS, close, command
@@ -90,10 +91,11 @@ def test_it_trains_with_two_passes_penalties_and_row_weights(
     weighed = Batch(rows.user, rows.item, rows.labels, torch.arange(60) % 3)
     trainer = lightning.Trainer(max_epochs=2, **PLAIN)
     before = [p.clone() for p in trained.parameters()]
+    trained.set_up(RecDataModule(prepared, trained.config))
     trainer.fit(trained, Loader(weighed, rows), Loader(rows))
     assert all(p.isfinite().all() for p in trained.parameters())
     assert any(not torch.equal(a, b) for a, b in zip(before, trained.parameters(), strict=True))
-    assert trained.weighting is not None and all(f > 0 for f in trained.weighting.take_means())
+    assert all(trainer.logged_metrics[name] > 0 for name in FACTORS)
 
 
 def test_fixed_has_no_part_in_a_module(prepared: Path) -> None:
@@ -126,6 +128,7 @@ def test_a_step_of_several_batches_is_refused(name: str, prepared: Path) -> None
     with pytest.raises(ConfigError, match=f"must be 1 with tasks.weighting={name}, .*got 2; raise"):
         check_accumulation(trainer, name)
     trained = new_module(prepared, tasks={"weighting": name})
+    trained.set_up(RecDataModule(prepared, trained.config))
     with pytest.raises(ConfigError, match="must be 1"):
         trainer.fit(trained, Loader(first_rows(prepared, 4)), Loader())
 
