@@ -37,7 +37,6 @@ from recsys_moe.lab.compare.plan import ComparisonRequest, make_plan
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.processes.memory import training_process
-from recsys_moe.train.warm_start import set_up
 
 RESAMPLES = 2000
 
@@ -70,7 +69,7 @@ class Contestant:
         self.config = parse_config(raw)
         datamodule = RecDataModule(data, self.config)
         self.module = Alone(raw, datamodule.schema.to_json())
-        set_up(self.module, datamodule)
+        self.module.set_up(datamodule)
         epochs = map(datamodule.train_batches, itertools.count())
         self.batches = itertools.chain.from_iterable(epochs)
         self.steps_per_epoch = len(datamodule.train_batches(0))
