@@ -7,7 +7,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from data_prep import table
 from data_prep.options import did_you_mean
@@ -16,6 +19,7 @@ from recsys_moe.frames import WANTED, is_frame
 from recsys_moe.schema import ConfigError, DataError, Schema
 
 PARAMETERS = inspect.signature(table.prepare).parameters
+HINTS = get_type_hints(table.prepare)
 KEYWORDS = {**dict(zip(PARAMETERS, PARAMETERS, strict=True)), "input": "data", "force": "overwrite"}
 """What an option of `prepare table` is called here; `timestamp` is `time` too."""
 SPECS = ("tasks", *table.FEATURES.values())
@@ -73,17 +77,22 @@ def _by_option(options: dict[str, Any]) -> dict[str, Any]:
 
 def _as_typed(name: str, value: Any) -> Any:
     """The value of an option as the command has it: names of columns and specs are text."""
-    if name == "out":
-        return Path(value)
+    keyword = KEYWORDS[name]
     if name in table.FILES:
-        return _place(KEYWORDS[name], value)
-    if name in COLUMNS and value is not None:
-        return str(value)
-    if name in SPECS and value is not None:
-        return _specs(value)
+        return _place(keyword, value)
+    if name in COLUMNS:
+        if value is None and PARAMETERS[name].default is not None:
+            raise ConfigError(f"{keyword} must be the name of a column, got None")
+        return None if value is None else str(value)
+    if name in SPECS:
+        return None if value is None else _specs(keyword, value)
+    if name == "out":
+        if not isinstance(value, str | os.PathLike):
+            raise ConfigError(f"out must be the path of a folder, got {type(value).__name__}")
+        return Path(value)
     if name == "fractions" and isinstance(value, list | tuple):
         return ",".join(map(str, value))
-    return value
+    return _of_type(keyword, value, HINTS[name])
 
 
 def _place(keyword: str, value: Any) -> Any:
@@ -95,16 +104,34 @@ def _place(keyword: str, value: Any) -> Any:
     raise ConfigError(f"{keyword} must be a path or {WANTED}, got {type(value).__name__}{hint}")
 
 
-def _specs(given: Any) -> list[str]:
+def _specs(keyword: str, given: Any) -> list[str]:
     """NAME:KIND=COLUMN of each, from a dict of KIND=COLUMN or (KIND, COLUMN), or as they are."""
     if isinstance(given, str):
         return [given]
-    if not isinstance(given, Mapping):
+    if isinstance(given, Mapping):
+        return [f"{name}:{_spec(f'{keyword} {name}', one)}" for name, one in given.items()]
+    if isinstance(given, Sequence) and all(isinstance(one, str) for one in given):
         return list(given)
-    return [
-        f"{name}:{spec}" if isinstance(spec, str) else f"{name}:" + "=".join(map(str, spec))
-        for name, spec in given.items()
-    ]
+    raise ConfigError(f"{keyword} must be a dict or a list of NAME:KIND=COLUMN, got {given!r}")
+
+
+def _spec(what: str, given: Any) -> str:
+    if isinstance(given, str):
+        return given
+    if isinstance(given, list | tuple) and len(given) == 2:
+        return f"{given[0]}={given[1]}"
+    raise ConfigError(f"{what} must be KIND=COLUMN or (KIND, COLUMN), got {given!r}")
+
+
+def _of_type(keyword: str, value: Any, hint: Any) -> Any:
+    """`value` as plain Python. Raises ConfigError unless it has the type of the option."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    parts = get_args(hint) if get_origin(hint) is not Literal and get_args(hint) else (hint,)
+    kinds = {str if get_origin(one) is Literal else one for one in parts}
+    if type(plain) in kinds or (type(plain) is int and float in kinds):
+        return plain
+    names = " or ".join(sorted("None" if kind is NoneType else kind.__name__ for kind in kinds))
+    raise ConfigError(f"{keyword} must be {names}, got {value!r}")
 
 
 def _in_python(message: str) -> str:

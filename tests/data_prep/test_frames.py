@@ -270,6 +270,16 @@ def test_categories_of_an_item_may_be_lists(tmp_path: Path) -> None:
         ({"negatives": "per-usr"}, "negatives must be one of none, per-user, got 'per-usr'"),
         ({"protocol": "time"}, "protocol time needs timestamp"),
         ({"protocol": "hash", "engine": "stream"}, "engine stream needs files, got a DataFrame"),
+        ({"user": None}, "user must be the name of a column, got None"),
+        ({"tasks": {"click": None}}, r"tasks click must be KIND=COLUMN or \(KIND, COLUMN\), got N"),
+        ({"tasks": 5}, "tasks must be a dict or a list of NAME:KIND=COLUMN, got 5"),
+        ({"seed": "1"}, "seed must be int, got '1'"),
+        ({"seed": True}, "seed must be int, got True"),
+        ({"negative_ratio": None}, "negative_ratio must be float, got None"),
+        ({"duplicates": 1}, "duplicates must be str, got 1"),
+        ({"overwrite": "yes"}, "overwrite must be bool, got 'yes'"),
+        ({"max_memory_mb": "2"}, "max_memory_mb must be None or int, got '2'"),
+        ({"out": 3}, "out must be the path of a folder, got int"),
         ({"val": "x.csv"}, "give either data, or all three of train, val and test"),
     ],
 )
@@ -277,7 +287,15 @@ def test_errors_name_keywords_and_columns_as_they_were_written(
     options: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises((ConfigError, DataError), match=said):
-        recsys_moe.prepare(log(), **{**COLUMNS, **options}, out=tmp_path / "out")
+        recsys_moe.prepare(log(), **{**COLUMNS, "out": tmp_path / "out", **options})
+
+
+def test_numbers_of_numpy_and_shares_in_a_tuple_are_options(tmp_path: Path) -> None:
+    plain = {"seed": 3, "negative_ratio": 2.0, "fractions": "0.6,0.2,0.2"}
+    typed = {"seed": np.int64(3), "negative_ratio": 2, "fractions": (0.6, 0.2, 0.2)}
+    for name, options in {"plain": plain, "typed": typed}.items():
+        recsys_moe.prepare(log(), **COLUMNS, negatives="per-user", **options, out=tmp_path / name)
+    assert content(tmp_path / "typed") == content(tmp_path / "plain")
 
 
 def test_a_wrong_cell_is_named_with_its_row(tmp_path: Path) -> None:
