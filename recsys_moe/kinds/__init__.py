@@ -15,6 +15,9 @@ from recsys_moe.kinds.base import (
     nine_digits,
 )
 from recsys_moe.kinds.binary import Binary
+from recsys_moe.kinds.count import Count
+from recsys_moe.kinds.duration import Duration
+from recsys_moe.kinds.ranking import Ranking
 from recsys_moe.kinds.regression import Regression
 
 __all__ = [
@@ -33,7 +36,9 @@ __all__ = [
     "rating_task",
 ]
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (Binary(), Regression())}
+KINDS: dict[str, Kind] = {
+    kind.name: kind for kind in (Binary(), Regression(), Count(), Duration(), Ranking())
+}
 HIGHER_IS_BETTER = frozenset(metric for kind in KINDS.values() for metric in kind.higher)
 
 

@@ -25,6 +25,25 @@ def user_item_means(
     return _damped(left, sizes[0]), item_I
 
 
+def user_item_factors(
+    train: LabelledRows, sizes: tuple[int, int], mean: float
+) -> tuple[Tensor, Tensor]:
+    """What users (U,) and items (I,) have times `mean`, above 0, damped: first the items."""
+    ones_U = torch.ones(sizes[0]).double()
+    item_I = _factors(((row.item, row.label, ones_U[row.user]) for row in train()), sizes[1], mean)
+    left = ((row.user, row.label, item_I[row.item]) for row in train())
+    return _factors(left, sizes[0], mean), item_I
+
+
+def _factors(values: Iterator[tuple[Tensor, Tensor, Tensor]], size: int, mean: float) -> Tensor:
+    """Sum of the labels of each index over that expected, both with DAMPING times `mean` more."""
+    sums, expected = (torch.full((size,), DAMPING * mean).double() for _ in range(2))
+    for index_N, label_N, factor_N in values:
+        sums += torch.bincount(index_N, label_N, size)
+        expected += torch.bincount(index_N, mean * factor_N, size)
+    return sums / expected
+
+
 def _damped(values: Iterator[tuple[Tensor, Tensor]], size: int) -> Tensor:
     """Mean value of each index, damped by DAMPING zeros."""
     sums, counts = torch.zeros(size).double(), torch.full((size,), float(DAMPING)).double()

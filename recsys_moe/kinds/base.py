@@ -96,6 +96,8 @@ class Kind(ABC):
     """Labels lie on a scale, and a user's history can hold them."""
     calibrates: ClassVar[bool] = False
     """Predictions have a calibrated probability, fitted on validation."""
+    is_probability: ClassVar[bool] = False
+    """Predictions are probabilities; a calibration can be judged against them."""
     is_numeric: ClassVar[bool] = True
     """Predictions are in the unit of the labels."""
     has_noise: ClassVar[bool] = False
@@ -154,9 +156,17 @@ class Kind(ABC):
     def link(self, logits: Tensor) -> Tensor:
         """Predictions, increasing in the logits."""
 
-    def row_losses(self, logits_B: Tensor, labels_B: Tensor) -> Tensor:
-        """Loss of each row, 0 where the label is missing (NaN). (B,)
+    def row_losses(
+        self,
+        logits_B: Tensor,
+        labels_B: Tensor,
+        *,
+        user_B: Tensor | None = None,
+        weight_B: Tensor | None = None,
+    ) -> Tensor:
+        """Loss of each row of a batch, unweighted, 0 where the label is missing (NaN). (B,)
 
+        `user_B` and `weight_B` are for losses that look at several rows; None: not known.
         The label is replaced before the loss is taken: a NaN multiplied by a zero mask afterwards
         would still reach the gradient.
         """

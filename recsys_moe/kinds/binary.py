@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from recsys_moe.kinds.base import Constant, Figures, Kind, LabelledRows, Values
 
@@ -17,11 +17,11 @@ class Binary(Kind):
     """Cross-entropy of a logit; user and item biases by a Bernoulli likelihood."""
 
     name = "binary"
-    metrics = ("auc", "bce", "ece", "ece_calibrated")
+    metrics: ClassVar[tuple[str, ...]] = ("auc", "bce", "ece", "ece_calibrated")
     loss_metric = "bce"
     headline = "auc"
     higher = ("auc",)
-    has_positives = calibrates = True
+    has_positives = calibrates = is_probability = True
     is_numeric = False
     needs = ("positive", "labelled")
     _rule = "0 or 1"
@@ -115,9 +115,13 @@ class BinaryMetrics:
     def update(self, logits_B: Tensor, labels_B: Tensor) -> None:
         """Add a batch; rows whose label is NaN are left out."""
         mask_B = ~labels_B.isnan()
-        self.loss_sum += Binary().row_losses(logits_B, labels_B).double().sum().item()
+        self.loss_sum += self.loss(logits_B, labels_B)
         for column, values_B in zip(self._columns, (logits_B, labels_B), strict=True):
             column.frombytes(values_B[mask_B].detach().float().cpu().numpy().tobytes())
+
+    def loss(self, logits_B: Tensor, labels_B: Tensor) -> float:
+        """Sum over the labelled rows of a batch."""
+        return Binary().row_losses(logits_B, labels_B).double().sum().item()
 
     def merge(self, other: BinaryMetrics) -> None:
         """Add the rows of `other`."""

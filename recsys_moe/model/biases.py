@@ -87,7 +87,7 @@ def _derivatives(kind: Kind, rows: Iterator[Rows], size: int) -> tuple[Tensor, T
         score_N, information_N = kind.derivatives(logits_N, labels_N)
         score += torch.bincount(index_N, weight_N * score_N, size + 1)
         information += torch.bincount(index_N, weight_N * information_N, size + 1)
-        squared += float((weight_N * score_N.square()).sum())
+        squared += float((weight_N * score_N.square() / information_N.clamp(min=SMALLEST)).sum())
         count += float(weight_N.sum())
     noise = squared / count if kind.has_noise and squared else 1.0
     return score[:size] / noise, information[:size] / noise

@@ -24,6 +24,8 @@ class Counts(NamedTuple):
     """()"""
     weight_B: Tensor | None = None
     """Of this process' rows; None where each counts once."""
+    user_B: Tensor | None = None
+    """Of these rows, for losses that compare rows of a user."""
 
 
 def step_counts(
@@ -32,14 +34,15 @@ def step_counts(
     processes: int = 1,
     *,
     weight_B: Tensor | None = None,
+    user_B: Tensor | None = None,
 ) -> Counts:
     """`labels_BT`: this process' part, NaN where a label is missing; `all_sum` adds up those of
-    `processes` processes, in one small call. `weight_B`: >= 0."""
+    `processes` processes, in one small call. `weight_B`: >= 0; `user_B`: indices."""
     mask_BT = ~labels_BT.isnan()
     labelled_T = mask_BT.sum(0) if weight_B is None else (mask_BT * weight_B[:, None]).sum(0)
     counts = all_sum(torch.cat([labelled_T, labelled_T.new_full((1,), len(labels_BT))]))
     counts = counts.masked_fill(counts == 0, 1) / processes  # where none is, the sum is 0 too
-    return Counts(counts[:-1], counts[-1], weight_B)
+    return Counts(counts[:-1], counts[-1], weight_B, user_B)
 
 
 def row_losses(kind: Kind, logits_B: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,15 +57,17 @@ def mean_loss(
     count: Tensor | None = None,
     *,
     weight_B: Tensor | None = None,
+    user_B: Tensor | None = None,
 ) -> Tensor:
     """Mean loss over the labelled rows of the batch; 0, with a gradient of 0, if there are none.
 
     `count`, a scalar above 0: what to divide the sum by instead of this batch's labelled rows.
-    `weight_B` multiplies the loss of each row; `count` is then the sum of the weights.
+    `weight_B` multiplies the loss of each row; `count` is then the sum of the weights. `user_B`,
+    the users of the rows, is for losses that compare rows.
     """
-    losses_B, mask_B = row_losses(kind, logits_B, labels_B)
+    losses_B = kind.row_losses(logits_B, labels_B, user_B=user_B, weight_B=weight_B)
     losses_B = losses_B if weight_B is None else losses_B * weight_B
-    return losses_B.sum() / (mask_B.sum().clamp(min=1) if count is None else count)
+    return losses_B.sum() / ((~labels_B.isnan()).sum().clamp(min=1) if count is None else count)
 
 
 def mean_disagreement(

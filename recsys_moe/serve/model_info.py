@@ -33,6 +33,7 @@ class TaskInfo(Part):
     """Does label 1 mark a positive? Lists are ranked by the first such task unless asked."""
     is_numeric: bool
     """Are predictions in the unit of the labels? Else they are in 0..1."""
+    is_probability: bool
     low: float | None
     high: float | None
     """Range of valid labels; null where there is no bound."""
@@ -146,6 +147,7 @@ def _task(task: Task, artifact: Artifact, loads: dict[str, list[float]]) -> Task
         kind=task.kind,
         has_positives=KINDS[task.kind].has_positives,
         is_numeric=KINDS[task.kind].is_numeric,
+        is_probability=KINDS[task.kind].is_probability,
         low=task.low,
         high=task.high,
         seen_low=counts.get("min"),

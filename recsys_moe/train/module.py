@@ -78,10 +78,10 @@ class RecModule(EvaluationSteps):
 
     def _parts(self, output: Output, labels_BT: Tensor, counts: Counts) -> tuple[Tensor, Tensor]:
         """`losses`, the first of each task. (T,), ()"""
-        labelled_T, rows, weight_B = counts
+        labelled_T, rows, weight_B, user_B = counts
         columns = zip(output.logits_BT.unbind(1), labels_BT.unbind(1), labelled_T, strict=True)
         per_task = [
-            weight * mean_loss(kind_of(task), *column, weight_B=weight_B)
+            weight * mean_loss(kind_of(task), *column, weight_B=weight_B, user_B=user_B)
             for task, weight, column in zip(self.schema.tasks, self.weights, columns, strict=True)
         ]
         penalties = self.model.auxiliary_loss(output, self.penalty_weights)
@@ -90,8 +90,11 @@ class RecModule(EvaluationSteps):
             penalties = penalties.nan_to_num()
         return torch.stack(per_task), penalties
 
-    def _counts(self, labels_BT: Tensor, weight_B: Tensor | None = None) -> Counts:
-        return step_counts(labels_BT, all_sum, process_count(), weight_B=weight_B)
+    def _counts(
+        self, labels_BT: Tensor, weight_B: Tensor | None = None, user_B: Tensor | None = None
+    ) -> Counts:
+        of_rows = {"weight_B": weight_B, "user_B": user_B}
+        return step_counts(labels_BT, all_sum, process_count(), **of_rows)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["epoch_sums"] = self._epoch_sums().cpu()
@@ -113,7 +116,7 @@ class RecModule(EvaluationSteps):
         place = (self.global_step, self.global_rank, *self._part_of_step(batch_idx))
         seed = stream_seed(settings.seed, "step", *place)
         self.model.set_epoch(self.global_step / self._steps_per_epoch)
-        counts = self._counts(batch.labels, batch.weight)
+        counts = self._counts(batch.labels, batch.weight, batch.user)
         outputs = self._passes(batch, seed)
         parts = [self._parts(output, batch.labels, counts) for output in outputs]
         losses, penalties = zip(*parts, strict=True)
@@ -167,7 +170,8 @@ class RecModule(EvaluationSteps):
     def batch_losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """`losses` of one pass over a batch, as in a training step."""
         output = _shifted(self.model(batch.request), batch)
-        return self.losses(output, batch.labels, self._counts(batch.labels, batch.weight))
+        counts = self._counts(batch.labels, batch.weight, batch.user)
+        return self.losses(output, batch.labels, counts)
 
     def _add_to_epoch(self, loss_sum: Tensor, output: Output, rows: int) -> None:
         self._loss_sum = self._loss_sum.to(loss_sum.device) + loss_sum

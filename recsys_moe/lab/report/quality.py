@@ -181,9 +181,9 @@ def task_quality(artifact: Artifact, sample: Sample, index: int) -> Quality | No
     ]
     if not kind.calibrates:
         return Quality(None, None, groups)
-    curves = {"raw": logits_N.sigmoid()}
+    curves = {"raw": kind.link(logits_N)} if kind.is_probability else {}
     fit = artifact.calibration.get(task.name)
-    if fit is not None and fit != identity(fit.rows):
+    if fit is not None and not (curves and fit == identity(fit.rows)):
         curves["calibrated"] = fit.apply(logits_N)
-    shown = reliability(task.name, curves, labels_N)
+    shown = reliability(task.name, curves, labels_N) if curves else None
     return Quality(roc(task.name, logits_N, labels_N), shown, groups)

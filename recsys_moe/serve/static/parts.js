@@ -73,7 +73,7 @@ export const ends = (task) =>
 
 /** One task of one item: its name, its value, a bar, and room for the experts. */
 function taskOf(task, value) {
-  const text = task.is_numeric ? value.toFixed(2) : percent(value);
+  const text = task.is_probability ? percent(value) : value.toFixed(2);
   const element = make("div", "", make("div", "line", make("span", "", task.name), text));
   element.dataset.task = task.name;
   element.dataset.value = value;
