@@ -11,6 +11,7 @@ import pytest
 
 from recsys_moe.kinds import HIGHER_IS_BETTER, KINDS
 from tests.conftest import Command
+from tests.serve.conftest import Caller
 
 USERS, ITEMS, ROWS = 120, 40, 4000
 
@@ -88,4 +89,11 @@ def test_a_kind_goes_from_a_table_to_ranked_lists(
     assert sum(int(one["item"]) % 2 for one in listed["items"]) >= 4  # user 3 likes odd items
     assert command("export", run, "--out", model, "--format", "pt2").exit_code == 0
     assert command("report", run, "--out", tmp_path / "report").exit_code == 0
-    assert metric.upper() in (tmp_path / "report" / "index.html").read_text()
+    assert metric.upper() in (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    serving = Caller(model)
+    task_info = serving("GET", "/model").json()["tasks"][0]
+    assert task_info["kind"] == kind
+    assert task_info["is_probability"] == KINDS[kind].is_probability
+    asked = {"users": [3, 3], "items": [1, 2]}
+    likes, dislikes = serving.post("/predict", asked).json()["scores"]["mine"]
+    assert likes > dislikes
