@@ -4,7 +4,8 @@
     python -m research.routers --plan                             # what is left
     python -m research.routers --page                             # writes research/routers.md
 
-DIR has the prepared folders `ml-100k` and `ml-1m`. A row is written to research/results/routers.csv
+DIR has the prepared folders `ml-100k` and `ml-1m`; with `--source`, a folder with the raw ones,
+what it lacks is prepared. A row is written to research/results/routers.csv
 when its run is finished; a run that was interrupted goes on from its last checkpoint.
 """
 
@@ -20,26 +21,27 @@ from typing import Any
 
 import yaml
 
+from research.routers.logs import prepare
 from research.routers.order import remaining
 from research.routers.page import write
 from research.routers.rows import RESULTS, ROWS, Job, all_rows, append, read_rows
-from research.routers.run import finish
+from research.routers.run import command, finish
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, help="has ml-100k and ml-1m, prepared")
+    parser.add_argument("--source", type=Path, help="has ml-100k and ml-1m as they are published")
     parser.add_argument("--out", type=Path, help="for runs while they train")
     parser.add_argument("--rows", type=Path, default=ROWS, help="finished runs")
     parser.add_argument("--hours", type=float, default=float("inf"), help="start none after these")
     parser.add_argument("--plan", action="store_true", help="only list what is left")
     parser.add_argument("--page", action="store_true", help="only write research/routers.md")
     options = parser.parse_args(argv)
-    settings = read_settings()
     if options.page:
-        return write(settings, options.rows)
+        return write(read_settings(), read_settings("routing"), options.rows)
     if options.plan:
-        for job in left(settings, options.rows):
+        for job in left(options.rows):
             print(job.folder)
         return
     if options.data is None or options.out is None:
@@ -50,24 +52,27 @@ def main(argv: Sequence[str] | None = None) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             parser.error(f"{options.out} must have one process, another runs; wait for its end")
-        run_all(settings, options)
+        run_all(options)
 
 
-def read_settings() -> dict[str, dict[str, Any]]:
+def read_settings(name: str = "routers") -> dict[str, dict[str, Any]]:
     """Router -> label -> sections over the shipped configuration."""
-    settings = yaml.safe_load((RESULTS / "routers.yaml").read_text(encoding="utf-8"))
+    settings = yaml.safe_load((RESULTS / f"{name}.yaml").read_text(encoding="utf-8"))
     assert isinstance(settings, dict)
     return settings
 
 
-def left(settings: dict[str, dict[str, Any]], path: Path) -> list[Job]:
-    return remaining(settings, all_rows(settings, path), read_rows(path))
+def left(path: Path) -> list[Job]:
+    settings = read_settings()
+    rows = all_rows(settings, path)
+    return remaining(settings, rows, read_rows(path), read_settings("routing"))
 
 
-def run_all(settings: dict[str, dict[str, Any]], options: argparse.Namespace) -> None:
+def run_all(options: argparse.Namespace) -> None:
     end = time.monotonic() + 3600 * options.hours
-    while time.monotonic() < end and (jobs := left(settings, options.rows)):
-        job = next((job for job in jobs if (options.data / job.log).is_dir()), None)
+    settings = read_settings() | read_settings("routing")
+    while time.monotonic() < end and (jobs := left(options.rows)):
+        job = next((job for job in jobs if is_there(job.log, options)), None)
         if job is None:
             print(f"{options.data} lacks the data of {len(jobs)} runs", file=sys.stderr)
             return
@@ -75,6 +80,13 @@ def run_all(settings: dict[str, dict[str, Any]], options: argparse.Namespace) ->
         append(row, options.rows)
         shown = " ".join(f"{name}={value:.4g}" for name, value in row.figures.items() if value)
         print(time.strftime("%H:%M"), job.folder, shown, f"left={len(jobs) - 1}", flush=True)
+
+
+def is_there(log: str, options: argparse.Namespace) -> bool:
+    """Whether the prepared log is; it is prepared where `--source` is given."""
+    if not (options.data / log).is_dir() and options.source is not None:
+        prepare(log, options.source, options.data, command)
+    return (options.data / log).is_dir()
 
 
 if __name__ == "__main__":

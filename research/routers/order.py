@@ -6,19 +6,23 @@
    those that compute few experts, as their runs are short.
 4. All others: six trials, then five seeds.
 5. MovieLens-100K at weights (.1, .9), five seeds of RATING_ROUTERS.
-6. MovieLens-1M, three seeds of every contender of MovieLens-100K.
+6. Does routing matter? Configurations of routing.yaml by tasks, experts and rows, three seeds.
+7. MovieLens-1M, three seeds of every contender of MovieLens-100K, then those of 6.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from research.routers.logs import LOGS, WEIGHTS_OF
 from research.routers.rows import WEIGHTS, Job, Row, best
 
 Settings = Mapping[str, Mapping[str, object]]
 Rows = Mapping[Job, Row]
 
 SMALL, LARGE = "ml-100k", "ml-1m"
+MATTER = "matter_"
+"""Start of the names of routing.yaml."""
 CLOSE = 0.01
 MANY = 8
 TRIALS, FIRST_SEEDS, SEEDS, LARGE_SEEDS = 6, 3, 5, 3
@@ -27,21 +31,23 @@ RATING_WEIGHTS = "0.1,0.9"
 RATING_ROUTERS = ("moesart", "pps", "topk", "softmax")
 
 
-def remaining(settings: Settings, rows: Rows, new: Rows) -> list[Job]:
+def remaining(
+    settings: Settings, rows: Rows, new: Rows, matter: Settings | None = None
+) -> list[Job]:
     """Jobs without a row, in the order of the plan as it stands; later rows may change it.
 
     `rows`: all that are known, `new`: those of this study alone.
     """
-    return [job for jobs in stages(settings, rows, new).values() for job in jobs]
+    return [job for jobs in stages(settings, rows, new, matter or {}).values() for job in jobs]
 
 
-def stages(settings: Settings, rows: Rows, new: Rows) -> dict[str, list[Job]]:
+def stages(settings: Settings, rows: Rows, new: Rows, matter: Settings) -> dict[str, list[Job]]:
     """What is left of each stage, in their order; no job stands in two."""
     left: dict[str, list[Job]] = {"a run of an earlier study again": []}
     if AGAIN not in new:
         left["a run of an earlier study again"].append(AGAIN)
     known = {AGAIN}
-    for stage, job in _plan(settings, rows):
+    for stage, job in _plan(settings, rows, matter):
         if job not in known and not _is_done(job, rows):
             left.setdefault(stage, []).append(job)
         known.add(job)
@@ -55,10 +61,12 @@ def _is_done(job: Job, rows: Rows) -> bool:
 
 def _seeds_needed(job: Job, rows: Rows) -> set[Job]:
     """`job` itself where it is the chosen setting of its router and so belongs into the table."""
-    return {job} if chosen(job.router, rows, job.log, job.weights) == job.setting else set()
+    is_matter = job.router.startswith(MATTER)
+    is_chosen = chosen(job.router, rows, job.log, job.weights) == job.setting
+    return {job} if is_matter or is_chosen else set()
 
 
-def _plan(settings: Settings, rows: Rows) -> Iterator[tuple[str, Job]]:
+def _plan(settings: Settings, rows: Rows, matter: Settings) -> Iterator[tuple[str, Job]]:
     unknown = [r for r in settings if not any(row.job.router == r for row in rows.values())]
     first, others = contenders(settings, rows), list(settings)
     few = quick(first, rows)
@@ -73,7 +81,9 @@ def _plan(settings: Settings, rows: Rows) -> Iterator[tuple[str, Job]]:
         ("all others, six trials", _trials(others, settings, TRIALS)),
         ("all others, five seeds", _seeds(others, rows, SEEDS)),
         ("weights .1 and .9", _ported(RATING_ROUTERS, rows, (SMALL, RATING_WEIGHTS), SEEDS)),
+        ("does routing matter? up to 10^5.3 rows", _matter(matter, LARGE, larger=False)),
         ("MovieLens-1M, three seeds", _ported(first, rows, (LARGE, WEIGHTS), LARGE_SEEDS)),
+        ("does routing matter? 10^6.3 rows", _matter(matter, LARGE, larger=True)),
     ]
     for stage, jobs in parts:
         yield from ((stage, job) for job in jobs)
@@ -98,6 +108,18 @@ def _ported(
         for router in routers:
             if setting := chosen(router, rows):
                 yield Job(where[0], router, setting, seed, where[1])
+
+
+def _matter(matter: Settings, large: str, larger: bool) -> Iterator[Job]:
+    """Seed by seed: numbers of experts on MovieLens-100K, then its variants with 16 experts."""
+    for seed in range(LARGE_SEEDS):
+        for log, facts in LOGS.items():
+            if (log == large) != larger:
+                continue
+            weights = WEIGHTS_OF[len(facts.tasks)]
+            for group, labels in matter.items():
+                for label in list(labels) if log == SMALL else list(labels)[:1]:
+                    yield Job(log, group, label, seed, weights)
 
 
 def chosen(router: str, rows: Rows, log: str = SMALL, weights: str = WEIGHTS) -> str | None:

@@ -131,14 +131,14 @@ def minutes_of(job: Job, rows: Rows) -> float:
     else:
         experts = [row["experts_training"] or 0.0 for row in trials(job.router, rows)]
         guess = MANY_MINUTES if max(experts, default=0.0) > MANY else MINUTES
-    return guess * (1.0 if job.log == SMALL else LARGE)
+    return guess * (LARGE if job.log == "ml-1m" else 1.0)
 
 
-def missing(settings: Settings, rows: Rows, new: Rows) -> str:
+def missing(settings: Settings, rows: Rows, new: Rows, matter: Settings) -> str:
     """A line per stage: runs and hours."""
     body = [["stage", "runs", "processor hours"], ["---"] * 3]
     total_runs, total = 0, 0.0
-    for stage, jobs in stages(settings, rows, new).items():
+    for stage, jobs in stages(settings, rows, new, matter).items():
         hours = sum(minutes_of(job, rows) for job in jobs) / 60
         total_runs, total = total_runs + len(jobs), total + hours
         body.append([stage, str(len(jobs)), f"{hours:.1f}"])
@@ -146,7 +146,23 @@ def missing(settings: Settings, rows: Rows, new: Rows) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in body)
 
 
-def block(settings: Settings, path: Path = ROWS) -> str:
+def matter_table(matter: Settings, rows: Rows) -> str:
+    """Test loss per log and number of experts, a column per group; empty without rows."""
+    cells: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for job, row in rows.items():
+        if job.router in matter and row["loss"] is not None:
+            experts = job.setting.removeprefix(job.router).strip("_") or "16_experts"
+            of_group = cells.setdefault((job.log, experts.partition("_")[0]), {})
+            of_group.setdefault(job.router, []).append(row["loss"] or 0.0)
+    body = [["log", "experts", *(f"`{group}` (seeds)" for group in matter)]]
+    body.append(["---"] * len(body[0]))
+    for (log, experts), found in sorted(cells.items()):
+        means = [f"{_cell(found[g])} ({len(found[g])})" if g in found else "-" for g in matter]
+        body.append([log, experts, *means])
+    return "\n".join(f"| {' | '.join(line)} |" for line in body) if cells else ""
+
+
+def block(settings: Settings, matter: Settings, path: Path = ROWS) -> str:
     """What stands between the markers."""
     new = read_rows(path)
     rows = all_rows({r: dict(of) for r, of in settings.items()}, path)
@@ -161,7 +177,9 @@ def block(settings: Settings, path: Path = ROWS) -> str:
             parts += [f"{title}:", table(lines)]
     parts.append(wrapped(LEGEND))
     parts.append("![Test loss against processor minutes](images/routers.svg)")
-    parts += ["What is missing:", missing(settings, rows, new)]
+    if answer := matter_table(matter, rows):
+        parts += ["Does routing matter? Test loss ([routing.yaml](results/routing.yaml)):", answer]
+    parts += ["What is missing:", missing(settings, rows, new, matter)]
     return "\n\n".join(parts)
 
 
@@ -183,13 +201,13 @@ def figure_of(lines: Sequence[Line]) -> Figure:
     return figure
 
 
-def write(settings: Settings, path: Path = ROWS, page: Path = PAGE, figure: Path = FIGURE) -> None:
+def write(settings: Settings, matter: Settings, path: Path = ROWS) -> None:
     """Fill the page between its markers and draw the figure. Raises ValueError without markers."""
-    text = page.read_text(encoding="utf-8")
-    page.write_text(filled(text, block(settings, path)), encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(filled(text, block(settings, matter, path)), encoding="utf-8")
     rows = all_rows({r: dict(of) for r, of in settings.items()}, path)
     lines = lines_of(settings, rows, SMALL, WEIGHTS)
-    figure.write_bytes(render("routers", figure_of, lines).svg)
+    FIGURE.write_bytes(render("routers", figure_of, lines).svg)
 
 
 def filled(text: str, block: str) -> str:

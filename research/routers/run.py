@@ -18,10 +18,12 @@ import yaml
 from benchmarks import common
 from recsys_moe.config.files import find_config, merge_all, read_config_file
 from recsys_moe.routers import find_router
+from research.routers.logs import LOGS
 from research.routers.rows import Job, Row
 
 BASES = {"ml-100k": "movielens_100k", "ml-1m": "movielens_1m"}
-"""The shipped configuration under each setting; its early stopping is that of the comparison."""
+"""By raw log, the shipped configuration under each setting; its early stopping is that of the
+comparison."""
 SMALL_LR = 4e-3
 """Of movielens_100k; on other data the rates of settings stand to theirs as there."""
 FAILED = 1
@@ -30,13 +32,14 @@ FAILED = 1
 
 def config_of(job: Job, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The sections that differ from the shipped configuration are those of the setting."""
-    base = read_config_file(find_config(BASES[job.log]))
-    base.get("model", {}).pop("router", None)
-    watch, rating = (float(weight) for weight in job.weights.split(","))
+    base = read_config_file(find_config(BASES[LOGS[job.log].raw]))
+    base["model"].pop("router")
+    base.pop("tasks")
+    weights = zip(LOGS[job.log].tasks, job.weights.split(","), strict=True)
     own = {"model": {"router": {"name": job.router}}, "trainer": {"seed": job.seed}}
     if job.router == "moesart":
         own["model"]["router"] = {"name": "moesart", "temperature": 1.0}
-    tasks = {"tasks": {"watch": {"weight": watch}, "rating": {"weight": rating}}}
+    tasks = {"tasks": {task: {"weight": float(weight)} for task, weight in weights}}
     setting = dict(settings[job.router][job.setting] or {})
     if "lr" in (optim := setting.get("optim", {})):
         setting["optim"] = {**optim, "lr": optim["lr"] * base["optim"]["lr"] / SMALL_LR}
@@ -69,8 +72,8 @@ def finish(job: Job, settings: Mapping[str, Mapping[str, Any]], data: Path, out:
 
 
 def _reached(found: dict[str, Any], split: str) -> dict[str, float | None]:
-    watch, rating = found["tasks"]["watch"], found["tasks"]["rating"]
-    names = {"loss": found["loss"], "watch.auc": watch["auc"], "rating.mse": rating["mse"]}
+    watch, rating = found["tasks"]["watch"], found["tasks"].get("rating", {})
+    names = {"loss": found["loss"], "watch.auc": watch["auc"], "rating.mse": rating.get("mse")}
     return {f"{split}{name}": value for name, value in names.items()}
 
 
@@ -92,7 +95,9 @@ def command(*words: object) -> tuple[int, dict[str, Any]]:
         raise RuntimeError(
             f"{' '.join(line[2:])}: exit code {run.returncode}\n{run.stderr[-2000:]}"
         )
-    return run.returncode, json.loads(run.stdout) if run.returncode == 0 else {}
+    return run.returncode, json.loads(
+        run.stdout
+    ) if "--json" in words and run.returncode == 0 else {}
 
 
 def _processor_minutes() -> float:

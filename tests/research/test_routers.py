@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from recsys_moe.config.settings import parse_config
-from recsys_moe.routers import ROUTERS
+from recsys_moe.routers import ROUTERS, RouterShape, find_router
 from research.routers import page
 from research.routers.__main__ import main, read_settings
-from research.routers.order import AGAIN, TRIALS, chosen, contenders, remaining
+from research.routers.logs import LOGS, Log, prepare, table_of
+from research.routers.order import AGAIN, MATTER, TRIALS, chosen, contenders, remaining
 from research.routers.rows import Job, Row, all_rows, append, earlier, read_rows
 from research.routers.run import config_of
 
@@ -135,7 +137,7 @@ def test_what_is_missing_has_hours_by_measured_minutes() -> None:
 
 def test_the_page_is_what_its_rows_give() -> None:
     text = page.PAGE.read_text(encoding="utf-8")
-    assert page.filled(text, page.block(read_settings())) == text
+    assert page.filled(text, page.block(read_settings(), read_settings("routing"))) == text
     with pytest.raises(ValueError, match="must have the lines"):
         page.filled("no markers", "")
 
@@ -145,3 +147,64 @@ def test_the_command_lists_what_is_left(capsys: pytest.CaptureFixture[str]) -> N
     assert "ml-1m-" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main([])
+
+
+def test_configurations_of_the_question_whether_routing_matters_are_valid_and_queued() -> None:
+    """6 groups; 16 labels on ml-100k and 6 on each of four variants; ml-1m last."""
+    matter = read_settings("routing")
+    jobs = [job for job in remaining({}, {}, {}, matter) if job.router.startswith(MATTER)]
+    assert len(jobs) == 3 * (16 + 4 * 6 + 6) and len(set(jobs)) == len(jobs)
+    assert [job.log for job in jobs].index("ml-1m") == 3 * (16 + 4 * 6)
+    for job in jobs:
+        config = config_of(job, matter)
+        assert list(config["tasks"]) == list(LOGS[job.log].tasks)
+        parse_config(config)
+    wide = parse_config(config_of(Job("ml-100k", "matter_wide", "matter_wide", 0), matter)).model
+    assert (wide.num_experts, wide.expert_dim) == (1, 2 * 256)
+
+
+def test_the_fixed_router_gives_each_user_k_experts_that_stay() -> None:
+    make = find_router("research.routers.fixed:FixedRandomRouter")
+    routers = [make(make.Config(k=2), RouterShape(4, 8, 9, task, 2)) for task in (0, 1)]
+    users = torch.tensor([0, 3, 9, 3])
+    first, second = (router.train()(torch.randn(4, 4), users) for router in routers)
+    assert first.selected_BE.sum(-1).tolist() == [2] * 4 and first.weights_BE.sum(-1).eq(1).all()
+    assert torch.equal(first.selected_BE[1], first.selected_BE[3])
+    assert not torch.equal(first.selected_BE, second.selected_BE)
+    again = make(make.Config(k=2), RouterShape(4, 8, 9, 0, 2))
+    assert torch.equal(routers[0].selected_UE, again.selected_UE)
+
+
+def test_a_log_has_the_ratings_of_its_users_and_the_labels_of_its_tasks(tmp_path: Path) -> None:
+    lines = [(user, item, 1 + (user + item) % 5, 9) for user in range(1, 9) for item in range(3)]
+    (tmp_path / "u.data").write_text("".join("\t".join(map(str, line)) + "\n" for line in lines))
+    table = table_of(Log(users=5), tmp_path / "u.data")
+    assert table["user"].nunique() == 5 and len(table) == 15
+    assert (table["liked"] == (table["rating"] > 3)).all()
+    assert (table["loved"] == (table["rating"] == 5)).all()
+    said: list[tuple[object, ...]] = []
+    (tmp_path / "ml-100k").mkdir()
+    (tmp_path / "u.data").rename(tmp_path / "ml-100k" / "u.data")
+    prepare("ml-100k-tasks4", tmp_path, tmp_path, lambda *words: said.append(words))
+    prepare("ml-1m", tmp_path, tmp_path, lambda *words: said.append(words))
+    assert said[0].count("--task") == 4 and said[1][:4] == (
+        "prepare",
+        "movielens",
+        "--variant",
+        "1m",
+    )
+
+
+def test_losses_stand_by_log_and_experts_in_a_column_per_group() -> None:
+    matter = {"matter_a": {}, "matter_b": {}}
+    assert page.matter_table(matter, {}) == ""
+    rows = by_job(
+        row("matter_a", "matter_a", 0.5, 0.41),
+        row("matter_a", "matter_a", 0.5, 0.43, seed=1),
+        row("matter_b", "matter_b_64_experts", 0.5, 0.44),
+    )
+    lines = page.matter_table(matter, rows).splitlines()[2:]
+    assert lines == [
+        "| ml-100k | 16 | 0.4200 +- 0.0100 (2) | - |",
+        "| ml-100k | 64 | - | 0.4400 (1) |",
+    ]
