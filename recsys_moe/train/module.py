@@ -13,13 +13,13 @@ from torch import Tensor
 from recsys_moe.config.build import build_weighting, training_loss_weights
 from recsys_moe.config.settings import Config, as_config
 from recsys_moe.data.columns import Batch
-from recsys_moe.kinds import kind_of
 from recsys_moe.model.output import Output
-from recsys_moe.model.tasks import Counts, mean_disagreement, mean_loss, step_counts
+from recsys_moe.model.tasks import Counts, step_counts
 from recsys_moe.model.weighting import Step
 from recsys_moe.seeds import stream_seed
 from recsys_moe.train.evaluation_steps import EvaluationSteps
 from recsys_moe.train.finite import not_finite, refuse
+from recsys_moe.train.losses import TaskLosses, shifted
 from recsys_moe.train.processes.devices import all_mean, all_sum, process_count
 from recsys_moe.train.weighing import check_accumulation, present, untouched
 from recsys_moe.train.workarounds import makes_step, steps_per_epoch
@@ -58,7 +58,8 @@ class RecModule(EvaluationSteps):
 
     def build(self, schema_json: str) -> None:
         super().build(schema_json)
-        self.weights = training_loss_weights(self.config, self.schema)
+        weights = training_loss_weights(self.config, self.schema)
+        self.task_losses = TaskLosses(self.schema.tasks, weights)
         self.weighting = build_weighting(self.config, self.schema)
 
     def forward(self, batch: Batch) -> Output:
@@ -78,17 +79,12 @@ class RecModule(EvaluationSteps):
 
     def _parts(self, output: Output, labels_BT: Tensor, counts: Counts) -> tuple[Tensor, Tensor]:
         """`losses`, the first of each task. (T,), ()"""
-        labelled_T, rows, weight_B, user_B = counts
-        columns = zip(output.logits_BT.unbind(1), labels_BT.unbind(1), labelled_T, strict=True)
-        per_task = [
-            weight * mean_loss(kind_of(task), *column, weight_B=weight_B, user_B=user_B)
-            for task, weight, column in zip(self.schema.tasks, self.weights, columns, strict=True)
-        ]
+        losses_T = self.task_losses(output, labels_BT, counts)
         penalties = self.model.auxiliary_loss(output, self.penalty_weights)
-        penalties = penalties * (len(labels_BT) / rows)
+        penalties = penalties * (len(labels_BT) / counts.rows)
         if not len(labels_BT):  # a mean over no rows is NaN; its gradient is 0 everywhere
             penalties = penalties.nan_to_num()
-        return torch.stack(per_task), penalties
+        return losses_T, penalties
 
     def _counts(
         self, labels_BT: Tensor, weight_B: Tensor | None = None, user_B: Tensor | None = None
@@ -132,7 +128,8 @@ class RecModule(EvaluationSteps):
             self._check_step(loss.detach())
         extra = torch.stack(penalties).sum()
         if len(outputs) == 2:
-            apart_T = self._disagreement(outputs[0], outputs[1], batch.labels, counts)
+            apart = outputs, batch.labels, counts, self.model.routers
+            apart_T = self.task_losses.disagreement(*apart)
             extra = extra + (apart_T if factors_T is None else factors_T * apart_T).sum()
         if self._trainer is None or makes_step(self.trainer):
             self.model.on_step_end(all_sum)
@@ -141,13 +138,13 @@ class RecModule(EvaluationSteps):
     def _passes(self, batch: Batch, seed: int) -> list[Output]:
         """The outputs of a training step, one per pass of the router."""
         self.model.reseed(seed)
-        return [_shifted(self.model(batch.request), batch) for _ in range(self.model.passes)]
+        return [shifted(self.model(batch.request), batch) for _ in range(self.model.passes)]
 
     def _factors(self, losses_T: Tensor, batch: Batch) -> Tensor:
         """What the weighting multiplies the losses of the tasks by in this step. (T,)"""
         assert self.weighting is not None
         seed = stream_seed(self.config.trainer.seed, "weighting", self.global_step)
-        present_T = present(batch, self.weights)
+        present_T = present(batch, self.task_losses.weights)
         return self.weighting(Step(losses_T, present_T, all_mean, seed), self.model)
 
     def optimizer_step(self, *given: Any, **named: Any) -> None:
@@ -169,7 +166,7 @@ class RecModule(EvaluationSteps):
 
     def batch_losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """`losses` of one pass over a batch, as in a training step."""
-        output = _shifted(self.model(batch.request), batch)
+        output = shifted(self.model(batch.request), batch)
         counts = self._counts(batch.labels, batch.weight, batch.user)
         return self.losses(output, batch.labels, counts)
 
@@ -179,21 +176,6 @@ class RecModule(EvaluationSteps):
             selected_BE = reduce(torch.logical_or, [r.selected_BE for r in output.routings])
             self._pairs = self._pairs.to(loss_sum.device) + selected_BE.sum()
         self._rows += rows
-
-    def _disagreement(
-        self, first: Output, second: Output, labels_BT: Tensor, counts: Counts
-    ) -> Tensor:
-        """Of two passes, per task: task weight x `consistency` of the router x mean. (T,)"""
-        logits = first.logits_BT.unbind(1), second.logits_BT.unbind(1)
-        columns = zip(*logits, labels_BT.unbind(1), strict=True)
-        parts = (self.schema.tasks, self.weights, self.model.routers, columns, counts.labelled_T)
-        per_task = [
-            weight
-            * router.consistency
-            * mean_disagreement(kind_of(task), *column, count=count, weight_B=counts.weight_B)
-            for task, weight, router, column, count in zip(*parts, strict=True)
-        ]
-        return torch.stack(per_task)
 
     def _check_step(self, loss: Tensor) -> None:
         loss = all_sum(loss) / process_count()
@@ -233,10 +215,3 @@ class RecModule(EvaluationSteps):
         """Of the epoch so far and all processes: loss times rows, evaluated pairs, rows. (3,)"""
         sums = (self._loss_sum, self._pairs, torch.tensor(self._rows))
         return all_sum(torch.stack([value.double().to(self.device) for value in sums]))
-
-
-def _shifted(output: Output, batch: Batch) -> Output:
-    """With the logits that the loss uses where negatives are drawn by popularity."""
-    if batch.offset is None:
-        return output
-    return output._replace(logits_BT=output.logits_BT - batch.offset)

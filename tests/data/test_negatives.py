@@ -19,7 +19,8 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 from recsys_moe.train.loader import RecDataModule
-from recsys_moe.train.module import RecModule, _shifted
+from recsys_moe.train.losses import shifted
+from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
 
 
@@ -174,9 +175,9 @@ def test_the_loss_of_a_step_sees_logits_less_their_offsets(prepared: Path) -> No
     )
     module.eval()
     output = module.model(batch.request)
-    seen = _shifted(output, batch)
+    seen = shifted(output, batch)
     assert torch.equal(seen.logits_BT, output.logits_BT - batch.offset)
-    assert _shifted(output, batch._replace(offset=None)) is output
+    assert shifted(output, batch._replace(offset=None)) is output
 
 
 @pytest.mark.parametrize(("name", "idle"), [("popularity_exponent", 0), ("user_exponent", 1)])

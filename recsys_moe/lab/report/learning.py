@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,8 @@ class LearningCurves:
     best_epoch: int
     """The one that the run keeps, the best by `monitor`."""
     monitor: str = LOSS
+    factors: dict[str, list[float]] = field(default_factory=dict)
+    """Per task, what `tasks.weighting` multiplied its loss by, if it learns."""
     trained_by: str = ""
     """Task weights of the training loss in words, where they are not the validation loss's."""
 
@@ -73,6 +75,11 @@ def learning_curves(
             for task, metric in names.items()
         },
         best_epoch=monitor.best_epoch(monitored) or next(iter(epochs)),
+        factors={
+            f"{task} factor": column(name)
+            for task in names
+            if any((name := f"train/{task}/factor") in row for row in epochs.values())
+        },
         monitor=monitor.name,
         trained_by=trained_by,
     )

@@ -30,12 +30,17 @@ UNKNOWN = "#b9b6ad"
 
 
 def learning(data: LearningCurves) -> Figure:
-    with panels(1 + len(data.metrics), height=2.7) as (figure, grid):
+    with panels(1 + len(data.metrics) + len(data.factors), height=2.7) as (figure, grid):
         trained = f"training, of {data.trained_by}" if data.trained_by else "training"
         grid[0].plot(data.epochs, data.train_loss, "o-", color=colour(5), label=trained)
-        shown = {f"Loss (best: epoch {data.best_epoch})": data.val_loss, **data.metrics}
+        shown = {
+            f"Loss (best: epoch {data.best_epoch})": data.val_loss,
+            **data.metrics,
+            **data.factors,
+        }
         for axes, (name, values) in zip(grid, shown.items(), strict=True):
-            axes.plot(data.epochs, values, "s-", color=colour(0), label="validation")
+            style, of = ("o-", 5) if name in data.factors else ("s-", 0)
+            axes.plot(data.epochs, values, style, color=colour(of), label="validation")
             headed(axes, name)
             curves = [data.train_loss, values] if axes is grid[0] else [values]
             if ends := plots.later_range(curves):

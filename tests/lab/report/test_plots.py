@@ -84,6 +84,14 @@ def test_a_first_epoch_that_would_flatten_the_others_is_left_out_and_said() -> N
     assert auc.get_ylim()[0] < 0.5
 
 
+def test_learned_factors_have_panels_of_their_own() -> None:
+    factors = {"watch factor": [1.0, 1.2, 1.1], "rating factor": [1.0, 0.8, 0.9]}
+    figure = plots_run.learning(replace(CURVES, factors=factors))
+    titles = [axes.get_title(loc="left") or axes.get_title() for axes in figure.axes]
+    assert titles[-2:] == ["watch factor", "rating factor"]
+    assert figure.axes[-1].lines[0].get_ydata().tolist() == [1.0, 0.8, 0.9]
+
+
 def test_routers_whose_first_epoch_flattens_the_others_share_the_later_range() -> None:
     slow, quick = ([3, 0.5, 0.4], [0.45, 0.42, 0.38])
     drawn = [RouterCurve("a", [1, 2, 3], c, c, c, [1] * 3) for c in (slow, quick)]

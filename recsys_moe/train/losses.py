@@ -1,0 +1,59 @@
+"""The loss of a training step, task by task.
+
+Axes: B rows of a batch, T tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from recsys_moe.data.columns import Batch
+from recsys_moe.kinds import kind_of
+from recsys_moe.model.output import Output
+from recsys_moe.model.tasks import Counts, mean_disagreement, mean_loss
+from recsys_moe.routers import Router
+from recsys_moe.schema import Task
+
+
+class TaskLosses:
+    """Training weight times mean loss of each task."""
+
+    def __init__(self, tasks: Sequence[Task], weights: Sequence[float]) -> None:
+        """`weights`: factor of the mean loss of each task."""
+        self.kinds = [kind_of(task) for task in tasks]
+        self.weights = weights
+
+    def __call__(self, output: Output, labels_BT: Tensor, counts: Counts) -> Tensor:
+        """Of one pass. (T,)"""
+        columns = zip(output.logits_BT.unbind(1), labels_BT.unbind(1), strict=True)
+        parts = zip(self.kinds, self.weights, columns, counts.labelled_T, strict=True)
+        per_task = [
+            weight * mean_loss(kind, *column, count, weight_B=counts.weight_B, user_B=counts.user_B)
+            for kind, weight, column, count in parts
+        ]
+        return torch.stack(per_task)
+
+    def disagreement(
+        self, passes: Sequence[Output], labels_BT: Tensor, counts: Counts, routers: Sequence[Router]
+    ) -> Tensor:
+        """Of two passes: training weight x `consistency` of the task's router x mean. (T,)"""
+        logits = [output.logits_BT.unbind(1) for output in passes]
+        columns = zip(*logits, labels_BT.unbind(1), strict=True)
+        parts = zip(self.kinds, self.weights, routers, columns, counts.labelled_T, strict=True)
+        per_task = [
+            weight
+            * router.consistency
+            * mean_disagreement(kind, *column, count=count, weight_B=counts.weight_B)
+            for kind, weight, router, column, count in parts
+        ]
+        return torch.stack(per_task)
+
+
+def shifted(output: Output, batch: Batch) -> Output:
+    """With the logits that the loss uses where negatives are drawn by popularity."""
+    if batch.offset is None:
+        return output
+    return output._replace(logits_BT=output.logits_BT - batch.offset)
