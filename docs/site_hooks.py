@@ -95,11 +95,11 @@ def _section(model: type[BaseModel], prefix: str) -> Iterator[str]:
     rows = []
     for name, field in model.model_fields.items():
         kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel) and name != "router":
+        if name == "tasks":
+            yield from _tasks()
+        elif isinstance(kind, type) and issubclass(kind, BaseModel) and name != "router":
             yield f"## `{prefix}{name}`\n"
             yield from _section(kind, f"{prefix}{name}.")
-        elif name == "tasks":
-            yield from _tasks()
         else:
             rows.append((f"{prefix}{name}", field))
     if rows:
@@ -109,10 +109,20 @@ def _section(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def _tasks() -> Iterator[str]:
-    from recsys_moe.config.sections import TaskConfig
+    from recsys_moe.config.sections import TaskConfig, TasksConfig
+    from recsys_moe.model.weighting import CONFIGS
 
     yield "## `tasks.TASK`\n"
     yield from _section(TaskConfig, "tasks.TASK.")
+    yield "## `tasks.weighting`\n"
+    meaning = " ".join((TasksConfig.model_fields["weighting"].description or "").split())
+    yield f"{meaning} One of {', '.join(CONFIGS)}; default `fixed`.\n"
+    for method, config in CONFIGS.items():
+        own = {key: field for key, field in config.model_fields.items() if key != "name"}
+        if own:
+            yield f"With `{method}`:\n\n| setting | default | meaning |\n|---|---|---|"
+            yield from (_setting(f"tasks.weighting.{key}", field) for key, field in own.items())
+            yield ""
 
 
 def _setting(name: str, field: Any) -> str:

@@ -30,7 +30,7 @@ class FAMOWeighting(Weighting):
     class Config(WeightingConfig):
         name: str = "famo"
         lr: float = Field(default=0.025, gt=0, allow_inf_nan=False)
-        """Learning rate (Adam) of the logits of the task weights, as in the paper."""
+        """Learning rate (Adam) of the logits of the task weights, as in the authors' code."""
         decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
         """Weight decay of these logits, the paper's gamma, as in the authors' code: larger keeps
         the weights closer to equal."""

@@ -33,7 +33,7 @@ class GradNormWeighting(Weighting):
         """How strongly tasks are kept at one pace: 0 evens out the gradients alone. The paper uses
         1.5, and 0.12 for alike tasks."""
         lr: float = Field(default=0.025, gt=0, allow_inf_nan=False)
-        """Learning rate (Adam) of the factors, as in the paper."""
+        """Learning rate (Adam) of the factors, as in the paper's experiments."""
 
     summary = "evens out gradient norms, more for slow tasks (Chen et al. 2018)"
     needs_gradients = True
