@@ -77,6 +77,10 @@ class Task:
     low: float | None = None
     high: float | None = None
     """Inclusive range of valid labels; None: unbounded."""
+    levels: tuple[float, ...] = ()
+    """All labels there are, ascending, of kinds with levels; empty for others."""
+    shares: tuple[float, ...] = ()
+    """Of the levels among the training labels."""
 
 
 def check_names(tasks: Sequence[Task], weight: str | None, where: str) -> None:
@@ -194,6 +198,9 @@ class Schema:
         for name in ("weight", "negatives"):
             if raw[name] is None:  # as in older folders
                 del raw[name]
+        for task in raw["tasks"]:
+            if not task["levels"]:  # as in older folders
+                del task["levels"], task["shares"]
         if not self.has_features:  # as in version 1
             for entity in ENTITIES:
                 del raw[f"{entity}_features"]
@@ -252,10 +259,21 @@ def _check_version(raw: Any, origin: str) -> None:
         )
 
 
+def _check_levels(task: Task) -> None:
+    """Raise TypeError unless there are levels where the kind asks for them, and their shares."""
+    ascend = all(before < after for before, after in pairwise(task.levels))
+    if KINDS[task.kind].has_levels and not (task.levels and ascend):
+        raise TypeError(f"levels of {task.name} must be ascending numbers, got {task.levels}")
+    if len(task.levels) != len(task.shares) or not all(share > 0 for share in task.shares):
+        raise TypeError(f"shares of {task.name} must be one per level, above 0, got {task.shares}")
+
+
 def _check_counts(schema: Schema) -> None:
     """Raise TypeError for impossible sizes and counts."""
     if not schema.tasks:
         raise TypeError("tasks must be at least one, got []")
+    for task in schema.tasks:
+        _check_levels(task)
     features = (*schema.user_features, *schema.item_features, *schema.context_features)
     sizes = {schema.user.name: schema.user.size, schema.item.name: schema.item.size}
     sizes |= {one.name: one.size for one in features}

@@ -39,7 +39,7 @@ def test_a_folder_without_schema_is_not_prepared_data(tmp_path: Path) -> None:
             "user_features.0.kind must be 'cat.*got 'ordinal'",
         ),
         (
-            {"tasks": [{"name": "a", "kind": "ordinal", "column": "a"}]},
+            {"tasks": [{"name": "a", "kind": "ordnal", "column": "a"}]},
             "tasks.0.kind must be 'binary'",
         ),
     ],

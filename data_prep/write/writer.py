@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from data_prep.write.counts import Counts
 from data_prep.write.parts import ROWS_PER_GROUP, WEIGHT, split_table, write_parts, write_table
 from recsys_moe.files import Kind, check_out
 from recsys_moe.folders import replacing_folder
-from recsys_moe.kinds import kind_of
+from recsys_moe.kinds import KINDS, kind_of
+from recsys_moe.kinds.base import MOST_LEVELS
 from recsys_moe.schema import (
     ENTITIES,
     SCHEMA_FILE,
@@ -198,19 +200,32 @@ def _check_pairs(prepared: Prepared) -> None:
             )
 
 
+def _with_levels(task: Task, labels: dict[str, dict[str, dict[str, float]]]) -> Task:
+    """With the levels of its labels. Raises DataError for too many."""
+    splits = {split: counts[task.name] for split, counts in labels.items()}
+    levels, shares = KINDS[task.kind].levels_of(splits)
+    if len(levels) > MOST_LEVELS:
+        raise DataError(
+            f"labels of {task.name} must have at most {MOST_LEVELS} different values for kind "
+            f"{task.kind}, got more; use another kind"
+        )
+    return replace(task, levels=levels, shares=shares)
+
+
 def _schema(prepared: Prepared, counts: dict[str, Counts]) -> Schema:
+    labels = {
+        split: {task.name: of_split.of(task, split) for task in prepared.tasks}
+        for split, of_split in counts.items()
+    }
     return Schema(
         name=prepared.name,
         protocol=prepared.protocol,
         vocabulary=prepared.vocabulary,
         user=_feature("user", prepared.users),
         item=_feature("item", prepared.items),
-        tasks=prepared.tasks,
+        tasks=tuple(_with_levels(task, labels) for task in prepared.tasks),
         rows={split: of_split.rows for split, of_split in counts.items()},
-        labels={
-            split: {task.name: of_split.of(task, split) for task in prepared.tasks}
-            for split, of_split in counts.items()
-        },
+        labels=labels,
         weight=WEIGHT if prepared.weighted else None,
         seeds=prepared.seeds,
         sources=prepared.sources,

@@ -17,6 +17,7 @@ from recsys_moe.kinds.base import (
 from recsys_moe.kinds.binary import Binary
 from recsys_moe.kinds.count import Count
 from recsys_moe.kinds.duration import Duration
+from recsys_moe.kinds.ordinal import Ordinal
 from recsys_moe.kinds.ranking import Ranking
 from recsys_moe.kinds.regression import Regression
 
@@ -37,14 +38,15 @@ __all__ = [
 ]
 
 KINDS: dict[str, Kind] = {
-    kind.name: kind for kind in (Binary(), Regression(), Count(), Duration(), Ranking())
+    kind.name: kind for kind in (Binary(), Regression(), Count(), Duration(), Ranking(), Ordinal())
 }
 HIGHER_IS_BETTER = frozenset(metric for kind in KINDS.values() for metric in kind.higher)
 
 
 def kind_of(task: TaskLike) -> Kind:
-    """The kind of a task, with its range of labels."""
-    return replace(KINDS[task.kind], low=task.low, high=task.high)
+    """The kind of a task, with its range and levels of labels."""
+    kind = KINDS[task.kind]
+    return replace(kind, low=task.low, high=task.high, levels=task.levels, shares=task.shares)
 
 
 def positive_task(tasks: Iterable[TaskLike]) -> int | None:

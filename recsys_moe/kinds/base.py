@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FLOAT32_MAX = 3.4028234663852886e38
+MOST_LEVELS = 32
+"""Different labels of kinds with levels."""
 AFTER_TRAINING = ("ece_calibrated",)
 """Metrics of a map that is fitted on the best epoch: no epoch has them while it is chosen."""
 
@@ -72,6 +74,10 @@ class TaskLike(Protocol):
     def low(self) -> float | None: ...
     @property
     def high(self) -> float | None: ...
+    @property
+    def levels(self) -> tuple[float, ...]: ...
+    @property
+    def shares(self) -> tuple[float, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,10 @@ class Kind(ABC):
     low: float | None = None
     high: float | None = None
     """Inclusive; None: unbounded."""
+    levels: tuple[float, ...] = ()
+    """All labels there are, ascending, where `has_levels`; else empty."""
+    shares: tuple[float, ...] = ()
+    """Of the levels among the training labels, each above 0."""
 
     name: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]]
@@ -98,6 +108,8 @@ class Kind(ABC):
     """Predictions have a calibrated probability, fitted on validation."""
     is_probability: ClassVar[bool] = False
     """Predictions are probabilities; a calibration can be judged against them."""
+    has_levels: ClassVar[bool] = False
+    """`prepare` notes the labels there are; see `levels_of`."""
     is_numeric: ClassVar[bool] = True
     """Predictions are in the unit of the labels."""
     has_noise: ClassVar[bool] = False
@@ -147,6 +159,12 @@ class Kind(ABC):
     @abstractmethod
     def weighted(self, sums: Mapping[str, Any]) -> dict[str, Any]:
         """What `constant` reads, with each row as often as its weight says; `labelled` > 0."""
+
+    def levels_of(
+        self, splits: Mapping[str, Mapping[str, float]]
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """`levels` and `shares` from the counts of each split; empty for kinds without."""
+        return (), ()
 
     @abstractmethod
     def constant(self, counts: Mapping[str, float]) -> Constant:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from recsys_moe.kinds.base import (
     FLOAT32_MAX,
@@ -12,6 +12,7 @@ from recsys_moe.kinds.base import (
     Figures,
     Kind,
     LabelledRows,
+    Metrics,
     Values,
     deviation,
     nine_digits,
@@ -25,7 +26,7 @@ class Regression(Kind):
     """Squared error; user and item biases by a normal likelihood."""
 
     name = "regression"
-    metrics = ("mse", "rmse", "mae")
+    metrics: ClassVar[tuple[str, ...]] = ("mse", "rmse", "mae")
     loss_metric = headline = "mse"
     is_rating = has_noise = True
     likelihood = 0.5
@@ -60,7 +61,7 @@ class Regression(Kind):
     def derivatives(self, logits_N: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
         return labels_N - logits_N, logits_N.new_ones(logits_N.shape)
 
-    def measure(self) -> RegressionMetrics:
+    def measure(self) -> Metrics:
         return RegressionMetrics()
 
     def baselines(

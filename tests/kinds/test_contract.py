@@ -29,6 +29,7 @@ LABELS: dict[str, list[float]] = {
     "regression": [-3.5, 0, 2, 4],
     "count": [0, 1, 2, 7],
     "duration": [0.25, 1, 3, 40],
+    "ordinal": [1, 2, 3.5, 4],
 }
 REFUSED = {
     "binary": [2, 0.5, -1, math.inf],
@@ -36,6 +37,7 @@ REFUSED = {
     "regression": [math.inf, -math.inf],
     "count": [-1, 0.5, math.inf],
     "duration": [0, -1, math.inf],
+    "ordinal": [1.5, 0, 5, math.inf],
 }
 """By kind; a new kind adds a line to both."""
 
@@ -46,6 +48,25 @@ def some_labels(kind: str, rows: int, seed: int = 0, missing: float = 0.0) -> Te
     return torch.tensor(np.where(rng.random(rows) < missing, NAN, labels))
 
 
+def counts_of(kind: str, labels: Tensor, weight: Tensor | None = None) -> dict[str, float]:
+    """As schema.json has them."""
+    task = Task(name="t", kind=kind, column="t")
+    counts = Counts((task,))
+    place = np.zeros(len(labels), dtype=np.int32)
+    weights = None if weight is None else weight.numpy().astype(np.float32)
+    columns = {"user": place, "item": place, "timestamp": place.astype(np.int64)}
+    counts.add(Examples(**columns, labels={"t": labels.numpy()}, weight=weights))
+    return counts.of(task, "train")
+
+
+def kind_for(name: str, labels: Tensor | None = None) -> Kind:
+    """With the levels of these labels; by default with each label once."""
+    if labels is None:
+        labels = torch.tensor(LABELS[name]).double()
+    levels, shares = KINDS[name].levels_of({"train": counts_of(name, labels)})
+    return replace(KINDS[name], levels=levels, shares=shares)
+
+
 def naive_loss(kind: str, z: float, y: float) -> float:
     """Of one row, in plain floats; `ranking` has pairs instead."""
     if kind == "binary":
@@ -53,6 +74,11 @@ def naive_loss(kind: str, z: float, y: float) -> float:
     if kind == "regression":
         return (z - y) ** 2
     mean = math.exp(z)
+    if kind == "ordinal":  # of four levels with equal shares: thresholds -log 3, 0, log 3
+        ends = [-math.inf, -math.log(3), 0.0, math.log(3), math.inf]
+        above = [1 / (1 + math.exp(end - z)) if end < math.inf else 0.0 for end in ends]
+        place = LABELS[kind].index(y)
+        return -math.log(above[place] - above[place + 1])
     if kind == "count":
         return 2 * ((y * math.log(y / mean) if y else 0) - y + mean)
     return 2 * (y / mean - math.log(y / mean) - 1)
@@ -103,7 +129,7 @@ def test_loss_and_gradient_are_those_of_plain_loops(
     labels_B, weight_B = (torch.tensor(column, dtype=torch.float64) for column in (y, weight))
     total = (weight_B * ~labels_B.isnan()).sum()
     loss = mean_loss(
-        KINDS[name],
+        kind_for(name),
         logits_B,
         labels_B,
         total.masked_fill(total == 0, 1),
@@ -123,7 +149,7 @@ def test_loss_and_gradient_are_those_of_plain_loops(
 
 @pytest.mark.parametrize("name", KIND_NAMES)
 def test_labels_are_accepted_or_refused_as_the_kind_says(name: str) -> None:
-    kind = KINDS[name]
+    kind = kind_for(name)
     for values in (np.array, torch.tensor):
         assert not kind.invalid(values(LABELS[name], dtype=float_of(values))).any()
         assert kind.invalid(values(REFUSED[name], dtype=float_of(values))).all()
@@ -132,7 +158,7 @@ def test_labels_are_accepted_or_refused_as_the_kind_says(name: str) -> None:
         narrow.outside(np.array(LABELS[name])).tolist()
         == [False, False, True, True][: len(LABELS[name])]
     )
-    assert f"{LABELS[name][0]}..{LABELS[name][1]}" in narrow.rule
+    assert kind.has_levels or f"{LABELS[name][0]}..{LABELS[name][1]}" in narrow.rule
 
 
 def float_of(values: object) -> object:
@@ -141,7 +167,7 @@ def float_of(values: object) -> object:
 
 @pytest.mark.parametrize("name", KIND_NAMES)
 def test_the_link_increases_and_stays_where_predictions_may_be(name: str) -> None:
-    kind = KINDS[name]
+    kind = kind_for(name)
     predictions = kind.link(torch.linspace(-20, 15, 50).double())
     assert (predictions.diff() > 0).all()
     if not kind.is_numeric:
@@ -150,20 +176,10 @@ def test_the_link_increases_and_stays_where_predictions_may_be(name: str) -> Non
         assert (predictions > 0).all()
 
 
-def counts_of(kind: str, labels: Tensor, weight: Tensor | None = None) -> dict[str, float]:
-    """As schema.json has them."""
-    task = Task(name="t", kind=kind, column="t")
-    counts = Counts((task,))
-    place = np.zeros(len(labels), dtype=np.int32)
-    weights = None if weight is None else weight.numpy().astype(np.float32)
-    columns = {"user": place, "item": place, "timestamp": place.astype(np.int64)}
-    counts.add(Examples(**columns, labels={"t": labels.numpy()}, weight=weights))
-    return counts.of(task, "train")
-
-
 @pytest.mark.parametrize("name", KIND_NAMES)
 def test_no_constant_logit_has_a_lower_loss_than_that_of_the_counts(name: str) -> None:
-    kind, labels = KINDS[name], some_labels(name, 4000)
+    labels = some_labels(name, 4000)
+    kind = kind_for(name, labels)
     found = kind.constant(counts_of(name, labels))
     losses = [
         mean_loss(kind, torch.full_like(labels, found.logit + step), labels).item()
@@ -177,7 +193,7 @@ def test_no_constant_logit_has_a_lower_loss_than_that_of_the_counts(name: str) -
 @pytest.mark.parametrize("label", [0, -1])
 def test_equal_labels_have_a_finite_constant(name: str, label: int) -> None:
     labels = torch.full((30,), float(LABELS[name][label]), dtype=torch.float64)
-    found = KINDS[name].constant(counts_of(name, labels))
+    found = kind_for(name, labels).constant(counts_of(name, labels))
     assert all(map(math.isfinite, found)) and found.loss > 0 and found.scale > 0
 
 
@@ -194,9 +210,9 @@ def test_a_row_of_weight_2_counts_as_that_row_twice(name: str) -> None:
 def test_derivatives_are_those_of_the_loss(name: str) -> None:
     """The loss is the negative log likelihood, over `likelihood`; the second derivative on average
     over labels whose mean is the prediction."""
-    kind = KINDS[name] if name != "ranking" else KINDS["binary"]
+    kind = kind_for(name if name != "ranking" else "binary")
     logits, labels = torch.randn(200).double(), some_labels(name, 200)
-    score, information = KINDS[name].derivatives(logits, labels)
+    score, information = kind_for(name).derivatives(logits, labels)
     at = logits.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(kind.row_loss(at, labels).sum() * kind.likelihood, at)
     torch.testing.assert_close(score, -gradient)
@@ -212,10 +228,11 @@ def rows_of(kind: str, rows: int, seed: int = 0) -> Labelled:
 @pytest.mark.parametrize("name", KIND_NAMES)
 def test_biases_raise_the_likelihood_of_their_rows(name: str) -> None:
     """Items differ: item 0 has the smallest label alone, item 4 the largest."""
-    kind, rows = KINDS[name], rows_of(name, 3000)
+    rows = rows_of(name, 3000)
     label = rows.label.clone()
     for item, end in ((0, 0), (4, -1)):
         label[rows.item == item] = LABELS[name][end]
+    kind = kind_for(name, label)
     constant = kind.constant(counts_of(name, label))
     biases = Biases(7, 5, [constant])
 
@@ -237,7 +254,7 @@ def test_biases_raise_the_likelihood_of_their_rows(name: str) -> None:
 
 @pytest.mark.parametrize("name", KIND_NAMES)
 def test_merged_metrics_are_those_of_all_rows(name: str) -> None:
-    kind = KINDS[name]
+    kind = kind_for(name)
     logits, labels = torch.randn(300), some_labels(name, 300, missing=0.2).float()
     whole, *parts = (kind.measure() for _ in range(4))
     whole.update(logits, labels)
@@ -254,7 +271,8 @@ def test_merged_metrics_are_those_of_all_rows(name: str) -> None:
 @pytest.mark.parametrize("name", KIND_NAMES)
 def test_a_baseline_is_not_beaten_by_itself(name: str) -> None:
     """Judged on the rows it is fitted on, it has a figure for metrics of its kind alone."""
-    kind, rows = KINDS[name], rows_of(name, 500)
+    rows = rows_of(name, 500)
+    kind = kind_for(name, rows.label)
     counts = counts_of(name, rows.label)
     found = kind.baselines(lambda: iter([rows]), lambda: iter([rows]), (8, 6), counts)
     assert found

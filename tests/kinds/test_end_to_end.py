@@ -29,6 +29,7 @@ def log_of(folder: Path) -> Path:
             "binary": clicked,
             "ranking": clicked,
             "regression": (3 + taste + 0.3 * rng.standard_normal(ROWS)).round(2),
+            "ordinal": np.clip((3 + taste + 0.8 * rng.standard_normal(ROWS)).round(), 1, 5),
             "count": rng.poisson(np.exp(0.5 + taste)),
             "duration": (60 * np.exp(taste) * rng.gamma(2, 0.5, ROWS) + 0.01).round(3),
         }
