@@ -18,8 +18,7 @@ from data_prep.write.counts import Counts
 from data_prep.write.parts import ROWS_PER_GROUP, WEIGHT, split_table, write_parts, write_table
 from recsys_moe.files import Kind, check_out
 from recsys_moe.folders import replacing_folder
-from recsys_moe.kinds import KINDS, kind_of
-from recsys_moe.kinds.base import MOST_LEVELS
+from recsys_moe.kinds import KINDS, MOST_LEVELS, kind_of
 from recsys_moe.schema import (
     ENTITIES,
     SCHEMA_FILE,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from recsys_moe.kinds.base import (
     AFTER_TRAINING,
+    MOST_LEVELS,
     Constant,
     Kind,
     Labelled,
@@ -25,6 +26,7 @@ __all__ = [
     "AFTER_TRAINING",
     "HIGHER_IS_BETTER",
     "KINDS",
+    "MOST_LEVELS",
     "Binary",
     "Constant",
     "Kind",
