@@ -17,6 +17,7 @@ from recsys_moe.routers.dselect_k import DSelectKRouter
 from recsys_moe.routers.expert_choice import ExpertChoiceRouter
 from recsys_moe.routers.expert_threshold import ExpertThresholdRouter
 from recsys_moe.routers.hash import HashRouter
+from recsys_moe.routers.kmeans import KMeansRouter
 from recsys_moe.routers.loss_free import LossFreeRouter
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.routers.pps import PPSRouter
@@ -71,6 +72,7 @@ _CLASSES: tuple[type[Router], ...] = (
     SparseMixerRouter,
     TopPRouter,
     ExpertThresholdRouter,
+    KMeansRouter,
 )
 ROUTERS: dict[str, type[Router]] = {
     cls.Config.model_fields["name"].default: cls for cls in _CLASSES

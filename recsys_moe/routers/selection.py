@@ -105,3 +105,10 @@ def picks(rows: int, num_experts: int, k: float) -> int:
     """
     share = rows * k / num_experts
     return min(rows, max(1, math.ceil(share - 1e-9)))  # 45 * 2.2 / 9 is a little above 11
+
+
+def unit_rows(vectors: Tensor) -> Tensor:
+    """Rows divided by their length. A row shorter than 1e-12 becomes 0 and has no gradient."""
+    length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    # A quotient by 1e-12 would keep the value finite and make a gradient of 1e12.
+    return vectors / length.masked_fill(length < 1e-12, torch.inf)

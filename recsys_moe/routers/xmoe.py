@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from recsys_moe.routers.base import NO_ROWS, KConfig, Router, RouterShape, Routing, gate_logits
-from recsys_moe.routers.selection import kept_softmax, largest_k
+from recsys_moe.routers.selection import kept_softmax, largest_k, unit_rows
 
 MIN_TEMPERATURE = 0.01
 
@@ -64,10 +64,3 @@ class XMoERouter(Router):
             cosines_BE = unit_rows(projected_BR) @ unit_rows(self.embedding_ER).t()
         logits_BE = cosines_BE / self.temperature
         return kept_softmax(logits_BE, largest_k(logits_BE, self.config.k))
-
-
-def unit_rows(vectors: Tensor) -> Tensor:
-    """Rows divided by their length. A row shorter than 1e-12 becomes 0 and has no gradient."""
-    length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    # A quotient by 1e-12 would keep the value finite and make a gradient of 1e12.
-    return vectors / length.masked_fill(length < 1e-12, torch.inf)

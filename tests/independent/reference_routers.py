@@ -312,6 +312,14 @@ def expert_threshold(x: Array, p: Parameters, k: int = 2) -> Array:
     return w
 
 
+def kmeans(x: Array, p: Parameters, k: int = 2) -> Array:
+    length = np.linalg.norm(x, axis=-1, keepdims=True)
+    m = p["mean_ED"] / np.linalg.norm(p["mean_ED"], axis=-1, keepdims=True)
+    cosines = (x / np.where(length == 0, 1, length)) @ m.T
+    w = np.where(top(cosines, k), 1 / k, 0.0)
+    return np.where(np.isnan(cosines), np.nan, w)
+
+
 INFERENCE: dict[str, Callable[..., Array]] = {
     "moesart": moesart,
     "pps": pps,
@@ -334,5 +342,6 @@ INFERENCE: dict[str, Callable[..., Array]] = {
     "sparsemixer": sparsemixer,
     "top_p": top_p,
     "expert_threshold": expert_threshold,
+    "kmeans": kmeans,
 }
 """All but `hash`, which reads a table, and `thor`, `shared_bottom`, `single_task`: they average."""

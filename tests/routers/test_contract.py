@@ -98,7 +98,7 @@ def test_training_draws_are_a_function_of_the_seed(name: str) -> None:
 QUIET: dict[str, dict[str, object]] = {
     **dict.fromkeys(("softmax", "topk", "default_moe", "xmoe", "loss_free", "relu", "cgc"), {}),
     **dict.fromkeys(("dselect_k", "comet", "soft_topk", "sparse_ot", "expert_choice"), {}),
-    **dict.fromkeys(("top_p",), {}),
+    **dict.fromkeys(("top_p", "kmeans"), {}),
     **dict.fromkeys(("hash", "shared_bottom", "single_task"), {}),
     "vmoe": {"noise": 0.0},
     "expert_threshold": {"warmup": 0},

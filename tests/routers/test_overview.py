@@ -40,6 +40,7 @@ SIZES = [
     ("dselect_k", 2570, "dense to sparse", "dense to sparse"),  # k (log2 n + 1) (p + 1)
     ("comet", 15934, "dense to sparse", "dense to sparse"),  # (2n - 1) k (p + 1) = 31 * 2 * 257
     ("hash", 0, "1", "1"),
+    ("kmeans", 0, "2", "2"),
     ("thor", 0, "1", "dense"),
     ("shared_bottom", 0, "1 fixed", "1 fixed"),
     ("single_task", 0, "8 fixed", "8 fixed"),  # two tasks

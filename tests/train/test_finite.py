@@ -24,7 +24,7 @@ from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
 
 NAN = float("nan")
-WITHOUT_GATE = {"hash", "thor", "shared_bottom", "single_task"}
+WITHOUT_GATE = {"hash", "kmeans", "thor", "shared_bottom", "single_task"}
 
 
 def config(log_every_n_steps: int, router: str = "moesart", **trainer: Any) -> Config:

@@ -123,6 +123,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "controller": {"model": {**TINY_MODEL, "router": {"name": "top_p"}}},
     "thresholds": {"model": {**TINY_MODEL, "router": {"name": "expert_threshold", "warmup": 3}}},
     "coupling": {"penalties": {"coupling": 0.1}},
+    "running means": {"model": {**TINY_MODEL, "router": {"name": "kmeans"}}},
     "shipped recipe": RECIPE,
     "from disk": {"data": {"eval_batch_size": 128, "shuffle_buffer": 300}},
     "shipped recipe from disk": {**RECIPE, "data": {**RECIPE["data"], "shuffle_buffer": 300}},

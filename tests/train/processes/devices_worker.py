@@ -39,6 +39,7 @@ ROUTERS: dict[str, dict[str, Any]] = {
     "relu": {},
     "top_p": {},
     "expert_threshold": {},
+    "kmeans": {},
     "sparsemixer": {"trimmed_lasso": 0.1},
     "pps": {"trimmed_lasso": 0.1, "coupling": 0.1},
     "shared_bottom": {},
