@@ -67,7 +67,7 @@ def _seeds_needed(job: Job, rows: Rows) -> set[Job]:
 
 
 def _plan(settings: Settings, rows: Rows, matter: Settings) -> Iterator[tuple[str, Job]]:
-    unknown = [r for r in settings if not any(row.job.router == r for row in rows.values())]
+    unknown = [router for router in settings if len(trials(router, rows)) < 2]
     first, others = contenders(settings, rows), list(settings)
     few = quick(first, rows)
     parts: list[tuple[str, Iterator[Job]]] = [
