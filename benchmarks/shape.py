@@ -30,7 +30,8 @@ def build_model(**settings: Any) -> MultiTaskMoE:
     """The paper's: embeddings of 128, 16 experts 256 -> 256, dropout 0.5, moesart with k=2."""
     torch.manual_seed(0)
     model = MultiTaskMoE(
-        ModelShape(USERS, ITEMS, TASKS), **{"router": MoesartRouter.Config(), **settings}
+        MultiTaskMoE.Config(**{"router": MoesartRouter.Config(), **settings}),
+        ModelShape(USERS, ITEMS, TASKS),
     )
     model.reseed(0)  # else both tasks' routers draw the same numbers, hence the same experts
     return model

@@ -8,7 +8,7 @@ the site, to other files of the repository they become plain text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +91,16 @@ def settings() -> str:
     return "\n".join(_section(Config, ""))
 
 
-def _section(model: type[BaseModel], prefix: str) -> Iterator[str]:
+def _section(model: type[BaseModel], prefix: str, leave_out: Collection[str] = ()) -> Iterator[str]:
     rows = []
     for name, field in model.model_fields.items():
         kind = field.annotation
+        if name in leave_out:
+            continue
         if name == "tasks":
             yield from _tasks()
+        elif f"{prefix}{name}" == "model":
+            yield from _models()
         elif isinstance(kind, type) and issubclass(kind, BaseModel) and name != "router":
             yield f"## `{prefix}{name}`\n"
             yield from _section(kind, f"{prefix}{name}.")
@@ -106,6 +110,18 @@ def _section(model: type[BaseModel], prefix: str) -> Iterator[str]:
         yield "| setting | default | meaning |\n|---|---|---|"
         yield from (_setting(name, field) for name, field in rows)
         yield ""
+
+
+def _models() -> Iterator[str]:
+    """What all models have, and what each has besides."""
+    from recsys_moe.model.registry import MODELS
+    from recsys_moe.model.settings import ModelConfig
+
+    yield "## `model`\n"
+    yield from _section(ModelConfig, "model.")
+    for name, one in MODELS.items():
+        yield f"## `model` with `model.name={name}`\n"
+        yield from _section(one.Config, "model.", ModelConfig.model_fields)
 
 
 def _tasks() -> Iterator[str]:

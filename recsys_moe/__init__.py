@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from recsys_moe.model.experts import Experts
     from recsys_moe.model.modules import mix
     from recsys_moe.model.moe import MoE
+    from recsys_moe.model.output import Output
+    from recsys_moe.model.recommender import ModelShape, Recommender
+    from recsys_moe.model.request import Request
+    from recsys_moe.model.settings import ModelConfig
     from recsys_moe.routers import Router, Routing, router
     from recsys_moe.train.from_python import fit
     from recsys_moe.train.loader import RecDataModule
@@ -25,9 +29,14 @@ __all__ = [
     "ColdUser",
     "Experts",
     "MoE",
+    "ModelConfig",
+    "ModelShape",
+    "Output",
     "Predictor",
     "RecDataModule",
     "RecModule",
+    "Recommender",
+    "Request",
     "Router",
     "Routing",
     "fit",
@@ -42,9 +51,14 @@ _HOMES = {
     "ColdUser": "inference.predictor",
     "Experts": "model.experts",
     "MoE": "model.moe",
+    "ModelConfig": "model.settings",
+    "ModelShape": "model.recommender",
+    "Output": "model.output",
     "Predictor": "inference.predictor",
     "RecDataModule": "train.loader",
     "RecModule": "train.module",
+    "Recommender": "model.recommender",
+    "Request": "model.request",
     "Router": "routers",
     "Routing": "routers",
     "fit": "train.from_python",

@@ -51,6 +51,14 @@ class Section(BaseModel):
         return value
 
 
+def named_schema(name: str, section: type[Section]) -> dict[str, Any]:
+    """JSON schema of a section that is chosen by its `name`."""
+    schema = section.model_json_schema()
+    schema["title"] = name
+    schema["properties"]["name"] = {"const": name}
+    return {**schema, "required": ["name"]}
+
+
 def validated(kind: type[T], raw: Any) -> T:
     """`raw`, as json.loads gives it, as a `kind`. Raises TypeError with the key's path."""
     try:

@@ -20,7 +20,7 @@ MAX_LINES, MAX_FUNCTION = 300, 60
 # Each room may import the ones on lines above it. Two rooms on one line do not know each other.
 PACKAGES = (
     "errors kinds schema seeds section machine progress files folders interrupts raw_ids encodings "
-    "frames",
+    "frames outside",
     "routers",
     "model",
     "data",

@@ -152,9 +152,10 @@ def table(result: dict[str, Any], title: str) -> str:
     lines = [f"{title}: loss {result['loss']:.4f}"]
     for task, metrics in result["tasks"].items():
         numbers = [f"{_title(n)} {v:.4f}" for n, v in metrics.items() if isinstance(v, float)]
-        routing = result["routing"][task]
-        visits = f"{routing['experts_per_example']:.2f} experts per example"
-        lines.append(f"  {task:8} {'  '.join(numbers)}  ({metrics['rows']} rows, {visits})")
+        visits = ""
+        if task in result["routing"]:
+            visits = f", {result['routing'][task]['experts_per_example']:.2f} experts per example"
+        lines.append(f"  {task:8} {'  '.join(numbers)}  ({metrics['rows']} rows{visits})")
         lines.append(f"  {'':8} {_baselines(result['baselines'][task], metrics['rows'])}")
     lines += list(_unknown(result.get("segments", {})))
     if "ranking" in result:

@@ -245,7 +245,7 @@ def resolve(
         from recsys_moe.train.warm_start import start_config
 
         resolved = start_config(asked, init_from)
-    for remark in resolved.model.router.remarks:
+    for remark in resolved.model.remarks:
         logger.warning(remark)
     return resolved
 

@@ -9,8 +9,8 @@ from recsys_moe.config.settings import Config, task_weights, training_weights
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.kinds import Constant, kind_of
 from recsys_moe.model.biases import Biases
-from recsys_moe.model.mtmoe import MultiTaskMoE
 from recsys_moe.model.recommender import ModelShape, Recommender
+from recsys_moe.model.registry import find_model
 from recsys_moe.model.weighting import METHODS, Weighting
 from recsys_moe.schema import SCHEMA_FILE, Schema
 
@@ -27,18 +27,7 @@ def build_model(config: Config, schema: Schema, *, finished: bool = False) -> Re
     """
     sizes = schema.user.size, schema.item.size
     settings = config.model
-    model = MultiTaskMoE(
-        ModelShape(*sizes, len(schema.tasks)),
-        router=settings.router,
-        embedding_dim=settings.embedding_dim,
-        num_experts=settings.num_experts,
-        expert_dim=settings.expert_dim,
-        tower_dims=settings.tower_dims,
-        dropout=settings.dropout,
-        bilinear_rank=settings.bilinear_rank,
-        bilinear_diagonal=settings.bilinear_diagonal,
-        dispatch=settings.dispatch,
-    )
+    model = find_model(settings.name)(settings, ModelShape(*sizes, len(schema.tasks)))
     # After all else: optimizers in checkpoints number the parameters.
     model.biases = Biases(*sizes, label_constants(schema)) if settings.biases else None
     model.encoders = build_encoders(config, schema, finished=finished)

@@ -128,6 +128,13 @@ def _bare(section: Any) -> dict[str, Any]:
     return dict(section) if isinstance(section, dict) else {}
 
 
+def model_name(raw: dict[str, Any]) -> str | None:
+    """The name of the model in `model.name` as text; None without one."""
+    section = raw.get("model")
+    name = section.get("name") if isinstance(section, dict) else None
+    return None if name is None else str(name)
+
+
 def router_name(raw: dict[str, Any]) -> str | None:
     """The name in `model.router` as text; None without one."""
     name = router_section(raw).get("name")

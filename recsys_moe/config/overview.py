@@ -37,14 +37,15 @@ def overviews(config: Config) -> dict[str, Overview]:
     Each with the sizes and shared router settings of `config`, as `fit --router NAME` takes them.
     """
     raw = config.model_dump(mode="json", exclude_unset=True, include={"model", "data"})
+    names = [*ROUTERS, *([config.router.name] if config.router else [])]
     num_tasks = len(config.tasks.named) or TASKS
-    return {name: _overview(raw, name, num_tasks) for name in [*ROUTERS, config.model.router.name]}
+    return {name: _overview(raw, name, num_tasks) for name in names}
 
 
 def _overview(raw: dict[str, Any], name: str, num_tasks: int) -> Overview:
     kind = find_router(name)
     try:
-        settings = parse_config(select_router(raw, name)[0]).model
+        settings: Any = parse_config(select_router(raw, name)[0]).model
         sizes = 2 * settings.embedding_dim, settings.num_experts
         router = kind(settings.router, RouterShape(*sizes, num_tasks=num_tasks))
     except ConfigError as error:

@@ -11,12 +11,13 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from recsys_moe.config.files import (
+    model_name,
     named_section,
     read_config_file,
     router_name,
     router_section,
 )
-from recsys_moe.config.model_section import DEFAULT_ROUTER, ModelConfig
+from recsys_moe.config.model_section import Model, model_config
 from recsys_moe.config.renamed import with_new_names
 from recsys_moe.config.sections import (
     DataConfig,
@@ -27,6 +28,9 @@ from recsys_moe.config.sections import (
 )
 from recsys_moe.config.text import answer, commented_yaml
 from recsys_moe.errors import ConfigError, suggestion
+from recsys_moe.model.moe_settings import DEFAULT_ROUTER
+from recsys_moe.model.registry import DEFAULT_MODEL, find_model
+from recsys_moe.model.settings import ModelConfig
 from recsys_moe.model.weighting import CONFIGS, METHODS, WeightingConfig
 from recsys_moe.routers import RouterConfig, find_router
 from recsys_moe.schema import Task
@@ -35,7 +39,7 @@ from recsys_moe.section import Section
 
 class Config(Section):
     data: DataConfig = DataConfig()
-    model: ModelConfig = ModelConfig()
+    model: Model = Field(default_factory=lambda: model_config({}))
     tasks: TasksConfig = Field(
         default_factory=lambda: TasksConfig.model_validate({}),
         examples=[{"watch": {"weight": 0.9}}],
@@ -47,13 +51,13 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _penalties_act(self) -> Config:
-        router = self.model.router
-        for penalty, reason in router.idle_penalties.items():
+        who, idle = self.model.idle_penalties
+        for penalty, reason in idle.items():
             weight = getattr(self.penalties, penalty)
             if weight:
                 raise ValueError(
-                    f"penalties.{penalty} must be 0 with router {router.name}, which {reason}, "
-                    f"got {weight}; set penalties.{penalty}=0 or choose another router"
+                    f"penalties.{penalty} must be 0 with {who}, which {reason}, "
+                    f"got {weight}; set penalties.{penalty}=0 or choose another {who.split()[0]}"
                 )
         return self
 
@@ -68,9 +72,14 @@ class Config(Section):
         return self
 
     @property
+    def router(self) -> RouterConfig | None:
+        """Settings of the routers; None for a model without."""
+        return getattr(self.model, "router", None)
+
+    @property
     def eval_rows(self) -> int:
         """Rows per evaluation batch: whole groups, so that batch borders do not cut one."""
-        whole = math.lcm(self.data.batchwise_rows, self.model.router.eval_rows)
+        whole = math.lcm(self.data.batchwise_rows, self.model.eval_rows)
         return -(-self.data.eval_batch_size // whole) * whole
 
     def to_yaml(self, *, comments: bool = False) -> str:
@@ -144,13 +153,17 @@ def as_config(given: Config | dict[str, Any] | str | Path | None) -> Config:
 
 
 def _chosen_sections(raw: dict[str, Any]) -> dict[str, type[Section]]:
-    """The settings of the router and of the weighting of an unvalidated mapping, by place."""
+    """The settings of model, router and weighting of an unvalidated mapping, by place."""
+    try:
+        model = find_model(model_name(raw) or DEFAULT_MODEL).Config
+    except ValueError:
+        model = ModelConfig
     try:
         router = find_router(router_name(raw) or DEFAULT_ROUTER).Config
     except ValueError:
         router = RouterConfig
     weighting = CONFIGS.get(str(named_section(raw, "tasks", "weighting").get("name", "fixed")))
-    return {"model.router": router, "tasks.weighting": weighting or WeightingConfig}
+    return {"model": model, "model.router": router, "tasks.weighting": weighting or WeightingConfig}
 
 
 def select_router(raw: dict[str, Any], name: str) -> tuple[dict[str, Any], list[str]]:

@@ -16,8 +16,7 @@ from pydantic_core import PydanticUndefined
 
 from recsys_moe.errors import suggestion
 from recsys_moe.model.weighting import CONFIGS
-from recsys_moe.routers import ROUTERS
-from recsys_moe.section import UNKNOWN, Section, first_problem
+from recsys_moe.section import UNKNOWN, Section, first_problem, named_schema
 
 OWN_WORDS = ("model.", "tasks.", "penalties.", "data.", "optim.", "trainer.")
 """Prefixes of messages that already state rule, value and remedy."""
@@ -74,31 +73,9 @@ def _range(field: FieldInfo) -> str:
     return f"[{', '.join(bounds)}]" if bounds else ""
 
 
-def router_schema(default: str) -> dict[str, Any]:
-    """JSON schema of `model.router`: a name or a section; `default`: the router without a name."""
-    outside = {"type": "string", "pattern": ":"}
-    sections = [_section_schema(name, name != default) for name in ROUTERS]
-    foreign = {"type": "object", "properties": {"name": outside}, "required": ["name"]}
-    return {"anyOf": [{"enum": list(ROUTERS)}, outside, *sections, foreign]}
-
-
-def _section_schema(name: str, is_named: bool) -> dict[str, Any]:
-    schema = _named_schema(name, ROUTERS[name].Config)
-    if not is_named:
-        del schema["required"]
-    return schema
-
-
-def _named_schema(name: str, section: type[Section]) -> dict[str, Any]:
-    schema = section.model_json_schema()
-    schema["title"] = name
-    schema["properties"]["name"] = {"const": name}
-    return {**schema, "required": ["name"]}
-
-
 def weighting_schema() -> dict[str, Any]:
     """JSON schema of `tasks.weighting`: a name or a section."""
-    return {"anyOf": [{"enum": list(CONFIGS)}, *starmap(_named_schema, CONFIGS.items())]}
+    return {"anyOf": [{"enum": list(CONFIGS)}, *starmap(named_schema, CONFIGS.items())]}
 
 
 def answer(error: ValidationError, root: type[Section], chosen: Mapping[str, type[Section]]) -> str:

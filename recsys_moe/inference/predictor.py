@@ -61,7 +61,7 @@ class Predictor:
         self.users = Vocabulary(artifact.schema.user, artifact.users["user"])
         self.items = Vocabulary(artifact.schema.item, artifact.items["item"])
         config = artifact.config
-        rows = whole_batch(config.model.router.eval_rows)
+        rows = whole_batch(config.model.eval_rows)
         self._draws = artifact.model.draws(config.trainer.seed)
         self._ranker = artifact.model.ranker(self._draws, rows)
         self._pair_scores = PairScorer(artifact, self._ranker, rows)
@@ -221,6 +221,8 @@ class Predictor:
         """
         request, cold = self._pairs(users, items)
         model = with_cold_users(self.artifact.model, cold)
+        if not model.routers:
+            return [{name: [] for name in self._names} for _ in range(request.rows)]
         per_pair: list[dict[str, list[ExpertShare]]] = []
         with self._draws.seeded():
             for part in self._pair_scores.batches(request):

@@ -114,11 +114,18 @@ def look_at_model(path: Path) -> dict[str, Any]:
     artifact = load_artifact(path)
     return {
         "data": artifact.schema.name,
-        "router": artifact.config.model.router.name,
-        "experts": artifact.config.model.num_experts,
+        "model": artifact.config.model.name,
+        **_routing(artifact.config.model),
         "tasks": [task.name for task in artifact.schema.tasks],
         "parameters": sum(parameter.numel() for parameter in artifact.model.parameters()),
     }
+
+
+def _routing(settings: Any) -> dict[str, Any]:
+    """Router and experts, of a model that has them."""
+    if not hasattr(settings, "router"):
+        return {}
+    return {"router": settings.router.name, "experts": settings.num_experts}
 
 
 def changed_data(data: Path, run: Path) -> list[str] | None:

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from recsys_moe.model.bilinear import DiagonalTerm, ProjectedTerm
 from recsys_moe.model.experts import Experts
-from recsys_moe.model.moe import Dispatch, MoE
+from recsys_moe.model.moe import MoE
+from recsys_moe.model.moe_settings import MoEConfig
 from recsys_moe.model.output import Output
 from recsys_moe.model.recommender import ModelShape, Recommender
 from recsys_moe.model.request import Request
-from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing, find_router
+from recsys_moe.routers import Router, RouterShape, Routing, find_router
 from recsys_moe.routers.base import AllSum, full_precision
 
 
@@ -28,32 +29,22 @@ class MoENetwork(Recommender):
     the routers at about 35 times larger logits.
     """
 
-    def __init__(
-        self,
-        shape: ModelShape,
-        *,
-        router: RouterConfig,
-        embedding_dim: int = 128,
-        num_experts: int = 16,
-        expert_dim: int = 256,
-        tower_dims: Sequence[int] = (256,),
-        dropout: float = 0.5,
-        bilinear_rank: int = 0,
-        bilinear_diagonal: bool = False,
-        dispatch: Dispatch = "auto",
-    ) -> None:
-        """`bilinear_rank`: rank of the bilinear term, 0 for none: a ProjectedTerm or, with
-        `bilinear_diagonal`, a DiagonalTerm.
-        """
-        super().__init__(shape, embedding_dim)
-        num_tasks, sizes = shape.num_tasks, (2 * embedding_dim, num_experts, shape.num_users)
+    Config = MoEConfig
+
+    def __init__(self, config: MoEConfig, shape: ModelShape) -> None:
+        super().__init__(config, shape)
+        width, num_tasks = 2 * config.embedding_dim, shape.num_tasks
+        sizes, kind = (width, config.num_experts, shape.num_users), find_router(config.router.name)
         shapes = [RouterShape(*sizes, task, num_tasks) for task in range(num_tasks)]
-        routers = [find_router(router.name)(router, shape) for shape in shapes]
-        experts = Experts(num_experts, 2 * embedding_dim, expert_dim, dropout)
-        self.moe = MoE(experts, routers, dispatch)
-        self.towers = nn.ModuleList(_tower(expert_dim, tower_dims) for _ in range(num_tasks))
-        term = DiagonalTerm if bilinear_diagonal else ProjectedTerm
-        self.bilinear = term(num_tasks, embedding_dim, bilinear_rank) if bilinear_rank else None
+        routers = [kind(config.router, shape) for shape in shapes]
+        experts = Experts(config.num_experts, width, config.expert_dim, config.dropout)
+        self.moe = MoE(experts, routers, config.dispatch)
+        self.towers = nn.ModuleList(
+            _tower(config.expert_dim, config.tower_dims) for _ in range(num_tasks)
+        )
+        term = DiagonalTerm if config.bilinear_diagonal else ProjectedTerm
+        rank = config.bilinear_rank
+        self.bilinear = term(num_tasks, config.embedding_dim, rank) if rank else None
 
     def score(self, user_BD: Tensor, item_BD: Tensor, request: Request) -> Output:
         x_BD = torch.cat([user_BD, item_BD], dim=-1)

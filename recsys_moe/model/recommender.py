@@ -10,7 +10,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from recsys_moe.model.experts import Experts
 from recsys_moe.model.output import Output
 from recsys_moe.model.ranker import Ranker
 from recsys_moe.model.request import Request
+from recsys_moe.model.settings import ModelConfig
 from recsys_moe.routers import Router, Routing
 from recsys_moe.routers.base import AllSum
 
@@ -47,16 +48,19 @@ class Recommender(nn.Module, ABC):
     embedding, for unknown ids. Embeddings start as U(-0.05, 0.05), as in Keras.
     """
 
+    Config: ClassVar[type[ModelConfig]]
+    """Its settings: the section `model` of a configuration."""
     biases: Biases | None
     """User and item biases, or None; set after `__init__`, as are the encoders."""
     encoders: Encoders | None
     """Features, bags and others, or None."""
 
-    def __init__(self, shape: ModelShape, embedding_dim: int) -> None:
+    def __init__(self, config: Any, shape: ModelShape) -> None:
+        """`config`: of the class `Config` that a model nests."""
         super().__init__()
-        self.shape = shape
-        self.user_embedding = id_embedding(shape.num_users, embedding_dim)
-        self.item_embedding = id_embedding(shape.num_items, embedding_dim)
+        self.config, self.shape = config, shape
+        self.user_embedding = id_embedding(shape.num_users, config.embedding_dim)
+        self.item_embedding = id_embedding(shape.num_items, config.embedding_dim)
         self.biases, self.encoders = None, None
 
     @abstractmethod

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from typing import Any, cast
 
 from pydantic import ValidationError
 
 from recsys_moe.errors import ConfigError, suggestion
+from recsys_moe.outside import import_class, not_derived, refuse_missing
 from recsys_moe.routers.base import KConfig, Router, RouterConfig, RouterShape, Routing
 from recsys_moe.routers.base_layer import BaseLayerRouter
 from recsys_moe.routers.comet import CometRouter
@@ -138,40 +138,22 @@ def _in_words(name: str, found: type[Router], error: ValidationError) -> str:
 
 
 def _import_router(name: str) -> type[Router]:
-    module_name, _, class_name = name.partition(":")
-    if not all(part.isidentifier() for part in [*module_name.split("."), class_name]):
-        raise ValueError(
-            f"model.router.name must look like package.module:Class, got {name!r}; "
-            "`recsys-moe routers` lists the names without a colon"
-        )
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except Exception as error:  # whatever the module raises
-        raise ValueError(
-            f"model.router.name {name!r} cannot be imported: {type(error).__name__}: {error}; "
-            f"is it on PYTHONPATH, and does `python -c 'import {module_name}'` work?"
-        ) from None
+    found = import_class("model.router.name", name, "`recsys-moe routers` lists")
     _check_interface(name, found)
     return cast(type[Router], found)
 
 
 def _check_interface(name: str, found: object) -> None:
     """Raise ValueError unless `found` is a complete router class."""
+    key, base = "model.router.name", "recsys_moe.routers.Router"
     if not (isinstance(found, type) and issubclass(found, Router)):
-        raise ValueError(
-            f"model.router.name {name!r} must be a subclass of recsys_moe.routers.Router, "
-            f"got {found!r}; derive the class from it"
-        )
+        raise not_derived(key, name, found, base)
     needs = {
         "a `forward`": not found.__abstractmethods__,
         "a `Config` derived from RouterConfig": _has_config(found),
         "a one-line `summary`": isinstance(getattr(found, "summary", None), str),
     }
-    if missing := [what for what, is_there in needs.items() if not is_there]:
-        raise ValueError(
-            f"model.router.name {name!r} must have {' and '.join(missing)}; "
-            "see Router in recsys_moe/routers/base.py"
-        )
+    refuse_missing(key, name, needs, "Router in recsys_moe/routers/base.py")
 
 
 def _has_config(found: type[Router]) -> bool:

@@ -40,9 +40,9 @@ class RoutingLog(Callback):
             self._write()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not trainer.is_global_zero:
-            return
         model: Any = pl_module.model
+        if not trainer.is_global_zero or not model.routers:
+            return
         rows = trainer.datamodule.rows("val")  # type: ignore[attr-defined]
         if "row" not in self._content:
             group = max(router.config.eval_rows for router in model.routers)

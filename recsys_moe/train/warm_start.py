@@ -22,7 +22,7 @@ from recsys_moe.artifact.model_folder import (
     find_artifact,
     load_artifact,
 )
-from recsys_moe.config.files import merge, router_name, router_section
+from recsys_moe.config.files import merge, model_name, router_name, router_section
 from recsys_moe.config.renamed import with_new_names
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.errors import DataError
@@ -64,9 +64,11 @@ def start_config(raw: dict[str, Any], path: str | Path | None) -> Config:
     if path is None:
         return parse_config(raw)
     before = artifact_config(Path(path))
-    asked, name = router_name(raw), before.model.router.name
-    if asked not in (None, name):  # before its keys are merged with those of another
-        raise must_stay(path, "model.router.name", name, asked)
+    router = before.router and before.router.name
+    asked = {"model.name": model_name(raw), "model.router.name": router_name(raw)}
+    for key, name in (("model.name", before.model.name), ("model.router.name", router)):
+        if asked[key] not in (None, name):  # before its keys are merged with those of another
+            raise must_stay(path, key, name, asked[key])
     if section := router_section(raw):
         raw = merge(raw, {"model": {"router": None}})
         raw = merge(raw, {"model": {"router": section}})

@@ -55,11 +55,11 @@ class Gap:
 def inference_gap(run: Path, data: Path, split: str, k: int = 2) -> Gap:
     """Losses of a run folder's model with k experts and with all. Raises ConfigError."""
     artifact = load_artifact(run)
-    router = artifact.config.model.router
-    if router.name not in SWITCHES:
+    router: Any = artifact.config.router
+    if router is None or router.name not in SWITCHES:
         raise ConfigError(
             f"{run}: sparse and dense inference are known for {', '.join(SWITCHES)}, "
-            f"got router {router.name}"
+            f"got {router and router.name}"
         )
     schema = Schema.load(data)
     most = rows_within(schema, artifact.config.data.max_memory_mb)
@@ -76,7 +76,7 @@ def inference_gap(run: Path, data: Path, split: str, k: int = 2) -> Gap:
 
 def selected_by(run: Path) -> int:
     """The k of a run's router; 0 for one that takes all experts."""
-    return int(getattr(load_artifact(run).config.model.router, "k", 0))
+    return int(getattr(load_artifact(run).config.router, "k", 0))
 
 
 def switched(router: RouterConfig, way: str, k: int) -> RouterConfig:

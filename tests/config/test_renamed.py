@@ -118,7 +118,7 @@ def test_fit_reads_an_old_setting_with_a_warning(
     raw = {"model": TINY_MODEL, "trainer": trainer, "optim": {"average": 0.5}}
     for name, start in (("new", None), ("warm", run)):
         caplog.clear()
-        fit(raw, prepared, tmp_path / name, init_from=start)
+        fit(prepared, tmp_path / name, raw, init_from=start)
         assert caplog.messages[0].startswith("optim.average is now optim.ema_decay;")
         kept = yaml.safe_load((tmp_path / name / "config.yaml").read_text())
         assert kept["optim"]["ema_decay"] == 0.5 and "average" not in kept["optim"]

@@ -60,7 +60,11 @@ def test_the_model_is_embeddings_mixture_tower_and_head(name: str) -> None:
     torch.manual_seed(0)
     sizes = {"embedding_dim": 4, "num_experts": E, "expert_dim": 8, "tower_dims": (7,)}
     config = ROUTERS[name].Config()
-    model = MultiTaskMoE(ModelShape(9, 8, 2), router=config, **sizes).double().eval()  # type: ignore[arg-type]
+    model = (
+        MultiTaskMoE(MultiTaskMoE.Config(router=config, **sizes), ModelShape(9, 8, 2))
+        .double()
+        .eval()
+    )  # type: ignore[arg-type]
     p = {key: value.numpy() for key, value in model.state_dict().items()}
     user_B, item_B = RNG.integers(0, 10, 50), RNG.integers(0, 9, 50)
     x_BD = np.concatenate(

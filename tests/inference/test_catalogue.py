@@ -44,7 +44,7 @@ def model_with(
     config = find_router(router["name"]).Config(**router)
     sizes: dict[str, Any] = {"embedding_dim": 4, "num_experts": experts, "expert_dim": 6}
     model = MultiTaskMoE(
-        ModelShape(users, items, 2), router=config, tower_dims=(5,), **sizes
+        MultiTaskMoE.Config(router=config, tower_dims=(5,), **sizes), ModelShape(users, items, 2)
     ).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.7)

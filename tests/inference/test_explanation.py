@@ -17,7 +17,7 @@ def test_an_expert_is_left_out_beside_the_running_means() -> None:
     torch.manual_seed(0)
     config = ROUTERS["default_moe"].Config()
     sizes = {"embedding_dim": 4, "num_experts": 5, "expert_dim": 6, "tower_dims": (5,)}
-    model = MultiTaskMoE(ModelShape(7, 8, 2), router=config, **sizes).eval()  # type: ignore[arg-type]
+    model = MultiTaskMoE(MultiTaskMoE.Config(router=config, **sizes), ModelShape(7, 8, 2)).eval()  # type: ignore[arg-type]
     assert model.moe.output_means is not None
     for values in (*model.parameters(), model.moe.output_means.mean_EH):
         torch.nn.init.normal_(values, std=0.7)

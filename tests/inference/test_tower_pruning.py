@@ -25,7 +25,9 @@ def model_with(router: str = "moesart", tower_dims: tuple[int, ...] = (5,)) -> M
     torch.manual_seed(0)
     sizes = {"embedding_dim": 4, "num_experts": 4, "expert_dim": 6}
     config = find_router(router).Config(name=router)
-    model = MultiTaskMoE(ModelShape(7, 9, 2), router=config, tower_dims=tower_dims, **sizes).eval()
+    model = MultiTaskMoE(
+        MultiTaskMoE.Config(router=config, tower_dims=tower_dims, **sizes), ModelShape(7, 9, 2)
+    ).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.7).requires_grad_(False)
     return model

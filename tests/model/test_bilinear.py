@@ -19,7 +19,9 @@ def model_with(rank: int, *, diagonal: bool = False) -> MultiTaskMoE:
     sizes: dict[str, Any] = {"embedding_dim": 4, "num_experts": 4, "expert_dim": 6}
     term: dict[str, Any] = {"bilinear_rank": rank, "bilinear_diagonal": diagonal}
     config = ROUTERS["softmax"].Config()
-    return MultiTaskMoE(ModelShape(7, 8, 2), router=config, tower_dims=(5,), **term, **sizes).eval()
+    return MultiTaskMoE(
+        MultiTaskMoE.Config(router=config, tower_dims=(5,), **term, **sizes), ModelShape(7, 8, 2)
+    ).eval()
 
 
 @pytest.mark.parametrize("diagonal", [True, False])

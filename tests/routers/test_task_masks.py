@@ -123,7 +123,8 @@ def test_the_layer_is_the_naive_mixture_and_computes_the_union_of_the_masks(
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_tells_each_router_its_task(name: str) -> None:
     model = MultiTaskMoE(
-        ModelShape(5, 5, 3), router=ROUTERS[name].Config(), embedding_dim=2, num_experts=9
+        MultiTaskMoE.Config(router=ROUTERS[name].Config(), embedding_dim=2, num_experts=9),
+        ModelShape(5, 5, 3),
     )
     assert [(made.shape.task, made.shape.num_tasks) for made in model.routers] == [
         (0, 3),

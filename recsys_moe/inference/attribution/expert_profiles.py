@@ -57,6 +57,8 @@ def expert_profiles(predictor: Predictor) -> list[ExpertProfile]:
     """One per expert, over all tasks."""
     ranked_N = predictor.popularity.sort(descending=True, stable=True).indices
     item_M = ranked_N[spread(len(ranked_N), ITEMS)]
+    if not predictor.artifact.model.routers:
+        return []
     chosen_ME = _chosen(predictor, item_M)
     mean_E = chosen_ME.mean(0)
     lift_ME = chosen_ME / mean_E.clamp(min=1e-12)

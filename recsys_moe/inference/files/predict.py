@@ -100,7 +100,7 @@ def _scored(
 
 def rows_per_piece(predictor: Predictor) -> int:
     """So many that no piece cuts rows that are routed together."""
-    group = int(predictor.artifact.config.model.router.eval_rows)
+    group = predictor.artifact.config.model.eval_rows
     return max(ROWS_PER_PIECE // group, 1) * group
 
 

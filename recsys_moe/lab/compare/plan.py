@@ -223,7 +223,7 @@ def _contender(
         config = _config(request, label, tasks_section(weights, schema))
         find_monitor(config.trainer.monitor, schema)
         training_weights(config, schema.tasks)
-        config.model.router.check_tasks(config.model.num_experts, len(schema.tasks))
+        config.model.check_tasks(len(schema.tasks))
     except ConfigError as error:
         raise ConfigError(f"router {label}: {error}") from None
     return Contender(label, weights, config.model_dump(mode="json"))

@@ -201,7 +201,7 @@ def _group(
 @lru_cache
 def _experts(raw: str) -> str:
     config = parse_config(json.loads(raw))
-    return overviews(config)[config.model.router.name].training or ""
+    return overviews(config)[config.router.name].training or "" if config.router else ""
 
 
 def values_by_seed(runs: Iterable[RunRecord], column: Column) -> dict[int, float]:

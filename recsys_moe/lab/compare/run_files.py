@@ -39,7 +39,7 @@ def run_files(results: Results, plan: ComparisonPlan, out: Path) -> dict[str, st
             "seed": record.seed,
         }
         config = parse_config(plan.contenders[record.contender].config)
-        kind = {"router": config.model.router.name, "visits": row.experts}
+        kind = {"router": config.router.name if config.router else "-", "visits": row.experts}
         kind["losses"] = unit_of_losses(config)
         runs.append({**head, **kind, **_run(record, epochs, names), **facts})
         lines += [{**head, **_epoch(epoch, names)} for epoch in epochs]

@@ -85,7 +85,7 @@ def importance(
     artifact: Artifact, rows: Rows, split: str, *, seed: int, progress: Progress, most: int = ROWS
 ) -> Importance | None:
     """On at most `most` rows; None for a model of ids alone, or rows without labels of a task."""
-    row_N = choose_rows(len(rows), most, artifact.config.model.router.eval_rows, seed)
+    row_N = choose_rows(len(rows), most, artifact.config.model.eval_rows, seed)
     columns = take_rows(rows, row_N)
     parts = [*_parts(artifact, columns)] if artifact.encoders else []
     before = _losses(artifact, columns, {}) if parts else {}

@@ -89,11 +89,16 @@ def choose_rows(total: int, most: int, group: int, seed: int) -> Tensor:
     return row_N[row_N < total]
 
 
+ROUTED = ("top_NT", "entropy_NT", "visits_TE", "weight_TE", "either_E", "mass_TE", "dense_T")
+
+
 def routed(routings: Sequence[Routing]) -> dict[str, Tensor]:
     """Statistics of the routings of a batch, one per task, by the field of Sample.
 
-    Per row, or summed over the rows in float64.
+    Per row, or summed over the rows in float64; empty for a model without routers.
     """
+    if not routings:
+        return {field: torch.zeros(0, 0) for field in ROUTED}
     shares = [distribution(routing) for routing in routings]
     largest = [share_BE.sort(-1, descending=True).values.double() for share_BE in shares]
     selected_TBE = torch.stack([routing.selected_BE for routing in routings])
@@ -152,7 +157,7 @@ def take_sample(
     For the whole split the metrics are those of `evaluate`.
     """
     model, config = artifact.model, artifact.config
-    row_N = choose_rows(len(rows), most, config.model.router.eval_rows, seed)
+    row_N = choose_rows(len(rows), most, config.model.eval_rows, seed)
     columns = take_rows(rows, row_N)
     evaluation = Evaluation(artifact.schema, config, artifact.calibration)
     batches = []

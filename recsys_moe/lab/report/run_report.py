@@ -16,6 +16,7 @@ from recsys_moe.artifact.idle import IDLE_WORDS
 from recsys_moe.artifact.model_folder import MANIFEST, find_artifact
 from recsys_moe.artifact.routing_history import FILE, read_routing
 from recsys_moe.config.overview import overviews
+from recsys_moe.config.settings import Config
 from recsys_moe.errors import DataError
 from recsys_moe.files import read_object, sha256_file
 from recsys_moe.inference.evaluation.ranking_report import titles
@@ -38,10 +39,13 @@ def run_report(path: Path, options: Options, progress: Progress) -> Report:
     """Raises ConfigError and DataError."""
     run = look_at(path, options, progress)
     sample, config = run.sample, run.artifact.config
-    load, curves = expert_load(sample, run.tasks), run.curves()
+    load = expert_load(sample, run.tasks) if run.artifact.model.routers else None
+    curves = run.curves()
     recorded = _recorded(run)
     quality = _quality(run, recorded)
-    others = [_learning(run, curves), _experts(run, load), _routing(run)]
+    others = [_learning(run, curves)]
+    if load is not None:
+        others += [_experts(run, load), _routing(run)]
     more = [*_features(run, progress)]
     # Quality comes first.
     found = [one for section in (quality, *others, *more) for one in section.findings]
@@ -55,13 +59,20 @@ def run_report(path: Path, options: Options, progress: Progress) -> Report:
             "run": run,
             "load": load,
             "curves": curves,
-            "visited": overviews(config)[config.model.router.name].inference or "?",
+            "visited": _visited(config),
             "parameters": sum(p.numel() for p in run.artifact.model.parameters()),
         },
         findings=findings.worst_first([*found, *_about_the_rows(run, recorded)]),
         sections=[*others, quality, *more],
         provenance=_provenance(path, run),
     )
+
+
+def _visited(config: Config) -> str | None:
+    """Experts that an example visits, in words; None for a model without routers."""
+    if config.router is None:
+        return None
+    return overviews(config)[config.router.name].inference or "?"
 
 
 def _section(

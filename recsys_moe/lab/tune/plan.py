@@ -108,7 +108,13 @@ def make_plan(request: StudyRequest, data: Path, storage: str) -> StudyPlan:
     config = _with_weights(request, schema)
     find_monitor(request.config.trainer.monitor, schema)
     space = make_space(config, request.space or {}, request.fixed)
-    name = f"{request.config.model.router.name}-{uuid.uuid4().hex[:12]}"
+    router = request.config.router
+    if router is None:
+        raise ConfigError(
+            "tune needs a model with routers, got "
+            f"model.name={request.config.model.name}; set model.name=mtmoe"
+        )
+    name = f"{router.name}-{uuid.uuid4().hex[:12]}"
     plan = StudyPlan(name, data_hashes(data), config, space, request.sampler, pruner, storage)
     if not request.try_given or plan.outside:
         return plan

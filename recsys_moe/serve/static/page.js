@@ -62,7 +62,8 @@ function pick(user) {
 function showModel() {
   const { data, users, items, settings } = model;
   const sizes = `${users.toLocaleString("en")} users, ${items.toLocaleString("en")} items`;
-  const experts = `${settings.num_experts} experts, router ${settings.router.name}`;
+  const experts = settings.router
+    ? `${settings.num_experts} experts, router ${settings.router.name}` : settings.name;
   find("facts").textContent = `${data}: ${sizes}; ${experts}; model ${model.model}`;
   const counts = [5, 10, 20, 50].filter((count) => count <= model.limits.max_k);
   find("k").replaceChildren(...(counts.length ? counts : [model.limits.max_k]).map(option));

@@ -1,0 +1,95 @@
+"""Settings that every model has: the section `model` of a configuration."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationInfo
+
+from recsys_moe.routers.base import PENALTY_NAMES
+from recsys_moe.section import Section
+
+
+def _names(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, str) and value not in ("none", "all"):
+        value = [name.strip() for name in value.split(",")]
+    if not isinstance(value, str) and not _are_different_names(value):
+        raise ValueError(
+            f"model.{info.field_name} must be none, all or different names, got {value!r}; "
+            f"e.g. model.{info.field_name}={EXAMPLES[str(info.field_name)]}"
+        )
+    return value
+
+
+def _are_different_names(value: Any) -> bool:
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    return all(isinstance(name, str) and name for name in value) and len({*value}) == len(value)
+
+
+EXAMPLES = {"features": "genres,year", "context": "hour,device"}
+Names = Annotated[
+    Literal["none", "all"] | tuple[Annotated[str, Field(min_length=1)], ...],
+    BeforeValidator(_names),
+]
+
+
+class ModelConfig(Section):
+    """Each model nests its own `Config`, derived from this one, with a default for every key."""
+
+    name: str
+    """The model: a name or `package.module:Class`. Every model has settings of its own:
+    `recsys-moe config show --set model.name=NAME`."""
+    embedding_dim: int = Field(default=128, ge=1)
+    """Width of the user embedding and of the item embedding."""
+    features: Names = "none"
+    """Features of users and items whose embeddings are added to those of the ids: `none`,
+    `all`, or a list of names."""
+    context: Names = "none"
+    """Context features (`prepare table --context`) whose embeddings are added to the user's
+    vector: `none`, `all`, or a list of names."""
+    item_bag: Literal["none", "items", "ratings"] = "none"
+    """Item bag of a user: the items of the user's training rows, pooled and added to the
+    embedding of the id (SVD++). `items`: one embedding per item; `ratings`: depends on the
+    rating too."""
+    user_bag: Literal["none", "users", "ratings"] = "none"
+    """User bag of an item: the users of the item's training rows. `users`: one embedding per
+    user; `ratings`: depends on the rating too."""
+    bag_dim: int = Field(default=64, ge=0)
+    """Width of the embeddings in bags, which are projected to `embedding_dim`. 0: as wide as
+    those, without a projection, so that weight decay acts on bags directly."""
+    bag_levels: int = Field(default=5, ge=2, le=10)
+    """Levels of ratings in bags, evenly from the lowest to the highest training label."""
+    bag_ratings: Literal["levels", "linear"] = "levels"
+    """How bags of `ratings` use a rating. `levels`: one embedding per level; `linear`: one
+    embedding plus a second one times the standardised rating, so that all ratings train
+    both."""
+    bag_dropout: float = Field(default=0.5, ge=0, lt=1)
+    """Share of each bag that is dropped at random in a training step. Without it, bags leak
+    training labels."""
+    biases: bool = True
+    """Logits start at the training mean plus fitted user and item biases; the model learns
+    the rest, in standard deviations of the labels. `false`, as in the paper: logits start at 0."""
+
+    @property
+    def eval_rows(self) -> int:
+        """Consecutive rows that evaluation must not cut apart."""
+        return 1
+
+    @property
+    def remarks(self) -> list[str]:
+        """Warnings about allowed settings, printed before training; one line each."""
+        return []
+
+    @property
+    def idle_penalties(self) -> tuple[str, dict[str, str]]:
+        """Whose penalties cannot act with these settings, and why in words after "which"."""
+        return f"model {self.name}", dict.fromkeys(PENALTY_NAMES, "has no routers")
+
+    def check_tasks(self, num_tasks: int) -> None:
+        """Raise ConfigError where these settings cannot work with so many tasks."""
+
+    @property
+    def has_encoders(self) -> bool:
+        """Whether users and items have features or bags besides the embeddings of their ids."""
+        return any(one != "none" for one in (self.features, self.item_bag, self.user_bag))

@@ -1,0 +1,98 @@
+"""TwoTower: a vector per user and per item for each task; a logit is their dot product.
+
+Covington, Adams and Sargin 2016; Yi et al. 2019 (https://doi.org/10.1145/3298689.3346996). Axes:
+B batch, U users, N items, T tasks, D width of an embedding, R width of a task's vectors.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from recsys_moe.model.draws import Draws
+from recsys_moe.model.output import Output
+from recsys_moe.model.ranker import Ranker, Scorer
+from recsys_moe.model.recommender import ModelShape, Recommender
+from recsys_moe.model.request import Request, of_items
+from recsys_moe.model.settings import ModelConfig
+from recsys_moe.routers.base import full_precision
+
+
+class TwoTower(Recommender):
+    """logit_t = <P_t(u), Q_t(v)> of user vector u and item vector v, plus user and item biases."""
+
+    class Config(ModelConfig):
+        name: str = "two_tower"
+        rank: int = Field(default=64, ge=1)
+        """Width of the vectors of a task, whose dot product is the logit."""
+        tower_dims: tuple[Annotated[int, Field(ge=1)], ...] = ()
+        """Widths of the Dense + ReLU layers of each tower before its last layer, which is
+        linear."""
+
+    def __init__(self, config: Config, shape: ModelShape) -> None:
+        super().__init__(config, shape)
+        sizes = config.embedding_dim, *config.tower_dims, shape.num_tasks * config.rank
+        self.user_tower, self.item_tower = _tower(sizes), _tower(sizes)
+
+    def score(self, user_BD: Tensor, item_BD: Tensor, request: Request) -> Output:
+        users_BTR, items_BTR = self.users_of_tasks(user_BD), self.items_of_tasks(item_BD)
+        return Output((users_BTR * items_BTR).sum(-1))
+
+    def users_of_tasks(self, user_BD: Tensor) -> Tensor:
+        """(B, D) -> (B, T, R)"""
+        return full_precision(self.user_tower(user_BD)).unflatten(-1, (self.shape.num_tasks, -1))
+
+    def items_of_tasks(self, item_BD: Tensor) -> Tensor:
+        """(B, D) -> (B, T, R)"""
+        return full_precision(self.item_tower(item_BD)).unflatten(-1, (self.shape.num_tasks, -1))
+
+    def ranker(self, draws: Draws, whole_rows: int) -> Ranker:
+        return TwoTowerRanker(self, draws, whole_rows)
+
+
+class TwoTowerRanker(Ranker):
+    """As `Ranker`, by one matmul: the vectors of all items are computed once and kept."""
+
+    model: TwoTower
+
+    def __init__(self, model: Scorer, draws: Draws, whole_rows: int) -> None:
+        super().__init__(model, draws, whole_rows)
+        self._kept: dict[str, Tensor] = {}
+        self._growing = threading.Lock()
+
+    @torch.inference_mode()
+    def grid(self, users: Request, item_N: Tensor, task: int) -> Tensor:
+        model, known = self.model, self.model.known(users)
+        user_UR = model.users_of_tasks(model.encode_users(users))[:, task]
+        logits_UN = user_UR @ self._items()[item_N, task].t()
+        if model.biases is None:
+            return logits_UN
+        return model.biases.of_task(logits_UN, known.user[:, None], item_N, task)
+
+    def warm_up(self) -> None:
+        """Compute the vectors of all items."""
+        self._items()
+
+    @torch.inference_mode()
+    def _items(self) -> Tensor:
+        """(N, T, R)"""
+        with self._growing:
+            if "items" not in self._kept:
+                item_ND = self.model.encode_items(of_items(torch.arange(self.model.num_items)))
+                self._kept["items"] = self.model.items_of_tasks(item_ND)
+            return self._kept["items"]
+
+
+def _tower(sizes: tuple[int, ...]) -> nn.Sequential:
+    """Dense + ReLU, the last layer linear; Glorot-uniform kernels, biases zero."""
+    layers: list[Any] = []
+    for before, after in zip(sizes, sizes[1:], strict=False):
+        layer = nn.Linear(before, after)
+        nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(layer.bias)
+        layers += [layer, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
