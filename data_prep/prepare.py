@@ -20,8 +20,9 @@ from recsys_moe.schema import ConfigError, DataError, Schema
 
 PARAMETERS = inspect.signature(table.prepare).parameters
 HINTS = get_type_hints(table.prepare)
-KEYWORDS = {**dict(zip(PARAMETERS, PARAMETERS, strict=True)), "input": "data", "force": "overwrite"}
-"""What an option of `prepare table` is called here; `timestamp` is `time` too."""
+RENAMED = {"input": "data", "timestamp": "time", "force": "overwrite"}
+KEYWORDS = {name: RENAMED.get(name, name) for name in PARAMETERS}
+"""What an option of `prepare table` is called here; `timestamp` too."""
 SPECS = ("tasks", *table.FEATURES.values())
 COLUMNS = ("user", "item", "timestamp", "weight")
 FLAG = re.compile(r"(?<![\w-])--([a-z-]+)")
@@ -67,10 +68,10 @@ def prepare(
 
 def _by_option(options: dict[str, Any]) -> dict[str, Any]:
     """Keywords by the names of `table.prepare`. Raises TypeError for one that it does not have."""
-    names = {keyword: name for name, keyword in KEYWORDS.items()}
+    names = {keyword: name for name, keyword in KEYWORDS.items()} | {"timestamp": "timestamp"}
     for keyword in options:
         if keyword not in names:
-            hint = did_you_mean(keyword, [*names, "time"])
+            hint = did_you_mean(keyword, names)
             raise TypeError(f"prepare() has no option {keyword!r}{hint}")
     return {names[keyword]: value for keyword, value in options.items()}
 

@@ -205,6 +205,7 @@ def loads(code: str, module: str) -> bool:
     ("code", "unwanted"),
     [
         ("import recsys_moe", "torch"),
+        ("import recsys_moe; recsys_moe.prepare", "torch"),
         ("import recsys_moe.cli.commands", "torch"),  # so that --help answers at once
         ("import recsys_moe.inference.predictor", "lightning"),
         ("import recsys_moe.serve.server", "lightning"),

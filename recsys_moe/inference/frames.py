@@ -25,7 +25,7 @@ LABEL = "DataFrame"
 
 
 def scored_frame(
-    predictor: Predictor, frame: Any, *, user: Any = None, item: Any = None
+    predictor: Predictor, frame: Any, calibrate: bool, *, user: Any = None, item: Any = None
 ) -> pd.DataFrame:
     """The predictions of a DataFrame's rows, with its index if it is of pandas.
 
@@ -53,7 +53,10 @@ def scored_frame(
         for number, piece in enumerate(pieces)
     ]
     found = pa.concat_tables(one.drop_columns(table.column_names) for one in scored).to_pandas()
-    return found.set_index(frame.index) if is_pandas(frame) else found
+    if is_pandas(frame):
+        found.index = frame.index
+    left_out = [] if calibrate else [name for name in found if name.endswith("_calibrated")]
+    return found.drop(columns=left_out)
 
 
 def _id_column(predictor: Predictor, entity: str, asked: Any, names: list[str]) -> str:

@@ -100,7 +100,7 @@ class Predictor:
         lengths, for an invalid cold-start user and for a missing column.
         """
         if items is None:
-            return scored_frame(self, users, **columns)
+            return scored_frame(self, users, calibrate, **columns)
         if columns:
             raise TypeError(f"{', '.join(columns)}: of a DataFrame only, without items")
         request, cold = self._pairs(users, items)
@@ -147,15 +147,16 @@ class Predictor:
             users = [*plain_list(users), ColdUser({} if features is None else features, cold)]
         return list(self.iter_recommend(users, k, where=where, score=score, **options))
 
-    def recommend_frame(self, users: Whom, k: int = 10, **options: Any) -> pd.DataFrame:
-        """The lists of `recommend` as a DataFrame of pandas, with a row for each user and rank.
+    def recommend_frame(self, users: Whom = (), k: int = 10, **options: Any) -> pd.DataFrame:
+        """The lists of `recommend`, with its options, as a DataFrame of pandas.
 
-        Columns as `recsys-moe recommend --users` writes them. `options`: those of `recommend` but
-        for `history` and `features`; pass a ColdUser instead, whose `user` is None here.
+        A row for each user and rank, with the columns that `recsys-moe recommend --users` writes;
+        `user` is None for a cold-start user.
         """
-        users = plain_list(users)
-        lists = list(self.iter_recommend(users, k, **options))
-        return ranked_frame(self, users, lists, options.get("score"))
+        whom = plain_list(users)
+        lists = self.recommend(whom, k, **options)
+        whom += [ColdUser()] * (len(lists) - len(whom))  # of `history` and `features`
+        return ranked_frame(self, whom, lists, options.get("score"))
 
     def iter_recommend(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -36,7 +37,8 @@ def tables(rows: Rows) -> Iterator[str]:
         missing = [job for job in jobs() if job.log == log and job not in rows]
         if missing:
             yield f"\n**Unfinished: {len(missing)} of {seeds * len(METHODS)} runs are missing.**"
-    yield from ("", f"Processor minutes that the missing runs need: {_left(rows)}.", "")
+    needed = f"Processor minutes that the missing runs need: {_left(rows)}."
+    yield from ("", *textwrap.wrap(needed, 120), "")
 
 
 def _table(log: str, rows: Rows) -> Iterator[str]:

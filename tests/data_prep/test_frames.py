@@ -268,7 +268,7 @@ def test_categories_of_an_item_may_be_lists(tmp_path: Path) -> None:
         ({"tasks": {"click": "bniary=clicked"}}, "tasks click: KIND must be .*did you mean"),
         ({"tasks": {"click": "binary"}}, "tasks click:binary has no column.*add negatives per-us"),
         ({"negatives": "per-usr"}, "negatives must be one of none, per-user, got 'per-usr'"),
-        ({"protocol": "time"}, "protocol time needs timestamp"),
+        ({"protocol": "time"}, "protocol time needs time COLUMN"),
         ({"protocol": "hash", "engine": "stream"}, "engine stream needs files, got a DataFrame"),
         ({"user": None}, "user must be the name of a column, got None"),
         ({"tasks": {"click": None}}, r"tasks click must be KIND=COLUMN or \(KIND, COLUMN\), got N"),

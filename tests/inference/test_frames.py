@@ -44,6 +44,7 @@ def test_a_frame_is_scored_as_its_file_is_predicted(
     pd.testing.assert_frame_equal(found, file[found.columns].set_index(pairs.index))
     assert list(found) == ["watch", "rating", "watch_calibrated", "unseen_user", "unseen_item"]
     assert found.index.equals(pairs.index) and found.index.name == "row"
+    assert [*predictor.score(pairs, calibrate=False)] == ["watch", "rating", *found.columns[3:]]
     assert found.unseen_user.sum() == 1 and found.loc["row 7", "unseen_item"]
 
 
@@ -137,6 +138,22 @@ def test_ranked_lists_of_a_column_and_of_new_users_are_rows(predictor: Predictor
     mixed = predictor.recommend_frame([column.iloc[0], ColdUser()], 1)
     assert mixed.user.tolist() == [column.iloc[0], None]
     assert mixed.unseen_user.tolist() == [False, True]
+
+
+def test_ids_in_the_index_are_found_there(predictor: Predictor, pairs: pd.DataFrame) -> None:
+    moved = pairs.set_index(["user", "item"])
+    found = predictor.score(moved)
+    assert found.index.equals(moved.index)
+    assert (found.watch.to_numpy() == predictor.score(pairs).watch.to_numpy()).all()
+
+
+def test_the_list_of_a_described_user_comes_last(featured_run: Path) -> None:
+    predictor = Predictor.load(featured_run)
+    cold = {"history": [3, 5], "features": {"age": 20}}
+    found = predictor.recommend_frame([1], 2, **cold)
+    pd.testing.assert_frame_equal(found, predictor.recommend_frame([1, ColdUser(**cold)], 2))
+    assert found.user.tolist() == [1, 1, None, None]
+    assert found.item.tolist()[2:] == [e.item for e in predictor.recommend(k=2, **cold)[0]]
 
 
 def test_lists_without_items_are_a_frame_without_rows(predictor: Predictor) -> None:

@@ -59,7 +59,7 @@ def test_the_table_compares_with_fixed_of_the_same_seeds_and_names_what_is_missi
     text = "\n".join(tables({**fixed, **famo}))
     assert "| famo | 2 | 0.5000 | +0.2000 +- 0.1000 |" in text
     assert "**Unfinished: 20 of 25 runs are missing.**" in text
-    assert "ml-100k 40 (20 runs), ml-1m unknown (15 runs)." in text
+    assert "ml-100k 40 (20 runs), ml-1m unknown (15 runs)." in text.replace("\n", " ")
 
 
 def test_the_page_is_what_the_rows_give(tmp_path: Path) -> None:
