@@ -46,8 +46,8 @@ def coupling(rows_ED: Tensor, kernel_EDH: Tensor) -> Tensor:
     The paper's alpha, a factor on M_ii, is 1 here, its best value for few experts. The gradient
     reaches rows and kernels.
     """
-    outputs_EEH = torch.einsum("id,jdh->ijh", rows_ED, kernel_EDH)
-    norms_EE = torch.linalg.vector_norm(outputs_EEH, dim=-1)
+    by_expert_EEH = rows_ED @ kernel_EDH  # a product per expert, with no copy of the kernels
+    norms_EE = torch.linalg.vector_norm(by_expert_EEH, dim=-1).t()
     own_E = norms_EE.diagonal()
     of_row_EE = (norms_EE - own_E[:, None]).relu()
     of_expert_EE = (norms_EE - own_E[None, :]).relu()
