@@ -110,18 +110,37 @@ def _other(frame: Any, columns: Columns, label: str) -> pa.Table:
         raise _unreadable(f"{label}: this {type(frame).__name__}", error) from error
     chosen = table.select(_places(table.column_names, columns, label))
     for place, field in enumerate(chosen.schema):
-        if pa.types.is_dictionary(field.type) and pa.types.is_string_view(field.type.value_type):
-            chosen = chosen.set_column(place, field.name, _plain(chosen[place]))
+        if (kind := _without_views(field.type)) != field.type:
+            try:
+                column = _as(kind, chosen[place])
+            except pa.ArrowException as error:
+                raise _unreadable(f"{label}: column {field.name!r}", error) from None
+            chosen = chosen.set_column(place, field.name, column)
     return chosen
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Categories of Polars as text: Arrow (as of 26.0) cannot decode a dictionary of views."""
-    parts = [
-        pa.DictionaryArray.from_arrays(part.indices, part.dictionary.cast(pa.string()))
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    """The type with text in place of the views of Polars, which Arrow (as of 26.0) cannot take."""
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    inner = _without_views(kind.value_type) if hasattr(kind, "value_type") else None
+    if inner is None or inner == kind.value_type:
+        return kind
+    return (
+        pa.dictionary(kind.index_type, inner)
+        if pa.types.is_dictionary(kind)
+        else pa.large_list(inner)
+    )
+
+
+def _as(kind: pa.DataType, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_dictionary(kind):
+        return column.cast(kind)
+    parts = [  # Arrow does not cast a dictionary of views
+        pa.DictionaryArray.from_arrays(part.indices, part.dictionary.cast(kind.value_type))
         for part in column.chunks
     ]
-    return pa.chunked_array(parts, pa.dictionary(column.type.index_type, pa.string()))
+    return pa.chunked_array(parts, kind)
 
 
 def _places(names: list[str], columns: Columns, label: str) -> list[int]:

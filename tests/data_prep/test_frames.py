@@ -247,6 +247,15 @@ def test_text_and_numbers_in_one_column_are_ids_as_text(tmp_path: Path) -> None:
     assert content(tmp_path / "mixed") == content(tmp_path / "text")
 
 
+def test_titles_are_read_as_polars_hands_them_over(tmp_path: Path) -> None:
+    titles = pd.DataFrame({"page": range(30), "title": [f"Page {one}" for one in range(30)]})
+    for kind in (pa.large_string(), pa.string_view()):
+        pages = arrow(titles).set_column(1, "title", arrow(titles)["title"].cast(kind))
+        name = "views" if kind == pa.string_view() else "text"
+        recsys_moe.prepare(log(), **COLUMNS, items=pages, out=tmp_path / name)
+    assert content(tmp_path / "views") == content(tmp_path / "text")
+
+
 def test_categories_of_an_item_may_be_lists(tmp_path: Path) -> None:
     """Of pandas, and as Polars hands them over."""
     genres = [["drama"], ["drama", "war"], None] * 10
