@@ -79,7 +79,7 @@ def routers(
     if as_json:
         print(json.dumps({name: asdict(router) for name, router in overview_of.items()}))
         return
-    row = "{:14} {:>15} {:>15} {:>10}  {}".format
+    row = f"{{:{max(map(len, overview_of))}}} {{:>15}} {{:>15}} {{:>10}}  {{}}".format
     print(row("router", "in training", "at inference", "parameters", "summary"))
     for name, router in overview_of.items():
         if router.problem:
